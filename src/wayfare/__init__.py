@@ -1,0 +1,1 @@
+"""Federated learning for devices that move."""

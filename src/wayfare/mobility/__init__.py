@@ -1,0 +1,19 @@
+"""How devices and server move: models and traces, drawn before any learning."""
+
+from __future__ import annotations
+
+from wayfare.mobility.base import SERVER, Meetings, Mobility, Motion
+from wayfare.mobility.exponential import Exponential
+from wayfare.mobility.waypoint import Waypoint
+from wayfare.scenario.mobility import ExponentialMobility, WaypointMobility
+
+__all__ = ["SERVER", "Meetings", "Mobility", "Motion", "from_spec"]
+
+
+def from_spec(spec: ExponentialMobility | WaypointMobility) -> Mobility:
+    """The mobility model that a scenario names."""
+    match spec:
+        case ExponentialMobility():
+            return Exponential(spec)
+        case WaypointMobility():
+            return Waypoint(spec)

@@ -1,0 +1,1 @@
+"""Readers of motion and contacts that people already have."""

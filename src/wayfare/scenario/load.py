@@ -1,0 +1,156 @@
+"""Scenarios from presets, TOML files and dotted overrides.
+
+A file may begin with ``extends = "fashion-small"`` (a preset, or another file beside it) and then says only what
+differs.
+"""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from collections.abc import Sequence
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from wayfare.errors import InputError, ScenarioError
+from wayfare.scenario.model import Scenario
+
+DEFAULT_PRESET = "fashion-small"
+_PRESETS = files("wayfare.scenario") / "presets"
+
+
+def preset_names() -> list[str]:
+    """The presets inside the package."""
+    return sorted(entry.name.removesuffix(".toml") for entry in _PRESETS.iterdir() if entry.name.endswith(".toml"))
+
+
+def load(source: str | Path = DEFAULT_PRESET, overrides: Sequence[str] = ()) -> Scenario:
+    """The scenario of a preset name or a TOML file, with overrides such as ``radio.bandwidth_hz=2e6``."""
+    data = _read(str(source), seen=())
+    for override in overrides:
+        _apply(data, override)
+    return parse(data)
+
+
+def parse(data: dict[str, Any]) -> Scenario:
+    """Validate a nested table; the first field that breaks a rule is named."""
+    try:
+        # By way of JSON, because strict validation there still turns arrays into tuples.
+        return Scenario.model_validate_json(json.dumps(data))
+    except ValidationError as error:
+        raise _first(error) from None
+    except (TypeError, ValueError) as error:
+        raise InputError(f"the scenario holds a value that is no number, text, list or table: {error}") from None
+
+
+def _read(source: str, seen: tuple[str, ...]) -> dict[str, Any]:
+    """A table with its ``extends`` chain resolved, the nearest file winning."""
+    text, key, folder = _text(source)
+    if key in seen:
+        raise ScenarioError("extends", source, "extends itself: " + " -> ".join((*seen, key)))
+    try:
+        data = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise InputError(f"{source}: not a TOML file: {error}") from None
+    base = data.pop("extends", None)
+    if base is None:
+        return data
+    if not isinstance(base, str):
+        raise ScenarioError("extends", base, "must be the name of a preset or a file")
+    if folder is not None and base not in preset_names():
+        base = str(folder / base)
+    return _merge(_read(base, (*seen, key)), data)
+
+
+def _text(source: str) -> tuple[str, str, Path | None]:
+    """The TOML text, a key that is unique to its place, and the folder it lies in."""
+    if source in preset_names():
+        return (_PRESETS / f"{source}.toml").read_text(encoding="utf-8"), source, None
+    path = Path(source)
+    try:
+        return path.read_text(encoding="utf-8"), str(path.resolve()), path.parent
+    except (OSError, UnicodeDecodeError, ValueError) as error:
+        known = ", ".join(preset_names())
+        reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+        raise ScenarioError("scenario", source, f"neither a preset ({known}) nor a readable file: {reason}") from None
+
+
+def _merge(base: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:
+    """``over`` on top of ``base``; a table that names another kind (``model``, ``kind``) replaces its base whole."""
+    merged = dict(base)
+    for key, value in over.items():
+        below = merged.get(key)
+        if isinstance(value, dict) and isinstance(below, dict) and not _changes_kind(below, value):
+            merged[key] = _merge(below, value)
+        else:
+            merged[key] = value
+    return merged
+
+
+def _changes_kind(base: dict[str, Any], over: dict[str, Any]) -> bool:
+    return any(key in over and over[key] != base.get(key) for key in ("model", "kind"))
+
+
+def _apply(data: dict[str, Any], override: str) -> None:
+    """Set one dotted key in place."""
+    path, equals, text = override.partition("=")
+    keys = [key.strip() for key in path.split(".")]
+    if not equals or not all(keys):
+        raise ScenarioError("--set", override, "must be written as section.field=value")
+    table: dict[str, Any] = {}
+    inner = table
+    for key in keys[:-1]:
+        inner[key] = {}
+        inner = inner[key]
+    inner[keys[-1]] = _value(text.strip())
+    merged = _merge(data, table)
+    data.clear()
+    data.update(merged)
+
+
+def _value(text: str) -> Any:
+    """A TOML value; what is none is text, so that quotes can be left out on a command line."""
+    try:
+        return tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        return text
+
+
+def _first(error: ValidationError) -> ScenarioError:
+    """The first broken rule, in words that name field, value and rule."""
+    problem = error.errors(include_url=False)[0]
+    # A tagged union puts the tag into the path; the user never wrote it there.
+    location = [str(part) for part in problem["loc"] if str(part) not in _TAGS]
+    field = ".".join(location) or "scenario"
+    rule = problem["msg"].removeprefix("Value error, ")
+    if problem["type"] == "extra_forbidden":
+        rule = "unknown key" + _suggestion(location)
+    elif problem["type"] == "union_tag_invalid":
+        field += ".model"
+        rule = "must be one of " + problem["ctx"]["expected_tags"].replace("'", "")
+        return ScenarioError(field, problem["ctx"]["tag"], rule)
+    elif problem["type"] == "union_tag_not_found":
+        rule = "needs a `model`"
+    else:
+        rule = rule[0].lower() + rule[1:]
+    value = problem["input"]
+    return ScenarioError(field, value if not isinstance(value, dict) else "{...}", rule)
+
+
+_TAGS = frozenset(
+    str(tag)
+    for variant in Scenario.model_fields["mobility"].annotation.__args__  # type: ignore[union-attr]
+    for tag in [variant.model_fields["model"].default]
+)
+
+
+def _suggestion(location: list[str]) -> str:
+    """The keys that could have been meant."""
+    section: Any = Scenario()
+    for part in location[:-1]:
+        section = getattr(section, part, None)
+    fields = getattr(type(section), "model_fields", None)
+    return f"; known here: {', '.join(fields)}" if fields else ""

@@ -1,0 +1,102 @@
+"""The scenario: every number of an experiment, and the one table of defaults.
+
+Defaults are the paper's (Table I and the calibration in docs/design.md) wherever the paper has a value.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field, model_validator
+
+from wayfare.scenario.mobility import Mobility, WaypointMobility
+from wayfare.scenario.section import NonNegative, Positive, Section
+
+
+class Fleet(Section):
+    """How many devices there are, and what each may spend on transmitting."""
+
+    devices: Annotated[int, Field(ge=1)] = 20
+    energy_min_joules: Positive = 50.0
+    energy_max_joules: Positive = 150.0
+    # Budgets are drawn uniformly between the two above; with a total they are then scaled to sum to it.
+    energy_total_joules: Positive | None = None
+
+    @model_validator(mode="after")
+    def _ordered(self) -> Fleet:
+        if self.energy_min_joules > self.energy_max_joules:
+            raise ValueError(
+                f"energy_min_joules ({self.energy_min_joules}) must not exceed energy_max_joules "
+                f"({self.energy_max_joules})"
+            )
+        return self
+
+
+class Radio(Section):
+    """The uplink: 3GPP TR 38.901 UMi street canyon and a Shannon rate."""
+
+    range_m: Positive = 100.0
+    bandwidth_hz: Positive = 1e6
+    carrier_hz: Positive = 3.5e9
+    max_power_watts: Positive = 0.2
+    noise_dbm_per_hz: float = -174.0
+    shadowing_los_db: NonNegative = 4.0
+    shadowing_nlos_db: NonNegative = 8.2
+
+
+class Upload(Section):
+    """What an entry of an update costs on the air."""
+
+    value_bits: Annotated[int, Field(ge=1, le=64)] = 32
+
+
+class Partition(Section):
+    """Who holds which training images (Section VI): class shares of a device ~ Gamma(rho * class share)."""
+
+    kind: Literal["dirichlet"] = "dirichlet"
+    concentration: Positive = 1.0
+
+
+class Learning(Section):
+    """The task, the model and the local training."""
+
+    task: str = "fashion-small"
+    hidden: tuple[Annotated[int, Field(ge=1)], ...] = (256, 128)
+    learning_rate: Positive = 0.01
+    batch_size: Annotated[int, Field(ge=1)] = 32
+    partition: Partition = Partition()
+    evaluate_every_rounds: Annotated[int, Field(ge=1)] = 20
+    # The accuracy of a run is the mean over its last evaluations: one evaluation alone moves by points.
+    final_evaluations: Annotated[int, Field(ge=1)] = 5
+
+
+class Control(Section):
+    """The Lyapunov controller (Section V)."""
+
+    # V: what a unit of convergence bound is worth in joule-backlog.
+    weight: NonNegative = 3e-4
+    # `printed` leaves out the 1/ln 2 that Proposition 2 lacks.
+    variant: Literal["corrected", "printed"] = "corrected"
+    # ||x||^2 of raw gradients (x / learning rate) or of x as Algorithm 1 has it.
+    update_norm: Literal["raw", "scaled"] = "raw"
+
+
+class Scenario(Section):
+    """Everything an experiment is made of but its scheme and its seed."""
+
+    name: Annotated[str, Field(min_length=1, pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", max_length=80)] = "scenario"
+    rounds: Annotated[int, Field(ge=1)] = 4000
+    round_s: Positive = 10.0
+    fleet: Fleet = Fleet()
+    mobility: Mobility = WaypointMobility()
+    radio: Radio = Radio()
+    upload: Upload = Upload()
+    learning: Learning = Learning()
+    control: Control = Control()
+    # What `compare` runs when no schemes are named.
+    schemes: tuple[str, ...] = ("mads", "optimal", "afl-spar:paced", "afl-spar", "afl", "sfl-spar")
+
+    @property
+    def duration_s(self) -> float:
+        """How long the fleet moves."""
+        return self.rounds * self.round_s

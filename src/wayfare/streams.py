@@ -1,0 +1,37 @@
+"""The only source of chance: a generator for every (seed, stream, device).
+
+Nothing else in Wayfare draws random numbers, so a world depends on its seed alone: never on the scheme,
+on the size of the fleet, or on the order in which its parts are drawn.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum, unique
+
+import numpy as np
+
+FLEET = 0
+"""The device of a stream that belongs to the fleet as a whole."""
+
+
+@unique
+class Stream(IntEnum):
+    """One number for each use of chance. Numbers are never reused: they are part of what a seed means."""
+
+    DEVICE_MOTION = 1
+    SERVER_MOTION = 2
+    CONTACT_TIMES = 3
+    CONTACT_DISTANCE = 4
+    LINE_OF_SIGHT = 5
+    SHADOWING = 6
+    ENERGY_BUDGET = 7
+    CLASS_SHARES = 8
+    SAMPLE_DECK = 9
+    MINIBATCH = 10
+    INITIAL_MODEL = 11
+    FLEET_LAYOUT = 12
+
+
+def generator(seed: int, stream: Stream, device: int) -> np.random.Generator:
+    """Same key, same draws, whatever the scheme or the size of the fleet."""
+    return np.random.Generator(np.random.PCG64(np.random.SeedSequence(seed, spawn_key=(stream, device))))
