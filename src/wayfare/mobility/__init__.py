@@ -5,15 +5,20 @@ from __future__ import annotations
 from wayfare.mobility.base import SERVER, Meetings, Mobility, Motion
 from wayfare.mobility.exponential import Exponential
 from wayfare.mobility.waypoint import Waypoint
-from wayfare.scenario.mobility import ExponentialMobility, WaypointMobility
+from wayfare.scenario.mobility import ExponentialMobility, TraceMobility, WaypointMobility
 
 __all__ = ["SERVER", "Meetings", "Mobility", "Motion", "from_spec"]
 
 
-def from_spec(spec: ExponentialMobility | WaypointMobility) -> Mobility:
+def from_spec(spec: ExponentialMobility | WaypointMobility | TraceMobility) -> Mobility:
     """The mobility model that a scenario names."""
     match spec:
         case ExponentialMobility():
             return Exponential(spec)
         case WaypointMobility():
             return Waypoint(spec)
+        case TraceMobility():
+            # Readers are many and a drawn world needs none of them.
+            from wayfare.mobility.traces import Trace
+
+            return Trace(spec)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Literal, TypeAlias
 
-from pydantic import Field
+from pydantic import Field, field_validator
 
 from wayfare.scenario.section import NonNegative, Positive, Section
 
@@ -30,4 +30,34 @@ class WaypointMobility(Section):
     pause_max_s: NonNegative = 5.0
 
 
-Mobility: TypeAlias = Annotated[ExponentialMobility | WaypointMobility, Field(discriminator="model")]
+TraceFormat: TypeAlias = Literal["auto", "sumo-fcd", "ns2", "one", "gps", "csv-motion", "contacts", "plan"]
+
+
+class TraceMobility(Section):
+    """Motion or contacts out of a file: a SUMO run, an ns-2 script, GPS logs, a list of contacts, a saved plan."""
+
+    model: Literal["trace"] = "trace"
+    file: Annotated[str, Field(min_length=1)]
+    format: TraceFormat = "auto"
+    # The name of the node that is the server; `auto` is the node with the most contacts.
+    server: Annotated[str, Field(min_length=1)] = "auto"
+    # Between two fixes further apart than this a node counts as absent.
+    max_gap_s: Positive = 300.0
+    # A fix that could only be reached faster than this is an outlier.
+    max_speed_mps: Positive = 70.0
+    # Only what lies inside x_min, y_min, x_max, y_max counts.
+    box_m: tuple[float, float, float, float] | None = None
+    # The time of the trace at which a run begins.
+    start_s: float = 0.0
+    # Bad lines are skipped and counted instead of refused.
+    lenient: bool = False
+
+    @field_validator("box_m")
+    @classmethod
+    def _ordered(cls, box_m: tuple[float, float, float, float] | None) -> tuple[float, float, float, float] | None:
+        if box_m is not None and not (box_m[0] < box_m[2] and box_m[1] < box_m[3]):
+            raise ValueError("must be x_min, y_min, x_max, y_max with x_min < x_max and y_min < y_max")
+        return box_m
+
+
+Mobility: TypeAlias = Annotated[ExponentialMobility | WaypointMobility | TraceMobility, Field(discriminator="model")]
