@@ -3,20 +3,41 @@
 from __future__ import annotations
 
 from wayfare.mobility.base import SERVER, Meetings, Mobility, Motion
+from wayfare.mobility.direction import Direction
 from wayfare.mobility.exponential import Exponential
+from wayfare.mobility.gauss_markov import GaussMarkov
+from wayfare.mobility.manhattan import Manhattan
+from wayfare.mobility.walk import Walk
 from wayfare.mobility.waypoint import Waypoint
-from wayfare.scenario.mobility import ExponentialMobility, TraceMobility, WaypointMobility
+from wayfare.scenario.mobility import (
+    AnyMobility,
+    DirectionMobility,
+    ExponentialMobility,
+    GaussMarkovMobility,
+    ManhattanMobility,
+    TraceMobility,
+    WalkMobility,
+    WaypointMobility,
+)
 
 __all__ = ["SERVER", "Meetings", "Mobility", "Motion", "from_spec"]
 
 
-def from_spec(spec: ExponentialMobility | WaypointMobility | TraceMobility) -> Mobility:
+def from_spec(spec: AnyMobility) -> Mobility:
     """The mobility model that a scenario names."""
     match spec:
         case ExponentialMobility():
             return Exponential(spec)
         case WaypointMobility():
             return Waypoint(spec)
+        case WalkMobility():
+            return Walk(spec)
+        case DirectionMobility():
+            return Direction(spec)
+        case GaussMarkovMobility():
+            return GaussMarkov(spec)
+        case ManhattanMobility():
+            return Manhattan(spec)
         case TraceMobility():
             # Readers are many and a drawn world needs none of them.
             from wayfare.mobility.traces import Trace

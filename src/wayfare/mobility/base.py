@@ -6,7 +6,7 @@ Nodes ``0 .. devices - 1`` are the devices, node ``devices`` is the server.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, TypeAlias
 
 import numpy as np
 
@@ -14,6 +14,9 @@ from wayfare.arrays import Floats, Ints
 
 SERVER = -1
 """The peer of a device that meets the server."""
+
+Knots: TypeAlias = tuple[Floats, Floats, Floats]
+"""The motion of one node as (time_s, x_m, y_m), straight lines between them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,8 +77,19 @@ class Mobility(Protocol):
         ...
 
 
-def motion_from_knots(knots: list[tuple[Floats, Floats, Floats]]) -> Motion:
-    """Motion of nodes given as (time_s, x_m, y_m) knots, straight lines between them."""
+def clip_knots(time_s: Floats, place_m: Floats, duration_s: float, begin_s: float = 0.0) -> Knots:
+    """Knots of the duration after a beginning, which becomes time 0; the first and the last leg are cut."""
+    until_s = begin_s + duration_s
+    first, last = np.searchsorted(time_s, begin_s, side="right"), np.searchsorted(time_s, until_s)
+    knots_s = np.concatenate([[begin_s], time_s[first:last], [until_s]])
+    x_m, y_m = np.interp(knots_s, time_s, place_m[:, 0]), np.interp(knots_s, time_s, place_m[:, 1])
+    since_s = np.minimum(knots_s - begin_s, duration_s)
+    since_s[-1] = duration_s
+    return since_s, x_m, y_m
+
+
+def motion_from_knots(knots: list[Knots]) -> Motion:
+    """Motion of nodes given by their knots, one after another."""
     tables = []
     for node, (time_s, x_m, y_m) in enumerate(knots):
         span = np.diff(time_s)

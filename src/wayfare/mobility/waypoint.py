@@ -6,14 +6,16 @@ more often than on a short one, at a low speed more often than at a high one, an
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from wayfare.arrays import Floats
-from wayfare.mobility.base import Motion, motion_from_knots
+from wayfare.mobility import legs
+from wayfare.mobility.base import Knots, Motion, clip_knots
+from wayfare.mobility.server import fleet_motion
 from wayfare.scenario.mobility import WaypointMobility
-from wayfare.streams import FLEET, Stream, generator
 
 # Legs are drawn in blocks of a fixed size, so that a longer run begins with the same motion as a shorter one.
 _BLOCK = 64
@@ -26,54 +28,43 @@ class Waypoint:
     spec: WaypointMobility
 
     def draw(self, devices: int, duration_s: float, seed: int) -> Motion:
-        """The motion of every device and of the server, which moves like a device."""
-        knots = [self._knots(generator(seed, Stream.DEVICE_MOTION, device), duration_s) for device in range(devices)]
-        knots.append(self._knots(generator(seed, Stream.SERVER_MOTION, FLEET), duration_s))
-        return motion_from_knots(knots)
+        """The motion of every device and of the server."""
+        return fleet_motion(self.spec, self._all_knots, devices, duration_s, seed)
 
-    def _knots(self, rng: np.random.Generator, duration_s: float) -> tuple[Floats, Floats, Floats]:
+    def _all_knots(self, rngs: Sequence[np.random.Generator], duration_s: float) -> list[Knots]:
+        return [self._knots(rng, duration_s) for rng in rngs]
+
+    def _knots(self, rng: np.random.Generator, duration_s: float) -> Knots:
         time_s, position_m = self._stationary_start(rng)
         times, places = [np.array(time_s)], [np.array(position_m)]
         while times[-1][-1] < duration_s:
             # One leg and the pause after it add two knots.
             targets_m = self._uniform_points(rng, _BLOCK)
             from_m = np.vstack([places[-1][-1], targets_m[:-1]])
-            speed_mps = self._speeds(rng, _BLOCK)
-            pause_s = rng.uniform(0.0, self.spec.pause_max_s, _BLOCK)
+            speed_mps = legs.leg_speeds_mps(rng, self.spec, _BLOCK)
+            pause_s = legs.leg_pauses_s(rng, self.spec, _BLOCK)
             travel_s = np.linalg.norm(targets_m - from_m, axis=1) / speed_mps
             times.append(times[-1][-1] + np.cumsum(np.column_stack([travel_s, pause_s]).ravel()))
             places.append(np.repeat(targets_m, 2, axis=0))
-        time, place = np.concatenate(times), np.concatenate(places)
-        return _clip(time, place, duration_s)
+        return clip_knots(np.concatenate(times), np.concatenate(places), duration_s)
 
     def _stationary_start(self, rng: np.random.Generator) -> tuple[list[float], list[Floats]]:
         """Knots of the leg or pause under way at time 0, up to the first waypoint after it."""
-        mean_pause_s = self.spec.pause_max_s / 2
-        low, high = self._speed_bounds()
-        mean_slowness = 1 / low if low == high else np.log(high / low) / (high - low)
-        mean_travel_s = self._mean_leg_m() * mean_slowness
-        if rng.random() < mean_pause_s / (mean_pause_s + mean_travel_s):
+        mean_travel_s = self._mean_leg_m() * legs.mean_slowness_spm(self.spec)
+        if rng.random() < legs.pause_share(self.spec, mean_travel_s):
             place = self._uniform_points(rng, 1)[0]
-            # Residual life of a uniform pause: density (1 - t / max) * 2 / max.
-            return [0.0, self.spec.pause_max_s * (1 - np.sqrt(rng.random()))], [place, place]
+            return [0.0, legs.residual_pause_s(rng, self.spec)], [place, place]
         diagonal_m = float(np.hypot(self.spec.width_m, self.spec.height_m))
         while True:
             origin, target = self._uniform_points(rng, 2)
             length_m = float(np.linalg.norm(target - origin))
             if rng.random() * diagonal_m < length_m:
                 break
-        # Time-weighted speed: density proportional to 1 / v.
-        speed_mps = low * (high / low) ** rng.random()
+        speed_mps = legs.time_weighted_speed_mps(rng, self.spec)
         done = rng.random()
         remaining_s = (1 - done) * length_m / speed_mps
-        pause_s = rng.uniform(0.0, self.spec.pause_max_s)
+        pause_s = float(legs.leg_pauses_s(rng, self.spec, 1)[0])
         return [0.0, remaining_s, remaining_s + pause_s], [origin + done * (target - origin), target, target]
-
-    def _speed_bounds(self) -> tuple[float, float]:
-        return self.spec.speed_mps * (1 - self.spec.speed_spread), self.spec.speed_mps * (1 + self.spec.speed_spread)
-
-    def _speeds(self, rng: np.random.Generator, count: int) -> Floats:
-        return rng.uniform(*self._speed_bounds(), count)
 
     def _uniform_points(self, rng: np.random.Generator, count: int) -> Floats:
         return rng.random((count, 2)) * [self.spec.width_m, self.spec.height_m]
@@ -91,11 +82,3 @@ class Waypoint:
             )
             / 15
         )
-
-
-def _clip(time_s: Floats, place_m: Floats, duration_s: float) -> tuple[Floats, Floats, Floats]:
-    """Knots up to the duration, the last leg cut there."""
-    last = int(np.searchsorted(time_s, duration_s))
-    x_m = np.append(place_m[:last, 0], np.interp(duration_s, time_s, place_m[:, 0]))
-    y_m = np.append(place_m[:last, 1], np.interp(duration_s, time_s, place_m[:, 1]))
-    return np.append(time_s[:last], duration_s), x_m, y_m

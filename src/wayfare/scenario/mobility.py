@@ -2,32 +2,176 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal, TypeAlias
+from itertools import pairwise
+from typing import Annotated, Any, Literal, Self, TypeAlias
 
-from pydantic import Field, field_validator
+from pydantic import BeforeValidator, Field, field_validator, model_validator
 
 from wayfare.scenario.section import NonNegative, Positive, Section
 
+Share: TypeAlias = Annotated[float, Field(ge=0, le=1)]
+Point: TypeAlias = tuple[float, float]
+
+
+def _positive_or_list(value: Any) -> Any:
+    """One rule for both shapes, so that a message never names the branch of a union."""
+    entries = value if isinstance(value, list | tuple) else (value,)
+    if not entries or not all(isinstance(x, int | float) and not isinstance(x, bool) and x > 0 for x in entries):
+        raise ValueError("must be a number above 0, or a list with one such number for each device")
+    return value
+
+
+PerDevice: TypeAlias = Annotated[float | tuple[float, ...], BeforeValidator(_positive_or_list)]
+
 
 class ExponentialMobility(Section):
-    """Alternating renewal contacts (Section III-B): contact ~ exp(c), inter-contact ~ exp(lambda)."""
+    """Alternating renewal contacts (Section III-B): contact ~ exp(c), inter-contact ~ exp(lambda).
+
+    Either mean is one number for the whole fleet or a list with one entry for each device.
+    """
 
     model: Literal["exponential"] = "exponential"
-    contact_s: Positive = 4.0
-    inter_contact_s: Positive = 100.0
+    contact_s: PerDevice = 4.0
+    inter_contact_s: PerDevice = 100.0
 
 
-class WaypointMobility(Section):
-    """Random waypoint for devices and server (Section VI-A)."""
+class MovingServer(Section):
+    """The server moves like a device."""
 
-    model: Literal["waypoint"] = "waypoint"
+    kind: Literal["moving"] = "moving"
+
+
+class FixedServer(Section):
+    """The server stands still: at the given point, along an axis that is not given in the middle."""
+
+    kind: Literal["fixed"] = "fixed"
+    x_m: float | None = None
+    y_m: float | None = None
+
+
+class RouteServer(Section):
+    """The server follows a route from its first waypoint on: the tour of a UAV, a bus line."""
+
+    kind: Literal["route"] = "route"
+    waypoints_m: Annotated[tuple[Point, ...], Field(min_length=2)]
+    speed_mps: Positive = 10.0
+    # How long it stays at every waypoint.
+    stop_s: NonNegative = 0.0
+    # `closed` goes from the last waypoint to the first, `ping-pong` back the way it came.
+    loop: Literal["closed", "ping-pong"] = "closed"
+
+    @field_validator("waypoints_m")
+    @classmethod
+    def _apart(cls, waypoints_m: tuple[Point, ...]) -> tuple[Point, ...]:
+        if any(one == other for one, other in pairwise(waypoints_m)):
+            raise ValueError("two waypoints in a row must differ")
+        return waypoints_m
+
+    @model_validator(mode="after")
+    def _open(self) -> Self:
+        if self.loop == "closed" and self.waypoints_m[0] == self.waypoints_m[-1]:
+            raise ValueError("the last waypoint of a closed route must differ from the first: it returns there by itself")
+        return self
+
+
+Server: TypeAlias = Annotated[MovingServer | FixedServer | RouteServer, Field(discriminator="kind")]
+
+
+class SpatialMobility(Section):
+    """What models of motion have in common: a rectangle, a speed and a server."""
+
     width_m: Positive = 1000.0
     height_m: Positive = 1000.0
     speed_mps: Positive = 20.0
+    server: Server = MovingServer()
+
+    @model_validator(mode="after")
+    def _server_inside(self) -> Self:
+        points: tuple[Point, ...] = ()
+        if isinstance(self.server, FixedServer):
+            points = ((self.server.x_m or 0.0, self.server.y_m or 0.0),)
+        elif isinstance(self.server, RouteServer):
+            points = self.server.waypoints_m
+        for x_m, y_m in points:
+            if not (0 <= x_m <= self.width_m and 0 <= y_m <= self.height_m):
+                raise ValueError(
+                    f"server at {x_m}, {y_m} must lie inside width_m x height_m ({self.width_m} x {self.height_m})"
+                )
+        return self
+
+
+class LegMobility(SpatialMobility):
+    """Models that draw a speed for every leg and may pause after it."""
+
     # Per leg uniform in speed * [1 - spread, 1 + spread]. Never 1: with legs of speed 0 the mean speed decays for ever.
     speed_spread: Annotated[float, Field(ge=0, lt=1)] = 0.5
     # Uniform in [0, pause_max_s].
     pause_max_s: NonNegative = 5.0
+
+    @property
+    def speed_bounds_mps(self) -> tuple[float, float]:
+        """The slowest and the fastest leg."""
+        return self.speed_mps * (1 - self.speed_spread), self.speed_mps * (1 + self.speed_spread)
+
+
+class WaypointMobility(LegMobility):
+    """Random waypoint for devices and server (Section VI-A)."""
+
+    model: Literal["waypoint"] = "waypoint"
+
+
+class WalkMobility(LegMobility):
+    """Random walk: legs of random length in uniform directions, reflected at the borders."""
+
+    model: Literal["walk"] = "walk"
+    # The mean of a leg, as a time or as a distance; without either 30 s.
+    leg_s: Positive | None = None
+    leg_m: Positive | None = None
+
+    @model_validator(mode="after")
+    def _one_length(self) -> Self:
+        if self.leg_s is not None and self.leg_m is not None:
+            raise ValueError(f"leg_s ({self.leg_s}) and leg_m ({self.leg_m}) must not both be given")
+        return self
+
+
+class DirectionMobility(LegMobility):
+    """Random direction: straight to the border, a pause there, then a new direction inward."""
+
+    model: Literal["direction"] = "direction"
+
+
+class GaussMarkovMobility(SpatialMobility):
+    """Gauss-Markov: speed and direction are autoregressive from step to step, reflected at the borders."""
+
+    model: Literal["gauss-markov"] = "gauss-markov"
+    # alpha: 0 forgets at every step, 1 never.
+    memory: Share = 0.75
+    step_s: Positive = 5.0
+    speed_deviation_mps: NonNegative = 5.0
+    direction_deviation_rad: NonNegative = 1.0
+
+
+class ManhattanMobility(LegMobility):
+    """Manhattan grid: along streets, with a choice at every crossing."""
+
+    model: Literal["manhattan"] = "manhattan"
+    block_m: Positive = 100.0
+    # What is left goes straight on.
+    left: Share = 0.25
+    right: Share = 0.25
+    # Uniform in [0, pause_max_s], at every crossing.
+    pause_max_s: NonNegative = 0.0
+
+    @model_validator(mode="after")
+    def _whole_blocks(self) -> Self:
+        for name, side_m in (("width_m", self.width_m), ("height_m", self.height_m)):
+            blocks = round(side_m / self.block_m)
+            if blocks < 1 or abs(blocks * self.block_m - side_m) > 1e-9 * side_m:
+                raise ValueError(f"{name} ({side_m}) must be a whole number of blocks of block_m ({self.block_m})")
+        if self.left + self.right > 1:
+            raise ValueError(f"left ({self.left}) and right ({self.right}) must not sum to more than 1")
+        return self
 
 
 TraceFormat: TypeAlias = Literal["auto", "sumo-fcd", "ns2", "one", "gps", "csv-motion", "contacts", "plan"]
@@ -48,7 +192,9 @@ class TraceMobility(Section):
     # Only what lies inside x_min, y_min, x_max, y_max counts.
     box_m: tuple[float, float, float, float] | None = None
     # The time of the trace at which a run begins.
-    start_s: float = 0.0
+    start_s: NonNegative = 0.0
+    # A trace shorter than the run is played again and again, everyone back where they were; otherwise it is refused.
+    repeat: bool = False
     # Bad lines are skipped and counted instead of refused.
     lenient: bool = False
 
@@ -60,4 +206,13 @@ class TraceMobility(Section):
         return box_m
 
 
-Mobility: TypeAlias = Annotated[ExponentialMobility | WaypointMobility | TraceMobility, Field(discriminator="model")]
+AnyMobility: TypeAlias = (
+    ExponentialMobility
+    | WaypointMobility
+    | WalkMobility
+    | DirectionMobility
+    | GaussMarkovMobility
+    | ManhattanMobility
+    | TraceMobility
+)
+Mobility: TypeAlias = Annotated[AnyMobility, Field(discriminator="model")]
