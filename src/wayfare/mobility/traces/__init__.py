@@ -1,1 +1,98 @@
-"""Readers of motion and contacts that people already have."""
+"""Traces: motion and contacts that people already have, in the formats they have them in."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+
+from wayfare.errors import ScenarioError, TraceError
+from wayfare.mobility.base import Meetings, Motion
+from wayfare.mobility.traces.read import FORMATS, detect, read_recording
+from wayfare.mobility.traces.recording import Recording
+from wayfare.mobility.traces.select import Selection, select
+from wayfare.mobility.traces.window import cut, repeat
+from wayfare.scenario.mobility import TraceMobility
+
+__all__ = ["FORMATS", "Recording", "Selection", "Trace", "detect", "read_recording", "select"]
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Trace:
+    """A recorded way of moving; the seed changes nothing about it.
+
+    Contacts that decide who is the server and who the devices are counted within ``range_m``, in the part of the trace
+    that is used.
+    """
+
+    spec: TraceMobility
+    range_m: float = 100.0
+
+    def draw(self, devices: int, duration_s: float, seed: int) -> Motion | Meetings:
+        """The trace from ``start_s`` on, cut at the duration, or played again until then with ``repeat``."""
+        return self.selection(devices, duration_s).content
+
+    def selection(self, devices: int, duration_s: float) -> Selection:
+        """The same with the names of devices and server."""
+        spec = self.spec
+        recording = _recording(spec, _fingerprint(spec.file))
+        left_s = recording.duration_s - spec.start_s
+        if left_s <= 0:
+            raise ScenarioError("mobility.start_s", spec.start_s, f"the trace lasts only {recording.duration_s:g} s")
+        if duration_s > left_s and not spec.repeat:
+            raise ScenarioError(
+                "mobility.repeat",
+                False,
+                f"the scenario lasts {duration_s:g} s but the trace only {left_s:g} s: set mobility.repeat=true to "
+                "play it again and again, or choose fewer or shorter rounds",
+            )
+        window_s = min(duration_s, left_s)
+        part = cut(recording.content, spec.start_s, spec.start_s + window_s)
+        if len(part.start_s) == 0:
+            raise ScenarioError(
+                "mobility.start_s", spec.start_s, f"nobody moves or meets in the {window_s:g} s after it"
+            )
+        chosen = select(
+            Recording(
+                file=recording.file,
+                format=recording.format,
+                names=recording.names,
+                content=part,
+                duration_s=window_s,
+                server=recording.server,
+            ),
+            devices=devices,
+            server=None if spec.server == "auto" else spec.server,
+            range_m=self.range_m,
+        )
+        return Selection(
+            devices=chosen.devices, server=chosen.server, content=repeat(chosen.content, window_s, duration_s)
+        )
+
+
+def _fingerprint(file: str) -> tuple[int, int]:
+    """What changes when a file does, so that a changed file is read again."""
+    try:
+        state = Path(file).stat()
+    except (OSError, ValueError) as error:
+        raise TraceError(file, None, f"cannot be opened: {error}") from None
+    return state.st_mtime_ns, state.st_size
+
+
+@lru_cache(maxsize=4)
+def _recording(spec: TraceMobility, fingerprint: tuple[int, int]) -> Recording:
+    """Read once for all seeds and schemes of a process."""
+    recording = read_recording(
+        spec.file,
+        format=spec.format,
+        max_gap_s=spec.max_gap_s,
+        max_speed_mps=spec.max_speed_mps,
+        box_m=spec.box_m,
+        lenient=spec.lenient,
+    )
+    if recording.skipped:
+        _log.warning("%s: %s lines skipped; the first: %s", spec.file, recording.skipped, recording.first_skipped)
+    return recording

@@ -1,0 +1,57 @@
+"""Contact lists: CSV with the header ``start_s,end_s,a,b`` and perhaps ``distance_m``, in any order of lines."""
+
+from __future__ import annotations
+
+from typing import IO
+
+from wayfare.errors import TraceError
+from wayfare.mobility.traces.meetings import Spells, meetings_recording
+from wayfare.mobility.traces.reading import BadLines, cells_of, name_in, numbered_lines, place_in, time_in
+from wayfare.mobility.traces.recording import Recording
+
+COLUMNS = ("start_s", "end_s", "a", "b")
+
+
+def read_contact_list(stream: IO[bytes], bad: BadLines) -> Recording:
+    """The meetings of all pairs; two contacts of one pair must not overlap."""
+    spells = Spells()
+    header: list[str] | None = None
+    for line, text in numbered_lines(stream, bad):
+        try:
+            if text.startswith("#"):
+                spells.read_header(text)
+                continue
+            cells = cells_of(text)
+        except ValueError as error:
+            bad.add(line, str(error))
+            continue
+        if header is None:
+            header = [cell.lower() for cell in cells]
+            if not set(COLUMNS) <= set(header):
+                raise TraceError(bad.file, line, f"the header must name {','.join(COLUMNS)}: {text[:60]!r}")
+            continue
+        try:
+            if len(cells) != len(header):
+                raise ValueError(f"{len(cells)} cells under a header of {len(header)}")
+            _add(spells, dict(zip(header, cells, strict=True)), line)
+        except ValueError as error:
+            bad.add(line, str(error))
+    return meetings_recording(spells, bad, format="contacts", directed=False)
+
+
+def _add(spells: Spells, row: dict[str, str], line: int) -> None:
+    """Take one row in; ValueError names what is wrong with it."""
+    start_s, end_s = time_in(row["start_s"], "start_s"), time_in(row["end_s"], "end_s")
+    a, b = name_in(row["a"]), name_in(row["b"])
+    if end_s < start_s:
+        raise ValueError(f"ends at {end_s:g}, before it starts at {start_s:g}")
+    if a == b:
+        raise ValueError(f"{a} in contact with itself")
+    if "distance_m" in row:
+        distance_m = place_in(row["distance_m"], "distance_m")
+        if distance_m < 0:
+            raise ValueError(f"distance_m = {distance_m:g} is negative")
+        spells.distance_m.append(distance_m)
+    spells.add(spells.number(a), spells.number(b), start_s, end_s, line)
+    spells.seen(start_s)
+    spells.seen(end_s)

@@ -1,0 +1,141 @@
+"""Meetings as they are read, checked and put in order: what the two contact formats share."""
+
+from __future__ import annotations
+
+import re
+from array import array
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from wayfare.arrays import Floats, Ints
+from wayfare.errors import TraceError
+from wayfare.mobility.base import Meetings
+from wayfare.mobility.traces.reading import BadLines, time_in
+from wayfare.mobility.traces.recording import Recording, natural_order
+
+HEADER = re.compile(r"# wayfare contact plan: devices=([0-9]{1,9}) server=(\S+) duration_s=(\S+)$")
+"""What our own exports write on top, so that a plan comes back whole: devices that meet nobody, and its two ends."""
+
+
+@dataclass(slots=True)
+class Spells:
+    """Contacts as they are read: columns that grow."""
+
+    names: dict[str, int] = field(default_factory=dict)
+    one: array[int] = field(default_factory=lambda: array("q"))
+    other: array[int] = field(default_factory=lambda: array("q"))
+    start_s: array[float] = field(default_factory=lambda: array("d"))
+    end_s: array[float] = field(default_factory=lambda: array("d"))
+    distance_m: array[float] = field(default_factory=lambda: array("d"))
+    line: array[int] = field(default_factory=lambda: array("q"))
+    # When the file begins and ends, which may be before the first contact and after the last.
+    begin_s: float | None = None
+    until_s: float | None = None
+    server: str | None = None
+
+    def number(self, name: str) -> int:
+        """The number of a node, a new one for a new name."""
+        return self.names.setdefault(name, len(self.names))
+
+    def add(self, one: int, other: int, start_s: float, end_s: float, line: int) -> None:
+        """One more contact."""
+        self.one.append(one)
+        self.other.append(other)
+        self.start_s.append(start_s)
+        self.end_s.append(end_s)
+        self.line.append(line)
+
+    def seen(self, time_s: float) -> None:
+        """The file speaks of this time."""
+        self.begin_s = time_s if self.begin_s is None else min(self.begin_s, time_s)
+        self.until_s = time_s if self.until_s is None else max(self.until_s, time_s)
+
+    def read_header(self, text: str) -> None:
+        """Take in the first line of one of our own exports; any other comment says nothing."""
+        header = HEADER.match(text)
+        if header is None or int(header[1]) > 100_000:
+            return
+        self.seen(0.0)
+        self.seen(time_in(header[3], "duration_s"))
+        for device in range(int(header[1])):
+            self.number(str(device))
+        self.number(header[2])
+        self.server = header[2]
+
+
+def meetings_recording(spells: Spells, bad: BadLines, *, format: str, directed: bool) -> Recording:  # noqa: A002
+    """The meetings of all pairs, from time 0 on.
+
+    ``directed``: the two directions of a pair were noted apart and unite; otherwise contacts of a pair that overlap
+    are bad lines. A contact without length carries nothing and is left out, with a note.
+    """
+    if not spells.one or spells.begin_s is None or spells.until_s is None:
+        raise bad.nothing_left("contacts")
+    names = list(spells.names)
+    order = natural_order(names)
+    rank = np.empty(len(names), dtype=np.int64)
+    rank[order] = np.arange(len(names))
+    one, other = rank[np.frombuffer(spells.one, dtype=np.int64)], rank[np.frombuffer(spells.other, dtype=np.int64)]
+    low, high = np.minimum(one, other), np.maximum(one, other)
+    start_s, end_s = np.frombuffer(spells.start_s), np.frombuffer(spells.end_s)
+    distance_m = np.frombuffer(spells.distance_m) if spells.distance_m else None
+    rows = np.lexsort((end_s, start_s, high, low))
+    if directed:
+        low, high, start_s, end_s = unite(low[rows], high[rows], start_s[rows], end_s[rows])
+    else:
+        rows = _without_overlaps(rows, low, high, start_s, end_s, np.frombuffer(spells.line, dtype=np.int64), bad)
+        low, high, start_s, end_s = low[rows], high[rows], start_s[rows], end_s[rows]
+        distance_m = distance_m[rows] if distance_m is not None else None
+    real = end_s > start_s
+    if not real.any():
+        raise TraceError(bad.file, None, "no contact has any length")
+    return Recording(
+        file=str(bad.file),
+        format=format,
+        names=tuple(names[index] for index in order),
+        content=Meetings(
+            devices=len(names),
+            device=low[real],
+            peer=high[real],
+            start_s=start_s[real] - spells.begin_s,
+            end_s=end_s[real] - spells.begin_s,
+            distance_m=distance_m[real] if distance_m is not None else None,
+        ),
+        duration_s=spells.until_s - spells.begin_s,
+        server=spells.server,
+        skipped=bad.count,
+        first_skipped=str(bad.first) if bad.first else None,
+        notes=() if real.all() else (f"{int((~real).sum()):,} of {len(real):,} contacts left out: no length",),
+    )
+
+
+def unite(low: Ints, high: Ints, start_s: Floats, end_s: Floats) -> tuple[Ints, Ints, Floats, Floats]:
+    """Contacts of a pair that overlap or touch become one; rows sorted by pair and then by start."""
+    new_pair = np.append(True, (low[1:] != low[:-1]) | (high[1:] != high[:-1]))
+    first: list[int] = []
+    ends: list[float] = []
+    for row, (new, start, end) in enumerate(zip(new_pair.tolist(), start_s.tolist(), end_s.tolist(), strict=True)):
+        if new or start > ends[-1]:
+            first.append(row)
+            ends.append(end)
+        else:
+            ends[-1] = max(ends[-1], end)
+    rows = np.array(first, dtype=np.int64)
+    return low[rows], high[rows], start_s[rows], np.array(ends)
+
+
+def _without_overlaps(
+    rows: Ints, low: Ints, high: Ints, start_s: Floats, end_s: Floats, line: Ints, bad: BadLines
+) -> Ints:
+    """The rows in order, less those that begin before the contact of their pair before them has ended."""
+    kept: list[int] = []
+    for row in rows.tolist():
+        if kept:
+            last = kept[-1]
+            same_pair = low[row] == low[last] and high[row] == high[last]
+            if same_pair and start_s[row] < end_s[last]:
+                bad.add(int(line[row]), f"overlaps the contact of the same pair on line {line[last]}")
+                continue
+        kept.append(row)
+    return np.array(kept, dtype=np.int64)

@@ -1,0 +1,143 @@
+"""Saved contact plans: one ``.npz`` file with a version, every array checked when it is read.
+
+The file is read here and not beside the contact plan, because a saved plan is also a source of meetings.
+"""
+
+from __future__ import annotations
+
+import zipfile
+import zlib
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from wayfare.errors import TraceError
+from wayfare.mobility.base import SERVER, Meetings
+from wayfare.mobility.traces.reading import MAX_NAME_LENGTH, TIME_LIMIT_S
+from wayfare.mobility.traces.recording import Recording
+
+KIND = "wayfare contact plan"
+VERSION = 1
+# More contacts than any plan has; a damaged or hostile header may promise anything.
+_MAX_BYTES = 4 << 30
+_SCALARS = {"kind": "U", "version": "i", "devices": "i", "duration_s": "f"}
+_COLUMNS = {"device": "i", "peer": "i", "start_s": "f", "end_s": "f", "distance_m": "f"}
+
+
+def save_meetings(path: Path, meetings: Meetings, duration_s: float) -> None:
+    """Write a plan, whole or not at all; its distances must be known."""
+    assert meetings.distance_m is not None
+    part = path.with_name(f".{path.name}.part")
+    try:
+        with part.open("wb") as file:
+            np.savez_compressed(
+                file,
+                kind=np.array(KIND),
+                version=np.array(VERSION),
+                devices=np.array(meetings.devices),
+                duration_s=np.array(duration_s),
+                device=meetings.device,
+                peer=meetings.peer,
+                start_s=meetings.start_s,
+                end_s=meetings.end_s,
+                distance_m=meetings.distance_m,
+            )
+        part.replace(path)
+    except OSError as error:
+        raise TraceError(path, None, f"cannot be written: {error.strerror or error}") from None
+    finally:
+        part.unlink(missing_ok=True)
+
+
+def load_meetings(path: Path) -> tuple[Meetings, float]:
+    """The meetings of a saved plan and its duration, after every check."""
+    arrays = _arrays(path)
+    try:
+        return _checked(arrays)
+    except ValueError as error:
+        raise TraceError(path, None, f"not a sound contact plan: {error}") from None
+
+
+def read_saved(path: Path) -> Recording:
+    """A saved plan as a recording: the devices by number, and the node ``server``."""
+    meetings, duration_s = load_meetings(path)
+    server = meetings.devices
+    return Recording(
+        file=str(path),
+        format="plan",
+        names=(*(str(device) for device in range(meetings.devices)), "server"),
+        content=Meetings(
+            devices=meetings.devices + 1,
+            device=meetings.device,
+            peer=np.where(meetings.peer == SERVER, server, meetings.peer),
+            start_s=meetings.start_s,
+            end_s=meetings.end_s,
+            distance_m=meetings.distance_m,
+        ),
+        duration_s=duration_s,
+        server="server",
+    )
+
+
+def _arrays(path: Path) -> dict[str, np.ndarray[Any, Any]]:
+    """The arrays of the file, none missing, none too many, none pickled, none larger than plausible."""
+    expected = _SCALARS | _COLUMNS
+    try:
+        with zipfile.ZipFile(path) as archive:
+            members = {info.filename.removesuffix(".npy"): info.file_size for info in archive.infolist()}
+        if set(members) != set(expected):
+            raise TraceError(path, None, "a zip file, but not a saved contact plan")
+        if sum(members.values()) > _MAX_BYTES:
+            raise TraceError(path, None, f"a contact plan of more than {_MAX_BYTES >> 30} GB")
+        with np.load(path, allow_pickle=False) as stored:
+            arrays = {}
+            for name, kind in expected.items():
+                array = stored[name]
+                if array.dtype.kind != kind or array.ndim != (name in _COLUMNS):
+                    raise TraceError(path, None, f"not a sound contact plan: {name} is {array.dtype} x {array.ndim}")
+                arrays[name] = array
+            return arrays
+    except (OSError, EOFError, ValueError, KeyError, zipfile.BadZipFile, zlib.error, NotImplementedError) as error:
+        raise TraceError(path, None, f"cannot be read as a saved plan: {error}") from None
+    except (MemoryError, OverflowError, SyntaxError, RuntimeError) as error:
+        # An altered array header can promise any shape, or not be a header at all.
+        raise TraceError(path, None, f"the saved plan is damaged: {type(error).__name__}") from None
+
+
+def _checked(arrays: dict[str, np.ndarray[Any, Any]]) -> tuple[Meetings, float]:
+    """Every rule of a plan; ValueError names the first that is broken."""
+    if str(arrays["kind"]) != KIND:
+        raise ValueError(f"its kind is {str(arrays['kind'])[:MAX_NAME_LENGTH]!r}")
+    if int(arrays["version"]) != VERSION:
+        raise ValueError(f"version {int(arrays['version'])}; this program reads version {VERSION}")
+    devices, duration_s = int(arrays["devices"]), float(arrays["duration_s"])
+    device, peer = arrays["device"].astype(np.int64), arrays["peer"].astype(np.int64)
+    start_s, end_s, distance_m = (arrays[name].astype(np.float64) for name in ("start_s", "end_s", "distance_m"))
+    rules = (
+        (devices >= 1, "devices must be at least 1"),
+        (0 < duration_s <= TIME_LIMIT_S, f"duration_s must be above 0 and at most {TIME_LIMIT_S:g}"),
+        (len({len(column) for column in (device, peer, start_s, end_s, distance_m)}) == 1, "columns differ in length"),
+    )
+    for holds, rule in rules:
+        if not holds:
+            raise ValueError(rule)
+    same_device = device[1:] == device[:-1]
+    columns = (
+        ((device >= 0) & (device < devices), "device must be below devices"),
+        ((peer == SERVER) | ((peer > device) & (peer < devices)), "peer must be the server or a device above device"),
+        ((start_s >= 0) & (start_s < end_s) & (end_s <= duration_s), "a contact must lie inside the duration"),
+        ((distance_m >= 0) & np.isfinite(distance_m), "distance_m must be finite and not negative"),
+        ((device[1:] > device[:-1]) | (same_device & (start_s[1:] >= start_s[:-1])), "must be sorted"),
+    )
+    for column, rule in columns:
+        if not column.all():
+            raise ValueError(f"row {int(np.argmin(column))}: {rule}")
+    by_pair = np.lexsort((start_s, peer, device))
+    same_pair = (np.diff(device[by_pair]) == 0) & (np.diff(peer[by_pair]) == 0)
+    if np.any(same_pair & (start_s[by_pair][1:] < end_s[by_pair][:-1])):
+        raise ValueError("two contacts of one pair overlap")
+    return (
+        Meetings(devices=devices, device=device, peer=peer, start_s=start_s, end_s=end_s, distance_m=distance_m),
+        duration_s,
+    )

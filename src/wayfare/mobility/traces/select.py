@@ -1,0 +1,181 @@
+"""Which node of a trace is the server, and which are the devices: those that meet most.
+
+The server is the node named; else the one the file names or that is called ``server``; else the node with the most
+contacts. The devices are the nodes with the most contacts with the server. Ties go to the first in the order of names.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from wayfare.arrays import Ints
+from wayfare.errors import ScenarioError
+from wayfare.mobility.base import SERVER, Meetings, Motion
+from wayfare.mobility.traces.recording import Recording
+
+# Contacts of motion are counted on a grid of instants, one a second or this many: it is a choice of nodes, not a plan.
+_INSTANTS = 8192
+# How many (node, instant) are compared at once; bounds the memory when everyone is near everyone.
+_BLOCK = 16_384
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Selection:
+    """The devices in the order of their names, the server after them, and what they do."""
+
+    devices: tuple[str, ...]
+    server: str
+    content: Motion | Meetings
+
+
+def select(recording: Recording, *, devices: int | None, server: str | None, range_m: float) -> Selection:
+    """Server and devices of a recording; all nodes but the server when no number of devices is given."""
+    names, content = recording.names, recording.content
+    pairs = _contacts_of_meetings(content) if isinstance(content, Meetings) else _contacts_of_motion(content, range_m)
+    low, high, count = pairs
+    chosen = _server(recording, server, low, high, count)
+    with_server = np.zeros(len(names), dtype=np.int64)
+    np.add.at(with_server, low, np.where(high == chosen, count, 0))
+    np.add.at(with_server, high, np.where(low == chosen, count, 0))
+    others = np.delete(np.arange(len(names)), chosen)
+    if devices is None:
+        devices = len(others)
+    if devices > len(others) or devices < 1:
+        raise ScenarioError(
+            "fleet.devices", devices, f"the trace has only {len(others)} devices besides the server {names[chosen]!r}"
+        )
+    ranked = others[np.argsort(-with_server[others], kind="stable")]
+    kept = np.sort(ranked[:devices])
+    return Selection(
+        devices=tuple(names[node] for node in kept), server=names[chosen], content=_renumbered(content, kept, chosen)
+    )
+
+
+def _server(recording: Recording, server: str | None, low: Ints, high: Ints, count: Ints) -> int:
+    names = recording.names
+    wanted = server or recording.server
+    if wanted is None and "server" in names:
+        wanted = "server"
+    if wanted is not None:
+        if wanted not in names:
+            known = ", ".join(names[:8]) + (f" and {len(names) - 8} more" if len(names) > 8 else "")
+            raise ScenarioError("mobility.server", wanted, f"no node of the trace has this name; it has {known}")
+        return names.index(wanted)
+    total = np.zeros(len(names), dtype=np.int64)
+    np.add.at(total, low, count)
+    np.add.at(total, high, count)
+    return int(np.argmax(total))
+
+
+def _renumbered(content: Motion | Meetings, kept: Ints, server: int) -> Motion | Meetings:
+    """Only the chosen nodes: devices 0 .. n - 1, and the server as the contacts' peer or as the last node."""
+    nodes = content.nodes if isinstance(content, Motion) else content.devices
+    number = np.full(nodes, -2, dtype=np.int64)
+    number[kept] = np.arange(len(kept))
+    if isinstance(content, Motion):
+        number[server] = len(kept)
+        new = number[content.node]
+        rows = np.flatnonzero(new >= 0)
+        rows = rows[np.lexsort((content.start_s[rows], new[rows]))]
+        return Motion(
+            nodes=len(kept) + 1,
+            node=new[rows],
+            start_s=content.start_s[rows],
+            end_s=content.end_s[rows],
+            x_m=content.x_m[rows],
+            y_m=content.y_m[rows],
+            vx_mps=content.vx_mps[rows],
+            vy_mps=content.vy_mps[rows],
+        )
+    number[server] = SERVER
+    one, other = number[content.device], number[content.peer]
+    # The server may have had the smaller number of the two.
+    device, peer = np.where(one == SERVER, other, one), np.where(one == SERVER, SERVER, other)
+    rows = np.flatnonzero((device >= 0) & (peer >= SERVER))
+    rows = rows[np.lexsort((content.start_s[rows], device[rows]))]
+    return replace(
+        content,
+        devices=len(kept),
+        device=device[rows],
+        peer=peer[rows],
+        start_s=content.start_s[rows],
+        end_s=content.end_s[rows],
+        distance_m=content.distance_m[rows] if content.distance_m is not None else None,
+    )
+
+
+def _contacts_of_meetings(meetings: Meetings) -> tuple[Ints, Ints, Ints]:
+    key, count = np.unique(meetings.device * meetings.devices + meetings.peer, return_counts=True)
+    return key // meetings.devices, key % meetings.devices, count.astype(np.int64)
+
+
+def _contacts_of_motion(motion: Motion, range_m: float) -> tuple[Ints, Ints, Ints]:
+    """Pairs of nodes and how often they come within range, seen on a grid of instants."""
+    begin_s, end_s = float(motion.start_s.min()), float(motion.end_s.max())
+    step_s = max((end_s - begin_s) / _INSTANTS, min(1.0, (end_s - begin_s) / 256))
+    instants_s = np.arange(begin_s, end_s + step_s / 2, step_s)
+    node, instant, x_m, y_m = _presences(motion, instants_s)
+    counts: dict[int, int] = {}
+    before = np.empty(0, dtype=np.int64)
+    first = 0
+    while first < len(instants_s):
+        # As many instants as fit a block, at least one.
+        row = int(np.searchsorted(instant, first))
+        last = int(instant[row + _BLOCK]) if row + _BLOCK < len(instant) else len(instants_s)
+        last = max(last, first + 1)
+        rows = slice(row, int(np.searchsorted(instant, last)))
+        a, b, when = _near_pairs(node[rows], instant[rows], x_m[rows], y_m[rows], range_m)
+        pair = a * motion.nodes + b
+        # A contact begins where the pair was not near an instant earlier.
+        seen = np.concatenate([before, pair * len(instants_s) + when])
+        begun = pair[~np.isin(pair * len(instants_s) + when - 1, seen)]
+        for key, count in zip(*np.unique(begun, return_counts=True), strict=True):
+            counts[int(key)] = counts.get(int(key), 0) + int(count)
+        before = (pair * len(instants_s) + when)[when == last - 1]
+        first = last
+    key = np.array(sorted(counts), dtype=np.int64)
+    count = np.array([counts[int(one)] for one in key], dtype=np.int64)
+    return key // motion.nodes, key % motion.nodes, count
+
+
+def _presences(motion: Motion, instants_s: np.ndarray) -> tuple[Ints, Ints, np.ndarray, np.ndarray]:
+    """Where everyone is at every instant, sorted by instant; legs are half open, so nobody is in two places."""
+    first = np.searchsorted(instants_s, motion.start_s, side="left")
+    last = np.searchsorted(instants_s, motion.end_s, side="left")
+    count = last - first
+    leg = np.repeat(np.arange(len(count)), count)
+    instant = np.arange(len(leg)) - np.repeat(np.cumsum(count) - count, count) + first[leg]
+    since_s = instants_s[instant] - motion.start_s[leg]
+    x_m, y_m = motion.x_m[leg] + motion.vx_mps[leg] * since_s, motion.y_m[leg] + motion.vy_mps[leg] * since_s
+    order = np.argsort(instant, kind="stable")
+    return motion.node[leg][order], instant[order], x_m[order], y_m[order]
+
+
+def _near_pairs(node: Ints, instant: Ints, x_m: np.ndarray, y_m: np.ndarray, range_m: float) -> tuple[Ints, Ints, Ints]:
+    """All (smaller node, larger node, instant) within range, by way of cells as wide as the range."""
+    empty = np.empty(0, dtype=np.int64)
+    if len(node) == 0:
+        return empty, empty, empty
+    column = np.floor((x_m - x_m.min()) / range_m).astype(np.int64) + 1
+    row = np.floor((y_m - y_m.min()) / range_m).astype(np.int64) + 1
+    width, height = int(column.max()) + 2, int(row.max()) + 2
+    # Cells are numbered by what is occupied, so that a huge empty plain costs nothing.
+    since = instant - instant[0]
+    cell = (since * height + row) * width + column
+    order = np.argsort(cell, kind="stable")
+    cell, node, instant, x_m, y_m = cell[order], node[order], instant[order], x_m[order], y_m[order]
+    found = []
+    for shift in (0, 1, width - 1, width, width + 1):
+        low = np.searchsorted(cell, cell + shift, side="left")
+        high = np.searchsorted(cell, cell + shift, side="right")
+        if shift == 0:
+            low = np.arange(len(cell)) + 1
+        count = np.maximum(high - low, 0)
+        one = np.repeat(np.arange(len(cell)), count)
+        other = np.arange(len(one)) - np.repeat(np.cumsum(count) - count, count) + low[one]
+        near = np.hypot(x_m[one] - x_m[other], y_m[one] - y_m[other]) <= range_m
+        found.append((one[near], other[near]))
+    one, other = (np.concatenate(part) for part in zip(*found, strict=True))
+    return np.minimum(node[one], node[other]), np.maximum(node[one], node[other]), instant[one]
