@@ -1,7 +1,7 @@
 """Random direction in a rectangle: straight to the border, a pause there, a new direction inward.
 
 The model of Royer, Melliar-Smith and Moser (ICC 2001). No closed form of its stationary state is known to us, so a run
-begins after a warm-up: the motion forgets its start within a few crossings of the area and the warm-up lasts for dozens.
+begins after a warm-up: the motion forgets its start within a few crossings of the area, the warm-up lasts for dozens.
 (The uniform variant, whose stationary state is known, is the random walk with `leg_s`.)
 """
 
@@ -65,9 +65,10 @@ class Direction:
         low, high = place[:, 1] <= 0, place[:, 1] >= self.spec.height_m
         turn = np.pi * uniform
         # A corner has chance 0 and counts to one of its sides: at worst the next leg has length 0.
-        return np.select(
+        headings: Floats = np.select(
             [left, right, low, high], [turn - np.pi / 2, turn + np.pi / 2, turn, turn + np.pi], 2 * np.pi * uniform
         )
+        return headings
 
     def _to_border(self, place: Floats, heading: Floats) -> Floats:
         """Where the ray from each place first meets the border."""
@@ -81,4 +82,4 @@ class Direction:
         target = np.clip(place + reach[rows, first][:, None] * along, 0.0, sides_m)
         # Exactly on the border, so that the next heading knows its side.
         target[rows, first] = edge[rows, first]
-        return target
+        return np.asarray(target, dtype=np.float64)

@@ -26,10 +26,9 @@ class Exponential:
         """The contacts of every device with the server; no device meets another."""
         mean_contact_s = _per_device("contact_s", self.spec.contact_s, devices)
         mean_gap_s = _per_device("inter_contact_s", self.spec.inter_contact_s, devices)
-        contacts = [
-            _contacts(generator(seed, Stream.CONTACT_TIMES, device), mean_contact_s[device], mean_gap_s[device], duration_s)
-            for device in range(devices)
-        ]
+        contacts = []
+        for device, means_s in enumerate(zip(mean_contact_s, mean_gap_s, strict=True)):
+            contacts.append(_contacts(generator(seed, Stream.CONTACT_TIMES, device), *means_s, duration_s))
         counts = [len(start) for start, _ in contacts]
         owner = np.repeat(np.arange(devices, dtype=np.int64), counts)
         return Meetings(

@@ -1,8 +1,8 @@
 """Gauss-Markov motion in a rectangle with reflecting borders, started in its stationary state.
 
-Speed and direction are autoregressive processes of order 1 (Liang and Haas, INFOCOM 1999; Camp, Boleng and Davies, Wireless
-Communications and Mobile Computing 2(5), 2002). A node that starts at a uniform place, whatever its velocities will be,
-is at a uniform place of the folded plane at every later time, so the start below is stationary.
+Speed and direction are autoregressive processes of order 1 (Liang and Haas, INFOCOM 1999; Camp, Boleng and Davies,
+Wireless Communications and Mobile Computing 2(5), 2002). A node that starts at a uniform place, whatever its velocities
+will be, is at a uniform place of the folded plane at every later time, so the start below is stationary.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Manhattan grid: along the streets of a grid, with a choice at every crossing.
 
-The model of UMTS 30.03 and of Bai, Sadagopan and Helmy (INFOCOM 2003): at a crossing a node goes left, right or straight
-on. A turn that would leave the grid is taken to the other side; where straight on would leave it, the node turns.
+The model of UMTS 30.03 and of Bai, Sadagopan and Helmy (INFOCOM 2003): at a crossing a node goes left, right or
+straight on. A turn that would leave the grid is taken to the other side; where straight on would leave it, it turns.
 """
 
 from __future__ import annotations

@@ -2,9 +2,9 @@
 
 Legs have exponential lengths, as times or as distances, and uniform directions. Reflection keeps the uniform
 distribution, so at any time a node is anywhere with equal chance and heads anywhere with equal chance (Le Boudec and
-Vojnovic, Perfect simulation and stationarity of a class of mobility models, INFOCOM 2005). Where the mean is a time this
-is also the uniform random direction model (Nain, Towsley, Liu and Liu, Properties of random direction models, INFOCOM
-2005).
+Vojnovic, Perfect simulation and stationarity of a class of mobility models, INFOCOM 2005). Where the mean is a time
+this is also the uniform random direction model (Nain, Towsley, Liu and Liu, Properties of random direction models,
+INFOCOM 2005).
 """
 
 from __future__ import annotations
@@ -63,20 +63,17 @@ class Walk:
 
         Exponential legs have no memory, so what is left of one is a whole leg.
         """
-        by_time = self.spec.leg_m is None
-        mean_travel_s = self._mean_leg_s() if by_time else self._mean_leg_m() * legs.mean_slowness_spm(self.spec)
+        leg_m = self.spec.leg_m
+        mean_travel_s = self._mean_leg_s() if leg_m is None else leg_m * legs.mean_slowness_spm(self.spec)
         if rng.random() < legs.pause_share(self.spec, mean_travel_s):
             return legs.residual_pause_s(rng, self.spec), None
         # A leg of given mean time is met at its own speed, one of given mean distance longer the slower it is.
-        return 0.0, None if by_time else legs.time_weighted_speed_mps(rng, self.spec)
+        return 0.0, None if leg_m is None else legs.time_weighted_speed_mps(rng, self.spec)
 
     def _travel_s(self, rng: np.random.Generator, speed_mps: Floats) -> Floats:
         unit = rng.exponential(1.0, len(speed_mps))
-        travel_s: Floats = unit * self._mean_leg_s() if self.spec.leg_m is None else unit * self._mean_leg_m() / speed_mps
+        travel_s: Floats = unit * (self._mean_leg_s() if self.spec.leg_m is None else self.spec.leg_m / speed_mps)
         return travel_s
 
     def _mean_leg_s(self) -> float:
         return _DEFAULT_LEG_S if self.spec.leg_s is None else self.spec.leg_s
-
-    def _mean_leg_m(self) -> float:
-        return 0.0 if self.spec.leg_m is None else self.spec.leg_m

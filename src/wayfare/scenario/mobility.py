@@ -70,7 +70,7 @@ class RouteServer(Section):
     @model_validator(mode="after")
     def _open(self) -> Self:
         if self.loop == "closed" and self.waypoints_m[0] == self.waypoints_m[-1]:
-            raise ValueError("the last waypoint of a closed route must differ from the first: it returns there by itself")
+            raise ValueError("a closed route returns to its first waypoint by itself: the last must be another")
         return self
 
 
