@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from wayfare.arrays import Floats, Ints
+from wayfare.errors import InputError
 from wayfare.mobility import SERVER
 
 
@@ -44,6 +47,78 @@ class ContactPlan:
             end_s=self.end_s[rows],
             distance_m=self.distance_m[rows],
         )
+
+    def between(self, begin_s: float, end_s: float) -> ContactPlan:
+        """The plan of a window of time, which becomes time 0 and on; contacts are cut at its ends."""
+        if not 0 <= begin_s < end_s <= self.duration_s:
+            raise InputError(
+                f"a window from {begin_s:g} to {end_s:g} s does not lie in a plan of {self.duration_s:g} s"
+            )
+        start_s, until_s = np.maximum(self.start_s, begin_s), np.minimum(self.end_s, end_s)
+        rows = np.flatnonzero(until_s > start_s)
+        return replace(
+            self.take(rows), duration_s=end_s - begin_s, start_s=start_s[rows] - begin_s, end_s=until_s[rows] - begin_s
+        )
+
+    def repeated(self, duration_s: float) -> ContactPlan:
+        """The plan played again and again until the duration is over; a contact that spans a seam becomes one."""
+        times = max(math.ceil(duration_s / self.duration_s), 1)
+        plays = [self._later(play * self.duration_s, (play + 1) * self.duration_s) for play in range(times)]
+        return merge(plays).between(0.0, duration_s)
+
+    def followed_by(self, later: ContactPlan) -> ContactPlan:
+        """Two plans of one fleet, one after the other; a contact that spans the seam becomes one."""
+        return merge([self, later._later(self.duration_s, self.duration_s + later.duration_s)])
+
+    def _later(self, by_s: float, until_s: float) -> ContactPlan:
+        """The plan with all times shifted; what lasted to its end lasts exactly to the new end."""
+        return replace(
+            self,
+            duration_s=until_s,
+            start_s=self.start_s + by_s,
+            end_s=np.where(self.end_s >= self.duration_s, until_s, self.end_s + by_s),
+        )
+
+
+def merge(plans: Sequence[ContactPlan]) -> ContactPlan:
+    """All contacts of several plans of one fleet; those of a pair that overlap or touch become one.
+
+    A united contact keeps the distance of its longest part.
+    """
+    if len({plan.devices for plan in plans}) != 1:
+        sizes = ", ".join(str(plan.devices) for plan in plans) or "none"
+        raise InputError(f"only plans of one fleet can be merged; these have {sizes} devices")
+    every = ContactPlan(
+        devices=plans[0].devices,
+        duration_s=max(plan.duration_s for plan in plans),
+        device=np.concatenate([plan.device for plan in plans]),
+        peer=np.concatenate([plan.peer for plan in plans]),
+        start_s=np.concatenate([plan.start_s for plan in plans]),
+        end_s=np.concatenate([plan.end_s for plan in plans]),
+        distance_m=np.concatenate([plan.distance_m for plan in plans]),
+    )
+    every = every.take(np.lexsort((every.end_s, every.start_s, every.peer, every.device)))
+    group = _overlapping(every.device, every.peer, every.start_s, every.end_s)
+    first = np.flatnonzero(np.diff(group, prepend=-1))
+    longest = np.lexsort((every.start_s - every.end_s, group))[first]
+    united = replace(
+        every.take(first),
+        end_s=np.maximum.reduceat(every.end_s, first) if len(first) else every.end_s,
+        distance_m=every.distance_m[longest],
+    )
+    return united.take(np.lexsort((united.start_s, united.device)))
+
+
+def _overlapping(device: Ints, peer: Ints, start_s: Floats, end_s: Floats) -> Ints:
+    """A number for each run of contacts of one pair that overlap or touch; rows sorted by pair and then by start."""
+    new_pair = np.append(True, (device[1:] != device[:-1]) | (peer[1:] != peer[:-1]))[: len(device)]
+    group, number, latest_s = [], -1, -math.inf
+    for new, start, end in zip(new_pair.tolist(), start_s.tolist(), end_s.tolist(), strict=True):
+        if new or start > latest_s:
+            number, latest_s = number + 1, end
+        latest_s = max(latest_s, end)
+        group.append(number)
+    return np.array(group, dtype=np.int64)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
