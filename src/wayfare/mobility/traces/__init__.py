@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 
@@ -35,13 +35,17 @@ class Trace:
         """The trace from ``start_s`` on, cut at the duration, or played again until then with ``repeat``."""
         return self.selection(devices, duration_s).content
 
-    def selection(self, devices: int, duration_s: float) -> Selection:
-        """The same with the names of devices and server."""
-        spec = self.spec
-        recording = _recording(spec, _fingerprint(spec.file))
+    def recording(self) -> Recording:
+        """The whole file; read once for all seeds and schemes of a process."""
+        return _recording(self.spec, _fingerprint(self.spec.file))
+
+    def selection(self, devices: int | None = None, duration_s: float | None = None) -> Selection:
+        """The same as drawn, with names; without numbers all nodes and all that is left of the trace."""
+        spec, recording = self.spec, self.recording()
         left_s = recording.duration_s - spec.start_s
         if left_s <= 0:
             raise ScenarioError("mobility.start_s", spec.start_s, f"the trace lasts only {recording.duration_s:g} s")
+        duration_s = left_s if duration_s is None else duration_s
         if duration_s > left_s and not spec.repeat:
             raise ScenarioError(
                 "mobility.repeat",
@@ -52,25 +56,14 @@ class Trace:
         window_s = min(duration_s, left_s)
         part = cut(recording.content, spec.start_s, spec.start_s + window_s)
         if len(part.start_s) == 0:
-            raise ScenarioError(
-                "mobility.start_s", spec.start_s, f"nobody moves or meets in the {window_s:g} s after it"
-            )
+            raise ScenarioError("mobility.start_s", spec.start_s, f"in the {window_s:g} s from here nobody is there")
         chosen = select(
-            Recording(
-                file=recording.file,
-                format=recording.format,
-                names=recording.names,
-                content=part,
-                duration_s=window_s,
-                server=recording.server,
-            ),
+            replace(recording, content=part, duration_s=window_s),
             devices=devices,
             server=None if spec.server == "auto" else spec.server,
             range_m=self.range_m,
         )
-        return Selection(
-            devices=chosen.devices, server=chosen.server, content=repeat(chosen.content, window_s, duration_s)
-        )
+        return replace(chosen, duration_s=duration_s, content=repeat(chosen.content, window_s, duration_s))
 
 
 def _fingerprint(file: str) -> tuple[int, int]:
@@ -84,7 +77,6 @@ def _fingerprint(file: str) -> tuple[int, int]:
 
 @lru_cache(maxsize=4)
 def _recording(spec: TraceMobility, fingerprint: tuple[int, int]) -> Recording:
-    """Read once for all seeds and schemes of a process."""
     recording = read_recording(
         spec.file,
         format=spec.format,

@@ -27,6 +27,7 @@ class Selection:
 
     devices: tuple[str, ...]
     server: str
+    duration_s: float
     content: Motion | Meetings
 
 
@@ -49,7 +50,10 @@ def select(recording: Recording, *, devices: int | None, server: str | None, ran
     ranked = others[np.argsort(-with_server[others], kind="stable")]
     kept = np.sort(ranked[:devices])
     return Selection(
-        devices=tuple(names[node] for node in kept), server=names[chosen], content=_renumbered(content, kept, chosen)
+        devices=tuple(names[node] for node in kept),
+        server=names[chosen],
+        duration_s=recording.duration_s,
+        content=_renumbered(content, kept, chosen),
     )
 
 

@@ -1,0 +1,139 @@
+"""What ``wayfare contacts`` prints."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+from wayfare.contacts.source import SourcedPlan
+from wayfare.contacts.speeds import SpeedPoint
+from wayfare.contacts.statistics import Distribution, PlanStatistics, verdict_sentence
+from wayfare.report.contact_summary import UploadOutlook
+
+
+@contextmanager
+def working(what: str, total: int | None = None) -> Iterator[Callable[[str], None]]:
+    """A bar on standard error while something takes its time, gone when it is done; plain lines off a terminal."""
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        # A line for each of many steps; a single short step needs none.
+        yield (lambda step: console.print(escape(step))) if total is not None else (lambda _: None)
+        return
+    columns = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=console, transient=True) as progress:
+        task = progress.add_task(escape(what), total=total)
+        yield lambda step: progress.update(task, advance=1, description=escape(step))
+
+
+def print_inspection(
+    console: Console,
+    found: SourcedPlan,
+    statistics: PlanStatistics,
+    outlook: UploadOutlook,
+    written: Sequence[str],
+) -> None:
+    """The plan at a glance: who, how often, how long, the model's fit, and what an upload can hope for."""
+    console.print(f"[bold]{escape(found.name)}[/bold] ({found.kind})", highlight=False)
+    for note in found.notes:
+        console.print(f"  {escape(note)}", style="yellow", highlight=False)
+    console.print(_overview(found, statistics))
+    console.print(_times(statistics))
+    console.print(verdict_sentence(statistics), highlight=False)
+    console.print(_uploads(outlook))
+    for file in written:
+        console.print(f"Wrote {escape(file)}", highlight=False)
+
+
+def print_speeds(console: Console, points: Sequence[SpeedPoint]) -> None:
+    """One row a model and speed; the last two columns are constant where the law 1 / speed holds."""
+    table = Table(title="Contact times against speed", title_justify="left")
+    table.add_column("model", no_wrap=True)
+    for heading in ("speed\nm/s", "\ncontacts", "contact\ns", "between\ns", "contact\nm", "between\nm"):
+        table.add_column(heading, justify="right")
+    for place, point in enumerate(points):
+        last = place + 1 == len(points) or points[place + 1].model != point.model
+        numbers = (point.contact_s, point.inter_contact_s, point.contact_m, point.inter_contact_m)
+        table.add_row(
+            point.model,
+            f"{point.speed_mps:g}",
+            f"{point.contacts:,}",
+            *(_number(value) for value in numbers),
+            end_section=last,
+        )
+    console.print(table)
+
+
+def _overview(found: SourcedPlan, statistics: PlanStatistics) -> Table:
+    table = Table(show_header=False, box=None, padding=(0, 2, 0, 0))
+    per_device = statistics.contacts_per_device
+    spread = f"{per_device['p5']:.0f} to {per_device['p95']:.0f}"
+    rows = [
+        ("devices", f"{statistics.devices:,}" + (f", server {escape(found.server)}" if found.server else "")),
+        ("duration", f"{statistics.duration_s:,.0f} s"),
+        ("radio range", f"{found.scenario.radio.range_m:g} m"),
+        ("contacts with the server", f"{statistics.contacts:,}"),
+        ("contacts per device", f"{per_device['mean']:.1f} (5 to 95 %: {spread})"),
+        ("devices without contact", f"{statistics.devices_without_contact:,}"),
+        ("time in contact", f"{100 * statistics.time_in_contact_share:.2f} %"),
+    ]
+    if statistics.device_contacts:
+        rows.insert(4, ("contacts between devices", f"{statistics.device_contacts:,}"))
+    for row in rows:
+        table.add_row(*row)
+    return table
+
+
+def _times(statistics: PlanStatistics) -> Table:
+    table = Table(title="Times in seconds", title_justify="left")
+    table.add_column("")
+    columns = []
+    for name, times in (("contact", statistics.contact), ("inter-contact", statistics.inter_contact)):
+        table.add_column(name, justify="right")
+        columns.append(_cells(times))
+    headings = ("whole", "cut by an end", "mean", "5 %", "25 %", "50 %", "75 %", "95 %", "KS distance", "exponential")
+    for place, (heading, *cells) in enumerate(zip(headings, *columns, strict=True)):
+        table.add_row(heading, *cells, end_section=place in (1, 7))
+    return table
+
+
+def _cells(times: Distribution) -> list[str]:
+    quantiles = [_number(times.quantiles_s.get(level)) for level in ("p5", "p25", "p50", "p75", "p95")]
+    fit = (f"{times.fit.ks_distance:.3f}", times.fit.verdict) if times.fit else ("-", "-")
+    return [f"{times.count:,}", f"{times.cut:,}", _number(times.mean_s), *quantiles, *fit]
+
+
+def _uploads(outlook: UploadOutlook) -> Table:
+    table = Table(
+        show_header=False, box=None, padding=(0, 2, 0, 0), title="Uploads at full power", title_justify="left"
+    )
+    rows = [
+        ("parameters", f"{outlook.parameters:,}"),
+        ("a dense upload", f"{outlook.dense_bits / 1e6:,.2f} Mbit"),
+        ("opportunities", f"{outlook.opportunities:,}"),
+    ]
+    if outlook.opportunities:
+        assert outlook.median_rate_bps is not None
+        rows += [
+            ("median rate", f"{outlook.median_rate_bps / 1e6:,.3f} Mbit/s"),
+            ("mean k/s", _share(outlook.mean_kept_share)),
+            ("chance of a whole sparse upload", _share(outlook.whole_sparse_chance)),
+            ("chance of a dense upload", _share(outlook.dense_chance)),
+        ]
+    for row in rows:
+        table.add_row(*row)
+    return table
+
+
+def _share(share: float | None) -> str:
+    return "-" if share is None else f"{share:.3f}"
+
+
+def _number(value: float | None) -> str:
+    if value is None:
+        return "-"
+    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}"

@@ -1,0 +1,242 @@
+"""``wayfare contacts``: look at the contacts of a scenario, a trace or a saved plan; make one with SUMO; Fig. 4."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import tempfile
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from typer.core import TyperGroup
+
+from wayfare.cli.contact_tables import print_inspection, print_speeds, working
+from wayfare.contacts.export import export_csv, export_one
+from wayfare.contacts.source import SourcedPlan, plan_from_source
+from wayfare.contacts.speeds import SPEEDS_MPS, SpeedPoint, contact_times_by_speed, speed_models
+from wayfare.contacts.statistics import PlanStatistics, plan_statistics, verdict_sentence
+from wayfare.contacts.store import save_plan
+from wayfare.errors import InputError
+from wayfare.mobility.traces.sumo_run import SumoScenario, run_sumo
+from wayfare.report.contact_summary import UploadOutlook, parameters_of, upload_outlook
+from wayfare.scenario import DEFAULT_PRESET, load
+
+
+class _SourceFirst(TyperGroup):
+    """A group whose first word may be a source: what is no command is looked at."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        if not args or (args[0] not in self.commands and args[0] not in ctx.help_option_names):
+            args = ["inspect", *args]
+        return super().parse_args(ctx, args)
+
+
+contacts_app = typer.Typer(
+    name="contacts",
+    cls=_SourceFirst,
+    help="""Draw, import and inspect contact plans.
+
+    [bold]wayfare contacts SOURCE[/bold] looks at a preset, a scenario.toml, a trace file or a saved plan
+    (all its options: wayfare contacts inspect --help).
+
+    Examples: wayfare contacts fashion-small --plot contacts.png | wayfare contacts trace.fcd.xml.xz --range-m 300 |
+    wayfare contacts sumo --vehicles 30 | wayfare contacts speeds --plot fig4.png""",
+    rich_markup_mode="rich",
+    no_args_is_help=False,
+)
+
+Overrides = Annotated[
+    list[str] | None, typer.Option("--set", help="Change a field, e.g. radio.bandwidth_hz=2e6. May be repeated.")
+]
+Seed = Annotated[int, typer.Option(min=0, help="The seed of everything that is drawn.")]
+AsJson = Annotated[bool, typer.Option("--json", help="One JSON object on standard output.")]
+Range = Annotated[float | None, typer.Option("--range-m", min=1e-3, help="Radio range in metres (radio.range_m).")]
+Plot = Annotated[Path | None, typer.Option(help="Draw a picture (.png, .svg, .pdf).")]
+Save = Annotated[Path | None, typer.Option(help="Save the plan (.npz); it can be a source again.")]
+OneFile = Annotated[Path | None, typer.Option("--export-one", help="Write connectivity events for The ONE.")]
+CsvFile = Annotated[Path | None, typer.Option("--export-csv", help="Write CSV: start_s,end_s,a,b,distance_m.")]
+Server = Annotated[str | None, typer.Option(help="The node of a trace that is the server; else the busiest one.")]
+
+
+@contacts_app.command("inspect")
+def inspect(
+    source: Annotated[str, typer.Argument(help="A preset, scenario.toml, trace file or saved plan.")] = DEFAULT_PRESET,
+    overrides: Overrides = None,
+    server: Server = None,
+    range_m: Range = None,
+    lenient: Annotated[bool, typer.Option("--lenient", help="Skip lines that cannot be used, and count them.")] = False,
+    seed: Seed = 0,
+    plot: Plot = None,
+    as_json: AsJson = False,
+    save: Save = None,
+    one_file: OneFile = None,
+    csv_file: CsvFile = None,
+) -> None:
+    """Counts, times and upload chances of a plan, and whether the exponential model holds for it.
+
+    Example: wayfare contacts taxis.tar.xz --range-m 300 --set "mobility.box_m=[-2500,-2500,2500,2500]" --plot taxis.png
+    """
+    with working(f"Finding the contacts of {source}"):
+        found = plan_from_source(
+            source, seed=seed, overrides=overrides or (), server=server, range_m=range_m, lenient=lenient
+        )
+    _finish(found, seed, plot, as_json, save, one_file, csv_file)
+
+
+@contacts_app.command("sumo")
+def sumo(
+    vehicles: Annotated[int, typer.Option(help="How many vehicles; one of them is the server.")] = 21,
+    duration_s: Annotated[float, typer.Option("--duration-s", "--duration", help="Simulated time.")] = 600.0,
+    grid: Annotated[int, typer.Option(help="Crossings along each side of a street grid.")] = 6,
+    spacing_m: Annotated[float, typer.Option("--spacing-m", help="Metres between two crossings.")] = 200.0,
+    net: Annotated[Path | None, typer.Option(help="A SUMO network (.net.xml) instead of the grid.")] = None,
+    step_s: Annotated[float, typer.Option("--step-s", help="Time step of the simulation.")] = 1.0,
+    out: Annotated[Path | None, typer.Option(help="Keep the floating car data in this file.")] = None,
+    overrides: Overrides = None,
+    server: Server = None,
+    range_m: Range = None,
+    seed: Seed = 0,
+    plot: Plot = None,
+    as_json: AsJson = False,
+    save: Save = None,
+    one_file: OneFile = None,
+    csv_file: CsvFile = None,
+) -> None:
+    """Simulate traffic with SUMO and look at its contacts.
+
+    Example: wayfare contacts sumo --grid 8 --vehicles 30 --duration 1200 --save grid.npz --plot grid.png
+    """
+    scenario = SumoScenario(
+        vehicles=vehicles, duration_s=duration_s, grid_crossings=grid, spacing_m=spacing_m, net_file=net, step_s=step_s
+    )
+    with tempfile.TemporaryDirectory(prefix="wayfare-sumo-") as folder:
+        with working(f"SUMO: {vehicles} vehicles, {duration_s:g} s"):
+            fcd = run_sumo(scenario, Path(folder), seed)
+        if out is not None:
+            try:
+                fcd = Path(shutil.copyfile(fcd, out))
+            except OSError as error:
+                raise InputError(f"{out}: cannot be written: {error.strerror or error}") from None
+        with working("Finding contacts"):
+            found = plan_from_source(str(fcd), seed=seed, overrides=overrides or (), server=server, range_m=range_m)
+            found = replace(
+                found, name=f"SUMO on {net.name}" if net else f"SUMO on a grid of {grid} x {grid} crossings"
+            )
+    _finish(found, seed, plot, as_json, save, one_file, csv_file)
+
+
+@contacts_app.command("speeds")
+def speeds(
+    source: Annotated[str, typer.Argument(help="Preset or scenario.toml: fleet, range, area.")] = DEFAULT_PRESET,
+    speed_mps: Annotated[
+        list[float] | None, typer.Option("--speed-mps", help="A speed; may be repeated. Default 1 to 40.")
+    ] = None,
+    model: Annotated[list[str] | None, typer.Option(help="A mobility model; may be repeated. Default all.")] = None,
+    overrides: Overrides = None,
+    seed: Seed = 0,
+    plot: Plot = None,
+    as_json: AsJson = False,
+) -> None:
+    """Contact and inter-contact time against speed, for every mobility model with a speed (Fig. 4 of the paper).
+
+    Example: wayfare contacts speeds --plot fig4.png
+    """
+    scenario = load(source, overrides or ())
+    chosen, tried = model or list(speed_models()), speed_mps or list(SPEEDS_MPS)
+    points: list[SpeedPoint] = []
+    with working("Drawing contacts", total=len(chosen) * len(tried)) as advance:
+        for point in contact_times_by_speed(scenario, speeds_mps=tried, models=chosen, seed=seed):
+            points.append(point)
+            advance(f"{point.model} at {point.speed_mps:g} m/s")
+    if plot is not None:
+        from wayfare.report.contact_figures import plot_speeds
+
+        plot_speeds(points, plot, title="Contact and inter-contact time against speed")
+    if as_json:
+        typer.echo(json.dumps({"scenario": scenario.name, "seed": seed, "points": [_point(point) for point in points]}))
+    else:
+        print_speeds(Console(), points)
+
+
+def _finish(
+    found: SourcedPlan,
+    seed: int,
+    plot: Path | None,
+    as_json: bool,
+    save: Path | None,
+    one_file: Path | None,
+    csv_file: Path | None,
+) -> None:
+    """Everything a look at a plan ends with: numbers, picture, files."""
+    with working("Statistics"):
+        statistics = plan_statistics(found.plan)
+        outlook = upload_outlook(found.plan, found.scenario, parameters_of(found.scenario.learning), seed)
+    written = [str(file) for file in (save, one_file, csv_file, plot) if file is not None]
+    if save is not None:
+        save_plan(found.plan, save)
+    if one_file is not None:
+        export_one(found.plan, one_file)
+    if csv_file is not None:
+        export_csv(found.plan, csv_file)
+    if plot is not None:
+        from wayfare.report.contact_figures import plot_contacts
+
+        title = f"{found.name}: {statistics.devices} devices, range {found.scenario.radio.range_m:g} m"
+        plot_contacts(found.plan, statistics, plot, title=title, names=found.devices)
+    if as_json:
+        typer.echo(json.dumps(_inspection(found, statistics, outlook, seed, written)))
+    else:
+        print_inspection(Console(), found, statistics, outlook, written)
+
+
+def _inspection(
+    found: SourcedPlan, statistics: PlanStatistics, outlook: UploadOutlook, seed: int, written: list[str]
+) -> dict[str, Any]:
+    def times(of: Any) -> dict[str, Any]:
+        fit = of.fit and {
+            "mean_s": of.fit.mean_s,
+            "ks_distance": of.fit.ks_distance,
+            "rejected_at_5_percent": of.fit.rejected_at_5_percent,
+            "verdict": of.fit.verdict,
+        }
+        return {
+            "count": of.count, "cut": of.cut, "mean_s": of.mean_s, "quantiles_s": of.quantiles_s, "exponential": fit
+        }  # fmt: skip
+
+    return {
+        "source": found.name,
+        "kind": found.kind,
+        "seed": seed,
+        "server": found.server,
+        "device_names": list(found.devices),
+        "devices": statistics.devices,
+        "duration_s": statistics.duration_s,
+        "range_m": found.scenario.radio.range_m,
+        "contacts": statistics.contacts,
+        "device_contacts": statistics.device_contacts,
+        "devices_without_contact": statistics.devices_without_contact,
+        "contacts_per_device": statistics.contacts_per_device,
+        "time_in_contact_share": statistics.time_in_contact_share,
+        "contact": times(statistics.contact),
+        "inter_contact": times(statistics.inter_contact),
+        "verdict": verdict_sentence(statistics),
+        "upload": {name: getattr(outlook, name) for name in outlook.__slots__},
+        "skipped_lines": found.skipped,
+        "notes": list(found.notes),
+        "written": written,
+    }
+
+
+def _point(point: SpeedPoint) -> dict[str, Any]:
+    return {
+        "model": point.model,
+        "speed_mps": point.speed_mps,
+        "contacts": point.contacts,
+        "contact_s": point.contact_s,
+        "inter_contact_s": point.inter_contact_s,
+        "contact_m": point.contact_m,
+        "inter_contact_m": point.inter_contact_m,
+    }

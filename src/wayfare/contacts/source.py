@@ -1,0 +1,96 @@
+"""Where a contact plan comes from: a preset, a scenario file, a trace file or a saved plan."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from wayfare.contacts.draw import draw_plan, plan_from_meetings, plan_from_motion
+from wayfare.contacts.plan import ContactPlan
+from wayfare.errors import ScenarioError
+from wayfare.mobility import Motion
+from wayfare.mobility.traces import Selection, Trace
+from wayfare.scenario import DEFAULT_PRESET, Scenario, load, preset_names
+from wayfare.scenario.mobility import TraceMobility
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SourcedPlan:
+    """A plan, the scenario whose radio and model it is looked at with, and what is to be said of where it came from."""
+
+    name: str
+    kind: str
+    scenario: Scenario
+    plan: ContactPlan
+    # Names of a trace's nodes; a drawn plan has only numbers.
+    devices: tuple[str, ...] = ()
+    server: str | None = None
+    skipped: int = 0
+    notes: tuple[str, ...] = ()
+
+
+def plan_from_source(
+    source: str,
+    *,
+    seed: int,
+    overrides: Sequence[str] = (),
+    server: str | None = None,
+    range_m: float | None = None,
+    lenient: bool = False,
+) -> SourcedPlan:
+    """The plan of a source.
+
+    A preset or ``.toml`` gives the plan a run of it would have. Any other file is a trace: all its nodes, as long as
+    it lasts, with the radio and the model of the embedded default; overrides may change either.
+    """
+    overrides = [*overrides, *([f"radio.range_m={range_m!r}"] if range_m is not None else [])]
+    is_scenario = source in preset_names() or source.endswith(".toml")
+    if not is_scenario:
+        file = [f"mobility.model={TraceMobility.model_fields['model'].default}", f"mobility.file={json.dumps(source)}"]
+        overrides = [*file, *overrides]
+    scenario = load(source if is_scenario else DEFAULT_PRESET, overrides)
+    trace = scenario.mobility
+    if not isinstance(trace, TraceMobility):
+        if server is not None:
+            raise ScenarioError("--server", server, "only the nodes of a trace have names")
+        return SourcedPlan(name=source, kind=trace.model, scenario=scenario, plan=draw_plan(scenario, seed))
+    trace = trace.model_copy(update={"server": server or trace.server, "lenient": lenient or trace.lenient})
+    scenario = scenario.model_copy(update={"mobility": trace})
+    return _from_trace(source, scenario, trace, seed, whole=not is_scenario)
+
+
+def _from_trace(source: str, scenario: Scenario, spec: TraceMobility, seed: int, *, whole: bool) -> SourcedPlan:
+    trace = Trace(spec, range_m=scenario.radio.range_m)
+    chosen = trace.selection() if whole else trace.selection(scenario.fleet.devices, scenario.duration_s)
+    recording = trace.recording()
+    notes = recording.notes
+    if recording.skipped:
+        notes = (f"{recording.skipped:,} lines skipped; the first: {recording.first_skipped}", *notes)
+    if whole:
+        scenario = _as_long_as(scenario, chosen)
+    return SourcedPlan(
+        name=Path(source).name,
+        kind=recording.format,
+        scenario=scenario,
+        plan=plan_from_selection(chosen, scenario.radio.range_m, seed),
+        devices=chosen.devices,
+        server=chosen.server,
+        skipped=recording.skipped,
+        notes=notes,
+    )
+
+
+def plan_from_selection(chosen: Selection, range_m: float, seed: int) -> ContactPlan:
+    """The contacts of a trace's chosen nodes."""
+    if isinstance(chosen.content, Motion):
+        return plan_from_motion(chosen.content, range_m, chosen.duration_s, seed)
+    return plan_from_meetings(chosen.content, range_m, chosen.duration_s, seed)
+
+
+def _as_long_as(scenario: Scenario, chosen: Selection) -> Scenario:
+    """The scenario with as many devices and rounds as the trace has, the last round perhaps cut."""
+    rounds = max(-int(-chosen.duration_s // scenario.round_s), 1)
+    fleet = scenario.fleet.model_copy(update={"devices": len(chosen.devices)})
+    return scenario.model_copy(update={"rounds": rounds, "fleet": fleet})

@@ -1,0 +1,175 @@
+"""Pictures of contacts: a timeline with distributions against the exponential fit, and times against speed (Fig. 4).
+
+matplotlib is an extra and is imported where it is used.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from wayfare.contacts import ContactPlan
+from wayfare.contacts.speeds import SpeedPoint
+from wayfare.contacts.statistics import Distribution, PlanStatistics
+from wayfare.errors import InputError, UnavailableError
+
+_BLUE, _ORANGE, _GREY = "#2b6cb0", "#dd6b20", "#718096"
+# The Okabe-Ito colours, which people with any colour vision tell apart.
+_CYCLE = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000")
+_MARKERS = "osD^vPX"
+_ROWS_SHOWN = 60
+
+
+def plot_contacts(
+    plan: ContactPlan, statistics: PlanStatistics, file: Path | str, *, title: str, names: Sequence[str] = ()
+) -> None:
+    """A timeline of all contacts with the server above, the two distributions against their fits below."""
+    figure = _figure(11.0, 7.5)
+    grid = figure.add_gridspec(2, 2, height_ratios=(1.25, 1.0), hspace=0.42, wspace=0.2)
+    figure.subplots_adjust(left=0.085, right=0.975, top=0.905, bottom=0.075)
+    figure.suptitle(title, x=0.085, y=0.975, ha="left", fontsize=13, fontweight="bold")
+    _timeline(figure.add_subplot(grid[0, :]), plan, names)
+    _survival(figure.add_subplot(grid[1, 0]), statistics.contact, "Contact time")
+    _survival(figure.add_subplot(grid[1, 1]), statistics.inter_contact, "Inter-contact time")
+    _save(figure, file)
+
+
+def plot_speeds(points: Sequence[SpeedPoint], file: Path | str, *, title: str) -> None:
+    """Mean contact and inter-contact time against speed, one line a model, and the slope of the law 1 / speed."""
+    figure = _figure(11.0, 4.8)
+    figure.subplots_adjust(left=0.07, right=0.98, top=0.84, bottom=0.13, wspace=0.2)
+    figure.suptitle(title, x=0.07, ha="left", fontsize=13, fontweight="bold")
+    for place, (name, attribute) in enumerate(
+        (("Contact time", "contact_s"), ("Inter-contact time", "inter_contact_s"))
+    ):
+        axes = figure.add_subplot(1, 2, place + 1)
+        models = list(dict.fromkeys(point.model for point in points))
+        for index, model in enumerate(models):
+            line = [point for point in points if point.model == model and getattr(point, attribute) is not None]
+            axes.plot(
+                [point.speed_mps for point in line],
+                [getattr(point, attribute) for point in line],
+                marker=_MARKERS[index % len(_MARKERS)],
+                color=_CYCLE[index % len(_CYCLE)],
+                markersize=5,
+                linewidth=1.4,
+                label=model,
+            )
+        _law(axes, points, attribute)
+        axes.set(xscale="log", yscale="log", xlabel="Speed [m/s]", ylabel="Mean [s]")
+        axes.set_title(name, loc="left", fontsize=11)
+        _plain_log(axes, sorted({point.speed_mps for point in points}))
+        axes.grid(True, which="major", color="#e2e8f0", linewidth=0.8)
+        axes.legend(frameon=False, fontsize=9)
+    _save(figure, file)
+
+
+def _timeline(axes: Any, plan: ContactPlan, names: Sequence[str]) -> None:
+    """One row a device, the devices with the most contacts when there are too many for a page."""
+    served = plan.with_server()
+    counts = np.bincount(served.device, minlength=plan.devices)
+    shown = np.sort(np.argsort(-counts, kind="stable")[:_ROWS_SHOWN])
+    unit_s, unit = _unit(plan.duration_s)
+    for row, device in enumerate(shown):
+        mine = served.take(served.device == device)
+        spans = np.column_stack([mine.start_s, mine.end_s - mine.start_s]) / unit_s
+        # The edge keeps a contact of seconds visible in a plan of hours.
+        axes.broken_barh(spans, (row - 0.36, 0.72), facecolor=_BLUE, edgecolor=_BLUE, linewidth=0.5)
+    left_out = plan.devices - len(shown)
+    note = f", the {len(shown)} of {plan.devices} devices with most contacts" if left_out else ""
+    axes.set_title(f"{len(served):,} contacts with the server{note}", loc="left", fontsize=11)
+    axes.set(
+        xlim=(0, plan.duration_s / unit_s), ylim=(len(shown) - 0.4, -0.6), xlabel=f"Time [{unit}]", ylabel="Device"
+    )
+    every = max(1, -(-len(shown) // 24))
+    axes.set_yticks(np.arange(0, len(shown), every))
+    axes.set_yticklabels([_short(names[device]) if names else str(device) for device in shown[::every]], fontsize=7)
+    axes.grid(True, axis="x", color="#e2e8f0", linewidth=0.8)
+    axes.set_axisbelow(True)
+
+
+def _survival(axes: Any, times: Distribution, name: str) -> None:
+    """Share of times longer than t on a logarithmic axis, where the exponential model is a straight line."""
+    axes.set_title(name, loc="left", fontsize=11)
+    if times.fit is None:
+        axes.text(0.5, 0.5, "none lies whole inside the plan", ha="center", va="center", color=_GREY)
+        axes.set_axis_off()
+        return
+    unit_s, unit = _unit(float(times.times_s[-1]))
+    count = len(times.times_s)
+    # Just before the k-th of n sorted times a share (n - k + 1) / n is longer.
+    share = 1.0 - np.arange(count) / count
+    axes.step(np.append(0, times.times_s) / unit_s, np.append(1.0, share), where="pre", color=_BLUE, linewidth=1.8)
+    reach_s = np.linspace(0, min(float(times.times_s[-1]), times.fit.mean_s * np.log(count * 3.0)), 200)
+    axes.plot(reach_s / unit_s, np.exp(-reach_s / times.fit.mean_s), color=_ORANGE, linestyle="--", linewidth=1.6)
+    axes.set(yscale="log", ylim=(0.5 / count, 1.3), xlim=(0, None), xlabel=f"t [{unit}]", ylabel="Share longer than t")
+    axes.grid(True, which="major", color="#e2e8f0", linewidth=0.8)
+    axes.legend(
+        [f"{count:,} times", f"exponential, mean {_seconds(times.fit.mean_s)}"],
+        frameon=False,
+        fontsize=9,
+        loc="upper right",
+        title=f"KS distance {times.fit.ks_distance:.3f}",
+        title_fontsize=9,
+        alignment="left",
+    )
+
+
+def _law(axes: Any, points: Sequence[SpeedPoint], attribute: str) -> None:
+    """A dotted line of slope -1 through the middle of all points."""
+    found = [(point.speed_mps, getattr(point, attribute)) for point in points if getattr(point, attribute)]
+    if not found:
+        return
+    speed_mps = np.array(sorted({speed for speed, _ in found}))
+    middle_m = float(np.exp(np.median([np.log(speed * time_s) for speed, time_s in found])))
+    axes.plot(speed_mps, middle_m / speed_mps, color=_GREY, linestyle=":", linewidth=1.6, label="1 / speed")
+
+
+def _plain_log(axes: Any, speeds_mps: Sequence[float]) -> None:
+    """Plain numbers on a logarithmic axis."""
+    from matplotlib.ticker import FuncFormatter, NullFormatter
+
+    axes.set_xticks(speeds_mps)
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    axes.xaxis.set_minor_formatter(NullFormatter())
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    axes.yaxis.set_minor_formatter(NullFormatter())
+
+
+def _figure(width_in: float, height_in: float) -> Any:
+    try:
+        from matplotlib.figure import Figure
+    except ImportError:
+        raise UnavailableError("pictures need matplotlib: pip install 'wayfare[report]'") from None
+    # Without pyplot there is no global state and no window.
+    return Figure(figsize=(width_in, height_in), facecolor="white")
+
+
+def _save(figure: Any, file: Path | str) -> None:
+    for axes in figure.axes:
+        for side in ("top", "right"):
+            axes.spines[side].set_visible(False)
+    try:
+        figure.savefig(file, dpi=150)
+    except (OSError, ValueError) as error:
+        raise InputError(f"{file}: the picture cannot be written: {error}") from None
+
+
+def _unit(span_s: float) -> tuple[float, str]:
+    if span_s >= 2 * 86_400:
+        return 86_400.0, "days"
+    if span_s >= 3 * 3600:
+        return 3600.0, "hours"
+    return (60.0, "minutes") if span_s >= 600 else (1.0, "s")
+
+
+def _seconds(time_s: float) -> str:
+    unit_s, unit = _unit(time_s)
+    return f"{time_s / unit_s:.3g} {unit}"
+
+
+def _short(name: str) -> str:
+    return name if len(name) <= 12 else name[:11] + "…"
