@@ -1,0 +1,56 @@
+"""`wayfare compare`: the main job."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Annotated
+
+import typer
+
+from wayfare.cli.terminal import (
+    EngineOption,
+    JsonOption,
+    OutOption,
+    RunProgress,
+    ScenarioArgument,
+    SetOption,
+    output,
+    print_json,
+)
+from wayfare.report.tables import comparison_table
+from wayfare.scenario import DEFAULT_PRESET, load
+from wayfare.studies import RUNS, compare
+
+
+def compare_command(
+    scenario: ScenarioArgument = DEFAULT_PRESET,
+    set_: SetOption = [],  # noqa: B006
+    schemes: Annotated[
+        str | None, typer.Option(help="Schemes to compare, with commas; see `wayfare schemes`.", metavar="A,B,...")
+    ] = None,
+    seeds: Annotated[int, typer.Option(help="How many seeds; all schemes of a seed meet the same world.")] = 3,
+    jobs: Annotated[int | None, typer.Option(help="Runs at the same time; all cores if not given.")] = None,
+    out: OutOption = RUNS,
+    engine: EngineOption = "auto",
+    as_json: JsonOption = False,
+) -> None:
+    """Compare schemes on the same fleet, contacts and channels.
+
+    Example: `wayfare compare fashion-small --set mobility.speed_mps=10 --schemes mads,afl-spar:paced --seeds 5`
+    """
+    resolved = load(scenario, set_)
+    names = None if schemes is None else [name.strip() for name in schemes.split(",") if name.strip()]
+    with RunProgress() as progress:
+        result = compare(resolved, names, seeds=seeds, jobs=jobs, out=out, engine=engine, progress=progress)
+    if as_json:
+        print_json(
+            {
+                "scenario": resolved.name,
+                "folder": str(result.folder),
+                "seeds": seeds,
+                "schemes": [asdict(scheme) for scheme in result.schemes],
+            }
+        )
+        return
+    output.print(comparison_table(result.schemes, result.runs))
+    output.print(f"Records: {result.folder}   Again: wayfare show {result.folder}", markup=False, soft_wrap=True)

@@ -1,0 +1,45 @@
+"""`wayfare schemes` and `wayfare presets`: what there is to choose from."""
+
+from __future__ import annotations
+
+from rich.table import Table
+
+from wayfare.cli.terminal import JsonOption, output, print_json
+from wayfare.scenario import load, preset_names
+from wayfare.schemes import descriptions
+
+
+def schemes_command(as_json: JsonOption = False) -> None:
+    """List the schemes, a line each.
+
+    Example: `wayfare schemes`
+    """
+    known = descriptions()
+    if as_json:
+        print_json({"schemes": [{"name": name, "description": text} for name, text in known.items()]})
+        return
+    table = Table("name", "what it is", box=None, caption="Baselines take a rule: :greedy (default) or :paced.")
+    for name, text in known.items():
+        table.add_row(name, text)
+    output.print(table)
+
+
+def presets_command(as_json: JsonOption = False) -> None:
+    """List the presets inside the package.
+
+    Example: `wayfare presets`
+    """
+    scenarios = [load(name) for name in preset_names()]
+    if as_json:
+        print_json({"presets": [scenario.model_dump(mode="json") for scenario in scenarios]})
+        return
+    table = Table("name", "task", "devices", "rounds", "mobility", box=None)
+    for scenario in scenarios:
+        table.add_row(
+            scenario.name,
+            scenario.learning.task,
+            str(scenario.fleet.devices),
+            f"{scenario.rounds:,}",
+            scenario.mobility.model,
+        )
+    output.print(table)

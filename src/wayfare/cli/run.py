@@ -1,0 +1,50 @@
+"""`wayfare run`: one scheme, one seed."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Annotated
+
+import typer
+
+from wayfare.cli.terminal import (
+    EngineOption,
+    JsonOption,
+    OutOption,
+    RunProgress,
+    ScenarioArgument,
+    SetOption,
+    output,
+    print_json,
+)
+from wayfare.records import summarise_run
+from wayfare.report.tables import comparison_table
+from wayfare.scenario import DEFAULT_PRESET, load
+from wayfare.studies import RUNS, run, summarise
+
+
+def run_command(
+    scenario: ScenarioArgument = DEFAULT_PRESET,
+    set_: SetOption = [],  # noqa: B006
+    scheme: Annotated[str, typer.Option(help="A scheme, see `wayfare schemes`.")] = "mads",
+    seed: Annotated[int, typer.Option(help="The seed of the world.")] = 0,
+    out: OutOption = RUNS,
+    engine: EngineOption = "auto",
+    as_json: JsonOption = False,
+) -> None:
+    """Run one scheme with one seed.
+
+    Example: `wayfare run fashion-small --scheme mads --seed 7 --set control.weight=1e-3`
+    """
+    resolved = load(scenario, set_)
+    with RunProgress() as progress:
+        progress.begin([f"{scheme}, seed {seed}"], resolved.rounds)
+        record = run(
+            resolved, scheme, seed=seed, out=out, engine=engine, on_round=lambda round_: progress.advance(0, round_)
+        )
+        progress.done(0, summarise_run(record))
+    if as_json:
+        print_json({"folder": str(record.folder), "wall_s": record.wall_s, **asdict(summarise_run(record))})
+        return
+    output.print(comparison_table(summarise([record]), [record]))
+    output.print(f"Records: {record.folder}", markup=False, soft_wrap=True)

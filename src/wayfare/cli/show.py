@@ -1,0 +1,43 @@
+"""`wayfare show`: what a run or a comparison gave."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from wayfare.cli.terminal import JsonOption, output, print_json
+from wayfare.errors import RunFolderError
+from wayfare.records import find_runs, read_run
+from wayfare.report.figures import accuracy_curves
+from wayfare.report.tables import comparison_table
+from wayfare.studies import summarise
+
+
+def show_command(
+    folder: Annotated[Path, typer.Argument(metavar="RUN", help="A run folder, or a folder of runs of one scenario.")],
+    plot: Annotated[
+        Path | None, typer.Option(help="Also draw the accuracy curves into this file (.png, .svg, .pdf).")
+    ] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Show the table and curves of a run or a comparison.
+
+    Example: `wayfare show runs/fashion-small-1a2b3c4d --plot curves.svg`
+    """
+    records = [read_run(run) for run in find_runs(folder)]
+    scenarios = {record.scenario.model_copy(update={"schemes": (), "name": ""}) for record in records}
+    if len(scenarios) > 1:
+        raise RunFolderError(f"{folder}: holds runs of {len(scenarios)} scenarios; show one of them at a time")
+    # In the order of the scenario's own list; others after it.
+    wanted = [*records[0].scenario.schemes]
+    records.sort(key=lambda record: wanted.index(record.scheme) if record.scheme in wanted else len(wanted))
+    schemes = summarise(records)
+    if plot is not None:
+        accuracy_curves(schemes, records, plot)
+    if as_json:
+        print_json({"folder": str(folder), "schemes": [asdict(scheme) for scheme in schemes]})
+        return
+    output.print(comparison_table(schemes, records))

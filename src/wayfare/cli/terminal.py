@@ -1,0 +1,83 @@
+"""What commands share: consoles, options and progress."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Any, TypeAlias
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
+
+from wayfare.records import RunSummary
+
+output = Console()
+errors = Console(stderr=True)
+
+ScenarioArgument: TypeAlias = Annotated[
+    str, typer.Argument(metavar="[PRESET|FILE.toml]", help="A preset (see `wayfare presets`) or a scenario file.")
+]
+SetOption: TypeAlias = Annotated[
+    list[str],
+    typer.Option("--set", metavar="KEY=VALUE", help="Override a field, e.g. `--set radio.bandwidth_hz=2e6`."),
+]
+OutOption: TypeAlias = Annotated[Path, typer.Option("--out", help="Where run folders go.")]
+EngineOption: TypeAlias = Annotated[str, typer.Option("--engine", help="auto, stacked or reference.")]
+JsonOption: TypeAlias = Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")]
+
+
+def print_json(value: Any) -> None:
+    """One JSON object on standard output."""
+    print(json.dumps(value, indent=2))
+
+
+class RunProgress:
+    """A bar for every run under way and one for all, on a terminal; a line for each finished run elsewhere."""
+
+    def __init__(self) -> None:
+        self._bars = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TimeElapsedColumn(),
+            console=errors,
+            transient=True,
+            disable=not errors.is_terminal,
+        )
+        self._all: TaskID | None = None
+        self._running: dict[int, TaskID] = {}
+        self._names: Sequence[str] = ()
+        self._rounds = 0
+        self._started = time.perf_counter()
+
+    def begin(self, names: Sequence[str], rounds: int) -> None:
+        """Show the whole."""
+        self._names, self._rounds = names, rounds
+        self._all = self._bars.add_task(f"{len(names)} run{'s' if len(names) > 1 else ''}", total=len(names))
+        self._bars.start()
+
+    def advance(self, place: int, round_: int) -> None:
+        """Show one run."""
+        if place not in self._running:
+            self._running[place] = self._bars.add_task(f"  {self._names[place]}", total=self._rounds)
+        self._bars.update(self._running[place], completed=round_)
+
+    def done(self, place: int, summary: RunSummary) -> None:
+        """Count a finished run."""
+        if place in self._running:
+            self._bars.remove_task(self._running.pop(place))
+        if self._all is not None:
+            self._bars.advance(self._all)
+        if not errors.is_terminal:
+            elapsed_s = time.perf_counter() - self._started
+            line = f"[{elapsed_s:6.1f} s] {self._names[place]}: accuracy {100 * summary.accuracy:.1f} %"
+            errors.print(line, markup=False, highlight=False, soft_wrap=True)
+
+    def __enter__(self) -> RunProgress:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._bars.stop()

@@ -1,0 +1,1 @@
+"""The Lyapunov controller: closed forms and the virtual energy queue."""

@@ -1,0 +1,92 @@
+"""A device and its transitions (Algorithm 1, "on each mobile device"): pure functions over a frozen state."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from torch import Tensor
+
+from wayfare.control import queue
+from wayfare.schemes import Encounter, Upload
+from wayfare.sparsify import Sparse, remainder, top_k
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceState:
+    """What a device carries from contact to contact. Its local model is w_n = received - g_n."""
+
+    received: Tensor  # the last global model it got
+    received_round: int  # kappa
+    memory: Tensor  # e, what error feedback remembers
+    budget_joules: float
+    spent_joules: float = 0.0
+    backlog_joules: float = 0.0  # q at the beginning of `backlog_round`
+    backlog_round: int = 1
+    met_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Offer:
+    """A device at the beginning of a contact: the update x = e + g it has to send, and what its scheme sees."""
+
+    state: DeviceState
+    update: Tensor
+    encounter: Encounter
+
+
+def begin_contact(
+    state: DeviceState,
+    local_model: Tensor,
+    *,
+    contact_s: float,
+    gain_per_watt: float,
+    round_: int,
+    rounds: int,
+    norm_scale: float,
+) -> Offer:
+    """x = e + g with g = received - local; the queue is brought to this round.
+
+    ``norm_scale`` is 1 / learning rate where the controller is to see raw gradients, 1 where it is to see x itself.
+    """
+    update = state.memory + (state.received - local_model)
+    pace = state.budget_joules / rounds
+    met = replace(
+        state,
+        backlog_joules=queue.idle(state.backlog_joules, round_ - state.backlog_round, pace),
+        backlog_round=round_,
+        met_s=state.met_s + contact_s,
+    )
+    encounter = Encounter(
+        contact_s=contact_s,
+        gain_per_watt=gain_per_watt,
+        staleness_rounds=round_ - met.received_round,
+        update_norm_sq=float(update.double().square().sum()) * norm_scale**2,
+        backlog_joules=met.backlog_joules,
+        spent_joules=met.spent_joules,
+        budget_joules=met.budget_joules,
+        round=round_,
+        rounds=rounds,
+        met_s=met.met_s,
+    )
+    return Offer(state=met, update=update, encounter=encounter)
+
+
+def transmit(offer: Offer, upload: Upload) -> tuple[DeviceState, Sparse | None]:
+    """Pay for an upload and send it: e = x - S(x). One that does not complete sends nothing and keeps everything."""
+    state, encounter = offer.state, offer.encounter
+    pace = state.budget_joules / encounter.rounds
+    paid = replace(
+        state,
+        spent_joules=state.spent_joules + upload.energy_joules,
+        backlog_joules=queue.spend(state.backlog_joules, upload.energy_joules, pace),
+        backlog_round=encounter.round + 1,
+    )
+    if not upload.completes:
+        return paid, None
+    sent = top_k(offer.update, upload.entries)
+    return replace(paid, memory=remainder(offer.update, sent)), sent
+
+
+def receive(state: DeviceState, model: Tensor, round_: int) -> DeviceState:
+    """Take the global model: g = 0 and the age of the model is 0."""
+    return replace(state, received=model, received_round=round_)

@@ -1,0 +1,1 @@
+"""What is learned: tasks, models, and who holds which samples."""

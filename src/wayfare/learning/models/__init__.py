@@ -1,0 +1,1 @@
+"""Models as flat vectors with layer views."""

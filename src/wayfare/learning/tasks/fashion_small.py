@@ -1,0 +1,45 @@
+"""The embedded task: 12,000 Fashion-MNIST images averaged to 14 x 14, inside the package."""
+
+from __future__ import annotations
+
+from functools import cache
+from importlib.resources import as_file, files
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from wayfare.learning.models.mlp import Mlp
+from wayfare.learning.tasks.base import Task
+
+CLASSES = 10
+
+
+def fashion_small(hidden: tuple[int, ...]) -> Task:
+    """1,000 training and 200 test images of each class, and a perceptron on their 196 pixels."""
+    train, test = _images()
+    return Task(
+        name="fashion-small",
+        model=Mlp((train.shape[1], *hidden, CLASSES)),
+        classes=CLASSES,
+        train_inputs=train,
+        train_labels=_labels(len(train)),
+        test_inputs=test,
+        test_labels=_labels(len(test)),
+    )
+
+
+@cache
+def _images() -> tuple[Tensor, Tensor]:
+    """Training and test images with the mean and deviation of the training pixels taken out."""
+    with as_file(files("wayfare.learning.tasks") / "data" / "fashion_small.npz") as path, np.load(path) as archive:
+        train, test = archive["train"].astype(np.float32), archive["test"].astype(np.float32)
+    mean, deviation = train.mean(dtype=np.float64), train.std(dtype=np.float64)
+    return tuple(  # type: ignore[return-value]
+        torch.from_numpy(((images - mean) / deviation).astype(np.float32)) for images in (train, test)
+    )
+
+
+def _labels(images: int) -> Tensor:
+    """The file keeps the classes in turn."""
+    return torch.arange(images) % CLASSES

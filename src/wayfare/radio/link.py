@@ -1,0 +1,32 @@
+"""Rate and energy of a transmission (Section V-A), and what a scheme may know of its radio."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Link:
+    """What is the same in every contact of a run: the radio, and the size of what there is to send."""
+
+    bandwidth_hz: float
+    max_power_watts: float
+    parameters: int  # s, the entries of a whole update
+    bits_per_entry: float  # b, value and index of one kept entry
+    dense_bits: float  # a whole update without indices
+
+    def rate_bps(self, power_watts: float, gain_per_watt: float) -> float:
+        """A = B log2(1 + p g)."""
+        return self.bandwidth_hz * math.log1p(power_watts * gain_per_watt) / math.log(2.0)
+
+    def energy_joules(self, bits: float, power_watts: float, gain_per_watt: float) -> float:
+        """E = p bits / A."""
+        if bits == 0 or power_watts == 0:
+            return 0.0
+        return power_watts * bits / self.rate_bps(power_watts, gain_per_watt)
+
+    def power_watts_for(self, rate_bps: float, gain_per_watt: float) -> float:
+        """The power whose rate is A: p = (2^(A/B) - 1) / g; infinite where that overflows."""
+        exponent = math.log(2.0) * rate_bps / self.bandwidth_hz
+        return math.expm1(exponent) / gain_per_watt if exponent < 700.0 else math.inf

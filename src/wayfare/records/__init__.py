@@ -1,0 +1,16 @@
+"""What runs leave behind: one SQLite file each."""
+
+from wayfare.records.read import RunRecord, find_runs, read_run
+from wayfare.records.summary import RunSummary, SchemeSummary, summarise_run, summarise_scheme
+from wayfare.records.write import RunWriter
+
+__all__ = [
+    "RunRecord",
+    "RunSummary",
+    "RunWriter",
+    "SchemeSummary",
+    "find_runs",
+    "read_run",
+    "summarise_run",
+    "summarise_scheme",
+]

@@ -1,0 +1,93 @@
+"""Reads the records of one run, or finds the runs of a folder."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from wayfare.arrays import Floats
+from wayfare.errors import RunFolderError, WayfareError
+from wayfare.records.schema import CONTACT_COLUMNS, EVALUATION_COLUMNS, FILE, VERSION
+from wayfare.scenario import Scenario, parse
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunRecord:
+    """Everything a finished run left behind, as columns."""
+
+    folder: Path
+    scenario: Scenario
+    scheme: str
+    energy_rule: str
+    seed: int
+    parameters: int
+    wall_s: float
+    meta: dict[str, Any]
+    budgets_joules: Floats
+    class_counts: Floats
+    contacts: dict[str, Floats]
+    evaluations: dict[str, Floats]
+    model: Tensor
+
+
+def find_runs(folder: Path) -> list[Path]:
+    """The finished runs at or below a folder, in order of their names."""
+    if not folder.is_dir():
+        raise RunFolderError(f"{folder}: there is no such folder")
+    found = [file.parent for file in sorted(folder.rglob(FILE)) if not file.parent.name.endswith(".partial")]
+    if not found:
+        raise RunFolderError(f"{folder}: neither a run nor a folder of runs (no {FILE} in it)")
+    return found
+
+
+def read_run(folder: Path) -> RunRecord:
+    """One finished run."""
+    file = folder / FILE
+    if not file.is_file():
+        raise RunFolderError(f"{folder}: not a run (no {FILE} in it)")
+    try:
+        with closing(sqlite3.connect(f"{file.resolve().as_uri()}?mode=ro", uri=True)) as database:
+            return _read(folder, database)
+    except (sqlite3.DatabaseError, ValueError, KeyError, IndexError, TypeError, WayfareError) as error:
+        if isinstance(error, RunFolderError):
+            raise
+        raise RunFolderError(f"{file}: not the records of a run, or damaged: {error}") from None
+
+
+def _read(folder: Path, database: sqlite3.Connection) -> RunRecord:
+    meta = {key: json.loads(value) for key, value in database.execute("SELECT key, value FROM meta")}
+    if meta["version"] != VERSION:
+        raise RunFolderError(f"{folder}: records of version {meta['version']}, this Wayfare reads {VERSION}")
+    if meta["status"] != "finished":
+        raise RunFolderError(f"{folder}: this run did not finish")
+    devices = database.execute("SELECT budget_joules, class_counts FROM devices ORDER BY device").fetchall()
+    ((vector,),) = database.execute("SELECT float32_le FROM model ORDER BY round DESC LIMIT 1").fetchall()
+    return RunRecord(
+        folder=folder,
+        scenario=parse(meta["scenario"]),
+        scheme=meta["scheme"],
+        energy_rule=meta["energy_rule"],
+        seed=meta["seed"],
+        parameters=meta["parameters"],
+        wall_s=meta["wall_s"],
+        meta=meta,
+        budgets_joules=np.array([budget for budget, _ in devices]),
+        class_counts=np.array([json.loads(counts) for _, counts in devices], dtype=np.float64),
+        contacts=_columns(database, "contacts", CONTACT_COLUMNS),
+        evaluations=_columns(database, "evaluations", EVALUATION_COLUMNS),
+        model=torch.from_numpy(np.frombuffer(vector, dtype="<f4").astype(np.float32)),
+    )
+
+
+def _columns(database: sqlite3.Connection, table: str, names: tuple[str, ...]) -> dict[str, Floats]:
+    rows = database.execute(f"SELECT {', '.join(names)} FROM {table}").fetchall()
+    values = np.array(rows, dtype=np.float64).reshape(len(rows), len(names))
+    return dict(zip(names, values.T, strict=True))

@@ -1,0 +1,23 @@
+"""The tables of a run's one SQLite file."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+
+from wayfare.simulator import ContactEvent, EvaluationEvent
+
+FILE = "run.sqlite"
+VERSION = 1
+
+CONTACT_COLUMNS = tuple(field.name for field in fields(ContactEvent))
+EVALUATION_COLUMNS = tuple(field.name for field in fields(EvaluationEvent))
+
+TABLES = f"""
+CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
+CREATE TABLE devices (
+    device INTEGER PRIMARY KEY, budget_joules REAL NOT NULL, samples INTEGER NOT NULL, class_counts TEXT NOT NULL
+);
+CREATE TABLE contacts ({", ".join(CONTACT_COLUMNS)}, PRIMARY KEY (round, device)) WITHOUT ROWID;
+CREATE TABLE evaluations ({", ".join(EVALUATION_COLUMNS)}, PRIMARY KEY (round)) WITHOUT ROWID;
+CREATE TABLE model (round INTEGER PRIMARY KEY, float32_le BLOB NOT NULL);
+"""

@@ -1,0 +1,112 @@
+"""From records to the numbers people compare: one line for a run, one line for a scheme over its seeds."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import fmean, stdev
+
+import numpy as np
+
+from wayfare.records.read import RunRecord
+
+# Two-sided 95 % quantiles of Student's t for 1, 2, ... degrees of freedom.
+_T95: tuple[float, ...] = (
+    12.706,
+    4.303,
+    3.182,
+    2.776,
+    2.571,
+    2.447,
+    2.365,
+    2.306,
+    2.262,
+    2.228,
+    2.201,
+    2.179,
+    2.160,
+    2.145,
+    2.131,
+)
+_T95 += (2.120, 2.110, 2.101, 2.093, 2.086, 2.080, 2.074, 2.069, 2.064, 2.060, 2.056, 2.052, 2.048, 2.045, 2.042)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunSummary:
+    """One run. Fractions and staleness are means over all contacts, those without an upload included."""
+
+    scheme: str
+    energy_rule: str
+    seed: int
+    accuracy: float  # mean of the last evaluations
+    energy_joules: float
+    budget_joules: float
+    kept_fraction: float  # k / s
+    uploads_per_device: float
+    failed_uploads_per_device: float
+    staleness_rounds: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SchemeSummary:
+    """One scheme over its seeds; the interval is a half width, and None when there is one seed only."""
+
+    name: str
+    energy_rule: str
+    seeds: int
+    accuracy_mean: float
+    accuracy_ci95: float | None
+    energy_joules_mean: float
+    budget_joules: float
+    kept_fraction_mean: float
+    uploads_per_device: float
+    failed_uploads_per_device: float
+    staleness_rounds_mean: float
+
+
+def summarise_run(record: RunRecord) -> RunSummary:
+    """The line of one run."""
+    contacts, devices = record.contacts, len(record.budgets_joules)
+    met = len(contacts["round"]) > 0
+    completed = contacts["completed"] > 0
+    sent = completed & (contacts["entries"] > 0)
+    last = record.scenario.learning.final_evaluations
+    return RunSummary(
+        scheme=record.scheme,
+        energy_rule=record.energy_rule,
+        seed=record.seed,
+        accuracy=float(np.mean(record.evaluations["accuracy"][-last:])),
+        energy_joules=float(contacts["energy_joules"].sum()),
+        budget_joules=float(record.budgets_joules.sum()),
+        kept_fraction=float(np.mean(contacts["entries"]) / record.parameters) if met else 0.0,
+        uploads_per_device=float(sent.sum()) / devices,
+        failed_uploads_per_device=float((~completed & (contacts["energy_joules"] > 0)).sum()) / devices,
+        staleness_rounds=float(np.mean(contacts["staleness_rounds"])) if met else 0.0,
+    )
+
+
+def summarise_scheme(runs: Sequence[RunSummary]) -> SchemeSummary:
+    """The line of one scheme over the runs of its seeds."""
+    accuracy = [run.accuracy for run in runs]
+    return SchemeSummary(
+        name=runs[0].scheme,
+        energy_rule=runs[0].energy_rule,
+        seeds=len(runs),
+        accuracy_mean=fmean(accuracy),
+        accuracy_ci95=half_width_95(accuracy),
+        energy_joules_mean=fmean(run.energy_joules for run in runs),
+        budget_joules=fmean(run.budget_joules for run in runs),
+        kept_fraction_mean=fmean(run.kept_fraction for run in runs),
+        uploads_per_device=fmean(run.uploads_per_device for run in runs),
+        failed_uploads_per_device=fmean(run.failed_uploads_per_device for run in runs),
+        staleness_rounds_mean=fmean(run.staleness_rounds for run in runs),
+    )
+
+
+def half_width_95(values: Sequence[float]) -> float | None:
+    """Half the 95 % confidence interval of a mean: t s / sqrt(n)."""
+    freedom = len(values) - 1
+    if freedom < 1:
+        return None
+    quantile = _T95[freedom - 1] if freedom <= len(_T95) else 1.96
+    return float(quantile * stdev(values) / len(values) ** 0.5)

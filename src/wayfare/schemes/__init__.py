@@ -1,0 +1,18 @@
+"""The methods that are compared: each decides from an encounter alone what to send."""
+
+from wayfare.schemes.base import Encounter, EnergyRule, Scheme, Upload
+from wayfare.schemes.registry import checked, descriptions, make_scheme
+from wayfare.schemes.sending import power_and_allowance, send_dense, send_top_k
+
+__all__ = [
+    "Encounter",
+    "EnergyRule",
+    "Scheme",
+    "Upload",
+    "checked",
+    "descriptions",
+    "make_scheme",
+    "power_and_allowance",
+    "send_dense",
+    "send_top_k",
+]

@@ -1,0 +1,22 @@
+"""AFL: Algorithm 1 without sparsification, all or nothing in every contact."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from wayfare.radio import Link
+from wayfare.schemes.base import Encounter, EnergyRule, Scheme, Upload
+from wayfare.schemes.sending import power_and_allowance, send_dense
+
+
+@dataclass(frozen=True)
+class Afl(Scheme):
+    """AFL (Avdiukhin and Kasiviswanathan 2021): asynchronous with dense uploads, each all or nothing."""
+
+    energy_rule: EnergyRule = "greedy"
+    name: str = "afl"
+
+    def decide(self, encounter: Encounter, link: Link) -> Upload:
+        """The whole update at the power of the rule."""
+        power_watts, allowance_joules = power_and_allowance(self.energy_rule, encounter, link)
+        return send_dense(encounter, link, power_watts, allowance_joules)

@@ -1,0 +1,22 @@
+"""AFL-Spar: Algorithm 1 with the entries that fit, at the power of a simple energy rule."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from wayfare.radio import Link
+from wayfare.schemes.base import Encounter, EnergyRule, Scheme, Upload
+from wayfare.schemes.sending import power_and_allowance, send_top_k
+
+
+@dataclass(frozen=True)
+class AflSpar(Scheme):
+    """AFL-Spar: asynchronous with top-k and error feedback, without a controller."""
+
+    energy_rule: EnergyRule = "greedy"
+    name: str = "afl-spar"
+
+    def decide(self, encounter: Encounter, link: Link) -> Upload:
+        """As many entries as fit at the power of the rule."""
+        power_watts, allowance_joules = power_and_allowance(self.energy_rule, encounter, link)
+        return send_top_k(encounter, link, power_watts, allowance_joules)

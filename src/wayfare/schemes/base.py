@@ -1,0 +1,55 @@
+"""What a scheme sees, what it decides, and what it is."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, Protocol, TypeAlias
+
+from wayfare.radio import Link
+
+EnergyRule: TypeAlias = Literal["unlimited", "greedy", "paced", "queue"]
+"""What a scheme does with its energy budget (docs/schemes.md): nothing, all of it at once, evenly, or by a queue."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Encounter:
+    """What a device knows when a contact begins; the scheme decides from this alone."""
+
+    contact_s: float
+    gain_per_watt: float  # |h|^2 / (B N0)
+    staleness_rounds: int  # theta: rounds since the last model was received, at least 1
+    update_norm_sq: float  # |x|^2 of what there is to send
+    backlog_joules: float  # q, the virtual energy queue
+    spent_joules: float
+    budget_joules: float
+    round: int
+    rounds: int
+    met_s: float  # seconds of contact so far, this one included
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Upload:
+    """What a device does with a contact.
+
+    An upload that does not complete burns its energy and changes nothing else: the device keeps its update, its model
+    and its staleness. An upload of 0 entries completes: nothing is sent and the global model is received.
+    """
+
+    entries: int
+    bits: float
+    power_watts: float
+    energy_joules: float
+    completes: bool = True
+
+
+class Scheme(Protocol):
+    """Decides how many entries a device sends in a contact, and with what power. Subclass it, or look like it."""
+
+    name: str
+    energy_rule: EnergyRule = "unlimited"
+    # Whether a device also trains in rounds without a contact.
+    trains_between_contacts: bool = True
+
+    def decide(self, encounter: Encounter, link: Link) -> Upload:
+        """The upload of one contact."""
+        ...

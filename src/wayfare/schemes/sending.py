@@ -1,0 +1,65 @@
+"""The two ways to use a contact: as many of the largest entries as fit, or everything or nothing."""
+
+from __future__ import annotations
+
+import math
+
+from wayfare.control.closed_form import kept_entries
+from wayfare.radio import Link
+from wayfare.schemes.base import Encounter, EnergyRule, Upload
+
+
+def send_top_k(encounter: Encounter, link: Link, power_watts: float, allowance_joules: float = math.inf) -> Upload:
+    """As many entries as time, power and an energy allowance let through: k = floor(tau A / b) (Proposition 1)."""
+    if power_watts <= 0 or allowance_joules <= 0:
+        return Upload(entries=0, bits=0.0, power_watts=0.0, energy_joules=0.0)
+    airtime_s = min(encounter.contact_s, allowance_joules / power_watts)
+    entries = int(
+        kept_entries(
+            power_watts,
+            contact_s=airtime_s,
+            gain_per_watt=encounter.gain_per_watt,
+            bandwidth_hz=link.bandwidth_hz,
+            parameters=link.parameters,
+            bits_per_entry=link.bits_per_entry,
+        )
+    )
+    bits = entries * link.bits_per_entry
+    energy_joules = link.energy_joules(bits, power_watts, encounter.gain_per_watt)
+    return Upload(entries=entries, bits=bits, power_watts=power_watts, energy_joules=energy_joules)
+
+
+def send_dense(encounter: Encounter, link: Link, power_watts: float, allowance_joules: float = math.inf) -> Upload:
+    """The whole update without indices; cut short by time or energy it is lost, and its energy with it."""
+    if power_watts <= 0 or allowance_joules <= 0:
+        return Upload(entries=0, bits=0.0, power_watts=0.0, energy_joules=0.0, completes=False)
+    airtime_s = min(encounter.contact_s, allowance_joules / power_watts)
+    needed_s = link.dense_bits / link.rate_bps(power_watts, encounter.gain_per_watt)
+    completes = needed_s <= airtime_s
+    return Upload(
+        entries=link.parameters if completes else 0,
+        bits=link.dense_bits if completes else 0.0,
+        power_watts=power_watts,
+        energy_joules=power_watts * min(needed_s, airtime_s),
+        completes=completes,
+    )
+
+
+def power_and_allowance(rule: EnergyRule, encounter: Encounter, link: Link) -> tuple[float, float]:
+    """The power of a contact, and the most energy it may use, under a rule that needs no controller.
+
+    - ``unlimited``: full power, no limit.
+    - ``greedy``: full power until the budget is gone.
+    - ``paced``: what is left of the budget, spread evenly over the contact time still to be expected. The expectation
+      is the device's own experience so far, so the rule knows nothing of the future, and the power is nearly constant.
+    """
+    if rule == "unlimited":
+        return link.max_power_watts, math.inf
+    left_joules = encounter.budget_joules - encounter.spent_joules
+    if rule == "greedy":
+        return link.max_power_watts, left_joules
+    if rule == "paced":
+        rounds_left = encounter.rounds - encounter.round + 1
+        expected_s = max(encounter.met_s / encounter.round * rounds_left, encounter.contact_s)
+        return max(min(link.max_power_watts, left_joules / expected_s), 0.0), left_joules
+    raise ValueError(f"the rule {rule!r} belongs to a controller")

@@ -1,0 +1,53 @@
+"""What happens in a run, as rows: the seam between the simulator and whoever keeps the records."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ContactEvent:
+    """One upload opportunity and what the scheme made of it."""
+
+    round: int
+    device: int
+    contact_s: float
+    distance_m: float
+    gain_per_watt: float
+    staleness_rounds: int
+    update_norm_sq: float
+    backlog_joules: float
+    power_watts: float
+    entries: int
+    bits: float
+    energy_joules: float
+    completed: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EvaluationEvent:
+    """The global model after a round, on the test set, and what it had cost by then."""
+
+    round: int
+    time_s: float
+    accuracy: float
+    loss: float
+    energy_joules: float
+    bits: float
+
+
+class Observer(Protocol):
+    """Told of everything that happens, in order."""
+
+    def on_contact(self, event: ContactEvent) -> None:
+        """A contact took place."""
+        ...
+
+    def on_evaluation(self, event: EvaluationEvent) -> None:
+        """The global model was evaluated."""
+        ...
+
+    def on_round(self, round_: int) -> None:
+        """A round is over; for progress."""
+        ...

@@ -1,0 +1,143 @@
+"""The simulator: rounds of contacts between a fleet and its server (Algorithm 1)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from torch import Tensor
+
+from wayfare import device as devices
+from wayfare import server as servers
+from wayfare.arrays import Ints
+from wayfare.device import DeviceState
+from wayfare.engine import LocalTraining, Policy, Trainer, make_engine
+from wayfare.learning.evaluate import Evaluator
+from wayfare.schemes import Scheme
+from wayfare.server import ServerState
+from wayfare.simulator.events import ContactEvent, EvaluationEvent, Observer
+from wayfare.simulator.world import World
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """How a run ended: the global model and every device, with the local models behind their undelivered updates."""
+
+    model: Tensor
+    states: list[DeviceState]
+    local_models: list[Tensor]
+
+
+class Simulation:
+    """One scheme in one world. Contacts of a round are served together: all upload, then all download."""
+
+    def __init__(
+        self, world: World, scheme: Scheme, observer: Observer, *, engine: str = "auto", policy: Policy = "ahead"
+    ) -> None:
+        scenario = world.scenario
+        self._world, self._scheme, self._observer = world, scheme, observer
+        self._server = ServerState(model=world.initial_model, devices=scenario.fleet.devices)
+        nothing = world.initial_model.new_zeros(())
+        self._states = [
+            DeviceState(
+                received=world.initial_model,
+                received_round=0,
+                memory=nothing.expand(len(world.initial_model)),
+                budget_joules=float(budget),
+            )
+            for budget in world.budgets_joules
+        ]
+        training = LocalTraining(task=world.task, batches=world.batches, learning_rate=scenario.learning.learning_rate)
+        self._trainer = Trainer(
+            make_engine(engine, training),
+            world.initial_model,
+            _contact_rounds(world),
+            training="always" if getattr(scheme, "trains_between_contacts", True) else "in-contact",
+            policy=policy,
+        )
+        self._evaluate = Evaluator(world.task)
+        self._norm_scale = 1 / scenario.learning.learning_rate if scenario.control.update_norm == "raw" else 1.0
+        self._bits = 0.0
+
+    def run(self) -> Outcome:
+        """All rounds, from the first to the last."""
+        scenario = self._world.scenario
+        edges = np.searchsorted(self._world.meets.round, np.arange(1, scenario.rounds + 2))
+        self._evaluation(0)
+        for round_ in range(1, scenario.rounds + 1):
+            rows = np.arange(edges[round_ - 1], edges[round_])
+            if len(rows):
+                self._contacts(round_, rows)
+            if round_ % scenario.learning.evaluate_every_rounds == 0 or round_ == scenario.rounds:
+                self._evaluation(round_)
+            self._observer.on_round(round_)
+        local_models = [self._trainer.model(device).clone() for device in range(len(self._states))]
+        return Outcome(model=self._server.model, states=self._states, local_models=local_models)
+
+    def _contacts(self, round_: int, rows: Ints) -> None:
+        """The contacts that count in one round."""
+        meets, link = self._world.meets, self._world.link
+        met = [int(device) for device in meets.device[rows]]
+        # 1. Bring the local models of the devices met up to date.
+        self._trainer.meet(met, round_)
+        uploads, finished = [], []
+        for row, device in zip(rows, met, strict=True):
+            # 2. Each device adds its memory to its cumulative update, and its scheme decides.
+            offer = devices.begin_contact(
+                self._states[device],
+                self._trainer.model(device),
+                contact_s=float(meets.contact_s[row]),
+                gain_per_watt=float(self._world.gains_per_watt[row]),
+                round_=round_,
+                rounds=self._world.scenario.rounds,
+                norm_scale=self._norm_scale,
+            )
+            upload = self._scheme.decide(offer.encounter, link)
+            # 3. It sends the largest entries and remembers the rest.
+            self._states[device], sent = devices.transmit(offer, upload)
+            if sent is not None:
+                uploads.append(sent)
+                finished.append(device)
+                self._bits += upload.bits
+            self._observer.on_contact(
+                ContactEvent(
+                    round=round_,
+                    device=device,
+                    contact_s=offer.encounter.contact_s,
+                    distance_m=float(meets.distance_m[row]),
+                    gain_per_watt=offer.encounter.gain_per_watt,
+                    staleness_rounds=offer.encounter.staleness_rounds,
+                    update_norm_sq=offer.encounter.update_norm_sq,
+                    backlog_joules=offer.encounter.backlog_joules,
+                    power_watts=upload.power_watts,
+                    entries=upload.entries,
+                    bits=upload.bits,
+                    energy_joules=upload.energy_joules,
+                    completed=upload.completes,
+                )
+            )
+        # 4. The server aggregates what arrived.
+        self._server = servers.aggregate(self._server, uploads)
+        # 5. Every device whose exchange completed receives the new global model and starts from it.
+        for device in finished:
+            self._states[device] = devices.receive(self._states[device], self._server.model, round_)
+            self._trainer.receive(device, self._server.model)
+
+    def _evaluation(self, round_: int) -> None:
+        result = self._evaluate(self._server.model)
+        self._observer.on_evaluation(
+            EvaluationEvent(
+                round=round_,
+                time_s=round_ * self._world.scenario.round_s,
+                accuracy=result.accuracy,
+                loss=result.loss,
+                energy_joules=sum(state.spent_joules for state in self._states),
+                bits=self._bits,
+            )
+        )
+
+
+def _contact_rounds(world: World) -> list[Ints]:
+    """The rounds of every device's contacts, in order."""
+    meets = world.meets
+    return [meets.round[meets.device == device] for device in range(world.scenario.fleet.devices)]

@@ -1,0 +1,81 @@
+"""The world of a run: everything that is drawn before the learning, the same for every scheme."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+from torch import Tensor
+
+from wayfare import codec
+from wayfare.arrays import Floats, Ints
+from wayfare.contacts import ContactPlan, Opportunities, draw_plan, opportunities
+from wayfare.errors import ScenarioError
+from wayfare.learning.batches import Batches
+from wayfare.learning.partition import split
+from wayfare.learning.tasks import Task, load_task
+from wayfare.radio import Link, gains_per_watt
+from wayfare.scenario import Scenario
+from wayfare.scenario.model import Fleet
+from wayfare.streams import FLEET, Stream, generator
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class World:
+    """A scenario and a seed, drawn out."""
+
+    scenario: Scenario
+    seed: int
+    plan: ContactPlan
+    meets: Opportunities
+    gains_per_watt: Floats
+    budgets_joules: Floats
+    link: Link
+    task: Task
+    held: list[Ints]
+    batches: Batches
+    initial_model: Tensor
+
+
+@lru_cache(maxsize=2)
+def draw_world(scenario: Scenario, seed: int) -> World:
+    """Draw the world of a scenario; runs of several schemes in one process share it."""
+    if seed < 0:
+        raise ScenarioError("seed", seed, "must be 0 or more")
+    task = load_task(scenario.learning)
+    plan = draw_plan(scenario, seed)
+    meets = opportunities(plan, scenario.round_s, scenario.rounds)
+    labels = task.train_labels.numpy()
+    held = split(labels, task.classes, scenario.fleet.devices, scenario.learning.partition, seed)
+    parameters, value_bits = task.model.parameters, scenario.upload.value_bits
+    return World(
+        scenario=scenario,
+        seed=seed,
+        plan=plan,
+        meets=meets,
+        gains_per_watt=gains_per_watt(meets, scenario.radio, seed),
+        budgets_joules=draw_budgets(scenario.fleet, seed),
+        link=Link(
+            bandwidth_hz=scenario.radio.bandwidth_hz,
+            max_power_watts=scenario.radio.max_power_watts,
+            parameters=parameters,
+            bits_per_entry=codec.bits_per_entry(parameters, value_bits),
+            dense_bits=codec.dense_bits(parameters, value_bits),
+        ),
+        task=task,
+        held=held,
+        batches=Batches(held, scenario.learning.batch_size, scenario.rounds, seed),
+        initial_model=task.model.initial(generator(seed, Stream.INITIAL_MODEL, FLEET)),
+    )
+
+
+def draw_budgets(fleet: Fleet, seed: int) -> Floats:
+    """Uniform between the bounds, scaled to the total if there is one."""
+    budgets = np.array(
+        [
+            generator(seed, Stream.ENERGY_BUDGET, device).uniform(fleet.energy_min_joules, fleet.energy_max_joules)
+            for device in range(fleet.devices)
+        ]
+    )
+    return budgets if fleet.energy_total_joules is None else budgets * (fleet.energy_total_joules / budgets.sum())

@@ -1,0 +1,77 @@
+"""One run: a scheme in the world of a scenario and a seed, with its records."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import torch
+
+from wayfare.engine import Policy
+from wayfare.records import RunRecord, RunWriter, read_run
+from wayfare.scenario import Scenario
+from wayfare.scenario.dump import digest
+from wayfare.schemes import Scheme, checked, make_scheme
+from wayfare.simulator import ContactEvent, EvaluationEvent, Simulation, draw_world
+
+RUNS = Path("runs")
+
+
+def run(
+    scenario: Scenario,
+    scheme: str | Scheme = "mads",
+    *,
+    seed: int = 0,
+    out: Path | str = RUNS,
+    engine: str = "auto",
+    policy: Policy = "ahead",
+    on_round: Callable[[int], None] | None = None,
+) -> RunRecord:
+    """Run one scheme with one seed and read back its records."""
+    resolved = make_scheme(scheme, scenario.control) if isinstance(scheme, str) else checked(scheme)
+    folder = run_folder(scenario, resolved, seed, Path(out))
+    with _one_thread():
+        started = time.perf_counter()
+        world = draw_world(scenario, seed)
+        with RunWriter(folder, world, resolved) as writer:
+            observer = _Reporting(writer, on_round) if on_round else writer
+            outcome = Simulation(world, resolved, observer, engine=engine, policy=policy).run()
+            writer.finish(outcome.model, scenario.rounds, time.perf_counter() - started)
+    return read_run(folder)
+
+
+def comparison_folder(scenario: Scenario, out: Path) -> Path:
+    """Where the runs of a scenario lie: its name, and eight characters that stand for all its numbers."""
+    return out / f"{scenario.name}-{digest(scenario)}"
+
+
+def run_folder(scenario: Scenario, scheme: Scheme, seed: int, out: Path) -> Path:
+    """Where one run lies."""
+    # A scheme may have any name; a folder may not.
+    name = "".join(letter if letter.isalnum() or letter in "._-" else "-" for letter in scheme.name)
+    return comparison_folder(scenario, out) / f"{name}-seed{seed}"
+
+
+class _Reporting:
+    """Hands everything to the writer, and every round to whoever shows progress."""
+
+    def __init__(self, writer: RunWriter, on_round: Callable[[int], None]) -> None:
+        self.on_contact: Callable[[ContactEvent], None] = writer.on_contact
+        self.on_evaluation: Callable[[EvaluationEvent], None] = writer.on_evaluation
+        self._on_round = on_round
+
+    def on_round(self, round_: int) -> None:
+        self._on_round(round_)
+
+
+@contextmanager
+def _one_thread() -> Iterator[None]:
+    """One thread for each process: runs are many and small, and sums come out the same on every machine."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
