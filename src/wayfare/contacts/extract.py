@@ -18,25 +18,42 @@ def contact_intervals(motion: Motion, one: int, other: int, range_m: float) -> t
     cuts = np.union1d(
         np.concatenate([motion.start_s[a], motion.end_s[a]]), np.concatenate([motion.start_s[b], motion.end_s[b]])
     )
-    begin, until = cuts[:-1], cuts[1:]
-    leg_a, leg_b = _leg_at(motion, a, begin, until), _leg_at(motion, b, begin, until)
+    leg_a, leg_b = _leg_at(motion, a, cuts[:-1], cuts[1:]), _leg_at(motion, b, cuts[:-1], cuts[1:])
     both = (leg_a >= 0) & (leg_b >= 0)
-    begin, until, leg_a, leg_b = begin[both], until[both], leg_a[both], leg_b[both]
-    since_a, since_b = begin - motion.start_s[leg_a], begin - motion.start_s[leg_b]
-    x = motion.x_m[leg_b] + motion.vx_mps[leg_b] * since_b - motion.x_m[leg_a] - motion.vx_mps[leg_a] * since_a
-    y = motion.y_m[leg_b] + motion.vy_mps[leg_b] * since_b - motion.y_m[leg_a] - motion.vy_mps[leg_a] * since_a
-    near, far = within_range(
-        x, y, motion.vx_mps[leg_b] - motion.vx_mps[leg_a], motion.vy_mps[leg_b] - motion.vy_mps[leg_a], range_m
-    )
-    start_s = np.maximum(begin + np.maximum(near, 0.0), begin)
-    end_s = np.minimum(begin + far, until)
-    met = (near <= until - begin) & (far >= 0) & (end_s > start_s)
+    start_s, end_s, _ = meet_on_legs(motion, leg_a[both], leg_b[both], range_m)
     # A contact that spans several legs comes in pieces that share an instant; the shared cut is exact.
-    start_s, end_s = start_s[met], end_s[met]
     if len(start_s) == 0:
         return start_s, end_s
     apart = start_s[1:] > end_s[:-1]
     return start_s[np.append(True, apart)], end_s[np.append(apart, True)]
+
+
+def meet_on_legs(motion: Motion, one: Ints, other: Ints, range_m: float) -> tuple[Floats, Floats, Ints]:
+    """When two nodes on given legs are within range: starts, ends, and for which of the pairs of legs.
+
+    |p + v t| <= range, with p and v the relative place and velocity from the moment on when both legs are under way.
+    """
+    start_one, start_other = motion.start_s.take(one), motion.start_s.take(other)
+    begin = np.maximum(start_one, start_other)
+    until = np.minimum(motion.end_s.take(one), motion.end_s.take(other))
+    vx_one, vy_one = motion.vx_mps.take(one), motion.vy_mps.take(one)
+    vx, vy = motion.vx_mps.take(other), motion.vy_mps.take(other)
+    since_one, since_other = begin - start_one, begin - start_other
+    x = motion.x_m.take(other) + vx * since_other - motion.x_m.take(one) - vx_one * since_one
+    y = motion.y_m.take(other) + vy * since_other - motion.y_m.take(one) - vy_one * since_one
+    vx -= vx_one
+    vy -= vy_one
+    # Most pairs of legs are out of range and stay so: no need of their roots.
+    half_b = x * vx + y * vy
+    c = x * x + y * y - range_m * range_m
+    hopeful = (c <= 0) | ((half_b < 0) & (half_b * half_b > (vx * vx + vy * vy) * c))
+    rows = np.flatnonzero(hopeful & (until > begin))
+    begin = begin.take(rows)
+    near, far = within_range(x.take(rows), y.take(rows), vx.take(rows), vy.take(rows), range_m)
+    start_s = begin + np.maximum(near, 0.0)
+    end_s = np.minimum(begin + far, until.take(rows))
+    met = np.flatnonzero(end_s > start_s)
+    return start_s.take(met), end_s.take(met), rows.take(met)
 
 
 def within_range(x: Floats, y: Floats, vx: Floats, vy: Floats, range_m: float) -> tuple[Floats, Floats]:

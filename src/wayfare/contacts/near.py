@@ -1,0 +1,149 @@
+"""A spatial index of windows: which pairs of nodes may come near each other in which stretch of time.
+
+Every window of time has a grid of cells as wide as the widest box that a node and the range around it sweep there, so
+that two boxes can only overlap if their middles lie in the same cell or in neighbouring ones.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from wayfare.arrays import Ints
+from wayfare.contacts.slabs import Singles, Slabs
+
+# Pairs of a node and a window looked at together: bounds memory, and is large enough for numpy to be fast.
+_BATCH = 1 << 20
+# Stretches of cells around a node.
+_AROUND = 5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Candidates:
+    """Pairs of slab rows, sorted by the first node, then the second, then the window; the second has the larger number.
+
+    All pairs whose first node is among ``nodes`` are here.
+    """
+
+    nodes: range
+    one: Ints
+    other: Ints
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Boxes:
+    """What each node sweeps in each window, half the range around it; shape (nodes, windows)."""
+
+    middle_x: Singles
+    middle_y: Singles
+    half_x: Singles
+    half_y: Singles
+
+
+def with_last(slabs: Slabs, nodes: int, range_m: float) -> Iterator[Candidates]:
+    """Pairs of every node with the last one."""
+    boxes = _boxes(slabs, nodes, range_m)
+    last = nodes - 1
+    near = _overlap(boxes, slice(0, last), slice(last, nodes))
+    node, window = np.nonzero(near)
+    ends = np.append(np.arange(0, last, max(1, _BATCH // slabs.windows)), last)
+    cuts = np.searchsorted(node, ends)
+    for low, high, begin, until in zip(ends[:-1], ends[1:], cuts[:-1], cuts[1:], strict=True):
+        rows = slice(begin, until)
+        yield Candidates(
+            nodes=range(low, high),
+            one=node[rows] * slabs.windows + window[rows],
+            other=last * slabs.windows + window[rows],
+        )
+
+
+def all_pairs(slabs: Slabs, nodes: int, range_m: float) -> Iterator[Candidates]:
+    """Pairs of any two nodes: cost grows with the pairs in neighbouring cells, not with all pairs."""
+    windows = slabs.windows
+    boxes = _boxes(slabs, nodes, range_m)
+    order, begin, until = _cells(boxes, nodes, windows)
+    load = (until - begin).sum(axis=(1, 2))
+    batch = np.cumsum(load) // _BATCH
+    ends = np.append(np.flatnonzero(np.append(True, batch[1:] != batch[:-1])), nodes)
+    for low, high in zip(ends[:-1].tolist(), ends[1:].tolist(), strict=True):
+        stretch, counts = begin[low:high].ravel(), (until[low:high] - begin[low:high]).ravel()
+        # Slab row and window of the first node, once for each stretch of cells, then once for each candidate there.
+        row = np.repeat(np.repeat(np.arange(low * windows, high * windows), _AROUND), counts)
+        place = np.arange(len(row)) - np.repeat(np.cumsum(counts) - counts - stretch, counts)
+        # In the same window, so rows are in the order of nodes.
+        other = order.take(place)
+        later = np.flatnonzero(other > row)
+        row, other = row.take(later), other.take(later)
+        near = _overlap_at(boxes, row, other)
+        row, other = row.take(near), other.take(near)
+        by_pair = _by_pair(row // windows - low, other // windows, high - low, nodes)
+        yield Candidates(nodes=range(low, high), one=row.take(by_pair), other=other.take(by_pair))
+
+
+def _by_pair(one: Ints, other: Ints, ones: int, others: int) -> Ints:
+    """The order by first and then second node, windows in the order they are in; short numbers get a radix sort."""
+    order = np.argsort(other.astype(np.min_scalar_type(others)), kind="stable")
+    if ones > 1:
+        order = order.take(np.argsort(one.take(order).astype(np.min_scalar_type(ones)), kind="stable"))
+    return order
+
+
+def _boxes(slabs: Slabs, nodes: int, range_m: float) -> _Boxes:
+    shape = (nodes, slabs.windows)
+    # A node absent for the whole window keeps NaN, and no comparison holds; one absent for a part counts with the rest.
+    margin = np.fmax.reduce(slabs.slack_m, axis=1) + np.float32(range_m * (0.5 + 1e-5))
+    columns = []
+    for begin, way in ((slabs.x_m, slabs.way_x_m), (slabs.y_m, slabs.way_y_m)):
+        end = begin[:, -1] + way[:, -1]
+        low, high = np.minimum(begin.min(axis=1), end), np.maximum(begin.max(axis=1), end)
+        columns += [((low + high) / 2).reshape(shape), ((high - low) / 2 + margin).reshape(shape)]
+    return _Boxes(middle_x=columns[0], half_x=columns[1], middle_y=columns[2], half_y=columns[3])
+
+
+def _overlap(boxes: _Boxes, one: slice, other: slice) -> np.ndarray:
+    near: np.ndarray = np.abs(boxes.middle_x[one] - boxes.middle_x[other]) <= boxes.half_x[one] + boxes.half_x[other]
+    near &= np.abs(boxes.middle_y[one] - boxes.middle_y[other]) <= boxes.half_y[one] + boxes.half_y[other]
+    return near
+
+
+def _overlap_at(boxes: _Boxes, one: Ints, other: Ints) -> Ints:
+    """Which of the given pairs of rows overlap, by index."""
+    near = np.ones(len(one), dtype=np.bool_)
+    for middle, half in ((boxes.middle_x, boxes.half_x), (boxes.middle_y, boxes.half_y)):
+        apart = middle.ravel().take(one)
+        apart -= middle.ravel().take(other)
+        reach = half.ravel().take(one)
+        reach += half.ravel().take(other)
+        near &= np.abs(apart, out=apart) <= reach
+    return np.flatnonzero(near)
+
+
+def _cells(boxes: _Boxes, nodes: int, windows: int) -> tuple[Ints, Ints, Ints]:
+    """Slab rows by window and cell; for each node and window where its candidates lie there, as some stretches.
+
+    The stretches are: the row of cells below, the cell to the left, what follows in the own cell, the cell to the
+    right, the row of cells above.
+    """
+    present = ~np.isnan(boxes.half_x)
+    cells = []
+    for middle, half in ((boxes.middle_x, boxes.half_x), (boxes.middle_y, boxes.half_y)):
+        side = np.fmax(2 * np.fmax.reduce(half, axis=0), np.float32(1e-6))
+        low = np.fmin.reduce(np.where(present, middle, np.nan), axis=0)
+        cell = np.where(present, (middle - low) / side, -2.0)
+        # Two empty columns and rows around: neighbours are a stretch of numbers, and absent nodes are nobody's.
+        cells.append(np.floor(cell).astype(np.int64) + 2)
+    column, row = cells
+    columns, rows = int(column.max()) + 3, int(row.max()) + 3
+    key = (np.arange(windows) * rows + row) * columns + column
+    # Within a cell by node, so that what follows a node there has a larger number.
+    order = np.argsort(key.T.ravel(), kind="stable")
+    ordered = key.T.ravel()[order]
+    place = np.empty_like(order)
+    place[order] = np.arange(len(order))
+    begin = np.searchsorted(ordered, key[:, :, None] + [-columns - 1, -1, 0, 1, columns - 1], side="left")
+    until = np.searchsorted(ordered, key[:, :, None] + [1 - columns, -1, 0, 1, columns + 1], side="right")
+    begin[:, :, _AROUND // 2] = place.reshape(windows, nodes).T + 1
+    until[~present] = begin[~present]
+    return order % nodes * windows + order // nodes, begin, until

@@ -1,0 +1,114 @@
+"""Contacts of many pairs of nodes: the spatial index finds who may meet, the exact legs say when.
+
+Everything goes in batches of nodes, so memory is bounded by the contacts of a batch and not by those of the fleet.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from wayfare.arrays import Floats, Ints
+from wayfare.contacts import near, slabs
+from wayfare.contacts.extract import meet_on_legs
+from wayfare.contacts.near import Candidates
+from wayfare.contacts.slabs import WINDOW, Slabs
+from wayfare.mobility import Motion
+
+# Pairs of rows, and then pairs of slabs, looked at together: what they need fits into a core's own cache.
+_ROWS = 1024
+_SLABS = 8192
+_SHIFT = WINDOW.bit_length() - 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PairContacts:
+    """All contacts of some nodes with nodes of larger number, sorted by pair and then by start.
+
+    A contact consists of one piece for each pair of legs it spans: pieces ``piece[i] .. piece[i + 1] - 1`` are those of
+    contact i, on legs ``leg_one`` and ``leg_other`` from ``piece_start_s`` on.
+    """
+
+    nodes: range
+    one: Ints
+    other: Ints
+    start_s: Floats
+    end_s: Floats
+    piece: Ints
+    piece_start_s: Floats
+    leg_one: Ints
+    leg_other: Ints
+
+    def __len__(self) -> int:
+        return len(self.one)
+
+
+def pair_contacts(motion: Motion, range_m: float, *, all_pairs: bool) -> Iterator[PairContacts]:
+    """Contacts batch by batch: of any two nodes, or only of every node with the last."""
+    if motion.nodes < 2 or len(motion.node) == 0:
+        return
+    table = slabs.cut(motion, range_m)
+    search = near.all_pairs if all_pairs else near.with_last
+    for candidates in search(table, motion.nodes, range_m):
+        yield _settle(motion, table, candidates, range_m)
+
+
+def _settle(motion: Motion, table: Slabs, candidates: Candidates, range_m: float) -> PairContacts:
+    """The contacts among candidates, on exact legs."""
+    a, b = _hits(table, candidates, range_m)
+    found = [_pieces(motion, table, a, b, begin, range_m) for begin in range(0, max(len(a), 1), _SLABS)]
+    leg_one, leg_other, start_s, end_s = (np.concatenate(column) for column in zip(*found, strict=True))
+    one, other = motion.node.take(leg_one), motion.node.take(leg_other)
+    # Pieces of one contact share an instant, which is a cut between legs and therefore exact; a pair of legs that
+    # spans slabs may come twice, and then shares more than that.
+    begins = np.ones(len(one), dtype=np.bool_)
+    begins[1:] = (start_s[1:] > end_s[:-1]) | (other[1:] != other[:-1]) | (one[1:] != one[:-1])
+    first = np.flatnonzero(begins)
+    final = np.append(first[1:], len(one)) - 1 if len(first) else first
+    return PairContacts(
+        nodes=candidates.nodes,
+        one=one.take(first),
+        other=other.take(first),
+        start_s=start_s.take(first),
+        end_s=end_s.take(final),
+        piece=first,
+        piece_start_s=start_s,
+        leg_one=leg_one,
+        leg_other=leg_other,
+    )
+
+
+def _hits(table: Slabs, candidates: Candidates, range_m: float) -> tuple[Ints, Ints]:
+    """Pairs of slabs in which the two nodes may meet."""
+    ones, others = [candidates.one[:0]], [candidates.other[:0]]
+    for begin in range(0, len(candidates.one), _ROWS):
+        one, other = candidates.one[begin : begin + _ROWS], candidates.other[begin : begin + _ROWS]
+        hit = np.flatnonzero(slabs.may_meet(table, one, other, range_m))
+        row, slab = hit >> _SHIFT, hit & (WINDOW - 1)
+        ones.append((one.take(row) << _SHIFT) + slab)
+        others.append((other.take(row) << _SHIFT) + slab)
+    return np.concatenate(ones), np.concatenate(others)
+
+
+def _pieces(
+    motion: Motion, table: Slabs, a: Ints, b: Ints, begin: int, range_m: float
+) -> tuple[Ints, Ints, Floats, Floats]:
+    """Pairs of legs that are within range for some time, and when, for a chunk of slabs."""
+    last_a, last_b = a[max(begin - 1, 0) : begin + 1][:1], b[max(begin - 1, 0) : begin + 1][:1]
+    a, b = a[begin : begin + _SLABS], b[begin : begin + _SLABS]
+    # Where the slab before is here too, it had the pair of legs that reaches over from it.
+    again = table.older.ravel().take(a) & table.older.ravel().take(b)
+    again &= (np.diff(a, prepend=last_a) == 1) & (np.diff(b, prepend=last_b) == 1)
+    first_a, first_b = table.first.ravel().take(a), table.first.ravel().take(b)
+    count_b = table.last.ravel().take(b) - first_b
+    counts = (table.last.ravel().take(a) - first_a) * count_b - again
+    pair = np.repeat(np.arange(len(a)), counts)
+    nth = np.arange(len(pair)) - np.repeat(np.cumsum(counts) - counts - again, counts)
+    count_b = count_b.take(pair)
+    step_a = nth // count_b
+    leg_one = first_a.take(pair) + step_a
+    leg_other = first_b.take(pair) + nth - step_a * count_b
+    start_s, end_s, met = meet_on_legs(motion, leg_one, leg_other, range_m)
+    return leg_one.take(met), leg_other.take(met), start_s, end_s

@@ -1,0 +1,161 @@
+"""Motion cut into short slabs of time, in single precision: a cheap test of who may be near whom, and when.
+
+In a slab a node is replaced by its chord, the straight line between where it is at the beginning and at the end, and a
+slack, the furthest it strays from that chord. Two nodes whose chords stay further apart than the range and both slacks
+cannot meet in the slab. The test errs on the side of a meeting; what passes it is settled on the exact legs.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from wayfare.arrays import Bools, Floats, Ints
+from wayfare.mobility import Motion
+
+WINDOW = 16
+"""Slabs in a window, the unit of the spatial index; a power of two."""
+
+Singles = NDArray[np.float32]
+Rows = NDArray[np.int32]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Slabs:
+    """One row for each node and window: ``node * windows + window``; ``WINDOW`` slabs along it."""
+
+    windows: int
+    # Where a chord begins, relative to the middle of the area, and its way to its end.
+    x_m: Singles
+    y_m: Singles
+    way_x_m: Singles
+    way_y_m: Singles
+    # How far a node strays from its chord; NaN where it is absent, so that no comparison holds.
+    slack_m: Singles
+    # The legs of the node in the slab: from `first` up to but not including `last`.
+    first: Rows
+    last: Rows
+    # Whether the first leg began before the slab.
+    older: Bools
+
+
+def cut(motion: Motion, range_m: float) -> Slabs:
+    """The slabs of a motion; their length suits the range."""
+    origin_s, slab_s, windows = _grid(motion, range_m)
+    slabs = windows * WINDOW
+    bounds_s = origin_s + slab_s * np.arange(slabs + 1, dtype=np.float64)
+    nodes = motion.nodes
+    offset = np.searchsorted(motion.node, np.arange(nodes))
+    began = np.searchsorted(bounds_s, motion.start_s, side="right") - 1
+    ended = np.searchsorted(bounds_s, motion.end_s, side="left")
+    # Legs of a node that are over by each bound, and legs begun before the end of each slab.
+    over = _running_count(motion.node, ended, nodes, slabs + 1) + offset[:, None]
+    last = _running_count(motion.node, began, nodes, slabs + 1)[:, :-1] + offset[:, None]
+    first = over[:, :-1]
+    x_m, y_m = _bound_places_m(motion, over, bounds_s)
+    slack_m = _strays_m(motion, began, ended - 1, bounds_s, x_m, y_m)
+    x_m -= (x_m.min() + x_m.max()) / 2
+    y_m -= (y_m.min() + y_m.max()) / 2
+    # What single precision may lose of a place and of the sums made with it.
+    slack_m += 1e-6 * (np.abs(x_m).max() + np.abs(y_m).max() + range_m)
+    slack_m[first >= last] = np.nan
+    older = motion.start_s[np.minimum(first, len(motion.node) - 1)] < bounds_s[:-1]
+    shape = (nodes * windows, WINDOW)
+    return Slabs(
+        windows=windows,
+        x_m=x_m[:, :-1].astype(np.float32).reshape(shape),
+        y_m=y_m[:, :-1].astype(np.float32).reshape(shape),
+        way_x_m=np.diff(x_m, axis=1).astype(np.float32).reshape(shape),
+        way_y_m=np.diff(y_m, axis=1).astype(np.float32).reshape(shape),
+        slack_m=slack_m.astype(np.float32).reshape(shape),
+        first=first.astype(np.int32).reshape(shape),
+        last=last.astype(np.int32).reshape(shape),
+        older=older.reshape(shape),
+    )
+
+
+def may_meet(slabs: Slabs, one: Ints, other: Ints, range_m: float) -> Bools:
+    """Whether the chords of two rows come within range and slack, for every slab: shape (len(one), WINDOW).
+
+    min over t in [0, 1] of |d + u t| <= range + slack_1 + slack_2, at t = clip(-(d . u) / u^2, 0, 1)
+    """
+    x, y, ux, uy = (_difference(column, one, other) for column in (slabs.x_m, slabs.y_m, slabs.way_x_m, slabs.way_y_m))
+    scratch = y * uy
+    t = x * ux
+    t += scratch
+    np.negative(t, out=t)
+    np.multiply(uy, uy, out=scratch)
+    speed_sq = ux * ux
+    speed_sq += scratch
+    # Nodes at rest relative to each other: any t will do.
+    speed_sq += np.float32(1e-30)
+    t /= speed_sq
+    np.clip(t, 0.0, 1.0, out=t)
+    ux *= t
+    ux += x
+    ux *= ux
+    uy *= t
+    uy += y
+    uy *= uy
+    ux += uy
+    reach = slabs.slack_m.take(one, axis=0)
+    reach += slabs.slack_m.take(other, axis=0)
+    reach += np.float32(range_m * (1 + 1e-5))
+    reach *= reach
+    near: Bools = ux <= reach
+    return near
+
+
+def _difference(column: Singles, one: Ints, other: Ints) -> Singles:
+    difference: Singles = column.take(one, axis=0)
+    difference -= column.take(other, axis=0)
+    return difference
+
+
+def _grid(motion: Motion, range_m: float) -> tuple[float, float, int]:
+    """Origin and length of slabs, and how many windows of them there are.
+
+    A slab in which a node covers about one and a half ranges is met by few others and still holds most of a contact;
+    with more than a few legs in it, its chord would say little.
+    """
+    span_s = motion.end_s - motion.start_s
+    origin_s, until_s = float(motion.start_s.min()), float(motion.end_s.max())
+    present_s = float(span_s.sum())
+    way_m = float((np.hypot(motion.vx_mps, motion.vy_mps) * span_s).sum())
+    length_s = min(until_s - origin_s, 2 * present_s / len(span_s))
+    if way_m > 0:
+        length_s = min(length_s, 1.6 * range_m * present_s / way_m)
+    windows = max(1, int(np.ceil((until_s - origin_s) / (length_s * WINDOW))))
+    # A little longer than needed, so that rounding cannot put the last leg past the last bound.
+    return origin_s, (until_s - origin_s) / (windows * WINDOW) * (1 + 1e-12), windows
+
+
+def _running_count(node: Ints, column: Ints, nodes: int, columns: int) -> Ints:
+    """How many legs of each node have a column number up to each column."""
+    counts = np.bincount(node * columns + column, minlength=nodes * columns)
+    running: Ints = np.cumsum(counts.reshape(nodes, columns), axis=1)
+    return running
+
+
+def _bound_places_m(motion: Motion, over: Ints, bounds_s: Floats) -> tuple[Floats, Floats]:
+    """Where each node is at each bound; while it is absent, at an end of a leg near in time."""
+    final = np.cumsum(np.bincount(motion.node, minlength=motion.nodes)) - 1
+    leg = np.maximum(np.minimum(over, final[:, None]), 0)
+    since_s = np.clip(bounds_s, motion.start_s[leg], motion.end_s[leg]) - motion.start_s[leg]
+    return motion.x_m[leg] + motion.vx_mps[leg] * since_s, motion.y_m[leg] + motion.vy_mps[leg] * since_s
+
+
+def _strays_m(motion: Motion, began: Ints, ended: Ints, bounds_s: Floats, x_m: Floats, y_m: Floats) -> Floats:
+    """How far each node strays from its chord: motion is piecewise linear, so it is furthest at an end of a leg."""
+    slabs = len(bounds_s) - 1
+    strays_m = np.zeros(motion.nodes * slabs)
+    span_s = motion.end_s - motion.start_s
+    for slab, time_s, since_s in ((began, motion.start_s, 0.0), (ended, motion.end_s, span_s)):
+        share = (time_s - bounds_s[slab]) / (bounds_s[slab + 1] - bounds_s[slab])
+        from_x, from_y = x_m[motion.node, slab], y_m[motion.node, slab]
+        off_x = motion.x_m + motion.vx_mps * since_s - from_x - (x_m[motion.node, slab + 1] - from_x) * share
+        off_y = motion.y_m + motion.vy_mps * since_s - from_y - (y_m[motion.node, slab + 1] - from_y) * share
+        np.maximum.at(strays_m, motion.node * slabs + slab, np.hypot(off_x, off_y))
+    return strays_m.reshape(motion.nodes, slabs)
