@@ -54,11 +54,9 @@ class ContactPlan:
             raise InputError(
                 f"a window from {begin_s:g} to {end_s:g} s does not lie in a plan of {self.duration_s:g} s"
             )
-        start_s, until_s = np.maximum(self.start_s, begin_s), np.minimum(self.end_s, end_s)
+        start_s, until_s = np.maximum(self.start_s, begin_s) - begin_s, np.minimum(self.end_s, end_s) - begin_s
         rows = np.flatnonzero(until_s > start_s)
-        return replace(
-            self.take(rows), duration_s=end_s - begin_s, start_s=start_s[rows] - begin_s, end_s=until_s[rows] - begin_s
-        )
+        return replace(self.take(rows), duration_s=end_s - begin_s, start_s=start_s[rows], end_s=until_s[rows])
 
     def repeated(self, duration_s: float) -> ContactPlan:
         """The plan played again and again until the duration is over; a contact that spans a seam becomes one."""

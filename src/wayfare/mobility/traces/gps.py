@@ -6,7 +6,7 @@ import tarfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO
+from typing import IO, cast
 
 from wayfare.errors import TraceError
 from wayfare.mobility.traces.reading import (
@@ -22,6 +22,7 @@ from wayfare.mobility.traces.reading import (
 )
 from wayfare.mobility.traces.recording import Fixes, Recording, motion_recording
 
+_TAR_BLOCK = 512
 _ALIASES = {
     "time_s": "time",
     "timestamp": "time",
@@ -63,7 +64,7 @@ def _cab_files(path: Path, bad: BadLines) -> Iterator[tuple[str, IO[bytes]]]:
         with open_bytes(path) as stream:
             yield path.name, stream
         return
-    with open_bytes(path) as stream, _archive(stream, bad) as archive:
+    with open_bytes(path) as packed, _archive(watched := _Watched(packed), bad) as archive:
         members = iter(archive)
         while True:
             try:
@@ -73,15 +74,33 @@ def _cab_files(path: Path, bad: BadLines) -> Iterator[tuple[str, IO[bytes]]]:
                 bad.add(None, f"the archive is damaged or cut short: {error}")
                 return
             if member is None:
+                if not watched.ended_well:
+                    bad.add(None, "the archive is damaged or cut short: it has no end")
                 return
             if content is not None and Path(member.name).name.startswith("new_"):
                 yield member.name, content
 
 
+class _Watched:
+    """A stream that knows how it ended: tarfile takes an archive cut between two members for a whole one."""
+
+    def __init__(self, stream: IO[bytes]) -> None:
+        self._stream, self._tail = stream, b""
+
+    def read(self, size: int) -> bytes:
+        block = self._stream.read(size)
+        self._tail = (self._tail + block[-_TAR_BLOCK:])[-_TAR_BLOCK:]
+        return block
+
+    @property
+    def ended_well(self) -> bool:
+        return self._tail == bytes(_TAR_BLOCK)
+
+
 @contextmanager
-def _archive(stream: IO[bytes], bad: BadLines) -> Iterator[tarfile.TarFile]:
+def _archive(stream: _Watched, bad: BadLines) -> Iterator[tarfile.TarFile]:
     try:
-        archive = tarfile.open(fileobj=stream, mode="r|")  # noqa: SIM115
+        archive = tarfile.open(fileobj=cast("IO[bytes]", stream), mode="r|")  # noqa: SIM115
     except DAMAGED as error:
         raise TraceError(bad.file, None, f"the archive is damaged: {error}") from None
     with archive:

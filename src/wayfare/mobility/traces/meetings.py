@@ -87,6 +87,7 @@ def meetings_recording(spells: Spells, bad: BadLines, *, format: str, directed: 
         rows = _without_overlaps(rows, low, high, start_s, end_s, np.frombuffer(spells.line, dtype=np.int64), bad)
         low, high, start_s, end_s = low[rows], high[rows], start_s[rows], end_s[rows]
         distance_m = distance_m[rows] if distance_m is not None else None
+    start_s, end_s = start_s - spells.begin_s, end_s - spells.begin_s
     real = end_s > start_s
     if not real.any():
         raise TraceError(bad.file, None, "no contact has any length")
@@ -98,8 +99,8 @@ def meetings_recording(spells: Spells, bad: BadLines, *, format: str, directed: 
             devices=len(names),
             device=low[real],
             peer=high[real],
-            start_s=start_s[real] - spells.begin_s,
-            end_s=end_s[real] - spells.begin_s,
+            start_s=start_s[real],
+            end_s=end_s[real],
             distance_m=distance_m[real] if distance_m is not None else None,
         ),
         duration_s=spells.until_s - spells.begin_s,

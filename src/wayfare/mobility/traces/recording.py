@@ -96,6 +96,7 @@ def motion_recording(
     x, y = np.frombuffer(fixes.x, dtype=np.float64)[rows], np.frombuffer(fixes.y, dtype=np.float64)[rows]
     fresh = np.frombuffer(fixes.fresh, dtype=np.int8)[rows] != 0
     begin_s, end_s = float(time_s.min()), float(time_s.max())
+    time_s = time_s - begin_s
     if geographic:
         x, y = project(x, y)
     notes = []
@@ -116,8 +117,8 @@ def motion_recording(
     motion = Motion(
         nodes=len(names),
         node=node[start],
-        start_s=time_s[start] - begin_s,
-        end_s=time_s[start + 1] - begin_s,
+        start_s=time_s[start],
+        end_s=time_s[start + 1],
         x_m=x[start],
         y_m=y[start],
         vx_mps=(x[start + 1] - x[start]) / span,

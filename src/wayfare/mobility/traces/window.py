@@ -13,7 +13,7 @@ from wayfare.mobility.base import Meetings, Motion
 
 def cut(content: Motion | Meetings, begin_s: float, end_s: float) -> Motion | Meetings:
     """What happens between two times, with the first of them as time 0."""
-    start_s, until_s = np.maximum(content.start_s, begin_s), np.minimum(content.end_s, end_s)
+    start_s, until_s = np.maximum(content.start_s, begin_s) - begin_s, np.minimum(content.end_s, end_s) - begin_s
     rows = np.flatnonzero(until_s > start_s)
     start_s, until_s = start_s[rows], until_s[rows]
     if isinstance(content, Meetings):
@@ -21,16 +21,16 @@ def cut(content: Motion | Meetings, begin_s: float, end_s: float) -> Motion | Me
             devices=content.devices,
             device=content.device[rows],
             peer=content.peer[rows],
-            start_s=start_s - begin_s,
-            end_s=until_s - begin_s,
+            start_s=start_s,
+            end_s=until_s,
             distance_m=content.distance_m[rows] if content.distance_m is not None else None,
         )
-    late_s = start_s - content.start_s[rows]
+    late_s = np.maximum(begin_s - content.start_s[rows], 0.0)
     return Motion(
         nodes=content.nodes,
         node=content.node[rows],
-        start_s=start_s - begin_s,
-        end_s=until_s - begin_s,
+        start_s=start_s,
+        end_s=until_s,
         x_m=content.x_m[rows] + content.vx_mps[rows] * late_s,
         y_m=content.y_m[rows] + content.vy_mps[rows] * late_s,
         vx_mps=content.vx_mps[rows],
