@@ -10,6 +10,7 @@ from rich.markup import escape
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
+from wayfare.cli.terminal import errors
 from wayfare.contacts.source import SourcedPlan
 from wayfare.contacts.speeds import SpeedPoint
 from wayfare.contacts.statistics import Distribution, PlanStatistics, verdict_sentence
@@ -19,13 +20,12 @@ from wayfare.report.contact_summary import UploadOutlook
 @contextmanager
 def working(what: str, total: int | None = None) -> Iterator[Callable[[str], None]]:
     """A bar on standard error while something takes its time, gone when it is done; plain lines off a terminal."""
-    console = Console(stderr=True)
-    if not console.is_terminal:
+    if not errors.is_terminal:
         # A line for each of many steps; a single short step needs none.
-        yield (lambda step: console.print(escape(step))) if total is not None else (lambda _: None)
+        yield (lambda step: errors.print(escape(step))) if total is not None else (lambda _: None)
         return
     columns = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=console, transient=True) as progress:
+    with Progress(*columns, console=errors, transient=True) as progress:
         task = progress.add_task(escape(what), total=total)
         yield lambda step: progress.update(task, advance=1, description=escape(step))
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 import tempfile
 from dataclasses import replace
@@ -10,10 +9,10 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
 from typer.core import TyperGroup
 
 from wayfare.cli.contact_tables import print_inspection, print_speeds, working
+from wayfare.cli.terminal import JsonOption, ScenarioArgument, SetOption, output, print_json
 from wayfare.contacts.export import export_csv, export_one
 from wayfare.contacts.source import SourcedPlan, plan_from_source
 from wayfare.contacts.speeds import SPEEDS_MPS, SpeedPoint, contact_times_by_speed, speed_models
@@ -39,49 +38,52 @@ contacts_app = typer.Typer(
     cls=_SourceFirst,
     help="""Draw, import and inspect contact plans.
 
-    [bold]wayfare contacts SOURCE[/bold] looks at a preset, a scenario.toml, a trace file or a saved plan
-    (all its options: wayfare contacts inspect --help).
+    `wayfare contacts SOURCE` looks at a preset, a scenario file, a trace or a saved plan; its options are those of
+    `wayfare contacts inspect --help`.
 
-    Examples: wayfare contacts fashion-small --plot contacts.png | wayfare contacts trace.fcd.xml.xz --range-m 300 |
-    wayfare contacts sumo --vehicles 30 | wayfare contacts speeds --plot fig4.png""",
-    rich_markup_mode="rich",
-    no_args_is_help=False,
+    Example: `wayfare contacts trace.fcd.xml.xz --range-m 300 --plot contacts.png`
+    """,
+    rich_markup_mode="markdown",
 )
 
-Overrides = Annotated[
-    list[str] | None, typer.Option("--set", help="Change a field, e.g. radio.bandwidth_hz=2e6. May be repeated.")
-]
 Seed = Annotated[int, typer.Option(min=0, help="The seed of everything that is drawn.")]
-AsJson = Annotated[bool, typer.Option("--json", help="One JSON object on standard output.")]
 Range = Annotated[float | None, typer.Option("--range-m", min=1e-3, help="Radio range in metres (radio.range_m).")]
 Plot = Annotated[Path | None, typer.Option(help="Draw a picture (.png, .svg, .pdf).")]
 Save = Annotated[Path | None, typer.Option(help="Save the plan (.npz); it can be a source again.")]
 OneFile = Annotated[Path | None, typer.Option("--export-one", help="Write connectivity events for The ONE.")]
 CsvFile = Annotated[Path | None, typer.Option("--export-csv", help="Write CSV: start_s,end_s,a,b,distance_m.")]
+DevicesMeet = Annotated[bool, typer.Option("--devices-meet", help="Find contacts of devices with each other too.")]
 Server = Annotated[str | None, typer.Option(help="The node of a trace that is the server; else the busiest one.")]
 
 
 @contacts_app.command("inspect")
 def inspect(
     source: Annotated[str, typer.Argument(help="A preset, scenario.toml, trace file or saved plan.")] = DEFAULT_PRESET,
-    overrides: Overrides = None,
+    set_: SetOption = [],  # noqa: B006
     server: Server = None,
     range_m: Range = None,
+    devices_meet: DevicesMeet = False,
     lenient: Annotated[bool, typer.Option("--lenient", help="Skip lines that cannot be used, and count them.")] = False,
     seed: Seed = 0,
     plot: Plot = None,
-    as_json: AsJson = False,
+    as_json: JsonOption = False,
     save: Save = None,
     one_file: OneFile = None,
     csv_file: CsvFile = None,
 ) -> None:
     """Counts, times and upload chances of a plan, and whether the exponential model holds for it.
 
-    Example: wayfare contacts taxis.tar.xz --range-m 300 --set "mobility.box_m=[-2500,-2500,2500,2500]" --plot taxis.png
+    Example: `wayfare contacts taxis.tar.xz --range-m 300 --set "mobility.box_m=[-2500,-2500,2500,2500]"`
     """
     with working(f"Finding the contacts of {source}"):
         found = plan_from_source(
-            source, seed=seed, overrides=overrides or (), server=server, range_m=range_m, lenient=lenient
+            source,
+            seed=seed,
+            overrides=set_,
+            server=server,
+            range_m=range_m,
+            lenient=lenient,
+            devices_meet=devices_meet,
         )
     _finish(found, seed, plot, as_json, save, one_file, csv_file)
 
@@ -95,19 +97,20 @@ def sumo(
     net: Annotated[Path | None, typer.Option(help="A SUMO network (.net.xml) instead of the grid.")] = None,
     step_s: Annotated[float, typer.Option("--step-s", help="Time step of the simulation.")] = 1.0,
     out: Annotated[Path | None, typer.Option(help="Keep the floating car data in this file.")] = None,
-    overrides: Overrides = None,
+    set_: SetOption = [],  # noqa: B006
     server: Server = None,
     range_m: Range = None,
+    devices_meet: DevicesMeet = False,
     seed: Seed = 0,
     plot: Plot = None,
-    as_json: AsJson = False,
+    as_json: JsonOption = False,
     save: Save = None,
     one_file: OneFile = None,
     csv_file: CsvFile = None,
 ) -> None:
     """Simulate traffic with SUMO and look at its contacts.
 
-    Example: wayfare contacts sumo --grid 8 --vehicles 30 --duration 1200 --save grid.npz --plot grid.png
+    Example: `wayfare contacts sumo --grid 8 --vehicles 30 --duration 1200 --save grid.npz --plot grid.png`
     """
     scenario = SumoScenario(
         vehicles=vehicles, duration_s=duration_s, grid_crossings=grid, spacing_m=spacing_m, net_file=net, step_s=step_s
@@ -121,30 +124,30 @@ def sumo(
             except OSError as error:
                 raise InputError(f"{out}: cannot be written: {error.strerror or error}") from None
         with working("Finding contacts"):
-            found = plan_from_source(str(fcd), seed=seed, overrides=overrides or (), server=server, range_m=range_m)
-            found = replace(
-                found, name=f"SUMO on {net.name}" if net else f"SUMO on a grid of {grid} x {grid} crossings"
+            found = plan_from_source(
+                str(fcd), seed=seed, overrides=set_, server=server, range_m=range_m, devices_meet=devices_meet
             )
+        found = replace(found, name=f"SUMO on {net.name}" if net else f"SUMO on {grid} x {grid} crossings")
     _finish(found, seed, plot, as_json, save, one_file, csv_file)
 
 
 @contacts_app.command("speeds")
 def speeds(
-    source: Annotated[str, typer.Argument(help="Preset or scenario.toml: fleet, range, area.")] = DEFAULT_PRESET,
+    source: ScenarioArgument = DEFAULT_PRESET,
     speed_mps: Annotated[
         list[float] | None, typer.Option("--speed-mps", help="A speed; may be repeated. Default 1 to 40.")
     ] = None,
     model: Annotated[list[str] | None, typer.Option(help="A mobility model; may be repeated. Default all.")] = None,
-    overrides: Overrides = None,
+    set_: SetOption = [],  # noqa: B006
     seed: Seed = 0,
     plot: Plot = None,
-    as_json: AsJson = False,
+    as_json: JsonOption = False,
 ) -> None:
     """Contact and inter-contact time against speed, for every mobility model with a speed (Fig. 4 of the paper).
 
-    Example: wayfare contacts speeds --plot fig4.png
+    Example: `wayfare contacts speeds --plot fig4.png`
     """
-    scenario = load(source, overrides or ())
+    scenario = load(source, set_)
     chosen, tried = model or list(speed_models()), speed_mps or list(SPEEDS_MPS)
     points: list[SpeedPoint] = []
     with working("Drawing contacts", total=len(chosen) * len(tried)) as advance:
@@ -156,9 +159,9 @@ def speeds(
 
         plot_speeds(points, plot, title="Contact and inter-contact time against speed")
     if as_json:
-        typer.echo(json.dumps({"scenario": scenario.name, "seed": seed, "points": [_point(point) for point in points]}))
+        print_json({"scenario": scenario.name, "seed": seed, "points": [_point(point) for point in points]})
     else:
-        print_speeds(Console(), points)
+        print_speeds(output, points)
 
 
 def _finish(
@@ -187,9 +190,9 @@ def _finish(
         title = f"{found.name}: {statistics.devices} devices, range {found.scenario.radio.range_m:g} m"
         plot_contacts(found.plan, statistics, plot, title=title, names=found.devices)
     if as_json:
-        typer.echo(json.dumps(_inspection(found, statistics, outlook, seed, written)))
+        print_json(_inspection(found, statistics, outlook, seed, written))
     else:
-        print_inspection(Console(), found, statistics, outlook, written)
+        print_inspection(output, found, statistics, outlook, written)
 
 
 def _inspection(

@@ -39,6 +39,7 @@ def plan_from_source(
     server: str | None = None,
     range_m: float | None = None,
     lenient: bool = False,
+    devices_meet: bool = False,
 ) -> SourcedPlan:
     """The plan of a source.
 
@@ -48,6 +49,9 @@ def plan_from_source(
     overrides = [*overrides, *([f"radio.range_m={range_m!r}"] if range_m is not None else [])]
     is_scenario = source in preset_names() or source.endswith(".toml")
     if not is_scenario:
+        if not Path(source).exists():
+            known = ", ".join(preset_names())
+            raise ScenarioError("source", source, f"neither a preset ({known}) nor a file that is there")
         file = [f"mobility.model={TraceMobility.model_fields['model'].default}", f"mobility.file={json.dumps(source)}"]
         overrides = [*file, *overrides]
     scenario = load(source if is_scenario else DEFAULT_PRESET, overrides)
@@ -55,13 +59,16 @@ def plan_from_source(
     if not isinstance(trace, TraceMobility):
         if server is not None:
             raise ScenarioError("--server", server, "only the nodes of a trace have names")
-        return SourcedPlan(name=source, kind=trace.model, scenario=scenario, plan=draw_plan(scenario, seed))
+        plan = draw_plan(scenario, seed, devices_meet=devices_meet)
+        return SourcedPlan(name=source, kind=trace.model, scenario=scenario, plan=plan)
     trace = trace.model_copy(update={"server": server or trace.server, "lenient": lenient or trace.lenient})
     scenario = scenario.model_copy(update={"mobility": trace})
-    return _from_trace(source, scenario, trace, seed, whole=not is_scenario)
+    return _from_trace(source, scenario, trace, seed, whole=not is_scenario, devices_meet=devices_meet)
 
 
-def _from_trace(source: str, scenario: Scenario, spec: TraceMobility, seed: int, *, whole: bool) -> SourcedPlan:
+def _from_trace(
+    source: str, scenario: Scenario, spec: TraceMobility, seed: int, *, whole: bool, devices_meet: bool
+) -> SourcedPlan:
     trace = Trace(spec, range_m=scenario.radio.range_m)
     chosen = trace.selection() if whole else trace.selection(scenario.fleet.devices, scenario.duration_s)
     recording = trace.recording()
@@ -74,7 +81,7 @@ def _from_trace(source: str, scenario: Scenario, spec: TraceMobility, seed: int,
         name=Path(source).name,
         kind=recording.format,
         scenario=scenario,
-        plan=plan_from_selection(chosen, scenario.radio.range_m, seed),
+        plan=plan_from_selection(chosen, scenario.radio.range_m, seed, devices_meet=devices_meet),
         devices=chosen.devices,
         server=chosen.server,
         skipped=recording.skipped,
@@ -82,10 +89,10 @@ def _from_trace(source: str, scenario: Scenario, spec: TraceMobility, seed: int,
     )
 
 
-def plan_from_selection(chosen: Selection, range_m: float, seed: int) -> ContactPlan:
-    """The contacts of a trace's chosen nodes."""
+def plan_from_selection(chosen: Selection, range_m: float, seed: int, *, devices_meet: bool) -> ContactPlan:
+    """The contacts of a trace's chosen nodes; those a file lists between devices are always among them."""
     if isinstance(chosen.content, Motion):
-        return plan_from_motion(chosen.content, range_m, chosen.duration_s, seed)
+        return plan_from_motion(chosen.content, range_m, chosen.duration_s, seed, devices_meet=devices_meet)
     return plan_from_meetings(chosen.content, range_m, chosen.duration_s, seed)
 
 

@@ -63,7 +63,8 @@ def plot_speeds(points: Sequence[SpeedPoint], file: Path | str, *, title: str) -
         axes.set_title(name, loc="left", fontsize=11)
         _plain_log(axes, sorted({point.speed_mps for point in points}))
         axes.grid(True, which="major", color="#e2e8f0", linewidth=0.8)
-        axes.legend(frameon=False, fontsize=9)
+        if points:
+            axes.legend(frameon=False, fontsize=9)
     _save(figure, file)
 
 

@@ -70,7 +70,9 @@ def _fingerprint(file: str) -> tuple[int, int]:
     """What changes when a file does, so that a changed file is read again."""
     try:
         state = Path(file).stat()
-    except (OSError, ValueError) as error:
+    except OSError as error:
+        raise TraceError(file, None, f"cannot be opened: {error.strerror}") from None
+    except ValueError as error:
         raise TraceError(file, None, f"cannot be opened: {error}") from None
     return state.st_mtime_ns, state.st_size
 
