@@ -139,7 +139,8 @@ def _distances_m(motion: Motion, contacts: PairContacts, instant_s: Floats) -> F
     x_m -= motion.x_m.take(other) + motion.vx_mps.take(other) * since_other
     y_m = motion.y_m.take(one) + motion.vy_mps.take(one) * since_one
     y_m -= motion.y_m.take(other) + motion.vy_mps.take(other) * since_other
-    return np.hypot(x_m, y_m)
+    # Half the time of hypot, whose care for huge numbers is not needed here.
+    return np.sqrt(x_m * x_m + y_m * y_m)
 
 
 def _by_start(device: Ints, start_s: Floats, devices: int, duration_s: float) -> Ints:

@@ -33,27 +33,48 @@ def meet_on_legs(motion: Motion, one: Ints, other: Ints, range_m: float) -> tupl
 
     |p + v t| <= range, with p and v the relative place and velocity from the moment on when both legs are under way.
     """
-    start_one, start_other = motion.start_s.take(one), motion.start_s.take(other)
-    begin = np.maximum(start_one, start_other)
-    until = np.minimum(motion.end_s.take(one), motion.end_s.take(other))
-    vx_one, vy_one = motion.vx_mps.take(one), motion.vy_mps.take(one)
-    vx, vy = motion.vx_mps.take(other), motion.vy_mps.take(other)
-    since_one, since_other = begin - start_one, begin - start_other
-    x = motion.x_m.take(other) + vx * since_other - motion.x_m.take(one) - vx_one * since_one
-    y = motion.y_m.take(other) + vy * since_other - motion.y_m.take(one) - vy_one * since_one
-    vx -= vx_one
-    vy -= vy_one
+    since_one, since_other = motion.start_s.take(one), motion.start_s.take(other)
+    begin = np.maximum(since_one, since_other)
+    np.subtract(begin, since_one, out=since_one)
+    np.subtract(begin, since_other, out=since_other)
+    until = motion.end_s.take(one)
+    np.minimum(until, motion.end_s.take(other), out=until)
+    x, vx = _relative(motion.x_m, motion.vx_mps, one, other, since_one, since_other)
+    y, vy = _relative(motion.y_m, motion.vy_mps, one, other, since_one, since_other)
     # Most pairs of legs are out of range and stay so: no need of their roots.
-    half_b = x * vx + y * vy
-    c = x * x + y * y - range_m * range_m
-    hopeful = (c <= 0) | ((half_b < 0) & (half_b * half_b > (vx * vx + vy * vy) * c))
-    rows = np.flatnonzero(hopeful & (until > begin))
+    half_b = x * vx
+    half_b += y * vy
+    c = x * x
+    c += y * y
+    c -= range_m * range_m
+    speed_sq = vx * vx
+    speed_sq += vy * vy
+    speed_sq *= c
+    hopeful = half_b * half_b > speed_sq
+    hopeful &= half_b < 0
+    hopeful |= c <= 0
+    hopeful &= until > begin
+    rows = np.flatnonzero(hopeful)
     begin = begin.take(rows)
     near, far = within_range(x.take(rows), y.take(rows), vx.take(rows), vy.take(rows), range_m)
     start_s = begin + np.maximum(near, 0.0)
     end_s = np.minimum(begin + far, until.take(rows))
     met = np.flatnonzero(end_s > start_s)
     return start_s.take(met), end_s.take(met), rows.take(met)
+
+
+def _relative(
+    along_m: Floats, speed_mps: Floats, one: Ints, other: Ints, since_one: Floats, since_other: Floats
+) -> tuple[Floats, Floats]:
+    """Place and velocity of the second node as the first sees it, along one axis."""
+    speed_one: Floats = speed_mps.take(one)
+    speed: Floats = speed_mps.take(other)
+    apart_m: Floats = along_m.take(other)
+    apart_m += speed * since_other
+    apart_m -= along_m.take(one)
+    apart_m -= speed_one * since_one
+    speed -= speed_one
+    return apart_m, speed
 
 
 def within_range(x: Floats, y: Floats, vx: Floats, vy: Floats, range_m: float) -> tuple[Floats, Floats]:

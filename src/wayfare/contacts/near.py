@@ -15,7 +15,7 @@ from wayfare.arrays import Ints
 from wayfare.contacts.slabs import Singles, Slabs
 
 # Pairs of a node and a window looked at together: bounds memory, and is large enough for numpy to be fast.
-_BATCH = 1 << 20
+_BATCH = 1 << 18
 # Stretches of cells around a node.
 _AROUND = 5
 

@@ -18,7 +18,7 @@ from wayfare.contacts.slabs import WINDOW, Slabs
 from wayfare.mobility import Motion
 
 # Pairs of rows, and then pairs of slabs, looked at together: what they need fits into a core's own cache.
-_ROWS = 1024
+_ROWS = 2048
 _SLABS = 8192
 _SHIFT = WINDOW.bit_length() - 1
 

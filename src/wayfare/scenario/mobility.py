@@ -18,7 +18,7 @@ def _positive_or_list(value: Any) -> Any:
     entries = value if isinstance(value, list | tuple) else (value,)
     if not entries or not all(isinstance(x, int | float) and not isinstance(x, bool) and x > 0 for x in entries):
         raise ValueError("must be a number above 0, or a list with one such number for each device")
-    return value
+    return tuple(value) if isinstance(value, list) else value
 
 
 PerDevice: TypeAlias = Annotated[float | tuple[float, ...], BeforeValidator(_positive_or_list)]
