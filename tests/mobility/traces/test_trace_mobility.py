@@ -7,6 +7,7 @@ from wayfare.errors import ScenarioError, TraceError
 from wayfare.mobility.base import SERVER, Meetings, Motion
 from wayfare.mobility.traces import Trace, read_recording, select
 from wayfare.mobility.traces.box import clip_motion
+from wayfare.mobility.traces.selection import _contacts
 from wayfare.scenario.mobility import TraceMobility
 
 LIST = """start_s,end_s,a,b
@@ -156,3 +157,37 @@ def test_a_box_is_for_motion_only(contact_list, motion_list):
         read_recording(motion_list, box_m=(1e6, 1e6, 2e6, 2e6))
     boxed = read_recording(motion_list, box_m=(-100, -100, 100, 100))
     assert len(boxed.content.node) < len(read_recording(motion_list).content.node)
+
+
+@pytest.mark.parametrize("range_m", [30.0, 150.0, 5000.0])
+def test_contacts_counted_for_the_choice_are_those_of_all_pairs_at_every_instant(range_m, monkeypatch):
+    monkeypatch.setattr("wayfare.mobility.traces.selection._BLOCK", 64)
+    rng = np.random.default_rng(4)
+    nodes, instants = 9, 200
+    # Random walks of one leg a second, with random absences.
+    place = np.cumsum(rng.normal(0, 20, (nodes, instants + 1, 2)), axis=1) + rng.uniform(-100, 100, (nodes, 1, 2))
+    there = rng.random((nodes, instants)) < 0.8
+    node, start = np.nonzero(there)
+    velocity = np.diff(place, axis=1)[node, start]
+    motion = Motion(
+        nodes=nodes,
+        node=node,
+        start_s=start * 1.0,
+        end_s=start + 1.0,
+        x_m=place[node, start, 0],
+        y_m=place[node, start, 1],
+        vx_mps=velocity[:, 0],
+        vy_mps=velocity[:, 1],
+    )
+    begin_s, end_s = motion.start_s.min(), motion.end_s.max()
+    times_s = np.arange(begin_s, end_s, (end_s - begin_s) / 256)
+    counted = np.zeros((nodes, nodes), dtype=int)
+    for low, high in _contacts(motion, range_m):
+        np.add.at(counted, (low, high), 1)
+    for one in range(nodes):
+        for other in range(one + 1, nodes):
+            # Half-open legs: at the very end of its last leg a node is gone.
+            gone = [~there[n, np.minimum(times_s.astype(int), instants - 1)] for n in (one, other)]
+            apart_m = np.hypot(*(motion.positions_m(one, times_s) - motion.positions_m(other, times_s)).T)
+            near = (apart_m <= range_m) & ~gone[0] & ~gone[1]
+            assert counted[one, other] == int(near[0]) + int((near[1:] & ~near[:-1]).sum())

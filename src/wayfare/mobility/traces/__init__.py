@@ -11,7 +11,7 @@ from wayfare.errors import ScenarioError, TraceError
 from wayfare.mobility.base import Meetings, Motion
 from wayfare.mobility.traces.read import FORMATS, detect, read_recording
 from wayfare.mobility.traces.recording import Recording
-from wayfare.mobility.traces.select import Selection, select
+from wayfare.mobility.traces.selection import Selection, select
 from wayfare.mobility.traces.window import cut, repeat
 from wayfare.scenario.mobility import TraceMobility
 

@@ -24,7 +24,7 @@ class Recording:
     """A trace file: its nodes are numbered in the natural order of their names (2 before 10).
 
     In the meetings of a recording every node counts as a device and a pair has its smaller number first; which node is
-    the server is a choice made later (see ``select``).
+    the server is a choice made later (see ``selection``).
     """
 
     file: str

@@ -6,6 +6,7 @@ contacts. The devices are the nodes with the most contacts with the server. Ties
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -17,6 +18,7 @@ from wayfare.mobility.traces.recording import Recording
 
 # Contacts of motion are counted on a grid of instants, one a second or this many: it is a choice of nodes, not a plan.
 _INSTANTS = 8192
+_PRESENCES = 4_000_000
 # How many (node, instant) are compared at once; bounds the memory when everyone is near everyone.
 _BLOCK = 16_384
 
@@ -34,12 +36,16 @@ class Selection:
 def select(recording: Recording, *, devices: int | None, server: str | None, range_m: float) -> Selection:
     """Server and devices of a recording; all nodes but the server when no number of devices is given."""
     names, content = recording.names, recording.content
-    pairs = _contacts_of_meetings(content) if isinstance(content, Meetings) else _contacts_of_motion(content, range_m)
-    low, high, count = pairs
-    chosen = _server(recording, server, low, high, count)
+    chosen = _named_server(recording, server)
+    if chosen is None:
+        total = np.zeros(len(names), dtype=np.int64)
+        for low, high in _contacts(content, range_m):
+            total += np.bincount(low, minlength=len(names)) + np.bincount(high, minlength=len(names))
+        chosen = int(np.argmax(total))
     with_server = np.zeros(len(names), dtype=np.int64)
-    np.add.at(with_server, low, np.where(high == chosen, count, 0))
-    np.add.at(with_server, high, np.where(low == chosen, count, 0))
+    for low, high in _contacts(content, range_m):
+        with_server += np.bincount(low[high == chosen], minlength=len(names))
+        with_server += np.bincount(high[low == chosen], minlength=len(names))
     others = np.delete(np.arange(len(names)), chosen)
     if devices is None:
         devices = len(others)
@@ -57,20 +63,15 @@ def select(recording: Recording, *, devices: int | None, server: str | None, ran
     )
 
 
-def _server(recording: Recording, server: str | None, low: Ints, high: Ints, count: Ints) -> int:
+def _named_server(recording: Recording, server: str | None) -> int | None:
     names = recording.names
-    wanted = server or recording.server
-    if wanted is None and "server" in names:
-        wanted = "server"
-    if wanted is not None:
-        if wanted not in names:
-            known = ", ".join(names[:8]) + (f" and {len(names) - 8} more" if len(names) > 8 else "")
-            raise ScenarioError("mobility.server", wanted, f"no node of the trace has this name; it has {known}")
-        return names.index(wanted)
-    total = np.zeros(len(names), dtype=np.int64)
-    np.add.at(total, low, count)
-    np.add.at(total, high, count)
-    return int(np.argmax(total))
+    wanted = server or recording.server or ("server" if "server" in names else None)
+    if wanted is None:
+        return None
+    if wanted not in names:
+        known = ", ".join(names[:8]) + (f" and {len(names) - 8} more" if len(names) > 8 else "")
+        raise ScenarioError("mobility.server", wanted, f"no node of the trace has this name; it has {known}")
+    return names.index(wanted)
 
 
 def _renumbered(content: Motion | Meetings, kept: Ints, server: int) -> Motion | Meetings:
@@ -110,18 +111,20 @@ def _renumbered(content: Motion | Meetings, kept: Ints, server: int) -> Motion |
     )
 
 
-def _contacts_of_meetings(meetings: Meetings) -> tuple[Ints, Ints, Ints]:
-    key, count = np.unique(meetings.device * meetings.devices + meetings.peer, return_counts=True)
-    return key // meetings.devices, key % meetings.devices, count.astype(np.int64)
+def _contacts(content: Motion | Meetings, range_m: float) -> Iterator[tuple[Ints, Ints]]:
+    """The smaller and the larger node of every contact, in blocks that fit into memory."""
+    if isinstance(content, Meetings):
+        return iter([(content.device, content.peer)])
+    return _contacts_of_motion(content, range_m)
 
 
-def _contacts_of_motion(motion: Motion, range_m: float) -> tuple[Ints, Ints, Ints]:
-    """Pairs of nodes and how often they come within range, seen on a grid of instants."""
+def _contacts_of_motion(motion: Motion, range_m: float) -> Iterator[tuple[Ints, Ints]]:
+    """Pairs of nodes that come within range, seen on a grid of instants."""
     begin_s, end_s = float(motion.start_s.min()), float(motion.end_s.max())
     step_s = max((end_s - begin_s) / _INSTANTS, min(1.0, (end_s - begin_s) / 256))
+    step_s = max(step_s, float((motion.end_s - motion.start_s).sum()) / _PRESENCES)
     instants_s = np.arange(begin_s, end_s + step_s / 2, step_s)
     node, instant, x_m, y_m = _presences(motion, instants_s)
-    counts: dict[int, int] = {}
     before = np.empty(0, dtype=np.int64)
     first = 0
     while first < len(instants_s):
@@ -130,18 +133,13 @@ def _contacts_of_motion(motion: Motion, range_m: float) -> tuple[Ints, Ints, Int
         last = int(instant[row + _BLOCK]) if row + _BLOCK < len(instant) else len(instants_s)
         last = max(last, first + 1)
         rows = slice(row, int(np.searchsorted(instant, last)))
-        a, b, when = _near_pairs(node[rows], instant[rows], x_m[rows], y_m[rows], range_m)
-        pair = a * motion.nodes + b
+        low, high, when = _near_pairs(node[rows], instant[rows], x_m[rows], y_m[rows], range_m)
+        key = (low * motion.nodes + high) * len(instants_s) + when
         # A contact begins where the pair was not near an instant earlier.
-        seen = np.concatenate([before, pair * len(instants_s) + when])
-        begun = pair[~np.isin(pair * len(instants_s) + when - 1, seen)]
-        for key, count in zip(*np.unique(begun, return_counts=True), strict=True):
-            counts[int(key)] = counts.get(int(key), 0) + int(count)
-        before = (pair * len(instants_s) + when)[when == last - 1]
+        begins = ~np.isin(key - 1, np.concatenate([before, key])) | (when == 0)
+        yield low[begins], high[begins]
+        before = key[when == last - 1]
         first = last
-    key = np.array(sorted(counts), dtype=np.int64)
-    count = np.array([counts[int(one)] for one in key], dtype=np.int64)
-    return key // motion.nodes, key % motion.nodes, count
 
 
 def _presences(motion: Motion, instants_s: np.ndarray) -> tuple[Ints, Ints, np.ndarray, np.ndarray]:
@@ -165,7 +163,6 @@ def _near_pairs(node: Ints, instant: Ints, x_m: np.ndarray, y_m: np.ndarray, ran
     column = np.floor((x_m - x_m.min()) / range_m).astype(np.int64) + 1
     row = np.floor((y_m - y_m.min()) / range_m).astype(np.int64) + 1
     width, height = int(column.max()) + 2, int(row.max()) + 2
-    # Cells are numbered by what is occupied, so that a huge empty plain costs nothing.
     since = instant - instant[0]
     cell = (since * height + row) * width + column
     order = np.argsort(cell, kind="stable")
@@ -180,6 +177,8 @@ def _near_pairs(node: Ints, instant: Ints, x_m: np.ndarray, y_m: np.ndarray, ran
         one = np.repeat(np.arange(len(cell)), count)
         other = np.arange(len(one)) - np.repeat(np.cumsum(count) - count, count) + low[one]
         near = np.hypot(x_m[one] - x_m[other], y_m[one] - y_m[other]) <= range_m
+        # On a plain so wide that cell numbers wrap around, two instants may share one.
+        near &= instant[one] == instant[other]
         found.append((one[near], other[near]))
     one, other = (np.concatenate(part) for part in zip(*found, strict=True))
     return np.minimum(node[one], node[other]), np.maximum(node[one], node[other]), instant[one]
