@@ -1,6 +1,7 @@
 """With the real SUMO: network, routes, simulation, floating car data."""
 
 import json
+import os
 
 import pytest
 from typer.testing import CliRunner
@@ -18,7 +19,8 @@ def _needs_sumo():
     try:
         sumo_home()
     except UnavailableError as error:
-        pytest.skip(str(error))
+        # In continuous integration a missing part is a failure.
+        (pytest.fail if os.environ.get("CI") == "true" else pytest.skip)(str(error))
 
 
 def test_the_fleet_drives_all_the_time_and_the_seed_decides_how(tmp_path):
