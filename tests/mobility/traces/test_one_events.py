@@ -30,6 +30,11 @@ def test_a_pair_is_in_contact_while_one_of_the_two_sees_the_other(tmp_path):
     assert rows(read_recording(write(tmp_path, text))) == [(0, 1, 0.0, 7.0), (0, 1, 9.0, 10.0)]
 
 
+def test_a_pair_with_two_interfaces_is_in_contact_while_one_of_them_is_up(tmp_path):
+    text = "0 CONN a b up wifi\n2 CONN a b UP bt\n3 CONN a b down wifi\n7 CONN a b down bt\n"
+    assert rows(read_recording(write(tmp_path, text))) == [(0, 1, 0.0, 7.0)]
+
+
 def test_a_contact_still_up_lasts_until_the_end(tmp_path):
     text = "0 CONN a b up\n5 CONN a c up\n8 CONN a c down\n"
     assert rows(read_recording(write(tmp_path, text))) == [(0, 1, 0.0, 8.0), (0, 2, 5.0, 8.0)]

@@ -1,7 +1,7 @@
-"""Connectivity events of The ONE: ``time CONN a b up|down``.
+"""Connectivity events of The ONE: ``time CONN a b up|down [interface]``.
 
-Each direction is followed by itself, because recorders note what each node saw (a sees b, b sees a); a pair is in
-contact while at least one of the two sees the other. A contact still up at the end lasts until the end.
+Each direction and interface is followed by itself, because recorders note what each node saw (a sees b, b sees a); a
+pair is in contact while at least one of them is up. A contact still up at the end lasts until the end.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ from wayfare.mobility.traces.recording import Recording
 def read_one(stream: IO[bytes], bad: BadLines) -> Recording:
     """The meetings of all pairs of nodes."""
     spells = Spells()
-    up: dict[tuple[str, str], tuple[float, int]] = {}
+    up: dict[tuple[str, str, str], tuple[float, int]] = {}
     clock_s = -float("inf")
     for line, text in numbered_lines(stream, bad):
         try:
             if text.startswith("#"):
                 spells.read_header(text)
                 continue
-            time_s, a, b, is_up = _event(text)
+            time_s, a, b, is_up, interface = _event(text)
             if time_s < clock_s:
                 raise ValueError(f"time runs backwards: {time_s:g} after {clock_s:g}")
-            pair = a, b
+            pair = a, b, interface
             if is_up and pair in up:
                 raise ValueError(f"{a} {b} up, but they have been up since line {up[pair][1]}")
             if not is_up and pair not in up:
@@ -40,18 +40,18 @@ def read_one(stream: IO[bytes], bad: BadLines) -> Recording:
             up[pair] = (time_s, line)
         else:
             spells.add(spells.number(a), spells.number(b), up.pop(pair)[0], time_s, line)
-    for (a, b), (start_s, line) in up.items():
+    for (a, b, _), (start_s, line) in up.items():
         spells.add(spells.number(a), spells.number(b), start_s, clock_s, line)
     return meetings_recording(spells, bad, format="one", directed=True)
 
 
-def _event(text: str) -> tuple[float, str, str, bool]:
+def _event(text: str) -> tuple[float, str, str, bool, str]:
     words = text.split()
-    if len(words) != 5 or words[1] != "CONN":
+    if len(words) not in (5, 6) or words[1] != "CONN":
         raise ValueError(f"not a connectivity event (time CONN a b up|down): {text[:60]!r}")
     time_s, a, b, state = time_in(words[0]), name_in(words[2]), name_in(words[3]), words[4].lower()
     if state not in ("up", "down"):
         raise ValueError(f"{words[4][:20]!r} is neither up nor down")
     if a == b:
         raise ValueError(f"{a} in contact with itself")
-    return time_s, a, b, state == "up"
+    return time_s, a, b, state == "up", words[5] if len(words) == 6 else ""

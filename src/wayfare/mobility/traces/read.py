@@ -99,7 +99,7 @@ def _kind_of_line(text: str) -> str | None:
     if text.startswith(("$node_", "$ns_", "$god_")):
         return "ns2"
     words = text.split()
-    if len(words) == 5 and words[1] == "CONN":
+    if len(words) in (5, 6) and words[1] == "CONN":
         return "one"
     try:
         columns = fix_columns(cells_of(text))
