@@ -83,7 +83,7 @@ def test_the_index_is_exact_for_every_model_over_many_cells(spec):
 def test_only_near_pairs_are_looked_at():
     motion = from_spec(WaypointMobility(width_m=30_000.0, height_m=30_000.0)).draw(300, 1000.0, 1)
     assert isinstance(motion, Motion)
-    table = slabs.cut(motion, 100.0)
+    table = slabs.cut(motion, 100.0, partners=300)
     looked_at = sum(len(part.one) for part in near.all_pairs(table, motion.nodes, 100.0))
     assert looked_at < 0.05 * table.windows * 300 * 301 / 2
 
@@ -93,8 +93,8 @@ def test_batches_of_any_size_give_the_same(monkeypatch):
     assert isinstance(motion, Motion)
     whole = plan_from_motion(motion, 100.0, 1500.0, 3, devices_meet=True)
     monkeypatch.setattr("wayfare.contacts.near._BATCH", 100)
-    monkeypatch.setattr("wayfare.contacts.pairs._ROWS", 7)
-    monkeypatch.setattr("wayfare.contacts.pairs._SLABS", 5)
+    monkeypatch.setattr("wayfare.contacts.pairs._TESTED", 60)
+    monkeypatch.setattr("wayfare.contacts.pairs._SETTLED", 5)
     parts = list(plans_from_motion(motion, 100.0, 1500.0, 3, devices_meet=True))
     assert len(parts) > 3
     for name in ("device", "peer", "start_s", "end_s", "distance_m"):

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
-from wayfare.arrays import Ints
+from wayfare.arrays import Bools, Ints
 from wayfare.contacts.slabs import Singles, Slabs
 
 # Pairs of a node and a window looked at together: bounds memory, and is large enough for numpy to be fast.
@@ -32,8 +33,7 @@ class Candidates:
     other: Ints
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Boxes:
+class _Boxes(NamedTuple):
     """What each node sweeps in each window, half the range around it; shape (nodes, windows)."""
 
     middle_x: Singles
@@ -64,6 +64,8 @@ def all_pairs(slabs: Slabs, nodes: int, range_m: float) -> Iterator[Candidates]:
     windows = slabs.windows
     boxes = _boxes(slabs, nodes, range_m)
     order, begin, until = _cells(boxes, nodes, windows)
+    # Neighbours in space are then neighbours in memory.
+    by_cell = _Boxes(*(column.ravel().take(order) for column in boxes))
     load = (until - begin).sum(axis=(1, 2))
     batch = np.cumsum(load) // _BATCH
     ends = np.append(np.flatnonzero(np.append(True, batch[1:] != batch[:-1])), nodes)
@@ -75,9 +77,9 @@ def all_pairs(slabs: Slabs, nodes: int, range_m: float) -> Iterator[Candidates]:
         # In the same window, so rows are in the order of nodes.
         other = order.take(place)
         later = np.flatnonzero(other > row)
-        row, other = row.take(later), other.take(later)
-        near = _overlap_at(boxes, row, other)
-        row, other = row.take(near), other.take(near)
+        row, place = row.take(later), place.take(later)
+        near = _overlap_at(boxes, row, by_cell, place)
+        row, other = row.take(near), order.take(place.take(near))
         by_pair = _by_pair(row // windows - low, other // windows, high - low, nodes)
         yield Candidates(nodes=range(low, high), one=row.take(by_pair), other=other.take(by_pair))
 
@@ -108,16 +110,20 @@ def _overlap(boxes: _Boxes, one: slice, other: slice) -> np.ndarray:
     return near
 
 
-def _overlap_at(boxes: _Boxes, one: Ints, other: Ints) -> Ints:
-    """Which of the given pairs of rows overlap, by index."""
-    near = np.ones(len(one), dtype=np.bool_)
-    for middle, half in ((boxes.middle_x, boxes.half_x), (boxes.middle_y, boxes.half_y)):
-        apart = middle.ravel().take(one)
-        apart -= middle.ravel().take(other)
-        reach = half.ravel().take(one)
-        reach += half.ravel().take(other)
-        near &= np.abs(apart, out=apart) <= reach
+def _overlap_at(boxes: _Boxes, one: Ints, others: _Boxes, other: Ints) -> Ints:
+    """Which of the given pairs of boxes overlap, by index."""
+    near = _reach(boxes.middle_x, boxes.half_x, one, others.middle_x, others.half_x, other)
+    near &= _reach(boxes.middle_y, boxes.half_y, one, others.middle_y, others.half_y, other)
     return np.flatnonzero(near)
+
+
+def _reach(middle: Singles, half: Singles, one: Ints, other_middle: Singles, other_half: Singles, other: Ints) -> Bools:
+    apart = middle.ravel().take(one)
+    apart -= other_middle.take(other)
+    reach = half.ravel().take(one)
+    reach += other_half.take(other)
+    near: Bools = np.abs(apart, out=apart) <= reach
+    return near
 
 
 def _cells(boxes: _Boxes, nodes: int, windows: int) -> tuple[Ints, Ints, Ints]:

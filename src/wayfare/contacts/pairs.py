@@ -14,13 +14,12 @@ from wayfare.arrays import Floats, Ints
 from wayfare.contacts import near, slabs
 from wayfare.contacts.extract import meet_on_legs
 from wayfare.contacts.near import Candidates
-from wayfare.contacts.slabs import WINDOW, Slabs
+from wayfare.contacts.slabs import Slabs
 from wayfare.mobility import Motion
 
-# Pairs of rows, and then pairs of slabs, looked at together: what they need fits into a core's own cache.
-_ROWS = 2048
-_SLABS = 8192
-_SHIFT = WINDOW.bit_length() - 1
+# Pairs of slabs tested together, and then settled together: what they need fits into a core's own cache.
+_TESTED = 32768
+_SETTLED = 8192
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,7 +48,7 @@ def pair_contacts(motion: Motion, range_m: float, *, all_pairs: bool) -> Iterato
     """Contacts batch by batch: of any two nodes, or only of every node with the last."""
     if motion.nodes < 2 or len(motion.node) == 0:
         return
-    table = slabs.cut(motion, range_m)
+    table = slabs.cut(motion, range_m, partners=motion.nodes - 1 if all_pairs else 1)
     search = near.all_pairs if all_pairs else near.with_last
     for candidates in search(table, motion.nodes, range_m):
         yield _settle(motion, table, candidates, range_m)
@@ -58,7 +57,7 @@ def pair_contacts(motion: Motion, range_m: float, *, all_pairs: bool) -> Iterato
 def _settle(motion: Motion, table: Slabs, candidates: Candidates, range_m: float) -> PairContacts:
     """The contacts among candidates, on exact legs."""
     a, b = _hits(table, candidates, range_m)
-    found = [_pieces(motion, table, a, b, begin, range_m) for begin in range(0, max(len(a), 1), _SLABS)]
+    found = [_pieces(motion, table, a, b, begin, range_m) for begin in range(0, max(len(a), 1), _SETTLED)]
     leg_one, leg_other, start_s, end_s = (np.concatenate(column) for column in zip(*found, strict=True))
     one, other = motion.node.take(leg_one), motion.node.take(leg_other)
     # Pieces of one contact share an instant, which is a cut between legs and therefore exact; a pair of legs that
@@ -83,12 +82,14 @@ def _settle(motion: Motion, table: Slabs, candidates: Candidates, range_m: float
 def _hits(table: Slabs, candidates: Candidates, range_m: float) -> tuple[Ints, Ints]:
     """Pairs of slabs in which the two nodes may meet."""
     ones, others = [candidates.one[:0]], [candidates.other[:0]]
-    for begin in range(0, len(candidates.one), _ROWS):
-        one, other = candidates.one[begin : begin + _ROWS], candidates.other[begin : begin + _ROWS]
+    rows = max(1, _TESTED // table.width)
+    shift, within = table.width.bit_length() - 1, table.width - 1
+    for begin in range(0, len(candidates.one), rows):
+        one, other = candidates.one[begin : begin + rows], candidates.other[begin : begin + rows]
         hit = np.flatnonzero(slabs.may_meet(table, one, other, range_m))
-        row, slab = hit >> _SHIFT, hit & (WINDOW - 1)
-        ones.append((one.take(row) << _SHIFT) + slab)
-        others.append((other.take(row) << _SHIFT) + slab)
+        row, slab = hit >> shift, hit & within
+        ones.append((one.take(row) << shift) + slab)
+        others.append((other.take(row) << shift) + slab)
     return np.concatenate(ones), np.concatenate(others)
 
 
@@ -97,7 +98,7 @@ def _pieces(
 ) -> tuple[Ints, Ints, Floats, Floats]:
     """Pairs of legs that are within range for some time, and when, for a chunk of slabs."""
     last_a, last_b = a[max(begin - 1, 0) : begin + 1][:1], b[max(begin - 1, 0) : begin + 1][:1]
-    a, b = a[begin : begin + _SLABS], b[begin : begin + _SLABS]
+    a, b = a[begin : begin + _SETTLED], b[begin : begin + _SETTLED]
     # Where the slab before is here too, it had the pair of legs that reaches over from it.
     again = table.older.ravel().take(a) & table.older.ravel().take(b)
     again &= (np.diff(a, prepend=last_a) == 1) & (np.diff(b, prepend=last_b) == 1)

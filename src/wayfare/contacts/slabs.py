@@ -15,18 +15,17 @@ from numpy.typing import NDArray
 from wayfare.arrays import Bools, Floats, Ints
 from wayfare.mobility import Motion
 
-WINDOW = 16
-"""Slabs in a window, the unit of the spatial index; a power of two."""
-
 Singles = NDArray[np.float32]
 Rows = NDArray[np.int32]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Slabs:
-    """One row for each node and window: ``node * windows + window``; ``WINDOW`` slabs along it."""
+    """One row for each node and window of slabs, the unit of the spatial index: ``node * windows + window``."""
 
     windows: int
+    # Slabs in a window, a power of two.
+    width: int
     # Where a chord begins, relative to the middle of the area, and its way to its end.
     x_m: Singles
     y_m: Singles
@@ -41,10 +40,10 @@ class Slabs:
     older: Bools
 
 
-def cut(motion: Motion, range_m: float) -> Slabs:
-    """The slabs of a motion; their length suits the range."""
-    origin_s, slab_s, windows = _grid(motion, range_m)
-    slabs = windows * WINDOW
+def cut(motion: Motion, range_m: float, partners: int) -> Slabs:
+    """The slabs of a motion in which every node has so many others that it may meet."""
+    origin_s, slab_s, windows, width = _grid(motion, range_m, partners)
+    slabs = windows * width
     bounds_s = origin_s + slab_s * np.arange(slabs + 1, dtype=np.float64)
     nodes = motion.nodes
     offset = np.searchsorted(motion.node, np.arange(nodes))
@@ -62,9 +61,10 @@ def cut(motion: Motion, range_m: float) -> Slabs:
     slack_m += 1e-6 * (np.abs(x_m).max() + np.abs(y_m).max() + range_m)
     slack_m[first >= last] = np.nan
     older = motion.start_s[np.minimum(first, len(motion.node) - 1)] < bounds_s[:-1]
-    shape = (nodes * windows, WINDOW)
+    shape = (nodes * windows, width)
     return Slabs(
         windows=windows,
+        width=width,
         x_m=x_m[:, :-1].astype(np.float32).reshape(shape),
         y_m=y_m[:, :-1].astype(np.float32).reshape(shape),
         way_x_m=np.diff(x_m, axis=1).astype(np.float32).reshape(shape),
@@ -77,7 +77,7 @@ def cut(motion: Motion, range_m: float) -> Slabs:
 
 
 def may_meet(slabs: Slabs, one: Ints, other: Ints, range_m: float) -> Bools:
-    """Whether the chords of two rows come within range and slack, for every slab: shape (len(one), WINDOW).
+    """Whether the chords of two rows come within range and slack, for every slab: shape (len(one), width).
 
     min over t in [0, 1] of |d + u t| <= range + slack_1 + slack_2, at t = clip(-(d . u) / u^2, 0, 1)
     """
@@ -114,8 +114,8 @@ def _difference(column: Singles, one: Ints, other: Ints) -> Singles:
     return difference
 
 
-def _grid(motion: Motion, range_m: float) -> tuple[float, float, int]:
-    """Origin and length of slabs, and how many windows of them there are.
+def _grid(motion: Motion, range_m: float, partners: int) -> tuple[float, float, int, int]:
+    """Origin and length of slabs, how many windows of them there are, and how many slabs there are in each.
 
     A slab in which a node covers about one and a half ranges is met by few others and still holds most of a contact;
     with more than a few legs in it, its chord would say little.
@@ -123,13 +123,31 @@ def _grid(motion: Motion, range_m: float) -> tuple[float, float, int]:
     span_s = motion.end_s - motion.start_s
     origin_s, until_s = float(motion.start_s.min()), float(motion.end_s.max())
     present_s = float(span_s.sum())
-    way_m = float((np.hypot(motion.vx_mps, motion.vy_mps) * span_s).sum())
+    speed_mps = float((np.hypot(motion.vx_mps, motion.vy_mps) * span_s).sum()) / present_s
     length_s = min(until_s - origin_s, 2 * present_s / len(span_s))
-    if way_m > 0:
-        length_s = min(length_s, 1.6 * range_m * present_s / way_m)
-    windows = max(1, int(np.ceil((until_s - origin_s) / (length_s * WINDOW))))
+    if speed_mps > 0:
+        length_s = min(length_s, 1.6 * range_m / speed_mps)
+    area_m2 = float(np.ptp(motion.x_m) * np.ptp(motion.y_m))
+    width = _window_width(length_s * speed_mps, range_m, partners, area_m2)
+    windows = max(1, int(np.ceil((until_s - origin_s) / (length_s * width))))
     # A little longer than needed, so that rounding cannot put the last leg past the last bound.
-    return origin_s, (until_s - origin_s) / (windows * WINDOW) * (1 + 1e-12), windows
+    return origin_s, (until_s - origin_s) / (windows * width) * (1 + 1e-12), windows, width
+
+
+def _window_width(way_m: float, range_m: float, partners: int, area_m2: float) -> int:
+    """How many slabs a window should have: few where most others are far, many where all are near anyway.
+
+    By a rough count of nanoseconds for each slab: what a window costs, each node in the cells around, each node whose
+    box overlaps, and each slab that is then looked at.
+    """
+
+    def cost_ns(width: int) -> float:
+        per_m2 = partners / max(area_m2, range_m**2)
+        in_cells = min(partners, per_m2 * 9 * (1.5 * way_m * width + range_m) ** 2)
+        in_boxes = min(partners, per_m2 * (1.3 * way_m * width + 2 * range_m) ** 2)
+        return (1600 + 12 * in_cells + 40 * in_boxes) / width + 5 * in_boxes
+
+    return min((4, 8, 16, 32), key=cost_ns)
 
 
 def _running_count(node: Ints, column: Ints, nodes: int, columns: int) -> Ints:
