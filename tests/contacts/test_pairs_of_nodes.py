@@ -83,7 +83,7 @@ def test_the_index_is_exact_for_every_model_over_many_cells(spec):
 def test_only_near_pairs_are_looked_at():
     motion = from_spec(WaypointMobility(width_m=30_000.0, height_m=30_000.0)).draw(300, 1000.0, 1)
     assert isinstance(motion, Motion)
-    table = slabs.cut(motion, 100.0, partners=300)
+    table = slabs.cut(motion, 100.0)
     looked_at = sum(len(part.one) for part in near.all_pairs(table, motion.nodes, 100.0))
     assert looked_at < 0.05 * table.windows * 300 * 301 / 2
 

@@ -16,7 +16,7 @@ from wayfare.arrays import Bools, Ints
 from wayfare.contacts.slabs import Singles, Slabs
 
 # Pairs of a node and a window looked at together: bounds memory, and is large enough for numpy to be fast.
-_BATCH = 1 << 18
+_BATCH = 1 << 17
 # Stretches of cells around a node.
 _AROUND = 5
 
@@ -40,23 +40,6 @@ class _Boxes(NamedTuple):
     middle_y: Singles
     half_x: Singles
     half_y: Singles
-
-
-def with_last(slabs: Slabs, nodes: int, range_m: float) -> Iterator[Candidates]:
-    """Pairs of every node with the last one."""
-    boxes = _boxes(slabs, nodes, range_m)
-    last = nodes - 1
-    near = _overlap(boxes, slice(0, last), slice(last, nodes))
-    node, window = np.nonzero(near)
-    ends = np.append(np.arange(0, last, max(1, _BATCH // slabs.windows)), last)
-    cuts = np.searchsorted(node, ends)
-    for low, high, begin, until in zip(ends[:-1], ends[1:], cuts[:-1], cuts[1:], strict=True):
-        rows = slice(begin, until)
-        yield Candidates(
-            nodes=range(low, high),
-            one=node[rows] * slabs.windows + window[rows],
-            other=last * slabs.windows + window[rows],
-        )
 
 
 def all_pairs(slabs: Slabs, nodes: int, range_m: float) -> Iterator[Candidates]:
@@ -98,16 +81,10 @@ def _boxes(slabs: Slabs, nodes: int, range_m: float) -> _Boxes:
     margin = np.fmax.reduce(slabs.slack_m, axis=1) + np.float32(range_m * (0.5 + 1e-5))
     columns = []
     for begin, way in ((slabs.x_m, slabs.way_x_m), (slabs.y_m, slabs.way_y_m)):
-        end = begin[:, -1] + way[:, -1]
-        low, high = np.minimum(begin.min(axis=1), end), np.maximum(begin.max(axis=1), end)
+        end = begin + way
+        low, high = np.minimum(begin, end).min(axis=1), np.maximum(begin, end).max(axis=1)
         columns += [((low + high) / 2).reshape(shape), ((high - low) / 2 + margin).reshape(shape)]
     return _Boxes(middle_x=columns[0], half_x=columns[1], middle_y=columns[2], half_y=columns[3])
-
-
-def _overlap(boxes: _Boxes, one: slice, other: slice) -> np.ndarray:
-    near: np.ndarray = np.abs(boxes.middle_x[one] - boxes.middle_x[other]) <= boxes.half_x[one] + boxes.half_x[other]
-    near &= np.abs(boxes.middle_y[one] - boxes.middle_y[other]) <= boxes.half_y[one] + boxes.half_y[other]
-    return near
 
 
 def _overlap_at(boxes: _Boxes, one: Ints, others: _Boxes, other: Ints) -> Ints:

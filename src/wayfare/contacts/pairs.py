@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import TypeAlias
 
 import numpy as np
 
@@ -19,7 +20,9 @@ from wayfare.mobility import Motion
 
 # Pairs of slabs tested together, and then settled together: what they need fits into a core's own cache.
 _TESTED = 32768
-_SETTLED = 8192
+_SETTLED = 16384
+
+_Pieces: TypeAlias = tuple[Ints, Ints, Floats, Floats]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,16 +51,36 @@ def pair_contacts(motion: Motion, range_m: float, *, all_pairs: bool) -> Iterato
     """Contacts batch by batch: of any two nodes, or only of every node with the last."""
     if motion.nodes < 2 or len(motion.node) == 0:
         return
-    table = slabs.cut(motion, range_m, partners=motion.nodes - 1 if all_pairs else 1)
-    search = near.all_pairs if all_pairs else near.with_last
-    for candidates in search(table, motion.nodes, range_m):
-        yield _settle(motion, table, candidates, range_m)
+    if not all_pairs:
+        yield from _with_last(motion, range_m)
+        return
+    table = slabs.cut(motion, range_m)
+    for candidates in near.all_pairs(table, motion.nodes, range_m):
+        a, b = _hits(table, candidates, range_m)
+        chunks = range(0, max(len(a), 1), _SETTLED)
+        yield _joined(motion, candidates.nodes, [_pieces(motion, table, a, b, begin, range_m) for begin in chunks])
 
 
-def _settle(motion: Motion, table: Slabs, candidates: Candidates, range_m: float) -> PairContacts:
-    """The contacts among candidates, on exact legs."""
-    a, b = _hits(table, candidates, range_m)
-    found = [_pieces(motion, table, a, b, begin, range_m) for begin in range(0, max(len(a), 1), _SETTLED)]
+def _with_last(motion: Motion, range_m: float) -> Iterator[PairContacts]:
+    """Contacts of every node with the last one: each leg with those of the last node in its time, no index needed."""
+    last = motion.nodes - 1
+    rows = motion.legs_of(last)
+    starts_s, ends_s = motion.start_s[rows], motion.end_s[rows]
+    bounds = np.searchsorted(motion.node, np.arange(motion.nodes))
+    batch = bounds[:-1] // _SETTLED
+    ends = np.append(np.flatnonzero(np.append(True, batch[1:] != batch[:-1])), last)
+    for low, high in zip(ends[:-1].tolist(), ends[1:].tolist(), strict=True):
+        legs = np.arange(bounds[low], bounds[high])
+        first = np.searchsorted(ends_s, motion.start_s[legs], side="right")
+        counts = np.maximum(np.searchsorted(starts_s, motion.end_s[legs], side="left") - first, 0)
+        leg_one = np.repeat(legs, counts)
+        leg_other = np.arange(len(leg_one)) + np.repeat(rows.start + first - np.cumsum(counts) + counts, counts)
+        start_s, end_s, met = meet_on_legs(motion, leg_one, leg_other, range_m)
+        yield _joined(motion, range(low, high), [(leg_one.take(met), leg_other.take(met), start_s, end_s)])
+
+
+def _joined(motion: Motion, nodes: range, found: list[_Pieces]) -> PairContacts:
+    """Contacts out of their pieces, which are in order."""
     leg_one, leg_other, start_s, end_s = (np.concatenate(column) for column in zip(*found, strict=True))
     one, other = motion.node.take(leg_one), motion.node.take(leg_other)
     # Pieces of one contact share an instant, which is a cut between legs and therefore exact; a pair of legs that
@@ -67,7 +90,7 @@ def _settle(motion: Motion, table: Slabs, candidates: Candidates, range_m: float
     first = np.flatnonzero(begins)
     final = np.append(first[1:], len(one)) - 1 if len(first) else first
     return PairContacts(
-        nodes=candidates.nodes,
+        nodes=nodes,
         one=one.take(first),
         other=other.take(first),
         start_s=start_s.take(first),
@@ -93,9 +116,7 @@ def _hits(table: Slabs, candidates: Candidates, range_m: float) -> tuple[Ints, I
     return np.concatenate(ones), np.concatenate(others)
 
 
-def _pieces(
-    motion: Motion, table: Slabs, a: Ints, b: Ints, begin: int, range_m: float
-) -> tuple[Ints, Ints, Floats, Floats]:
+def _pieces(motion: Motion, table: Slabs, a: Ints, b: Ints, begin: int, range_m: float) -> _Pieces:
     """Pairs of legs that are within range for some time, and when, for a chunk of slabs."""
     last_a, last_b = a[max(begin - 1, 0) : begin + 1][:1], b[max(begin - 1, 0) : begin + 1][:1]
     a, b = a[begin : begin + _SETTLED], b[begin : begin + _SETTLED]

@@ -1,8 +1,8 @@
 """Motion cut into short slabs of time, in single precision: a cheap test of who may be near whom, and when.
 
-In a slab a node is replaced by its chord, the straight line between where it is at the beginning and at the end, and a
-slack, the furthest it strays from that chord. Two nodes whose chords stay further apart than the range and both slacks
-cannot meet in the slab. The test errs on the side of a meeting; what passes it is settled on the exact legs.
+In a slab a node is replaced by a chord, a straight line beside its path, and a slack, the furthest it strays from that
+chord. Two nodes whose chords stay further apart than the range and both slacks cannot meet in the slab. The test errs
+on the side of a meeting; what passes it is settled on the exact legs.
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ class Slabs:
     older: Bools
 
 
-def cut(motion: Motion, range_m: float, partners: int) -> Slabs:
-    """The slabs of a motion in which every node has so many others that it may meet."""
-    origin_s, slab_s, windows, width = _grid(motion, range_m, partners)
+def cut(motion: Motion, range_m: float) -> Slabs:
+    """The slabs of a motion; their length suits the range."""
+    origin_s, slab_s, windows, width = _grid(motion, range_m)
     slabs = windows * width
     bounds_s = origin_s + slab_s * np.arange(slabs + 1, dtype=np.float64)
     nodes = motion.nodes
@@ -54,7 +54,7 @@ def cut(motion: Motion, range_m: float, partners: int) -> Slabs:
     last = _running_count(motion.node, began, nodes, slabs + 1)[:, :-1] + offset[:, None]
     first = over[:, :-1]
     x_m, y_m = _bound_places_m(motion, over, bounds_s)
-    slack_m = _strays_m(motion, began, ended - 1, bounds_s, x_m, y_m)
+    shift_x_m, shift_y_m, slack_m = _strays_m(motion, began, ended - 1, bounds_s, x_m, y_m)
     x_m -= (x_m.min() + x_m.max()) / 2
     y_m -= (y_m.min() + y_m.max()) / 2
     # What single precision may lose of a place and of the sums made with it.
@@ -65,8 +65,8 @@ def cut(motion: Motion, range_m: float, partners: int) -> Slabs:
     return Slabs(
         windows=windows,
         width=width,
-        x_m=x_m[:, :-1].astype(np.float32).reshape(shape),
-        y_m=y_m[:, :-1].astype(np.float32).reshape(shape),
+        x_m=(x_m[:, :-1] + shift_x_m).astype(np.float32).reshape(shape),
+        y_m=(y_m[:, :-1] + shift_y_m).astype(np.float32).reshape(shape),
         way_x_m=np.diff(x_m, axis=1).astype(np.float32).reshape(shape),
         way_y_m=np.diff(y_m, axis=1).astype(np.float32).reshape(shape),
         slack_m=slack_m.astype(np.float32).reshape(shape),
@@ -114,7 +114,7 @@ def _difference(column: Singles, one: Ints, other: Ints) -> Singles:
     return difference
 
 
-def _grid(motion: Motion, range_m: float, partners: int) -> tuple[float, float, int, int]:
+def _grid(motion: Motion, range_m: float) -> tuple[float, float, int, int]:
     """Origin and length of slabs, how many windows of them there are, and how many slabs there are in each.
 
     A slab in which a node covers about one and a half ranges is met by few others and still holds most of a contact;
@@ -128,13 +128,13 @@ def _grid(motion: Motion, range_m: float, partners: int) -> tuple[float, float, 
     if speed_mps > 0:
         length_s = min(length_s, 1.6 * range_m / speed_mps)
     area_m2 = float(np.ptp(motion.x_m) * np.ptp(motion.y_m))
-    width = _window_width(length_s * speed_mps, range_m, partners, area_m2)
+    width = _window_width(length_s * speed_mps, range_m, motion.nodes, area_m2)
     windows = max(1, int(np.ceil((until_s - origin_s) / (length_s * width))))
     # A little longer than needed, so that rounding cannot put the last leg past the last bound.
     return origin_s, (until_s - origin_s) / (windows * width) * (1 + 1e-12), windows, width
 
 
-def _window_width(way_m: float, range_m: float, partners: int, area_m2: float) -> int:
+def _window_width(way_m: float, range_m: float, nodes: int, area_m2: float) -> int:
     """How many slabs a window should have: few where most others are far, many where all are near anyway.
 
     By a rough count of nanoseconds for each slab: what a window costs, each node in the cells around, each node whose
@@ -142,9 +142,9 @@ def _window_width(way_m: float, range_m: float, partners: int, area_m2: float) -
     """
 
     def cost_ns(width: int) -> float:
-        per_m2 = partners / max(area_m2, range_m**2)
-        in_cells = min(partners, per_m2 * 9 * (1.5 * way_m * width + range_m) ** 2)
-        in_boxes = min(partners, per_m2 * (1.3 * way_m * width + 2 * range_m) ** 2)
+        per_m2 = nodes / max(area_m2, range_m**2)
+        in_cells = min(nodes, per_m2 * 9 * (1.5 * way_m * width + range_m) ** 2)
+        in_boxes = min(nodes, per_m2 * (1.3 * way_m * width + 2 * range_m) ** 2)
         return (1600 + 12 * in_cells + 40 * in_boxes) / width + 5 * in_boxes
 
     return min((4, 8, 16, 32), key=cost_ns)
@@ -165,15 +165,37 @@ def _bound_places_m(motion: Motion, over: Ints, bounds_s: Floats) -> tuple[Float
     return motion.x_m[leg] + motion.vx_mps[leg] * since_s, motion.y_m[leg] + motion.vy_mps[leg] * since_s
 
 
-def _strays_m(motion: Motion, began: Ints, ended: Ints, bounds_s: Floats, x_m: Floats, y_m: Floats) -> Floats:
-    """How far each node strays from its chord: motion is piecewise linear, so it is furthest at an end of a leg."""
+def _strays_m(
+    motion: Motion, began: Ints, ended: Ints, bounds_s: Floats, x_m: Floats, y_m: Floats
+) -> tuple[Floats, Floats, Floats]:
+    """How to shift each chord towards its node's path, and how far the path then strays from it.
+
+    Motion is piecewise linear, so it is furthest from a straight line at an end of a leg, or at a bound of the slab,
+    where the chord itself met it. With one turn in a slab the shift by half of the way to it halves what is strayed.
+    """
     slabs = len(bounds_s) - 1
-    strays_m = np.zeros(motion.nodes * slabs)
     span_s = motion.end_s - motion.start_s
+    ends = []
     for slab, time_s, since_s in ((began, motion.start_s, 0.0), (ended, motion.end_s, span_s)):
-        share = (time_s - bounds_s[slab]) / (bounds_s[slab + 1] - bounds_s[slab])
-        from_x, from_y = x_m[motion.node, slab], y_m[motion.node, slab]
-        off_x = motion.x_m + motion.vx_mps * since_s - from_x - (x_m[motion.node, slab + 1] - from_x) * share
-        off_y = motion.y_m + motion.vy_mps * since_s - from_y - (y_m[motion.node, slab + 1] - from_y) * share
-        np.maximum.at(strays_m, motion.node * slabs + slab, np.hypot(off_x, off_y))
-    return strays_m.reshape(motion.nodes, slabs)
+        row = motion.node * (slabs + 1) + slab
+        share = (time_s - bounds_s.take(slab)) / (bounds_s[1] - bounds_s[0])
+        off_x = motion.x_m + motion.vx_mps * since_s - _between(x_m.ravel(), row, share)
+        off_y = motion.y_m + motion.vy_mps * since_s - _between(y_m.ravel(), row, share)
+        ends.append((row - motion.node, off_x, off_y))
+    place, off_x, off_y = (np.concatenate(column) for column in zip(*ends, strict=True))
+    size = motion.nodes * slabs
+    halves = 0.5 / np.maximum(np.bincount(place, minlength=size), 1)
+    shift_x, shift_y = (np.bincount(place, off, minlength=size) * halves for off in (off_x, off_y))
+    strays_sq = shift_x**2 + shift_y**2
+    off_x -= shift_x.take(place)
+    off_y -= shift_y.take(place)
+    np.maximum.at(strays_sq, place, off_x**2 + off_y**2)
+    shape = (motion.nodes, slabs)
+    return shift_x.reshape(shape), shift_y.reshape(shape), np.sqrt(strays_sq).reshape(shape)
+
+
+def _between(bounds_m: Floats, row: Ints, share: Floats) -> Floats:
+    """The place on a chord after a share of its slab."""
+    begin = bounds_m.take(row)
+    place_m: Floats = begin + (bounds_m.take(row + 1) - begin) * share
+    return place_m
