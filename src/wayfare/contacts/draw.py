@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import NamedTuple
 
 import numpy as np
 
@@ -13,6 +14,17 @@ from wayfare.contacts.plan import ContactPlan
 from wayfare.mobility import SERVER, Meetings, Motion
 from wayfare.scenario import Scenario
 from wayfare.streams import Stream, generator
+
+# Rows at which parts of a plan are put together.
+_LARGE = 1 << 22
+
+
+class _Columns(NamedTuple):
+    device: Ints
+    peer: Ints
+    start_s: Floats
+    end_s: Floats
+    distance_m: Floats
 
 
 def draw_plan(scenario: Scenario, seed: int, *, devices_meet: bool = False) -> ContactPlan:
@@ -28,17 +40,21 @@ def plan_from_motion(
     motion: Motion, range_m: float, duration_s: float, seed: int, *, devices_meet: bool = False
 ) -> ContactPlan:
     """Contacts of every device with the server, the last node of a motion, and with each other if asked."""
-    parts = plans_from_motion(motion, range_m, duration_s, seed, devices_meet=devices_meet)
-    columns: list[list[np.ndarray]] = [
-        [np.empty(0, np.int64)], [np.empty(0, np.int64)], [np.empty(0)], [np.empty(0)], [np.empty(0)]
-    ]  # fmt: skip
-    for plan in parts:
-        for column, values in zip(
-            columns, (plan.device, plan.peer, plan.start_s, plan.end_s, plan.distance_m), strict=True
-        ):
-            column.append(values)
-    # Parts are let go column by column: contacts of devices with each other can fill gigabytes.
-    distance_m, end_s, start_s, peer, device = (np.concatenate(columns.pop()) for _ in range(5))
+    nobody, never = np.empty(0, np.int64), np.empty(0)
+    small, large, rows = [_Columns(nobody, nobody, never, never, never)], [], 0
+    for plan in plans_from_motion(motion, range_m, duration_s, seed, devices_meet=devices_meet):
+        small.append(_Columns(plan.device, plan.peer, plan.start_s, plan.end_s, plan.distance_m))
+        rows += len(plan)
+        # Memory of many small arrays is not given back when they are let go, that of large ones is.
+        if rows > _LARGE:
+            large.append([np.concatenate(column) for column in zip(*small, strict=True)])
+            small, rows = small[:0], 0
+    if small:
+        large.append([np.concatenate(column) for column in zip(*small, strict=True)])
+    # Column by column, the last first: contacts of devices with each other fill gigabytes.
+    distance_m, end_s, start_s, peer, device = (
+        np.concatenate([columns.pop() for columns in large]) for _ in _Columns._fields
+    )
     return ContactPlan(
         devices=motion.nodes - 1,
         duration_s=duration_s,
