@@ -8,11 +8,18 @@ for scheme in comparison.schemes:
     print(scheme.name, scheme.accuracy_mean, scheme.energy_joules_mean)
 """
 
-from wayfare.radio import Link
-from wayfare.scenario import Scenario, load
-from wayfare.schemes import Encounter, Scheme, Upload, power_and_allowance, send_dense, send_top_k
-from wayfare.studies import compare, run
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
 from wayfare.version import __version__
+
+if TYPE_CHECKING:
+    from wayfare.radio import Link
+    from wayfare.scenario import Scenario, load
+    from wayfare.schemes import Encounter, Scheme, Upload, power_and_allowance, send_dense, send_top_k
+    from wayfare.studies import compare, run
 
 __all__ = [
     "Encounter",
@@ -28,3 +35,24 @@ __all__ = [
     "send_dense",
     "send_top_k",
 ]
+
+_HOME = {
+    "Link": "radio",
+    "Scenario": "scenario",
+    "load": "scenario",
+    "Encounter": "schemes",
+    "Scheme": "schemes",
+    "Upload": "schemes",
+    "power_and_allowance": "schemes",
+    "send_dense": "schemes",
+    "send_top_k": "schemes",
+    "compare": "studies",
+    "run": "studies",
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Import a public name when it is first used: PyTorch takes seconds, and not every command needs it."""
+    if name in _HOME:
+        return getattr(import_module(f"wayfare.{_HOME[name]}"), name)
+    raise AttributeError(f"module 'wayfare' has no attribute {name!r}")

@@ -17,9 +17,8 @@ from wayfare.cli.terminal import (
     output,
     print_json,
 )
-from wayfare.report.tables import comparison_table
+from wayfare.places import RUNS
 from wayfare.scenario import DEFAULT_PRESET, load
-from wayfare.studies import RUNS, compare
 
 
 def compare_command(
@@ -38,6 +37,9 @@ def compare_command(
 
     Example: `wayfare compare fashion-small --set mobility.speed_mps=10 --schemes mads,afl-spar:paced --seeds 5`
     """
+    from wayfare.report.tables import comparison_table
+    from wayfare.studies import compare
+
     resolved = load(scenario, set_)
     names = None if schemes is None else [name.strip() for name in schemes.split(",") if name.strip()]
     with RunProgress() as progress:
@@ -52,5 +54,5 @@ def compare_command(
             }
         )
         return
-    output.print(comparison_table(result.schemes, result.runs))
+    output.print(comparison_table(result.schemes, result.runs, width=output.width))
     output.print(f"Records: {result.folder}   Again: wayfare show {result.folder}", markup=False, soft_wrap=True)

@@ -17,10 +17,8 @@ from wayfare.cli.terminal import (
     output,
     print_json,
 )
-from wayfare.records import summarise_run
-from wayfare.report.tables import comparison_table
+from wayfare.places import RUNS
 from wayfare.scenario import DEFAULT_PRESET, load
-from wayfare.studies import RUNS, run, summarise
 
 
 def run_command(
@@ -36,6 +34,10 @@ def run_command(
 
     Example: `wayfare run fashion-small --scheme mads --seed 7 --set control.weight=1e-3`
     """
+    from wayfare.records import summarise_run
+    from wayfare.report.tables import comparison_table
+    from wayfare.studies import run, summarise
+
     resolved = load(scenario, set_)
     with RunProgress() as progress:
         progress.begin([f"{scheme}, seed {seed}"], resolved.rounds)
@@ -46,5 +48,5 @@ def run_command(
     if as_json:
         print_json({"folder": str(record.folder), "wall_s": record.wall_s, **asdict(summarise_run(record))})
         return
-    output.print(comparison_table(summarise([record]), [record]))
+    output.print(comparison_table(summarise([record]), [record], width=output.width))
     output.print(f"Records: {record.folder}", markup=False, soft_wrap=True)

@@ -10,10 +10,6 @@ import typer
 
 from wayfare.cli.terminal import JsonOption, output, print_json
 from wayfare.errors import RunFolderError
-from wayfare.records import find_runs, read_run
-from wayfare.report.figures import accuracy_curves
-from wayfare.report.tables import comparison_table
-from wayfare.studies import summarise
 
 
 def show_command(
@@ -27,6 +23,11 @@ def show_command(
 
     Example: `wayfare show runs/fashion-small-1a2b3c4d --plot curves.svg`
     """
+    from wayfare.records import find_runs, read_run
+    from wayfare.report.figures import accuracy_curves
+    from wayfare.report.tables import comparison_table
+    from wayfare.studies import summarise
+
     records = [read_run(run) for run in find_runs(folder)]
     scenarios = {record.scenario.model_copy(update={"schemes": (), "name": ""}) for record in records}
     if len(scenarios) > 1:
@@ -40,4 +41,4 @@ def show_command(
     if as_json:
         print_json({"folder": str(folder), "schemes": [asdict(scheme) for scheme in schemes]})
         return
-    output.print(comparison_table(schemes, records))
+    output.print(comparison_table(schemes, records, width=output.width))

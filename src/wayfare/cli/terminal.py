@@ -6,14 +6,16 @@ import json
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
 import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
-from wayfare.records import RunSummary
+if TYPE_CHECKING:
+    from wayfare.records import RunSummary
 
+# Commands import what needs PyTorch when they run: it takes seconds, and `--help` should not.
 output = Console()
 errors = Console(stderr=True)
 

@@ -15,10 +15,8 @@ from torch import Tensor
 from wayfare.engine.base import Burst, LocalTraining
 
 # Weights of a group stay in the cache of one core from step to step (measured in benchmarks/engine.py).
-_GROUP_BYTES = 8 << 20
+_GROUP_BYTES = 4 << 20
 _SMALLEST_GROUP = 4
-# Rows begin on a cache line, which strided matrix products like.
-_ALIGN = 16
 
 
 class StackedMlp:
@@ -27,7 +25,7 @@ class StackedMlp:
     def __init__(self, training: LocalTraining) -> None:
         self._training = training
 
-    @torch.no_grad()
+    @torch.inference_mode()
     def run(self, models: Tensor, bursts: Sequence[Burst]) -> None:
         """Advance bursts in groups that fit the cache; within a group all take a step together."""
         # The longest first: bursts of a group end at about the same time, and those under way are always a prefix.
@@ -38,28 +36,32 @@ class StackedMlp:
 
     def _run_group(self, models: Tensor, bursts: Sequence[Burst]) -> None:
         """Copy in, step, copy out; bursts that end sooner leave the stack, so no step is padding."""
-        devices = [burst.device for burst in bursts]
-        stack = models.new_empty(len(bursts), aligned(models.shape[1]))[:, : models.shape[1]]
-        torch.index_select(models, 0, torch.tensor(devices), out=stack)
+        devices = torch.tensor([burst.device for burst in bursts])
+        # Each layer is copied into a stack of its own, for products update a dense stack in one call.
+        views = [view for layer in self._training.task.model.views(models) for view in layer]
+        stacks = [view.index_select(0, devices) for view in views]
+        underway = stacks
         batches = [self._training.batches.of(burst.device, burst.first_round, burst.steps) for burst in bursts]
         for step in range(bursts[0].steps):
             active = sum(1 for burst in bursts if burst.steps > step)
             samples = torch.from_numpy(np.concatenate([batch[step] for batch in batches[:active]]))
-            self._step(stack[:active], samples)
-        models[devices] = stack
+            if active < len(underway[0]):
+                underway = [stack[:active] for stack in stacks]
+            self._step(list(zip(underway[::2], underway[1::2], strict=True)), samples)
+        for view, stack in zip(views, stacks, strict=True):
+            view.index_copy_(0, devices, stack)
 
-    def _step(self, models: Tensor, samples: Tensor) -> None:
+    def _step(self, layers: Sequence[tuple[Tensor, Tensor]], samples: Tensor) -> None:
         """One SGD step of every stacked model, on its own minibatch."""
-        task, batch_size = self._training.task, self._training.batches.batch_size
-        layers = list(task.model.views(models))
-        signal = task.train_inputs.index_select(0, samples).to(models.dtype).view(len(models), batch_size, -1)
+        task, batch_size, count = self._training.task, self._training.batches.batch_size, len(layers[0][0])
+        signal = task.train_inputs.index_select(0, samples).to(layers[0][0].dtype).view(count, batch_size, -1)
         signals = [signal]
         for depth, (weights, biases) in enumerate(layers):
             signal = torch.baddbmm(biases, signal, weights.transpose(1, 2))
             if depth < len(layers) - 1:
                 signal.relu_()
             signals.append(signal)
-        labels = task.train_labels.index_select(0, samples).view(len(models), batch_size, 1)
+        labels = task.train_labels.index_select(0, samples).view(count, batch_size, 1)
         error = _loss_gradient(signals[-1], labels).mul_(self._training.learning_rate / batch_size)
         for depth in reversed(range(len(layers))):
             weights, biases = layers[depth]
@@ -69,11 +71,6 @@ class StackedMlp:
             biases.sub_(error.sum(dim=1, keepdim=True))
             if passed_on is not None:
                 error = torch.ops.aten.threshold_backward(passed_on, signals[depth], 0)
-
-
-def aligned(parameters: int) -> int:
-    """The stride of a row of a stack, in entries."""
-    return -(-parameters // _ALIGN) * _ALIGN
 
 
 def _loss_gradient(logits: Tensor, labels: Tensor) -> Tensor:

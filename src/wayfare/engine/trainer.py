@@ -19,7 +19,7 @@ Policy: TypeAlias = Literal["stepwise", "lazy", "ahead"]
 Training: TypeAlias = Literal["always", "in-contact"]
 
 # A stack is worth its copies from about this many steps on.
-_AHEAD_STEPS = 8
+_AHEAD_STEPS = 12
 
 
 class Trainer:

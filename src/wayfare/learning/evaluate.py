@@ -27,7 +27,7 @@ class Evaluator:
     @torch.no_grad()
     def __call__(self, model: Tensor) -> Evaluation:
         """Accuracy and loss of one flat model."""
-        nn.utils.vector_to_parameters(model, self._module.parameters())
+        nn.utils.vector_to_parameters(model.to(self._task.test_inputs.dtype), self._module.parameters())
         logits = self._module(self._task.test_inputs)
         labels = self._task.test_labels
         return Evaluation(

@@ -14,8 +14,8 @@ def split(labels: Ints, classes: int, devices: int, partition: Partition, seed: 
     """The sample numbers of every device: equal sizes, class shares ~ Dirichlet(rho * class share of the whole set).
 
     Samples of a class are dealt from a shuffled deck. A sample goes to one device as long as the deck lasts; when the
-    devices ask for more of a class than there is, its deck is shuffled anew and dealt again. So the shares are the
-    drawn ones even where few devices hold all of a class, and sets are disjoint wherever the shares allow it.
+    devices ask for more of a class than there is, its deck is dealt again from the top. So the shares are the drawn
+    ones even where few devices hold all of a class, and sets are disjoint wherever the shares allow it.
     """
     size = len(labels) // devices
     if size == 0:
@@ -39,14 +39,13 @@ def _shares(rng: np.random.Generator, alpha: Floats) -> Floats:
 
 
 class _Deck:
-    """The samples of one class, dealt in shuffled order, again and again."""
+    """The samples of one class in a shuffled circle, dealt on from where the last device stopped."""
 
     def __init__(self, samples: Ints, seed: int, label: int) -> None:
-        self._samples, self._rng = samples, generator(seed, Stream.SAMPLE_DECK, FLEET + label)
-        self._left = np.empty(0, dtype=np.int64)
+        self._circle = generator(seed, Stream.SAMPLE_DECK, FLEET + label).permutation(samples)
+        self._place = 0
 
     def deal(self, count: int) -> Ints:
-        while len(self._left) < count:
-            self._left = np.concatenate([self._left, self._rng.permutation(self._samples)])
-        dealt, self._left = self._left[:count], self._left[count:]
-        return dealt
+        places = np.arange(self._place, self._place + count)
+        self._place += count
+        return np.asarray(self._circle.take(places, mode="wrap") if count else self._circle[:0])

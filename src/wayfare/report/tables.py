@@ -5,55 +5,70 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
+from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
 from wayfare.arrays import Floats
 from wayfare.records import RunRecord, SchemeSummary
 
+# Energy counts as over budget from here on: a controller steers by a queue, not by a wall.
+OVER_BUDGET = 1.03
+
 _BARS = "▁▂▃▄▅▆▇█"
+_LONGEST_CURVE = 40
+_COLUMNS = (
+    ("scheme", 14),
+    ("energy\nrule", 9),
+    ("accuracy\n%", 11),
+    ("accuracy\nover time", 0),
+    ("energy\nJ", 6),
+    ("kept\n%", 4),
+    ("uploads\n/device", 7),
+    ("failed\n/device", 7),
+    ("age", 4),
+)
 
 
-def comparison_table(schemes: Sequence[SchemeSummary], runs: Sequence[RunRecord]) -> Table:
+def comparison_table(schemes: Sequence[SchemeSummary], runs: Sequence[RunRecord], *, width: int = 80) -> Group:
     """Accuracy, energy against budget and how much of each update got through, for every scheme."""
     scenario = runs[0].scenario
     last = min(scenario.learning.final_evaluations, len(runs[0].evaluations["round"]))
     seeds = max(scheme.seeds for scheme in schemes)
-    table = Table(
-        title=f"{scenario.name}: {scenario.fleet.devices} devices, {scenario.rounds:,} rounds, "
-        f"{seeds} seed{'s' if seeds > 1 else ''}",
-        caption=f"Accuracy: mean of the last {last} evaluations"
-        + (", ± 95 % interval over seeds" if seeds > 1 else "; one seed only, not a result")
-        + ". Energy over budget in red.\nKept: share of an update's entries that a contact delivered. "
-        "Staleness: rounds since the model was received.",
-        title_style="bold",
-        caption_justify="left",
+    budget = f"{schemes[0].budget_joules:,.0f} J"
+    title = (
+        f"{scenario.name}: {scenario.fleet.devices} devices, {scenario.rounds:,} rounds, "
+        f"energy budget {budget}, {seeds} seed{'s' if seeds > 1 else ''}"
     )
-    table.add_column("scheme", style="bold")
-    table.add_column("energy rule")
-    table.add_column("accuracy", justify="right")
-    table.add_column("accuracy over rounds")
-    table.add_column("energy / budget", justify="right")
-    table.add_column("kept", justify="right")
-    table.add_column("uploads per device", justify="right")
-    table.add_column("failed", justify="right")
-    table.add_column("staleness", justify="right")
+    table = Table(box=None, padding=(0, 1, 0, 0), pad_edge=False, header_style="bold cyan")
+    for heading, width_ in _COLUMNS:
+        left = heading in ("scheme", "energy\nrule", "accuracy\nover time")
+        table.add_column(heading, justify="left" if left else "right", min_width=width_, no_wrap=True)
+    curve_width = min(max(width - sum(width_ for _, width_ in _COLUMNS) - len(_COLUMNS), 9), _LONGEST_CURVE)
     best = max(scheme.accuracy_mean for scheme in schemes)
     for scheme in schemes:
-        over = scheme.energy_joules_mean > 1.03 * scheme.budget_joules
         interval = "" if scheme.accuracy_ci95 is None else f" ± {100 * scheme.accuracy_ci95:.1f}"
+        over = scheme.energy_joules_mean > OVER_BUDGET * scheme.budget_joules
         table.add_row(
-            Text(scheme.name),
+            Text(scheme.name, "bold"),
             scheme.energy_rule,
-            Text(f"{100 * scheme.accuracy_mean:.1f}{interval} %", "bold" if scheme.accuracy_mean == best else ""),
-            sparkline(mean_curve([run for run in runs if run.scheme == scheme.name]), 24),
-            Text(f"{scheme.energy_joules_mean:,.0f} / {scheme.budget_joules:,.0f} J", "red" if over else ""),
-            f"{100 * scheme.kept_fraction_mean:.0f} %",
+            Text(f"{100 * scheme.accuracy_mean:.1f}{interval}", "bold" if scheme.accuracy_mean == best else ""),
+            sparkline(mean_curve([run for run in runs if run.scheme == scheme.name]), curve_width),
+            Text(f"{scheme.energy_joules_mean:,.0f}", "red" if over else ""),
+            f"{100 * scheme.kept_fraction_mean:.0f}",
             f"{scheme.uploads_per_device:.1f}",
             f"{scheme.failed_uploads_per_device:.1f}",
             f"{scheme.staleness_rounds_mean:.0f}",
         )
-    return table
+    notes = [
+        f"accuracy  on test data, mean of the last {last} evaluations"
+        + (", ± 95 % interval over seeds" if seeds > 1 else "; one seed is not a result"),
+        "energy    spent on transmitting, all devices; red: over budget by more than 3 %",
+        "kept      share of an update delivered in a contact; the rest is offered again",
+        "failed    dense uploads that a contact cut short: their energy is lost",
+        "age       rounds since a device received its model, when it meets the server",
+    ]
+    return Group(Text(title, "bold"), Text(), table, Text(), Text("\n".join(notes), "dim"))
 
 
 def mean_curve(runs: Sequence[RunRecord]) -> Floats:

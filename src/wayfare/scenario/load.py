@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import tomllib
 from collections.abc import Sequence
+from datetime import date, time
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -39,11 +40,18 @@ def parse(data: dict[str, Any]) -> Scenario:
     """Validate a nested table; the first field that breaks a rule is named."""
     try:
         # By way of JSON, because strict validation there still turns arrays into tuples.
-        return Scenario.model_validate_json(json.dumps(data))
+        return Scenario.model_validate_json(json.dumps(data, default=_date_as_text))
     except ValidationError as error:
         raise _first(error) from None
     except (TypeError, ValueError) as error:
         raise InputError(f"the scenario holds a value that is no number, text, list or table: {error}") from None
+
+
+def _date_as_text(value: object) -> str:
+    """TOML has dates, scenarios have none: as text they are refused under the name of their field."""
+    if isinstance(value, date | time):
+        return value.isoformat()
+    raise TypeError(f"{value!r}")
 
 
 def _read(source: str, seen: tuple[str, ...]) -> dict[str, Any]:
@@ -55,6 +63,8 @@ def _read(source: str, seen: tuple[str, ...]) -> dict[str, Any]:
         data = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise InputError(f"{source}: not a TOML file: {error}") from None
+    if folder is not None:
+        _anchor_files(data, folder)
     base = data.pop("extends", None)
     if base is None:
         return data
@@ -63,6 +73,13 @@ def _read(source: str, seen: tuple[str, ...]) -> dict[str, Any]:
     if folder is not None and base not in preset_names():
         base = str(folder / base)
     return _merge(_read(base, (*seen, key)), data)
+
+
+def _anchor_files(data: dict[str, Any], folder: Path) -> None:
+    """A trace that a scenario file names lies beside that file, wherever the command is started."""
+    mobility = data.get("mobility")
+    if isinstance(mobility, dict) and isinstance(mobility.get("file"), str):
+        mobility["file"] = str(folder / mobility["file"])
 
 
 def _text(source: str) -> tuple[str, str, Path | None]:

@@ -1,6 +1,6 @@
 """Runs and comparisons of runs."""
 
 from wayfare.studies.local import Comparison, Progress, compare, summarise
-from wayfare.studies.single import RUNS, run
+from wayfare.studies.single import run
 
-__all__ = ["RUNS", "Comparison", "Progress", "compare", "run", "summarise"]
+__all__ = ["Comparison", "Progress", "compare", "run", "summarise"]

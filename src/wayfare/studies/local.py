@@ -12,11 +12,12 @@ from pathlib import Path
 from typing import Protocol
 
 from wayfare.errors import ScenarioError
+from wayfare.places import RUNS
 from wayfare.records import RunRecord, RunSummary, SchemeSummary, summarise_run, summarise_scheme
 from wayfare.scenario import Scenario
 from wayfare.scenario.dump import to_toml
 from wayfare.schemes import Scheme, checked, make_scheme
-from wayfare.studies.single import RUNS, comparison_folder, run
+from wayfare.studies.single import comparison_folder, run
 
 # How often a worker reports its progress, in rounds.
 _REPORT_EVERY = 10

@@ -10,13 +10,12 @@ from pathlib import Path
 import torch
 
 from wayfare.engine import Policy
+from wayfare.places import RUNS
 from wayfare.records import RunRecord, RunWriter, read_run
 from wayfare.scenario import Scenario
 from wayfare.scenario.dump import digest
 from wayfare.schemes import Scheme, checked, make_scheme
 from wayfare.simulator import ContactEvent, EvaluationEvent, Simulation, draw_world
-
-RUNS = Path("runs")
 
 
 def run(

@@ -1,0 +1,40 @@
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+
+@dataclass(frozen=True)
+class Finished:
+    """What a command left: exit code and texts."""
+
+    code: int
+    out: str
+    err: str
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.out)
+
+
+@pytest.fixture
+def wayfare_command(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[..., Finished]:
+    """Type a command, see what it prints and how it ends."""
+    from wayfare.cli.app import main
+
+    def type_(*words: object) -> Finished:
+        monkeypatch.setattr(sys, "argv", ["wayfare", *map(str, words)])
+        code = 0
+        try:
+            main()
+        except SystemExit as end:
+            code = end.code if isinstance(end.code, int) else 0 if end.code is None else 1
+        captured = capsys.readouterr()
+        return Finished(code, captured.out, captured.err)
+
+    return type_

@@ -1,0 +1,154 @@
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.cli.conftest import Finished
+from tests.conftest import SMALL
+
+Type = Callable[..., Finished]
+SETTINGS = [word for override in SMALL for word in ("--set", override)]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("runs")
+
+
+def test_compare_prints_one_json_object_with_the_promised_fields(wayfare_command: Type, folder: Path) -> None:
+    done = wayfare_command(
+        "compare",
+        "fashion-small",
+        *SETTINGS,
+        "--schemes",
+        "mads, afl",
+        "--seeds",
+        2,
+        "--jobs",
+        1,
+        "--out",
+        folder,
+        "--json",
+    )
+    assert done.code == 0
+    assert [scheme["name"] for scheme in done.json["schemes"]] == ["mads", "afl"]
+    for scheme in done.json["schemes"]:
+        assert set(scheme) >= {
+            "name",
+            "accuracy_mean",
+            "accuracy_ci95",
+            "energy_joules_mean",
+            "budget_joules",
+            "kept_fraction_mean",
+            "uploads_per_device",
+            "failed_uploads_per_device",
+            "staleness_rounds_mean",
+        }
+
+
+def test_show_prints_what_compare_left(wayfare_command: Type, folder: Path, tmp_path: Path) -> None:
+    (comparison,) = folder.iterdir()
+    assert len(wayfare_command("show", comparison, "--json").json["schemes"]) == 2
+    picture = tmp_path / "curves.png"
+    done = wayfare_command("show", comparison, "--plot", picture)
+    assert done.code == 0
+    assert "fashion-small: 6 devices, 60 rounds" in done.out
+    assert picture.read_bytes().startswith(b"\x89PNG")
+
+
+def test_the_table_fits_a_terminal_of_eighty_columns(wayfare_command: Type, folder: Path) -> None:
+    done = wayfare_command("show", folder)
+    assert max(len(line.rstrip()) for line in done.out.splitlines()) <= 80
+    assert "age" in done.out
+
+
+def test_run_leaves_a_folder_that_show_reads(wayfare_command: Type, tmp_path: Path) -> None:
+    done = wayfare_command("run", *SETTINGS, "--scheme", "optimal", "--seed", 3, "--out", tmp_path, "--json")
+    assert done.code == 0
+    assert (done.json["scheme"], done.json["seed"]) == ("optimal", 3)
+    assert "one seed is not a result" in wayfare_command("show", done.json["folder"]).out
+
+
+def test_progress_and_results_do_not_mix(wayfare_command: Type, tmp_path: Path) -> None:
+    done = wayfare_command("run", *SETTINGS, "--out", tmp_path)
+    assert "mads, seed 0: accuracy" in done.err
+    assert "mads, seed 0" not in done.out
+
+
+def test_lists(wayfare_command: Type) -> None:
+    assert "MADS: power by drift plus penalty" in wayfare_command("schemes").out
+    assert {scheme["name"] for scheme in wayfare_command("schemes", "--json").json["schemes"]} >= {"mads", "sfl-spar"}
+    assert "paper-cifar10-waypoint" in wayfare_command("presets").out
+    assert wayfare_command("presets", "--json").json["presets"][0]["name"] == "fashion-small"
+
+
+@pytest.mark.parametrize("command", [["compare"], ["run"], ["show"], ["schemes"], ["presets"], ["contacts"]])
+def test_every_command_has_help_with_an_example(command: list[str], wayfare_command: Type) -> None:
+    done = wayfare_command(*command, "--help")
+    assert done.code == 0
+    assert "wayfare " + command[0] in done.out
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["compare", "--set", "radio.bandwith_hz=1"], "radio.bandwith_hz = 1: unknown key"),
+        (
+            ["compare", "--set", "radio.bandwidth_hz=wide"],
+            "radio.bandwidth_hz = 'wide': input should be a valid number",
+        ),
+        (["compare", "--set", "radio.bandwidth_hz=-5"], "radio.bandwidth_hz = -5: input should be greater than 0"),
+        (["compare", "--set", "fleet.devices=0"], "fleet.devices = 0: input should be greater than or equal to 1"),
+        (["compare", "--set", "mobility.speed_mps=0"], "mobility.speed_mps = 0: input should be greater than 0"),
+        (
+            ["compare", "--set", "fleet.devices=20000", "--jobs", "1"],
+            "fleet.devices = 20000: must not exceed the 10000",
+        ),
+        (["compare", "no-such-preset"], "scenario = 'no-such-preset': neither a preset"),
+        (["compare", "--schemes", "mads,gossip"], "schemes = 'gossip': unknown"),
+        (["compare", "--schemes", ","], "name at least one scheme"),
+        (["compare", "--seeds", "0"], "seeds = []: must be at least 1"),
+        (["compare", "--jobs", "-1"], "jobs = -1: must be at least 1"),
+        (["compare", "paper-cifar10-waypoint", "--jobs", "1"], "does not have the CIFAR-10 task yet"),
+        (["compare", "--seeds", "many"], "Invalid value for '--seeds'"),
+        (["run", "--engine", "steam"], "--engine = 'steam': must be one of auto"),
+        (["run", "--seed", "-1"], "seed = -1: must be 0 or more"),
+        (["run", "--out", "/proc/nowhere"], "cannot write here"),
+        (["show", "/nowhere"], "/nowhere: there is no such folder"),
+        (["show", "."], "neither a run nor a folder of runs"),
+        (["frobnicate"], "No such command 'frobnicate'"),
+    ],
+)
+def test_bad_input_ends_with_2_and_one_message(
+    words: list[str], message: str, wayfare_command: Type, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    done = wayfare_command(*words)
+    assert done.code == 2
+    assert message in " ".join(done.err.split())
+    assert "Traceback" not in done.err
+    assert done.out == ""
+
+
+def test_runs_of_two_scenarios_are_not_thrown_together(wayfare_command: Type, tmp_path: Path) -> None:
+    for rounds in (20, 40):
+        assert wayfare_command("run", *SETTINGS, "--set", f"rounds={rounds}", "--out", tmp_path).code == 0
+    done = wayfare_command("show", tmp_path)
+    assert done.code == 2
+    assert "holds runs of 2 scenarios" in done.err
+
+
+def test_bad_input_in_a_worker_is_told_like_any_other(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "wayfare", "compare", "paper-cifar10-waypoint", "--out", str(tmp_path), "--json"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert done.stderr.count("error: ") == 1
+    assert "Traceback" not in done.stderr
+
+
+def test_the_version_is_told(wayfare_command: Type) -> None:
+    assert wayfare_command("--version").out.strip() == "0.1.0"

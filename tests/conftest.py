@@ -1,0 +1,53 @@
+from __future__ import annotations
+
+import os
+from collections.abc import Generator
+
+import pytest
+import torch
+
+import wayfare
+from wayfare.scenario import Scenario
+
+# Everything small enough to run a scheme in a fraction of a second, and still with every kind of contact in it.
+SMALL = (
+    "rounds=60",
+    "fleet.devices=6",
+    "fleet.energy_total_joules=9",
+    "mobility.width_m=300",
+    "mobility.height_m=300",
+    "learning.hidden=[16]",
+    "learning.batch_size=8",
+    "learning.evaluate_every_rounds=20",
+    "radio.bandwidth_hz=1e3",
+)
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _one_thread() -> None:
+    torch.set_num_threads(1)
+
+
+@pytest.fixture(scope="session")
+def small() -> Scenario:
+    """A small scenario on the embedded data."""
+    return wayfare.load("fashion-small", SMALL)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Tests for a GPU are skipped without one, in one clear line."""
+    if torch.cuda.is_available():
+        return
+    for item in items:
+        if "gpu" in item.keywords:
+            item.add_marker(pytest.mark.skip(reason="no CUDA device"))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """In continuous integration a part that is missing is a failure, not a skip."""
+    report = yield
+    if report.skipped and "system" in item.keywords and os.environ.get("CI") == "true":
+        report.outcome = "failed"
+        report.longrepr = f"skipped in CI, where every part is to be there: {report.longrepr}"
+    return report

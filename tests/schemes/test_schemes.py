@@ -1,0 +1,200 @@
+"""One table of schemes; all of them pass the same tests."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+import wayfare
+from wayfare import Encounter, Link, Scheme, Upload
+from wayfare.errors import ScenarioError
+from wayfare.scenario.model import Control
+from wayfare.schemes import descriptions, make_scheme, power_and_allowance
+
+NAMES = ["mads", "optimal"] + [
+    f"{name}{rule}" for name in ("afl-spar", "afl", "sfl-spar") for rule in ("", ":paced", ":unlimited")
+]
+LINK = Link(bandwidth_hz=15e3, max_power_watts=0.2, parameters=84_618, bits_per_entry=48.37, dense_bits=84_618 * 32.0)
+
+
+def encounters(count: int = 400) -> list[Encounter]:
+    rng = np.random.default_rng(1)
+    found = []
+    for _ in range(count):
+        round_, budget = int(rng.integers(1, 1001)), float(rng.uniform(1, 40))
+        contact_s = float(rng.exponential(6))
+        found.append(
+            Encounter(
+                contact_s=contact_s,
+                gain_per_watt=float(10 ** rng.uniform(1, 9)),
+                staleness_rounds=int(rng.integers(1, 100)),
+                update_norm_sq=float(10 ** rng.uniform(-2, 4)),
+                backlog_joules=float(rng.choice([0.0, rng.exponential(3)])),
+                spent_joules=budget * float(rng.choice([0.0, rng.random(), 1.0])),
+                budget_joules=budget,
+                round=round_,
+                rounds=1000,
+                met_s=contact_s + float(rng.exponential(200)),
+            )
+        )
+    return found
+
+
+def scheme(name: str) -> Scheme:
+    return make_scheme(name, Control())
+
+
+@pytest.mark.parametrize("name", NAMES)
+class TestEveryScheme:
+    def test_has_a_name_a_rule_and_a_description(self, name: str) -> None:
+        found = scheme(name)
+        assert found.name == name
+        assert found.energy_rule in ("unlimited", "greedy", "paced", "queue")
+        assert descriptions()[name.partition(":")[0]]
+
+    def test_decides_the_same_for_the_same_encounter(self, name: str) -> None:
+        for encounter in encounters(20):
+            assert scheme(name).decide(encounter, LINK) == scheme(name).decide(encounter, LINK)
+
+    def test_stays_within_power_time_and_size(self, name: str) -> None:
+        for encounter in encounters():
+            upload = scheme(name).decide(encounter, LINK)
+            assert 0 <= upload.power_watts <= LINK.max_power_watts * (1 + 1e-12)
+            assert 0 <= upload.entries <= LINK.parameters
+            capacity = encounter.contact_s * LINK.rate_bps(upload.power_watts, encounter.gain_per_watt)
+            assert upload.bits <= capacity * (1 + 1e-9)
+            assert upload.energy_joules >= 0
+            assert upload.energy_joules <= upload.power_watts * encounter.contact_s * (1 + 1e-9)
+            if not upload.completes:
+                assert upload.entries == 0
+
+    def test_energy_is_power_times_airtime(self, name: str) -> None:
+        for encounter in encounters():
+            upload = scheme(name).decide(encounter, LINK)
+            if upload.completes and upload.bits:
+                airtime_s = upload.bits / LINK.rate_bps(upload.power_watts, encounter.gain_per_watt)
+                assert upload.energy_joules == pytest.approx(upload.power_watts * airtime_s)
+
+    def test_keeps_to_its_budget_if_it_has_a_wall(self, name: str) -> None:
+        found = scheme(name)
+        if found.energy_rule in ("greedy", "paced"):
+            for encounter in encounters():
+                left = encounter.budget_joules - encounter.spent_joules
+                assert found.decide(encounter, LINK).energy_joules <= left * (1 + 1e-9)
+
+    def test_sends_nothing_in_no_time(self, name: str) -> None:
+        for encounter in encounters(20):
+            upload = scheme(name).decide(replace(encounter, contact_s=0.0), LINK)
+            assert (upload.entries, upload.energy_joules) == (0, 0.0)
+
+    def test_more_time_never_delivers_less(self, name: str) -> None:
+        for encounter in encounters(100):
+            entries = [
+                scheme(name).decide(replace(encounter, contact_s=factor * encounter.contact_s), LINK).entries
+                for factor in (0.5, 1.0, 2.0)
+            ]
+            if scheme(name).energy_rule != "paced":  # a longer contact spreads the same energy more thinly
+                assert entries == sorted(entries)
+
+
+@pytest.mark.parametrize("field", ["staleness_rounds", "update_norm_sq"])
+def test_mads_sends_more_when_more_is_at_stake(field: str) -> None:
+    for encounter in encounters(100):
+        larger = replace(encounter, **{field: 10 * getattr(encounter, field)})
+        assert scheme("mads").decide(larger, LINK).entries >= scheme("mads").decide(encounter, LINK).entries
+
+
+def test_mads_saves_when_it_is_ahead_of_its_pace() -> None:
+    for encounter in encounters(100):
+        later = replace(encounter, backlog_joules=encounter.backlog_joules + 5)
+        assert scheme("mads").decide(later, LINK).energy_joules <= scheme("mads").decide(encounter, LINK).energy_joules
+
+
+def test_a_paced_device_spends_its_budget_evenly() -> None:
+    rng = np.random.default_rng(3)
+    spent, met = 0.0, 0.0
+    for round_ in range(1, 1001):
+        if rng.random() < 0.06:
+            contact_s = float(rng.exponential(6))
+            met += contact_s
+            encounter = replace(
+                encounters(1)[0],
+                contact_s=contact_s,
+                spent_joules=spent,
+                budget_joules=20.0,
+                round=round_,
+                rounds=1000,
+                met_s=met,
+            )
+            power_watts, allowance_joules = power_and_allowance("paced", encounter, LINK)
+            spent += min(power_watts * contact_s, allowance_joules)
+            if round_ in range(480, 520):
+                assert 7 < spent < 13
+    assert 18 < spent <= 20 + 1e-9
+
+
+def test_dense_uploads_are_all_or_nothing() -> None:
+    outcomes = [scheme("afl:unlimited").decide(encounter, LINK) for encounter in encounters()]
+    assert {upload.entries for upload in outcomes} == {0, LINK.parameters}
+    assert all(upload.completes == (upload.entries > 0) for upload in outcomes)
+    assert any(not upload.completes and upload.energy_joules > 0 for upload in outcomes)
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("madness", "schemes = 'madness': unknown; known are mads, optimal, afl-spar, afl, sfl-spar"),
+        ("", "schemes = '': unknown"),
+        ("mads:greedy", "only afl, afl-spar, sfl-spar take a rule"),
+        ("afl:fast", "one of :greedy, :paced, :unlimited"),
+        ("afl:queue", "one of :greedy, :paced, :unlimited"),
+    ],
+)
+def test_unknown_schemes_and_rules_are_refused(name: str, message: str) -> None:
+    with pytest.raises(ScenarioError) as refusal:
+        scheme(name)
+    assert message in str(refusal.value)
+
+
+def test_the_default_rule_may_be_written_out() -> None:
+    assert scheme("afl:greedy").name == "afl"
+
+
+class Whisper(Scheme):
+    """A scheme of a user."""
+
+    name = "whisper"
+
+    def decide(self, encounter: Encounter, link: Link) -> Upload:
+        return wayfare.send_top_k(encounter, link, 0.01 * link.max_power_watts)
+
+
+def test_a_users_scheme_can_be_offered_as_an_entry_point(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Offer:
+        name = "whisper"
+
+        @staticmethod
+        def load() -> type[Whisper]:
+            return Whisper
+
+    monkeypatch.setattr("wayfare.schemes.registry.entry_points", lambda group: [Offer])
+    assert isinstance(scheme("whisper"), Whisper)
+    assert descriptions()["whisper"] == "A scheme of a user."
+
+
+def test_what_is_no_scheme_is_refused_before_a_run_begins() -> None:
+    with pytest.raises(ScenarioError, match="needs a `name`"):
+        wayfare.run(wayfare.load(), object())  # type: ignore[arg-type]
+    with pytest.raises(ScenarioError, match="needs a method `decide"):
+        wayfare.run(wayfare.load(), type("Half", (), {"name": "half"})())
+
+
+def test_an_allowance_limits_the_airtime() -> None:
+    encounter = replace(encounters(1)[0], contact_s=10.0, gain_per_watt=1e6)
+    upload = wayfare.send_top_k(encounter, LINK, 0.2, allowance_joules=0.5)
+    assert upload.energy_joules == pytest.approx(0.5, rel=1e-3)
+    assert wayfare.send_top_k(encounter, LINK, 0.2, allowance_joules=0.0).entries == 0
+    assert math.isclose(wayfare.send_dense(encounter, LINK, 0.2, allowance_joules=0.1).energy_joules, 0.1)

@@ -1,0 +1,185 @@
+"""Whole runs: mass, repeats, the same world for every scheme."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+import pytest
+import torch
+
+import wayfare
+from wayfare.engine import ENGINES, Burst, Policy
+from wayfare.engine.stacked import StackedMlp
+from wayfare.scenario import Scenario
+from wayfare.schemes import make_scheme
+from wayfare.simulator import ContactEvent, EvaluationEvent, Outcome, Simulation, World, draw_world
+
+SCHEMES = ["mads", "optimal", "afl-spar", "afl-spar:paced", "afl", "afl:unlimited", "sfl-spar", "sfl-spar:paced"]
+
+
+@dataclass
+class Notes:
+    contacts: list[ContactEvent] = field(default_factory=list)
+    evaluations: list[EvaluationEvent] = field(default_factory=list)
+    rounds: list[int] = field(default_factory=list)
+
+    def on_contact(self, event: ContactEvent) -> None:
+        self.contacts.append(event)
+
+    def on_evaluation(self, event: EvaluationEvent) -> None:
+        self.evaluations.append(event)
+
+    def on_round(self, round_: int) -> None:
+        self.rounds.append(round_)
+
+
+def simulate(world: World, name: str, engine: str = "auto", policy: Policy = "ahead") -> tuple[Outcome, Notes]:
+    notes = Notes()
+    scheme = make_scheme(name, world.scenario.control)
+    return Simulation(world, scheme, notes, engine=engine, policy=policy).run(), notes
+
+
+@pytest.mark.parametrize("name", SCHEMES)
+def test_mass_is_conserved_over_a_whole_run(name: str, small: Scenario, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Everything the devices ever computed is in the global model, in a memory, or under way: nothing twice."""
+    world = draw_world(small, 0)
+    computed = [torch.zeros(world.link.parameters, dtype=torch.float64) for _ in world.held]
+    run = StackedMlp.run
+
+    def keep_account(self: StackedMlp, models: torch.Tensor, bursts: list[Burst]) -> None:
+        before = models.double()
+        run(self, models, bursts)
+        for burst in bursts:
+            computed[burst.device] += before[burst.device] - models[burst.device].double()
+
+    monkeypatch.setattr(StackedMlp, "run", keep_account)
+    outcome, notes = simulate(world, name, engine="stacked")
+    undelivered = [
+        state.memory.double() + state.received.double() - local.double()
+        for state, local in zip(outcome.states, outcome.local_models, strict=True)
+    ]
+    delivered = (world.initial_model.double() - outcome.model.double()) * len(world.held)
+    total = sum(computed)
+    assert isinstance(total, torch.Tensor)
+    assert float(delivered.norm()) > 0
+    assert float((total - delivered - sum(undelivered)).norm()) <= 1e-5 * float(total.norm())
+    assert any(event.completed and event.entries for event in notes.contacts)
+
+
+@pytest.mark.parametrize("name", SCHEMES)
+def test_two_runs_with_one_seed_are_identical_to_the_bit(name: str, small: Scenario) -> None:
+    (first, notes), (second, again) = (simulate(draw_world(small, 5), name) for _ in range(2))
+    assert torch.equal(first.model, second.model)
+    assert notes == again
+    draw_world.cache_clear()
+    fresh, _ = simulate(draw_world(small, 5), name)
+    assert torch.equal(first.model, fresh.model)
+
+
+@pytest.mark.parametrize("name", SCHEMES)
+def test_every_engine_and_policy_gives_the_same_run(name: str, small: Scenario) -> None:
+    # In double precision and on noisy images: the corners of all images are equal, so their weights get equal updates,
+    # and a rounding error would decide which of them is sent.
+    world = draw_world(small, 1)
+    noise = torch.from_numpy(np.random.default_rng(0).normal(0, 0.1, world.task.train_inputs.shape).astype(np.float32))
+    task = replace(world.task, train_inputs=world.task.train_inputs + noise)
+    world = replace(world, initial_model=world.initial_model.double(), task=task)
+    expected, notes = simulate(world, name, engine="reference", policy="stepwise")
+    for engine in ENGINES:
+        for policy in ("lazy", "ahead"):
+            found, others = simulate(world, name, engine=engine, policy=policy)
+            torch.testing.assert_close(found.model, expected.model, rtol=1e-9, atol=1e-12)
+            assert [event.entries for event in others.contacts] == [event.entries for event in notes.contacts]
+
+
+@pytest.mark.parametrize("name", SCHEMES)
+def test_when_bursts_run_makes_no_difference_to_the_last_bit(name: str, small: Scenario) -> None:
+    world = draw_world(small, 1)
+    expected, notes = simulate(world, name, engine="reference", policy="stepwise")
+    for policy in ("lazy", "ahead"):
+        found, others = simulate(world, name, engine="reference", policy=policy)
+        assert torch.equal(found.model, expected.model)
+        assert others == notes
+
+
+def test_every_scheme_meets_the_identical_world(small: Scenario) -> None:
+    worlds = set()
+    for name in SCHEMES:
+        _, notes = simulate(draw_world(small, 2), name)
+        worlds.add(tuple((e.round, e.device, e.contact_s, e.gain_per_watt, e.distance_m) for e in notes.contacts))
+    assert len(worlds) == 1
+
+
+def test_every_part_of_a_world_depends_on_its_seed(small: Scenario) -> None:
+    one, two = draw_world(small, 0), draw_world(small, 1)
+    assert not np.array_equal(one.plan.start_s[:5], two.plan.start_s[:5])
+    assert not np.array_equal(one.plan.distance_m[:5], two.plan.distance_m[:5])
+    assert not np.array_equal(one.gains_per_watt[:5], two.gains_per_watt[:5])
+    assert not np.array_equal(one.budgets_joules, two.budgets_joules)
+    assert not np.array_equal(one.held[0], two.held[0])
+    assert not np.array_equal(one.batches.of(0, 1, 1), two.batches.of(0, 1, 1))
+    assert not torch.equal(one.initial_model, two.initial_model)
+    exponential = wayfare.load("fashion-small", ["mobility.model=exponential", "rounds=60"])
+    assert not np.array_equal(draw_world(exponential, 0).plan.start_s[:5], draw_world(exponential, 1).plan.start_s[:5])
+
+
+def test_budgets_lie_in_their_range_and_sum_to_the_total() -> None:
+    assert draw_world(wayfare.load(), 3).budgets_joules.sum() == pytest.approx(500)
+    budgets = draw_world(wayfare.load(overrides=["fleet.energy_total_joules=5000", "rounds=1"]), 3).budgets_joules
+    assert budgets.max() / budgets.min() <= 3
+    # Without a total, the drawn ones are used as they are.
+    scenario = wayfare.load("paper-cifar10-waypoint", ["learning.task=fashion-small", "rounds=1"])
+    assert 50 <= draw_world(scenario, 0).budgets_joules.min() <= draw_world(scenario, 0).budgets_joules.max() <= 150
+
+
+def test_staleness_counts_the_rounds_since_a_model_was_received(small: Scenario) -> None:
+    for name in ("mads", "afl"):
+        _, notes = simulate(draw_world(small, 0), name)
+        received = dict.fromkeys(range(6), 0)
+        for event in notes.contacts:
+            assert event.staleness_rounds == event.round - received[event.device] >= 1
+            if event.completed:
+                received[event.device] = event.round
+
+
+def test_a_failed_dense_upload_changes_nothing_but_the_energy(small: Scenario) -> None:
+    scenario = wayfare.load(
+        "fashion-small",
+        ["rounds=40", "radio.bandwidth_hz=1", "learning.hidden=[8]", "learning.evaluate_every_rounds=40"],
+    )
+    world = draw_world(scenario, 0)
+    outcome, notes = simulate(world, "afl:unlimited")
+    assert notes.contacts
+    assert not any(event.completed for event in notes.contacts)
+    assert torch.equal(outcome.model, world.initial_model)
+    assert all(state.received_round == 0 and not torch.count_nonzero(state.memory) for state in outcome.states)
+    assert sum(state.spent_joules for state in outcome.states) > 0
+
+
+def test_an_upload_of_nothing_still_brings_the_model(small: Scenario) -> None:
+    silent = small.model_copy(update={"control": small.control.model_copy(update={"weight": 0.0})})
+    outcome, notes = simulate(draw_world(silent, 0), "mads")
+    assert all(event.completed and event.entries == 0 and event.energy_joules == 0 for event in notes.contacts)
+    last = {event.device: event.round for event in notes.contacts}
+    assert all(outcome.states[device].received_round == round_ for device, round_ in last.items())
+    assert all(float(outcome.states[device].memory.norm()) > 0 for device in last)
+
+
+def test_evaluations_come_at_the_start_at_every_interval_and_at_the_end(small: Scenario) -> None:
+    uneven = small.model_copy(update={"rounds": 50})
+    _, notes = simulate(draw_world(uneven, 0), "optimal")
+    assert [event.round for event in notes.evaluations] == [0, 20, 40, 50]
+    assert notes.rounds == list(range(1, 51))
+    assert [event.time_s for event in notes.evaluations] == [0.0, 200.0, 400.0, 500.0]
+
+
+def test_devices_that_never_meet_the_server_learn_nothing_and_break_nothing() -> None:
+    scenario = wayfare.load(
+        "fashion-small",
+        ["rounds=5", "radio.range_m=1e-6", "learning.hidden=[8]", "mobility.speed_mps=0.001"],
+    )
+    world = draw_world(scenario, 0)
+    outcome, notes = simulate(world, "mads")
+    assert not notes.contacts
+    assert torch.equal(outcome.model, world.initial_model)

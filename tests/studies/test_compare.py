@@ -1,0 +1,87 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+import wayfare
+from wayfare.errors import ScenarioError
+from wayfare.records import RunSummary
+from wayfare.scenario import Scenario, load
+
+
+class Murmur(wayfare.Scheme):
+    """At module level, so that it can travel to a worker."""
+
+    name = "murmur"
+
+    def decide(self, encounter: wayfare.Encounter, link: wayfare.Link) -> wayfare.Upload:
+        return wayfare.send_top_k(encounter, link, 0.1 * link.max_power_watts)
+
+
+class Watch:
+    def __init__(self) -> None:
+        self.names: list[str] = []
+        self.rounds: dict[int, int] = {}
+        self.finished: set[int] = set()
+
+    def begin(self, names: list[str], rounds: int) -> None:
+        self.names = list(names)
+
+    def advance(self, place: int, round_: int) -> None:
+        self.rounds[place] = round_
+
+    def done(self, place: int, summary: RunSummary) -> None:
+        assert summary.scheme in self.names[place]
+        self.finished.add(place)
+
+
+def test_a_pool_and_a_single_process_give_identical_results(small: Scenario, tmp_path: Path) -> None:
+    watch = Watch()
+    schemes: list[str | wayfare.Scheme] = ["mads", "afl", Murmur()]
+    pooled = wayfare.compare(small, schemes, seeds=2, jobs=2, out=tmp_path / "pool", progress=watch)
+    alone = wayfare.compare(small, schemes, seeds=2, jobs=1, out=tmp_path / "alone")
+    assert [scheme.name for scheme in pooled.schemes] == ["mads", "afl", "murmur"]
+    assert pooled.schemes == alone.schemes
+    assert all(torch.equal(a.model, b.model) for a, b in zip(pooled.runs, alone.runs, strict=True))
+    assert watch.finished == set(range(6))
+    assert watch.names[0] == "mads, seed 0"
+    assert load(pooled.folder / "scenario.toml") == small
+
+
+def test_the_worlds_of_a_seed_are_paired(small: Scenario, tmp_path: Path) -> None:
+    result = wayfare.compare(small, ["mads", "optimal"], seeds=[7, 9], jobs=1, out=tmp_path)
+    by_key = {(run.scheme, run.seed): run for run in result.runs}
+    for seed in (7, 9):
+        assert np.array_equal(by_key["mads", seed].contacts["contact_s"], by_key["optimal", seed].contacts["contact_s"])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"schemes": []}, "name at least one scheme"),
+        ({"schemes": ["mads", "mads"]}, "must not be named twice"),
+        ({"schemes": ["afl", "afl:greedy"]}, "must not be named twice"),
+        ({"seeds": 0}, "seeds"),
+        ({"seeds": [1, 1]}, "must not repeat"),
+        ({"seeds": [-1]}, "must be 0 or more"),
+        ({"jobs": 0}, "must be at least 1"),
+        ({"engine": "steam"}, "must be one of auto"),
+    ],
+)
+def test_comparisons_that_make_no_sense_are_refused(
+    arguments: dict[str, object], message: str, small: Scenario, tmp_path: Path
+) -> None:
+    settings: dict[str, object] = {"schemes": ["mads"], "jobs": 1, "out": tmp_path} | arguments
+    with pytest.raises(ScenarioError, match=message):
+        wayfare.compare(small, **settings)  # type: ignore[arg-type]
+
+
+def test_the_embedded_default_comes_out_as_the_paper_says(tmp_path: Path) -> None:
+    result = wayfare.compare(wayfare.load(), ["mads", "afl-spar", "afl", "sfl-spar"], seeds=1, out=tmp_path)
+    mads, *others = result.schemes
+    assert mads.energy_joules_mean <= 1.03 * mads.budget_joules
+    assert all(mads.accuracy_mean > other.accuracy_mean + 0.02 for other in others)
+    assert 0.70 < mads.accuracy_mean < 0.85

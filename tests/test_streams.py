@@ -1,0 +1,29 @@
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+
+from wayfare.streams import Stream, generator
+
+
+@pytest.mark.parametrize("stream", list(Stream))
+def test_every_stream_depends_on_seed_device_and_itself(stream: Stream) -> None:
+    draws = {
+        (seed, other, device): tuple(generator(seed, other, device).random(4))
+        for seed, other, device in itertools.product(
+            [0, 1, 10**12], {stream, Stream.MINIBATCH, Stream.SHADOWING}, [0, 7]
+        )
+    }
+    assert len(set(draws.values())) == len(draws)
+
+
+def test_the_same_key_gives_the_same_draws() -> None:
+    assert np.array_equal(generator(3, Stream.MINIBATCH, 5).random(9), generator(3, Stream.MINIBATCH, 5).random(9))
+
+
+def test_stream_numbers_are_part_of_what_a_seed_means() -> None:
+    # A change here changes every published result; add new streams at the end instead.
+    assert [int(stream) for stream in Stream] == list(range(1, len(Stream) + 1))
+    assert generator(0, Stream.DEVICE_MOTION, 0).random() == 0.9453165290142962
