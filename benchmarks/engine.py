@@ -23,7 +23,7 @@ from torch import nn
 from wayfare.engine import Burst, LocalTraining, make_engine
 from wayfare.learning.batches import Batches
 from wayfare.learning.models.mlp import Mlp
-from wayfare.learning.tasks import Task
+from wayfare.learning.tasks import Classification
 
 DEVICES, BATCH, ROUNDS, REPEATS = 20, 32, 100, 7
 # (sizes, how many times the plain loop `stacked` is to be)
@@ -34,7 +34,7 @@ def training(sizes: tuple[int, ...]) -> LocalTraining:
     rng = np.random.default_rng(0)
     inputs = torch.from_numpy(rng.standard_normal((10_000, sizes[0])).astype(np.float32))
     labels = torch.from_numpy(rng.integers(0, sizes[-1], 10_000))
-    task = Task(
+    task = Classification(
         name="random",
         model=Mlp(sizes),
         classes=sizes[-1],

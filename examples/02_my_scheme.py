@@ -15,4 +15,4 @@ class Patient(wayfare.Scheme):
 if __name__ == "__main__":
     scenario = wayfare.load("fashion-small", ["rounds=200", "fleet.energy_total_joules=100"])
     for scheme in wayfare.compare(scenario, ["mads", Patient()], seeds=2).schemes:
-        print(f"{scheme.name:8} {100 * scheme.accuracy_mean:5.1f} %  {scheme.energy_joules_mean:6.1f} J")
+        print(f"{scheme.name:8} {100 * scheme.score_mean:5.1f} %  {scheme.energy_joules_mean:6.1f} J")

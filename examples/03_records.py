@@ -14,7 +14,7 @@ def main() -> None:
     mine = contacts["device"] == busiest
     delivered_mbit = contacts["bits"][mine].sum() / 1e6
     print(f"device {busiest} met the server {mine.sum()} times and delivered {delivered_mbit:.1f} Mbit")
-    for round_, accuracy in zip(record.evaluations["round"], record.evaluations["accuracy"], strict=True):
+    for round_, accuracy in zip(record.evaluations["round"], record.evaluations["score"], strict=True):
         if round_ % 60 == 0:
             print(f"round {round_:3.0f}: {100 * accuracy:4.1f} %")
 

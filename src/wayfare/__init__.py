@@ -5,7 +5,7 @@ import wayfare
 scenario = wayfare.load("fashion-small", ["mobility.speed_mps=10"])
 comparison = wayfare.compare(scenario, ["mads", "afl-spar"], seeds=3)
 for scheme in comparison.schemes:
-    print(scheme.name, scheme.accuracy_mean, scheme.energy_joules_mean)
+    print(scheme.name, scheme.score_mean, scheme.energy_joules_mean)
 """
 
 from __future__ import annotations

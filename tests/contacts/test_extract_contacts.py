@@ -168,13 +168,13 @@ def test_the_index_finds_exactly_what_brute_force_finds(
     ids=lambda spec: spec.model,
 )
 def test_the_index_is_exact_for_every_model_over_many_cells(spec):
-    motion = from_spec(spec).draw(45, 1200.0, 2)
+    motion = from_spec(spec, 100.0).draw(45, 1200.0, 2)
     assert assert_equals_brute_force(motion, 100.0, all_pairs=True) > 300
     assert_equals_brute_force(motion, 100.0, all_pairs=False)
 
 
 def test_only_near_pairs_are_looked_at():
-    motion = from_spec(WaypointMobility(width_m=30_000.0, height_m=30_000.0)).draw(300, 1000.0, 1)
+    motion = from_spec(WaypointMobility(width_m=30_000.0, height_m=30_000.0), 100.0).draw(300, 1000.0, 1)
     assert isinstance(motion, Motion)
     table = slabs.cut(motion, 100.0)
     looked_at = sum(len(part.one) for part in near.all_pairs(table, motion.nodes, 100.0))
@@ -182,7 +182,7 @@ def test_only_near_pairs_are_looked_at():
 
 
 def test_batches_of_any_size_give_the_same(monkeypatch):
-    motion = from_spec(WaypointMobility()).draw(12, 1500.0, 3)
+    motion = from_spec(WaypointMobility(), 100.0).draw(12, 1500.0, 3)
     assert isinstance(motion, Motion)
     whole = plan_from_motion(motion, 100.0, 1500.0, 3, devices_meet=True)
     monkeypatch.setattr("wayfare.contacts.near._BATCH", 100)
@@ -196,7 +196,7 @@ def test_batches_of_any_size_give_the_same(monkeypatch):
 
 
 def _plan(devices: int, duration_s: float, *, devices_meet: bool = True, seed: int = 4) -> ContactPlan:
-    motion = from_spec(WaypointMobility(width_m=600.0, height_m=600.0)).draw(devices, duration_s, seed)
+    motion = from_spec(WaypointMobility(width_m=600.0, height_m=600.0), 100.0).draw(devices, duration_s, seed)
     assert isinstance(motion, Motion)
     return plan_from_motion(motion, 100.0, duration_s, seed, devices_meet=devices_meet)
 
@@ -234,7 +234,7 @@ def test_a_longer_run_leaves_earlier_contacts_and_distances_alone():
 
 
 def test_devices_draw_their_distances_like_the_server():
-    motion = from_spec(WaypointMobility(pause_max_s=0.0)).draw(60, 4000.0, 6)
+    motion = from_spec(WaypointMobility(pause_max_s=0.0), 100.0).draw(60, 4000.0, 6)
     assert isinstance(motion, Motion)
     plan = plan_from_motion(motion, 100.0, 4000.0, 6, devices_meet=True)
     assert plan.distance_m.max() <= 100.0 + 1e-6
@@ -243,7 +243,7 @@ def test_devices_draw_their_distances_like_the_server():
 
 
 def test_a_distance_is_that_of_the_two_nodes_at_an_instant_of_the_contact():
-    motion = from_spec(WaypointMobility(width_m=600.0, height_m=600.0)).draw(4, 1000.0, 4)
+    motion = from_spec(WaypointMobility(width_m=600.0, height_m=600.0), 100.0).draw(4, 1000.0, 4)
     assert isinstance(motion, Motion)
     plan = plan_from_motion(motion, 100.0, 1000.0, 4, devices_meet=True)
     for row in range(0, len(plan), 7):

@@ -10,7 +10,7 @@ from wayfare.engine import ENGINES, Burst, LocalTraining, Policy, Trainer, make_
 from wayfare.errors import ScenarioError
 from wayfare.learning.batches import Batches
 from wayfare.learning.models.mlp import Mlp
-from wayfare.learning.tasks import Task
+from wayfare.learning.tasks import Classification
 from wayfare.streams import Stream, generator
 
 SIZES = [(6, 3), (12, 8, 5), (196, 64, 32, 10)]
@@ -21,7 +21,7 @@ def training(sizes: tuple[int, ...], rounds: int = 40) -> LocalTraining:
     rng = np.random.default_rng(sum(sizes))
     inputs = torch.from_numpy(rng.standard_normal((300, sizes[0])).astype(np.float32))
     labels = torch.from_numpy(rng.integers(0, sizes[-1], 300))
-    task = Task(
+    task = Classification(
         name="random",
         model=Mlp(sizes),
         classes=sizes[-1],

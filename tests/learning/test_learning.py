@@ -108,7 +108,7 @@ def test_a_device_with_fewer_samples_than_a_minibatch_still_trains() -> None:
 def test_evaluation_counts_what_is_right() -> None:
     task = fashion_small((16,))
     result = Evaluator(task)(torch.zeros(task.model.parameters))
-    assert result.accuracy == pytest.approx(0.1)
+    assert result.score == pytest.approx(0.1)
     assert result.loss == pytest.approx(np.log(10), rel=1e-5)
 
 

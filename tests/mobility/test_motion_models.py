@@ -40,7 +40,7 @@ every_model = pytest.mark.parametrize("spec", MODELS.values(), ids=MODELS.keys()
 
 
 def _draw(spec: SpatialMobility, devices: int, duration_s: float, seed: int = 1) -> Motion:
-    motion = from_spec(spec).draw(devices, duration_s, seed)  # type: ignore[arg-type]
+    motion = from_spec(spec, 100.0).draw(devices, duration_s, seed)  # type: ignore[arg-type]
     assert isinstance(motion, Motion)
     return motion
 

@@ -12,7 +12,7 @@ SQUARE = ((100.0, 100.0), (300.0, 100.0), (300.0, 300.0), (100.0, 300.0))
 
 
 def _server_m(spec: WaypointMobility | WalkMobility, times_s: list[float], duration_s: float = 500.0) -> np.ndarray:
-    motion = from_spec(spec).draw(2, duration_s, 5)
+    motion = from_spec(spec, 100.0).draw(2, duration_s, 5)
     assert isinstance(motion, Motion)
     return motion.positions_m(2, np.array(times_s))
 
@@ -52,8 +52,8 @@ def test_a_run_shorter_than_the_first_leg_of_a_route_is_cut_there():
 
 
 def test_devices_move_alike_whatever_the_server_does():
-    moving = from_spec(WaypointMobility()).draw(3, 500.0, 5)
-    standing = from_spec(WaypointMobility(server=FixedServer())).draw(3, 500.0, 5)
+    moving = from_spec(WaypointMobility(), 100.0).draw(3, 500.0, 5)
+    standing = from_spec(WaypointMobility(server=FixedServer()), 100.0).draw(3, 500.0, 5)
     assert isinstance(moving, Motion)
     assert isinstance(standing, Motion)
     np.testing.assert_array_equal(moving.x_m[moving.node < 3], standing.x_m[standing.node < 3])

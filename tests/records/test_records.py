@@ -60,7 +60,7 @@ def test_a_run_that_breaks_off_leaves_nothing_that_passes_for_whole(small: Scena
 
 def test_the_summary_of_a_run_counts_what_its_records_hold(record: RunRecord) -> None:
     summary = summarise_run(record)
-    assert summary.accuracy == pytest.approx(record.evaluations["accuracy"][-5:].mean())
+    assert summary.score == pytest.approx(record.evaluations["score"][-5:].mean())
     assert summary.kept_fraction == pytest.approx((record.contacts["entries"] / record.parameters).mean())
     assert summary.uploads_per_device == (record.contacts["entries"] > 0).sum() / 6
     assert summary.failed_uploads_per_device == 0
@@ -68,10 +68,10 @@ def test_the_summary_of_a_run_counts_what_its_records_hold(record: RunRecord) ->
 
 
 def test_seeds_are_summed_up_with_an_honest_interval(record: RunRecord) -> None:
-    runs = [replace(summarise_run(record), accuracy=accuracy) for accuracy in (0.5, 0.6, 0.7)]
-    assert summarise_scheme(runs).accuracy_mean == pytest.approx(0.6)
-    assert summarise_scheme(runs).accuracy_ci95 == pytest.approx(4.303 * 0.1 / 3**0.5)
-    assert summarise_scheme(runs[:1]).accuracy_ci95 is None
+    runs = [replace(summarise_run(record), score=score) for score in (0.5, 0.6, 0.7)]
+    assert summarise_scheme(runs).score_mean == pytest.approx(0.6)
+    assert summarise_scheme(runs).score_ci95 == pytest.approx(4.303 * 0.1 / 3**0.5)
+    assert summarise_scheme(runs[:1]).score_ci95 is None
     assert half_width_95([0.0, 1.0] * 50) == pytest.approx(1.96 * 0.5025 / 10, rel=1e-3)
 
 

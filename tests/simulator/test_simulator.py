@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -11,9 +12,10 @@ import torch
 import wayfare
 from wayfare.engine import ENGINES, Burst, Policy
 from wayfare.engine.stacked import StackedMlp
+from wayfare.learning.tasks import Classification
 from wayfare.scenario import Scenario
 from wayfare.schemes import make_scheme
-from wayfare.simulator import ContactEvent, EvaluationEvent, Outcome, Simulation, World, draw_world
+from wayfare.simulator import ContactEvent, EvaluationEvent, MetricEvent, Outcome, Simulation, World, draw_world
 
 SCHEMES = ["mads", "optimal", "afl-spar", "afl-spar:paced", "afl", "afl:unlimited", "sfl-spar", "sfl-spar:paced"]
 
@@ -27,7 +29,7 @@ class Notes:
     def on_contact(self, event: ContactEvent) -> None:
         self.contacts.append(event)
 
-    def on_evaluation(self, event: EvaluationEvent) -> None:
+    def on_evaluation(self, event: EvaluationEvent, others: Sequence[MetricEvent]) -> None:
         self.evaluations.append(event)
 
     def on_round(self, round_: int) -> None:
@@ -83,6 +85,7 @@ def test_every_engine_and_policy_gives_the_same_run(name: str, small: Scenario) 
     # and a rounding error would decide which of them is sent.
     world = draw_world(small, 1)
     noise = torch.from_numpy(np.random.default_rng(0).normal(0, 0.1, world.task.train_inputs.shape).astype(np.float32))
+    assert isinstance(world.task, Classification)
     task = replace(world.task, train_inputs=world.task.train_inputs + noise)
     world = replace(world, initial_model=world.initial_model.double(), task=task)
     expected, notes = simulate(world, name, engine="reference", policy="stepwise")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from typing import Annotated
 
 import typer
@@ -37,6 +36,7 @@ def compare_command(
 
     Example: `wayfare compare fashion-small --set mobility.speed_mps=10 --schemes mads,afl-spar:paced --seeds 5`
     """
+    from wayfare.records import summary_json
     from wayfare.report.tables import comparison_table
     from wayfare.studies import compare
 
@@ -50,7 +50,7 @@ def compare_command(
                 "scenario": resolved.name,
                 "folder": str(result.folder),
                 "seeds": seeds,
-                "schemes": [asdict(scheme) for scheme in result.schemes],
+                "schemes": [summary_json(scheme) for scheme in result.schemes],
             }
         )
         return

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from typing import Annotated
 
 import typer
@@ -34,7 +33,7 @@ def run_command(
 
     Example: `wayfare run fashion-small --scheme mads --seed 7 --set control.weight=1e-3`
     """
-    from wayfare.records import summarise_run
+    from wayfare.records import summarise_run, summary_json
     from wayfare.report.tables import comparison_table
     from wayfare.studies import run, summarise
 
@@ -46,7 +45,7 @@ def run_command(
         )
         progress.done(0, summarise_run(record))
     if as_json:
-        print_json({"folder": str(record.folder), "wall_s": record.wall_s, **asdict(summarise_run(record))})
+        print_json({"folder": str(record.folder), "wall_s": record.wall_s, **summary_json(summarise_run(record))})
         return
     output.print(comparison_table(summarise([record]), [record], width=output.width))
     output.print(f"Records: {record.folder}", markup=False, soft_wrap=True)

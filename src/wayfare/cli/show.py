@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
@@ -23,8 +22,8 @@ def show_command(
 
     Example: `wayfare show runs/fashion-small-1a2b3c4d --plot curves.svg`
     """
-    from wayfare.records import find_runs, read_run
-    from wayfare.report.figures import accuracy_curves
+    from wayfare.records import find_runs, read_run, summary_json
+    from wayfare.report.figures import score_curves
     from wayfare.report.tables import comparison_table
     from wayfare.studies import summarise
 
@@ -37,8 +36,8 @@ def show_command(
     records.sort(key=lambda record: wanted.index(record.scheme) if record.scheme in wanted else len(wanted))
     schemes = summarise(records)
     if plot is not None:
-        accuracy_curves(schemes, records, plot)
+        score_curves(schemes, records, plot)
     if as_json:
-        print_json({"folder": str(folder), "schemes": [asdict(scheme) for scheme in schemes]})
+        print_json({"folder": str(folder), "schemes": [summary_json(scheme) for scheme in schemes]})
         return
     output.print(comparison_table(schemes, records, width=output.width))

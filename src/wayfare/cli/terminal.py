@@ -75,7 +75,8 @@ class RunProgress:
             self._bars.advance(self._all)
         if not errors.is_terminal:
             elapsed_s = time.perf_counter() - self._started
-            line = f"[{elapsed_s:6.1f} s] {self._names[place]}: accuracy {100 * summary.accuracy:.1f} %"
+            score = f"{summary.metric.name} {summary.metric.text(summary.score)}"
+            line = f"[{elapsed_s:6.1f} s] {self._names[place]}: {score}"
             errors.print(line, markup=False, highlight=False, soft_wrap=True)
 
     def __enter__(self) -> RunProgress:

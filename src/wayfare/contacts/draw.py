@@ -29,7 +29,8 @@ class _Columns(NamedTuple):
 
 def draw_plan(scenario: Scenario, seed: int, *, devices_meet: bool = False) -> ContactPlan:
     """The contacts of a scenario's devices with its server, and with each other if asked; the same for every scheme."""
-    drawn = mobility.from_spec(scenario.mobility).draw(scenario.fleet.devices, scenario.duration_s, seed)
+    model = mobility.from_spec(scenario.mobility, scenario.radio.range_m)
+    drawn = model.draw(scenario.fleet.devices, scenario.duration_s, seed)
     if isinstance(drawn, Motion):
         return plan_from_motion(drawn, scenario.radio.range_m, scenario.duration_s, seed, devices_meet=devices_meet)
     plan = plan_from_meetings(drawn, scenario.radio.range_m, scenario.duration_s, seed)

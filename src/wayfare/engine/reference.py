@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from wayfare.engine.base import Burst, LocalTraining
+from wayfare.learning.models.base import load_vector, read_vector
 
 
 class Reference:
@@ -19,19 +20,14 @@ class Reference:
     def run(self, models: Tensor, bursts: Sequence[Burst]) -> None:
         """Advance one device after another."""
         task, learning_rate = self._training.task, self._training.learning_rate
-        module = task.model.module().to(models.dtype)
+        module = task.model.module().to(models).train()
         weights = list(module.parameters())
-        inputs = task.train_inputs.to(models.dtype)
         for burst in bursts:
-            with torch.no_grad():
-                nn.utils.vector_to_parameters(models[burst.device], weights)
-            for batch in torch.from_numpy(
-                self._training.batches.of(burst.device, burst.first_round, burst.steps)
-            ).unbind():
-                loss = nn.functional.cross_entropy(module(inputs[batch]), task.train_labels[batch])
-                gradients = torch.autograd.grad(loss, weights)
+            load_vector(module, models[burst.device])
+            batches = self._training.batches.of(burst.device, burst.first_round, burst.steps)
+            for batch in torch.from_numpy(batches).to(models.device).unbind():
+                gradients = torch.autograd.grad(task.loss(module, batch), weights)
                 with torch.no_grad():
                     for weight, gradient in zip(weights, gradients, strict=True):
                         weight.sub_(gradient, alpha=learning_rate)
-            with torch.no_grad():
-                models[burst.device] = nn.utils.parameters_to_vector(weights)
+            models[burst.device] = read_vector(module)

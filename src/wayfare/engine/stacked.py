@@ -13,6 +13,9 @@ import torch
 from torch import Tensor
 
 from wayfare.engine.base import Burst, LocalTraining
+from wayfare.errors import ScenarioError
+from wayfare.learning.models.mlp import Mlp
+from wayfare.learning.tasks import Classification
 
 # Weights of a group stay in the cache of one core from step to step (measured in benchmarks/engine.py).
 _GROUP_BYTES = 4 << 20
@@ -23,7 +26,10 @@ class StackedMlp:
     """Forward, backward and update of n perceptrons at once, in place on their flat vectors."""
 
     def __init__(self, training: LocalTraining) -> None:
-        self._training = training
+        task = training.task
+        if not (isinstance(task, Classification) and isinstance(task.model, Mlp)):
+            raise ScenarioError("--engine", "stacked", f"stacks perceptrons only, and {task.name} is none")
+        self._training, self._task, self._model = training, task, task.model
 
     @torch.inference_mode()
     def run(self, models: Tensor, bursts: Sequence[Burst]) -> None:
@@ -38,7 +44,7 @@ class StackedMlp:
         """Copy in, step, copy out; bursts that end sooner leave the stack, so no step is padding."""
         devices = torch.tensor([burst.device for burst in bursts])
         # Each layer is copied into a stack of its own, for products update a dense stack in one call.
-        views = [view for layer in self._training.task.model.views(models) for view in layer]
+        views = [view for layer in self._model.views(models) for view in layer]
         stacks = [view.index_select(0, devices) for view in views]
         underway = stacks
         batches = [self._training.batches.of(burst.device, burst.first_round, burst.steps) for burst in bursts]
@@ -53,7 +59,7 @@ class StackedMlp:
 
     def _step(self, layers: Sequence[tuple[Tensor, Tensor]], samples: Tensor) -> None:
         """One SGD step of every stacked model, on its own minibatch."""
-        task, batch_size, count = self._training.task, self._training.batches.batch_size, len(layers[0][0])
+        task, batch_size, count = self._task, self._training.batches.batch_size, len(layers[0][0])
         signal = task.train_inputs.index_select(0, samples).to(layers[0][0].dtype).view(count, batch_size, -1)
         signals = [signal]
         for depth, (weights, biases) in enumerate(layers):

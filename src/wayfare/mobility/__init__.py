@@ -23,8 +23,8 @@ from wayfare.scenario.mobility import (
 __all__ = ["SERVER", "Meetings", "Mobility", "Motion", "from_spec"]
 
 
-def from_spec(spec: AnyMobility) -> Mobility:
-    """The mobility model that a scenario names."""
+def from_spec(spec: AnyMobility, range_m: float) -> Mobility:
+    """The mobility model that a scenario names; a trace counts contacts within a range to choose its nodes."""
     match spec:
         case ExponentialMobility():
             return Exponential(spec)
@@ -42,4 +42,4 @@ def from_spec(spec: AnyMobility) -> Mobility:
             # Readers are many and a drawn world needs none of them.
             from wayfare.mobility.traces import Trace
 
-            return Trace(spec)
+            return Trace(spec, range_m)

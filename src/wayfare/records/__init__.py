@@ -1,7 +1,7 @@
 """What runs leave behind: one SQLite file each."""
 
 from wayfare.records.read import RunRecord, find_runs, read_run
-from wayfare.records.summary import RunSummary, SchemeSummary, summarise_run, summarise_scheme
+from wayfare.records.summary import RunSummary, SchemeSummary, summarise_run, summarise_scheme, summary_json
 from wayfare.records.write import RunWriter
 
 __all__ = [
@@ -13,4 +13,5 @@ __all__ = [
     "read_run",
     "summarise_run",
     "summarise_scheme",
+    "summary_json",
 ]

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from wayfare.arrays import Floats
 from wayfare.errors import RunFolderError, WayfareError
+from wayfare.learning.tasks import Metric
 from wayfare.records.schema import CONTACT_COLUMNS, EVALUATION_COLUMNS, FILE, VERSION
 from wayfare.scenario import Scenario, parse
 
@@ -30,11 +31,13 @@ class RunRecord:
     seed: int
     parameters: int
     wall_s: float
+    metric: Metric
     meta: dict[str, Any]
     budgets_joules: Floats
     class_counts: Floats
     contacts: dict[str, Floats]
     evaluations: dict[str, Floats]
+    others: dict[str, Floats]  # further metrics, a value for each evaluation
     model: Tensor
 
 
@@ -78,13 +81,22 @@ def _read(folder: Path, database: sqlite3.Connection) -> RunRecord:
         seed=meta["seed"],
         parameters=meta["parameters"],
         wall_s=meta["wall_s"],
+        metric=Metric(**meta["metric"]),
         meta=meta,
         budgets_joules=np.array([budget for budget, _ in devices]),
         class_counts=np.array([json.loads(counts) for _, counts in devices], dtype=np.float64),
         contacts=_columns(database, "contacts", CONTACT_COLUMNS),
         evaluations=_columns(database, "evaluations", EVALUATION_COLUMNS),
+        others=_others(database),
         model=torch.from_numpy(np.frombuffer(vector, dtype="<f4").astype(np.float32)),
     )
+
+
+def _others(database: sqlite3.Connection) -> dict[str, Floats]:
+    found: dict[str, list[float]] = {}
+    for name, value in database.execute("SELECT name, value FROM metrics ORDER BY round"):
+        found.setdefault(name, []).append(value)
+    return {name: np.array(values) for name, values in found.items()}
 
 
 def _columns(database: sqlite3.Connection, table: str, names: tuple[str, ...]) -> dict[str, Floats]:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from dataclasses import fields
 
-from wayfare.simulator import ContactEvent, EvaluationEvent
+from wayfare.simulator import ContactEvent, EvaluationEvent, MetricEvent
 
 FILE = "run.sqlite"
 VERSION = 1
 
 CONTACT_COLUMNS = tuple(field.name for field in fields(ContactEvent))
 EVALUATION_COLUMNS = tuple(field.name for field in fields(EvaluationEvent))
+METRIC_COLUMNS = tuple(field.name for field in fields(MetricEvent))
 
 TABLES = f"""
 CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
@@ -19,5 +20,6 @@ CREATE TABLE devices (
 );
 CREATE TABLE contacts ({", ".join(CONTACT_COLUMNS)}, PRIMARY KEY (round, device)) WITHOUT ROWID;
 CREATE TABLE evaluations ({", ".join(EVALUATION_COLUMNS)}, PRIMARY KEY (round)) WITHOUT ROWID;
+CREATE TABLE metrics ({", ".join(METRIC_COLUMNS)}, PRIMARY KEY (round, name)) WITHOUT ROWID;
 CREATE TABLE model (round INTEGER PRIMARY KEY, float32_le BLOB NOT NULL);
 """

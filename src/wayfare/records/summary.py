@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from statistics import fmean, stdev
+from typing import Any
 
 import numpy as np
 
+from wayfare.learning.tasks import Metric
 from wayfare.records.read import RunRecord
 
 # Two-sided 95 % quantiles of Student's t for 1, 2, ... degrees of freedom.
@@ -38,7 +40,8 @@ class RunSummary:
     scheme: str
     energy_rule: str
     seed: int
-    accuracy: float  # mean of the last evaluations
+    metric: Metric
+    score: float  # the metric, mean of the last evaluations
     energy_joules: float
     budget_joules: float
     kept_fraction: float  # k / s
@@ -54,8 +57,9 @@ class SchemeSummary:
     name: str
     energy_rule: str
     seeds: int
-    accuracy_mean: float
-    accuracy_ci95: float | None
+    metric: Metric
+    score_mean: float
+    score_ci95: float | None
     energy_joules_mean: float
     budget_joules: float
     kept_fraction_mean: float
@@ -75,7 +79,8 @@ def summarise_run(record: RunRecord) -> RunSummary:
         scheme=record.scheme,
         energy_rule=record.energy_rule,
         seed=record.seed,
-        accuracy=float(np.mean(record.evaluations["accuracy"][-last:])),
+        metric=record.metric,
+        score=float(np.mean(record.evaluations["score"][-last:])),
         energy_joules=float(contacts["energy_joules"].sum()),
         budget_joules=float(record.budgets_joules.sum()),
         kept_fraction=float(np.mean(contacts["entries"]) / record.parameters) if met else 0.0,
@@ -87,13 +92,14 @@ def summarise_run(record: RunRecord) -> RunSummary:
 
 def summarise_scheme(runs: Sequence[RunSummary]) -> SchemeSummary:
     """The line of one scheme over the runs of its seeds."""
-    accuracy = [run.accuracy for run in runs]
+    scores = [run.score for run in runs]
     return SchemeSummary(
         name=runs[0].scheme,
         energy_rule=runs[0].energy_rule,
         seeds=len(runs),
-        accuracy_mean=fmean(accuracy),
-        accuracy_ci95=half_width_95(accuracy),
+        metric=runs[0].metric,
+        score_mean=fmean(scores),
+        score_ci95=half_width_95(scores),
         energy_joules_mean=fmean(run.energy_joules for run in runs),
         budget_joules=fmean(run.budget_joules for run in runs),
         kept_fraction_mean=fmean(run.kept_fraction for run in runs),
@@ -101,6 +107,18 @@ def summarise_scheme(runs: Sequence[RunSummary]) -> SchemeSummary:
         failed_uploads_per_device=fmean(run.failed_uploads_per_device for run in runs),
         staleness_rounds_mean=fmean(run.staleness_rounds for run in runs),
     )
+
+
+def summary_json(summary: SchemeSummary | RunSummary) -> dict[str, Any]:
+    """A summary for programs: its score goes by the name of its metric, e.g. `accuracy_mean`."""
+    metric = summary.metric.name
+    named = {}
+    for key, value in asdict(summary).items():
+        if key == "metric":
+            named["metric"] = metric
+        else:
+            named[key.replace("score", metric)] = value
+    return named
 
 
 def half_width_95(values: Sequence[float]) -> float | None:

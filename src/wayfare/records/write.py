@@ -6,7 +6,8 @@ import json
 import platform
 import shutil
 import sqlite3
-from dataclasses import astuple
+from collections.abc import Sequence
+from dataclasses import asdict, astuple
 from datetime import UTC, datetime
 from pathlib import Path
 from types import TracebackType
@@ -16,9 +17,9 @@ import torch
 from torch import Tensor
 
 from wayfare.errors import RunFolderError
-from wayfare.records.schema import CONTACT_COLUMNS, EVALUATION_COLUMNS, FILE, TABLES, VERSION
+from wayfare.records.schema import CONTACT_COLUMNS, EVALUATION_COLUMNS, FILE, METRIC_COLUMNS, TABLES, VERSION
 from wayfare.schemes import Scheme
-from wayfare.simulator import ContactEvent, EvaluationEvent, World
+from wayfare.simulator import ContactEvent, EvaluationEvent, MetricEvent, World
 from wayfare.version import __version__
 
 
@@ -47,6 +48,7 @@ class RunWriter:
                 "energy_rule": getattr(scheme, "energy_rule", "unlimited"),
                 "seed": world.seed,
                 "parameters": world.link.parameters,
+                "metric": asdict(world.task.metric),
                 "status": "running",
                 "started": datetime.now(UTC).isoformat(timespec="seconds"),
                 "versions": {
@@ -57,7 +59,7 @@ class RunWriter:
                 },
             }
         )
-        labels = world.task.train_labels.numpy()
+        labels = world.task.class_of_samples()
         counts = [np.bincount(labels[held], minlength=world.task.classes).tolist() for held in world.held]
         self._database.executemany(
             "INSERT INTO devices VALUES (?, ?, ?, ?)",
@@ -72,11 +74,12 @@ class RunWriter:
         """Keep a contact; it is written with the next evaluation."""
         self._rows.append(astuple(event))
 
-    def on_evaluation(self, event: EvaluationEvent) -> None:
+    def on_evaluation(self, event: EvaluationEvent, others: Sequence[MetricEvent]) -> None:
         """Write an evaluation and every contact before it, in one transaction."""
         with self._database:
             self._database.executemany(_insert("contacts", len(CONTACT_COLUMNS)), self._rows)
             self._database.execute(_insert("evaluations", len(EVALUATION_COLUMNS)), astuple(event))
+            self._database.executemany(_insert("metrics", len(METRIC_COLUMNS)), [astuple(other) for other in others])
         self._rows.clear()
 
     def on_round(self, round_: int) -> None:

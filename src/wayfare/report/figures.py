@@ -23,25 +23,26 @@ def colour_of(scheme: str, others: Sequence[str]) -> str:
     return _PALETTE[place % len(_PALETTE)]
 
 
-def accuracy_curves(schemes: Sequence[SchemeSummary], runs: Sequence[RunRecord], file: Path) -> None:
-    """Accuracy against rounds, a line for each scheme and a band from the least to the greatest seed."""
+def score_curves(schemes: Sequence[SchemeSummary], runs: Sequence[RunRecord], file: Path) -> None:
+    """Score against rounds, a line for each scheme and a band from the least to the greatest seed."""
     try:
         from matplotlib.figure import Figure
     except ImportError:
         raise UnavailableError("figures need matplotlib: pip install 'wayfare[report]'") from None
     figure = Figure(figsize=(7.2, 4.2), layout="constrained")
     axes = figure.add_subplot()
+    metric = schemes[0].metric
     names = [scheme.name for scheme in schemes]
     for scheme in schemes:
         mine = [run for run in runs if run.scheme == scheme.name]
         rounds = mine[0].evaluations["round"]
-        accuracy = 100 * np.array([run.evaluations["accuracy"] for run in mine])
+        score = (100 if metric.percent else 1) * np.array([run.evaluations["score"] for run in mine])
         colour = colour_of(scheme.name, names)
         energy = f"{scheme.energy_joules_mean:,.0f} J"
-        axes.plot(rounds, accuracy.mean(axis=0), color=colour, lw=1.8, label=f"{scheme.name} ({energy})")
-        axes.fill_between(rounds, accuracy.min(axis=0), accuracy.max(axis=0), color=colour, alpha=0.15, lw=0)
+        axes.plot(rounds, score.mean(axis=0), color=colour, lw=1.8, label=f"{scheme.name} ({energy})")
+        axes.fill_between(rounds, score.min(axis=0), score.max(axis=0), color=colour, alpha=0.15, lw=0)
     axes.set_xlabel("round")
-    axes.set_ylabel("test accuracy (%)")
+    axes.set_ylabel(f"test {metric.name}" + (" (%)" if metric.percent else ""))
     axes.set_title(f"{runs[0].scenario.name}: budget {schemes[0].budget_joules:,.0f} J", loc="left")
     axes.grid(alpha=0.25, lw=0.6)
     axes.spines[["top", "right"]].set_visible(False)

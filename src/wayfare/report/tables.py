@@ -20,8 +20,8 @@ _LONGEST_CURVE = 40
 _COLUMNS = (
     ("scheme", 14),
     ("energy\nrule", 9),
-    ("accuracy\n%", 11),
-    ("accuracy\nover time", 0),
+    ("{metric}\n{unit}", 11),
+    ("{metric}\nover time", 0),
     ("energy\nJ", 6),
     ("kept\n%", 4),
     ("uploads\n/device", 7),
@@ -31,7 +31,7 @@ _COLUMNS = (
 
 
 def comparison_table(schemes: Sequence[SchemeSummary], runs: Sequence[RunRecord], *, width: int = 80) -> Group:
-    """Accuracy, energy against budget and how much of each update got through, for every scheme."""
+    """Score, energy against budget and how much of each update got through, for every scheme."""
     scenario = runs[0].scenario
     last = min(scenario.learning.final_evaluations, len(runs[0].evaluations["round"]))
     seeds = max(scheme.seeds for scheme in schemes)
@@ -41,19 +41,25 @@ def comparison_table(schemes: Sequence[SchemeSummary], runs: Sequence[RunRecord]
         f"energy budget {budget}, {seeds} seed{'s' if seeds > 1 else ''}"
     )
     table = Table(box=None, padding=(0, 1, 0, 0), pad_edge=False, header_style="bold cyan")
+    metric = schemes[0].metric
     for heading, width_ in _COLUMNS:
-        left = heading in ("scheme", "energy\nrule", "accuracy\nover time")
-        table.add_column(heading, justify="left" if left else "right", min_width=width_, no_wrap=True)
+        left = heading in ("scheme", "energy\nrule", "{metric}\nover time")
+        name = heading.format(metric=metric.name, unit="%" if metric.percent else "")
+        table.add_column(name, justify="left" if left else "right", min_width=width_, no_wrap=True)
+    digits = 1 if metric.percent else 3
     curve_width = min(max(width - sum(width_ for _, width_ in _COLUMNS) - len(_COLUMNS), 9), _LONGEST_CURVE)
-    best = max(scheme.accuracy_mean for scheme in schemes)
+    scores = [scheme.score_mean for scheme in schemes]
+    best = max(scores) if metric.better == "higher" else min(scores)
+    top = 1.0 if metric.percent else max(float(run.evaluations["score"].max()) for run in runs)
+    scale = 100 if metric.percent else 1
     for scheme in schemes:
-        interval = "" if scheme.accuracy_ci95 is None else f" ± {100 * scheme.accuracy_ci95:.1f}"
+        interval = "" if scheme.score_ci95 is None else f" ± {scale * scheme.score_ci95:.{digits}f}"
         over = scheme.energy_joules_mean > OVER_BUDGET * scheme.budget_joules
         table.add_row(
             Text(scheme.name, "bold"),
             scheme.energy_rule,
-            Text(f"{100 * scheme.accuracy_mean:.1f}{interval}", "bold" if scheme.accuracy_mean == best else ""),
-            sparkline(mean_curve([run for run in runs if run.scheme == scheme.name]), curve_width),
+            Text(f"{scale * scheme.score_mean:.{digits}f}{interval}", "bold" if scheme.score_mean == best else ""),
+            sparkline(mean_curve([run for run in runs if run.scheme == scheme.name]) / top, curve_width),
             Text(f"{scheme.energy_joules_mean:,.0f}", "red" if over else ""),
             f"{100 * scheme.kept_fraction_mean:.0f}",
             f"{scheme.uploads_per_device:.1f}",
@@ -61,7 +67,7 @@ def comparison_table(schemes: Sequence[SchemeSummary], runs: Sequence[RunRecord]
             f"{scheme.staleness_rounds_mean:.0f}",
         )
     notes = [
-        f"accuracy  on test data, mean of the last {last} evaluations"
+        f"{metric.name:9} on test data, mean of the last {last} evaluations"
         + (", ± 95 % interval over seeds" if seeds > 1 else "; one seed is not a result"),
         "energy    spent on transmitting, all devices; red: over budget by more than 3 %",
         "kept      share of an update delivered in a contact; the rest is offered again",
@@ -72,12 +78,12 @@ def comparison_table(schemes: Sequence[SchemeSummary], runs: Sequence[RunRecord]
 
 
 def mean_curve(runs: Sequence[RunRecord]) -> Floats:
-    """Accuracy of every evaluation, the mean over runs."""
-    return np.asarray(np.mean([run.evaluations["accuracy"] for run in runs], axis=0))
+    """The score of every evaluation, the mean over runs."""
+    return np.asarray(np.mean([run.evaluations["score"] for run in runs], axis=0))
 
 
 def sparkline(values: Floats, width: int) -> str:
-    """A curve of accuracies between 0 and 1 in one line of text."""
+    """A curve of values between 0 and 1 in one line of text."""
     places = np.linspace(0, len(values) - 1, min(width, len(values))).round().astype(int)
     heights = np.clip(values[places] * len(_BARS), 0, len(_BARS) - 1).astype(int)
     return "".join(_BARS[height] for height in heights)

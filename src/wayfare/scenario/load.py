@@ -12,9 +12,9 @@ from collections.abc import Sequence
 from datetime import date, time
 from importlib.resources import files
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 
 from wayfare.errors import InputError, ScenarioError
 from wayfare.scenario.model import Scenario
@@ -139,35 +139,42 @@ def _value(text: str) -> Any:
 def _first(error: ValidationError) -> ScenarioError:
     """The first broken rule, in words that name field, value and rule."""
     problem = error.errors(include_url=False)[0]
-    # A tagged union puts the tag into the path; the user never wrote it there.
-    location = [str(part) for part in problem["loc"] if str(part) not in _TAGS]
-    field = ".".join(location) or "scenario"
+    path, section, tag_key = _walk(problem["loc"])
+    field, value, context = ".".join(path) or "scenario", problem["input"], problem.get("ctx", {})
     rule = problem["msg"].removeprefix("Value error, ")
-    if problem["type"] == "extra_forbidden":
-        rule = "unknown key" + _suggestion(location)
-    elif problem["type"] == "union_tag_invalid":
-        field += ".model"
-        rule = "must be one of " + problem["ctx"]["expected_tags"].replace("'", "")
-        return ScenarioError(field, problem["ctx"]["tag"], rule)
-    elif problem["type"] == "union_tag_not_found":
-        rule = "needs a `model`"
-    else:
-        rule = rule[0].lower() + rule[1:]
-    value = problem["input"]
-    return ScenarioError(field, value if not isinstance(value, dict) else "{...}", rule)
+    match problem["type"]:
+        case "extra_forbidden":
+            known = f"; known here: {', '.join(section.model_fields)}" if section else ""
+            return ScenarioError(field, value, f"unknown key{known}")
+        case "union_tag_invalid":
+            tags = context["expected_tags"].replace("'", "")
+            return ScenarioError(f"{field}.{tag_key}", context["tag"], f"must be one of {tags}")
+        case "union_tag_not_found":
+            rule = f"needs a `{tag_key}`"
+    return ScenarioError(field, "{...}" if isinstance(value, dict) else value, rule[0].lower() + rule[1:])
 
 
-_TAGS = frozenset(
-    str(tag)
-    for variant in Scenario.model_fields["mobility"].annotation.__args__  # type: ignore[union-attr]
-    for tag in [variant.model_fields["model"].default]
-)
+def _walk(location: tuple[int | str, ...]) -> tuple[list[str], type[BaseModel] | None, str | None]:
+    """The path as the user wrote it, the section it ends in, and the key that tells the kinds of that section apart.
 
-
-def _suggestion(location: list[str]) -> str:
-    """The keys that could have been meant."""
-    section: Any = Scenario()
-    for part in location[:-1]:
-        section = getattr(section, part, None)
-    fields = getattr(type(section), "model_fields", None)
-    return f"; known here: {', '.join(fields)}" if fields else ""
+    A location holds the tag of every union on its way, which nobody writes.
+    """
+    path: list[str] = []
+    section: type[BaseModel] | None = Scenario
+    kinds: dict[str, type[BaseModel]] = {}
+    tag_key: str | None = None
+    for part in location:
+        if part in kinds:
+            section, kinds = kinds[str(part)], {}
+            continue
+        path.append(str(part))
+        info = section.model_fields.get(str(part)) if section else None
+        if info is None:
+            continue
+        section, tag_key, kinds = None, None, {}
+        if isinstance(info.annotation, type) and issubclass(info.annotation, BaseModel):
+            section = info.annotation
+        elif isinstance(info.discriminator, str):
+            tag_key = info.discriminator
+            kinds = {variant.model_fields[tag_key].default: variant for variant in get_args(info.annotation)}
+    return path, section, tag_key

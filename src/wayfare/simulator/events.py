@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -31,10 +32,19 @@ class EvaluationEvent:
 
     round: int
     time_s: float
-    accuracy: float
+    score: float  # the task's metric
     loss: float
     energy_joules: float
     bits: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MetricEvent:
+    """Something else an evaluation found, by name."""
+
+    round: int
+    name: str
+    value: float
 
 
 class Observer(Protocol):
@@ -44,7 +54,7 @@ class Observer(Protocol):
         """A contact took place."""
         ...
 
-    def on_evaluation(self, event: EvaluationEvent) -> None:
+    def on_evaluation(self, event: EvaluationEvent, others: Sequence[MetricEvent]) -> None:
         """The global model was evaluated."""
         ...
 

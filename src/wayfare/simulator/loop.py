@@ -15,7 +15,7 @@ from wayfare.engine import LocalTraining, Policy, Trainer, make_engine
 from wayfare.learning.evaluate import Evaluator
 from wayfare.schemes import Scheme
 from wayfare.server import ServerState
-from wayfare.simulator.events import ContactEvent, EvaluationEvent, Observer
+from wayfare.simulator.events import ContactEvent, EvaluationEvent, MetricEvent, Observer
 from wayfare.simulator.world import World
 
 
@@ -129,11 +129,12 @@ class Simulation:
             EvaluationEvent(
                 round=round_,
                 time_s=round_ * self._world.scenario.round_s,
-                accuracy=result.accuracy,
+                score=result.score,
                 loss=result.loss,
                 energy_joules=sum(state.spent_joules for state in self._states),
                 bits=self._bits,
-            )
+            ),
+            [MetricEvent(round=round_, name=name, value=value) for name, value in result.others.items()],
         )
 
 

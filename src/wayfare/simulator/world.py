@@ -44,8 +44,7 @@ def draw_world(scenario: Scenario, seed: int) -> World:
     if seed < 0:
         raise ScenarioError("seed", seed, "must be 0 or more")
     task = load_task(scenario.learning)
-    labels = task.train_labels.numpy()
-    held = split(labels, task.classes, scenario.fleet.devices, scenario.learning.partition, seed)
+    held = split(task.class_of_samples(), task.classes, scenario.fleet.devices, scenario.learning.partition, seed)
     plan = draw_plan(scenario, seed)
     meets = opportunities(plan, scenario.round_s, scenario.rounds)
     parameters, value_bits = task.model.parameters, scenario.upload.value_bits

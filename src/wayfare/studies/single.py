@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -15,7 +15,7 @@ from wayfare.records import RunRecord, RunWriter, read_run
 from wayfare.scenario import Scenario
 from wayfare.scenario.dump import digest
 from wayfare.schemes import Scheme, checked, make_scheme
-from wayfare.simulator import ContactEvent, EvaluationEvent, Simulation, draw_world
+from wayfare.simulator import ContactEvent, EvaluationEvent, MetricEvent, Simulation, draw_world
 
 
 def run(
@@ -58,7 +58,7 @@ class _Reporting:
 
     def __init__(self, writer: RunWriter, on_round: Callable[[int], None]) -> None:
         self.on_contact: Callable[[ContactEvent], None] = writer.on_contact
-        self.on_evaluation: Callable[[EvaluationEvent], None] = writer.on_evaluation
+        self.on_evaluation: Callable[[EvaluationEvent, Sequence[MetricEvent]], None] = writer.on_evaluation
         self._on_round = on_round
 
     def on_round(self, round_: int) -> None:

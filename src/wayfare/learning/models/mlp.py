@@ -27,6 +27,11 @@ class Mlp:
         """s: the length of the flat vector."""
         return sum(inputs * outputs + outputs for inputs, outputs in self.layers)
 
+    @property
+    def statistics(self) -> int:
+        """None: there is no normalisation."""
+        return 0
+
     def module(self) -> nn.Module:
         """The same network as a module; its parameters in order are the flat vector."""
         stages: list[nn.Module] = []

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from wayfare.errors import ScenarioError, UnavailableError
-from wayfare.learning.tasks.base import Task
+from wayfare.learning.tasks.base import Classification, Evaluation, Metric, Task
 from wayfare.learning.tasks.fashion_small import fashion_small
 from wayfare.scenario.model import Learning
 
-__all__ = ["Task", "load_task"]
+__all__ = ["Classification", "Evaluation", "Metric", "Task", "load_task"]
 
 
 def load_task(learning: Learning) -> Task:

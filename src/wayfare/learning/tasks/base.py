@@ -1,22 +1,114 @@
-"""A task: data to learn from, data to be judged by, and a model."""
+"""A task: data to learn from, a model, a loss, and how a model is judged."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
+from typing import Literal, Protocol, Self
 
-from torch import Tensor
+import torch
+from torch import Tensor, nn
 
-from wayfare.learning.models.mlp import Mlp
+from wayfare.arrays import Ints
+from wayfare.learning.models.base import Model
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Task:
-    """Classification of fixed-size inputs. Inputs are float32, labels int64."""
+class Metric:
+    """What an evaluation is judged by."""
+
+    name: str  # as a column would be called, with its unit
+    better: Literal["higher", "lower"]
+    percent: bool = False  # a share, shown as per cent
+
+    def text(self, score: float, digits: int = 1) -> str:
+        """A score for people."""
+        return f"{100 * score:.{digits}f} %" if self.percent else f"{score:.{digits + 2}f}"
+
+
+ACCURACY = Metric(name="accuracy", better="higher", percent=True)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Evaluation:
+    """How good a model is on the test set: the task's metric, the mean loss, and whatever else is worth knowing."""
+
+    score: float
+    loss: float
+    others: dict[str, float] = field(default_factory=dict)
+
+
+class Task(Protocol):
+    """Something to learn. Samples are known by their number in the training set."""
+
+    @property
+    def name(self) -> str:
+        """As scenarios call it."""
+        ...
+
+    @property
+    def model(self) -> Model:
+        """The network to train."""
+        ...
+
+    @property
+    def metric(self) -> Metric:
+        """What `evaluate` gives as the score."""
+        ...
+
+    @property
+    def classes(self) -> int:
+        """How many kinds of samples a partition tells apart."""
+        ...
+
+    def class_of_samples(self) -> Ints:
+        """The kind of every training sample."""
+        ...
+
+    def loss(self, module: nn.Module, samples: Tensor) -> Tensor:
+        """The mean loss of a module on some training samples, to be differentiated."""
+        ...
+
+    def evaluate(self, module: nn.Module) -> Evaluation:
+        """How good a module is on the test set; the module is in evaluation mode."""
+        ...
+
+    def to(self, device: torch.device) -> Self:
+        """The same task with its data on a device."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Classification:
+    """A task that tells classes apart: inputs of one shape as float32, labels as int64, cross-entropy."""
 
     name: str
-    model: Mlp
+    model: Model
     classes: int
     train_inputs: Tensor
     train_labels: Tensor
     test_inputs: Tensor
     test_labels: Tensor
+    metric: Metric = ACCURACY
+
+    def class_of_samples(self) -> Ints:
+        """The labels."""
+        labels: Ints = self.train_labels.cpu().numpy()
+        return labels
+
+    def loss(self, module: nn.Module, samples: Tensor) -> Tensor:
+        """Mean cross-entropy."""
+        precision = next(module.parameters()).dtype
+        return nn.functional.cross_entropy(module(self.train_inputs[samples].to(precision)), self.train_labels[samples])
+
+    def evaluate(self, module: nn.Module) -> Evaluation:
+        """Accuracy and mean cross-entropy."""
+        logits = module(self.test_inputs)
+        return Evaluation(
+            score=float((logits.argmax(dim=1) == self.test_labels).double().mean()),
+            loss=float(nn.functional.cross_entropy(logits, self.test_labels)),
+        )
+
+    def to(self, device: torch.device) -> Self:
+        """Move inputs and labels."""
+        names = ("train_inputs", "train_labels", "test_inputs", "test_labels")
+        return replace(self, **{name: getattr(self, name).to(device) for name in names})

@@ -10,15 +10,15 @@ import torch
 from torch import Tensor
 
 from wayfare.learning.models.mlp import Mlp
-from wayfare.learning.tasks.base import Task
+from wayfare.learning.tasks.base import Classification
 
 CLASSES = 10
 
 
-def fashion_small(hidden: tuple[int, ...]) -> Task:
+def fashion_small(hidden: tuple[int, ...]) -> Classification:
     """1,000 training and 200 test images of each class, and a perceptron on their 196 pixels."""
     train, test = _images()
-    return Task(
+    return Classification(
         name="fashion-small",
         model=Mlp((train.shape[1], *hidden, CLASSES)),
         classes=CLASSES,
