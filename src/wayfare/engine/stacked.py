@@ -60,7 +60,7 @@ class StackedMlp:
     def _step(self, layers: Sequence[tuple[Tensor, Tensor]], samples: Tensor) -> None:
         """One SGD step of every stacked model, on its own minibatch."""
         task, batch_size, count = self._task, self._training.batches.batch_size, len(layers[0][0])
-        signal = task.train_inputs.index_select(0, samples).to(layers[0][0].dtype).view(count, batch_size, -1)
+        signal = task.inputs(samples).to(layers[0][0].dtype).view(count, batch_size, -1)
         signals = [signal]
         for depth, (weights, biases) in enumerate(layers):
             signal = torch.baddbmm(biases, signal, weights.transpose(1, 2))

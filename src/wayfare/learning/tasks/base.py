@@ -64,8 +64,11 @@ class Task(Protocol):
         """The kind of every training sample."""
         ...
 
-    def loss(self, module: nn.Module, samples: Tensor) -> Tensor:
-        """The mean loss of a module on some training samples, to be differentiated."""
+    def loss(self, module: nn.Module, samples: Tensor, crops: Tensor | None = None) -> Tensor:
+        """The mean loss of a module on some training samples, to be differentiated.
+
+        ``crops`` (n, 3) says how each sample is augmented: moved by so many pixels right and down, mirrored or not.
+        """
         ...
 
     def evaluate(self, module: nn.Module) -> Evaluation:
@@ -95,10 +98,14 @@ class Classification:
         labels: Ints = self.train_labels.cpu().numpy()
         return labels
 
-    def loss(self, module: nn.Module, samples: Tensor) -> Tensor:
+    def inputs(self, samples: Tensor, crops: Tensor | None = None) -> Tensor:
+        """Training inputs as the model takes them; these have no pixels to move."""
+        return self.train_inputs.index_select(0, samples)
+
+    def loss(self, module: nn.Module, samples: Tensor, crops: Tensor | None = None) -> Tensor:
         """Mean cross-entropy."""
-        precision = next(module.parameters()).dtype
-        return nn.functional.cross_entropy(module(self.train_inputs[samples].to(precision)), self.train_labels[samples])
+        inputs = self.inputs(samples, crops).to(next(module.parameters()).dtype)
+        return nn.functional.cross_entropy(module(inputs), self.train_labels.index_select(0, samples))
 
     def evaluate(self, module: nn.Module) -> Evaluation:
         """Accuracy and mean cross-entropy."""
