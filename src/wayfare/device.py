@@ -8,7 +8,7 @@ from torch import Tensor
 
 from wayfare.control import queue
 from wayfare.schemes import Encounter, Upload
-from wayfare.sparsify import Sparse, remainder, top_k
+from wayfare.sparsify import Sparse, remainder, top_k, with_tail
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,6 +31,7 @@ class Offer:
 
     state: DeviceState
     update: Tensor
+    parameters: int
     encounter: Encounter
 
 
@@ -42,9 +43,12 @@ def begin_contact(
     gain_per_watt: float,
     round_: int,
     rounds: int,
+    parameters: int,
     norm_scale: float,
 ) -> Offer:
     """x = e + g with g = received - local; the queue is brought to this round.
+
+    A vector is ``parameters`` entries to choose from, and then normalisation statistics that go with every upload.
 
     ``norm_scale`` is 1 / learning rate where the controller is to see raw gradients, 1 where it is to see x itself.
     """
@@ -60,7 +64,7 @@ def begin_contact(
         contact_s=contact_s,
         gain_per_watt=gain_per_watt,
         staleness_rounds=round_ - met.received_round,
-        update_norm_sq=float(update.double().square().sum()) * norm_scale**2,
+        update_norm_sq=float(update[:parameters].double().square().sum()) * norm_scale**2,
         backlog_joules=met.backlog_joules,
         spent_joules=met.spent_joules,
         budget_joules=met.budget_joules,
@@ -68,7 +72,7 @@ def begin_contact(
         rounds=rounds,
         met_s=met.met_s,
     )
-    return Offer(state=met, update=update, encounter=encounter)
+    return Offer(state=met, update=update, parameters=parameters, encounter=encounter)
 
 
 def transmit(offer: Offer, upload: Upload) -> tuple[DeviceState, Sparse | None]:
@@ -83,7 +87,7 @@ def transmit(offer: Offer, upload: Upload) -> tuple[DeviceState, Sparse | None]:
     )
     if not upload.completes:
         return paid, None
-    sent = top_k(offer.update, upload.entries)
+    sent = with_tail(top_k(offer.update[: offer.parameters], upload.entries), offer.update, offer.parameters)
     return replace(paid, memory=remainder(offer.update, sent)), sent
 
 

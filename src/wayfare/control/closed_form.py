@@ -28,14 +28,18 @@ def full_update_power_watts(
     parameters: ArrayLike,
     bits_per_entry: ArrayLike,
     max_power_watts: ArrayLike,
+    statistics_bits: ArrayLike = 0.0,
 ) -> Floats:
     """P = min(p_max, (2^need - 1) / g), need = s b / (tau B): beyond it power buys nothing, since k = s.
+
+    Normalisation statistics, which the paper leaves out of its accounts, add their bits to s b.
 
     The comparison is made on the exponent, because 2^need overflows for short contacts.
     """
     contact, gain, max_power = _floats(contact_s, gain_per_watt, max_power_watts)
     with np.errstate(divide="ignore", over="ignore", invalid="ignore"):
-        need = np.multiply(parameters, bits_per_entry) / (contact * np.asarray(bandwidth_hz, dtype=np.float64))
+        bits = np.multiply(parameters, bits_per_entry) + np.asarray(statistics_bits)
+        need = bits / (contact * np.asarray(bandwidth_hz, dtype=np.float64))
         exceeds = (contact <= 0) | (np.log(2.0) * need >= np.log1p(max_power * gain))
         return np.where(exceeds, max_power, np.expm1(np.log(2.0) * need) / gain)
 
@@ -52,6 +56,7 @@ def optimal_power_watts(
     parameters: ArrayLike,
     bits_per_entry: ArrayLike,
     max_power_watts: ArrayLike,
+    statistics_bits: ArrayLike = 0.0,
     variant: Variant = "corrected",
 ) -> Floats:
     """Minimiser of P3 (Proposition 2, with the 1/ln 2 it lacks in print).
@@ -66,6 +71,7 @@ def optimal_power_watts(
         parameters=parameters,
         bits_per_entry=bits_per_entry,
         max_power_watts=max_power_watts,
+        statistics_bits=statistics_bits,
     )
     value = np.asarray(np.multiply(weight, staleness_rounds) * np.asarray(update_norm_sq, dtype=np.float64))
     marginal = 3.0 * value * np.asarray(bandwidth_hz) / np.multiply(parameters, bits_per_entry)
@@ -84,11 +90,13 @@ def kept_entries(
     bandwidth_hz: ArrayLike,
     parameters: ArrayLike,
     bits_per_entry: ArrayLike,
+    statistics_bits: ArrayLike = 0.0,
 ) -> Ints:
     """k = min(floor(tau A / b), s) (Proposition 1: the capacity of the contact is used up)."""
     power, contact, gain = _floats(power_watts, contact_s, gain_per_watt)
     rate_bps = np.asarray(bandwidth_hz) * np.log1p(power * gain) / np.log(2.0)
-    fits = np.maximum(contact, 0.0) * rate_bps / np.asarray(bits_per_entry)
+    capacity_bits = np.maximum(contact, 0.0) * rate_bps - np.asarray(statistics_bits)
+    fits = np.maximum(capacity_bits, 0.0) / np.asarray(bits_per_entry)
     # At the cap the capacity is exactly s b, and rounding must not cost the last entry.
     slack = 1e-12 * np.asarray(parameters, dtype=np.float64)
     return np.asarray(np.minimum(np.floor(fits + slack), parameters), dtype=np.int64)

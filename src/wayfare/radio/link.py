@@ -15,6 +15,7 @@ class Link:
     parameters: int  # s, the entries of a whole update
     bits_per_entry: float  # b, value and index of one kept entry
     dense_bits: float  # a whole update without indices
+    statistics_bits: float = 0.0  # normalisation statistics, which go whole with every upload
 
     def rate_bps(self, power_watts: float, gain_per_watt: float) -> float:
         """A = B log2(1 + p g)."""

@@ -33,6 +33,7 @@ class Mads(Scheme):
                 parameters=link.parameters,
                 bits_per_entry=link.bits_per_entry,
                 max_power_watts=link.max_power_watts,
+                statistics_bits=link.statistics_bits,
                 variant=self.control.variant,
             )
         )

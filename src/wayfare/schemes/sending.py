@@ -22,9 +22,10 @@ def send_top_k(encounter: Encounter, link: Link, power_watts: float, allowance_j
             bandwidth_hz=link.bandwidth_hz,
             parameters=link.parameters,
             bits_per_entry=link.bits_per_entry,
+            statistics_bits=link.statistics_bits,
         )
     )
-    bits = entries * link.bits_per_entry
+    bits = entries * link.bits_per_entry + link.statistics_bits if entries else 0.0
     energy_joules = link.energy_joules(bits, power_watts, encounter.gain_per_watt)
     return Upload(entries=entries, bits=bits, power_watts=power_watts, energy_joules=energy_joules)
 

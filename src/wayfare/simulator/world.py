@@ -48,6 +48,7 @@ def draw_world(scenario: Scenario, seed: int) -> World:
     plan = draw_plan(scenario, seed)
     meets = opportunities(plan, scenario.round_s, scenario.rounds)
     parameters, value_bits = task.model.parameters, scenario.upload.value_bits
+    statistics_bits = float(task.model.statistics * value_bits)
     return World(
         scenario=scenario,
         seed=seed,
@@ -60,7 +61,8 @@ def draw_world(scenario: Scenario, seed: int) -> World:
             max_power_watts=scenario.radio.max_power_watts,
             parameters=parameters,
             bits_per_entry=codec.bits_per_entry(parameters, value_bits),
-            dense_bits=codec.dense_bits(parameters, value_bits),
+            dense_bits=codec.dense_bits(parameters, value_bits) + statistics_bits,
+            statistics_bits=statistics_bits,
         ),
         task=task,
         held=held,
