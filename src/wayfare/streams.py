@@ -30,6 +30,7 @@ class Stream(IntEnum):
     MINIBATCH = 10
     INITIAL_MODEL = 11
     FLEET_LAYOUT = 12
+    AUGMENTATION = 13
 
 
 def generator(seed: int, stream: Stream, device: int) -> np.random.Generator:
