@@ -109,6 +109,16 @@ def summarise_scheme(runs: Sequence[RunSummary]) -> SchemeSummary:
     )
 
 
+def paired_difference(runs: Sequence[RunSummary], others: Sequence[RunSummary]) -> tuple[float, float | None]:
+    """Mean of the differences in score over the seeds both have, and half its 95 % interval.
+
+    Schemes of one seed meet the identical world, so what worlds differ by drops out.
+    """
+    theirs = {run.seed: run.score for run in others}
+    differences = [run.score - theirs[run.seed] for run in runs if run.seed in theirs]
+    return fmean(differences), half_width_95(differences)
+
+
 def summary_json(summary: SchemeSummary | RunSummary) -> dict[str, Any]:
     """A summary for programs: its score goes by the name of its metric, e.g. `accuracy_mean`."""
     metric = summary.metric.name

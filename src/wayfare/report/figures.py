@@ -12,6 +12,8 @@ from wayfare.records import RunRecord, SchemeSummary
 
 # Okabe and Ito's palette, told apart by colour-blind readers; a scheme has the same colour everywhere.
 _PALETTE = ("#0072B2", "#D55E00", "#009E73", "#E69F00", "#CC79A7", "#56B4E9", "#000000", "#F0E442")
+# Lines that lie on each other stay visible: ideal and paced curves are broken.
+_DASHES = {"optimal": (0, (5, 3)), "afl-spar:paced": (0, (1, 1.6))}
 _KNOWN = ("mads", "optimal", "afl-spar", "afl-spar:paced", "afl", "sfl-spar")
 
 
@@ -39,7 +41,14 @@ def score_curves(schemes: Sequence[SchemeSummary], runs: Sequence[RunRecord], fi
         score = (100 if metric.percent else 1) * np.array([run.evaluations["score"] for run in mine])
         colour = colour_of(scheme.name, names)
         energy = f"{scheme.energy_joules_mean:,.0f} J"
-        axes.plot(rounds, score.mean(axis=0), color=colour, lw=1.8, label=f"{scheme.name} ({energy})")
+        axes.plot(
+            rounds,
+            score.mean(axis=0),
+            color=colour,
+            lw=1.8,
+            ls=_DASHES.get(scheme.name, "-"),
+            label=f"{scheme.name} ({energy})",
+        )
         axes.fill_between(rounds, score.min(axis=0), score.max(axis=0), color=colour, alpha=0.15, lw=0)
     axes.set_xlabel("round")
     axes.set_ylabel(f"test {metric.name}" + (" (%)" if metric.percent else ""))

@@ -10,71 +10,64 @@ from rich.table import Table
 from rich.text import Text
 
 from wayfare.arrays import Floats
-from wayfare.records import RunRecord, SchemeSummary
+from wayfare.learning.tasks import Metric
+from wayfare.records import RunRecord, SchemeSummary, paired_difference, summarise_run
 
 # Energy counts as over budget from here on: a controller steers by a queue, not by a wall.
 OVER_BUDGET = 1.03
 
 _BARS = "▁▂▃▄▅▆▇█"
-_LONGEST_CURVE = 40
-_COLUMNS = (
-    ("scheme", 14),
-    ("energy\nrule", 9),
-    ("{metric}\n{unit}", 11),
-    ("{metric}\nover time", 0),
-    ("energy\nJ", 6),
-    ("kept\n%", 4),
-    ("uploads\n/device", 7),
-    ("failed\n/device", 7),
-    ("age", 4),
-)
+_SHORTEST_CURVE, _LONGEST_CURVE = 10, 40
+_TABLE_WIDTH = 80
 
 
-def comparison_table(schemes: Sequence[SchemeSummary], runs: Sequence[RunRecord], *, width: int = 80) -> Group:
+def comparison_table(
+    schemes: Sequence[SchemeSummary], runs: Sequence[RunRecord], *, width: int = _TABLE_WIDTH
+) -> Group:
     """Score, energy against budget and how much of each update got through, for every scheme."""
-    scenario = runs[0].scenario
-    last = min(scenario.learning.final_evaluations, len(runs[0].evaluations["round"]))
-    seeds = max(scheme.seeds for scheme in schemes)
-    budget = f"{schemes[0].budget_joules:,.0f} J"
-    title = (
-        f"{scenario.name}: {scenario.fleet.devices} devices, {scenario.rounds:,} rounds, "
-        f"energy budget {budget}, {seeds} seed{'s' if seeds > 1 else ''}"
-    )
+    metric, reference = schemes[0].metric, _reference(schemes)
+    by_scheme = {scheme.name: [run for run in runs if run.scheme == scheme.name] for scheme in schemes}
+    curve_width = min(width - _TABLE_WIDTH - 1, _LONGEST_CURVE)
+    with_curve, with_pairs = curve_width >= _SHORTEST_CURVE, len(schemes) > 1
     table = Table(box=None, padding=(0, 1, 0, 0), pad_edge=False, header_style="bold cyan")
-    metric = schemes[0].metric
-    for heading, width_ in _COLUMNS:
-        left = heading in ("scheme", "energy\nrule", "{metric}\nover time")
-        name = heading.format(metric=metric.name, unit="%" if metric.percent else "")
-        table.add_column(name, justify="left" if left else "right", min_width=width_, no_wrap=True)
-    digits = 1 if metric.percent else 3
-    curve_width = min(max(width - sum(width_ for _, width_ in _COLUMNS) - len(_COLUMNS), 9), _LONGEST_CURVE)
+    for heading, column_width, shown in (
+        ("scheme", 14, True),
+        ("energy\nrule", 9, True),
+        (f"{metric.name}\n%" if metric.percent else metric.name, 11, True),
+        (f"{metric.name}\nover rounds", 0, with_curve),
+        (f"difference\nto {reference}", 12, with_pairs),
+        ("energy\nJ", 6, True),
+        ("kept\n%", 4, True),
+        ("uploads\n/device", 7, True),
+        ("failed", 6, True),
+        ("age", 3, True),
+    ):
+        if shown:
+            left = "over rounds" in heading or heading in ("scheme", "energy\nrule")
+            table.add_column(heading, justify="left" if left else "right", min_width=column_width, no_wrap=True)
     scores = [scheme.score_mean for scheme in schemes]
     best = max(scores) if metric.better == "higher" else min(scores)
     top = 1.0 if metric.percent else max(float(run.evaluations["score"].max()) for run in runs)
-    scale = 100 if metric.percent else 1
     for scheme in schemes:
-        interval = "" if scheme.score_ci95 is None else f" ± {scale * scheme.score_ci95:.{digits}f}"
         over = scheme.energy_joules_mean > OVER_BUDGET * scheme.budget_joules
-        table.add_row(
+        cells: list[Text | str] = [
             Text(scheme.name, "bold"),
             scheme.energy_rule,
-            Text(f"{scale * scheme.score_mean:.{digits}f}{interval}", "bold" if scheme.score_mean == best else ""),
-            sparkline(mean_curve([run for run in runs if run.scheme == scheme.name]) / top, curve_width),
+            Text(_interval(metric, scheme.score_mean, scheme.score_ci95), "bold" if scheme.score_mean == best else ""),
+        ]
+        if with_curve:
+            cells.append(sparkline(mean_curve(by_scheme[scheme.name]) / top, curve_width))
+        if with_pairs:
+            cells.append(_difference(metric, by_scheme[scheme.name], by_scheme[reference]))
+        table.add_row(
+            *cells,
             Text(f"{scheme.energy_joules_mean:,.0f}", "red" if over else ""),
             f"{100 * scheme.kept_fraction_mean:.0f}",
             f"{scheme.uploads_per_device:.1f}",
             f"{scheme.failed_uploads_per_device:.1f}",
             f"{scheme.staleness_rounds_mean:.0f}",
         )
-    notes = [
-        f"{metric.name:9} on test data, mean of the last {last} evaluations"
-        + (", ± 95 % interval over seeds" if seeds > 1 else "; one seed is not a result"),
-        "energy    spent on transmitting, all devices; red: over budget by more than 3 %",
-        "kept      share of an update delivered in a contact; the rest is offered again",
-        "failed    dense uploads that a contact cut short: their energy is lost",
-        "age       rounds since a device received its model, when it meets the server",
-    ]
-    return Group(Text(title, "bold"), Text(), table, Text(), Text("\n".join(notes), "dim"))
+    return Group(Text(_title(schemes, runs), "bold"), Text(), table, Text(), Text(_notes(schemes, runs), "dim"))
 
 
 def mean_curve(runs: Sequence[RunRecord]) -> Floats:
@@ -87,3 +80,49 @@ def sparkline(values: Floats, width: int) -> str:
     places = np.linspace(0, len(values) - 1, min(width, len(values))).round().astype(int)
     heights = np.clip(values[places] * len(_BARS), 0, len(_BARS) - 1).astype(int)
     return "".join(_BARS[height] for height in heights)
+
+
+def _reference(schemes: Sequence[SchemeSummary]) -> str:
+    """The scheme the others are set against: MADS where it is there, else the first."""
+    names = [scheme.name for scheme in schemes]
+    return "mads" if "mads" in names else names[0]
+
+
+def _interval(metric: Metric, value: float, half_width: float | None, sign: str = "") -> str:
+    """A value and its interval, in the unit of the metric."""
+    scale, digits = (100, 1) if metric.percent else (1, 3)
+    interval = "" if half_width is None else f" ± {scale * half_width:.{digits}f}"
+    return f"{scale * value:{sign}.{digits}f}{interval}"
+
+
+def _difference(metric: Metric, runs: Sequence[RunRecord], reference: Sequence[RunRecord]) -> str:
+    mine, theirs = [summarise_run(run) for run in runs], [summarise_run(run) for run in reference]
+    if mine[0].scheme == theirs[0].scheme or not {run.seed for run in mine} & {run.seed for run in theirs}:
+        return ""
+    return _interval(metric, *paired_difference(mine, theirs), sign="+")
+
+
+def _title(schemes: Sequence[SchemeSummary], runs: Sequence[RunRecord]) -> str:
+    scenario, seeds = runs[0].scenario, max(scheme.seeds for scheme in schemes)
+    return (
+        f"{scenario.name}: {scenario.fleet.devices} devices, {scenario.rounds:,} rounds, "
+        f"energy budget {schemes[0].budget_joules:,.0f} J, {seeds} seed{'s' if seeds > 1 else ''}"
+    )
+
+
+def _notes(schemes: Sequence[SchemeSummary], runs: Sequence[RunRecord]) -> str:
+    """What the columns mean, for one who sees them for the first time."""
+    last = min(runs[0].scenario.learning.final_evaluations, len(runs[0].evaluations["round"]))
+    several = max(scheme.seeds for scheme in schemes) > 1
+    name = schemes[0].metric.name
+    lines = [
+        f"{name:10} on test data, mean of the last {last} evaluations"
+        + (" and of the seeds" if several else "; one seed is not a result"),
+        "energy     spent on transmitting, all devices; red: over budget by more than 3 %",
+        "kept       share of an update delivered in a contact; the rest is offered again",
+        "failed     dense uploads per device that a contact cut short: their energy is lost",
+        "age        rounds since a device received its model, when it meets the server",
+    ]
+    if several:
+        lines.insert(1, "±          95 % interval; the difference is paired, seed by seed, on the same worlds")
+    return "\n".join(lines)
