@@ -15,7 +15,7 @@ from wayfare.learning.models.mlp import Mlp
 from wayfare.learning.partition import split
 from wayfare.learning.tasks import load_task
 from wayfare.learning.tasks.fashion_small import fashion_small
-from wayfare.scenario.model import Partition
+from wayfare.scenario.partition import DirichletPartition
 from wayfare.streams import Stream, generator
 
 LABELS = np.repeat(np.arange(10), 1000)
@@ -63,14 +63,14 @@ def test_initial_weights_have_the_bounds_of_pytorch() -> None:
 @pytest.mark.parametrize(("rho", "largest"), [(0.1, 0.94), (1.0, 0.66), (10.0, 0.29)])
 def test_class_shares_are_as_skewed_as_the_paper_has_them(rho: float, largest: float) -> None:
     labels = np.repeat(np.arange(10), 20_000)
-    held = split(labels, 10, 400, Partition(concentration=rho), seed=0)
+    held = split(labels, 10, 400, DirichletPartition(concentration=rho), seed=0)
     counts = np.array([np.bincount(labels[samples], minlength=10) for samples in held])
     assert np.all(counts.sum(axis=1) == len(labels) // 400)
     assert (counts.max(axis=1) / counts.sum(axis=1)).mean() == pytest.approx(largest, abs=0.02)
 
 
 def test_samples_are_shared_only_where_a_class_runs_out() -> None:
-    held = split(LABELS, 10, 20, Partition(concentration=1e6), seed=0)
+    held = split(LABELS, 10, 20, DirichletPartition(concentration=1e6), seed=0)
     whole = np.concatenate(held)
     times = np.bincount(whole, minlength=len(LABELS))
     demand = np.bincount(LABELS[whole], minlength=10)
@@ -78,18 +78,18 @@ def test_samples_are_shared_only_where_a_class_runs_out() -> None:
         mine = times[label == LABELS]
         assert mine.max() - mine.min() <= 1
         assert (mine.max() > 1) == (demand[label] > 1000)
-    for samples in split(LABELS, 10, 20, Partition(concentration=0.01), seed=0):
+    for samples in split(LABELS, 10, 20, DirichletPartition(concentration=0.01), seed=0):
         assert len(np.unique(samples)) == len(samples)
 
 
 def test_a_device_holds_the_same_shares_in_a_larger_fleet() -> None:
-    few, many = (split(LABELS, 10, devices, Partition(concentration=0.01), seed=3) for devices in (10, 20))
+    few, many = (split(LABELS, 10, devices, DirichletPartition(concentration=0.01), seed=3) for devices in (10, 20))
     assert [LABELS[samples[0]] for samples in few[:10]] == [LABELS[samples[0]] for samples in many[:10]]
 
 
 def test_more_devices_than_samples_are_refused() -> None:
     with pytest.raises(ScenarioError, match=r"fleet.devices = 10001: must not exceed the 10000 training samples"):
-        split(LABELS, 10, 10_001, Partition(), seed=0)
+        split(LABELS, 10, 10_001, DirichletPartition(), seed=0)
 
 
 def test_minibatches_depend_on_device_and_round_alone() -> None:

@@ -6,28 +6,92 @@ import numpy as np
 
 from wayfare.arrays import Floats, Ints
 from wayfare.errors import ScenarioError
-from wayfare.scenario.model import Partition
+from wayfare.scenario.partition import AnyPartition, DirichletPartition, GroupPartition, IidPartition, ShardPartition
 from wayfare.streams import FLEET, Stream, generator
 
 
-def split(labels: Ints, classes: int, devices: int, partition: Partition, seed: int) -> list[Ints]:
-    """The sample numbers of every device: equal sizes, class shares ~ Dirichlet(rho * class share of the whole set).
+def split(labels: Ints, classes: int, devices: int, partition: AnyPartition, seed: int) -> list[Ints]:
+    """The sample numbers of every device."""
+    if devices > len(labels):
+        raise ScenarioError("fleet.devices", devices, f"must not exceed the {len(labels)} training samples")
+    match partition:
+        case DirichletPartition():
+            return _dirichlet(labels, classes, devices, partition.concentration, seed)
+        case IidPartition():
+            return _iid(len(labels), devices, seed)
+        case ShardPartition():
+            return _shards(labels, devices, partition.shards_per_device, seed)
+        case GroupPartition():
+            return _by_group(labels, classes, devices, seed)
+
+
+def class_counts(labels: Ints, classes: int, held: list[Ints]) -> Ints:
+    """How many samples of each class every device holds, (devices, classes)."""
+    return np.array([np.bincount(labels[samples], minlength=classes) for samples in held], dtype=np.int64)
+
+
+def _dirichlet(labels: Ints, classes: int, devices: int, concentration: float, seed: int) -> list[Ints]:
+    """Equal sizes, class shares ~ Dirichlet(rho * class share of the whole set).
 
     Samples of a class are dealt from a shuffled deck. A sample goes to one device as long as the deck lasts; when the
     devices ask for more of a class than there is, its deck is dealt again from the top. So the shares are the drawn
     ones even where few devices hold all of a class, and sets are disjoint wherever the shares allow it.
     """
     size = len(labels) // devices
-    if size == 0:
-        raise ScenarioError("fleet.devices", devices, f"must not exceed the {len(labels)} training samples")
     whole = np.bincount(labels, minlength=classes) / len(labels)
     decks = [_Deck(np.flatnonzero(labels == label), seed, label) for label in range(classes)]
     held = []
     for device in range(devices):
         rng = generator(seed, Stream.CLASS_SHARES, device)
-        counts = rng.multinomial(size, _shares(rng, partition.concentration * whole))
+        counts = rng.multinomial(size, _shares(rng, concentration * whole))
         held.append(np.concatenate([deck.deal(count) for deck, count in zip(decks, counts, strict=True)]))
     return held
+
+
+def _iid(samples: int, devices: int, seed: int) -> list[Ints]:
+    """A shuffled deck cut into equal parts; the few samples that are left over go to nobody."""
+    size = samples // devices
+    deck = generator(seed, Stream.SAMPLE_DECK, FLEET).permutation(samples)
+    return list(deck[: devices * size].reshape(devices, size))
+
+
+def _shards(labels: Ints, devices: int, shards_per_device: int, seed: int) -> list[Ints]:
+    """Sorted by class, in a random order within each; shards of equal size, dealt at random."""
+    shards = devices * shards_per_device
+    size = len(labels) // shards
+    if size == 0:
+        rule = f"{devices} devices with so many shards each need more than the {len(labels)} training samples"
+        raise ScenarioError("learning.partition.shards_per_device", shards_per_device, rule)
+    rng = generator(seed, Stream.SAMPLE_DECK, FLEET)
+    shuffled = rng.permutation(len(labels))
+    by_class = shuffled[np.argsort(labels[shuffled], kind="stable")]
+    cut = by_class[: shards * size].reshape(shards, size)
+    return [np.concatenate(list(cut[mine])) for mine in rng.permutation(shards).reshape(devices, shards_per_device)]
+
+
+def _by_group(labels: Ints, classes: int, devices: int, seed: int) -> list[Ints]:
+    """Devices are given to groups by their size, at least one to each; the devices of a group share it equally."""
+    sizes = np.bincount(labels, minlength=classes)
+    groups = np.flatnonzero(sizes)
+    if devices < len(groups):
+        raise ScenarioError("fleet.devices", devices, f"must be at least the {len(groups)} groups, a device for each")
+    seats = _seats(sizes[groups], devices)
+    held = []
+    for group, seat in zip(groups, seats, strict=True):
+        members = generator(seed, Stream.SAMPLE_DECK, FLEET + int(group)).permutation(np.flatnonzero(labels == group))
+        size = len(members) // seat
+        held += list(members[: seat * size].reshape(seat, size))
+    # Which device is in which group has nothing to do with its number.
+    order = generator(seed, Stream.CLASS_SHARES, FLEET).permutation(devices)
+    return [held[place] for place in order]
+
+
+def _seats(sizes: Ints, devices: int) -> Ints:
+    """One device each, and the next always to the group with the most samples for each of its devices."""
+    seats = np.ones(len(sizes), dtype=np.int64)
+    for _ in range(devices - len(sizes)):
+        seats[np.argmax(sizes / seats)] += 1
+    return seats
 
 
 def _shares(rng: np.random.Generator, alpha: Floats) -> Floats:

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from wayfare.scenario.mobility import Mobility, WaypointMobility
+from wayfare.scenario.partition import DirichletPartition, Partition
 from wayfare.scenario.section import NonNegative, Positive, Section
 
 
@@ -50,24 +51,30 @@ class Upload(Section):
     value_bits: Annotated[int, Field(ge=1, le=64)] = 32
 
 
-class Partition(Section):
-    """Who holds which training images (Section VI): class shares of a device ~ Gamma(rho * class share)."""
-
-    kind: Literal["dirichlet"] = "dirichlet"
-    concentration: Positive = 1.0
-
-
 class Learning(Section):
-    """The task, the model and the local training."""
+    """The task, the network and the local training."""
 
     task: str = "fashion-small"
+    # `auto` is the task's own: a perceptron for fashion, ResNet-9 for cifar10.
+    network: Literal["auto", "mlp", "cnn", "resnet9"] = "auto"
+    # Hidden layers of a perceptron.
     hidden: tuple[Annotated[int, Field(ge=1)], ...] = (256, 128)
+    # Of ResNet-9. The statistics of batch normalisation travel with every update; group normalisation has none.
+    normalisation: Literal["batch", "group"] = "batch"
+    # Training images are moved by up to 4 pixels and mirrored at random.
+    augment: bool = False
     learning_rate: Positive = 0.01
     batch_size: Annotated[int, Field(ge=1)] = 32
-    partition: Partition = Partition()
+    partition: Partition = DirichletPartition()
     evaluate_every_rounds: Annotated[int, Field(ge=1)] = 20
     # The accuracy of a run is the mean over its last evaluations: one evaluation alone moves by points.
     final_evaluations: Annotated[int, Field(ge=1)] = 5
+
+    @field_validator("partition", mode="before")
+    @classmethod
+    def _kind(cls, partition: object) -> object:
+        """A partition that does not say its kind is the paper's."""
+        return {"kind": "dirichlet", **partition} if isinstance(partition, dict) else partition
 
 
 class Control(Section):

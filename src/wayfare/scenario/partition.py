@@ -1,0 +1,40 @@
+"""Who holds which training samples: the ways to deal them out."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal, TypeAlias
+
+from pydantic import Field
+
+from wayfare.scenario.section import Positive, Section
+
+
+class DirichletPartition(Section):
+    """As in the paper (Section VI): class shares of a device ~ Gamma(rho * share of the class in the whole set)."""
+
+    kind: Literal["dirichlet"] = "dirichlet"
+    # rho: the smaller, the fewer classes a device holds. On ten classes 0.1 is nearly one class a device.
+    concentration: Positive = 1.0
+
+
+class IidPartition(Section):
+    """Every device a random share of everything."""
+
+    kind: Literal["iid"] = "iid"
+
+
+class ShardPartition(Section):
+    """Pathological (McMahan et al., 2017): samples sorted by class, cut into equal shards, a few shards a device."""
+
+    kind: Literal["shards"] = "shards"
+    shards_per_device: Annotated[int, Field(ge=1)] = 2
+
+
+class GroupPartition(Section):
+    """Every device samples of one group only: one class of images, one city of scenes."""
+
+    kind: Literal["by-group"] = "by-group"
+
+
+AnyPartition: TypeAlias = DirichletPartition | IidPartition | ShardPartition | GroupPartition
+Partition: TypeAlias = Annotated[AnyPartition, Field(discriminator="kind")]
