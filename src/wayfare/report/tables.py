@@ -116,13 +116,12 @@ def _notes(schemes: Sequence[SchemeSummary], runs: Sequence[RunRecord]) -> str:
     several = max(scheme.seeds for scheme in schemes) > 1
     name = schemes[0].metric.name
     lines = [
-        f"{name:10} on test data, mean of the last {last} evaluations"
-        + (" and of the seeds" if several else "; one seed is not a result"),
+        f"{name:10} on test data, mean of the last {last} evaluations" + (" and of the seeds" if several else ""),
         "energy     spent on transmitting, all devices; red: over budget by more than 3 %",
         "kept       share of an update delivered in a contact; the rest is offered again",
-        "failed     dense uploads per device that a contact cut short: their energy is lost",
+        "failed     dense uploads per device that a contact cut short: energy for nothing",
         "age        rounds since a device received its model, when it meets the server",
     ]
-    if several:
-        lines.insert(1, "±          95 % interval; the difference is paired, seed by seed, on the same worlds")
+    spread = "±          95 % interval; differences are paired, seed by seed, on the same world"
+    lines.insert(1, spread if several else "seed       one alone is not a result")
     return "\n".join(lines)
