@@ -122,6 +122,6 @@ def _notes(schemes: Sequence[SchemeSummary], runs: Sequence[RunRecord]) -> str:
         "failed     dense uploads per device that a contact cut short: energy for nothing",
         "age        rounds since a device received its model, when it meets the server",
     ]
-    spread = "±          95 % interval; differences are paired, seed by seed, on the same world"
+    spread = "±          95 % interval; differences are paired: same seed, same world"
     lines.insert(1, spread if several else "seed       one alone is not a result")
     return "\n".join(lines)
