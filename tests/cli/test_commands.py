@@ -1,7 +1,10 @@
 from __future__ import annotations
 
+import os
+import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -152,3 +155,18 @@ def test_bad_input_in_a_worker_is_told_like_any_other(tmp_path: Path) -> None:
 
 def test_the_version_is_told(wayfare_command: Type) -> None:
     assert wayfare_command("--version").out.strip() == "0.1.0"
+
+
+def test_an_interrupt_ends_a_comparison_at_once_and_leaves_no_worker(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "wayfare", "compare", "--seeds", "2", "--out", str(tmp_path)]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, start_new_session=True) as process:
+        deadline = time.monotonic() + 60
+        while not list(tmp_path.rglob("*.partial")) and time.monotonic() < deadline:
+            time.sleep(0.2)
+        os.killpg(process.pid, signal.SIGINT)
+        _, errors = process.communicate(timeout=30)
+    assert process.returncode == 130
+    assert errors.strip().endswith("stopped; finished runs are kept")
+    assert "Traceback" not in errors
+    with pytest.raises(ProcessLookupError):
+        os.killpg(process.pid, 0)

@@ -44,9 +44,6 @@ def main() -> None:
     except WayfareError as error:
         errors.print(f"error: {error}", style="bold red", markup=False, highlight=False, soft_wrap=True)
         sys.exit(2 if isinstance(error, InputError | UnavailableError) else 1)
-    except KeyboardInterrupt:
-        errors.print("stopped; finished runs are kept", style="bold", markup=False)
-        sys.exit(130)
     except BrokenPipeError:
         # Whoever read our output went away; there is nobody left to tell.
         sys.stderr.close()

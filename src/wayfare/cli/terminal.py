@@ -82,5 +82,7 @@ class RunProgress:
     def __enter__(self) -> RunProgress:
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         self._bars.stop()
+        if kind is KeyboardInterrupt:
+            errors.print("stopped; finished runs are kept", style="bold", markup=False)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import multiprocessing
 import os
 import queue
+import signal
 from collections.abc import Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from dataclasses import dataclass
@@ -153,7 +154,10 @@ def _in_pool(
                 for future in finished:
                     yield places[future], future.result()
         except BaseException:
+            # Whatever ended the comparison, runs under way are not waited for; finished ones are safe on disk.
             pool.shutdown(wait=False, cancel_futures=True)
+            for worker in multiprocessing.active_children():
+                worker.terminate()
             raise
 
 
@@ -161,9 +165,10 @@ _reports: multiprocessing.Queue[tuple[int, int]] | None = None
 
 
 def _begin_worker(reports: multiprocessing.Queue[tuple[int, int]]) -> None:
-    """Keep the way back to the parent; a queue cannot travel with a task."""
+    """Keep the way back to the parent, for a queue cannot travel with a task; an interrupt is the parent's business."""
     global _reports
     _reports = reports
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
 def _work(arguments: _Arguments, scheme: Scheme, seed: int, place: int) -> RunRecord:
