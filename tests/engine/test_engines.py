@@ -5,90 +5,110 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+from tests.engine.jobs import MODELS, job, run, starts
 
-from wayfare.engine import ENGINES, Burst, LocalTraining, Policy, Trainer, make_engine
-from wayfare.errors import ScenarioError
-from wayfare.learning.batches import Batches
+from wayfare.engine import ENGINES, Burst, Compute, Policy, Trainer, make_engine
+from wayfare.engine.reference import Reference
+from wayfare.engine.stacked_cnn import StackedCnn
+from wayfare.engine.stacked_mlp import StackedMlp
+from wayfare.engine.vmapped import Vmapped
+from wayfare.errors import ScenarioError, UnavailableError
+from wayfare.learning.models.base import Model
+from wayfare.learning.models.cnn import SmallCnn
 from wayfare.learning.models.mlp import Mlp
-from wayfare.learning.tasks import Classification
-from wayfare.streams import Stream, generator
+from wayfare.learning.models.resnet9 import Resnet9
 
-SIZES = [(6, 3), (12, 8, 5), (196, 64, 32, 10)]
-DEVICES = 9
-
-
-def training(sizes: tuple[int, ...], rounds: int = 40) -> LocalTraining:
-    rng = np.random.default_rng(sum(sizes))
-    inputs = torch.from_numpy(rng.standard_normal((300, sizes[0])).astype(np.float32))
-    labels = torch.from_numpy(rng.integers(0, sizes[-1], 300))
-    task = Classification(
-        name="random",
-        model=Mlp(sizes),
-        classes=sizes[-1],
-        train_inputs=inputs,
-        train_labels=labels,
-        test_inputs=inputs[:50],
-        test_labels=labels[:50],
-    )
-    held = [rng.integers(0, 300, 40) for _ in range(DEVICES)]
-    return LocalTraining(task=task, batches=Batches(held, 8, rounds, seed=0), learning_rate=0.1)
-
-
-def starts(local: LocalTraining, dtype: torch.dtype) -> torch.Tensor:
-    return torch.stack([local.task.model.initial(generator(n, Stream.INITIAL_MODEL, 0)) for n in range(DEVICES)]).to(
-        dtype
-    )
-
-
+CPU_ENGINES = [name for name in ENGINES if name != "cuda_graphs"]
+FAST = [name for name in CPU_ENGINES if name != "reference"]
 RAGGED = [Burst(device, 1 + device % 3, steps) for device, steps in enumerate([5, 1, 9, 0, 3, 9, 2, 7, 1])]
+SHORT = [Burst(device, 1 + device % 3, steps) for device, steps in enumerate([2, 1, 3, 0, 1, 2, 2, 1, 1])]
 
 
-@pytest.mark.parametrize("sizes", SIZES, ids=str)
-@pytest.mark.parametrize("engine", [name for name in ENGINES if name != "reference"])
-@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float64, 1e-10), (torch.float32, 1e-5)], ids=["fp64", "fp32"])
-def test_every_engine_gives_the_updates_of_the_reference(
-    engine: str, sizes: tuple[int, ...], dtype: torch.dtype, tolerance: float
-) -> None:
-    local = training(sizes)
-    initial = starts(local, dtype)
-    expected, found = initial.clone(), initial.clone()
-    make_engine("reference", local).run(expected, RAGGED)
-    make_engine(engine, local).run(found, RAGGED)
-    for device, burst in enumerate(RAGGED):
+def bursts_for(model: Model) -> list[Burst]:
+    return RAGGED if isinstance(model, Mlp) else SHORT
+
+
+@pytest.mark.parametrize("model", MODELS, ids=str)
+@pytest.mark.parametrize("engine", FAST)
+def test_every_engine_gives_the_updates_of_the_reference(engine: str, model: Model) -> None:
+    local, bursts = job(model), bursts_for(model)
+    initial = starts(local, torch.float64)
+    expected, found = (run(name, local, initial, bursts) for name in ("reference", engine))
+    for device, burst in enumerate(bursts):
         update = (initial - expected)[device]
-        assert float((found - expected)[device].norm()) <= tolerance * max(float(update.norm()), 1e-12)
+        assert float((found - expected)[device].norm()) <= 1e-10 * max(float(update.norm()), 1e-12)
         assert (burst.steps == 0) == bool(torch.equal(found[device], initial[device]))
 
 
-@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("model", MODELS, ids=str)
+@pytest.mark.parametrize("engine", FAST)
+def test_one_step_in_single_precision_is_as_good_as_the_plain_loop(engine: str, model: Model) -> None:
+    local = job(model)
+    bursts = [Burst(device, 1, 1) for device in range(local.devices)]
+    initial = starts(local, torch.float32)
+    truth = run("reference", local, initial.double(), bursts) - initial.double()
+
+    def errors(name: str) -> torch.Tensor:
+        update = (run(name, local, initial, bursts) - initial).double()
+        return (update - truth).norm(dim=1) / truth.norm(dim=1)
+
+    found, plain = errors(engine), errors("reference")
+    assert float(found.max()) <= 5e-3
+    # No worse but for the order of its sums.
+    assert float(found.mean()) <= 2 * float(plain.mean()) + 1e-7
+
+
+@pytest.mark.parametrize("model", MODELS, ids=str)
+@pytest.mark.parametrize("engine", CPU_ENGINES)
+def test_a_run_repeats_bit_by_bit(engine: str, model: Model) -> None:
+    local = job(model)
+    initial = starts(local, torch.float32)
+    assert torch.equal(*(run(engine, local, initial, bursts_for(model)) for _ in range(2)))
+
+
+@pytest.mark.parametrize("engine", CPU_ENGINES)
 def test_a_burst_in_pieces_is_the_same_burst(engine: str) -> None:
-    local = training((12, 8, 5))
-    whole, pieces = starts(local, torch.float32), starts(local, torch.float32)
-    runner = make_engine(engine, local)
-    runner.run(whole, [Burst(device, 1, 12) for device in range(DEVICES)])
-    runner.run(pieces, [Burst(device, 1, device) for device in range(DEVICES)])
-    runner.run(pieces, [Burst(device, 1 + device, 12 - device) for device in range(DEVICES)])
+    local = job(Mlp((12, 8, 5)))
+    devices = range(local.devices)
+    initial = starts(local, torch.float32)
+    whole = run(engine, local, initial, [Burst(device, 1, 12) for device in devices])
+    half = run(engine, local, initial, [Burst(device, 1, device) for device in devices])
+    pieces = run(engine, local, half, [Burst(device, 1 + device, 12 - device) for device in devices])
     torch.testing.assert_close(pieces, whole, rtol=1e-6, atol=1e-7)
 
 
-def test_groups_do_not_depend_on_each_other() -> None:
-    # A model so large that a group holds few of the devices.
-    local = training((196, 900, 10))
-    together, alone = starts(local, torch.float32), starts(local, torch.float32)
-    runner = make_engine("stacked", local)
-    runner.run(together, RAGGED)
+@pytest.mark.parametrize("model", [Mlp((196, 900, 10)), SmallCnn(image=(1, 8, 8), channels=(2, 3), hidden=5)], ids=str)
+def test_groups_do_not_depend_on_each_other(model: Model) -> None:
+    local = job(model)
+    initial = starts(local, torch.float32)
+    together, alone = run("stacked", local, initial, RAGGED), initial.clone()
+    runner = make_engine("stacked", local.training)
     for burst in RAGGED:
-        runner.run(alone, [burst])
-    torch.testing.assert_close(together, alone, rtol=1e-5, atol=1e-7)
+        runner.run([alone[burst.device]], [burst])
+    torch.testing.assert_close(together, alone, rtol=1e-5, atol=1e-6)
+
+
+def test_batch_statistics_come_back_in_the_tail_of_the_vector() -> None:
+    model = Resnet9(width=4)
+    local = job(model)
+    initial = starts(local, torch.float64)
+    bursts = [Burst(device, 1, 1) for device in range(local.devices)]
+    for engine in CPU_ENGINES:
+        tail = run(engine, local, initial, bursts)[:, model.parameters :]
+        mean, variance = tail[:, :4], tail[:, 4:8]
+        assert bool((mean != 0).all())
+        # One step with momentum 0.1 from the identity.
+        assert bool((variance > 0.9).all())
+        assert not torch.equal(tail[0], tail[1])
 
 
 def visits(engine: str, policy: Policy) -> list[torch.Tensor]:
     """Train a fleet through a plan of contacts; after each, the device starts from a model that depends on the past."""
-    local = training((12, 8, 5))
+    local = job(Mlp((12, 8, 5)))
     initial = starts(local, torch.float64)[0]
     plan = {3: [0], 5: [1, 2], 6: [0], 11: [4, 5], 12: [2], 20: [0, 1, 2, 3], 33: [5, 0], 40: [1]}
-    contacts = [np.array([r for r, met in plan.items() if device in met]) for device in range(DEVICES)]
-    trainer = Trainer(make_engine(engine, local), initial, contacts, training="always", policy=policy)
+    contacts = [np.array([r for r, met in plan.items() if device in met]) for device in range(local.devices)]
+    trainer = Trainer(make_engine(engine, local.training), initial, contacts, training="always", policy=policy)
     seen, shared = [], initial.clone()
     for round_, met in plan.items():
         trainer.meet(met, round_)
@@ -100,7 +120,7 @@ def visits(engine: str, policy: Policy) -> list[torch.Tensor]:
     return seen
 
 
-@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("engine", CPU_ENGINES)
 def test_lazy_and_ahead_bursts_equal_step_by_step_execution(engine: str) -> None:
     stepwise = visits(engine, "stepwise")
     for policy in ("lazy", "ahead"):
@@ -117,15 +137,40 @@ def test_the_reference_gives_the_same_bits_whenever_it_runs() -> None:
 
 
 def test_training_in_contact_takes_the_step_of_the_contact_round_only() -> None:
-    local = training((6, 3))
+    local = job(Mlp((6, 3)))
     initial = starts(local, torch.float32)[0]
-    trainer = Trainer(make_engine("stacked", local), initial, [np.array([7])], training="in-contact")
+    trainer = Trainer(make_engine("stacked", local.training), initial, [np.array([7])], training="in-contact")
     trainer.meet([0], 7)
-    expected = initial.repeat(1, 1)
-    make_engine("stacked", local).run(expected, [Burst(0, 7, 1)])
-    assert torch.equal(trainer.model(0), expected[0])
+    expected = initial.clone()
+    make_engine("stacked", local.training).run([expected], [Burst(0, 7, 1)])
+    assert torch.equal(trainer.model(0), expected)
+
+
+@pytest.mark.parametrize(
+    ("model", "kind"),
+    [(Mlp((6, 3)), StackedMlp), (SmallCnn(image=(1, 8, 8)), StackedCnn), (Resnet9(width=4), StackedCnn)],
+)
+def test_the_engine_is_chosen_by_the_model(model: Model, kind: type) -> None:
+    assert isinstance(make_engine("auto", job(model).training), kind)
+    assert isinstance(make_engine("vmap", job(model).training), Vmapped)
+    assert isinstance(make_engine("reference", job(model).training), Reference)
 
 
 def test_unknown_engines_are_refused() -> None:
-    with pytest.raises(ScenarioError, match=r"--engine = 'steam': must be one of auto, reference, stacked"):
-        make_engine("steam", training((6, 3)))
+    local = job(Mlp((6, 3))).training
+    with pytest.raises(ScenarioError, match=r"--engine = 'steam': must be one of auto, reference, stacked, vmap"):
+        make_engine("steam", local)
+    with pytest.raises(ScenarioError, match=r"--engine = 'cuda_graphs': needs a CUDA device"):
+        make_engine("cuda_graphs", local)
+
+
+def test_a_compute_device_is_named_and_checked() -> None:
+    assert Compute.named("cpu").device == torch.device("cpu")
+    with pytest.raises(ScenarioError, match=r"--device = 'abacus': must be auto, cpu, cuda or cuda:NUMBER"):
+        Compute.named("abacus")
+    with pytest.raises(ScenarioError, match=r"--precision = 'tf32': needs a CUDA device"):
+        Compute.named("cpu", "tf32")
+    if not torch.cuda.is_available():
+        assert Compute.named("auto").device == torch.device("cpu")
+        with pytest.raises(UnavailableError, match=r"--device = 'cuda': PyTorch finds no CUDA device here"):
+            Compute.named("cuda")

@@ -11,7 +11,7 @@ import torch
 
 import wayfare
 from wayfare.engine import ENGINES, Burst, Policy
-from wayfare.engine.stacked import StackedMlp
+from wayfare.engine.stacked_mlp import StackedMlp
 from wayfare.learning.tasks import Classification
 from wayfare.scenario import Scenario
 from wayfare.schemes import make_scheme
@@ -49,11 +49,11 @@ def test_mass_is_conserved_over_a_whole_run(name: str, small: Scenario, monkeypa
     computed = [torch.zeros(world.link.parameters, dtype=torch.float64) for _ in world.held]
     run = StackedMlp.run
 
-    def keep_account(self: StackedMlp, models: torch.Tensor, bursts: list[Burst]) -> None:
-        before = models.double()
+    def keep_account(self: StackedMlp, models: Sequence[torch.Tensor], bursts: Sequence[Burst]) -> None:
+        before = [model.double() for model in models]
         run(self, models, bursts)
-        for burst in bursts:
-            computed[burst.device] += before[burst.device] - models[burst.device].double()
+        for burst, model, was in zip(bursts, models, before, strict=True):
+            computed[burst.device] += was - model.double()
 
     monkeypatch.setattr(StackedMlp, "run", keep_account)
     outcome, notes = simulate(world, name, engine="stacked")
@@ -89,7 +89,7 @@ def test_every_engine_and_policy_gives_the_same_run(name: str, small: Scenario) 
     task = replace(world.task, train_inputs=world.task.train_inputs + noise)
     world = replace(world, initial_model=world.initial_model.double(), task=task)
     expected, notes = simulate(world, name, engine="reference", policy="stepwise")
-    for engine in ENGINES:
+    for engine in [name for name in ENGINES if name != "cuda_graphs"]:
         for policy in ("lazy", "ahead"):
             found, others = simulate(world, name, engine=engine, policy=policy)
             torch.testing.assert_close(found.model, expected.model, rtol=1e-9, atol=1e-12)

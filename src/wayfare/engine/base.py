@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
+import numpy as np
+import torch
 from torch import Tensor
 
+from wayfare.engine.compute import Compute
 from wayfare.learning.batches import Batches
 from wayfare.learning.tasks import Task
 
@@ -28,11 +31,59 @@ class LocalTraining:
     task: Task
     batches: Batches
     learning_rate: float
+    compute: Compute = field(default_factory=Compute)
+
+
+@dataclass(frozen=True, slots=True)
+class Minibatches:
+    """Sample numbers (steps, batch) of a burst, and how each sample is augmented (steps, batch, 3) if it is."""
+
+    samples: Tensor
+    crops: Tensor | None
 
 
 class Engine(Protocol):
     """Runs bursts: w <- w - eta grad f(w, minibatch of (device, round)), once for each round."""
 
-    def run(self, models: Tensor, bursts: Sequence[Burst]) -> None:
-        """Advance ``models[burst.device]`` in place for every burst; no device appears twice."""
+    def run(self, models: Sequence[Tensor], bursts: Sequence[Burst]) -> None:
+        """Advance ``models[i]``, a flat vector, in place by ``bursts[i]``; no device appears twice."""
         ...
+
+
+def minibatches(training: LocalTraining, burst: Burst) -> Minibatches:
+    """The minibatches of a burst, on the device that computes."""
+    where = training.compute.device
+    samples = torch.from_numpy(training.batches.of(burst.device, burst.first_round, burst.steps))
+    crops = training.batches.crops_of(burst.device, burst.first_round, burst.steps)
+    return Minibatches(samples.to(where), None if crops is None else torch.from_numpy(crops).to(where))
+
+
+@dataclass(frozen=True, slots=True)
+class Stacking:
+    """Bursts in one stack: at step t those that are under way, always a prefix, each with its own minibatch."""
+
+    samples: list[Tensor]  # for every step (active, batch)
+    crops: list[Tensor | None]  # for every step (active, batch, 3)
+
+
+def stack_bursts(training: LocalTraining, bursts: Sequence[Burst]) -> Stacking:
+    """Minibatches by step of bursts that are sorted by falling length: bursts that end leave, so nothing is padding."""
+    where = training.compute.device
+    tables = [training.batches.of(burst.device, burst.first_round, burst.steps) for burst in bursts]
+    moves = [training.batches.crops_of(burst.device, burst.first_round, burst.steps) for burst in bursts]
+    samples: list[Tensor] = []
+    crops: list[Tensor | None] = []
+    active = len(bursts)
+    for step in range(bursts[0].steps):
+        while bursts[active - 1].steps <= step:
+            active -= 1
+        samples.append(torch.from_numpy(np.stack([table[step] for table in tables[:active]])).to(where))
+        chosen = [move[step] for move in moves[:active] if move is not None]
+        crops.append(torch.from_numpy(np.stack(chosen)).to(where) if chosen else None)
+    return Stacking(samples, crops)
+
+
+def longest_first(bursts: Sequence[Burst]) -> list[int]:
+    """Places of the bursts that have steps, the longest first: a group's bursts then end at about the same time."""
+    places = [place for place, burst in enumerate(bursts) if burst.steps]
+    return sorted(places, key=lambda place: (-bursts[place].steps, bursts[place].device))

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from wayfare.engine.base import Burst, LocalTraining
+from wayfare.engine.base import Burst, LocalTraining, minibatches
 from wayfare.learning.models.base import load_vector, read_vector
 
 
@@ -15,19 +15,22 @@ class Reference:
     """A module, autograd, and the update of SGD."""
 
     def __init__(self, training: LocalTraining) -> None:
-        self._training = training
+        self._training, self._task = training, training.task.to(training.compute.device)
 
-    def run(self, models: Tensor, bursts: Sequence[Burst]) -> None:
+    def run(self, models: Sequence[Tensor], bursts: Sequence[Burst]) -> None:
         """Advance one device after another."""
-        task, learning_rate = self._training.task, self._training.learning_rate
-        module = task.model.module().to(models).train()
+        if not bursts:
+            return
+        module = self._task.model.module().to(models[0]).train()
         weights = list(module.parameters())
-        for burst in bursts:
-            load_vector(module, models[burst.device])
-            batches = self._training.batches.of(burst.device, burst.first_round, burst.steps)
-            for batch in torch.from_numpy(batches).to(models.device).unbind():
-                gradients = torch.autograd.grad(task.loss(module, batch), weights)
-                with torch.no_grad():
-                    for weight, gradient in zip(weights, gradients, strict=True):
-                        weight.sub_(gradient, alpha=learning_rate)
-            models[burst.device] = read_vector(module)
+        with self._training.compute.numerics():
+            for model, burst in zip(models, bursts, strict=True):
+                load_vector(module, model)
+                chosen = minibatches(self._training, burst)
+                for step in range(burst.steps):
+                    crops = None if chosen.crops is None else chosen.crops[step]
+                    gradients = torch.autograd.grad(self._task.loss(module, chosen.samples[step], crops), weights)
+                    with torch.no_grad():
+                        for weight, gradient in zip(weights, gradients, strict=True):
+                            weight.sub_(gradient, alpha=self._training.learning_rate)
+                model.copy_(read_vector(module))

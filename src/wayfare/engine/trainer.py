@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Literal, TypeAlias
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from wayfare.arrays import Ints
@@ -18,15 +19,19 @@ from wayfare.engine.base import Burst, Engine
 Policy: TypeAlias = Literal["stepwise", "lazy", "ahead"]
 Training: TypeAlias = Literal["always", "in-contact"]
 
-# A stack is worth its copies from about this many steps on.
+# A stack is worth its copies from about this many steps on, and wide enough with this many devices.
 _AHEAD_STEPS = 12
+_AHEAD_DEVICES = 48
 
 
 class Trainer:
     """Holds w_n of every device, and brings it up to date when the device is met.
 
     ``stepwise`` takes every round by itself, ``lazy`` runs a device's burst at its contact, ``ahead`` then also runs
-    every other burst that is pending: its start was received and its end, the device's next contact, is in the plan.
+    other bursts that are pending: their start was received and their end, the device's next contact, is in the plan.
+
+    A device whose burst has not begun shares the model it received with everyone who received it; only a burst under
+    way has a vector of its own. So memory grows with what is under way, not with the fleet.
     """
 
     def __init__(
@@ -35,7 +40,9 @@ class Trainer:
         self._engine, self._training, self._policy = engine, training, policy
         # The rounds of every device's contacts, in order.
         self._contacts = contacts
-        self._models = initial.repeat(len(contacts), 1)
+        self._received = [initial] * len(contacts)
+        self._underway: dict[int, Tensor] = {}
+        self._free: list[Tensor] = []
         # The round whose step each local model has already taken.
         self._done = [0] * len(contacts)
 
@@ -48,30 +55,39 @@ class Trainer:
             start = min(self._done[device] for device in devices)
             for stop in range(start + 1, round_ + 1):
                 self._run(dict.fromkeys(devices, stop))
-        elif self._policy == "lazy" or self._training == "in-contact":
+        elif self._policy == "lazy" or self._training == "in-contact" or len(devices) >= _AHEAD_DEVICES:
             self._run(dict.fromkeys(devices, round_))
         else:
             needed = max(round_ - self._done[device] for device in devices)
             if needed > 0:
-                self._run_ahead(round_, max(needed, _AHEAD_STEPS))
+                self._run_ahead(devices, round_, max(needed, _AHEAD_STEPS))
 
     def model(self, device: int) -> Tensor:
-        """w_n: the local model, as far as it was brought."""
-        return self._models[device]
+        """w_n: the local model, as far as it was brought; to be read before anything is received or met."""
+        return self._underway.get(device, self._received[device])
 
     def receive(self, device: int, model: Tensor) -> None:
-        """Start anew from a received global model."""
-        self._models[device] = model
+        """Start anew from a received global model, which is never changed."""
+        self._received[device] = model
+        if device in self._underway:
+            self._free.append(self._underway.pop(device))
 
-    def _run_ahead(self, round_: int, steps: int) -> None:
-        """Run every pending burst by up to so many steps: equal lengths make a wide stack."""
-        self._run(
-            {
-                # Steps after a device's last contact are never needed by anyone.
-                device: min(self._next_contact(device, round_), self._done[device] + steps)
-                for device in range(len(self._contacts))
-            }
-        )
+    @property
+    def vectors(self) -> int:
+        """How many models are held for the bursts under way."""
+        return len(self._underway) + len(self._free)
+
+    def _run_ahead(self, met: Sequence[int], round_: int, steps: int) -> None:
+        """Run pending bursts by up to so many steps: equal lengths make a wide stack."""
+        until = {
+            device: self._next_contact(device, round_)
+            for device in range(len(self._contacts))
+            # Steps after a device's last contact are never needed by anyone.
+            if self._done[device] < self._next_contact(device, round_)
+        }
+        # Those who are met now, then those who are met soonest: what is computed is soon delivered.
+        chosen = sorted(until, key=lambda device: (until[device], device))[: max(_AHEAD_DEVICES, len(met))]
+        self._run({device: min(until[device], self._done[device] + steps) for device in sorted(chosen)})
 
     def _next_contact(self, device: int, round_: int) -> int:
         """The device's first contact in or after a round; 0 if there is none."""
@@ -87,6 +103,15 @@ class Trainer:
             if self._done[device] < round_
         ]
         if bursts:
-            self._engine.run(self._models, bursts)
+            self._engine.run([self._own(burst.device) for burst in bursts], bursts)
         for burst in bursts:
             self._done[burst.device] = until[burst.device]
+
+    def _own(self, device: int) -> Tensor:
+        """The vector of a device's burst, which begins as the model it received."""
+        vector = self._underway.get(device)
+        if vector is None:
+            received = self._received[device]
+            vector = self._free.pop() if self._free else torch.empty_like(received)
+            self._underway[device] = vector.copy_(received)
+        return vector

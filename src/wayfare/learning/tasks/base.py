@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import Literal, Protocol, Self
+from typing import Literal, Protocol, Self, runtime_checkable
 
 import torch
 from torch import Tensor, nn
@@ -77,6 +77,20 @@ class Task(Protocol):
 
     def to(self, device: torch.device) -> Self:
         """The same task with its data on a device."""
+        ...
+
+
+@runtime_checkable
+class Labelled(Task, Protocol):
+    """A task whose loss is the mean cross-entropy of logits and no more, so that engines may compute it themselves."""
+
+    @property
+    def train_labels(self) -> Tensor:
+        """The class of every training sample."""
+        ...
+
+    def inputs(self, samples: Tensor, crops: Tensor | None = None) -> Tensor:
+        """Training inputs as the model takes them."""
         ...
 
 

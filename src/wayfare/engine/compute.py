@@ -1,0 +1,81 @@
+"""Where local steps are computed, and how exactly."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Literal, TypeAlias
+
+import torch
+
+from wayfare.errors import ScenarioError, UnavailableError
+
+Precision: TypeAlias = Literal["fp32", "tf32", "bf16"]
+PRECISIONS: tuple[Precision, ...] = ("fp32", "tf32", "bf16")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Compute:
+    """A device of PyTorch, a precision, and whether speed may cost repeatability.
+
+    ``fp32`` is strict: no product is rounded to fewer bits. ``tf32`` multiplies with 10 bits of mantissa, ``bf16`` with
+    7; both keep the models in float32. Without ``fast`` a run repeats bit by bit on the same machine.
+    """
+
+    device: torch.device = field(default_factory=lambda: torch.device("cpu"))
+    precision: Precision = "fp32"
+    fast: bool = False
+
+    def __post_init__(self) -> None:
+        if self.precision not in PRECISIONS:
+            raise ScenarioError("--precision", self.precision, f"must be one of {', '.join(PRECISIONS)}")
+        if self.device.type != "cuda":
+            if self.precision != "fp32":
+                raise ScenarioError("--precision", self.precision, "needs a CUDA device; processors compute in fp32")
+            return
+        if not torch.cuda.is_available():
+            raise UnavailableError(f"--device = '{self.device}': PyTorch finds no CUDA device here")
+        if not self.fast:
+            # cuBLAS repeats its sums only with a workspace of fixed size, which it reads before its first product.
+            os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+
+    @classmethod
+    def named(cls, device: str, precision: Precision = "fp32", *, fast: bool = False) -> Compute:
+        """`auto` is the first CUDA device where there is one, and the processor elsewhere."""
+        if device == "auto":
+            device = "cuda" if torch.cuda.is_available() else "cpu"
+        try:
+            return cls(device=torch.device(device), precision=precision, fast=fast)
+        except RuntimeError as error:
+            raise ScenarioError("--device", device, "must be auto, cpu, cuda or cuda:NUMBER") from error
+
+    @contextmanager
+    def numerics(self) -> Iterator[None]:
+        """Everything computed inside has this precision, and repeats unless ``fast``; settings come back after."""
+        if self.device.type != "cuda":
+            yield
+            return
+        before = torch.get_float32_matmul_precision(), torch.are_deterministic_algorithms_enabled()
+        fill = torch.utils.deterministic.fill_uninitialized_memory  # type: ignore[attr-defined]
+        torch.set_float32_matmul_precision("highest" if self.precision == "fp32" else "high")
+        torch.use_deterministic_algorithms(not self.fast)
+        # Memory that is written before it is read need not be filled first.
+        torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
+        try:
+            with (
+                torch.backends.cudnn.flags(
+                    enabled=True,
+                    # A search for the fastest kernel may end differently next time.
+                    benchmark=self.fast,
+                    deterministic=not self.fast,
+                    allow_tf32=self.precision != "fp32",
+                ),
+                torch.autocast("cuda", dtype=torch.bfloat16, enabled=self.precision == "bf16", cache_enabled=False),
+            ):
+                yield
+        finally:
+            torch.set_float32_matmul_precision(before[0])
+            torch.use_deterministic_algorithms(before[1])
+            torch.utils.deterministic.fill_uninitialized_memory = fill  # type: ignore[attr-defined]

@@ -1,0 +1,155 @@
+"""A small pool of slots on one GPU, each with a captured graph of one SGD step.
+
+A step of one device is hundreds of small kernels, and launching them one by one takes longer than running them. A graph
+is launched whole. It reads its minibatch from an index table on the GPU by a step counter on the GPU, so a burst is a
+copy in, as many replays as there are steps, and a copy out, without a word from the processor in between. Slots run on
+streams of their own: what one device's small layers leave idle, another's use.
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+from collections.abc import Callable, Iterator, Sequence
+
+import torch
+from torch import Tensor, nn
+
+from wayfare.engine.base import Burst, LocalTraining, Minibatches, longest_first, minibatches
+from wayfare.errors import ScenarioError
+from wayfare.learning.models.base import entries
+from wayfare.learning.tasks import Task
+
+# Measured on one H200 in benchmarks/rounds.py.
+_SLOTS = 4
+# The longest piece of a burst that a slot takes at once.
+_STEPS = 256
+_WARM_UP_STEPS = 3
+
+
+class CudaGraphs:
+    """Bursts on captured graphs, several at a time."""
+
+    def __init__(self, training: LocalTraining, *, slots: int = _SLOTS, compiled: bool = False) -> None:
+        if training.compute.device.type != "cuda":
+            raise ScenarioError("--engine", "cuda_graphs", "needs a CUDA device; name one with --device")
+        self._training, self._task = training, training.task.to(training.compute.device)
+        self._slots = [_Slot(training, self._task, compiled=compiled) for _ in range(slots)]
+
+    def run(self, models: Sequence[Tensor], bursts: Sequence[Burst]) -> None:
+        """Advance bursts, the longest first, each on the slot that is free soonest."""
+        places = longest_first(bursts)
+        if not places:
+            return
+        loads = [(0, number) for number in range(min(len(self._slots), len(places)))]
+        queues: list[list[Iterator[None]]] = [[] for _ in loads]
+        for place in places:
+            load, number = heapq.heappop(loads)
+            batches = minibatches(self._training, bursts[place])
+            queues[number].append(self._slots[number].run(models[place], batches))
+            heapq.heappush(loads, (load + bursts[place].steps, number))
+        here = torch.cuda.current_stream(self._training.compute.device)
+        used = self._slots[: len(queues)]
+        for slot in used:
+            slot.stream.wait_stream(here)
+        # Launches take turns, so that every stream has work from the beginning.
+        turns = [itertools.chain.from_iterable(queue) for queue in queues]
+        while turns:
+            turns = [turn for turn in turns if next(turn, _DONE) is not _DONE]
+        for slot in used:
+            here.wait_stream(slot.stream)
+
+
+_DONE = object()
+
+
+class _Slot:
+    """One network on the GPU, the minibatches of its burst, and the graphs that copy in, step and copy out."""
+
+    def __init__(self, training: LocalTraining, task: Task, *, compiled: bool) -> None:
+        where, batch_size = training.compute.device, training.batches.batch_size
+        self._training, self._task = training, task
+        # Convolutions are fastest with channels last. The weights stay so from step to step.
+        self._module = task.model.module().to(device=where, memory_format=torch.channels_last).train()  # type: ignore[call-overload]
+        for layer in self._module.modules():
+            if isinstance(layer, nn.BatchNorm2d):
+                # A counter that nothing reads would cost a kernel for each layer and step.
+                layer.num_batches_tracked = None
+        self._weights = list(self._module.parameters())
+        self._entries = [entry.detach() for entry in entries(self._module)]
+        self._vector = torch.zeros(sum(entry.numel() for entry in self._entries), device=where)
+        self._samples = torch.zeros(_STEPS, batch_size, dtype=torch.int64, device=where)
+        self._crops = (
+            torch.zeros(_STEPS, batch_size, 3, dtype=torch.int64, device=where) if training.batches.augment else None
+        )
+        self._step = torch.zeros(1, dtype=torch.int64, device=where)
+        self._loss: Callable[[Tensor, Tensor | None], Tensor] = self._plain_loss
+        if compiled:
+            self._loss = torch.compile(self._plain_loss, dynamic=False)
+        self.stream = torch.cuda.Stream(where)  # type: ignore[no-untyped-call]
+        self._capture()
+
+    def run(self, model: Tensor, batches: Minibatches) -> Iterator[None]:
+        """Launch a burst on a model, stopping after every step so that other slots can be launched too."""
+        steps = len(batches.samples)
+        with torch.cuda.stream(self.stream):
+            self._vector.copy_(model)
+            self._copy_in.replay()
+        for first in range(0, steps, _STEPS):
+            stop = min(first + _STEPS, steps)
+            with torch.cuda.stream(self.stream):
+                self._samples[: stop - first].copy_(batches.samples[first:stop])
+                if self._crops is not None and batches.crops is not None:
+                    self._crops[: stop - first].copy_(batches.crops[first:stop])
+                self._step.zero_()
+            for _ in range(first, stop):
+                with torch.cuda.stream(self.stream):
+                    self._take_step.replay()
+                yield
+        with torch.cuda.stream(self.stream):
+            self._copy_out.replay()
+            model.copy_(self._vector)
+
+    def _capture(self) -> None:
+        """Run everything a few times, so that libraries choose their kernels, then record it."""
+        self.stream.wait_stream(torch.cuda.current_stream(self.stream.device))
+        with torch.cuda.stream(self.stream), self._training.compute.numerics():
+            for _ in range(_WARM_UP_STEPS):
+                self._one_step()
+            self.stream.synchronize()
+            self._copy_in = self._record(self._load)
+            self._take_step = self._record(self._one_step)
+            self._copy_out = self._record(self._read)
+        torch.cuda.current_stream(self.stream.device).wait_stream(self.stream)
+
+    def _record(self, work: Callable[[], None]) -> torch.cuda.CUDAGraph:
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, stream=self.stream):
+            work()
+        return graph
+
+    def _plain_loss(self, samples: Tensor, crops: Tensor | None) -> Tensor:
+        return self._task.loss(self._module, samples, crops)
+
+    def _one_step(self) -> None:
+        """w <- w - eta grad f(w), on the minibatch of the step counter."""
+        samples = self._samples.index_select(0, self._step).view(-1)
+        crops = None if self._crops is None else self._crops.index_select(0, self._step).view(-1, 3)
+        gradients = torch.autograd.grad(self._loss(samples, crops), self._weights)
+        with torch.no_grad():
+            torch._foreach_add_(self._weights, gradients, alpha=-self._training.learning_rate)
+            self._step.add_(1)
+
+    @torch.no_grad()
+    def _load(self) -> None:
+        """The flat vector into the network, whatever order its weights lie in."""
+        pieces = self._vector.split_with_sizes([entry.numel() for entry in self._entries])
+        for entry, piece in zip(self._entries, pieces, strict=True):
+            entry.copy_(piece.view(entry.shape))
+
+    @torch.no_grad()
+    def _read(self) -> None:
+        """The network into the flat vector."""
+        pieces = self._vector.split_with_sizes([entry.numel() for entry in self._entries])
+        for entry, piece in zip(self._entries, pieces, strict=True):
+            piece.view(entry.shape).copy_(entry)

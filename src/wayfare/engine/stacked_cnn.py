@@ -1,0 +1,183 @@
+"""Devices stacked in one network: grouped convolutions, and batched matrix products behind them.
+
+The channels of n devices lie side by side, (batch, n C, height, width), and a convolution with n groups keeps them
+apart. Normalisation without affine parameters stacks by itself: the statistics of n C channels are those of n networks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from wayfare.engine.base import Burst, LocalTraining, longest_first, stack_bursts
+from wayfare.errors import ScenarioError
+from wayfare.learning.models.base import entries
+from wayfare.learning.models.resnet9 import Residual
+from wayfare.learning.tasks import Task
+from wayfare.learning.tasks.base import Labelled
+
+# Devices in a stack. On a processor the signals of a layer should stay near the core (measured: benchmarks/rounds.py).
+_WIDTH_CPU, _WIDTH_CUDA = 5, 32
+
+
+class StackedCnn:
+    """Forward, backward and update of n convolutional networks at once."""
+
+    def __init__(self, training: LocalTraining) -> None:
+        task = training.task.to(training.compute.device)
+        if not (isinstance(task, Labelled) and _stackable(task.model.module())):
+            raise ScenarioError("--engine", "stacked", f"stacks no network of the kind of {task.name}")
+        self._training, self._task = training, task
+        self._network = _Network(task.model.module())
+        self._width = _WIDTH_CUDA if training.compute.device.type == "cuda" else _WIDTH_CPU
+
+    @staticmethod
+    def fits(task: Task) -> bool:
+        """Whether a task is a classification by a network of layers that stack."""
+        return isinstance(task, Labelled) and _stackable(task.model.module())
+
+    def run(self, models: Sequence[Tensor], bursts: Sequence[Burst]) -> None:
+        """Advance bursts in groups; within a group all take a step together."""
+        places = longest_first(bursts)
+        with self._training.compute.numerics():
+            for first in range(0, len(places), self._width):
+                group = places[first : first + self._width]
+                self._run_group([models[place] for place in group], [bursts[place] for place in group])
+
+    def _run_group(self, models: Sequence[Tensor], bursts: Sequence[Burst]) -> None:
+        """Copy in, step, copy out; bursts that end sooner leave the stack, so no step is padding."""
+        block = torch.stack(list(models))
+        stacks = self._network.stacks(block)
+        stacking = stack_bursts(self._training, bursts)
+        for samples, crops in zip(stacking.samples, stacking.crops, strict=True):
+            self._step([stack[: len(samples)] for stack in stacks], samples, crops)
+        block = torch.cat([stack.flatten(1) for stack in stacks], dim=1)
+        torch._foreach_copy_(list(models), list(block.unbind()))
+
+    def _step(self, stacks: Sequence[Tensor], samples: Tensor, crops: Tensor | None) -> None:
+        """One SGD step of every stacked model, on its own minibatch."""
+        task, (count, batch_size) = self._task, samples.shape
+        # Device by device within an image of the batch: their channels come to lie side by side.
+        flat = samples.t().reshape(-1)
+        inputs = task.inputs(flat, None if crops is None else crops.transpose(0, 1).reshape(-1, 3)).to(stacks[0].dtype)
+        signal = inputs.reshape(batch_size, count * inputs.shape[1], *inputs.shape[2:])
+        weights = [stack.detach().requires_grad_() for stack in stacks[: self._network.weights]]
+        logits = self._network(signal.contiguous(memory_format=torch.channels_last), weights, stacks, count)
+        labels = task.train_labels.index_select(0, samples.reshape(-1))
+        loss = functional.cross_entropy(logits.reshape(count * batch_size, -1), labels, reduction="sum") / batch_size
+        gradients = torch.autograd.grad(loss, weights)
+        with torch.no_grad():
+            torch._foreach_add_(weights, gradients, alpha=-self._training.learning_rate)
+
+
+@dataclass(frozen=True, slots=True)
+class _Stage:
+    """A layer, and where its tensors lie among the stacks."""
+
+    layer: nn.Module
+    first: int
+    inner: tuple[_Stage, ...] = ()
+
+
+class _Network:
+    """A module read once, so that its layers can be applied to stacks of their tensors."""
+
+    def __init__(self, module: nn.Module) -> None:
+        self._shapes = [entry.shape for entry in entries(module)]
+        self.weights = len(list(module.parameters()))
+        self._weight, self._statistic = 0, self.weights
+        self._stages = tuple(self._read(module))
+
+    def _read(self, module: nn.Module) -> Iterator[_Stage]:
+        """Stages in the order in which they are applied, which is that of the vector."""
+        layers = list(module) if isinstance(module, nn.Sequential) else [module]
+        for place, layer in enumerate(layers):
+            if isinstance(layer, nn.Sequential):
+                yield from self._read(layer)
+            elif isinstance(layer, Residual):
+                yield _Stage(layer, 0, tuple(self._read(layer.inner)))
+            elif isinstance(layer, nn.Conv2d | nn.Linear):
+                yield _Stage(layer, self._weight)
+                self._weight += len(list(layer.parameters()))
+            elif isinstance(layer, nn.BatchNorm2d):
+                yield _Stage(layer, self._statistic)
+                self._statistic += 2
+            elif isinstance(layer, nn.ReLU) and place + 1 < len(layers) and isinstance(layers[place + 1], nn.MaxPool2d):
+                # The largest of rectified values is the rectified largest value, and there are fewer of them.
+                layers[place], layers[place + 1] = layers[place + 1], layer
+                yield _Stage(layers[place], 0)
+            else:
+                yield _Stage(layer, 0)
+
+    def stacks(self, block: Tensor) -> list[Tensor]:
+        """The tensors of n flat vectors (n, entries), each as a dense stack (n, ...)."""
+        pieces = block.split_with_sizes([shape.numel() for shape in self._shapes], dim=1)
+        return [
+            piece.reshape(len(block), *shape).contiguous() for piece, shape in zip(pieces, self._shapes, strict=True)
+        ]
+
+    def __call__(self, signal: Tensor, weights: Sequence[Tensor], stacks: Sequence[Tensor], count: int) -> Tensor:
+        """Logits (n, batch, classes); running statistics in ``stacks`` are brought up to date."""
+        return self._apply(self._stages, signal, weights, stacks, count)
+
+    def _apply(
+        self, stages: Sequence[_Stage], signal: Tensor, weights: Sequence[Tensor], stacks: Sequence[Tensor], count: int
+    ) -> Tensor:
+        for stage in stages:
+            match stage.layer:
+                case Residual():
+                    signal = signal + self._apply(stage.inner, signal, weights, stacks, count)
+                case nn.Conv2d() as layer:
+                    kernel = weights[stage.first].flatten(0, 1)
+                    bias = None if layer.bias is None else weights[stage.first + 1].flatten()
+                    signal = functional.conv2d(
+                        signal,
+                        kernel,
+                        bias,
+                        layer.stride,
+                        layer.padding,
+                        layer.dilation,
+                        groups=count,
+                    )
+                case nn.Linear() as layer:
+                    kernel = weights[stage.first].transpose(1, 2)
+                    signal = (
+                        torch.bmm(signal, kernel)
+                        if layer.bias is None
+                        else torch.baddbmm(weights[stage.first + 1].unsqueeze(1), signal, kernel)
+                    )
+                case nn.BatchNorm2d() as layer:
+                    mean, variance = stacks[stage.first].flatten(), stacks[stage.first + 1].flatten()
+                    momentum = 0.1 if layer.momentum is None else layer.momentum
+                    signal = functional.batch_norm(
+                        signal, mean, variance, training=True, momentum=momentum, eps=layer.eps
+                    )
+                case nn.GroupNorm() as layer:
+                    signal = functional.group_norm(signal, count * layer.num_groups, eps=layer.eps)
+                case nn.Flatten():
+                    # (batch, n C, height, width) -> (n, batch, C height width)
+                    signal = signal.reshape(len(signal), count, -1).transpose(0, 1)
+                case layer:
+                    signal = layer(signal)
+        return signal
+
+
+def _stackable(module: nn.Module) -> bool:
+    """Whether every layer of a module is one that stacks."""
+    match module:
+        case nn.Sequential():
+            return all(_stackable(layer) for layer in module)
+        case Residual():
+            return _stackable(module.inner)
+        case nn.Conv2d():
+            return module.groups == 1 and module.padding_mode == "zeros"
+        case nn.BatchNorm2d():
+            return not module.affine and module.track_running_stats and module.momentum is not None
+        case nn.GroupNorm():
+            return not module.affine
+        case _:
+            return isinstance(module, nn.Linear | nn.ReLU | nn.MaxPool2d | nn.Flatten)

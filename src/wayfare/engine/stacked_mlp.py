@@ -1,0 +1,99 @@
+"""Devices stacked in one batch of models: hand-written batched matrix products for perceptrons.
+
+A step of a small model is too short for a processor: most of the time goes into calls, not arithmetic. All devices take
+the same step on models of their own, so their layers stack into (n, outputs, inputs) and one call serves the fleet.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from wayfare.engine.base import Burst, LocalTraining, longest_first, stack_bursts
+from wayfare.errors import ScenarioError
+from wayfare.learning.models.mlp import Mlp
+from wayfare.learning.tasks import Task
+from wayfare.learning.tasks.base import Labelled
+
+# Weights of a group stay in the cache of one core from step to step (measured in benchmarks/engine.py).
+_GROUP_BYTES = 4 << 20
+_SMALLEST_GROUP = 4
+# A GPU has no such cache, only memory.
+_GROUP_BYTES_CUDA = 4 << 30
+
+
+class StackedMlp:
+    """Forward, backward and update of n perceptrons at once."""
+
+    def __init__(self, training: LocalTraining) -> None:
+        task = training.task.to(training.compute.device)
+        if not (isinstance(task, Labelled) and isinstance(task.model, Mlp)):
+            raise ScenarioError("--engine", "stacked", f"stacks perceptrons here, and {task.name} is none")
+        self._training, self._task, self._model = training, task, task.model
+        self._group_bytes = _GROUP_BYTES_CUDA if training.compute.device.type == "cuda" else _GROUP_BYTES
+
+    @staticmethod
+    def fits(task: Task) -> bool:
+        """Whether a task is a classification by perceptron."""
+        return isinstance(task, Labelled) and isinstance(task.model, Mlp)
+
+    @torch.inference_mode()
+    def run(self, models: Sequence[Tensor], bursts: Sequence[Burst]) -> None:
+        """Advance bursts in groups that fit the cache; within a group all take a step together."""
+        places = longest_first(bursts)
+        if not places:
+            return
+        width = max(self._group_bytes // (models[0].numel() * models[0].element_size()), _SMALLEST_GROUP)
+        with self._training.compute.numerics():
+            for first in range(0, len(places), width):
+                group = places[first : first + width]
+                self._run_group([models[place] for place in group], [bursts[place] for place in group])
+
+    def _run_group(self, models: Sequence[Tensor], bursts: Sequence[Burst]) -> None:
+        """Copy in, step, copy out; bursts that end sooner leave the stack, so no step is padding."""
+        # Each layer is copied into a stack of its own, for products update a dense stack in one call.
+        block = torch.stack(list(models))
+        views = [view for layer in self._model.views(block) for view in layer]
+        stacks = [view.contiguous() for view in views]
+        underway = stacks
+        stacking = stack_bursts(self._training, bursts)
+        for samples, crops in zip(stacking.samples, stacking.crops, strict=True):
+            if len(samples) < len(underway[0]):
+                underway = [stack[: len(samples)] for stack in stacks]
+            self._step(list(zip(underway[::2], underway[1::2], strict=True)), samples, crops)
+        for view, stack in zip(views, stacks, strict=True):
+            view.copy_(stack)
+        torch._foreach_copy_(list(models), list(block.unbind()))
+
+    def _step(self, layers: Sequence[tuple[Tensor, Tensor]], samples: Tensor, crops: Tensor | None) -> None:
+        """One SGD step of every stacked model, on its own minibatch."""
+        task, (count, batch_size) = self._task, samples.shape
+        flat = samples.reshape(-1)
+        inputs = task.inputs(flat, None if crops is None else crops.reshape(-1, 3))
+        signal = inputs.to(layers[0][0].dtype).reshape(count, batch_size, -1)
+        signals = [signal]
+        for depth, (weights, biases) in enumerate(layers):
+            signal = torch.baddbmm(biases, signal, weights.transpose(1, 2))
+            if depth < len(layers) - 1:
+                signal.relu_()
+            signals.append(signal)
+        labels = task.train_labels.index_select(0, flat).view(count, batch_size, 1)
+        error = _loss_gradient(signals[-1], labels).mul_(self._training.learning_rate / batch_size)
+        for depth in reversed(range(len(layers))):
+            weights, biases = layers[depth]
+            # The error moves on through the weights as they were before this step.
+            passed_on = torch.bmm(error, weights) if depth else None
+            weights.baddbmm_(error.transpose(1, 2), signals[depth], alpha=-1)
+            biases.sub_(error.sum(dim=1, keepdim=True))
+            if passed_on is not None:
+                error = torch.ops.aten.threshold_backward(passed_on, signals[depth], 0)
+
+
+def _loss_gradient(logits: Tensor, labels: Tensor) -> Tensor:
+    """Cross-entropy: softmax(z) - onehot(y). Written out, for softmax is slow over so short a last axis."""
+    gradient = (logits - logits.amax(dim=2, keepdim=True)).exp_()
+    gradient.div_(gradient.sum(dim=2, keepdim=True))
+    gradient.scatter_add_(2, labels, gradient.new_full((), -1.0).expand(labels.shape))
+    return gradient

@@ -1,0 +1,84 @@
+"""Devices stacked by `torch.func.vmap`: slower than stacks written by hand, and right for any module."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call, grad, vmap
+
+from wayfare.engine.base import Burst, LocalTraining, longest_first, stack_bursts
+from wayfare.learning.tasks import Task
+
+_WIDTH_CPU, _WIDTH_CUDA = 8, 32
+
+
+class Vmapped:
+    """The gradient of a task's loss, mapped over devices with their parameters, statistics and minibatches."""
+
+    def __init__(self, training: LocalTraining) -> None:
+        self._training = training
+        loss = _Loss(training.task.to(training.compute.device)).train().to(training.compute.device)
+        self._shapes = {name: entry.shape for name, entry in loss.named_parameters()}
+        self._statistics = {name: entry.shape for name, entry in loss.named_buffers() if entry.is_floating_point()}
+        self._counters = {name: entry for name, entry in loss.named_buffers() if not entry.is_floating_point()}
+        self._width = _WIDTH_CUDA if training.compute.device.type == "cuda" else _WIDTH_CPU
+
+        def of_one(
+            weights: dict[str, Tensor], buffers: dict[str, Tensor], samples: Tensor, crops: Tensor | None
+        ) -> tuple[Tensor, dict[str, Tensor]]:
+            value = functional_call(loss, {**weights, **buffers}, (samples, crops))
+            return value, {name: buffers[name] for name in self._statistics}
+
+        self._gradients = grad(of_one, has_aux=True)
+
+    def run(self, models: Sequence[Tensor], bursts: Sequence[Burst]) -> None:
+        """Advance bursts in groups; within a group all take a step together."""
+        places = longest_first(bursts)
+        with self._training.compute.numerics():
+            for first in range(0, len(places), self._width):
+                group = places[first : first + self._width]
+                self._run_group([models[place] for place in group], [bursts[place] for place in group])
+
+    @torch.no_grad()
+    def _run_group(self, models: Sequence[Tensor], bursts: Sequence[Burst]) -> None:
+        """Copy in, step, copy out; bursts that end sooner leave the stack."""
+        block = torch.stack(list(models))
+        shapes = {**self._shapes, **self._statistics}
+        pieces = block.split_with_sizes([shape.numel() for shape in shapes.values()], dim=1)
+        stacks = {
+            name: piece.reshape(len(block), *shape).clone()
+            for (name, shape), piece in zip(shapes.items(), pieces, strict=True)
+        }
+        stacking = stack_bursts(self._training, bursts)
+        for samples, crops in zip(stacking.samples, stacking.crops, strict=True):
+            self._step({name: stack[: len(samples)] for name, stack in stacks.items()}, samples, crops)
+        block = torch.cat([stack.flatten(1) for stack in stacks.values()], dim=1)
+        torch._foreach_copy_(list(models), list(block.unbind()))
+
+    def _step(self, stacks: dict[str, Tensor], samples: Tensor, crops: Tensor | None) -> None:
+        """One SGD step of every stacked model, on its own minibatch."""
+        weights = {name: stacks[name] for name in self._shapes}
+        buffers = {name: stacks[name].clone() for name in self._statistics}
+        # Counters of minibatches are no part of a vector; each device needs one all the same.
+        buffers |= {name: entry.repeat(len(samples), *[1] * entry.dim()) for name, entry in self._counters.items()}
+        mapped = vmap(self._gradients, in_dims=(0, 0, 0, None if crops is None else 0), randomness="error")
+        gradients, statistics = mapped(weights, buffers, samples, crops)
+        torch._foreach_add_(
+            list(weights.values()), [gradients[name] for name in weights], alpha=-self._training.learning_rate
+        )
+        for name, value in statistics.items():
+            stacks[name].copy_(value)
+
+
+class _Loss(nn.Module):
+    """The loss of a task as a module of its own, so that its parameters can be replaced by those of any device."""
+
+    def __init__(self, task: Task) -> None:
+        super().__init__()
+        self._task, self.module = task, task.model.module()
+
+    def forward(self, samples: Tensor, crops: Tensor | None) -> Tensor:
+        """The mean loss on some training samples."""
+        return self._task.loss(self.module, samples, crops)

@@ -1,0 +1,85 @@
+"""Small jobs for engines: random images, devices that hold some of them, and models of every kind."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from wayfare.engine import Burst, Compute, LocalTraining, make_engine
+from wayfare.learning.batches import Batches
+from wayfare.learning.models.base import Model
+from wayfare.learning.models.cnn import SmallCnn
+from wayfare.learning.models.mlp import Mlp
+from wayfare.learning.models.resnet9 import Resnet9
+from wayfare.learning.tasks import Classification
+from wayfare.streams import Stream, generator
+
+DEVICES = 9
+MODELS: list[Model] = [
+    Mlp((6, 3)),
+    Mlp((12, 8, 5)),
+    Mlp((196, 64, 32, 10)),
+    SmallCnn(image=(1, 8, 8), channels=(4, 6), hidden=7),
+    Resnet9(width=4),
+    Resnet9(normalisation="group", width=4),
+]
+
+
+@dataclass(frozen=True)
+class Job:
+    """Local training of a small fleet."""
+
+    training: LocalTraining
+    devices: int
+
+
+def shape_of(model: Model) -> tuple[int, ...]:
+    """The shape of the inputs of a model."""
+    match model:
+        case Mlp():
+            return model.sizes[:1]
+        case SmallCnn():
+            return model.image
+        case _:
+            return (3, 32, 32)
+
+
+def job(
+    model: Model, *, devices: int = DEVICES, batch: int = 8, rounds: int = 40, compute: Compute | None = None
+) -> Job:
+    """Random inputs and labels for a model."""
+    rng = np.random.default_rng(model.parameters)
+    inputs = torch.from_numpy(rng.standard_normal((300, *shape_of(model))).astype(np.float32))
+    classes = model.sizes[-1] if isinstance(model, Mlp) else 10
+    labels = torch.from_numpy(rng.integers(0, classes, 300))
+    task = Classification(
+        name="random",
+        model=model,
+        classes=classes,
+        train_inputs=inputs,
+        train_labels=labels,
+        test_inputs=inputs[:50],
+        test_labels=labels[:50],
+    )
+    held = [rng.integers(0, 300, 40) for _ in range(devices)]
+    batches = Batches(held, batch, rounds, seed=0)
+    training = LocalTraining(task=task, batches=batches, learning_rate=0.1, compute=compute or Compute())
+    return Job(training, devices)
+
+
+def starts(local: Job, dtype: torch.dtype) -> torch.Tensor:
+    """A model of its own for every device."""
+    initial = local.training.task.model.initial
+    return torch.stack([initial(generator(n, Stream.INITIAL_MODEL, 0)) for n in range(local.devices)]).to(
+        local.training.compute.device, dtype
+    )
+
+
+def run(engine: str, local: Job, initial: torch.Tensor, bursts: Sequence[Burst]) -> torch.Tensor:
+    """The models after some bursts, one for each device."""
+    models = initial.clone()
+    make_engine(engine, local.training).run(list(models.unbind()), bursts)
+    return models
