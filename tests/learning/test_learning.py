@@ -7,13 +7,11 @@ import pytest
 import torch
 from torch import nn
 
-import wayfare
-from wayfare.errors import ScenarioError, UnavailableError
+from wayfare.errors import ScenarioError
 from wayfare.learning.batches import Batches
 from wayfare.learning.evaluate import Evaluator
 from wayfare.learning.models.mlp import Mlp
 from wayfare.learning.partition import split
-from wayfare.learning.tasks import load_task
 from wayfare.learning.tasks.fashion_small import fashion_small
 from wayfare.scenario.partition import DirichletPartition
 from wayfare.streams import Stream, generator
@@ -110,10 +108,3 @@ def test_evaluation_counts_what_is_right() -> None:
     result = Evaluator(task)(torch.zeros(task.model.parameters))
     assert result.score == pytest.approx(0.1)
     assert result.loss == pytest.approx(np.log(10), rel=1e-5)
-
-
-def test_tasks_that_are_not_there_say_so() -> None:
-    with pytest.raises(UnavailableError, match="does not have the CIFAR-10 task yet"):
-        load_task(wayfare.load("paper-cifar10-waypoint").learning)
-    with pytest.raises(ScenarioError, match=r"learning.task = 'chess': must be one of fashion-small"):
-        load_task(wayfare.load(overrides=["learning.task=chess"]).learning)

@@ -1,24 +1,76 @@
-"""The tasks a scenario can name."""
+"""The tasks a scenario can name: ours, and those that other packages offer as entry points of `wayfare.tasks`."""
 
 from __future__ import annotations
 
-from wayfare.errors import ScenarioError, UnavailableError
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from importlib.metadata import entry_points
+
+from wayfare.errors import ScenarioError
+from wayfare.learning.models.base import Model
+from wayfare.learning.tasks import cifar10, fashion, fashion_small
 from wayfare.learning.tasks.base import Classification, Evaluation, Metric, Task
-from wayfare.learning.tasks.fashion_small import fashion_small
+from wayfare.learning.tasks.own import own_task
 from wayfare.scenario.model import Learning
 
-__all__ = ["Classification", "Evaluation", "Metric", "Task", "load_task"]
+__all__ = ["Classification", "Evaluation", "Metric", "Task", "class_names", "load_task", "model_of", "own_task"]
+
+GROUP = "wayfare.tasks"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Known:
+    """A task of ours: its networks, the default first, and how it is made."""
+
+    networks: tuple[str, ...]
+    model: Callable[[Learning, str], Model]
+    task: Callable[[Model], Task]
+    images: bool  # which can be moved and mirrored
+
+
+TASKS: Mapping[str, _Known] = {
+    "fashion-small": _Known(
+        networks=fashion_small.NETWORKS,
+        model=fashion_small.fashion_small_model,
+        task=fashion_small.fashion_small_task,
+        images=False,
+    ),
+    "fashion": _Known(networks=fashion.NETWORKS, model=fashion.fashion_model, task=fashion.fashion_task, images=True),
+    "cifar10": _Known(networks=cifar10.NETWORKS, model=cifar10.cifar10_model, task=cifar10.cifar10_task, images=True),
+}
 
 
 def load_task(learning: Learning) -> Task:
     """The task of a scenario, its data loaded."""
-    match learning.task:
-        case "fashion-small":
-            return fashion_small(learning.hidden)
-        case "cifar10":
-            raise UnavailableError(
-                "learning.task = 'cifar10': this version does not have the CIFAR-10 task yet; "
-                "use fashion-small, or this scenario's contacts and radio without training"
-            )
-        case unknown:
-            raise ScenarioError("learning.task", unknown, "must be one of fashion-small, cifar10")
+    if learning.task in TASKS:
+        return TASKS[learning.task].task(model_of(learning))
+    return _offered(learning)
+
+
+def model_of(learning: Learning) -> Model:
+    """The network of a scenario, without the data that it is to learn from."""
+    known = TASKS.get(learning.task)
+    if known is None:
+        return _offered(learning).model
+    if learning.network not in ("auto", *known.networks):
+        rule = f"{learning.task} trains {' or '.join(known.networks)}"
+        raise ScenarioError("learning.network", learning.network, rule)
+    if learning.augment and not known.images:
+        raise ScenarioError("learning.augment", learning.augment, f"{learning.task} has no images to move and mirror")
+    return known.model(learning, known.networks[0] if learning.network == "auto" else learning.network)
+
+
+def class_names(task: Task) -> tuple[str, ...]:
+    """What the classes of a task are called; numbers where they have no names."""
+    names = getattr(task, "class_names", ())
+    return tuple(names) if len(names) == task.classes else tuple(map(str, range(task.classes)))
+
+
+def _offered(learning: Learning) -> Task:
+    """A task of another package, made from the section `learning` of the scenario."""
+    offered = {entry.name: entry for entry in entry_points(group=GROUP) if entry.name not in TASKS}
+    if learning.task not in offered:
+        known = ", ".join([*TASKS, *sorted(offered)])
+        raise ScenarioError("learning.task", learning.task, f"must be one of {known}")
+    task: Task = offered[learning.task].load()(learning)
+    return task

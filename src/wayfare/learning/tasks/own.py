@@ -1,0 +1,142 @@
+"""A task of one's own: data, a network, a loss."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sized
+from dataclasses import dataclass, replace
+from typing import Any, Protocol, Self, TypeAlias, runtime_checkable
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from wayfare.arrays import Ints
+from wayfare.errors import InputError
+from wayfare.learning.models.base import Model
+from wayfare.learning.models.wrapped import Wrapped
+from wayfare.learning.tasks.base import ACCURACY, Evaluation, Metric
+
+_EVALUATED_AT_ONCE = 1000
+
+LOSS = Metric(name="loss", better="lower")
+
+Judge: TypeAlias = Callable[[Tensor, Tensor], Tensor]
+"""From outputs and targets to one number."""
+
+
+@runtime_checkable
+class _Items(Sized, Protocol):
+    """A data set of PyTorch: pairs of an input and a target, by number."""
+
+    def __getitem__(self, place: int, /) -> Any: ...
+
+
+Data: TypeAlias = _Items | tuple[NDArray[Any] | Tensor, NDArray[Any] | Tensor]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class OwnTask:
+    """Samples in memory, any network, any loss; made by `own_task`."""
+
+    name: str
+    model: Model
+    metric: Metric
+    classes: int
+    kinds: Ints
+    train: tuple[Tensor, Tensor]
+    test: tuple[Tensor, Tensor]
+    loss_of: Judge
+    score_of: Judge
+
+    def class_of_samples(self) -> Ints:
+        """The kinds a partition tells apart."""
+        return self.kinds
+
+    def loss(self, module: nn.Module, samples: Tensor, crops: Tensor | None = None) -> Tensor:
+        """The loss on some training samples."""
+        inputs, targets = (each.index_select(0, samples) for each in self.train)
+        if inputs.is_floating_point():
+            inputs = inputs.to(next(module.parameters()).dtype)
+        return self.loss_of(module(inputs), targets)
+
+    def evaluate(self, module: nn.Module) -> Evaluation:
+        """Score and loss: means over pieces of the test set, each weighted by its samples."""
+        score = loss = 0.0
+        for first in range(0, len(self.test[1]), _EVALUATED_AT_ONCE):
+            inputs, targets = (each[first : first + _EVALUATED_AT_ONCE] for each in self.test)
+            outputs = module(inputs)
+            score += float(self.score_of(outputs, targets)) * len(targets)
+            loss += float(self.loss_of(outputs, targets)) * len(targets)
+        count = len(self.test[1])
+        return Evaluation(score=score / count, loss=loss / count)
+
+    def to(self, device: torch.device) -> Self:
+        """Move the data."""
+        (train, targets), (test, judged_by) = self.train, self.test
+        return replace(self, train=(train.to(device), targets.to(device)), test=(test.to(device), judged_by.to(device)))
+
+
+def own_task(
+    name: str,
+    *,
+    train: Data,
+    test: Data,
+    network: Callable[[], nn.Module],
+    loss: Judge = nn.functional.cross_entropy,
+    score: Judge | None = None,
+    metric: Metric | None = None,
+    kinds: NDArray[Any] | None = None,
+) -> OwnTask:
+    """A task from data, a function that builds a network, and a loss.
+
+    ``train`` and ``test`` are a pair of arrays or tensors (inputs, targets) or a data set of PyTorch. Whole-numbered
+    targets are classes: they are judged by accuracy, and a partition deals by them. Other targets are judged by the
+    loss. ``score`` (with a ``metric`` that names it) judges differently, ``kinds`` are other groups to deal by.
+    """
+    pairs = _tensors(train, f"{name}: train"), _tensors(test, f"{name}: test")
+    targets = pairs[0][1]
+    labelled = not targets.is_floating_point() and targets.ndim == 1
+    if kinds is None:
+        kinds = targets.numpy() if labelled else np.zeros(len(targets), dtype=np.int64)
+    groups = np.asarray(kinds)
+    if groups.shape != (len(targets),) or groups.dtype.kind not in "iu" or groups.min() < 0:
+        raise InputError(f"{name}: kinds must be a whole number from 0 on for each of the {len(targets)} samples")
+    if score is None:
+        score = accuracy if labelled else loss
+        metric = metric or (ACCURACY if labelled else LOSS)
+    if metric is None:
+        raise InputError(f"{name}: a score of your own needs a metric that names it and says what is better")
+    return OwnTask(
+        name=name,
+        model=Wrapped(network),
+        metric=metric,
+        classes=int(groups.max()) + 1,
+        kinds=groups.astype(np.int64),
+        train=pairs[0],
+        test=pairs[1],
+        loss_of=loss,
+        score_of=score,
+    )
+
+
+def accuracy(outputs: Tensor, targets: Tensor) -> Tensor:
+    """The share of samples whose largest output is their class."""
+    return (outputs.argmax(dim=1) == targets).double().mean()
+
+
+def _tensors(data: Data, where: str) -> tuple[Tensor, Tensor]:
+    """Inputs and targets in memory, in types that networks and losses take."""
+    if isinstance(data, tuple) and len(data) == 2:
+        inputs, targets = (torch.as_tensor(each) for each in data)
+    elif isinstance(data, _Items) and len(data):
+        items = [data[place] for place in range(len(data))]
+        inputs, targets = (torch.stack([torch.as_tensor(item[part]) for item in items]) for part in (0, 1))
+    else:
+        raise InputError(f"{where}: must be a pair of arrays or a data set of PyTorch, with at least one sample")
+    if len(inputs) != len(targets) or not len(inputs):
+        raise InputError(f"{where}: has {len(inputs)} inputs and {len(targets)} targets")
+    return (
+        inputs.float() if inputs.is_floating_point() else inputs,
+        targets.float() if targets.is_floating_point() else targets.long(),
+    )

@@ -1,0 +1,105 @@
+"""Who holds what: a table and a picture of the training samples of every device."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from rich.table import Table
+
+from wayfare.arrays import Ints
+from wayfare.errors import InputError, UnavailableError
+from wayfare.learning.partition import class_counts, split
+from wayfare.learning.tasks import class_names, load_task
+from wayfare.scenario import Scenario
+
+# Ten colours that neighbours are told apart by, also without colour vision (Tol's muted scheme and grey).
+_COLOURS = (
+    "#332288",
+    "#88CCEE",
+    "#44AA99",
+    "#117733",
+    "#999933",
+    "#DDCC77",
+    "#CC6677",
+    "#882255",
+    "#AA4499",
+    "#BBBBBB",
+)
+_LONGEST_NAME = 9
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Holdings:
+    """How many training samples of each class every device holds."""
+
+    scenario: str
+    partition: str
+    classes: tuple[str, ...]
+    counts: Ints  # (devices, classes)
+
+    @property
+    def largest_share_mean(self) -> float:
+        """The share of a device's commonest class, mean over devices: how far the data are from alike."""
+        return float((self.counts.max(axis=1) / self.counts.sum(axis=1)).mean())
+
+
+def holdings_of(scenario: Scenario, seed: int) -> Holdings:
+    """The holdings in the world of a scenario and a seed."""
+    task, partition = load_task(scenario.learning), scenario.learning.partition
+    labels = task.class_of_samples()
+    held = split(labels, task.classes, scenario.fleet.devices, partition, seed)
+    detail = ", ".join(f"{key} {value:g}" for key, value in partition.model_dump(exclude={"kind"}).items())
+    return Holdings(
+        scenario=scenario.name,
+        partition=partition.kind + (f", {detail}" if detail else ""),
+        classes=class_names(task),
+        counts=class_counts(labels, task.classes, held),
+    )
+
+
+def holdings_table(held: Holdings) -> Table:
+    """A row for each device; what it has none of is left empty."""
+    title = (
+        f"{held.scenario}: {held.partition}; "
+        f"the commonest class has {100 * held.largest_share_mean:.0f} % of a device's samples"
+    )
+    table = Table(title=title, title_justify="left", box=None, padding=(0, 1, 0, 0))
+    table.add_column("device", justify="right")
+    for name in held.classes:
+        table.add_column(name[:_LONGEST_NAME], justify="right", no_wrap=True)
+    table.add_column("all", justify="right", style="bold")
+    for device, counts in enumerate(held.counts):
+        cells = [f"{count}" if count else "" for count in counts]
+        largest = int(np.argmax(counts))
+        cells[largest] = f"[bold]{cells[largest]}[/bold]"
+        table.add_row(str(device), *cells, f"{counts.sum()}")
+    return table
+
+
+def plot_holdings(held: Holdings, file: Path) -> None:
+    """A bar for each device, in as many colours as it has classes."""
+    try:
+        from matplotlib.figure import Figure
+    except ImportError:
+        raise UnavailableError("figures need matplotlib: pip install 'wayfare[report]'") from None
+    devices, classes = held.counts.shape
+    figure = Figure(figsize=(8.0, min(1.4 + 0.22 * devices, 16.0)), layout="constrained")
+    axes = figure.add_subplot()
+    left = np.zeros(devices, dtype=np.int64)
+    for place in range(classes):
+        colour, hatch = _COLOURS[place % len(_COLOURS)], "//" if place >= len(_COLOURS) else None
+        name = held.classes[place]
+        axes.barh(
+            np.arange(devices), held.counts[:, place], left=left, color=colour, hatch=hatch, label=name, height=0.8
+        )
+        left += held.counts[:, place]
+    axes.set(xlabel="training samples", ylabel="device", ylim=(devices - 0.5, -0.5))
+    axes.set_title(f"{held.scenario}: {held.partition}", loc="left")
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.legend(frameon=False, fontsize=8, loc="upper left", bbox_to_anchor=(1.0, 1.0))
+    try:
+        figure.savefig(file, dpi=150)
+    except (OSError, ValueError) as error:
+        raise InputError(f"{file}: cannot write the figure: {error}") from None
