@@ -116,7 +116,7 @@ def test_every_command_has_help_with_an_example(command: list[str], wayfare_comm
         (["compare", "--schemes", ","], "name at least one scheme"),
         (["compare", "--seeds", "0"], "seeds = []: must be at least 1"),
         (["compare", "--jobs", "-1"], "jobs = -1: must be at least 1"),
-        (["compare", "paper-cifar10-waypoint", "--jobs", "1"], "does not have the CIFAR-10 task yet"),
+        (["compare", "paper-cifar10-waypoint", "--jobs", "1"], "type `wayfare data fetch cifar10`"),
         (["compare", "--seeds", "many"], "Invalid value for '--seeds'"),
         (["run", "--engine", "steam"], "--engine = 'steam': must be one of auto"),
         (["run", "--seed", "-1"], "seed = -1: must be 0 or more"),
@@ -130,6 +130,7 @@ def test_bad_input_ends_with_2_and_one_message(
     words: list[str], message: str, wayfare_command: Type, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("WAYFARE_DATA", str(tmp_path))
     done = wayfare_command(*words)
     assert done.code == 2
     assert message in " ".join(done.err.split())
@@ -145,7 +146,8 @@ def test_runs_of_two_scenarios_are_not_thrown_together(wayfare_command: Type, tm
     assert "holds runs of 2 scenarios" in done.err
 
 
-def test_bad_input_in_a_worker_is_told_like_any_other(tmp_path: Path) -> None:
+def test_bad_input_in_a_worker_is_told_like_any_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WAYFARE_DATA", str(tmp_path))
     command = [sys.executable, "-m", "wayfare", "compare", "paper-cifar10-waypoint", "--out", str(tmp_path), "--json"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 2
