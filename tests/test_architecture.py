@@ -68,6 +68,7 @@ def test_files_stay_short_enough_to_read(file: Path) -> None:
 def test_public_names_are_the_promised_ones() -> None:
     assert set(wayfare.__all__) == {
         "Encounter",
+        "Execution",
         "Link",
         "Scenario",
         "Scheme",

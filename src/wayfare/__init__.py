@@ -19,10 +19,11 @@ if TYPE_CHECKING:
     from wayfare.radio import Link
     from wayfare.scenario import Scenario, load
     from wayfare.schemes import Encounter, Scheme, Upload, power_and_allowance, send_dense, send_top_k
-    from wayfare.studies import compare, run
+    from wayfare.studies import Execution, compare, run
 
 __all__ = [
     "Encounter",
+    "Execution",
     "Link",
     "Scenario",
     "Scheme",
@@ -46,6 +47,7 @@ _HOME = {
     "power_and_allowance": "schemes",
     "send_dense": "schemes",
     "send_top_k": "schemes",
+    "Execution": "studies",
     "compare": "studies",
     "run": "studies",
 }

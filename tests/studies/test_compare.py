@@ -68,7 +68,8 @@ def test_the_worlds_of_a_seed_are_paired(small: Scenario, tmp_path: Path) -> Non
         ({"seeds": [1, 1]}, "must not repeat"),
         ({"seeds": [-1]}, "must be 0 or more"),
         ({"jobs": 0}, "must be at least 1"),
-        ({"engine": "steam"}, "must be one of auto"),
+        ({"execution": wayfare.Execution(engine="steam")}, "must be one of auto"),
+        ({"execution": wayfare.Execution(device="abacus")}, "must be auto, cpu, cuda"),
     ],
 )
 def test_comparisons_that_make_no_sense_are_refused(

@@ -7,9 +7,12 @@ from typing import Annotated
 import typer
 
 from wayfare.cli.terminal import (
+    DeviceOption,
     EngineOption,
+    FastOption,
     JsonOption,
     OutOption,
+    PrecisionOption,
     RunProgress,
     ScenarioArgument,
     SetOption,
@@ -30,20 +33,25 @@ def compare_command(
     jobs: Annotated[int | None, typer.Option(help="Runs at the same time; all cores if not given.")] = None,
     out: OutOption = RUNS,
     engine: EngineOption = "auto",
+    device: DeviceOption = "auto",
+    precision: PrecisionOption = "fp32",
+    fast: FastOption = False,
     as_json: JsonOption = False,
 ) -> None:
     """Compare schemes on the same fleet, contacts and channels.
 
     Example: `wayfare compare fashion-small --set mobility.speed_mps=10 --schemes mads,afl-spar:paced --seeds 5`
     """
+    from wayfare.engine.compute import checked_precision
     from wayfare.records import summary_json
     from wayfare.report.tables import comparison_table
-    from wayfare.studies import compare
+    from wayfare.studies import Execution, compare
 
     resolved = load(scenario, set_)
+    execution = Execution(engine=engine, device=device, precision=checked_precision(precision), fast=fast)
     names = None if schemes is None else [name.strip() for name in schemes.split(",") if name.strip()]
     with RunProgress() as progress:
-        result = compare(resolved, names, seeds=seeds, jobs=jobs, out=out, engine=engine, progress=progress)
+        result = compare(resolved, names, seeds=seeds, jobs=jobs, out=out, execution=execution, progress=progress)
     if as_json:
         print_json(
             {

@@ -7,9 +7,12 @@ from typing import Annotated
 import typer
 
 from wayfare.cli.terminal import (
+    DeviceOption,
     EngineOption,
+    FastOption,
     JsonOption,
     OutOption,
+    PrecisionOption,
     RunProgress,
     ScenarioArgument,
     SetOption,
@@ -27,21 +30,31 @@ def run_command(
     seed: Annotated[int, typer.Option(help="The seed of the world.")] = 0,
     out: OutOption = RUNS,
     engine: EngineOption = "auto",
+    device: DeviceOption = "auto",
+    precision: PrecisionOption = "fp32",
+    fast: FastOption = False,
     as_json: JsonOption = False,
 ) -> None:
     """Run one scheme with one seed.
 
     Example: `wayfare run fashion-small --scheme mads --seed 7 --set control.weight=1e-3`
     """
+    from wayfare.engine.compute import checked_precision
     from wayfare.records import summarise_run, summary_json
     from wayfare.report.tables import comparison_table
-    from wayfare.studies import run, summarise
+    from wayfare.studies import Execution, run, summarise
 
     resolved = load(scenario, set_)
+    execution = Execution(engine=engine, device=device, precision=checked_precision(precision), fast=fast)
     with RunProgress() as progress:
         progress.begin([f"{scheme}, seed {seed}"], resolved.rounds)
         record = run(
-            resolved, scheme, seed=seed, out=out, engine=engine, on_round=lambda round_: progress.advance(0, round_)
+            resolved,
+            scheme,
+            seed=seed,
+            out=out,
+            execution=execution,
+            on_round=lambda round_: progress.advance(0, round_),
         )
         progress.done(0, summarise_run(record))
     if as_json:

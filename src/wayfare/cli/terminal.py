@@ -27,7 +27,14 @@ SetOption: TypeAlias = Annotated[
     typer.Option("--set", metavar="KEY=VALUE", help="Override a field, e.g. `--set radio.bandwidth_hz=2e6`."),
 ]
 OutOption: TypeAlias = Annotated[Path, typer.Option("--out", help="Where run folders go.")]
-EngineOption: TypeAlias = Annotated[str, typer.Option("--engine", help="auto, stacked or reference.")]
+EngineOption: TypeAlias = Annotated[
+    str, typer.Option("--engine", help="auto, reference, stacked, vmap or cuda_graphs: equal results, other speeds.")
+]
+DeviceOption: TypeAlias = Annotated[str, typer.Option("--device", help="auto, cpu, cuda or cuda:NUMBER.")]
+PrecisionOption: TypeAlias = Annotated[
+    str, typer.Option("--precision", help="fp32 (strict); on a GPU also tf32 and bf16.")
+]
+FastOption: TypeAlias = Annotated[bool, typer.Option("--fast", help="Speed may cost bit-identical repeats.")]
 JsonOption: TypeAlias = Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")]
 
 

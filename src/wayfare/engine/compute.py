@@ -16,6 +16,14 @@ Precision: TypeAlias = Literal["fp32", "tf32", "bf16"]
 PRECISIONS: tuple[Precision, ...] = ("fp32", "tf32", "bf16")
 
 
+def checked_precision(name: str) -> Precision:
+    """A precision by its name."""
+    for precision in PRECISIONS:
+        if name == precision:
+            return precision
+    raise ScenarioError("--precision", name, f"must be one of {', '.join(PRECISIONS)}")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Compute:
     """A device of PyTorch, a precision, and whether speed may cost repeatability.
@@ -29,8 +37,7 @@ class Compute:
     fast: bool = False
 
     def __post_init__(self) -> None:
-        if self.precision not in PRECISIONS:
-            raise ScenarioError("--precision", self.precision, f"must be one of {', '.join(PRECISIONS)}")
+        checked_precision(self.precision)
         if self.device.type != "cuda":
             if self.precision != "fp32":
                 raise ScenarioError("--precision", self.precision, "needs a CUDA device; processors compute in fp32")

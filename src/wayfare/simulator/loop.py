@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from torch import Tensor
@@ -11,7 +11,7 @@ from wayfare import device as devices
 from wayfare import server as servers
 from wayfare.arrays import Ints
 from wayfare.device import DeviceState
-from wayfare.engine import LocalTraining, Policy, Trainer, make_engine
+from wayfare.engine import Compute, InMemory, LocalTraining, Policy, Shelf, Trainer, make_engine
 from wayfare.learning.evaluate import Evaluator
 from wayfare.schemes import Scheme
 from wayfare.server import ServerState
@@ -32,35 +32,51 @@ class Simulation:
     """One scheme in one world. Contacts of a round are served together: all upload, then all download."""
 
     def __init__(
-        self, world: World, scheme: Scheme, observer: Observer, *, engine: str = "auto", policy: Policy = "ahead"
+        self,
+        world: World,
+        scheme: Scheme,
+        observer: Observer,
+        *,
+        engine: str = "auto",
+        policy: Policy = "ahead",
+        compute: Compute | None = None,
+        shelf: Shelf | None = None,
     ) -> None:
         scenario = world.scenario
         self._world, self._scheme, self._observer = world, scheme, observer
-        self._server = ServerState(model=world.initial_model, devices=scenario.fleet.devices)
-        nothing = world.initial_model.new_zeros(())
+        self._compute, self._shelf = compute or Compute(), shelf or InMemory()
+        # Vectors and data lie where the local steps are computed, from the first round to the last.
+        task, initial = world.task.to(self._compute.device), world.initial_model.to(self._compute.device)
+        self._server = ServerState(model=initial, devices=scenario.fleet.devices)
+        # Devices that have not met the server share its first model and one zero.
+        nothing = initial.new_zeros(()).expand(len(initial))
         self._states = [
-            DeviceState(
-                received=world.initial_model,
-                received_round=0,
-                memory=nothing.expand(len(world.initial_model)),
-                budget_joules=float(budget),
-            )
+            DeviceState(received=initial, received_round=0, memory=nothing, budget_joules=float(budget))
             for budget in world.budgets_joules
         ]
-        training = LocalTraining(task=world.task, batches=world.batches, learning_rate=scenario.learning.learning_rate)
+        training = LocalTraining(
+            task=task,
+            batches=world.batches,
+            learning_rate=scenario.learning.learning_rate,
+            compute=self._compute,
+        )
         self._trainer = Trainer(
             make_engine(engine, training),
-            world.initial_model,
+            initial,
             _contact_rounds(world),
             training="always" if getattr(scheme, "trains_between_contacts", True) else "in-contact",
             policy=policy,
         )
-        self._evaluate = Evaluator(world.task)
+        self._evaluate = Evaluator(task)
         self._norm_scale = 1 / scenario.learning.learning_rate if scenario.control.update_norm == "raw" else 1.0
         self._bits = 0.0
 
     def run(self) -> Outcome:
         """All rounds, from the first to the last."""
+        with self._compute.numerics():
+            return self._run()
+
+    def _run(self) -> Outcome:
         scenario = self._world.scenario
         edges = np.searchsorted(self._world.meets.round, np.arange(1, scenario.rounds + 2))
         self._evaluation(0)
@@ -95,11 +111,13 @@ class Simulation:
             )
             upload = self._scheme.decide(offer.encounter, link)
             # 3. It sends the largest entries and remembers the rest.
-            self._states[device], sent = devices.transmit(offer, upload)
+            state, sent = devices.transmit(offer, upload)
             if sent is not None:
+                state = replace(state, memory=self._shelf.keep(device, state.memory))
                 uploads.append(sent)
                 finished.append(device)
                 self._bits += upload.bits
+            self._states[device] = state
             self._observer.on_contact(
                 ContactEvent(
                     round=round_,

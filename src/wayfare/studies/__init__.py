@@ -1,6 +1,6 @@
 """Runs and comparisons of runs."""
 
 from wayfare.studies.local import Comparison, Progress, compare, summarise
-from wayfare.studies.single import run
+from wayfare.studies.single import Execution, run
 
-__all__ = ["Comparison", "Progress", "compare", "run", "summarise"]
+__all__ = ["Comparison", "Execution", "Progress", "compare", "run", "summarise"]

@@ -12,13 +12,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
+from wayfare.engine import Compute
 from wayfare.errors import ScenarioError
 from wayfare.places import RUNS
 from wayfare.records import RunRecord, RunSummary, SchemeSummary, summarise_run, summarise_scheme
 from wayfare.scenario import Scenario
 from wayfare.scenario.dump import to_toml
 from wayfare.schemes import Scheme, checked, make_scheme
-from wayfare.studies.single import comparison_folder, run
+from wayfare.studies.single import Execution, comparison_folder, run
 
 # How often a worker reports its progress, in rounds.
 _REPORT_EVERY = 10
@@ -57,10 +58,11 @@ def compare(
     seeds: int | Sequence[int] = 3,
     out: Path | str = RUNS,
     jobs: int | None = None,
-    engine: str = "auto",
+    execution: Execution | None = None,
     progress: Progress | None = None,
 ) -> Comparison:
     """Run every scheme with every seed. All schemes of a seed meet the identical world, so differences are paired."""
+    execution = execution or Execution()
     chosen = [
         make_scheme(scheme, scenario.control) if isinstance(scheme, str) else checked(scheme)
         for scheme in (scenario.schemes if schemes is None else schemes)
@@ -70,8 +72,8 @@ def compare(
     tasks = [(scheme, seed) for seed in numbers for scheme in chosen]
     if progress:
         progress.begin([f"{scheme.name}, seed {seed}" for scheme, seed in tasks], scenario.rounds)
-    workers = min(jobs or available_cores(), len(tasks))
-    arguments = _Arguments(scenario=scenario, out=Path(out), engine=engine)
+    workers = min(jobs or default_jobs(execution), len(tasks))
+    arguments = _Arguments(scenario=scenario, out=Path(out), execution=execution)
     results = _in_process(arguments, tasks, progress) if workers == 1 else _in_pool(arguments, tasks, progress, workers)
     runs: dict[int, RunRecord] = {}
     for place, record in results:
@@ -92,8 +94,10 @@ def summarise(records: Sequence[RunRecord]) -> list[SchemeSummary]:
     return [summarise_scheme(runs) for runs in by_scheme.values()]
 
 
-def available_cores() -> int:
-    """The cores this process may use, which in a container are fewer than the machine has."""
+def default_jobs(execution: Execution) -> int:
+    """One run at a time on a GPU, else one for each core this process may use: a container may have few of many."""
+    if Compute.named(execution.device, execution.precision, fast=execution.fast).device.type == "cuda":
+        return 1
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
@@ -101,7 +105,7 @@ def available_cores() -> int:
 class _Arguments:
     scenario: Scenario
     out: Path
-    engine: str
+    execution: Execution
 
 
 def _check(schemes: Sequence[Scheme], seeds: Sequence[int], jobs: int | None) -> None:
@@ -130,7 +134,7 @@ def _in_process(
                 scheme,
                 seed=seed,
                 out=arguments.out,
-                engine=arguments.engine,
+                execution=arguments.execution,
                 on_round=(lambda round_, place=place: progress.advance(place, round_)) if progress else None,  # type: ignore[misc]
             ),
         )
@@ -176,7 +180,7 @@ def _work(arguments: _Arguments, scheme: Scheme, seed: int, place: int) -> RunRe
         if _reports is not None and round_ % _REPORT_EVERY == 0:
             _reports.put((place, round_))
 
-    return run(arguments.scenario, scheme, seed=seed, out=arguments.out, engine=arguments.engine, on_round=report)
+    return run(arguments.scenario, scheme, seed=seed, out=arguments.out, execution=arguments.execution, on_round=report)
 
 
 def _forward(reports: multiprocessing.Queue[tuple[int, int]], progress: Progress | None) -> None:

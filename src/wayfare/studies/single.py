@@ -5,11 +5,12 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 
-from wayfare.engine import Policy
+from wayfare.engine import Compute, Policy, Precision
 from wayfare.places import RUNS
 from wayfare.records import RunRecord, RunWriter, read_run
 from wayfare.scenario import Scenario
@@ -18,25 +19,40 @@ from wayfare.schemes import Scheme, checked, make_scheme
 from wayfare.simulator import ContactEvent, EvaluationEvent, MetricEvent, Simulation, draw_world
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Execution:
+    """How local steps are computed. It decides how long a run takes, and rounding, but not what the run means."""
+
+    engine: str = "auto"
+    policy: Policy = "ahead"
+    device: str = "auto"  # auto, cpu, cuda or cuda:NUMBER
+    precision: Precision = "fp32"
+    fast: bool = False  # speed may cost repeatability
+
+
 def run(
     scenario: Scenario,
     scheme: str | Scheme = "mads",
     *,
     seed: int = 0,
     out: Path | str = RUNS,
-    engine: str = "auto",
-    policy: Policy = "ahead",
+    execution: Execution | None = None,
     on_round: Callable[[int], None] | None = None,
 ) -> RunRecord:
     """Run one scheme with one seed and read back its records."""
+    execution = execution or Execution()
     resolved = make_scheme(scheme, scenario.control) if isinstance(scheme, str) else checked(scheme)
+    compute = Compute.named(execution.device, execution.precision, fast=execution.fast)
     folder = run_folder(scenario, resolved, seed, Path(out))
     with _one_thread():
         started = time.perf_counter()
         world = draw_world(scenario, seed)
         with RunWriter(folder, world, resolved) as writer:
             observer = _Reporting(writer, on_round) if on_round else writer
-            outcome = Simulation(world, resolved, observer, engine=engine, policy=policy).run()
+            simulation = Simulation(
+                world, resolved, observer, engine=execution.engine, policy=execution.policy, compute=compute
+            )
+            outcome = simulation.run()
             writer.finish(outcome.model, scenario.rounds, time.perf_counter() - started)
     return read_run(folder)
 
