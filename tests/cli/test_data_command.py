@@ -1,0 +1,118 @@
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.cli.conftest import Finished
+from tests.image_files import cifar_binary, small_cifar10, small_fashion, write_folder
+from wayfare.cli.app import app
+from wayfare.cli.data import data_app
+from wayfare.errors import UnavailableError
+from wayfare.learning.data import IMAGE_SETS
+
+Type = Callable[..., Finished]
+
+
+@pytest.fixture(autouse=True)
+def small_sets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sets of a few images under the names of the real ones, an empty cache, and no network."""
+    monkeypatch.setenv("WAYFARE_DATA", str(tmp_path / "cache"))
+    for spec, _ in (small_cifar10(), small_fashion()):
+        monkeypatch.setitem(IMAGE_SETS, spec.name, spec)  # type: ignore[arg-type]
+    monkeypatch.setattr("wayfare.learning.data.packages.shutil.which", lambda program: None)
+    monkeypatch.setattr("wayfare.learning.data.fetch.download", _no_network)
+    if not any(group.name == "data" for group in app.registered_groups):
+        app.add_typer(data_app, name="data")
+
+
+def _no_network(url: str, *_: object) -> None:
+    raise UnavailableError(f"{url}: no network")
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    return write_folder(tmp_path / "cifar-10-batches-bin", cifar_binary(small_cifar10()[1]))
+
+
+def test_a_set_is_listed_fetched_and_verified(wayfare_command: Type, source: Path, tmp_path: Path) -> None:
+    assert [each["here"] for each in wayfare_command("data", "list", "--json").json["sets"]] == [False, False]
+    done = wayfare_command("data", "fetch", "cifar10", "--from", source)
+    assert done.code == 0
+    assert f"cifar10: fetched ({source})" in done.out
+    assert "cifar10: reading cifar-10-batches-bin" in done.err
+    assert "cifar10: is here already" in wayfare_command("data", "fetch", "cifar10").out
+    assert [each["here"] for each in wayfare_command("data", "list", "--json").json["sets"]] == [True, False]
+    assert "yes" in wayfare_command("data", "list").out
+    done = wayfare_command("data", "verify")
+    assert done.code == 0
+    for words in ("CIFAR-10: exact", "20 for training, 4 for testing", "0 1 2 3 4", "published 0.4914 0.4822 0.4465"):
+        assert words in " ".join(done.out.split())
+    (found,) = wayfare_command("data", "verify", "cifar10", "--json").json["sets"]
+    assert found["exact"]
+    assert found["sha256"] == small_cifar10()[1].digest()
+
+
+def test_a_set_is_packed_and_joined(wayfare_command: Type, source: Path, tmp_path: Path) -> None:
+    wayfare_command("data", "fetch", "cifar10", "--from", source)
+    done = wayfare_command("data", "pack", "cifar10", "--out", tmp_path / "parts", "--part-mb", 0.02)
+    assert done.code == 0
+    assert done.out.count("cifar10.npz.") == 4
+    done = wayfare_command("data", "fetch", "cifar10", "--from", tmp_path / "parts", "--json")
+    assert done.json["sets"][0]["source"] == str(tmp_path / "parts")
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["fetch", "imagenet"], "imagenet: no such data set; known are cifar10, fashion"),
+        (["fetch", "cifar10"], "cifar10: no source gave it (official: https://www.cs.toronto.edu"),
+        (["fetch", "cifar10", "--from", "/nowhere"], "/nowhere: there is no such file or folder"),
+        (["fetch", "--from", "/nowhere"], "--from: name the one data set that the copy holds"),
+        (["fetch", "cifar10", "--source", "moon"], "Invalid value for '--source'"),
+        (["verify"], "holds no data set; type `wayfare data fetch`"),
+        (["verify", "fashion"], "fashion: Fashion-MNIST is not in"),
+        (["pack", "fashion", "--out", "parts"], "type `wayfare data fetch fashion`"),
+        (["who", "paper-cifar10-waypoint"], "type `wayfare data fetch cifar10`"),
+        (["who", "--set", "learning.partition.kind=fair"], "learning.partition.kind = 'fair': must be one of"),
+        (["who", "--plot", "/nowhere/who.png"], "/nowhere/who.png: cannot write the figure"),
+    ],
+)
+def test_bad_input_ends_with_2_and_one_message(
+    words: list[str], message: str, wayfare_command: Type, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    done = wayfare_command("data", *words)
+    assert done.code == 2
+    assert message in " ".join(done.err.split())
+    assert done.out == ""
+
+
+def test_a_damaged_set_is_named(wayfare_command: Type, source: Path, tmp_path: Path) -> None:
+    wayfare_command("data", "fetch", "cifar10", "--from", source)
+    file = tmp_path / "cache" / "cifar10.npz"
+    file.write_bytes(file.read_bytes()[:-100])
+    done = wayfare_command("data", "verify", "cifar10")
+    assert done.code == 2
+    assert f"{file}: damaged" in done.err
+
+
+def test_who_holds_what_is_a_table_and_a_picture(wayfare_command: Type, tmp_path: Path) -> None:
+    picture = tmp_path / "who.png"
+    settings = ("--set", "learning.partition.kind=shards", "--set", "fleet.devices=5", "--plot", picture)
+    done = wayfare_command("data", "who", *settings)
+    assert done.code == 0
+    assert "fashion-small: shards, shards_per_device 2" in done.out
+    assert picture.read_bytes().startswith(b"\x89PNG")
+    found = wayfare_command("data", "who", "--seed", 3, "--json").json
+    assert len(found["counts"]) == 20
+    assert sum(map(sum, found["counts"])) == 10_000
+    assert 0.5 < found["largest_share_mean"] < 0.9
+
+
+def test_the_commands_about_data_do_not_wait_for_torch() -> None:
+    code = "import sys, wayfare.cli.data; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

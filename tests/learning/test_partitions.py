@@ -1,0 +1,113 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import wayfare
+from wayfare.errors import ScenarioError
+from wayfare.learning.partition import class_counts, split
+from wayfare.scenario.partition import AnyPartition, DirichletPartition, GroupPartition, IidPartition, ShardPartition
+
+LABELS = np.random.default_rng(0).permutation(np.repeat(np.arange(10), 1000))
+KINDS = [DirichletPartition(), IidPartition(), ShardPartition(), GroupPartition()]
+
+
+@pytest.mark.parametrize("partition", KINDS, ids=lambda partition: partition.kind)
+def test_every_partition_gives_every_device_samples_and_repeats(partition: AnyPartition) -> None:
+    held, again, other = (split(LABELS, 10, 20, partition, seed) for seed in (5, 5, 6))
+    assert all(len(samples) == 500 for samples in held)
+    assert all(np.array_equal(one, two) for one, two in zip(held, again, strict=True))
+    assert not all(np.array_equal(one, two) for one, two in zip(held, other, strict=True))
+    assert all(len(np.unique(samples)) == len(samples) for samples in held)
+
+
+@pytest.mark.parametrize("partition", KINDS[1:], ids=lambda partition: partition.kind)
+def test_no_sample_has_two_owners(partition: AnyPartition) -> None:
+    whole = np.concatenate(split(LABELS, 10, 20, partition, seed=1))
+    assert len(np.unique(whole)) == len(whole) == len(LABELS)
+
+
+def test_independent_devices_hold_every_class_alike() -> None:
+    counts = class_counts(LABELS, 10, split(LABELS, 10, 20, IidPartition(), seed=0))
+    # Hypergeometric: 500 of 10,000 with 1,000 of each class, so 50 with a deviation of 6.5.
+    assert counts.shape == (20, 10)
+    assert counts.mean() == 50
+    assert 5 < counts.std() < 8
+
+
+@pytest.mark.parametrize("shards_per_device", [1, 2, 5])
+def test_shards_limit_the_classes_of_a_device(shards_per_device: int) -> None:
+    partition = ShardPartition(shards_per_device=shards_per_device)
+    counts = class_counts(LABELS, 10, split(LABELS, 10, 20, partition, seed=0))
+    assert (counts > 0).sum(axis=1).max() <= shards_per_device
+    assert np.all(counts.sum(axis=1) == 500)
+
+
+def test_a_shard_that_straddles_two_classes_holds_both() -> None:
+    counts = class_counts(LABELS, 10, split(LABELS, 10, 7, ShardPartition(shards_per_device=1), seed=0))
+    assert (counts > 0).sum(axis=1).max() == 3
+    assert np.all(counts.sum(axis=1) == 10_000 // 7)
+
+
+def test_groups_get_devices_by_their_size_and_never_mix() -> None:
+    # As two cities might be: one holds three quarters of the scenes, and a third one none.
+    groups = np.repeat([0, 2], [750, 250])
+    held = split(groups, 3, 8, GroupPartition(), seed=0)
+    counts = class_counts(groups, 3, held)
+    assert np.all((counts > 0).sum(axis=1) == 1)
+    assert (counts > 0).sum(axis=0).tolist() == [6, 0, 2]
+    assert counts.sum(axis=0).tolist() == [750, 0, 250]
+
+
+def test_a_small_group_still_gets_a_device() -> None:
+    groups = np.repeat([0, 1], [9_990, 10])
+    counts = class_counts(groups, 2, split(groups, 2, 5, GroupPartition(), seed=0))
+    assert sorted(counts[:, 1].tolist()) == [0, 0, 0, 0, 10]
+
+
+@pytest.mark.parametrize(
+    ("partition", "devices", "message"),
+    [
+        (IidPartition(), 10_001, "fleet.devices = 10001: must not exceed the 10000 training samples"),
+        (GroupPartition(), 9, "fleet.devices = 9: must be at least the 10 groups, a device for each"),
+        (
+            ShardPartition(shards_per_device=1000),
+            20,
+            "learning.partition.shards_per_device = 1000: 20 devices with so many shards each need more than the 10000",
+        ),
+    ],
+)
+def test_partitions_that_cannot_be_are_refused(partition: AnyPartition, devices: int, message: str) -> None:
+    with pytest.raises(ScenarioError) as caught:
+        split(LABELS, 10, devices, partition, seed=0)
+    assert message in str(caught.value)
+
+
+def test_a_scenario_that_does_not_say_its_kind_has_the_papers() -> None:
+    scenario = wayfare.load(overrides=["learning.partition.concentration=0.3"])
+    assert scenario.learning.partition == DirichletPartition(concentration=0.3)
+
+
+def test_another_kind_replaces_the_whole_partition_of_a_preset() -> None:
+    scenario = wayfare.load("paper-cifar10-waypoint", ["learning.partition.kind=shards"])
+    assert scenario.learning.partition == ShardPartition(shards_per_device=2)
+
+
+@pytest.mark.parametrize(
+    ("setting", "message"),
+    [
+        (
+            "learning.partition.kind=fair",
+            "learning.partition.kind = 'fair': must be one of dirichlet, iid, shards, by-gr",
+        ),
+        (
+            "learning.partition.shards_per_device=3",
+            "learning.partition.shards_per_device = 3: unknown key; known here:",
+        ),
+        ("learning.partition=iid", "learning.partition = 'iid': input should be an object"),
+    ],
+)
+def test_bad_partitions_are_named(setting: str, message: str) -> None:
+    with pytest.raises(ScenarioError) as caught:
+        wayfare.load(overrides=[setting])
+    assert message in str(caught.value)
