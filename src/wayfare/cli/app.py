@@ -8,6 +8,7 @@ import typer
 
 from wayfare.cli.compare import compare_command
 from wayfare.cli.contacts import contacts_app
+from wayfare.cli.data import data_app
 from wayfare.cli.listings import presets_command, schemes_command
 from wayfare.cli.run import run_command
 from wayfare.cli.show import show_command
@@ -26,6 +27,7 @@ app.command("compare")(compare_command)
 app.command("run")(run_command)
 app.command("show")(show_command)
 app.add_typer(contacts_app, name="contacts")
+app.add_typer(data_app, name="data")
 app.command("schemes")(schemes_command)
 app.command("presets")(presets_command)
 
