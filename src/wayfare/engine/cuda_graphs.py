@@ -10,18 +10,27 @@ from __future__ import annotations
 
 import heapq
 import itertools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TypeAlias
 
 import torch
 from torch import Tensor, nn
+from torch.func import functional_call
+from torch.nn import functional
 
 from wayfare.engine.base import Burst, LocalTraining, Minibatches, longest_first, minibatches
+from wayfare.engine.compute import Precision
+from wayfare.engine.unfolded import unfold_convolutions
 from wayfare.errors import ScenarioError
 from wayfare.learning.models.base import entries
 from wayfare.learning.tasks import Task
+from wayfare.learning.tasks.base import Labelled
 
 # Measured on one H200 in benchmarks/rounds.py.
 _SLOTS = 4
+# Compiling takes half a minute the first time, which a small network does not bring back.
+_COMPILED_FROM = 1_000_000
+_UNFOLD_PIXELS: Mapping[Precision, int] = {"fp32": 32 * 32, "tf32": 8 * 8, "bf16": 0}
 # The longest piece of a burst that a slot takes at once.
 _STEPS = 256
 _WARM_UP_STEPS = 3
@@ -30,11 +39,27 @@ _WARM_UP_STEPS = 3
 class CudaGraphs:
     """Bursts on captured graphs, several at a time."""
 
-    def __init__(self, training: LocalTraining, *, slots: int = _SLOTS, compiled: bool = False) -> None:
+    def __init__(
+        self,
+        training: LocalTraining,
+        *,
+        slots: int = _SLOTS,
+        compiled: bool | None = None,
+        unfold_pixels: int | None = None,
+    ) -> None:
         if training.compute.device.type != "cuda":
             raise ScenarioError("--engine", "cuda_graphs", "needs a CUDA device; name one with --device")
-        self._training, self._task = training, training.task.to(training.compute.device)
-        self._slots = [_Slot(training, self._task, compiled=compiled) for _ in range(slots)]
+        self._training = training
+        task = training.task.to(training.compute.device)
+        if compiled is None:
+            compiled = task.model.parameters >= _COMPILED_FROM
+        pixels = _UNFOLD_PIXELS[training.compute.precision] if unfold_pixels is None else unfold_pixels
+
+        def network() -> nn.Module:
+            return _network(task, training.compute.device, pixels)
+
+        loss = _compiled_loss(task, network()) if compiled and isinstance(task, Labelled) else task.loss
+        self._slots = [_Slot(training, network(), loss) for _ in range(slots)]
 
     def run(self, models: Sequence[Tensor], bursts: Sequence[Burst]) -> None:
         """Advance bursts, the longest first, each on the slot that is free soonest."""
@@ -61,31 +86,53 @@ class CudaGraphs:
 
 
 _DONE = object()
+_Loss: TypeAlias = Callable[[nn.Module, Tensor, Tensor | None], Tensor]
+
+
+def _network(task: Task, where: torch.device, unfold_pixels: int) -> nn.Module:
+    """The network of a task as a GPU computes it fastest."""
+    module = task.model.module()
+    unfold_convolutions(module, unfold_pixels)
+    for layer in module.modules():
+        if isinstance(layer, nn.BatchNorm2d):
+            # Nothing reads the count of minibatches, and it would cost a kernel for each layer and step.
+            layer.num_batches_tracked = None
+    # Matrix units want the channels last, and so do neighbourhoods. The weights stay so from step to step.
+    return module.to(device=where, memory_format=torch.channels_last).train()  # type: ignore[call-overload,no-any-return]
+
+
+def _compiled_loss(task: Labelled, template: nn.Module) -> _Loss:
+    """The same loss with normalisations, rectifiers and poolings fused into few passes, compiled once for all slots."""
+
+    def of_logits(entries: dict[str, Tensor], inputs: Tensor, labels: Tensor) -> Tensor:
+        return functional.cross_entropy(functional_call(template, entries, (inputs,)), labels)
+
+    compiled = torch.compile(of_logits, dynamic=False)
+
+    def loss(module: nn.Module, samples: Tensor, crops: Tensor | None) -> Tensor:
+        entries = {**dict(module.named_parameters()), **dict(module.named_buffers())}
+        inputs = task.inputs(samples, crops)
+        if inputs.dim() == 4:
+            inputs = inputs.contiguous(memory_format=torch.channels_last)
+        return compiled(entries, inputs, task.train_labels.index_select(0, samples))
+
+    return loss
 
 
 class _Slot:
     """One network on the GPU, the minibatches of its burst, and the graphs that copy in, step and copy out."""
 
-    def __init__(self, training: LocalTraining, task: Task, *, compiled: bool) -> None:
+    def __init__(self, training: LocalTraining, module: nn.Module, loss: _Loss) -> None:
         where, batch_size = training.compute.device, training.batches.batch_size
-        self._training, self._task = training, task
-        # Convolutions are fastest with channels last. The weights stay so from step to step.
-        self._module = task.model.module().to(device=where, memory_format=torch.channels_last).train()  # type: ignore[call-overload]
-        for layer in self._module.modules():
-            if isinstance(layer, nn.BatchNorm2d):
-                # A counter that nothing reads would cost a kernel for each layer and step.
-                layer.num_batches_tracked = None
-        self._weights = list(self._module.parameters())
-        self._entries = [entry.detach() for entry in entries(self._module)]
+        self._training, self._module, self._loss = training, module, loss
+        self._weights: list[Tensor] = list(module.parameters())
+        self._entries = [entry.detach() for entry in entries(module)]
         self._vector = torch.zeros(sum(entry.numel() for entry in self._entries), device=where)
         self._samples = torch.zeros(_STEPS, batch_size, dtype=torch.int64, device=where)
         self._crops = (
             torch.zeros(_STEPS, batch_size, 3, dtype=torch.int64, device=where) if training.batches.augment else None
         )
         self._step = torch.zeros(1, dtype=torch.int64, device=where)
-        self._loss: Callable[[Tensor, Tensor | None], Tensor] = self._plain_loss
-        if compiled:
-            self._loss = torch.compile(self._plain_loss, dynamic=False)
         self.stream = torch.cuda.Stream(where)  # type: ignore[no-untyped-call]
         self._capture()
 
@@ -128,14 +175,11 @@ class _Slot:
             work()
         return graph
 
-    def _plain_loss(self, samples: Tensor, crops: Tensor | None) -> Tensor:
-        return self._task.loss(self._module, samples, crops)
-
     def _one_step(self) -> None:
         """w <- w - eta grad f(w), on the minibatch of the step counter."""
         samples = self._samples.index_select(0, self._step).view(-1)
         crops = None if self._crops is None else self._crops.index_select(0, self._step).view(-1, 3)
-        gradients = torch.autograd.grad(self._loss(samples, crops), self._weights)
+        gradients = torch.autograd.grad(self._loss(self._module, samples, crops), self._weights)
         with torch.no_grad():
             torch._foreach_add_(self._weights, gradients, alpha=-self._training.learning_rate)
             self._step.add_(1)

@@ -1,0 +1,234 @@
+"""What a round of local steps costs: a plain loop, stacked devices, captured graphs, one model at the whole batch.
+
+    python benchmarks/rounds.py [--device cuda] [--precision tf32 fp32] [--json FILE]
+
+In a round every one of 20 devices takes one SGD step on a minibatch of 32 of its own, with a model of its own. The
+plain loop is what one writes first: for every device a module, an optimiser, `backward` and `step`. One model at batch
+20 x 32 does the same arithmetic without separate models, which no method with separate models can do. All take turns in
+one run, so that whatever else the machine does hits them alike, and the median counts.
+
+On a GPU the model is ResNet-9 and the figure milliseconds per round by the clock. On a processor it is device-steps per
+CPU second, with one thread, of several models.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import platform
+import statistics
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import nn
+
+from wayfare.engine import Burst, Compute, Engine, LocalTraining, Precision, make_engine
+from wayfare.engine.cuda_graphs import CudaGraphs
+from wayfare.learning.batches import Batches
+from wayfare.learning.models.base import Model
+from wayfare.learning.models.cnn import SmallCnn
+from wayfare.learning.models.mlp import Mlp
+from wayfare.learning.models.resnet9 import Resnet9
+from wayfare.learning.tasks import Classification
+
+DEVICES, BATCH, ROUNDS = 20, 32, 400
+
+
+@dataclass(frozen=True, kw_only=True)
+class Case:
+    """A model, the inputs it takes, and how many times the plain loop the best engine is to be."""
+
+    name: str
+    model: Model
+    shape: tuple[int, ...]
+    goal: float
+    steps: int = 12
+    repeats: int = 7
+
+
+CPU_CASES = (
+    Case(name="64-64-10", model=Mlp((64, 64, 10)), shape=(64,), goal=10.0),
+    Case(name="784-64-10", model=Mlp((784, 64, 10)), shape=(784,), goal=4.0),
+    Case(name="196-256-128-10", model=Mlp((196, 256, 128, 10)), shape=(196,), goal=3.0),
+    Case(name="small CNN 28x28", model=SmallCnn(), shape=(1, 28, 28), goal=1.4, repeats=5),
+    Case(name="small CNN 14x14", model=SmallCnn(image=(1, 14, 14)), shape=(1, 14, 14), goal=1.4, repeats=5),
+    Case(name="ResNet-9", model=Resnet9(), shape=(3, 32, 32), goal=1.3, steps=1, repeats=3),
+)
+GPU_CASE = Case(name="ResNet-9", model=Resnet9(), shape=(3, 32, 32), goal=5.0, steps=12, repeats=5)
+
+
+def job(case: Case, compute: Compute, samples: int) -> LocalTraining:
+    rng = np.random.default_rng(0)
+    inputs = torch.from_numpy(rng.standard_normal((samples, *case.shape), dtype=np.float32))
+    labels = torch.from_numpy(rng.integers(0, 10, samples))
+    task = Classification(
+        name="random",
+        model=case.model,
+        classes=10,
+        train_inputs=inputs,
+        train_labels=labels,
+        test_inputs=inputs[:1],
+        test_labels=labels[:1],
+    ).to(compute.device)
+    held = [rng.integers(0, samples, 500) for _ in range(DEVICES)]
+    batches = Batches(held, BATCH, ROUNDS, seed=0)
+    return LocalTraining(task=task, batches=batches, learning_rate=0.01, compute=compute)
+
+
+def plain_loop(local: LocalTraining) -> Callable[[int], None]:
+    """Modules and optimisers, one device after another."""
+    where, task = local.compute.device, local.task
+    assert isinstance(task, Classification)
+    modules = [task.model.module().to(where) for _ in range(DEVICES)]
+    optimisers = [torch.optim.SGD(module.parameters(), lr=local.learning_rate) for module in modules]
+    batches = [torch.from_numpy(local.batches.of(device, 1, ROUNDS)).to(where) for device in range(DEVICES)]
+
+    def run(steps: int) -> None:
+        with local.compute.numerics():
+            for step in range(steps):
+                for device in range(DEVICES):
+                    batch = batches[device][step]
+                    optimisers[device].zero_grad()
+                    logits = modules[device](task.train_inputs[batch])
+                    nn.functional.cross_entropy(logits, task.train_labels[batch]).backward()
+                    optimisers[device].step()
+
+    return run
+
+
+def one_model(local: LocalTraining) -> Callable[[int], None]:
+    """One model on the samples of all devices at once."""
+    where, task = local.compute.device, local.task
+    assert isinstance(task, Classification)
+    module = task.model.module().to(device=where, memory_format=torch.channels_last)  # type: ignore[call-overload]
+    optimiser = torch.optim.SGD(module.parameters(), lr=local.learning_rate)
+    tables = [local.batches.of(device, 1, ROUNDS) for device in range(DEVICES)]
+    batches = torch.from_numpy(np.concatenate(tables, axis=1)).to(where)
+
+    def run(steps: int) -> None:
+        with local.compute.numerics():
+            for step in range(steps):
+                optimiser.zero_grad()
+                logits = module(task.train_inputs[batches[step]])
+                nn.functional.cross_entropy(logits, task.train_labels[batches[step]]).backward()
+                optimiser.step()
+
+    return run
+
+
+def engine(runner: Engine, local: LocalTraining) -> Callable[[int], None]:
+    """An engine, asked for as many steps at a time as the simulator asks for."""
+    initial = local.task.model.initial(np.random.default_rng(0)).to(local.compute.device)
+    models = [initial.clone() for _ in range(DEVICES)]
+
+    def run(steps: int) -> None:
+        for first in range(0, steps, 12):
+            count = min(12, steps - first)
+            runner.run(models, [Burst(device, first + 1, count) for device in range(DEVICES)])
+
+    return run
+
+
+def timed(work: Callable[[int], None], steps: int, *, cuda: bool) -> float:
+    """Seconds for a round: by the clock on a GPU, of CPU time on a processor."""
+    if cuda:
+        torch.cuda.synchronize()
+    began = time.perf_counter() if cuda else time.process_time()
+    work(steps)
+    if cuda:
+        torch.cuda.synchronize()
+    return ((time.perf_counter() if cuda else time.process_time()) - began) / steps
+
+
+def measure(case: Case, ways: Mapping[str, Callable[[int], None]], *, cuda: bool) -> dict[str, dict[str, float]]:
+    """Median seconds per round of every way, and the median of its ratios to the plain loop beside it."""
+    for work in ways.values():
+        work(min(case.steps, 3))
+    rounds = [{name: timed(work, case.steps, cuda=cuda) for name, work in ways.items()} for _ in range(case.repeats)]
+    return {
+        name: {
+            "seconds_per_round": statistics.median(row[name] for row in rounds),
+            "ratio": statistics.median(row["plain loop"] / row[name] for row in rounds),
+        }
+        for name in ways
+    }
+
+
+def on_gpu(precisions: list[Precision], slots: list[int], unfold: list[int], *, fast: bool) -> list[dict[str, object]]:
+    rows: list[dict[str, object]] = []
+    for precision in precisions:
+        local = job(GPU_CASE, Compute.named("cuda", precision, fast=fast), 50_000)
+        began = time.perf_counter()
+        ways = {"plain loop": plain_loop(local), "stacked": engine(make_engine("stacked", local), local)}
+        ways |= {f"graphs, {count} slots": engine(CudaGraphs(local, slots=count), local) for count in slots}
+        for pixels in unfold:
+            ways[f"graphs, unfold {pixels}"] = engine(CudaGraphs(local, unfold_pixels=pixels), local)
+        ways["one model"] = one_model(local)
+        ready_s = time.perf_counter() - began
+        found = measure(GPU_CASE, ways, cuda=True)
+        print(f"{GPU_CASE.name}, {precision}{', fast' if fast else ''} (made ready in {ready_s:.1f} s)")
+        print(f"{'':>20} {'ms a round':>11} {'times plain':>12}")
+        for name, row in found.items():
+            print(f"{name:>20} {1e3 * row['seconds_per_round']:11.2f} {row['ratio']:12.2f}", flush=True)
+            rows.append({"model": GPU_CASE.name, "precision": precision, "fast": fast, "way": name, **row})
+        del ways
+        torch.cuda.empty_cache()
+    return rows
+
+
+def on_cpu(only: str | None) -> list[dict[str, object]]:
+    rows: list[dict[str, object]] = []
+    print(
+        f"{'device-steps per CPU s':>22} {'plain loop':>11} {'stacked':>9} {'one model':>10} {'ratio':>6} {'goal':>5}"
+    )
+    for case in CPU_CASES:
+        if only and only not in case.name:
+            continue
+        local = job(case, Compute(), 2_000)
+        ways = {
+            "plain loop": plain_loop(local),
+            "stacked": engine(make_engine("auto", local), local),
+            "one model": one_model(local),
+        }
+        found = measure(case, ways, cuda=False)
+        per_s = {name: DEVICES / row["seconds_per_round"] for name, row in found.items()}
+        print(
+            f"{case.name:>22} {per_s['plain loop']:11,.0f} {per_s['stacked']:9,.0f} {per_s['one model']:10,.0f}"
+            f" {found['stacked']['ratio']:6.2f} {case.goal:5}",
+            flush=True,
+        )
+        rows += [{"model": case.name, "goal": case.goal, "way": name, **row} for name, row in found.items()]
+    return rows
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--device", default="auto", help="cpu or cuda")
+    parser.add_argument("--precision", nargs="+", default=["tf32", "fp32", "bf16"], choices=["fp32", "tf32", "bf16"])
+    parser.add_argument("--slots", nargs="+", type=int, default=[4], help="sizes of the pool of graphs to try")
+    parser.add_argument("--unfold", nargs="*", type=int, default=[], help="pixels up to which to unfold, to try")
+    parser.add_argument("--fast", action="store_true", help="without deterministic algorithms")
+    parser.add_argument("--only", help="models whose name has this in it (on a processor)")
+    parser.add_argument("--json", type=Path, help="also write the figures to this file")
+    arguments = parser.parse_args()
+    compute = Compute.named(arguments.device)
+    torch.set_num_threads(1)
+    cuda = compute.device.type == "cuda"
+    machine = torch.cuda.get_device_name() if cuda else platform.processor() or platform.machine()
+    print(f"{machine}, torch {torch.__version__}, {DEVICES} devices, batch {BATCH}")
+    rows = (
+        on_gpu(arguments.precision, arguments.slots, arguments.unfold, fast=arguments.fast)
+        if cuda
+        else on_cpu(arguments.only)
+    )
+    if arguments.json:
+        table = {"machine": machine, "torch": torch.__version__, "rows": rows}
+        arguments.json.write_text(json.dumps(table, indent=2) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

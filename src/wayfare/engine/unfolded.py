@@ -1,0 +1,79 @@
+"""Convolutions as matrix products: every pixel's neighbourhood written out as a row.
+
+cuDNN chooses among kernels made for batches of hundreds of images. For 32 small images a plain product is faster
+wherever there are many channels and few pixels, and everywhere in strict float32, where matrix units are of no use; and
+a product repeats bit by bit (measured in benchmarks/rounds.py). All three passes are products: out = N(x) W',
+dW = dy' N(x), dx = N(dy) R', where N(.) writes out neighbourhoods, W is the kernel as a matrix, and R the kernel turned
+round with inputs and outputs exchanged.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+
+def unfold_convolutions(module: nn.Module, most_pixels: int) -> None:
+    """Have the 3x3 convolutions of a module computed as products where an image has no more pixels than this."""
+    for name, layer in module.named_children():
+        if isinstance(layer, nn.Conv2d) and _is_plain(layer):
+            unfolded = UnfoldedConv2d(layer.in_channels, layer.out_channels, 3, padding=1, bias=layer.bias is not None)
+            unfolded.most_pixels = most_pixels
+            setattr(module, name, unfolded)
+        else:
+            unfold_convolutions(layer, most_pixels)
+
+
+def _is_plain(layer: nn.Conv2d) -> bool:
+    """Whether a convolution is 3x3 and keeps the size of the image."""
+    shape = layer.kernel_size, layer.stride, layer.padding, layer.dilation
+    return shape == ((3, 3), (1, 1), (1, 1), (1, 1)) and layer.groups == 1 and layer.padding_mode == "zeros"
+
+
+class UnfoldedConv2d(nn.Conv2d):
+    """A 3x3 convolution that is a matrix product on small images."""
+
+    most_pixels = 0
+
+    def forward(self, signal: Tensor) -> Tensor:
+        """The same values as those of the convolution, up to rounding."""
+        if signal.shape[2] * signal.shape[3] > self.most_pixels:
+            return super().forward(signal)
+        product: Tensor = _Product.apply(signal, self.weight)  # type: ignore[no-untyped-call]
+        return product if self.bias is None else product + self.bias.view(1, -1, 1, 1)
+
+
+class _Product(torch.autograd.Function):
+    """Signals (batch, channels, height, width) with the channels last in memory, and kernels alike."""
+
+    @staticmethod
+    def forward(ctx: Any, signal: Tensor, kernel: Tensor) -> Tensor:
+        batch, _, height, width = signal.shape
+        rows = _neighbourhoods(signal)
+        out = rows @ kernel.permute(0, 2, 3, 1).reshape(len(kernel), -1).t()
+        ctx.save_for_backward(rows, kernel)
+        return out.view(batch, height, width, -1).permute(0, 3, 1, 2)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, Tensor]:
+        rows, kernel = ctx.saved_tensors
+        outputs, inputs = kernel.shape[:2]
+        batch, _, height, width = gradient.shape
+        flat = gradient.permute(0, 2, 3, 1).reshape(-1, outputs)
+        of_kernel = (flat.t() @ rows).view(outputs, 3, 3, inputs).permute(0, 3, 1, 2)
+        if not ctx.needs_input_grad[0]:
+            return None, of_kernel
+        turned = kernel.flip(2, 3).permute(2, 3, 0, 1).reshape(-1, inputs)
+        of_signal = _neighbourhoods(gradient) @ turned
+        return of_signal.view(batch, height, width, inputs).permute(0, 3, 1, 2), of_kernel
+
+
+def _neighbourhoods(signal: Tensor) -> Tensor:
+    """For every pixel its 3x3 neighbourhood in all channels, (batch height width, 9 channels); 0 beyond the border."""
+    padded = functional.pad(signal.permute(0, 2, 3, 1), (0, 0, 1, 1, 1, 1))
+    # (batch, height, width, channels, 3, 3), a view
+    windows = padded.unfold(1, 3, 1).unfold(2, 3, 1)
+    return windows.permute(0, 1, 2, 4, 5, 3).reshape(signal.shape[0] * signal.shape[2] * signal.shape[3], -1)

@@ -1,0 +1,84 @@
+"""Engines on a GPU: the updates of the reference, at the promised precision, and the same bits again."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from tests.engine.jobs import MODELS, Job, job, run, starts
+
+from wayfare.engine import Burst, Compute, Precision, make_engine
+from wayfare.engine.cuda_graphs import CudaGraphs
+from wayfare.learning.models.base import Model
+from wayfare.learning.models.resnet9 import Resnet9
+
+pytestmark = pytest.mark.gpu
+
+ENGINES = ["reference", "stacked", "vmap", "cuda_graphs"]
+RAGGED = [Burst(device, 1 + device % 3, steps) for device, steps in enumerate([5, 1, 9, 0, 3, 9, 2, 7, 1])]
+
+
+def on_gpu(model: Model, precision: Precision = "fp32", *, fast: bool = False) -> Job:
+    return job(model, compute=Compute.named("cuda", precision, fast=fast))
+
+
+def errors(engine: str, model: Model, precision: Precision) -> torch.Tensor:
+    """How far the update of one step is from that in double precision, for every device."""
+    bursts = [Burst(device, 1, 1) for device in range(9)]
+    local = on_gpu(model, precision)
+    initial = starts(local, torch.float32)
+    truth = run("reference", on_gpu(model), initial.double(), bursts) - initial.double()
+    update = (run(engine, local, initial, bursts) - initial).double()
+    return (update - truth).norm(dim=1) / truth.norm(dim=1)
+
+
+def test_the_reference_on_a_gpu_is_the_reference_on_a_processor() -> None:
+    for model in MODELS:
+        bursts = [Burst(device, 1, 1) for device in range(9)]
+        here, there = (
+            run("reference", local, starts(local, torch.float64), bursts) for local in (job(model), on_gpu(model))
+        )
+        assert float((there.cpu() - here).norm()) <= 1e-10 * float(here.norm())
+
+
+@pytest.mark.parametrize("model", [*MODELS, Resnet9()], ids=str)
+@pytest.mark.parametrize("engine", ENGINES)
+def test_one_strict_step_is_the_step_of_double_precision(engine: str, model: Model) -> None:
+    found, plain = errors(engine, model, "fp32"), errors("reference", model, "fp32")
+    assert float(found.max()) <= 5e-3
+    assert float(found.mean()) <= 2 * float(plain.mean()) + 1e-6
+
+
+@pytest.mark.parametrize(("precision", "limit"), [("tf32", 0.1), ("bf16", 0.6)])
+@pytest.mark.parametrize("engine", ["reference", "stacked", "cuda_graphs"])
+def test_fewer_bits_give_about_the_same_step(engine: str, precision: Precision, limit: float) -> None:
+    # Both lose bits in the products, so that the plain loop at the same precision is the measure.
+    found, plain = errors(engine, Resnet9(), precision), errors("reference", Resnet9(), precision)
+    assert float(found.max()) <= limit
+    assert float(found.mean()) <= 2 * float(plain.mean())
+
+
+@pytest.mark.parametrize("model", [*MODELS, Resnet9()], ids=str)
+@pytest.mark.parametrize("engine", ENGINES)
+def test_ragged_bursts_repeat_bit_by_bit(engine: str, model: Model) -> None:
+    local = on_gpu(model, "tf32")
+    initial = starts(local, torch.float32)
+    first, second = (run(engine, local, initial, RAGGED) for _ in range(2))
+    assert torch.equal(first, second)
+    assert torch.equal(first[3], initial[3])
+    assert all(not torch.equal(first[burst.device], initial[burst.device]) for burst in RAGGED if burst.steps)
+
+
+@pytest.mark.parametrize("slots", [1, 3])
+def test_slots_do_not_disturb_each_other(slots: int) -> None:
+    local = on_gpu(Resnet9(width=8))
+    initial = starts(local, torch.float32)
+    alone, together = initial.clone(), initial.clone()
+    runner = CudaGraphs(local.training, slots=slots)
+    runner.run(list(together.unbind()), RAGGED)
+    for burst in RAGGED:
+        runner.run([alone[burst.device]], [burst])
+    assert torch.equal(alone, together)
+
+
+def test_a_gpu_is_used_with_graphs_unless_told_otherwise() -> None:
+    assert isinstance(make_engine("auto", on_gpu(MODELS[1]).training), CudaGraphs)
