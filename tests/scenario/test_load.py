@@ -102,7 +102,7 @@ def test_bad_overrides_are_refused_with_field_value_and_rule(override: str, mess
 
 
 def test_a_preset_that_does_not_exist_is_refused_with_those_that_do() -> None:
-    with pytest.raises(ScenarioError, match=r"scenario = 'fashion-smal': neither a preset \(fashion-small, "):
+    with pytest.raises(ScenarioError, match=r"scenario = 'fashion-smal': neither a preset \(.*fashion-small, "):
         load("fashion-smal")
 
 

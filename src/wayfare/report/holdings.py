@@ -6,7 +6,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+from rich.console import Group
 from rich.table import Table
+from rich.text import Text
 
 from wayfare.arrays import Ints
 from wayfare.errors import InputError, UnavailableError
@@ -27,7 +29,7 @@ _COLOURS = (
     "#AA4499",
     "#BBBBBB",
 )
-_LONGEST_NAME = 9
+_LONGEST_NAME = 10
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,13 +61,13 @@ def holdings_of(scenario: Scenario, seed: int) -> Holdings:
     )
 
 
-def holdings_table(held: Holdings) -> Table:
+def holdings_table(held: Holdings) -> Group:
     """A row for each device; what it has none of is left empty."""
     title = (
         f"{held.scenario}: {held.partition}; "
         f"the commonest class has {100 * held.largest_share_mean:.0f} % of a device's samples"
     )
-    table = Table(title=title, title_justify="left", box=None, padding=(0, 1, 0, 0))
+    table = Table(box=None, padding=(0, 1, 0, 0), pad_edge=False)
     table.add_column("device", justify="right")
     for name in held.classes:
         table.add_column(name[:_LONGEST_NAME], justify="right", no_wrap=True)
@@ -75,7 +77,7 @@ def holdings_table(held: Holdings) -> Table:
         largest = int(np.argmax(counts))
         cells[largest] = f"[bold]{cells[largest]}[/bold]"
         table.add_row(str(device), *cells, f"{counts.sum()}")
-    return table
+    return Group(Text(title, "bold"), table)
 
 
 def plot_holdings(held: Holdings, file: Path) -> None:
@@ -96,6 +98,7 @@ def plot_holdings(held: Holdings, file: Path) -> None:
         )
         left += held.counts[:, place]
     axes.set(xlabel="training samples", ylabel="device", ylim=(devices - 0.5, -0.5))
+    axes.locator_params(axis="y", integer=True)
     axes.set_title(f"{held.scenario}: {held.partition}", loc="left")
     axes.spines[["top", "right"]].set_visible(False)
     axes.legend(frameon=False, fontsize=8, loc="upper left", bbox_to_anchor=(1.0, 1.0))

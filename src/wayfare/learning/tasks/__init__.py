@@ -24,8 +24,8 @@ class _Known:
 
     networks: tuple[str, ...]
     model: Callable[[Learning, str], Model]
-    task: Callable[[Model], Task]
-    images: bool  # which can be moved and mirrored
+    task: Callable[[Learning, Model], Task]
+    augments: bool  # whether its samples can be moved and mirrored
 
 
 TASKS: Mapping[str, _Known] = {
@@ -33,17 +33,17 @@ TASKS: Mapping[str, _Known] = {
         networks=fashion_small.NETWORKS,
         model=fashion_small.fashion_small_model,
         task=fashion_small.fashion_small_task,
-        images=False,
+        augments=False,
     ),
-    "fashion": _Known(networks=fashion.NETWORKS, model=fashion.fashion_model, task=fashion.fashion_task, images=True),
-    "cifar10": _Known(networks=cifar10.NETWORKS, model=cifar10.cifar10_model, task=cifar10.cifar10_task, images=True),
+    "fashion": _Known(networks=fashion.NETWORKS, model=fashion.fashion_model, task=fashion.fashion_task, augments=True),
+    "cifar10": _Known(networks=cifar10.NETWORKS, model=cifar10.cifar10_model, task=cifar10.cifar10_task, augments=True),
 }
 
 
 def load_task(learning: Learning) -> Task:
     """The task of a scenario, its data loaded."""
     if learning.task in TASKS:
-        return TASKS[learning.task].task(model_of(learning))
+        return TASKS[learning.task].task(learning, model_of(learning))
     return _offered(learning)
 
 
@@ -55,7 +55,7 @@ def model_of(learning: Learning) -> Model:
     if learning.network not in ("auto", *known.networks):
         rule = f"{learning.task} trains {' or '.join(known.networks)}"
         raise ScenarioError("learning.network", learning.network, rule)
-    if learning.augment and not known.images:
+    if learning.augment and not known.augments:
         raise ScenarioError("learning.augment", learning.augment, f"{learning.task} has no images to move and mirror")
     return known.model(learning, known.networks[0] if learning.network == "auto" else learning.network)
 

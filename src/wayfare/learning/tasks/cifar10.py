@@ -20,6 +20,6 @@ def cifar10_model(learning: Learning, network: str) -> Model:
     return SmallCnn(image=CIFAR10.image, classes=classes)
 
 
-def cifar10_task(model: Model) -> ImageClassification:
+def cifar10_task(learning: Learning, model: Model) -> ImageClassification:
     """50,000 training and 10,000 test images out of the cache."""
     return image_task(CIFAR10.name, load_images(CIFAR10), model, CIFAR10.classes)

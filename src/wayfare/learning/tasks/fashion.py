@@ -22,6 +22,6 @@ def fashion_model(learning: Learning, network: str) -> Model:
     return SmallCnn(image=FASHION.image, classes=classes)
 
 
-def fashion_task(model: Model) -> ImageClassification:
+def fashion_task(learning: Learning, model: Model) -> ImageClassification:
     """60,000 training and 10,000 test images out of the cache."""
     return image_task(FASHION.name, load_images(FASHION), model, FASHION.classes, flat=isinstance(model, Mlp))

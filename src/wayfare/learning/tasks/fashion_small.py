@@ -20,7 +20,8 @@ NETWORKS = ("mlp",)
 
 def fashion_small(hidden: tuple[int, ...]) -> Classification:
     """The task with a perceptron of the given hidden layers."""
-    return fashion_small_task(Mlp((PIXELS, *hidden, CLASSES)))
+    learning = Learning(hidden=hidden)
+    return fashion_small_task(learning, fashion_small_model(learning, "mlp"))
 
 
 def fashion_small_model(learning: Learning, network: str) -> Model:
@@ -28,7 +29,7 @@ def fashion_small_model(learning: Learning, network: str) -> Model:
     return Mlp((PIXELS, *learning.hidden, CLASSES))
 
 
-def fashion_small_task(model: Model) -> Classification:
+def fashion_small_task(learning: Learning, model: Model) -> Classification:
     """1,000 training and 200 test images of each class."""
     train, test = _images()
     return Classification(
