@@ -18,7 +18,7 @@ class Evaluator:
     @torch.no_grad()
     def __call__(self, model: Tensor) -> Evaluation:
         """The score of one flat model."""
-        load_vector(self._module, model)
+        load_vector(self._module.to(model.device), model)
         for name, buffer in self._module.named_buffers():
             if name.endswith("running_var"):
                 # A sum of differences may leave a variance a little below 0.
