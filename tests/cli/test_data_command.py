@@ -9,8 +9,6 @@ import pytest
 
 from tests.cli.conftest import Finished
 from tests.image_files import cifar_binary, small_cifar10, small_fashion, write_folder
-from wayfare.cli.app import app
-from wayfare.cli.data import data_app
 from wayfare.errors import UnavailableError
 from wayfare.learning.data import IMAGE_SETS
 
@@ -25,8 +23,6 @@ def small_sets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setitem(IMAGE_SETS, spec.name, spec)  # type: ignore[arg-type]
     monkeypatch.setattr("wayfare.learning.data.packages.shutil.which", lambda program: None)
     monkeypatch.setattr("wayfare.learning.data.fetch.download", _no_network)
-    if not any(group.name == "data" for group in app.registered_groups):
-        app.add_typer(data_app, name="data")
 
 
 def _no_network(url: str, *_: object) -> None:
