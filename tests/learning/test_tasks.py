@@ -256,5 +256,5 @@ def test_another_package_can_offer_a_task(monkeypatch: pytest.MonkeyPatch) -> No
     scenario = wayfare.load(overrides=["learning.task=sides"])
     assert load_task(scenario.learning).name == "sides"
     assert model_of(scenario.learning).parameters == 30
-    with pytest.raises(ScenarioError, match=r"must be one of fashion-small, fashion, cifar10, sides"):
+    with pytest.raises(ScenarioError, match=r"must be one of fashion-small, .*sides"):
         load_task(wayfare.load(overrides=["learning.task=chess"]).learning)
