@@ -20,8 +20,10 @@ from wayfare.learning.models.resnet9 import Residual
 from wayfare.learning.tasks import Task
 from wayfare.learning.tasks.base import Labelled
 
-# Devices in a stack. On a processor the signals of a layer should stay near the core (measured: benchmarks/rounds.py).
+# Devices in a stack. On a processor the signals of a layer should stay near the core, and a large layer fills it alone
+# (measured in benchmarks/rounds.py).
 _WIDTH_CPU, _WIDTH_CUDA = 5, 32
+_ALONE_FROM_PARAMETERS = 1_000_000
 
 
 class StackedCnn:
@@ -33,7 +35,10 @@ class StackedCnn:
             raise ScenarioError("--engine", "stacked", f"stacks no network of the kind of {task.name}")
         self._training, self._task = training, task
         self._network = _Network(task.model.module())
-        self._width = _WIDTH_CUDA if training.compute.device.type == "cuda" else _WIDTH_CPU
+        if training.compute.device.type == "cuda":
+            self._width = _WIDTH_CUDA
+        else:
+            self._width = _WIDTH_CPU if task.model.parameters < _ALONE_FROM_PARAMETERS else 1
 
     @staticmethod
     def fits(task: Task) -> bool:
