@@ -24,5 +24,8 @@ def aggregate(state: ServerState, uploads: Sequence[Sparse]) -> ServerState:
         return state
     model = state.model.clone()
     for upload in uploads:
-        model.index_add_(0, upload.indices, upload.values, alpha=-1.0 / state.devices)
+        if len(upload) == len(model):
+            model.sub_(upload.values, alpha=1.0 / state.devices)
+        else:
+            model.index_add_(0, upload.indices, upload.values, alpha=-1.0 / state.devices)
     return ServerState(model=model, devices=state.devices)
