@@ -31,6 +31,7 @@ class Stream(IntEnum):
     INITIAL_MODEL = 11
     FLEET_LAYOUT = 12
     AUGMENTATION = 13
+    SYNTHETIC_SCENES = 14
 
 
 def generator(seed: int, stream: Stream, device: int) -> np.random.Generator:

@@ -9,6 +9,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, field_validator, model_validator
 
+from wayfare.scenario.argoverse import Argoverse
 from wayfare.scenario.mobility import Mobility, WaypointMobility
 from wayfare.scenario.partition import DirichletPartition, Partition
 from wayfare.scenario.section import NonNegative, Positive, Section
@@ -55,8 +56,8 @@ class Learning(Section):
     """The task, the network and the local training."""
 
     task: str = "fashion-small"
-    # `auto` is the task's own: a perceptron for fashion, ResNet-9 for cifar10.
-    network: Literal["auto", "mlp", "cnn", "resnet9"] = "auto"
+    # `auto` is the task's own: a perceptron for fashion, ResNet-9 for cifar10, LaneGCN for argoverse.
+    network: Literal["auto", "mlp", "cnn", "resnet9", "lanegcn"] = "auto"
     # Hidden layers of a perceptron.
     hidden: tuple[Annotated[int, Field(ge=1)], ...] = (256, 128)
     # Of ResNet-9. The statistics of batch normalisation travel with every update; group normalisation has none.
@@ -66,6 +67,7 @@ class Learning(Section):
     learning_rate: Positive = 0.01
     batch_size: Annotated[int, Field(ge=1)] = 32
     partition: Partition = DirichletPartition()
+    argoverse: Argoverse = Argoverse()
     evaluate_every_rounds: Annotated[int, Field(ge=1)] = 20
     # The accuracy of a run is the mean over its last evaluations: one evaluation alone moves by points.
     final_evaluations: Annotated[int, Field(ge=1)] = 5

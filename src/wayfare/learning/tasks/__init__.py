@@ -8,7 +8,7 @@ from importlib.metadata import entry_points
 
 from wayfare.errors import ScenarioError
 from wayfare.learning.models.base import Model
-from wayfare.learning.tasks import cifar10, fashion, fashion_small
+from wayfare.learning.tasks import argoverse, cifar10, fashion, fashion_small
 from wayfare.learning.tasks.base import Classification, Evaluation, Metric, Task
 from wayfare.learning.tasks.own import own_task
 from wayfare.scenario.model import Learning
@@ -37,6 +37,9 @@ TASKS: Mapping[str, _Known] = {
     ),
     "fashion": _Known(networks=fashion.NETWORKS, model=fashion.fashion_model, task=fashion.fashion_task, augments=True),
     "cifar10": _Known(networks=cifar10.NETWORKS, model=cifar10.cifar10_model, task=cifar10.cifar10_task, augments=True),
+    "argoverse": _Known(
+        networks=argoverse.NETWORKS, model=argoverse.argoverse_model, task=argoverse.argoverse_task, augments=True
+    ),
 }
 
 

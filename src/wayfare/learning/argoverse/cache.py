@@ -1,0 +1,161 @@
+"""Prepared scenes in one file, so that a folder of sequences is read once.
+
+The file is named by what it was made from: the listing of the folder (names, sizes, times of change), the map files and
+the settings. It is written under another name and then renamed: what has its name is whole.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import zipfile
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import asdict, dataclass, fields, replace
+from pathlib import Path
+
+import numpy as np
+
+from wayfare.errors import InputError
+from wayfare.learning.argoverse.lanes import LaneGraph
+from wayfare.learning.argoverse.maps import map_files, read_maps
+from wayfare.learning.argoverse.scenes import LaneFinder, Scenes, SceneSettings, gathered, scene_of
+from wayfare.learning.argoverse.sequence import SPLITS, Sequence, read_sequence, sequence_files
+
+# Counted up whenever a prepared file means something else than before.
+_FORMAT = 1
+
+Progress = Callable[[int, int], None]
+"""Told how many of how many files are read."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prepared:
+    """Training and validation scenes, and the lane graph that both refer to."""
+
+    train: Scenes
+    val: Scenes
+    lanes: LaneGraph
+
+    def without_lanes(self) -> Prepared:
+        """The same scenes with no map."""
+        train, val = (
+            replace(scenes, first_lane=np.zeros_like(scenes.first_lane), lanes=scenes.lanes[:0])
+            for scenes in (self.train, self.val)
+        )
+        return Prepared(train=train, val=val, lanes=LaneGraph())
+
+
+def prepared_scenes(
+    folder: Path,
+    map_kind: str,
+    map_folder: Path | None,
+    settings: SceneSettings,
+    cache_folder: Path,
+    progress: Progress | None = None,
+) -> Prepared:
+    """The scenes of a folder in the official layout, from the cache if nothing has changed since they were cached."""
+    files = {split: sequence_files(folder, split) for split in SPLITS}
+    maps = map_files(map_kind, map_folder)
+    cached = cache_folder / f"argoverse-{_key(files, map_kind, maps, settings)}.npz"
+    if cached.is_file():
+        try:
+            return load_prepared(cached)
+        except InputError:
+            # Damaged since it was written: what it was made from is still there.
+            pass
+    prepared = prepare(files, map_kind, maps, settings, progress)
+    save_prepared(cached, prepared)
+    return prepared
+
+
+def prepare(
+    files: Mapping[str, list[Path]],
+    map_kind: str,
+    maps: Mapping[str, Path],
+    settings: SceneSettings,
+    progress: Progress | None = None,
+) -> Prepared:
+    """Read every sequence and the maps."""
+    graph = read_maps(map_kind, maps, settings.lane_spacing_m) if maps else LaneGraph()
+    finder = LaneFinder(graph)
+    total, done = sum(map(len, files.values())), 0
+    scenes = {}
+    for split, paths in files.items():
+        parts = []
+        for path in paths:
+            parts.append(scene_of(read_sequence(path), finder, settings, str(path)))
+            done += 1
+            if progress:
+                progress(done, total)
+        scenes[split] = gathered(parts)
+    return Prepared(train=scenes["train"], val=scenes["val"], lanes=graph)
+
+
+def prepared_from(
+    train: Iterable[Sequence], val: Iterable[Sequence], lanes: LaneGraph, settings: SceneSettings
+) -> Prepared:
+    """Scenes of sequences that were never files."""
+    finder = LaneFinder(lanes)
+    parts = {
+        split: gathered([scene_of(one, finder, settings, f"{split} {place}") for place, one in enumerate(sequences)])
+        for split, sequences in (("train", train), ("val", val))
+    }
+    return Prepared(train=parts["train"], val=parts["val"], lanes=lanes)
+
+
+def save_prepared(path: Path, prepared: Prepared) -> None:
+    """Write one file, compressed; nothing of it can be seen before it is whole."""
+    arrays: dict[str, np.ndarray] = {"format": np.array(_FORMAT)}
+    for part in fields(Prepared):
+        value = getattr(prepared, part.name)
+        for entry in fields(value):
+            arrays[f"{part.name}.{entry.name}"] = _compact(np.asarray(getattr(value, entry.name)))
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.part")
+    try:
+        with temporary.open("wb") as file:
+            np.savez_compressed(file, **arrays)  # type: ignore[arg-type]
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def load_prepared(path: Path) -> Prepared:
+    """Read a file back; one that is damaged, or from another version, is refused."""
+    try:
+        with np.load(path, allow_pickle=False) as archive:
+            arrays = {name: archive[name] for name in archive.files}
+        if int(arrays["format"]) != _FORMAT:
+            raise InputError(f"{path}: prepared by another version of Wayfare; prepare it again")
+        parts = {part: {f.name: arrays[f"{part}.{f.name}"] for f in fields(Scenes)} for part in ("train", "val")}
+        lanes = LaneGraph(**{f.name: _wide(arrays[f"lanes.{f.name}"]) for f in fields(LaneGraph)})
+    except (OSError, EOFError, KeyError, ValueError, zipfile.BadZipFile) as error:
+        raise InputError(f"{path}: not a file of prepared scenes, or damaged: {error}") from None
+    return Prepared(train=_scenes(parts["train"]), val=_scenes(parts["val"]), lanes=lanes)
+
+
+def _scenes(arrays: dict[str, np.ndarray]) -> Scenes:
+    names = tuple(arrays.pop("names").tolist())
+    tracks = arrays.pop("tracks")
+    return Scenes(names=names, tracks=tracks, **{name: _wide(array) for name, array in arrays.items()})
+
+
+def _compact(array: np.ndarray) -> np.ndarray:
+    """Whole numbers in 32 bits: half the file."""
+    return array.astype(np.int32) if array.dtype == np.int64 else array
+
+
+def _wide(array: np.ndarray) -> np.ndarray:
+    return array.astype(np.int64) if array.dtype == np.int32 else array
+
+
+def _key(files: Mapping[str, list[Path]], map_kind: str, maps: Mapping[str, Path], settings: SceneSettings) -> str:
+    """Sixteen characters that stand for all the scenes were made from."""
+    sources = {**files, "maps": list(maps.values())}
+    listing = {
+        split: [(path.name, stat.st_size, stat.st_mtime_ns) for path in paths if (stat := path.stat())]
+        for split, paths in sources.items()
+    }
+    everything = {"format": _FORMAT, "map": map_kind, "settings": asdict(settings), "files": listing}
+    return hashlib.sha256(json.dumps(everything, sort_keys=True).encode()).hexdigest()[:16]

@@ -1,0 +1,202 @@
+"""Motion forecasting on Argoverse 1 with LaneGCN: where will a road user be in the next three seconds?"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Self
+
+import torch
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, TaskID, TextColumn, TimeElapsedColumn
+from rich.progress import Progress as Bars
+from torch import Tensor, nn
+
+from wayfare.arrays import Ints
+from wayfare.errors import InputError
+from wayfare.learning.argoverse.batch import SceneBatch, SceneStore, scene_store
+from wayfare.learning.argoverse.cache import Prepared, Progress, load_prepared, prepared_scenes
+from wayfare.learning.argoverse.metrics import displacement
+from wayfare.learning.argoverse.scenes import SceneSettings
+from wayfare.learning.argoverse.sequence import CITIES
+from wayfare.learning.argoverse.synthetic import synthetic_scenes
+from wayfare.learning.models.base import Model
+from wayfare.learning.models.lanegcn import Forecast, LaneGcn
+from wayfare.learning.tasks.base import Evaluation, Metric
+from wayfare.places import data_folder
+from wayfare.scenario.model import Learning
+
+NETWORKS = ("lanegcn",)
+ADE = Metric(name="ade_m", better="lower")
+
+# Of the loss of the scores: a future is to be judged better than another by this margin ...
+_MARGIN = 0.2
+# ... when it ends within this distance of the truth, and the other ends further away by more than the last.
+_NEAR_M, _CLEARLY_M = 2.0, 0.2
+# What the expected error counts beside the other two losses, and what an agent counts beside another road user: agents
+# were chosen for doing something, and most others are parked.
+_EXPECTED_WEIGHT, _AGENT_WEIGHT = 3.0, 10.0
+# Rounds off the tip of a distance, which has no derivative at 0.
+_SMALL_M = 1e-3
+# Scenes at a time when a model is judged: few enough for a laptop's memory.
+_EVALUATED_SCENES = 64
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Forecasting:
+    """Scenes to learn from and to be judged by; the agents of the latter are what counts."""
+
+    name: str
+    model: LaneGcn
+    train: SceneStore
+    val: SceneStore
+    city: Ints  # of every training scene
+    metric: Metric = ADE
+
+    @property
+    def classes(self) -> int:
+        """Cities: what a partition tells apart."""
+        return len(CITIES)
+
+    @property
+    def class_names(self) -> tuple[str, ...]:
+        """As the sequences call them."""
+        return CITIES
+
+    def class_of_samples(self) -> Ints:
+        """The city of every training scene."""
+        return self.city
+
+    def loss(self, module: nn.Module, samples: Tensor, crops: Tensor | None = None) -> Tensor:
+        """Mean over all road users of some scenes; the last of ``crops`` says whether left and right are exchanged."""
+        batch = self.train.batch(samples, None if crops is None else crops[:, 2])
+        return forecast_loss(module(batch), batch)
+
+    def evaluate(self, module: nn.Module) -> Evaluation:
+        """ADE of the most likely future, and the other errors with one guess and with all K."""
+        judged = [self._judged(module, batch) for batch in self._val_batches()]
+        places, scores, truth = (torch.cat([part[place] for part in judged]) for place in range(3))
+        weights = torch.tensor([float(part[2].shape[0]) for part in judged])
+        losses = torch.stack([part[3] for part in judged]).to(weights)
+        one, several = (displacement(places, scores, truth, guesses) for guesses in (1, self.model.modes))
+        modes = self.model.modes
+        return Evaluation(
+            score=one.ade_m,
+            loss=float((losses * weights).sum() / weights.sum()),
+            others={
+                "fde_m": one.fde_m,
+                "miss_rate": one.miss_rate,
+                f"min_ade{modes}_m": several.ade_m,
+                f"min_fde{modes}_m": several.fde_m,
+                f"miss_rate{modes}": several.miss_rate,
+            },
+        )
+
+    def to(self, device: torch.device) -> Self:
+        """Move both splits."""
+        return replace(self, train=self.train.to(device), val=self.val.to(device))
+
+    def _val_batches(self) -> list[SceneBatch]:
+        scenes = torch.arange(len(self.val), device=self.val.first_actor.device)
+        return [self.val.batch(some) for some in torch.split(scenes, _EVALUATED_SCENES)]
+
+    @staticmethod
+    def _judged(module: nn.Module, batch: SceneBatch) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        forecast: Forecast = module(batch)
+        agents = batch.agents
+        return (
+            forecast.places[agents],
+            forecast.scores[agents],
+            batch.future[agents].to(forecast.places.dtype),
+            forecast_loss(forecast, batch),
+        )
+
+
+def forecasting(prepared: Prepared, model: LaneGcn) -> Forecasting:
+    """The task of prepared scenes."""
+    if model.lanes and not len(prepared.lanes):
+        raise InputError("the scenes hold no lane graph: learn without one (learning.argoverse.map = 'none')")
+    scenes = prepared if model.lanes else prepared.without_lanes()
+    return Forecasting(
+        name="argoverse",
+        model=model,
+        train=scene_store(scenes.train, scenes.lanes),
+        val=scene_store(scenes.val, scenes.lanes),
+        city=scenes.train.city,
+    )
+
+
+def argoverse_model(learning: Learning, network: str) -> LaneGcn:
+    """LaneGCN as a scenario has it."""
+    section = learning.argoverse
+    return LaneGcn(width=section.width, modes=section.modes, lanes=section.map != "none")
+
+
+def argoverse_task(learning: Learning, model: Model) -> Forecasting:
+    """The scenes of a scenario: from a folder, from a file of prepared ones, or synthetic."""
+    assert isinstance(model, LaneGcn)
+    section = learning.argoverse
+    settings = SceneSettings(
+        actor_radius_m=section.actor_radius_m,
+        lane_radius_m=section.lane_radius_m,
+        lane_spacing_m=section.lane_spacing_m,
+    )
+    if section.folder is None:
+        scenes = section.synthetic_scenes
+        return forecasting(synthetic_scenes(scenes, scenes // 4, settings, roads=model.lanes), model)
+    folder = Path(section.folder)
+    if folder.suffix == ".npz":
+        return forecasting(load_prepared(folder), model)
+    map_folder = None if section.map_folder is None else Path(section.map_folder)
+    with reading_bar() as progress:
+        cache_folder = data_folder() / "argoverse"
+        return forecasting(prepared_scenes(folder, section.map, map_folder, settings, cache_folder, progress), model)
+
+
+@contextmanager
+def reading_bar() -> Iterator[Progress]:
+    """A bar on a terminal for the first read of a folder; nothing elsewhere."""
+    console = Console(stderr=True)
+    columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()
+    with Bars(*columns, console=console, transient=True, disable=not console.is_terminal) as bars:
+        bar: list[TaskID] = []
+
+        def progress(done: int, total: int) -> None:
+            # A folder that is in the cache shows no bar at all.
+            if not bar:
+                bar.append(bars.add_task("reading sequences", total=total))
+            bars.update(bar[0], completed=done)
+
+        yield progress
+
+
+def forecast_loss(forecast: Forecast, batch: SceneBatch) -> Tensor:
+    """LaneGCN's loss, smooth L1 of the nearest future and a margin for its score, and the expected error of the scores.
+
+    The nearest future is the one that ends nearest to the truth. The expected error, sum_k softmax(score)_k |error_k|,
+    is not in the paper: with thousands of scenes instead of hundreds of thousands the margin alone leaves the most
+    likely future, by which a forecast is judged, no better than constant velocity. A road user counts with the steps in
+    which it was seen, and ends with the last of them; without any it is left out.
+    """
+    known = batch.future_seen.any(dim=1).nonzero().squeeze(1)
+    seen, truth = batch.future_seen[known], batch.future[known].to(forecast.places.dtype)
+    places, scores = forecast.places[known], forecast.scores[known]
+    rows = torch.arange(len(known), device=seen.device)
+    last = (seen * torch.arange(1, seen.shape[1] + 1, device=seen.device)).argmax(dim=1)
+    with torch.no_grad():
+        ends = torch.linalg.vector_norm(places[rows, :, last] - truth[rows, last][:, None], dim=2)
+        nearest, best = ends.min(dim=1)
+    agent = torch.zeros_like(batch.speed, dtype=places.dtype).index_fill(0, batch.agents, _AGENT_WEIGHT - 1)
+    weight = 1 + agent[known]
+    share = seen / seen.sum(dim=1, keepdim=True)
+    regression = nn.functional.smooth_l1_loss(places[rows, best], truth, reduction="none").sum(dim=2)
+    distance = torch.sqrt((places - truth[:, None]).square().sum(dim=3) + _SMALL_M**2)
+    expected = (scores.softmax(dim=1)[:, :, None] * distance * share[:, None]).sum(dim=(1, 2))
+    behind = _MARGIN - (scores[rows, best][:, None] - scores)
+    compared = ((nearest < _NEAR_M)[:, None] & (ends - nearest[:, None] > _CLEARLY_M)) * weight[:, None]
+    scoring = (behind.clamp(min=0) * compared).sum() / compared.sum().clamp(min=1)
+    errors = (regression * share).sum(dim=1) + _EXPECTED_WEIGHT * expected
+    total: Tensor = (weight * errors).sum() / weight.sum() + scoring
+    return total

@@ -1,0 +1,36 @@
+"""The section of a scenario that says which scenes LaneGCN learns from."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field, model_validator
+
+from wayfare.scenario.section import Positive, Section
+
+
+class Argoverse(Section):
+    """Motion forecasting: where the sequences and the map are, what a scene holds, and the size of the network."""
+
+    # Holds train/data/*.csv and val/data/*.csv, or is a file of prepared scenes (.npz). Without it: synthetic scenes.
+    folder: Annotated[str, Field(min_length=1)] | None = None
+    # Of synthetic scenes: so many to train on, a quarter of that to be judged by.
+    synthetic_scenes: Annotated[int, Field(ge=4)] = 800
+    # `hd` is the official map, `navmap` a graph of roads without lanes.
+    map: Literal["none", "navmap", "hd"] = "navmap"
+    map_folder: Annotated[str, Field(min_length=1)] | None = None
+    actor_radius_m: Positive = 60.0
+    lane_radius_m: Positive = 80.0
+    lane_spacing_m: Positive = 8.0
+    width: Annotated[int, Field(ge=8, multiple_of=4)] = 128
+    # K: futures for every road user.
+    modes: Annotated[int, Field(ge=1, le=32)] = 6
+
+    @model_validator(mode="after")
+    def _map_is_there(self) -> Argoverse:
+        real = self.folder is not None and not self.folder.endswith(".npz")
+        if real and self.map != "none" and self.map_folder is None:
+            raise ValueError(f"map = {self.map!r} needs a map_folder; map = 'none' does without")
+        if not real and self.map == "hd":
+            raise ValueError("map = 'hd' needs a folder of sequences and a map_folder")
+        return self
