@@ -19,7 +19,7 @@ import platform
 import statistics
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -27,7 +27,7 @@ import torch
 from torch import nn
 
 from wayfare.engine import Burst, Compute, Engine, LocalTraining, Precision, make_engine
-from wayfare.engine.cuda_graphs import CudaGraphs
+from wayfare.engine.cuda_graphs import CudaGraphs, best_recipe
 from wayfare.learning.batches import Batches
 from wayfare.learning.models.base import Model
 from wayfare.learning.models.cnn import SmallCnn
@@ -162,11 +162,14 @@ def on_gpu(precisions: list[Precision], slots: list[int], unfold: list[int], *, 
     rows: list[dict[str, object]] = []
     for precision in precisions:
         local = job(GPU_CASE, Compute.named("cuda", precision, fast=fast), 50_000)
-        began = time.perf_counter()
+        best, began = best_recipe(local), time.perf_counter()
         ways = {"plain loop": plain_loop(local), "stacked": engine(make_engine("stacked", local), local)}
-        ways |= {f"graphs, {count} slots": engine(CudaGraphs(local, slots=count), local) for count in slots}
+        ways["graphs"] = engine(CudaGraphs(local), local)
+        ways |= {
+            f"graphs, {count} slots": engine(CudaGraphs(local, replace(best, slots=count)), local) for count in slots
+        }
         for pixels in unfold:
-            ways[f"graphs, unfold {pixels}"] = engine(CudaGraphs(local, unfold_pixels=pixels), local)
+            ways[f"graphs, unfold {pixels}"] = engine(CudaGraphs(local, replace(best, unfold_pixels=pixels)), local)
         ways["one model"] = one_model(local)
         ready_s = time.perf_counter() - began
         found = measure(GPU_CASE, ways, cuda=True)
@@ -209,7 +212,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", default="auto", help="cpu or cuda")
     parser.add_argument("--precision", nargs="+", default=["tf32", "fp32", "bf16"], choices=["fp32", "tf32", "bf16"])
-    parser.add_argument("--slots", nargs="+", type=int, default=[4], help="sizes of the pool of graphs to try")
+    parser.add_argument("--slots", nargs="+", type=int, default=[], help="sizes of the pool of graphs to try")
     parser.add_argument("--unfold", nargs="*", type=int, default=[], help="pixels up to which to unfold, to try")
     parser.add_argument("--fast", action="store_true", help="without deterministic algorithms")
     parser.add_argument("--only", help="models whose name has this in it (on a processor)")

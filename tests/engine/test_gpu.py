@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 from tests.engine.jobs import MODELS, Job, job, run, starts
 
 from wayfare.engine import Burst, Compute, Precision, make_engine
-from wayfare.engine.cuda_graphs import CudaGraphs
+from wayfare.engine.cuda_graphs import CudaGraphs, best_recipe
 from wayfare.learning.models.base import Model
 from wayfare.learning.models.resnet9 import Resnet9
 
@@ -73,7 +75,7 @@ def test_slots_do_not_disturb_each_other(slots: int) -> None:
     local = on_gpu(Resnet9(width=8))
     initial = starts(local, torch.float32)
     alone, together = initial.clone(), initial.clone()
-    runner = CudaGraphs(local.training, slots=slots)
+    runner = CudaGraphs(local.training, replace(best_recipe(local.training), slots=slots))
     runner.run(list(together.unbind()), RAGGED)
     for burst in RAGGED:
         runner.run([alone[burst.device]], [burst])

@@ -10,7 +10,9 @@ from __future__ import annotations
 
 import heapq
 import itertools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import TypeAlias
 
 import torch
@@ -19,47 +21,53 @@ from torch.func import functional_call
 from torch.nn import functional
 
 from wayfare.engine.base import Burst, LocalTraining, Minibatches, longest_first, minibatches
-from wayfare.engine.compute import Precision
 from wayfare.engine.unfolded import unfold_convolutions
 from wayfare.errors import ScenarioError
 from wayfare.learning.models.base import entries
 from wayfare.learning.tasks import Task
 from wayfare.learning.tasks.base import Labelled
 
-# Measured on one H200 in benchmarks/rounds.py.
-_SLOTS = 4
 # Compiling takes half a minute the first time, which a small network does not bring back.
-_COMPILED_FROM = 1_000_000
-_UNFOLD_PIXELS: Mapping[Precision, int] = {"fp32": 32 * 32, "tf32": 8 * 8, "bf16": 0}
+_COMPILED_FROM_PARAMETERS = 1_000_000
 # The longest piece of a burst that a slot takes at once.
 _STEPS = 256
 _WARM_UP_STEPS = 3
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recipe:
+    """How steps are computed; it decides about speed alone."""
+
+    slots: int
+    compiled: bool
+    channels_last: bool
+    unfold_pixels: int = 0  # images up to this size are convolved by matrix products
+
+
+def best_recipe(training: LocalTraining) -> Recipe:
+    """The fastest of those measured for ResNet-9 on one H200 (benchmarks/NOTES.md)."""
+    compute, large = training.compute, training.task.model.parameters >= _COMPILED_FROM_PARAMETERS
+    if compute.precision == "fp32":
+        # Without matrix units convolutions take nearly all of the time, and the kernels that repeat want channels last.
+        return Recipe(slots=8, compiled=False, channels_last=not compute.fast)
+    return Recipe(slots=4, compiled=large, channels_last=True)
+
+
 class CudaGraphs:
     """Bursts on captured graphs, several at a time."""
 
-    def __init__(
-        self,
-        training: LocalTraining,
-        *,
-        slots: int = _SLOTS,
-        compiled: bool | None = None,
-        unfold_pixels: int | None = None,
-    ) -> None:
+    def __init__(self, training: LocalTraining, recipe: Recipe | None = None) -> None:
         if training.compute.device.type != "cuda":
             raise ScenarioError("--engine", "cuda_graphs", "needs a CUDA device; name one with --device")
         self._training = training
+        made = recipe or best_recipe(training)
         task = training.task.to(training.compute.device)
-        if compiled is None:
-            compiled = task.model.parameters >= _COMPILED_FROM
-        pixels = _UNFOLD_PIXELS[training.compute.precision] if unfold_pixels is None else unfold_pixels
 
         def network() -> nn.Module:
-            return _network(task, training.compute.device, pixels)
+            return _network(task, training.compute.device, made)
 
-        loss = _compiled_loss(task, network()) if compiled and isinstance(task, Labelled) else task.loss
-        self._slots = [_Slot(training, network(), loss) for _ in range(slots)]
+        loss = _compiled_loss(task, network()) if made.compiled and isinstance(task, Labelled) else task.loss
+        self._slots = [_Slot(training, network(), loss) for _ in range(made.slots)]
 
     def run(self, models: Sequence[Tensor], bursts: Sequence[Burst]) -> None:
         """Advance bursts, the longest first, each on the slot that is free soonest."""
@@ -89,16 +97,17 @@ _DONE = object()
 _Loss: TypeAlias = Callable[[nn.Module, Tensor, Tensor | None], Tensor]
 
 
-def _network(task: Task, where: torch.device, unfold_pixels: int) -> nn.Module:
-    """The network of a task as a GPU computes it fastest."""
+def _network(task: Task, where: torch.device, recipe: Recipe) -> nn.Module:
+    """The network of a task; the order of its weights in memory stays from step to step."""
     module = task.model.module()
-    unfold_convolutions(module, unfold_pixels)
+    if recipe.unfold_pixels:
+        unfold_convolutions(module, recipe.unfold_pixels)
     for layer in module.modules():
         if isinstance(layer, nn.BatchNorm2d):
             # Nothing reads the count of minibatches, and it would cost a kernel for each layer and step.
             layer.num_batches_tracked = None
-    # Matrix units want the channels last, and so do neighbourhoods. The weights stay so from step to step.
-    return module.to(device=where, memory_format=torch.channels_last).train()  # type: ignore[call-overload,no-any-return]
+    order = torch.channels_last if recipe.channels_last else torch.contiguous_format
+    return module.to(device=where, memory_format=order).train()  # type: ignore[call-overload,no-any-return]
 
 
 def _compiled_loss(task: Labelled, template: nn.Module) -> _Loss:
@@ -107,7 +116,10 @@ def _compiled_loss(task: Labelled, template: nn.Module) -> _Loss:
     def of_logits(entries: dict[str, Tensor], inputs: Tensor, labels: Tensor) -> Tensor:
         return functional.cross_entropy(functional_call(template, entries, (inputs,)), labels)
 
-    compiled = torch.compile(of_logits, dynamic=False)
+    with warnings.catch_warnings():
+        # The compiler warns of parts of PyTorch that it uses itself, here and when it first runs.
+        warnings.simplefilter("ignore")
+        compiled = torch.compile(of_logits, dynamic=False)
 
     def loss(module: nn.Module, samples: Tensor, crops: Tensor | None) -> Tensor:
         entries = {**dict(module.named_parameters()), **dict(module.named_buffers())}
@@ -160,7 +172,8 @@ class _Slot:
     def _capture(self) -> None:
         """Run everything a few times, so that libraries choose their kernels, then record it."""
         self.stream.wait_stream(torch.cuda.current_stream(self.stream.device))
-        with torch.cuda.stream(self.stream), self._training.compute.numerics():
+        with torch.cuda.stream(self.stream), self._training.compute.numerics(), warnings.catch_warnings():
+            warnings.simplefilter("ignore")
             for _ in range(_WARM_UP_STEPS):
                 self._one_step()
             self.stream.synchronize()

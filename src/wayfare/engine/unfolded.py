@@ -1,8 +1,7 @@
 """Convolutions as matrix products: every pixel's neighbourhood written out as a row.
 
-cuDNN chooses among kernels made for batches of hundreds of images. For 32 small images a plain product is faster
-wherever there are many channels and few pixels, and everywhere in strict float32, where matrix units are of no use; and
-a product repeats bit by bit (measured in benchmarks/rounds.py). All three passes are products: out = N(x) W',
+A product repeats bit by bit, and the kernels of cuDNN that do so are slow in strict float32. In TF32 cuDNN is faster than
+products (benchmarks/NOTES.md), so this is for recipes that ask for it. All three passes are products: out = N(x) W',
 dW = dy' N(x), dx = N(dy) R', where N(.) writes out neighbourhoods, W is the kernel as a matrix, and R the kernel turned
 round with inputs and outputs exchanged.
 """
