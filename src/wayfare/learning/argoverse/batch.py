@@ -56,6 +56,11 @@ class SceneBatch:
         """The actors to be judged by."""
         return self.first_actor[:-1]
 
+    def straight_on(self) -> Tensor:
+        """(scenes, 30, 2): the agents' futures at their fitted velocity, each in its own frame."""
+        ahead = torch.arange(1, self.future.shape[1] + 1, device=self.speed.device) * self.speed[self.agents][:, None]
+        return torch.stack([ahead, torch.zeros_like(ahead)], dim=2)
+
     def cast(self, dtype: torch.dtype) -> Self:
         """The same with floating tensors of another type."""
         return replace(
@@ -96,6 +101,10 @@ class SceneStore:
     def to(self, device: torch.device) -> Self:
         """Move everything."""
         return replace(self, **{entry.name: getattr(self, entry.name).to(device) for entry in fields(self)})
+
+    def batch_of_all(self) -> SceneBatch:
+        """Every scene, for sets that are small."""
+        return self.batch(torch.arange(len(self), device=self.first_actor.device))
 
     def batch(self, samples: Tensor, mirrored: Tensor | None = None) -> SceneBatch:
         """Scenes by their numbers; those that are ``mirrored`` have left and right exchanged."""

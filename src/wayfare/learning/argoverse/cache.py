@@ -124,7 +124,8 @@ def save_prepared(path: Path, prepared: Prepared) -> None:
 def load_prepared(path: Path) -> Prepared:
     """Read a file back; one that is damaged, or from another version, is refused."""
     try:
-        with np.load(path, allow_pickle=False) as archive:
+        # Opened here, for NumPy leaves a damaged file open.
+        with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
             arrays = {name: archive[name] for name in archive.files}
         if int(arrays["format"]) != _FORMAT:
             raise InputError(f"{path}: prepared by another version of Wayfare; prepare it again")
