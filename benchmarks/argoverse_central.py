@@ -7,7 +7,7 @@
 The second line only reads the sequences and writes them to one file, which the third takes on another machine.
 Training is AdamW with a warm-up and a cosine, scenes are mirrored at random, and what is judged is the moving average
 of the weights.
-Nothing is chosen by the validation scenes: the last state counts.
+No state is chosen by the validation scenes: the last counts.
 """
 
 from __future__ import annotations
