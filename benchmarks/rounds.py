@@ -51,9 +51,9 @@ class Case:
 
 
 CPU_CASES = (
-    Case(name="64-64-10", model=Mlp((64, 64, 10)), shape=(64,), goal=10.0),
-    Case(name="784-64-10", model=Mlp((784, 64, 10)), shape=(784,), goal=4.0),
-    Case(name="196-256-128-10", model=Mlp((196, 256, 128, 10)), shape=(196,), goal=3.0),
+    Case(name="64-64-10", model=Mlp((64, 64, 10)), shape=(64,), goal=10.0, steps=48),
+    Case(name="784-64-10", model=Mlp((784, 64, 10)), shape=(784,), goal=4.0, steps=48),
+    Case(name="196-256-128-10", model=Mlp((196, 256, 128, 10)), shape=(196,), goal=3.0, steps=48),
     Case(name="small CNN 28x28", model=SmallCnn(), shape=(1, 28, 28), goal=1.4, repeats=5),
     Case(name="small CNN 14x14", model=SmallCnn(image=(1, 14, 14)), shape=(1, 14, 14), goal=1.4, repeats=5),
     Case(name="ResNet-9", model=Resnet9(), shape=(3, 32, 32), goal=1.3, steps=1, repeats=3),

@@ -54,18 +54,22 @@ class StackedMlp:
     def _run_group(self, models: Sequence[Tensor], bursts: Sequence[Burst]) -> None:
         """Copy in, step, copy out; bursts that end sooner leave the stack, so no step is padding."""
         # Each layer is copied into a stack of its own, for products update a dense stack in one call.
-        block = torch.stack(list(models))
-        views = [view for layer in self._model.views(block) for view in layer]
-        stacks = [view.contiguous() for view in views]
+        shapes = [shape for inputs, outputs in self._model.layers for shape in ((outputs, inputs), (1, outputs))]
+        pieces = [model.split_with_sizes([rows * columns for rows, columns in shapes]) for model in models]
+        stacks = [
+            torch.stack(layer).view(len(models), *shape)
+            for layer, shape in zip(zip(*pieces, strict=True), shapes, strict=True)
+        ]
         underway = stacks
         stacking = stack_bursts(self._training, bursts)
         for samples, crops in zip(stacking.samples, stacking.crops, strict=True):
             if len(samples) < len(underway[0]):
                 underway = [stack[: len(samples)] for stack in stacks]
             self._step(list(zip(underway[::2], underway[1::2], strict=True)), samples, crops)
-        for view, stack in zip(views, stacks, strict=True):
-            view.copy_(stack)
-        torch._foreach_copy_(list(models), list(block.unbind()))
+        trained = zip(*(stack.flatten(1).unbind() for stack in stacks), strict=True)
+        torch._foreach_copy_(
+            [piece for model in pieces for piece in model], [piece for model in trained for piece in model]
+        )
 
     def _step(self, layers: Sequence[tuple[Tensor, Tensor]], samples: Tensor, crops: Tensor | None) -> None:
         """One SGD step of every stacked model, on its own minibatch."""

@@ -1,9 +1,9 @@
 """Convolutions as matrix products: every pixel's neighbourhood written out as a row.
 
-A product repeats bit by bit, and the kernels of cuDNN that do so are slow in strict float32. In TF32 cuDNN is faster than
-products (benchmarks/NOTES.md), so this is for recipes that ask for it. All three passes are products: out = N(x) W',
-dW = dy' N(x), dx = N(dy) R', where N(.) writes out neighbourhoods, W is the kernel as a matrix, and R the kernel turned
-round with inputs and outputs exchanged.
+A product repeats bit by bit, and the kernels of cuDNN that do so are slow in strict float32. In TF32 cuDNN is faster
+than products (benchmarks/NOTES.md), so this is for recipes that ask for it. All three passes are products:
+out = N(x) W', dW = dy' N(x), dx = N(dy) R', where N(.) writes out neighbourhoods, W is the kernel as a matrix, and R
+the kernel turned round with inputs and outputs exchanged.
 """
 
 from __future__ import annotations
