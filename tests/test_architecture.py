@@ -76,6 +76,7 @@ def test_public_names_are_the_promised_ones() -> None:
         "__version__",
         "compare",
         "load",
+        "own_task",
         "power_and_allowance",
         "run",
         "send_dense",

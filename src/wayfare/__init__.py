@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from wayfare.version import __version__
 
 if TYPE_CHECKING:
+    from wayfare.learning.tasks import own_task
     from wayfare.radio import Link
     from wayfare.scenario import Scenario, load
     from wayfare.schemes import Encounter, Scheme, Upload, power_and_allowance, send_dense, send_top_k
@@ -31,6 +32,7 @@ __all__ = [
     "__version__",
     "compare",
     "load",
+    "own_task",
     "power_and_allowance",
     "run",
     "send_dense",
@@ -39,6 +41,7 @@ __all__ = [
 
 _HOME = {
     "Link": "radio",
+    "own_task": "learning.tasks",
     "Scenario": "scenario",
     "load": "scenario",
     "Encounter": "schemes",

@@ -39,11 +39,11 @@ class World:
 
 
 @lru_cache(maxsize=2)
-def draw_world(scenario: Scenario, seed: int) -> World:
-    """Draw the world of a scenario; runs of several schemes in one process share it."""
+def draw_world(scenario: Scenario, seed: int, task: Task | None = None) -> World:
+    """Draw the world of a scenario, or of another task in it; runs of several schemes in one process share it."""
     if seed < 0:
         raise ScenarioError("seed", seed, "must be 0 or more")
-    task = load_task(scenario.learning)
+    task = task or load_task(scenario.learning)
     held = split(task.class_of_samples(), task.classes, scenario.fleet.devices, scenario.learning.partition, seed)
     plan = draw_plan(scenario, seed)
     meets = opportunities(plan, scenario.round_s, scenario.rounds)

@@ -6,20 +6,22 @@ import multiprocessing
 import os
 import queue
 import signal
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Protocol
 
 from wayfare.engine import Compute
 from wayfare.errors import ScenarioError
+from wayfare.learning.tasks import Task
 from wayfare.places import RUNS
 from wayfare.records import RunRecord, RunSummary, SchemeSummary, summarise_run, summarise_scheme
 from wayfare.scenario import Scenario
 from wayfare.scenario.dump import to_toml
 from wayfare.schemes import Scheme, checked, make_scheme
-from wayfare.studies.single import Execution, comparison_folder, run
+from wayfare.studies.single import Execution, comparison_folder, naming_task, run
 
 # How often a worker reports its progress, in rounds.
 _REPORT_EVERY = 10
@@ -58,11 +60,17 @@ def compare(
     seeds: int | Sequence[int] = 3,
     out: Path | str = RUNS,
     jobs: int | None = None,
+    task: Task | None = None,
     execution: Execution | None = None,
     progress: Progress | None = None,
 ) -> Comparison:
-    """Run every scheme with every seed. All schemes of a seed meet the identical world, so differences are paired."""
+    """Run every scheme with every seed. All schemes of a seed meet the identical world, so differences are paired.
+
+    A task of one's own takes the place of the scenario's; with several jobs it travels to other processes, so its
+    network and loss must be functions of a module.
+    """
     execution = execution or Execution()
+    scenario = naming_task(scenario, task)
     chosen = [
         make_scheme(scheme, scenario.control) if isinstance(scheme, str) else checked(scheme)
         for scheme in (scenario.schemes if schemes is None else schemes)
@@ -73,7 +81,7 @@ def compare(
     if progress:
         progress.begin([f"{scheme.name}, seed {seed}" for scheme, seed in tasks], scenario.rounds)
     workers = min(jobs or default_jobs(execution), len(tasks))
-    arguments = _Arguments(scenario=scenario, out=Path(out), execution=execution)
+    arguments = _Arguments(scenario=scenario, out=Path(out), task=task, execution=execution)
     results = _in_process(arguments, tasks, progress) if workers == 1 else _in_pool(arguments, tasks, progress, workers)
     runs: dict[int, RunRecord] = {}
     for place, record in results:
@@ -105,6 +113,7 @@ def default_jobs(execution: Execution) -> int:
 class _Arguments:
     scenario: Scenario
     out: Path
+    task: Task | None
     execution: Execution
 
 
@@ -127,17 +136,20 @@ def _in_process(
     arguments: _Arguments, tasks: Sequence[tuple[Scheme, int]], progress: Progress | None
 ) -> Iterator[tuple[int, RunRecord]]:
     for place, (scheme, seed) in enumerate(tasks):
-        yield (
-            place,
-            run(
-                arguments.scenario,
-                scheme,
-                seed=seed,
-                out=arguments.out,
-                execution=arguments.execution,
-                on_round=(lambda round_, place=place: progress.advance(place, round_)) if progress else None,  # type: ignore[misc]
-            ),
-        )
+        on_round = partial(progress.advance, place) if progress else None
+        yield place, _run(arguments, scheme, seed, on_round)
+
+
+def _run(arguments: _Arguments, scheme: Scheme, seed: int, on_round: Callable[[int], None] | None) -> RunRecord:
+    return run(
+        arguments.scenario,
+        scheme,
+        seed=seed,
+        out=arguments.out,
+        task=arguments.task,
+        execution=arguments.execution,
+        on_round=on_round,
+    )
 
 
 def _in_pool(
@@ -180,7 +192,7 @@ def _work(arguments: _Arguments, scheme: Scheme, seed: int, place: int) -> RunRe
         if _reports is not None and round_ % _REPORT_EVERY == 0:
             _reports.put((place, round_))
 
-    return run(arguments.scenario, scheme, seed=seed, out=arguments.out, execution=arguments.execution, on_round=report)
+    return _run(arguments, scheme, seed, report)
 
 
 def _forward(reports: multiprocessing.Queue[tuple[int, int]], progress: Progress | None) -> None:

@@ -11,6 +11,7 @@ from pathlib import Path
 import torch
 
 from wayfare.engine import Compute, Policy, Precision
+from wayfare.learning.tasks import Task
 from wayfare.places import RUNS
 from wayfare.records import RunRecord, RunWriter, read_run
 from wayfare.scenario import Scenario
@@ -36,17 +37,19 @@ def run(
     *,
     seed: int = 0,
     out: Path | str = RUNS,
+    task: Task | None = None,
     execution: Execution | None = None,
     on_round: Callable[[int], None] | None = None,
 ) -> RunRecord:
-    """Run one scheme with one seed and read back its records."""
+    """Run one scheme with one seed and read back its records; a task of one's own takes the place of the scenario's."""
     execution = execution or Execution()
+    scenario = naming_task(scenario, task)
     resolved = make_scheme(scheme, scenario.control) if isinstance(scheme, str) else checked(scheme)
     compute = Compute.named(execution.device, execution.precision, fast=execution.fast)
     folder = run_folder(scenario, resolved, seed, Path(out))
     with _one_thread():
         started = time.perf_counter()
-        world = draw_world(scenario, seed)
+        world = draw_world(scenario, seed, task)  # type: ignore[arg-type]  # a task is hashed by what it is, not holds
         with RunWriter(folder, world, resolved) as writer:
             observer = _Reporting(writer, on_round) if on_round else writer
             simulation = Simulation(
@@ -55,6 +58,13 @@ def run(
             outcome = simulation.run()
             writer.finish(outcome.model, scenario.rounds, time.perf_counter() - started)
     return read_run(folder)
+
+
+def naming_task(scenario: Scenario, task: Task | None) -> Scenario:
+    """The scenario with the name of a task of one's own in it, so that its runs are told apart."""
+    if task is None:
+        return scenario
+    return scenario.model_copy(update={"learning": scenario.learning.model_copy(update={"task": task.name})})
 
 
 def comparison_folder(scenario: Scenario, out: Path) -> Path:
