@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
 from tests.engine.jobs import MODELS, job, run, starts
+from torch import nn
 
 from wayfare.engine import ENGINES, Burst, Compute, Policy, Trainer, make_engine
 from wayfare.engine.reference import Reference
@@ -17,6 +20,7 @@ from wayfare.learning.models.base import Model
 from wayfare.learning.models.cnn import SmallCnn
 from wayfare.learning.models.mlp import Mlp
 from wayfare.learning.models.resnet9 import Resnet9
+from wayfare.learning.tasks import Task
 
 CPU_ENGINES = [name for name in ENGINES if name != "cuda_graphs"]
 FAST = [name for name in CPU_ENGINES if name != "reference"]
@@ -154,6 +158,32 @@ def test_the_engine_is_chosen_by_the_model(model: Model, kind: type) -> None:
     assert isinstance(make_engine("auto", job(model).training), kind)
     assert isinstance(make_engine("vmap", job(model).training), Vmapped)
     assert isinstance(make_engine("reference", job(model).training), Reference)
+
+
+class OwnLoss:
+    """A task with a loss of its own, of which an engine knows nothing."""
+
+    def __init__(self, task: Task) -> None:
+        self._task, self.name, self.model = task, "own", task.model
+
+    def loss(self, module: nn.Module, samples: torch.Tensor, crops: torch.Tensor | None = None) -> torch.Tensor:
+        return self._task.loss(module, samples, crops) + 0.01 * sum(w.square().sum() for w in module.parameters())
+
+    def to(self, device: torch.device) -> OwnLoss:
+        return OwnLoss(self._task.to(device))
+
+
+def test_a_loss_of_ones_own_runs_plainly_unless_asked_otherwise() -> None:
+    local = job(Mlp((6, 3)))
+    own = replace(local.training, task=OwnLoss(local.training.task))
+    assert isinstance(make_engine("auto", own), Reference)
+    assert isinstance(make_engine("stacked", own), Vmapped)
+    initial = starts(local, torch.float64)
+    found, expected = initial.clone(), initial.clone()
+    make_engine("stacked", own).run(list(found.unbind()), RAGGED)
+    make_engine("auto", own).run(list(expected.unbind()), RAGGED)
+    torch.testing.assert_close(found, expected, rtol=1e-10, atol=1e-12)
+    assert not torch.equal(found, run("stacked", local, initial, RAGGED))
 
 
 def test_unknown_engines_are_refused() -> None:

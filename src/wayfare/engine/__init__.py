@@ -10,9 +10,12 @@ from wayfare.engine.cuda_graphs import CudaGraphs
 from wayfare.engine.reference import Reference
 from wayfare.engine.shelf import InMemory, OnDisk, Shelf
 from wayfare.engine.stacked import stacked
+from wayfare.engine.stacked_cnn import StackedCnn
+from wayfare.engine.stacked_mlp import StackedMlp
 from wayfare.engine.trainer import Policy, Trainer, Training
 from wayfare.engine.vmapped import Vmapped
 from wayfare.errors import ScenarioError
+from wayfare.learning.tasks.base import Labelled
 
 __all__ = [
     "ENGINES",
@@ -41,7 +44,18 @@ ENGINES: Mapping[str, Callable[[LocalTraining], Engine]] = {
 def make_engine(name: str, training: LocalTraining) -> Engine:
     """The engine of a name; `auto` is the fastest that fits the model and the machine."""
     if name == "auto":
-        name = "cuda_graphs" if training.compute.device.type == "cuda" else "stacked"
+        name = _fastest(training)
     if name not in ENGINES:
         raise ScenarioError("--engine", name, f"must be one of auto, {', '.join(ENGINES)}")
     return ENGINES[name](training)
+
+
+def _fastest(training: LocalTraining) -> str:
+    """Graphs on a GPU and stacks on a processor, for tasks that are known to allow them; plain PyTorch for any other.
+
+    A loss of someone's own may ask for values while it is computed, which neither a graph nor `vmap` can give.
+    """
+    if training.compute.device.type == "cuda":
+        return "cuda_graphs" if isinstance(training.task, Labelled) else "reference"
+    stacks = StackedMlp.fits(training.task) or StackedCnn.fits(training.task)
+    return "stacked" if stacks else "reference"
