@@ -186,3 +186,12 @@ def test_devices_that_never_meet_the_server_learn_nothing_and_break_nothing() ->
     outcome, notes = simulate(world, "mads")
     assert not notes.contacts
     assert torch.equal(outcome.model, world.initial_model)
+
+
+def test_a_scenario_that_augments_draws_crops_and_one_that_does_not_draws_none(small: Scenario) -> None:
+    assert draw_world(small, 0).batches.crops_of(0, 1, 1) is None
+    task = draw_world(small, 0).task
+    augmented = small.model_copy(update={"learning": small.learning.model_copy(update={"augment": True})})
+    crops = draw_world(augmented, 0, task).batches.crops_of(0, 1, 2)
+    assert crops is not None
+    assert crops.shape == (2, 8, 3)

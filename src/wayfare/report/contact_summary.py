@@ -8,13 +8,9 @@ import numpy as np
 
 from wayfare import codec
 from wayfare.contacts import ContactPlan, opportunities
-from wayfare.errors import UnavailableError
 from wayfare.radio import gains_per_watt
 from wayfare.scenario import Scenario
 from wayfare.scenario.model import Learning
-
-# ResNet-9 of the paper's experiments, for when its task is not at hand.
-_PAPER_PARAMETERS = {"cifar10": 6_568_650}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,11 +53,6 @@ def upload_outlook(plan: ContactPlan, scenario: Scenario, parameters: int, seed:
 
 def parameters_of(learning: Learning) -> int:
     """s, the number of parameters of a scenario's model."""
-    from wayfare.learning.tasks import load_task
+    from wayfare.learning.tasks import model_of
 
-    try:
-        return load_task(learning).model.parameters
-    except UnavailableError:
-        if learning.task in _PAPER_PARAMETERS:
-            return _PAPER_PARAMETERS[learning.task]
-        raise
+    return model_of(learning).parameters

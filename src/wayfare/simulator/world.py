@@ -66,7 +66,7 @@ def draw_world(scenario: Scenario, seed: int, task: Task | None = None) -> World
         ),
         task=task,
         held=held,
-        batches=Batches(held, scenario.learning.batch_size, scenario.rounds, seed),
+        batches=Batches(held, scenario.learning.batch_size, scenario.rounds, seed, augment=scenario.learning.augment),
         initial_model=task.model.initial(generator(seed, Stream.INITIAL_MODEL, FLEET)),
     )
 
