@@ -8,10 +8,13 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 import pytest
 import torch
+from tests.conftest import SMALL
 
 import wayfare
 from wayfare.engine import ENGINES, Burst, Policy
+from wayfare.engine.reference import Reference
 from wayfare.engine.stacked_mlp import StackedMlp
+from wayfare.learning.models.resnet9 import Resnet9
 from wayfare.learning.tasks import Classification
 from wayfare.scenario import Scenario
 from wayfare.schemes import make_scheme
@@ -56,10 +59,12 @@ def test_mass_is_conserved_over_a_whole_run(name: str, small: Scenario, monkeypa
             computed[burst.device] += was - model.double()
 
     monkeypatch.setattr(StackedMlp, "run", keep_account)
-    outcome, notes = simulate(world, name, engine="stacked")
+    notes = Notes()
+    simulation = Simulation(world, make_scheme(name, small.control), notes, engine="stacked")
+    outcome = simulation.run()
     undelivered = [
-        state.memory.double() + state.received.double() - local.double()
-        for state, local in zip(outcome.states, outcome.local_models, strict=True)
+        state.memory.double() + state.received.double() - simulation.local_model(device).double()
+        for device, state in enumerate(outcome.states)
     ]
     delivered = (world.initial_model.double() - outcome.model.double()) * len(world.held)
     total = sum(computed)
@@ -195,3 +200,50 @@ def test_a_scenario_that_augments_draws_crops_and_one_that_does_not_draws_none(s
     crops = draw_world(augmented, 0, task).batches.crops_of(0, 1, 2)
     assert crops is not None
     assert crops.shape == (2, 8, 3)
+
+
+def test_normalisation_statistics_travel_with_every_upload_and_are_conserved(
+    small: Scenario, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rng = np.random.default_rng(0)
+    images = torch.from_numpy(rng.standard_normal((120, 3, 32, 32)).astype(np.float32))
+    labels = torch.from_numpy(rng.integers(0, 10, 120))
+    model = Resnet9(width=2)
+    task = Classification(
+        name="noise",
+        model=model,
+        classes=10,
+        train_inputs=images,
+        train_labels=labels,
+        test_inputs=images[:20],
+        test_labels=labels[:20],
+    )
+    scenario = wayfare.load("fashion-small", [*SMALL, "rounds=12", "fleet.devices=3"])
+    world = draw_world(scenario, 0, task)
+    assert world.link.statistics_bits == 32 * model.statistics > 0
+    computed = torch.zeros(len(world.initial_model), dtype=torch.float64)
+    run = Reference.run
+
+    def keep_account(self: Reference, models: Sequence[torch.Tensor], bursts: Sequence[Burst]) -> None:
+        nonlocal computed
+        before = [model.double() for model in models]
+        run(self, models, bursts)
+        computed = computed + sum(was - model.double() for was, model in zip(before, models, strict=True))
+
+    monkeypatch.setattr(Reference, "run", keep_account)
+    notes = Notes()
+    simulation = Simulation(world, make_scheme("optimal", scenario.control), notes, engine="reference")
+    outcome = simulation.run()
+    left = sum(
+        state.memory.double() + state.received.double() - simulation.local_model(device).double()
+        for device, state in enumerate(outcome.states)
+    )
+    delivered = (world.initial_model.double() - outcome.model.double()) * 3
+    assert float((computed - delivered - left).norm()) <= 1e-5 * float(computed.norm())
+    assert float((world.initial_model - outcome.model)[model.parameters :].norm()) > 0
+    for event in notes.contacts:
+        expected = event.entries * world.link.bits_per_entry + (world.link.statistics_bits if event.entries else 0.0)
+        assert event.bits == pytest.approx(expected)
+    # A mean of what devices saw is never delivered in part: the tail of a memory is empty after an upload.
+    sent = {event.device for event in notes.contacts if event.entries}
+    assert all(not torch.count_nonzero(outcome.states[device].memory[model.parameters :]) for device in sent)

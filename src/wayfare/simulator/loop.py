@@ -21,11 +21,10 @@ from wayfare.simulator.world import World
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """How a run ended: the global model and every device, with the local models behind their undelivered updates."""
+    """How a run ended: the global model and every device."""
 
     model: Tensor
     states: list[DeviceState]
-    local_models: list[Tensor]
 
 
 class Simulation:
@@ -87,8 +86,11 @@ class Simulation:
             if round_ % scenario.learning.evaluate_every_rounds == 0 or round_ == scenario.rounds:
                 self._evaluation(round_)
             self._observer.on_round(round_)
-        local_models = [self._trainer.model(device).clone() for device in range(len(self._states))]
-        return Outcome(model=self._server.model, states=self._states, local_models=local_models)
+        return Outcome(model=self._server.model, states=self._states)
+
+    def local_model(self, device: int) -> Tensor:
+        """w_n, as far as the device trained by its last contact; received - w_n is what it has not delivered yet."""
+        return self._trainer.model(device)
 
     def _contacts(self, round_: int, rows: Ints) -> None:
         """The contacts that count in one round."""
@@ -160,4 +162,7 @@ class Simulation:
 def _contact_rounds(world: World) -> list[Ints]:
     """The rounds of every device's contacts, in order."""
     meets = world.meets
-    return [meets.round[meets.device == device] for device in range(world.scenario.fleet.devices)]
+    # A stable sort keeps the order of rounds within a device.
+    order = np.argsort(meets.device, kind="stable")
+    edges = np.searchsorted(meets.device[order], np.arange(1, world.scenario.fleet.devices))
+    return np.split(meets.round[order], edges)
