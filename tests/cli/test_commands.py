@@ -127,6 +127,7 @@ def test_every_command_has_help_with_an_example(command: list[str], wayfare_comm
         (["run", "--out", "/proc/nowhere"], "cannot write here"),
         (["show", "/nowhere"], "/nowhere: there is no such folder"),
         (["show", "."], "neither a run nor a folder of runs"),
+        (["compare", "--set", "name=a:x:b"], "name = 'a:x:b': string should match pattern"),
         (["frobnicate"], "No such command 'frobnicate'"),
     ],
 )

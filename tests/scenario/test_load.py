@@ -84,6 +84,7 @@ def test_a_scenario_cannot_be_changed() -> None:
         ("mobility.speed_mps=0", "mobility.speed_mps = 0: input should be greater than 0"),
         ("mobility.model=teleport", "mobility.model = 'teleport': must be one of exponential, waypoint"),
         ("mobility.contact_s=3", "mobility.contact_s = 3: unknown key"),
+        ("mobility.model=trace", "mobility.file = None: is required"),
         ("mobility.server.kind=flying", "mobility.server.kind = 'flying': must be one of moving, fixed, route"),
         ("mobility.server={kind='fixed', z_m=1}", "mobility.server.z_m = 1: unknown key; known here: kind, x_m, y_m"),
         ("mobility.server={kind='fixed', x_m='a'}", "mobility.server.x_m = 'a': input should be a valid number"),

@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from wayfare.records import RunSummary
 
 # Commands import what needs PyTorch when they run: it takes seconds, and `--help` should not.
-output = Console()
-errors = Console(stderr=True)
+output = Console(emoji=False)
+errors = Console(stderr=True, emoji=False)
 
 ScenarioArgument: TypeAlias = Annotated[
     str, typer.Argument(metavar="[PRESET|FILE.toml]", help="A preset (see `wayfare presets`) or a scenario file.")

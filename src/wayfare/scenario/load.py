@@ -149,6 +149,8 @@ def _first(error: ValidationError) -> ScenarioError:
         case "union_tag_invalid":
             tags = context["expected_tags"].replace("'", "")
             return ScenarioError(f"{field}.{tag_key}", context["tag"], f"must be one of {tags}")
+        case "missing":
+            return ScenarioError(field, None, "is required")
         case "union_tag_not_found":
             rule = f"needs a `{tag_key}`"
     return ScenarioError(field, "{...}" if isinstance(value, dict) else value, rule[0].lower() + rule[1:])
