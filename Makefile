@@ -17,6 +17,8 @@ lint: $(VENV)/.installed-dev
 
 types: $(VENV)/.installed-dev
 	$(BIN)/mypy
+	$(BIN)/mypy benchmarks scripts
+	$(BIN)/mypy examples
 
 format: $(VENV)/.installed-dev
 	$(BIN)/ruff check --fix .

@@ -75,7 +75,7 @@ def cases(duration_s: float) -> list[Case]:
 def measure(case: Case) -> Result:
     """One case, timed by the wall clock."""
     began = time.perf_counter()
-    motion = from_spec(WaypointMobility(width_m=case.side_m, height_m=case.side_m)).draw(
+    motion = from_spec(WaypointMobility(width_m=case.side_m, height_m=case.side_m), RANGE_M).draw(
         case.devices, case.duration_s, seed=0
     )
     drawn = time.perf_counter()

@@ -48,7 +48,9 @@ def training(sizes: tuple[int, ...]) -> LocalTraining:
 
 
 def plain_loop(local: LocalTraining, steps: int) -> float:
-    modules = [local.task.model.module() for _ in range(DEVICES)]
+    task = local.task
+    assert isinstance(task, Classification)
+    modules = [task.model.module() for _ in range(DEVICES)]
     optimisers = [torch.optim.SGD(module.parameters(), lr=local.learning_rate) for module in modules]
     batches = [torch.from_numpy(local.batches.of(device, 1, steps)) for device in range(DEVICES)]
     started = time.process_time()
@@ -56,9 +58,7 @@ def plain_loop(local: LocalTraining, steps: int) -> float:
         for device in range(DEVICES):
             batch = batches[device][step]
             optimisers[device].zero_grad()
-            loss = nn.functional.cross_entropy(
-                modules[device](local.task.train_inputs[batch]), local.task.train_labels[batch]
-            )
+            loss = nn.functional.cross_entropy(modules[device](task.train_inputs[batch]), task.train_labels[batch])
             loss.backward()
             optimisers[device].step()
     return DEVICES * steps / (time.process_time() - started)

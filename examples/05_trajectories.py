@@ -3,6 +3,7 @@
 import wayfare
 from wayfare.learning.argoverse.metrics import one_guess
 from wayfare.learning.tasks import load_task
+from wayfare.learning.tasks.argoverse import Forecasting
 
 
 def main() -> None:
@@ -20,10 +21,12 @@ def main() -> None:
             *("learning.argoverse.synthetic_scenes=120", "learning.evaluate_every_rounds=10"),
         ],
     )
-    val = load_task(scenario.learning).val.batch_of_all()
+    task = load_task(scenario.learning)
+    assert isinstance(task, Forecasting)
+    val = task.val.batch_of_all()
     straight = one_guess(val.straight_on(), val.future[val.agents])
     print(f"straight on       ADE {straight.ade_m:.2f} m, {100 * straight.miss_rate:.0f} % missed by over 2 m")
-    record = wayfare.run(scenario, "mads", execution=wayfare.Execution(engine="reference"))
+    record = wayfare.run(scenario, "mads")
     for round_, ade_m in zip(record.evaluations["round"], record.evaluations["score"], strict=True):
         print(f"LaneGCN, round {round_:2.0f} ADE {ade_m:.2f} m")
 

@@ -36,7 +36,7 @@ def images_of(archive: tarfile.TarFile, label: int) -> tuple[np.ndarray, np.ndar
 def halved(images: np.ndarray) -> np.ndarray:
     """14 x 14 means of 2 x 2 pixels, rounded."""
     blocks = images.reshape(len(images), SIDE // 2, 2, SIDE // 2, 2).mean(axis=(2, 4))
-    return np.rint(blocks).astype(np.uint8).reshape(len(images), -1)
+    return np.asarray(np.rint(blocks).astype(np.uint8).reshape(len(images), -1))
 
 
 def save(**arrays: np.ndarray) -> None:

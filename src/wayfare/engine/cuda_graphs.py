@@ -145,7 +145,7 @@ class _Slot:
             torch.zeros(_STEPS, batch_size, 3, dtype=torch.int64, device=where) if training.batches.augment else None
         )
         self._step = torch.zeros(1, dtype=torch.int64, device=where)
-        self.stream = torch.cuda.Stream(where)  # type: ignore[no-untyped-call]
+        self.stream = torch.cuda.Stream(where)
         self._capture()
 
     def run(self, model: Tensor, batches: Minibatches) -> Iterator[None]:
