@@ -29,7 +29,7 @@ class Stream(IntEnum):
     SAMPLE_DECK = 9
     MINIBATCH = 10
     INITIAL_MODEL = 11
-    FLEET_LAYOUT = 12
+    # 12 is retired.
     AUGMENTATION = 13
     SYNTHETIC_SCENES = 14
 

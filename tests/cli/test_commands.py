@@ -120,7 +120,6 @@ def test_every_command_has_help_with_an_example(command: list[str], wayfare_comm
         (["compare", "--seeds", "many"], "Invalid value for '--seeds'"),
         (["run", "--engine", "steam"], "--engine = 'steam': must be one of auto"),
         (["run", "--device", "abacus"], "--device = 'abacus': must be auto, cpu, cuda or cuda:NUMBER"),
-        (["run", "--device", "cuda"], "finds no CUDA device here"),
         (["run", "--precision", "fp8"], "--precision = 'fp8': must be one of fp32, tf32, bf16"),
         (["run", "--precision", "tf32", "--device", "cpu"], "needs a CUDA device"),
         (["run", "--seed", "-1"], "seed = -1: must be 0 or more"),
@@ -141,6 +140,13 @@ def test_bad_input_ends_with_2_and_one_message(
     assert message in " ".join(done.err.split())
     assert "Traceback" not in done.err
     assert done.out == ""
+
+
+def test_a_gpu_that_is_not_there_is_told(wayfare_command: Type, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    done = wayfare_command("run", "--device", "cuda")
+    assert done.code == 2
+    assert "PyTorch finds no CUDA device here" in done.err
 
 
 def test_runs_of_two_scenarios_are_not_thrown_together(wayfare_command: Type, tmp_path: Path) -> None:

@@ -45,15 +45,16 @@ def test_a_perceptron_and_its_flat_vector_are_the_same_function() -> None:
     module = model.module()
     nn.utils.vector_to_parameters(vector, module.parameters())
     inputs = torch.randn(7, 5, generator=torch.Generator().manual_seed(0))
-    (w1, b1), (w2, b2) = model.views(vector.unsqueeze(0))
-    by_hand = torch.relu(inputs @ w1[0].T + b1[0]) @ w2[0].T + b2[0]
+    w1, b1, w2, b2 = vector.split([20, 4, 12, 3])
+    by_hand = torch.relu(inputs @ w1.view(4, 5).T + b1) @ w2.view(3, 4).T + b2
     torch.testing.assert_close(module(inputs), by_hand)
 
 
 def test_initial_weights_have_the_bounds_of_pytorch() -> None:
     model = Mlp((100, 50, 10))
-    for weights, biases in model.views(model.initial(generator(4, Stream.INITIAL_MODEL, 0)).unsqueeze(0)):
-        bound = weights.shape[2] ** -0.5
+    pieces = model.initial(generator(4, Stream.INITIAL_MODEL, 0)).split([5000, 50, 500, 10])
+    for inputs, weights, biases in ((100, pieces[0], pieces[1]), (50, pieces[2], pieces[3])):
+        bound = inputs**-0.5
         assert 0.9 * bound < float(weights.abs().max()) <= bound
         assert float(biases.abs().max()) <= bound
 

@@ -26,8 +26,3 @@ class Link:
         if bits == 0 or power_watts == 0:
             return 0.0
         return power_watts * bits / self.rate_bps(power_watts, gain_per_watt)
-
-    def power_watts_for(self, rate_bps: float, gain_per_watt: float) -> float:
-        """The power whose rate is A: p = (2^(A/B) - 1) / g; infinite where that overflows."""
-        exponent = math.log(2.0) * rate_bps / self.bandwidth_hz
-        return math.expm1(exponent) / gain_per_watt if exponent < 700.0 else math.inf

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -46,12 +45,3 @@ class Mlp:
             bound = inputs**-0.5
             pieces.append(rng.uniform(-bound, bound, inputs * outputs + outputs))
         return torch.from_numpy(np.concatenate(pieces).astype(np.float32))
-
-    def views(self, models: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
-        """Weights (n, outputs, inputs) and biases (n, 1, outputs) of n stacked flat models, without a copy."""
-        offset = 0
-        for inputs, outputs in self.layers:
-            weights = models[:, offset : offset + inputs * outputs].view(-1, outputs, inputs)
-            offset += inputs * outputs
-            yield weights, models[:, offset : offset + outputs].unsqueeze(1)
-            offset += outputs

@@ -56,11 +56,6 @@ class Forecasting:
     metric: Metric = ADE
 
     @property
-    def ragged(self) -> bool:
-        """Scenes differ in size, so that minibatches of several models cannot be stacked."""
-        return True
-
-    @property
     def classes(self) -> int:
         """Cities: what a partition tells apart."""
         return len(CITIES)
