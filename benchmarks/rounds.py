@@ -19,7 +19,7 @@ import platform
 import statistics
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 
 import numpy as np
@@ -27,7 +27,7 @@ import torch
 from torch import nn
 
 from wayfare.engine import Burst, Compute, Engine, LocalTraining, Precision, make_engine
-from wayfare.engine.cuda_graphs import CudaGraphs, best_recipe
+from wayfare.engine.cuda_graphs import CudaGraphs, Recipe, best_recipe
 from wayfare.learning.batches import Batches
 from wayfare.learning.models.base import Model
 from wayfare.learning.models.cnn import SmallCnn
@@ -158,25 +158,28 @@ def measure(case: Case, ways: Mapping[str, Callable[[int], None]], *, cuda: bool
     }
 
 
-def on_gpu(precisions: list[Precision], slots: list[int], unfold: list[int], *, fast: bool) -> list[dict[str, object]]:
+def changed(recipe: Recipe, text: str) -> Recipe:
+    """A recipe with other settings, as in ``slots=5,compiled=0``."""
+    settings = dict(setting.split("=") for setting in text.split(","))
+    kinds = {entry.name: type(getattr(recipe, entry.name)) for entry in fields(recipe)}
+    return replace(recipe, **{name: kinds[name](int(value)) for name, value in settings.items()})
+
+
+def on_gpu(precisions: list[Precision], recipes: list[str], *, fast: bool) -> list[dict[str, object]]:
     rows: list[dict[str, object]] = []
     for precision in precisions:
         local = job(GPU_CASE, Compute.named("cuda", precision, fast=fast), 50_000)
         best, began = best_recipe(local), time.perf_counter()
         ways = {"plain loop": plain_loop(local), "stacked": engine(make_engine("stacked", local), local)}
         ways["graphs"] = engine(CudaGraphs(local), local)
-        ways |= {
-            f"graphs, {count} slots": engine(CudaGraphs(local, replace(best, slots=count)), local) for count in slots
-        }
-        for pixels in unfold:
-            ways[f"graphs, unfold {pixels}"] = engine(CudaGraphs(local, replace(best, unfold_pixels=pixels)), local)
+        ways |= {f"graphs, {text}": engine(CudaGraphs(local, changed(best, text)), local) for text in recipes}
         ways["one model"] = one_model(local)
         ready_s = time.perf_counter() - began
         found = measure(GPU_CASE, ways, cuda=True)
         print(f"{GPU_CASE.name}, {precision}{', fast' if fast else ''} (made ready in {ready_s:.1f} s)")
-        print(f"{'':>20} {'ms a round':>11} {'times plain':>12}")
+        print(f"{'':>38} {'ms a round':>11} {'times plain':>12}")
         for name, row in found.items():
-            print(f"{name:>20} {1e3 * row['seconds_per_round']:11.2f} {row['ratio']:12.2f}", flush=True)
+            print(f"{name:>38} {1e3 * row['seconds_per_round']:11.2f} {row['ratio']:12.2f}", flush=True)
             rows.append({"model": GPU_CASE.name, "precision": precision, "fast": fast, "way": name, **row})
         del ways
         torch.cuda.empty_cache()
@@ -212,8 +215,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", default="auto", help="cpu or cuda")
     parser.add_argument("--precision", nargs="+", default=["tf32", "fp32", "bf16"], choices=["fp32", "tf32", "bf16"])
-    parser.add_argument("--slots", nargs="+", type=int, default=[], help="sizes of the pool of graphs to try")
-    parser.add_argument("--unfold", nargs="*", type=int, default=[], help="pixels up to which to unfold, to try")
+    parser.add_argument(
+        "--recipes", nargs="+", default=[], help="other ways to make graphs: slots=5,unfold_pixels=256 compiled=0 ..."
+    )
     parser.add_argument("--fast", action="store_true", help="without deterministic algorithms")
     parser.add_argument("--only", help="models whose name has this in it (on a processor)")
     parser.add_argument("--json", type=Path, help="also write the figures to this file")
@@ -223,11 +227,7 @@ def main() -> None:
     cuda = compute.device.type == "cuda"
     machine = torch.cuda.get_device_name() if cuda else platform.processor() or platform.machine()
     print(f"{machine}, torch {torch.__version__}, {DEVICES} devices, batch {BATCH}")
-    rows = (
-        on_gpu(arguments.precision, arguments.slots, arguments.unfold, fast=arguments.fast)
-        if cuda
-        else on_cpu(arguments.only)
-    )
+    rows = on_gpu(arguments.precision, arguments.recipes, fast=arguments.fast) if cuda else on_cpu(arguments.only)
     if arguments.json:
         table = {"machine": machine, "torch": torch.__version__, "rows": rows}
         arguments.json.write_text(json.dumps(table, indent=2) + "\n", encoding="utf-8")

@@ -14,7 +14,9 @@ from wayfare.learning.models.base import Model
 from wayfare.learning.models.cnn import SmallCnn
 from wayfare.learning.models.mlp import Mlp
 from wayfare.learning.models.resnet9 import Resnet9
+from wayfare.learning.schedule import Schedule
 from wayfare.learning.tasks import Classification
+from wayfare.scenario.model import Schedule as Shape
 from wayfare.streams import Stream, generator
 
 DEVICES = 9
@@ -48,7 +50,13 @@ def shape_of(model: Model) -> tuple[int, ...]:
 
 
 def job(
-    model: Model, *, devices: int = DEVICES, batch: int = 8, rounds: int = 40, compute: Compute | None = None
+    model: Model,
+    *,
+    devices: int = DEVICES,
+    batch: int = 8,
+    rounds: int = 40,
+    compute: Compute | None = None,
+    schedule: Shape = "constant",
 ) -> Job:
     """Random inputs and labels for a model."""
     rng = np.random.default_rng(model.parameters)
@@ -66,7 +74,13 @@ def job(
     )
     held = [rng.integers(0, 300, 40) for _ in range(devices)]
     batches = Batches(held, batch, rounds, seed=0)
-    training = LocalTraining(task=task, batches=batches, learning_rate=0.1, compute=compute or Compute())
+    training = LocalTraining(
+        task=task,
+        batches=batches,
+        learning_rate=0.1,
+        compute=compute or Compute(),
+        schedule=Schedule(schedule, rounds),
+    )
     return Job(training, devices)
 
 

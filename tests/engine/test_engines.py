@@ -20,6 +20,7 @@ from wayfare.learning.models.base import Model
 from wayfare.learning.models.cnn import SmallCnn
 from wayfare.learning.models.mlp import Mlp
 from wayfare.learning.models.resnet9 import Resnet9
+from wayfare.learning.schedule import Schedule
 from wayfare.learning.tasks import Task
 
 CPU_ENGINES = [name for name in ENGINES if name != "cuda_graphs"]
@@ -42,6 +43,23 @@ def test_every_engine_gives_the_updates_of_the_reference(engine: str, model: Mod
         update = (initial - expected)[device]
         assert float((found - expected)[device].norm()) <= 1e-10 * max(float(update.norm()), 1e-12)
         assert (burst.steps == 0) == bool(torch.equal(found[device], initial[device]))
+
+
+@pytest.mark.parametrize("model", [Mlp((12, 8, 5)), Resnet9(width=4)], ids=str)
+@pytest.mark.parametrize("engine", CPU_ENGINES)
+def test_a_falling_learning_rate_falls_by_the_round_of_each_device(engine: str, model: Model) -> None:
+    falling = job(model, rounds=12, schedule="linear")
+    initial = starts(falling, torch.float64)
+    bursts = [Burst(device, 1 + device, 2) for device in range(falling.devices)]
+    found = run(engine, falling, initial, bursts)
+    # Step by step with the rate that the round has: eta (1 - (r - 1) / 12).
+    expected = initial.clone()
+    for burst in bursts:
+        for round_ in range(burst.first_round, burst.first_round + burst.steps):
+            rate = 0.1 * (1 - (round_ - 1) / 12)
+            training = replace(falling.training, learning_rate=rate, schedule=Schedule())
+            Reference(training).run([expected[burst.device]], [Burst(burst.device, round_, 1)])
+    assert float((found - expected).norm()) <= 1e-10 * float((expected - initial).norm())
 
 
 @pytest.mark.parametrize("model", MODELS, ids=str)

@@ -70,6 +70,18 @@ def test_ragged_bursts_repeat_bit_by_bit(engine: str, model: Model) -> None:
     assert all(not torch.equal(first[burst.device], initial[burst.device]) for burst in RAGGED if burst.steps)
 
 
+@pytest.mark.parametrize("engine", ENGINES)
+def test_a_falling_learning_rate_is_the_one_of_a_processor(engine: str) -> None:
+    here, there = (
+        job(Resnet9(width=4), compute=compute, schedule="cosine") for compute in (None, Compute.named("cuda"))
+    )
+    initial = starts(here, torch.float32)
+    bursts = [Burst(device, 1 + 3 * device, 2) for device in range(here.devices)]
+    expected = run("reference", here, initial.double(), bursts)
+    found = run(engine, there, initial.to(there.training.compute.device), bursts).cpu().double()
+    assert float((found - expected).norm()) <= 5e-3 * float((expected - initial.double()).norm())
+
+
 @pytest.mark.parametrize("slots", [1, 3])
 def test_slots_do_not_disturb_each_other(slots: int) -> None:
     local = on_gpu(Resnet9(width=8))

@@ -20,10 +20,13 @@ def gradients(module: nn.Module, inputs: Tensor) -> tuple[Tensor, list[Tensor]]:
     return out, list(torch.autograd.grad(out.square().sum(), [inputs, *module.parameters()]))
 
 
+@pytest.mark.parametrize("pixels", [(32 * 32, 0), (0, 32 * 32), (8 * 8, 16 * 16)], ids=str)
 @pytest.mark.parametrize("model", [Resnet9(width=4), SmallCnn(image=(3, 32, 32))], ids=str)
-def test_networks_of_products_give_the_same_values_and_gradients(model: Resnet9 | SmallCnn) -> None:
+def test_networks_of_products_give_the_same_values_and_gradients(
+    model: Resnet9 | SmallCnn, pixels: tuple[int, int]
+) -> None:
     plain, unfolded = model.module().double(), model.module()
-    unfold_convolutions(unfolded, 32 * 32)
+    unfold_convolutions(unfolded, *pixels)
     unfolded = unfolded.double().to(memory_format=torch.channels_last)
     assert sum(isinstance(layer, UnfoldedConv2d) for layer in unfolded.modules()) >= 2
     vector = model.initial(generator(0, Stream.INITIAL_MODEL, 0)).double()

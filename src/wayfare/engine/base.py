@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -12,6 +12,7 @@ from torch import Tensor
 
 from wayfare.engine.compute import Compute
 from wayfare.learning.batches import Batches
+from wayfare.learning.schedule import Schedule
 from wayfare.learning.tasks import Task
 
 
@@ -32,14 +33,16 @@ class LocalTraining:
     batches: Batches
     learning_rate: float
     compute: Compute = field(default_factory=Compute)
+    schedule: Schedule = field(default_factory=Schedule)
 
 
 @dataclass(frozen=True, slots=True)
 class Minibatches:
-    """Sample numbers (steps, batch) of a burst, and how each sample is augmented (steps, batch, 3) if it is."""
+    """What the steps of a burst are taken on."""
 
-    samples: Tensor
-    crops: Tensor | None
+    samples: Tensor  # (steps, batch)
+    crops: Tensor | None  # (steps, batch, 3): how each sample is augmented, if it is
+    shares: Tensor | None  # (steps,): of the learning rate, if it changes
 
 
 class Engine(Protocol):
@@ -55,7 +58,12 @@ def minibatches(training: LocalTraining, burst: Burst) -> Minibatches:
     where = training.compute.device
     samples = torch.from_numpy(training.batches.of(burst.device, burst.first_round, burst.steps))
     crops = training.batches.crops_of(burst.device, burst.first_round, burst.steps)
-    return Minibatches(samples.to(where), None if crops is None else torch.from_numpy(crops).to(where))
+    shares = None if training.schedule.is_constant else _shares(training, burst).to(where)
+    return Minibatches(samples.to(where), None if crops is None else torch.from_numpy(crops).to(where), shares)
+
+
+def _shares(training: LocalTraining, burst: Burst) -> Tensor:
+    return torch.from_numpy(training.schedule.shares(burst.first_round, burst.steps))
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +72,11 @@ class Stacking:
 
     samples: list[Tensor]  # for every step (active, batch)
     crops: list[Tensor | None]  # for every step (active, batch, 3)
+    shares: list[Tensor | None]  # for every step (active,): of the learning rate
+
+    def steps(self) -> Iterator[tuple[Tensor, Tensor | None, Tensor | None]]:
+        """Samples, crops and shares, step by step."""
+        return zip(self.samples, self.crops, self.shares, strict=True)
 
 
 def stack_bursts(training: LocalTraining, bursts: Sequence[Burst]) -> Stacking:
@@ -73,6 +86,8 @@ def stack_bursts(training: LocalTraining, bursts: Sequence[Burst]) -> Stacking:
     moves = [training.batches.crops_of(burst.device, burst.first_round, burst.steps) for burst in bursts]
     samples: list[Tensor] = []
     crops: list[Tensor | None] = []
+    shares: list[Tensor | None] = []
+    rates = [] if training.schedule.is_constant else [_shares(training, burst) for burst in bursts]
     active = len(bursts)
     for step in range(bursts[0].steps):
         while bursts[active - 1].steps <= step:
@@ -80,7 +95,15 @@ def stack_bursts(training: LocalTraining, bursts: Sequence[Burst]) -> Stacking:
         samples.append(torch.from_numpy(np.stack([table[step] for table in tables[:active]])).to(where))
         chosen = [move[step] for move in moves[:active] if move is not None]
         crops.append(torch.from_numpy(np.stack(chosen)).to(where) if chosen else None)
-    return Stacking(samples, crops)
+        shares.append(torch.stack([rate[step] for rate in rates[:active]]).to(where) if rates else None)
+    return Stacking(samples, crops, shares)
+
+
+def scaled(gradients: list[Tensor] | tuple[Tensor, ...], shares: Tensor | None) -> list[Tensor] | tuple[Tensor, ...]:
+    """Stacks of gradients, each device's times its share of the learning rate."""
+    if shares is None:
+        return gradients
+    return [gradient * shares.to(gradient).view(-1, *[1] * (gradient.dim() - 1)) for gradient in gradients]
 
 
 def longest_first(bursts: Sequence[Burst]) -> list[int]:

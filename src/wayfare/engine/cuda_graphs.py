@@ -42,14 +42,17 @@ class Recipe:
     compiled: bool
     channels_last: bool
     unfold_pixels: int = 0  # images up to this size are convolved by matrix products
+    unfold_weight_pixels: int = 0  # and up to this size the gradients of their kernels alone
 
 
 def best_recipe(training: LocalTraining) -> Recipe:
     """The fastest of those measured for ResNet-9 on one H200 (benchmarks/NOTES.md)."""
     compute, large = training.compute, training.task.model.parameters >= _COMPILED_FROM_PARAMETERS
     if compute.precision == "fp32":
-        # Without matrix units convolutions take nearly all of the time, and the kernels that repeat want channels last.
-        return Recipe(slots=8, compiled=False, channels_last=not compute.fast)
+        # Without matrix units convolutions take nearly all of the time; of what repeats, products are fastest.
+        if compute.fast:
+            return Recipe(slots=8, compiled=False, channels_last=False)
+        return Recipe(slots=8, compiled=False, channels_last=True, unfold_pixels=1024)
     return Recipe(slots=4, compiled=large, channels_last=True)
 
 
@@ -100,8 +103,8 @@ _Loss: TypeAlias = Callable[[nn.Module, Tensor, Tensor | None], Tensor]
 def _network(task: Task, where: torch.device, recipe: Recipe) -> nn.Module:
     """The network of a task; the order of its weights in memory stays from step to step."""
     module = task.model.module()
-    if recipe.unfold_pixels:
-        unfold_convolutions(module, recipe.unfold_pixels)
+    if recipe.unfold_pixels or recipe.unfold_weight_pixels:
+        unfold_convolutions(module, recipe.unfold_pixels, recipe.unfold_weight_pixels)
     for layer in module.modules():
         if isinstance(layer, nn.BatchNorm2d):
             # Nothing reads the count of minibatches, and it would cost a kernel for each layer and step.
@@ -144,6 +147,7 @@ class _Slot:
         self._crops = (
             torch.zeros(_STEPS, batch_size, 3, dtype=torch.int64, device=where) if training.batches.augment else None
         )
+        self._shares = None if training.schedule.is_constant else torch.zeros(_STEPS, device=where)
         self._step = torch.zeros(1, dtype=torch.int64, device=where)
         self.stream = torch.cuda.Stream(where)
         self._capture()
@@ -160,6 +164,8 @@ class _Slot:
                 self._samples[: stop - first].copy_(batches.samples[first:stop])
                 if self._crops is not None and batches.crops is not None:
                     self._crops[: stop - first].copy_(batches.crops[first:stop])
+                if self._shares is not None and batches.shares is not None:
+                    self._shares[: stop - first].copy_(batches.shares[first:stop])
                 self._step.zero_()
             for _ in range(first, stop):
                 with torch.cuda.stream(self.stream):
@@ -194,6 +200,9 @@ class _Slot:
         crops = None if self._crops is None else self._crops.index_select(0, self._step).view(-1, 3)
         gradients = torch.autograd.grad(self._loss(self._module, samples, crops), self._weights)
         with torch.no_grad():
+            if self._shares is not None:
+                share = self._shares.index_select(0, self._step).view(())
+                gradients = torch._foreach_mul(gradients, share)
             torch._foreach_add_(self._weights, gradients, alpha=-self._training.learning_rate)
             self._step.add_(1)
 

@@ -30,7 +30,8 @@ class Reference:
                 for step in range(burst.steps):
                     crops = None if chosen.crops is None else chosen.crops[step]
                     gradients = torch.autograd.grad(self._task.loss(module, chosen.samples[step], crops), weights)
+                    share = 1.0 if chosen.shares is None else float(chosen.shares[step])
                     with torch.no_grad():
                         for weight, gradient in zip(weights, gradients, strict=True):
-                            weight.sub_(gradient, alpha=self._training.learning_rate)
+                            weight.sub_(gradient, alpha=self._training.learning_rate * share)
                 model.copy_(read_vector(module))

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from wayfare.engine.base import Burst, LocalTraining, longest_first, stack_bursts
+from wayfare.engine.base import Burst, LocalTraining, longest_first, scaled, stack_bursts
 from wayfare.errors import ScenarioError
 from wayfare.learning.models.base import entries
 from wayfare.learning.models.resnet9 import Residual
@@ -58,12 +58,12 @@ class StackedCnn:
         block = torch.stack(list(models))
         stacks = self._network.stacks(block)
         stacking = stack_bursts(self._training, bursts)
-        for samples, crops in zip(stacking.samples, stacking.crops, strict=True):
-            self._step([stack[: len(samples)] for stack in stacks], samples, crops)
+        for samples, crops, shares in stacking.steps():
+            self._step([stack[: len(samples)] for stack in stacks], samples, crops, shares)
         block = torch.cat([stack.flatten(1) for stack in stacks], dim=1)
         torch._foreach_copy_(list(models), list(block.unbind()))
 
-    def _step(self, stacks: Sequence[Tensor], samples: Tensor, crops: Tensor | None) -> None:
+    def _step(self, stacks: Sequence[Tensor], samples: Tensor, crops: Tensor | None, shares: Tensor | None) -> None:
         """One SGD step of every stacked model, on its own minibatch."""
         task, (count, batch_size) = self._task, samples.shape
         # Device by device within an image of the batch: their channels come to lie side by side.
@@ -76,7 +76,7 @@ class StackedCnn:
         loss = functional.cross_entropy(logits.reshape(count * batch_size, -1), labels, reduction="sum") / batch_size
         gradients = torch.autograd.grad(loss, weights)
         with torch.no_grad():
-            torch._foreach_add_(weights, gradients, alpha=-self._training.learning_rate)
+            torch._foreach_add_(weights, scaled(gradients, shares), alpha=-self._training.learning_rate)
 
 
 @dataclass(frozen=True, slots=True)

@@ -62,16 +62,18 @@ class StackedMlp:
         ]
         underway = stacks
         stacking = stack_bursts(self._training, bursts)
-        for samples, crops in zip(stacking.samples, stacking.crops, strict=True):
+        for samples, crops, shares in stacking.steps():
             if len(samples) < len(underway[0]):
                 underway = [stack[: len(samples)] for stack in stacks]
-            self._step(list(zip(underway[::2], underway[1::2], strict=True)), samples, crops)
+            self._step(list(zip(underway[::2], underway[1::2], strict=True)), samples, crops, shares)
         trained = zip(*(stack.flatten(1).unbind() for stack in stacks), strict=True)
         torch._foreach_copy_(
             [piece for model in pieces for piece in model], [piece for model in trained for piece in model]
         )
 
-    def _step(self, layers: Sequence[tuple[Tensor, Tensor]], samples: Tensor, crops: Tensor | None) -> None:
+    def _step(
+        self, layers: Sequence[tuple[Tensor, Tensor]], samples: Tensor, crops: Tensor | None, shares: Tensor | None
+    ) -> None:
         """One SGD step of every stacked model, on its own minibatch."""
         task, (count, batch_size) = self._task, samples.shape
         flat = samples.reshape(-1)
@@ -85,6 +87,8 @@ class StackedMlp:
             signals.append(signal)
         labels = task.train_labels.index_select(0, flat).view(count, batch_size, 1)
         error = _loss_gradient(signals[-1], labels).mul_(self._training.learning_rate / batch_size)
+        if shares is not None:
+            error.mul_(shares.to(error).view(-1, 1, 1))
         for depth in reversed(range(len(layers))):
             weights, biases = layers[depth]
             # The error moves on through the weights as they were before this step.

@@ -15,15 +15,15 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 
-def unfold_convolutions(module: nn.Module, most_pixels: int) -> None:
-    """Have the 3x3 convolutions of a module computed as products where an image has no more pixels than this."""
+def unfold_convolutions(module: nn.Module, most_pixels: int, most_weight_pixels: int = 0) -> None:
+    """Have 3x3 convolutions, or the gradients of their kernels alone, computed as products on images up to a size."""
     for name, layer in module.named_children():
         if isinstance(layer, nn.Conv2d) and _is_plain(layer):
             unfolded = UnfoldedConv2d(layer.in_channels, layer.out_channels, 3, padding=1, bias=layer.bias is not None)
-            unfolded.most_pixels = most_pixels
+            unfolded.most_pixels, unfolded.most_weight_pixels = most_pixels, most_weight_pixels
             setattr(module, name, unfolded)
         else:
-            unfold_convolutions(layer, most_pixels)
+            unfold_convolutions(layer, most_pixels, most_weight_pixels)
 
 
 def _is_plain(layer: nn.Conv2d) -> bool:
@@ -35,13 +35,15 @@ def _is_plain(layer: nn.Conv2d) -> bool:
 class UnfoldedConv2d(nn.Conv2d):
     """A 3x3 convolution that is a matrix product on small images."""
 
-    most_pixels = 0
+    most_pixels, most_weight_pixels = 0, 0
 
     def forward(self, signal: Tensor) -> Tensor:
         """The same values as those of the convolution, up to rounding."""
-        if signal.shape[2] * signal.shape[3] > self.most_pixels:
+        pixels = signal.shape[2] * signal.shape[3]
+        if pixels > max(self.most_pixels, self.most_weight_pixels):
             return super().forward(signal)
-        product: Tensor = _Product.apply(signal, self.weight)  # type: ignore[no-untyped-call]
+        way = _Product if pixels <= self.most_pixels else _WeightProduct
+        product: Tensor = way.apply(signal, self.weight)  # type: ignore[no-untyped-call]
         return product if self.bias is None else product + self.bias.view(1, -1, 1, 1)
 
 
@@ -68,6 +70,29 @@ class _Product(torch.autograd.Function):
         turned = kernel.flip(2, 3).permute(2, 3, 0, 1).reshape(-1, inputs)
         of_signal = _neighbourhoods(gradient) @ turned
         return of_signal.view(batch, height, width, inputs).permute(0, 3, 1, 2), of_kernel
+
+
+class _WeightProduct(torch.autograd.Function):
+    """A convolution whose kernel's gradient is a product: the library's own clears a workspace first."""
+
+    @staticmethod
+    def forward(ctx: Any, signal: Tensor, kernel: Tensor) -> Tensor:
+        ctx.save_for_backward(signal, kernel)
+        return functional.conv2d(signal, kernel, padding=1)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, Tensor]:
+        signal, kernel = ctx.saved_tensors
+        outputs, inputs = kernel.shape[:2]
+        flat = gradient.permute(0, 2, 3, 1).reshape(-1, outputs)
+        of_kernel = (flat.t() @ _neighbourhoods(signal)).view(outputs, 3, 3, inputs).permute(0, 3, 1, 2)
+        if not ctx.needs_input_grad[0]:
+            return None, of_kernel
+        one = [1, 1]
+        of_signal, _, _ = torch.ops.aten.convolution_backward(
+            gradient, signal, kernel, None, one, one, one, False, [0, 0], 1, [True, False, False]
+        )
+        return of_signal, of_kernel
 
 
 def _neighbourhoods(signal: Tensor) -> Tensor:

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 
-from wayfare.engine.base import Burst, LocalTraining, longest_first, stack_bursts
+from wayfare.engine.base import Burst, LocalTraining, longest_first, scaled, stack_bursts
 from wayfare.learning.tasks import Task
 
 _WIDTH_CPU, _WIDTH_CUDA = 8, 32
@@ -52,12 +52,12 @@ class Vmapped:
             for (name, shape), piece in zip(shapes.items(), pieces, strict=True)
         }
         stacking = stack_bursts(self._training, bursts)
-        for samples, crops in zip(stacking.samples, stacking.crops, strict=True):
-            self._step({name: stack[: len(samples)] for name, stack in stacks.items()}, samples, crops)
+        for samples, crops, shares in stacking.steps():
+            self._step({name: stack[: len(samples)] for name, stack in stacks.items()}, samples, crops, shares)
         block = torch.cat([stack.flatten(1) for stack in stacks.values()], dim=1)
         torch._foreach_copy_(list(models), list(block.unbind()))
 
-    def _step(self, stacks: dict[str, Tensor], samples: Tensor, crops: Tensor | None) -> None:
+    def _step(self, stacks: dict[str, Tensor], samples: Tensor, crops: Tensor | None, shares: Tensor | None) -> None:
         """One SGD step of every stacked model, on its own minibatch."""
         weights = {name: stacks[name] for name in self._shapes}
         buffers = {name: stacks[name].clone() for name in self._statistics}
@@ -65,9 +65,8 @@ class Vmapped:
         buffers |= {name: entry.repeat(len(samples), *[1] * entry.dim()) for name, entry in self._counters.items()}
         mapped = vmap(self._gradients, in_dims=(0, 0, 0, None if crops is None else 0), randomness="error")
         gradients, statistics = mapped(weights, buffers, samples, crops)
-        torch._foreach_add_(
-            list(weights.values()), [gradients[name] for name in weights], alpha=-self._training.learning_rate
-        )
+        steps = scaled([gradients[name] for name in weights], shares)
+        torch._foreach_add_(list(weights.values()), steps, alpha=-self._training.learning_rate)
         for name, value in statistics.items():
             stacks[name].copy_(value)
 

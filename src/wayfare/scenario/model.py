@@ -52,6 +52,9 @@ class Upload(Section):
     value_bits: Annotated[int, Field(ge=1, le=64)] = 32
 
 
+Schedule = Literal["constant", "linear", "cosine"]
+
+
 class Learning(Section):
     """The task, the network and the local training."""
 
@@ -65,6 +68,8 @@ class Learning(Section):
     # Training images are moved by up to 4 pixels and mirrored at random.
     augment: bool = False
     learning_rate: Positive = 0.01
+    # How the rate falls over the rounds; by ||x|| of raw gradients the controller means x / learning_rate all the same.
+    schedule: Schedule = "constant"
     batch_size: Annotated[int, Field(ge=1)] = 32
     partition: Partition = DirichletPartition()
     argoverse: Argoverse = Argoverse()

@@ -13,6 +13,7 @@ from wayfare.arrays import Ints
 from wayfare.device import DeviceState
 from wayfare.engine import Compute, InMemory, LocalTraining, Policy, Shelf, Trainer, make_engine
 from wayfare.learning.evaluate import Evaluator
+from wayfare.learning.schedule import Schedule
 from wayfare.schemes import Scheme
 from wayfare.server import ServerState
 from wayfare.simulator.events import ContactEvent, EvaluationEvent, MetricEvent, Observer
@@ -58,6 +59,7 @@ class Simulation:
             batches=world.batches,
             learning_rate=scenario.learning.learning_rate,
             compute=self._compute,
+            schedule=Schedule(scenario.learning.schedule, scenario.rounds),
         )
         self._trainer = Trainer(
             make_engine(engine, training),
