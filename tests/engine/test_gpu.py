@@ -76,7 +76,7 @@ def test_a_falling_learning_rate_is_the_one_of_a_processor(engine: str) -> None:
         job(Resnet9(width=4), compute=compute, schedule="cosine") for compute in (None, Compute.named("cuda"))
     )
     initial = starts(here, torch.float32)
-    bursts = [Burst(device, 1 + 3 * device, 2) for device in range(here.devices)]
+    bursts = [Burst(device, 1 + 4 * device, 1) for device in range(here.devices)]
     expected = run("reference", here, initial.double(), bursts)
     found = run(engine, there, initial.to(there.training.compute.device), bursts).cpu().double()
     assert float((found - expected).norm()) <= 5e-3 * float((expected - initial.double()).norm())

@@ -53,7 +53,9 @@ def best_recipe(training: LocalTraining) -> Recipe:
         if compute.fast:
             return Recipe(slots=8, compiled=False, channels_last=False)
         return Recipe(slots=8, compiled=False, channels_last=True, unfold_pixels=1024)
-    return Recipe(slots=4, compiled=large, channels_last=True)
+    if compute.precision == "bf16":
+        return Recipe(slots=4, compiled=large, channels_last=True)
+    return Recipe(slots=10, compiled=large, channels_last=True, unfold_weight_pixels=64)
 
 
 class CudaGraphs:
