@@ -122,6 +122,7 @@ def test_every_command_has_help_with_an_example(command: list[str], wayfare_comm
         (["run", "--device", "abacus"], "--device = 'abacus': must be auto, cpu, cuda or cuda:NUMBER"),
         (["run", "--precision", "fp8"], "--precision = 'fp8': must be one of fp32, tf32, bf16"),
         (["run", "--precision", "tf32", "--device", "cpu"], "needs a CUDA device"),
+        (["compare", "--device-state", "tape"], "--device-state = 'tape': must be one of memory, disk"),
         (["run", "--seed", "-1"], "seed = -1: must be 0 or more"),
         (["run", "--out", "/proc/nowhere"], "cannot write here"),
         (["show", "/nowhere"], "/nowhere: there is no such folder"),

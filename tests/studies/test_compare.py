@@ -1,15 +1,20 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import numpy as np
 import pytest
 import torch
 
 import wayfare
-from wayfare.errors import ScenarioError
+from wayfare.engine import Compute, open_shelf
+from wayfare.engine.shelf import PLACES
+from wayfare.errors import RunFolderError, ScenarioError
 from wayfare.records import RunSummary
 from wayfare.scenario import Scenario, load
+from wayfare.studies import Execution
 
 
 class Murmur(wayfare.Scheme):
@@ -86,3 +91,27 @@ def test_the_embedded_default_comes_out_as_the_paper_says(tmp_path: Path) -> Non
     assert mads.energy_joules_mean <= 1.03 * mads.budget_joules
     assert all(mads.score_mean > other.score_mean + 0.02 for other in others)
     assert 0.70 < mads.score_mean < 0.85
+
+
+def test_a_fleet_on_disk_does_what_it_does_in_memory_and_leaves_nothing_behind(small: Scenario, tmp_path: Path) -> None:
+    runs = [
+        wayfare.run(small, "mads", out=tmp_path / place, execution=Execution(device_state=place)) for place in PLACES
+    ]
+    assert torch.equal(runs[0].model, runs[1].model)
+    assert all(np.array_equal(runs[0].contacts[name], column) for name, column in runs[1].contacts.items())
+    assert [entry.name for entry in runs[1].folder.parent.iterdir()] == [runs[1].folder.name]
+
+
+def test_a_fleet_on_disk_needs_a_processor(tmp_path: Path) -> None:
+    gpu = SimpleNamespace(device=torch.device("cuda"))
+    with (
+        pytest.raises(ScenarioError, match="--device-state = 'disk': needs --device cpu"),
+        open_shelf("disk", cast(Compute, gpu), tmp_path, 2, 3),
+    ):
+        pass
+    (tmp_path / "file").touch()
+    with (
+        pytest.raises(RunFolderError, match="cannot write here"),
+        open_shelf("disk", Compute(), tmp_path / "file" / "runs", 2, 3),
+    ):
+        pass

@@ -8,6 +8,7 @@ import typer
 
 from wayfare.cli.terminal import (
     DeviceOption,
+    DeviceStateOption,
     EngineOption,
     FastOption,
     JsonOption,
@@ -36,6 +37,7 @@ def compare_command(
     device: DeviceOption = "auto",
     precision: PrecisionOption = "fp32",
     fast: FastOption = False,
+    device_state: DeviceStateOption = "memory",
     as_json: JsonOption = False,
 ) -> None:
     """Compare schemes on the same fleet, contacts and channels.
@@ -43,12 +45,19 @@ def compare_command(
     Example: `wayfare compare fashion-small --set mobility.speed_mps=10 --schemes mads,afl-spar:paced --seeds 5`
     """
     from wayfare.engine.compute import checked_precision
+    from wayfare.engine.shelf import checked_place
     from wayfare.records import summary_json
     from wayfare.report.tables import comparison_table
     from wayfare.studies import Execution, compare
 
     resolved = load(scenario, set_)
-    execution = Execution(engine=engine, device=device, precision=checked_precision(precision), fast=fast)
+    execution = Execution(
+        engine=engine,
+        device=device,
+        precision=checked_precision(precision),
+        fast=fast,
+        device_state=checked_place(device_state),
+    )
     names = None if schemes is None else [name.strip() for name in schemes.split(",") if name.strip()]
     with RunProgress() as progress:
         result = compare(resolved, names, seeds=seeds, jobs=jobs, out=out, execution=execution, progress=progress)

@@ -8,6 +8,7 @@ import typer
 
 from wayfare.cli.terminal import (
     DeviceOption,
+    DeviceStateOption,
     EngineOption,
     FastOption,
     JsonOption,
@@ -33,6 +34,7 @@ def run_command(
     device: DeviceOption = "auto",
     precision: PrecisionOption = "fp32",
     fast: FastOption = False,
+    device_state: DeviceStateOption = "memory",
     as_json: JsonOption = False,
 ) -> None:
     """Run one scheme with one seed.
@@ -40,12 +42,19 @@ def run_command(
     Example: `wayfare run fashion-small --scheme mads --seed 7 --set control.weight=1e-3`
     """
     from wayfare.engine.compute import checked_precision
+    from wayfare.engine.shelf import checked_place
     from wayfare.records import summarise_run, summary_json
     from wayfare.report.tables import comparison_table
     from wayfare.studies import Execution, run, summarise
 
     resolved = load(scenario, set_)
-    execution = Execution(engine=engine, device=device, precision=checked_precision(precision), fast=fast)
+    execution = Execution(
+        engine=engine,
+        device=device,
+        precision=checked_precision(precision),
+        fast=fast,
+        device_state=checked_place(device_state),
+    )
     with RunProgress() as progress:
         progress.begin([f"{scheme}, seed {seed}"], resolved.rounds)
         record = run(

@@ -34,6 +34,9 @@ DeviceOption: TypeAlias = Annotated[str, typer.Option("--device", help="auto, cp
 PrecisionOption: TypeAlias = Annotated[
     str, typer.Option("--precision", help="fp32 (strict); on a GPU also tf32 and bf16.")
 ]
+DeviceStateOption: TypeAlias = Annotated[
+    str, typer.Option("--device-state", help="memory or disk: where the memory of a large fleet lies between contacts.")
+]
 FastOption: TypeAlias = Annotated[bool, typer.Option("--fast", help="Speed may cost bit-identical repeats.")]
 JsonOption: TypeAlias = Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")]
 

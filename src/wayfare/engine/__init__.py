@@ -8,7 +8,7 @@ from wayfare.engine.base import Burst, Engine, LocalTraining
 from wayfare.engine.compute import Compute, Precision
 from wayfare.engine.cuda_graphs import CudaGraphs
 from wayfare.engine.reference import Reference
-from wayfare.engine.shelf import InMemory, OnDisk, Shelf
+from wayfare.engine.shelf import InMemory, OnDisk, Place, Shelf, open_shelf
 from wayfare.engine.stacked import stacked
 from wayfare.engine.stacked_cnn import StackedCnn
 from wayfare.engine.stacked_mlp import StackedMlp
@@ -25,12 +25,14 @@ __all__ = [
     "InMemory",
     "LocalTraining",
     "OnDisk",
+    "Place",
     "Policy",
     "Precision",
     "Shelf",
     "Trainer",
     "Training",
     "make_engine",
+    "open_shelf",
 ]
 
 ENGINES: Mapping[str, Callable[[LocalTraining], Engine]] = {

@@ -3,13 +3,30 @@
 from __future__ import annotations
 
 import mmap
-from collections.abc import Callable
+import os
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Protocol
+from typing import Literal, Protocol, TypeAlias
 
 import numpy as np
 import torch
 from torch import Tensor
+
+from wayfare.engine.compute import Compute
+from wayfare.errors import RunFolderError, ScenarioError
+
+Place: TypeAlias = Literal["memory", "disk"]
+PLACES: tuple[Place, ...] = ("memory", "disk")
+
+
+def checked_place(name: str) -> Place:
+    """A place for the vectors of a fleet, by its name."""
+    for place in PLACES:
+        if name == place:
+            return place
+    raise ScenarioError("--device-state", name, f"must be one of {', '.join(PLACES)}")
 
 
 class Shelf(Protocol):
@@ -52,3 +69,28 @@ class OnDisk:
             length = 4 * self._stride
             self._advise(mmap.MADV_DONTNEED, device * length, length)
         return row
+
+
+@contextmanager
+def open_shelf(place: Place, compute: Compute, folder: Path, devices: int, entries: int) -> Iterator[Shelf]:
+    """A shelf for one run; what it keeps on disk lies in a scratch file in a folder, and goes when the run ends."""
+    if checked_place(place) == "memory":
+        yield InMemory()
+        return
+    if compute.device.type != "cpu":
+        raise ScenarioError(
+            "--device-state", place, f"needs --device cpu; vectors of {compute.device} stay in its memory"
+        )
+    # Beside the records, not where temporary files go: that is memory on many systems.
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        scratch = tempfile.TemporaryDirectory(prefix=".device-state-", dir=folder, ignore_cleanup_errors=True)
+    except OSError as error:
+        raise RunFolderError(f"{folder}: cannot write here: {error.strerror}") from None
+    with scratch as name:
+        file = Path(name) / "vectors"
+        shelf = OnDisk(file, devices, entries)
+        if os.name == "posix":
+            # A mapped file outlives its name, so even a run that is killed leaves no vectors behind.
+            file.unlink()
+        yield shelf

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import torch
 
-from wayfare.engine import Compute, Policy, Precision
+from wayfare.engine import Compute, Place, Policy, Precision, open_shelf
 from wayfare.learning.tasks import Task
 from wayfare.places import RUNS
 from wayfare.records import RunRecord, RunWriter, read_run
@@ -29,6 +29,7 @@ class Execution:
     device: str = "auto"  # auto, cpu, cuda or cuda:NUMBER
     precision: Precision = "fp32"
     fast: bool = False  # speed may cost repeatability
+    device_state: Place = "memory"  # where the vectors of error feedback lie between contacts
 
 
 def run(
@@ -50,10 +51,20 @@ def run(
     with _one_thread():
         started = time.perf_counter()
         world = draw_world(scenario, seed, task)  # type: ignore[arg-type]  # a task is hashed by what it is, not holds
-        with RunWriter(folder, world, resolved) as writer:
+        entries = len(world.initial_model)
+        with (
+            open_shelf(execution.device_state, compute, folder.parent, scenario.fleet.devices, entries) as shelf,
+            RunWriter(folder, world, resolved) as writer,
+        ):
             observer = _Reporting(writer, on_round) if on_round else writer
             simulation = Simulation(
-                world, resolved, observer, engine=execution.engine, policy=execution.policy, compute=compute
+                world,
+                resolved,
+                observer,
+                engine=execution.engine,
+                policy=execution.policy,
+                compute=compute,
+                shelf=shelf,
             )
             outcome = simulation.run()
             writer.finish(outcome.model, scenario.rounds, time.perf_counter() - started)
