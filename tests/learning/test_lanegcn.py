@@ -173,21 +173,26 @@ def test_the_loss_falls_with_the_error_and_ignores_what_was_not_seen(task: Forec
     torch.testing.assert_close(forecast_loss(Forecast(unseen, perfect.scores), batch), forecast_loss(perfect, batch))
 
 
-def test_the_loss_has_the_derivative_it_should(task: Forecasting) -> None:
+@pytest.mark.parametrize("seed", range(4))
+def test_the_loss_has_the_derivative_it_should(seed: int) -> None:
+    task, samples = forecasting(synthetic_scenes(3, 1, SceneSettings(), seed=seed), SMALL), torch.arange(3)
     module = network(SMALL)
+    ends: list[Tensor] = []
+
+    def hold(_: nn.Module, inputs: tuple[Tensor, ...]) -> Tensor:
+        """Scores look at where a future ends and must not move it: to the derivative that end is given."""
+        ends.append(inputs[0])
+        return ends[0]
+
+    module.get_submodule("head.end").register_forward_pre_hook(hold)
     weights = list(module.parameters())
-    samples = torch.arange(3)
-    gradients = torch.autograd.grad(task.loss(module, samples), weights)
-    before = read_vector(module)
-    step = torch.cat([gradient.reshape(-1) for gradient in gradients])
-    step = 1e-6 * step / step.norm()
+    gradient = torch.cat([part.reshape(-1) for part in torch.autograd.grad(task.loss(module, samples), weights)])
+    before, step, values = read_vector(module), 1e-7, []
     with torch.no_grad():
-        values = []
         for sign in (1, -1):
-            load_vector(module, before + sign * step)
+            load_vector(module, before + sign * step * gradient / gradient.norm())
             values.append(float(task.loss(module, samples)))
-    slope = float(torch.cat([gradient.reshape(-1) for gradient in gradients]).norm())
-    assert (values[0] - values[1]) / 2e-6 == pytest.approx(slope, rel=1e-3)
+    assert (values[0] - values[1]) / (2 * step) == pytest.approx(float(gradient.norm()), rel=1e-5)
 
 
 def test_a_few_steps_of_training_beat_constant_velocity(prepared: Prepared, task: Forecasting) -> None:

@@ -97,7 +97,9 @@ def synthetic_sequence(seed: int, split: str, number: int) -> Sequence:
         # Others come into view and leave it.
         first, last = sorted(rng.integers(-STEPS, 2 * STEPS, 2).clip(0, STEPS - 1))
         track[:first], track[last + 1 :] = np.nan, np.nan
-    return Sequence(city=streets.name, kinds=kinds, places_m=tracks)
+    # In the order in which they come into view, as in a file; the agent and the AV are there from the first step.
+    order = np.argsort(np.argmax(~np.isnan(tracks[..., 0]), axis=1), kind="stable")
+    return Sequence(city=streets.name, kinds=kinds[order], places_m=tracks[order])
 
 
 def synthetic_sequences(seed: int, split: str, count: int) -> Iterator[Sequence]:
