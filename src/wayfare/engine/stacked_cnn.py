@@ -13,7 +13,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from wayfare.engine import winograd
 from wayfare.engine.base import Burst, LocalTraining, longest_first, scaled, stack_bursts
+from wayfare.engine.normalised import batch_norm
 from wayfare.errors import ScenarioError
 from wayfare.learning.models.base import entries
 from wayfare.learning.models.resnet9 import Residual
@@ -34,11 +36,12 @@ class StackedCnn:
         if not (isinstance(task, Labelled) and _stackable(task.model.module())):
             raise ScenarioError("--engine", "stacked", f"stacks no network of the kind of {task.name}")
         self._training, self._task = training, task
-        self._network = _Network(task.model.module())
+        alone = training.compute.device.type == "cpu" and task.model.parameters >= _ALONE_FROM_PARAMETERS
+        self._network = _Network(task.model.module(), alone=alone)
         if training.compute.device.type == "cuda":
             self._width = _WIDTH_CUDA
         else:
-            self._width = _WIDTH_CPU if task.model.parameters < _ALONE_FROM_PARAMETERS else 1
+            self._width = 1 if alone else _WIDTH_CPU
 
     @staticmethod
     def fits(task: Task) -> bool:
@@ -55,13 +58,18 @@ class StackedCnn:
 
     def _run_group(self, models: Sequence[Tensor], bursts: Sequence[Burst]) -> None:
         """Copy in, step, copy out; bursts that end sooner leave the stack, so no step is padding."""
-        block = torch.stack(list(models))
-        stacks = self._network.stacks(block)
+        # A model alone is worked on where it lies, as far as its layers can be used as they lie there.
+        block = torch.stack(list(models)) if len(models) > 1 else models[0].unsqueeze(0)
+        pieces = self._network.pieces(block)
+        stacks = self._network.stacks(pieces)
         stacking = stack_bursts(self._training, bursts)
         for samples, crops, shares in stacking.steps():
             self._step([stack[: len(samples)] for stack in stacks], samples, crops, shares)
-        block = torch.cat([stack.flatten(1) for stack in stacks], dim=1)
-        torch._foreach_copy_(list(models), list(block.unbind()))
+        for piece, stack in zip(pieces, stacks, strict=True):
+            if stack.data_ptr() != piece.data_ptr():
+                piece.copy_(stack)
+        if len(models) > 1:
+            torch._foreach_copy_(list(models), list(block.unbind()))
 
     def _step(self, stacks: Sequence[Tensor], samples: Tensor, crops: Tensor | None, shares: Tensor | None) -> None:
         """One SGD step of every stacked model, on its own minibatch."""
@@ -86,13 +94,20 @@ class _Stage:
     layer: nn.Module
     first: int
     inner: tuple[_Stage, ...] = ()
+    convolution: winograd.Winograd | None = None  # what does the layer's work on a processor, if not PyTorch
 
 
 class _Network:
-    """A module read once, so that its layers can be applied to stacks of their tensors."""
+    """A module read once, so that its layers can be applied to stacks of their tensors.
 
-    def __init__(self, module: nn.Module) -> None:
+    ``alone``: on a processor, one device at a time; its large convolutions then take fewer multiplications.
+    """
+
+    def __init__(self, module: nn.Module, *, alone: bool = False) -> None:
+        self._alone = alone
         self._shapes = [entry.shape for entry in entries(module)]
+        # Kernels that lie with their nine entries first, as the products of Winograd's method take them.
+        self._entries_first: set[int] = set()
         self.weights = len(list(module.parameters()))
         self._weight, self._statistic = 0, self.weights
         self._stages = tuple(self._read(module))
@@ -105,6 +120,10 @@ class _Network:
                 yield from self._read(layer)
             elif isinstance(layer, Residual):
                 yield _Stage(layer, 0, tuple(self._read(layer.inner)))
+            elif isinstance(layer, nn.Conv2d) and self._alone and winograd.pays(layer):
+                self._entries_first.add(self._weight)
+                yield _Stage(layer, self._weight, convolution=winograd.Winograd())
+                self._weight += 1
             elif isinstance(layer, nn.Conv2d | nn.Linear):
                 yield _Stage(layer, self._weight)
                 self._weight += len(list(layer.parameters()))
@@ -118,12 +137,23 @@ class _Network:
             else:
                 yield _Stage(layer, 0)
 
-    def stacks(self, block: Tensor) -> list[Tensor]:
-        """The tensors of n flat vectors (n, entries), each as a dense stack (n, ...)."""
+    def pieces(self, block: Tensor) -> list[Tensor]:
+        """The tensors of n flat vectors (n, entries), each (n, ...) and a view."""
         pieces = block.split_with_sizes([shape.numel() for shape in self._shapes], dim=1)
-        return [
-            piece.reshape(len(block), *shape).contiguous() for piece, shape in zip(pieces, self._shapes, strict=True)
-        ]
+        return [piece.unflatten(1, shape) for piece, shape in zip(pieces, self._shapes, strict=True)]
+
+    def stacks(self, pieces: Sequence[Tensor]) -> list[Tensor]:
+        """The same as dense stacks, copied if need be."""
+        stacks = []
+        for place, piece in enumerate(pieces):
+            if place in self._entries_first:
+                stacks.append(piece.permute(3, 4, 0, 1, 2).contiguous().permute(2, 3, 4, 0, 1))
+            elif place < self.weights:
+                stacks.append(piece.contiguous())
+            else:
+                # Statistics change before the way back, and must not share memory with weights that it needs.
+                stacks.append(piece.clone())
+        return stacks
 
     def __call__(self, signal: Tensor, weights: Sequence[Tensor], stacks: Sequence[Tensor], count: int) -> Tensor:
         """Logits (n, batch, classes); running statistics in ``stacks`` are brought up to date."""
@@ -136,6 +166,8 @@ class _Network:
             match stage.layer:
                 case Residual():
                     signal = signal + self._apply(stage.inner, signal, weights, stacks, count)
+                case nn.Conv2d() if stage.convolution and winograd.has_tiles(signal):
+                    signal = stage.convolution(signal, weights[stage.first].flatten(0, 1))
                 case nn.Conv2d() as layer:
                     kernel = weights[stage.first].flatten(0, 1)
                     bias = None if layer.bias is None else weights[stage.first + 1].flatten()
@@ -158,8 +190,10 @@ class _Network:
                 case nn.BatchNorm2d() as layer:
                     mean, variance = stacks[stage.first].flatten(), stacks[stage.first + 1].flatten()
                     momentum = 0.1 if layer.momentum is None else layer.momentum
-                    signal = functional.batch_norm(
-                        signal, mean, variance, training=True, momentum=momentum, eps=layer.eps
+                    signal = (
+                        batch_norm(signal, mean, variance, momentum, layer.eps)
+                        if signal.device.type == "cpu"
+                        else functional.batch_norm(signal, mean, variance, None, None, True, momentum, layer.eps)
                     )
                 case nn.GroupNorm() as layer:
                     signal = functional.group_norm(signal, count * layer.num_groups, eps=layer.eps)
