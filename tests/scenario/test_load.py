@@ -127,3 +127,27 @@ def test_a_trace_lies_beside_the_file_that_names_it(tmp_path: Path) -> None:
     mobility = load(tmp_path / "trace.toml").mobility
     assert mobility.model == "trace"
     assert mobility.file == str(tmp_path / "taxis.csv")
+
+
+def test_scenes_and_maps_lie_beside_the_file_that_names_them(tmp_path: Path) -> None:
+    text = '[learning]\ntask = "argoverse"\n[learning.argoverse]\nfolder = "scenes"\nmap_folder = "maps"\n'
+    (tmp_path / "drive.toml").write_text(text)
+    more = tmp_path / "below" / "more.toml"
+    more.parent.mkdir()
+    more.write_text('extends = "../drive.toml"\n[learning.argoverse]\nmap_folder = "/maps"\n')
+    section = load(tmp_path / "drive.toml").learning.argoverse
+    assert (section.folder, section.map_folder) == (str(tmp_path / "scenes"), str(tmp_path / "maps"))
+    # What is said on a command line counts from where the command is started.
+    section = load(more, ["learning.argoverse.folder=here"]).learning.argoverse
+    assert (section.folder, section.map_folder) == (str(Path.cwd() / "here"), "/maps")
+    (tmp_path / "odd.toml").write_text("learning = 3\n")
+    with pytest.raises(ScenarioError):
+        load(tmp_path / "odd.toml")
+
+
+def test_a_written_scenario_finds_its_trace_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    scenario = load("fashion-small", ["mobility.model=trace", "mobility.file=taxis.csv"])
+    (tmp_path / "runs").mkdir()
+    (tmp_path / "runs" / "scenario.toml").write_text(to_toml(scenario))
+    assert load("runs/scenario.toml") == scenario

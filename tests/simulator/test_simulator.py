@@ -14,8 +14,9 @@ import wayfare
 from wayfare.engine import ENGINES, Burst, Policy
 from wayfare.engine.reference import Reference
 from wayfare.engine.stacked_mlp import StackedMlp
+from wayfare.learning.evaluate import Evaluator
 from wayfare.learning.models.resnet9 import Resnet9
-from wayfare.learning.tasks import Classification
+from wayfare.learning.tasks import Classification, Evaluation
 from wayfare.scenario import Scenario
 from wayfare.schemes import make_scheme
 from wayfare.simulator import ContactEvent, EvaluationEvent, MetricEvent, Outcome, Simulation, World, draw_world
@@ -247,3 +248,19 @@ def test_normalisation_statistics_travel_with_every_upload_and_are_conserved(
     # A mean of what devices saw is never delivered in part: the tail of a memory is empty after an upload.
     sent = {event.device for event in notes.contacts if event.entries}
     assert all(not torch.count_nonzero(outcome.states[device].memory[model.parameters :]) for device in sent)
+
+
+def test_the_initial_model_is_judged_once_for_all_schemes(small: Scenario, monkeypatch: pytest.MonkeyPatch) -> None:
+    world, judged = replace(draw_world(small, 0)), []
+    evaluate = Evaluator.__call__
+
+    def counted(evaluator: Evaluator, model: torch.Tensor) -> Evaluation:
+        judged.append(model)
+        return evaluate(evaluator, model)
+
+    monkeypatch.setattr(Evaluator, "__call__", counted)
+    notes = [simulate(world, name)[1] for name in ("mads", "optimal")]
+    assert sum(bool(torch.equal(model, world.initial_model)) for model in judged) == 1
+    assert notes[0].evaluations[0] == notes[1].evaluations[0]
+    # Another world of the same scenario judges for itself.
+    assert not replace(world).initial_evaluations

@@ -18,6 +18,9 @@ class Evaluator:
     @torch.no_grad()
     def __call__(self, model: Tensor) -> Evaluation:
         """The score of one flat model."""
+        if model.device.type == "cpu":
+            # As a processor convolves fastest.
+            self._module.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         load_vector(self._module.to(model.device), model)
         for name, buffer in self._module.named_buffers():
             if name.endswith("running_var"):

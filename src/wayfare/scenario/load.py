@@ -33,6 +33,8 @@ def load(source: str | Path = DEFAULT_PRESET, overrides: Sequence[str] = ()) -> 
     data = _read(str(source), seen=())
     for override in overrides:
         _apply(data, override)
+    # Whole paths from here on: a scenario means the same wherever it is written down and read again.
+    _anchor_files(data, Path.cwd())
     return parse(data)
 
 
@@ -75,11 +77,18 @@ def _read(source: str, seen: tuple[str, ...]) -> dict[str, Any]:
     return _merge(_read(base, (*seen, key)), data)
 
 
+# Fields that name a file or a folder.
+_PATHS = (("mobility", "file"), ("learning", "argoverse", "folder"), ("learning", "argoverse", "map_folder"))
+
+
 def _anchor_files(data: dict[str, Any], folder: Path) -> None:
-    """A trace that a scenario file names lies beside that file, wherever the command is started."""
-    mobility = data.get("mobility")
-    if isinstance(mobility, dict) and isinstance(mobility.get("file"), str):
-        mobility["file"] = str(folder / mobility["file"])
+    """What a scenario file names lies beside that file, wherever the command is started."""
+    for *sections, field in _PATHS:
+        table: Any = data
+        for section in sections:
+            table = table.get(section) if isinstance(table, dict) else None
+        if isinstance(table, dict) and isinstance(table.get(field), str):
+            table[field] = str(folder / table[field])
 
 
 def _text(source: str) -> tuple[str, str, Path | None]:

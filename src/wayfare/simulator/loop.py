@@ -47,7 +47,7 @@ class Simulation:
         self._compute, self._shelf = compute or Compute(), shelf or InMemory()
         # Vectors and data lie where the local steps are computed, from the first round to the last.
         task, initial = world.task.to(self._compute.device), world.initial_model.to(self._compute.device)
-        self._server = ServerState(model=initial, devices=scenario.fleet.devices)
+        self._initial, self._server = initial, ServerState(model=initial, devices=scenario.fleet.devices)
         # Devices that have not met the server share its first model and one zero.
         nothing = initial.new_zeros(()).expand(len(initial))
         self._states = [
@@ -147,7 +147,12 @@ class Simulation:
             self._trainer.receive(device, self._server.model)
 
     def _evaluation(self, round_: int) -> None:
-        result = self._evaluate(self._server.model)
+        known, initial = self._world.initial_evaluations, self._server.model is self._initial
+        result = known.get(self._compute) if initial else None
+        if result is None:
+            result = self._evaluate(self._server.model)
+        if initial:
+            known[self._compute] = result
         self._observer.on_evaluation(
             EvaluationEvent(
                 round=round_,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 
 import numpy as np
@@ -11,10 +11,11 @@ from torch import Tensor
 from wayfare import codec
 from wayfare.arrays import Floats, Ints
 from wayfare.contacts import ContactPlan, Opportunities, draw_plan, opportunities
+from wayfare.engine import Compute
 from wayfare.errors import ScenarioError
 from wayfare.learning.batches import Batches
 from wayfare.learning.partition import split
-from wayfare.learning.tasks import Task, load_task
+from wayfare.learning.tasks import Evaluation, Task, load_task
 from wayfare.radio import Link, gains_per_watt
 from wayfare.scenario import Scenario
 from wayfare.scenario.model import Fleet
@@ -36,6 +37,8 @@ class World:
     held: list[Ints]
     batches: Batches
     initial_model: Tensor
+    # How good the initial model is, by how it was computed: the same for every scheme, so worked out once.
+    initial_evaluations: dict[Compute, Evaluation] = field(default_factory=dict, init=False, compare=False)
 
 
 @lru_cache(maxsize=2)

@@ -13,8 +13,9 @@ from wayfare.learning.data import ImageArrays
 from wayfare.learning.models.base import Model
 from wayfare.learning.tasks.base import ACCURACY, Evaluation, Metric
 
-# Test images at a time: the signals of a wide network need about a megabyte for each.
-_EVALUATED_AT_ONCE = 500
+# Test images at a time: the signals of a wide network need about a megabyte for each. A processor is quickest when they
+# stay in its cache, and with the channels last (benchmarks/NOTES.md).
+_EVALUATED_AT_ONCE, _EVALUATED_AT_ONCE_CPU = 500, 50
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -56,9 +57,13 @@ class ImageClassification:
         """Accuracy and mean cross-entropy, in pieces that fit the memory."""
         # Sums stay where they are computed: a GPU is asked once, not for every piece.
         right = loss = torch.zeros((), dtype=torch.float64, device=self.test_labels.device)
-        for first in range(0, len(self.test_labels), _EVALUATED_AT_ONCE):
-            labels = self.test_labels[first : first + _EVALUATED_AT_ONCE]
-            logits = module(self._normalised(self.test_images[first : first + _EVALUATED_AT_ONCE]))
+        on_cpu = self.test_labels.device.type == "cpu"
+        at_once = _EVALUATED_AT_ONCE_CPU if on_cpu else _EVALUATED_AT_ONCE
+        for images, labels in zip(self.test_images.split(at_once), self.test_labels.split(at_once), strict=True):
+            inputs = self._normalised(images)
+            if on_cpu and not self.flat:
+                inputs = inputs.contiguous(memory_format=torch.channels_last)
+            logits = module(inputs)
             right = right + (logits.argmax(dim=1) == labels).sum()
             loss = loss + nn.functional.cross_entropy(logits, labels, reduction="sum")
         count = len(self.test_labels)
