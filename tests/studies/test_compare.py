@@ -1,5 +1,8 @@
 from __future__ import annotations
 
+import os
+import signal
+from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import cast
@@ -11,10 +14,11 @@ import torch
 import wayfare
 from wayfare.engine import Compute, open_shelf
 from wayfare.engine.shelf import PLACES
-from wayfare.errors import RunFolderError, ScenarioError
+from wayfare.errors import InputError, RunError, RunFolderError, ScenarioError
 from wayfare.records import RunSummary
 from wayfare.scenario import Scenario, load
 from wayfare.studies import Execution
+from wayfare.studies.jobs import TRIES, Job
 
 
 class Murmur(wayfare.Scheme):
@@ -26,14 +30,41 @@ class Murmur(wayfare.Scheme):
         return wayfare.send_top_k(encounter, link, 0.1 * link.max_power_watts)
 
 
+class Doomed(Murmur):
+    """Kills its process, as the system does when memory runs out; with a mark to keep, only the first time."""
+
+    def __init__(self, mark: Path | None) -> None:
+        self.name, self.mark = "doomed", mark
+
+    def decide(self, encounter: wayfare.Encounter, link: wayfare.Link) -> wayfare.Upload:
+        if self.mark is None or not self.mark.exists():
+            if self.mark is not None:
+                self.mark.touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+        return super().decide(encounter, link)
+
+
+class Clumsy(Murmur):
+    """Cannot divide."""
+
+    name = "clumsy"
+
+    def decide(self, encounter: wayfare.Encounter, link: wayfare.Link) -> wayfare.Upload:
+        raise ZeroDivisionError("by nothing")
+
+
 class Watch:
     def __init__(self) -> None:
         self.names: list[str] = []
         self.rounds: dict[int, int] = {}
         self.finished: set[int] = set()
+        self.reasons: list[tuple[str, str]] = []
+        self.lost: list[str] = []
+        self.before = 0
 
-    def begin(self, names: list[str], rounds: int) -> None:
-        self.names = list(names)
+    def begin(self, jobs: Sequence[Job], finished: int) -> None:
+        self.names = [job.name for job in jobs]
+        self.before = finished
 
     def advance(self, place: int, round_: int) -> None:
         self.rounds[place] = round_
@@ -41,6 +72,12 @@ class Watch:
     def done(self, place: int, summary: RunSummary) -> None:
         assert summary.scheme in self.names[place]
         self.finished.add(place)
+
+    def failed(self, place: int, reason: str) -> None:
+        self.reasons.append((self.names[place], reason))
+
+    def again(self, place: int, reason: str) -> None:
+        self.lost.append(self.names[place])
 
 
 def test_a_pool_and_a_single_process_give_identical_results(small: Scenario, tmp_path: Path) -> None:
@@ -54,6 +91,57 @@ def test_a_pool_and_a_single_process_give_identical_results(small: Scenario, tmp
     assert watch.finished == set(range(6))
     assert watch.names[0] == "mads, seed 0"
     assert load(pooled.folder / "scenario.toml") == small
+
+
+def test_a_run_whose_worker_is_killed_once_is_done_again_and_nothing_is_lost(small: Scenario, tmp_path: Path) -> None:
+    watch = Watch()
+    schemes: list[str | wayfare.Scheme] = ["mads", Doomed(tmp_path / "mark")]
+    result = wayfare.compare(small, schemes, seeds=2, jobs=2, out=tmp_path, progress=watch)
+    assert [scheme.name for scheme in result.schemes] == ["mads", "doomed"]
+    assert watch.finished == set(range(4))
+    assert {name.split(",")[0] for name in watch.lost} == {"doomed"}
+    quiet = wayfare.compare(small, [Murmur()], seeds=2, jobs=1, out=tmp_path)
+    assert all(
+        torch.equal(mine.model, theirs.model) for mine, theirs in zip(result.runs[1::2], quiet.runs, strict=True)
+    )
+
+
+def test_a_run_that_always_kills_its_worker_fails_and_the_others_finish(small: Scenario, tmp_path: Path) -> None:
+    watch = Watch()
+    with pytest.raises(
+        RunError, match=r"1 of 3 runs failed: doomed, seed 0: .*killed \(signal 9.*The other 2 are"
+    ) as told:
+        wayfare.compare(small, ["mads", Doomed(None), "afl"], seeds=1, jobs=2, out=tmp_path, progress=watch)
+    assert "--only-missing" in str(told.value)
+    assert len(watch.lost) == TRIES - 1
+    assert {run.parent.name for run in tmp_path.rglob("run.sqlite")} >= {"mads-seed0", "afl-seed0"}
+    watch = Watch()
+    whole = wayfare.compare(
+        small, ["mads", "afl", "optimal"], seeds=1, jobs=2, out=tmp_path, progress=watch, only_missing=True
+    )
+    assert (watch.names, watch.before) == (["optimal, seed 0"], 2)
+    assert [scheme.name for scheme in whole.schemes] == ["mads", "afl", "optimal"]
+
+
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_a_scheme_that_fails_is_told_once_and_not_tried_again(small: Scenario, tmp_path: Path, jobs: int) -> None:
+    watch = Watch()
+    with pytest.raises(RunError, match="1 of 2 runs failed: clumsy, seed 0: ZeroDivisionError: by nothing") as told:
+        wayfare.compare(small, [Clumsy(), "mads"], seeds=1, jobs=jobs, out=tmp_path, progress=watch)
+    assert isinstance(told.value.__cause__, ZeroDivisionError)
+    assert (watch.reasons, watch.lost) == ([("clumsy, seed 0", "ZeroDivisionError: by nothing")], [])
+    assert watch.finished == {1}
+    (trace,) = tmp_path.rglob("clumsy-seed0.error.txt")
+    assert 'raise ZeroDivisionError("by nothing")' in trace.read_text(encoding="utf-8")
+
+
+def test_a_scheme_that_cannot_travel_is_refused_with_a_way_out(small: Scenario, tmp_path: Path) -> None:
+    class Homebody(Murmur):
+        name = "homebody"
+
+    with pytest.raises(InputError, match=r"cannot be sent to another process .* jobs=1"):
+        wayfare.compare(small, [Homebody()], seeds=2, jobs=2, out=tmp_path)
+    assert len(wayfare.compare(small, [Homebody()], seeds=2, jobs=1, out=tmp_path).runs) == 2
 
 
 def test_the_worlds_of_a_seed_are_paired(small: Scenario, tmp_path: Path) -> None:

@@ -32,6 +32,9 @@ def compare_command(
     ] = None,
     seeds: Annotated[int, typer.Option(help="How many seeds; all schemes of a seed meet the same world.")] = 3,
     jobs: Annotated[int | None, typer.Option(help="Runs at the same time; all cores if not given.")] = None,
+    only_missing: Annotated[
+        bool, typer.Option("--only-missing", help="Take finished runs of the same version as they are.")
+    ] = False,
     out: OutOption = RUNS,
     engine: EngineOption = "auto",
     device: DeviceOption = "auto",
@@ -60,7 +63,16 @@ def compare_command(
     )
     names = None if schemes is None else [name.strip() for name in schemes.split(",") if name.strip()]
     with RunProgress() as progress:
-        result = compare(resolved, names, seeds=seeds, jobs=jobs, out=out, execution=execution, progress=progress)
+        result = compare(
+            resolved,
+            names,
+            seeds=seeds,
+            jobs=jobs,
+            out=out,
+            execution=execution,
+            progress=progress,
+            only_missing=only_missing,
+        )
     if as_json:
         print_json(
             {

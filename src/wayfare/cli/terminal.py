@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
 import typer
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn
 
 if TYPE_CHECKING:
     from wayfare.records import RunSummary
+    from wayfare.studies.jobs import Job
 
 # Commands import what needs PyTorch when they run: it takes seconds, and `--help` should not.
 output = Console(emoji=False)
@@ -54,40 +55,91 @@ class RunProgress:
             TextColumn("{task.description}"),
             BarColumn(),
             MofNCompleteColumn(),
-            TimeElapsedColumn(),
+            TextColumn("{task.fields[clock]}"),
             console=errors,
             transient=True,
             disable=not errors.is_terminal,
         )
         self._all: TaskID | None = None
         self._running: dict[int, TaskID] = {}
-        self._names: Sequence[str] = ()
-        self._rounds = 0
+        self._jobs: Sequence[Job] = ()
+        self._reached: dict[int, float] = {}  # share of each run that is done
+        self._finished = self._failed = 0
+        self._total = 0
         self._started = time.perf_counter()
 
-    def begin(self, names: Sequence[str], rounds: int) -> None:
+    def begin(self, jobs: Sequence[Job], finished: int = 0) -> None:
         """Show the whole."""
-        self._names, self._rounds = names, rounds
-        self._all = self._bars.add_task(f"{len(names)} run{'s' if len(names) > 1 else ''}", total=len(names))
+        self._jobs, self._finished, self._total = jobs, finished, finished + len(jobs)
+        if finished:
+            self._line(f"{finished} of {self._total} runs are finished already")
+        self._all = self._bars.add_task(self._state(), total=self._total, completed=finished, clock="")
         self._bars.start()
 
     def advance(self, place: int, round_: int) -> None:
         """Show one run."""
+        rounds = self._jobs[place].scenario.rounds
         if place not in self._running:
-            self._running[place] = self._bars.add_task(f"  {self._names[place]}", total=self._rounds)
+            self._running[place] = self._bars.add_task(f"  {self._jobs[place].name}", total=rounds, clock="")
+        self._reached[place] = round_ / rounds
         self._bars.update(self._running[place], completed=round_)
+        self._update()
 
     def done(self, place: int, summary: RunSummary) -> None:
         """Count a finished run."""
+        self._finished += 1
+        self._end(place, f"{summary.metric.name} {summary.metric.text(summary.score)}")
+
+    def failed(self, place: int, reason: str) -> None:
+        """Count a run that failed, and say why."""
+        self._failed += 1
+        self._end(place, f"failed: {reason}", always=True)
+
+    def again(self, place: int, reason: str) -> None:
+        """Say that a run has to start anew."""
+        self._reached.pop(place, None)
         if place in self._running:
             self._bars.remove_task(self._running.pop(place))
-        if self._all is not None:
-            self._bars.advance(self._all)
-        if not errors.is_terminal:
-            elapsed_s = time.perf_counter() - self._started
-            score = f"{summary.metric.name} {summary.metric.text(summary.score)}"
-            line = f"[{elapsed_s:6.1f} s] {self._names[place]}: {score}"
-            errors.print(line, markup=False, highlight=False, soft_wrap=True)
+        self._line(f"{self._jobs[place].name}: {reason}; trying again")
+
+    def note(self, text: str) -> None:
+        """A line that is worth keeping."""
+        self._line(text)
+
+    def left_s(self) -> float | None:
+        """Time left at the pace so far, by the costs of the runs; None before a twentieth of a run is done."""
+        done = sum(self._jobs[place].cost * share for place, share in self._reached.items())
+        whole = sum(job.cost for job in self._jobs)
+        if not done or max(self._reached.values()) < 0.05:
+            return None
+        return (time.perf_counter() - self._started) * (whole - done) / done
+
+    def _end(self, place: int, outcome: str, *, always: bool = False) -> None:
+        self._reached[place] = 1.0
+        if place in self._running:
+            self._bars.remove_task(self._running.pop(place))
+        self._update()
+        if always or not errors.is_terminal:
+            elapsed_s, left_s = time.perf_counter() - self._started, self.left_s()
+            ended = self._finished + self._failed
+            left = f" ({_duration(left_s)} left)" if left_s and ended < self._total else ""
+            count = f"{ended}/{self._total} " if self._total > 1 else ""
+            self._line(f"[{elapsed_s:6.1f} s] {count}{self._jobs[place].name}: {outcome}{left}")
+
+    def _update(self) -> None:
+        if self._all is None:
+            return
+        left_s = self.left_s()
+        clock = f"{_duration(left_s)} left" if left_s is not None else ""
+        ended = self._finished + self._failed
+        self._bars.update(self._all, description=self._state(), completed=ended, clock=clock)
+
+    def _state(self) -> str:
+        failed = f", [red]{self._failed} failed[/red]" if self._failed else ""
+        return f"{self._finished} done, {len(self._running)} running{failed}"
+
+    def _line(self, text: str) -> None:
+        errors.print(text, markup=False, highlight=False, soft_wrap=True)
 
     def __enter__(self) -> RunProgress:
         return self
@@ -96,3 +148,10 @@ class RunProgress:
         self._bars.stop()
         if kind is KeyboardInterrupt:
             errors.print("stopped; finished runs are kept", style="bold", markup=False)
+
+
+def _duration(seconds: float) -> str:
+    """A time for people, to two figures or so."""
+    if seconds < 100:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 6000 else f"{seconds / 3600:.1f} h"

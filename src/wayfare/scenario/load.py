@@ -30,26 +30,31 @@ def preset_names() -> list[str]:
 
 def load(source: str | Path = DEFAULT_PRESET, overrides: Sequence[str] = ()) -> Scenario:
     """The scenario of a preset name or a TOML file, with overrides such as ``radio.bandwidth_hz=2e6``."""
-    data = _read(str(source), seen=())
+    data = load_table(source)
     for override in overrides:
         _apply(data, override)
     # Whole paths from here on: a scenario means the same wherever it is written down and read again.
-    _anchor_files(data, Path.cwd())
+    anchor_files(data, Path.cwd())
     return parse(data)
+
+
+def load_table(source: str | Path) -> dict[str, Any]:
+    """The table of a preset or a TOML file before it is validated, with what it extends below it."""
+    return _read(str(source), seen=())
 
 
 def parse(data: dict[str, Any]) -> Scenario:
     """Validate a nested table; the first field that breaks a rule is named."""
     try:
         # By way of JSON, because strict validation there still turns arrays into tuples.
-        return Scenario.model_validate_json(json.dumps(data, default=_date_as_text))
+        return Scenario.model_validate_json(json.dumps(data, default=date_as_text))
     except ValidationError as error:
-        raise _first(error) from None
+        raise first_problem(error, Scenario) from None
     except (TypeError, ValueError) as error:
         raise InputError(f"the scenario holds a value that is no number, text, list or table: {error}") from None
 
 
-def _date_as_text(value: object) -> str:
+def date_as_text(value: object) -> str:
     """TOML has dates, scenarios have none: as text they are refused under the name of their field."""
     if isinstance(value, date | time):
         return value.isoformat()
@@ -66,7 +71,7 @@ def _read(source: str, seen: tuple[str, ...]) -> dict[str, Any]:
     except tomllib.TOMLDecodeError as error:
         raise InputError(f"{source}: not a TOML file: {error}") from None
     if folder is not None:
-        _anchor_files(data, folder)
+        anchor_files(data, folder)
     base = data.pop("extends", None)
     if base is None:
         return data
@@ -74,14 +79,14 @@ def _read(source: str, seen: tuple[str, ...]) -> dict[str, Any]:
         raise ScenarioError("extends", base, "must be the name of a preset or a file")
     if folder is not None and base not in preset_names():
         base = str(folder / base)
-    return _merge(_read(base, (*seen, key)), data)
+    return merge(_read(base, (*seen, key)), data)
 
 
 # Fields that name a file or a folder.
 _PATHS = (("mobility", "file"), ("learning", "argoverse", "folder"), ("learning", "argoverse", "map_folder"))
 
 
-def _anchor_files(data: dict[str, Any], folder: Path) -> None:
+def anchor_files(data: dict[str, Any], folder: Path) -> None:
     """What a scenario file names lies beside that file, wherever the command is started."""
     for *sections, field in _PATHS:
         table: Any = data
@@ -104,13 +109,13 @@ def _text(source: str) -> tuple[str, str, Path | None]:
         raise ScenarioError("scenario", source, f"neither a preset ({known}) nor a readable file: {reason}") from None
 
 
-def _merge(base: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:
+def merge(base: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:
     """``over`` on top of ``base``; a table that names another kind (``model``, ``kind``) replaces its base whole."""
     merged = dict(base)
     for key, value in over.items():
         below = merged.get(key)
         if isinstance(value, dict) and isinstance(below, dict) and not _changes_kind(below, value):
-            merged[key] = _merge(below, value)
+            merged[key] = merge(below, value)
         else:
             merged[key] = value
     return merged
@@ -132,7 +137,7 @@ def _apply(data: dict[str, Any], override: str) -> None:
         inner[key] = {}
         inner = inner[key]
     inner[keys[-1]] = _value(text.strip())
-    merged = _merge(data, table)
+    merged = merge(data, table)
     data.clear()
     data.update(merged)
 
@@ -145,11 +150,11 @@ def _value(text: str) -> Any:
         return text
 
 
-def _first(error: ValidationError) -> ScenarioError:
-    """The first broken rule, in words that name field, value and rule."""
+def first_problem(error: ValidationError, root: type[BaseModel]) -> ScenarioError:
+    """The first broken rule of a file, in words that name field, value and rule."""
     problem = error.errors(include_url=False)[0]
-    path, section, tag_key = _walk(problem["loc"])
-    field, value, context = ".".join(path) or "scenario", problem["input"], problem.get("ctx", {})
+    path, section, tag_key = _walk(problem["loc"], root)
+    field, value, context = ".".join(path) or root.__name__.lower(), problem["input"], problem.get("ctx", {})
     rule = problem["msg"].removeprefix("Value error, ")
     match problem["type"]:
         case "extra_forbidden":
@@ -165,13 +170,15 @@ def _first(error: ValidationError) -> ScenarioError:
     return ScenarioError(field, "{...}" if isinstance(value, dict) else value, rule[0].lower() + rule[1:])
 
 
-def _walk(location: tuple[int | str, ...]) -> tuple[list[str], type[BaseModel] | None, str | None]:
+def _walk(
+    location: tuple[int | str, ...], root: type[BaseModel]
+) -> tuple[list[str], type[BaseModel] | None, str | None]:
     """The path as the user wrote it, the section it ends in, and the key that tells the kinds of that section apart.
 
     A location holds the tag of every union on its way, which nobody writes.
     """
     path: list[str] = []
-    section: type[BaseModel] | None = Scenario
+    section: type[BaseModel] | None = root
     kinds: dict[str, type[BaseModel]] = {}
     tag_key: str | None = None
     for part in location:

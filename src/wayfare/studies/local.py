@@ -1,105 +1,34 @@
-"""Many runs on one machine: a pool of processes, one thread each."""
+"""Jobs on this machine: in this process, or in worker processes with one thread each.
+
+Workers live as long as the list of jobs: PyTorch takes seconds to import, and data that one run has loaded serves the
+next. A worker that dies (out of memory, kill -9) takes nothing with it but its own job.
+"""
 
 from __future__ import annotations
 
 import multiprocessing
 import os
-import queue
+import pickle
 import signal
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
-from dataclasses import dataclass
+import threading
+import time
+import traceback
+from collections.abc import Generator
+from contextlib import suppress
 from functools import partial
-from pathlib import Path
-from typing import Protocol
+from multiprocessing.connection import Connection, wait
+from multiprocessing.context import SpawnContext, SpawnProcess
 
 from wayfare.engine import Compute
-from wayfare.errors import ScenarioError
-from wayfare.learning.tasks import Task
-from wayfare.places import RUNS
-from wayfare.records import RunRecord, RunSummary, SchemeSummary, summarise_run, summarise_scheme
-from wayfare.scenario import Scenario
-from wayfare.scenario.dump import to_toml
-from wayfare.schemes import Scheme, checked, make_scheme
-from wayfare.studies.single import Execution, comparison_folder, naming_task, run
+from wayfare.errors import InputError, RunError, ScenarioError
+from wayfare.studies.jobs import Broken, Event, Finished, Job, Lost, OnRound, Queue, Shared, perform
+from wayfare.studies.single import Execution
 
-# How often a worker reports its progress, in rounds.
-_REPORT_EVERY = 10
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Comparison:
-    """Schemes on the same worlds: a line for each scheme, and the runs behind it."""
-
-    scenario: Scenario
-    folder: Path
-    schemes: list[SchemeSummary]
-    runs: list[RunRecord]
-
-
-class Progress(Protocol):
-    """Told how a comparison goes; runs are known by their place in the list."""
-
-    def begin(self, names: Sequence[str], rounds: int) -> None:
-        """All runs are about to start."""
-        ...
-
-    def advance(self, place: int, round_: int) -> None:
-        """One run has come to a round."""
-        ...
-
-    def done(self, place: int, summary: RunSummary) -> None:
-        """One run is finished."""
-        ...
-
-
-def compare(
-    scenario: Scenario,
-    schemes: Sequence[str | Scheme] | None = None,
-    *,
-    seeds: int | Sequence[int] = 3,
-    out: Path | str = RUNS,
-    jobs: int | None = None,
-    task: Task | None = None,
-    execution: Execution | None = None,
-    progress: Progress | None = None,
-) -> Comparison:
-    """Run every scheme with every seed. All schemes of a seed meet the identical world, so differences are paired.
-
-    A task of one's own takes the place of the scenario's; with several jobs it travels to other processes, so its
-    network and loss must be functions of a module.
-    """
-    execution = execution or Execution()
-    scenario = naming_task(scenario, task)
-    chosen = [
-        make_scheme(scheme, scenario.control) if isinstance(scheme, str) else checked(scheme)
-        for scheme in (scenario.schemes if schemes is None else schemes)
-    ]
-    numbers = list(range(seeds)) if isinstance(seeds, int) else list(seeds)
-    _check(chosen, numbers, jobs)
-    tasks = [(scheme, seed) for seed in numbers for scheme in chosen]
-    if progress:
-        progress.begin([f"{scheme.name}, seed {seed}" for scheme, seed in tasks], scenario.rounds)
-    workers = min(jobs or default_jobs(execution), len(tasks))
-    arguments = _Arguments(scenario=scenario, out=Path(out), task=task, execution=execution)
-    results = _in_process(arguments, tasks, progress) if workers == 1 else _in_pool(arguments, tasks, progress, workers)
-    runs: dict[int, RunRecord] = {}
-    for place, record in results:
-        runs[place] = record
-        if progress:
-            progress.done(place, summarise_run(record))
-    records = [runs[place] for place in range(len(tasks))]
-    folder = comparison_folder(scenario, Path(out))
-    (folder / "scenario.toml").write_text(to_toml(scenario), encoding="utf-8")
-    return Comparison(scenario=scenario, folder=folder, schemes=summarise(records), runs=records)
-
-
-def summarise(records: Sequence[RunRecord]) -> list[SchemeSummary]:
-    """A line for each scheme, in the order in which schemes first appear."""
-    by_scheme: dict[str, list[RunSummary]] = {}
-    for record in records:
-        by_scheme.setdefault(record.scheme, []).append(summarise_run(record))
-    return [summarise_scheme(runs) for runs in by_scheme.values()]
+# How often a worker tells its round, and how often jobs that somebody else holds are asked for again.
+_REPORT_EVERY_S = 0.2
+_ASK_EVERY_S = 0.5
+# What a worker that is told to end may take for its last words.
+_GRACE_S = 10.0
 
 
 def default_jobs(execution: Execution) -> int:
@@ -109,97 +38,210 @@ def default_jobs(execution: Execution) -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Arguments:
-    scenario: Scenario
-    out: Path
-    task: Task | None
-    execution: Execution
-
-
-def _check(schemes: Sequence[Scheme], seeds: Sequence[int], jobs: int | None) -> None:
-    if not schemes:
-        raise ScenarioError("schemes", [], "name at least one scheme")
-    names = [scheme.name for scheme in schemes]
-    for name in names:
-        if names.count(name) > 1:
-            raise ScenarioError("schemes", name, "must not be named twice")
-    if not seeds:
-        raise ScenarioError("seeds", list(seeds), "must be at least 1")
-    if len(set(seeds)) < len(seeds):
-        raise ScenarioError("seeds", list(seeds), "must not repeat")
+def local_backend(jobs: int | None, waiting: int, shared: Shared) -> InThisProcess | WorkerProcesses:
+    """As many workers as asked for, or as make sense; one job at a time needs no other process."""
     if jobs is not None and jobs < 1:
         raise ScenarioError("jobs", jobs, "must be at least 1")
+    workers = min(jobs or default_jobs(shared.execution), waiting)
+    return InThisProcess(shared) if workers <= 1 else WorkerProcesses(shared, workers)
 
 
-def _in_process(
-    arguments: _Arguments, tasks: Sequence[tuple[Scheme, int]], progress: Progress | None
-) -> Iterator[tuple[int, RunRecord]]:
-    for place, (scheme, seed) in enumerate(tasks):
-        on_round = partial(progress.advance, place) if progress else None
-        yield place, _run(arguments, scheme, seed, on_round)
+class InThisProcess:
+    """One job after another, here."""
+
+    def __init__(self, shared: Shared) -> None:
+        self._shared = shared
+
+    def run(self, queue: Queue, on_round: OnRound) -> Generator[Event, None, None]:
+        """Take a job, do it, take the next."""
+        place: int | None = None
+        while len(queue):
+            place = queue.take(place)
+            if place is None:
+                time.sleep(_ASK_EVERY_S if len(queue) else 0)
+                continue
+            on_round(place, 0)
+            try:
+                perform(queue.jobs[place], self._shared, partial(on_round, place))
+            except Exception as error:
+                yield Broken(place, error, traceback.format_exc())
+            else:
+                yield Finished(place)
 
 
-def _run(arguments: _Arguments, scheme: Scheme, seed: int, on_round: Callable[[int], None] | None) -> RunRecord:
-    return run(
-        arguments.scenario,
-        scheme,
-        seed=seed,
-        out=arguments.out,
-        task=arguments.task,
-        execution=arguments.execution,
-        on_round=on_round,
+class WorkerProcesses:
+    """Several jobs at a time, each in a process that lives on for the next."""
+
+    def __init__(self, shared: Shared, workers: int) -> None:
+        self._shared, self._most = shared, workers
+        # Fresh processes: a forked copy of a process that has used torch may hang.
+        self._context = multiprocessing.get_context("spawn")
+        self._workers: list[_Worker] = []
+
+    def run(self, queue: Queue, on_round: OnRound) -> Generator[Event, None, None]:
+        """Keep every worker busy; a new one takes the place of one that died."""
+        try:
+            while True:
+                self._hand_out(queue, on_round)
+                busy = [worker for worker in self._workers if worker.place is not None]
+                if not busy and not len(queue):
+                    break
+                idle = len(busy) < self._most and len(queue) > 0
+                pipes = {worker.pipe: worker for worker in busy}
+                for pipe in wait(list(pipes), timeout=_ASK_EVERY_S if idle else None):
+                    yield from self._hear(pipes[pipe], on_round)  # type: ignore[index]
+        finally:
+            # Whatever ended this, runs under way are not waited for; finished ones are safe on disk.
+            for worker in self._workers:
+                worker.process.terminate()
+            deadline = time.monotonic() + _GRACE_S
+            for worker in self._workers:
+                worker.process.join(max(deadline - time.monotonic(), 0))
+                worker.process.kill()
+                worker.process.join()
+                worker.pipe.close()
+
+    def _hand_out(self, queue: Queue, on_round: OnRound) -> None:
+        for worker in self._workers:
+            if worker.place is None and not self._give(worker, queue, on_round):
+                return
+        while len(self._workers) < self._most:
+            place = queue.take()
+            if place is None:
+                return
+            worker = _Worker(self._context, self._shared)
+            self._workers.append(worker)
+            worker.begin(place, queue.jobs[place])
+            on_round(place, 0)
+
+    def _give(self, worker: _Worker, queue: Queue, on_round: OnRound) -> bool:
+        place = queue.take(worker.last)
+        if place is None:
+            return False
+        worker.begin(place, queue.jobs[place])
+        on_round(place, 0)
+        return True
+
+    def _hear(self, worker: _Worker, on_round: OnRound) -> Generator[Event, None, None]:
+        """One message of a worker, or the end of it."""
+        place = worker.place
+        assert place is not None
+        try:
+            match worker.pipe.recv():
+                case "ready":
+                    worker.ready = True
+                case int(round_):
+                    on_round(place, round_)
+                case "finished":
+                    worker.place = None
+                    yield Finished(place)
+                case BaseException() as error, str(trace):
+                    worker.place = None
+                    yield Broken(place, error, trace)
+        except (EOFError, OSError):
+            self._workers.remove(worker)
+            reason = worker.end()
+            if not worker.ready:
+                raise RunError(
+                    f"a worker process could not start ({reason}); a script that compares or sweeps has to do so below "
+                    '`if __name__ == "__main__":`, and `jobs=1` needs no other process'
+                ) from None
+            yield Lost(place, reason)
+
+
+class _Worker:
+    """A process that does jobs, as the parent sees it."""
+
+    def __init__(self, context: SpawnContext, shared: Shared) -> None:
+        self.pipe, theirs = context.Pipe()
+        self.process: SpawnProcess = context.Process(target=_work, args=(theirs, shared), daemon=True)
+        self.place: int | None = None  # of the job under way
+        self.last: int | None = None
+        self.ready = False
+        try:
+            self.process.start()
+        except _NOT_PORTABLE as error:
+            raise _cannot_travel(error) from None
+        # The other end belongs to the worker alone, so that its death closes the pipe.
+        theirs.close()
+
+    def begin(self, place: int, job: Job) -> None:
+        """Hand over a job."""
+        self.place = self.last = place
+        try:
+            # One that died while it was idle is found out at the next look at its pipe.
+            with suppress(OSError):
+                self.pipe.send(job)
+        except _NOT_PORTABLE as error:
+            raise _cannot_travel(error) from None
+
+    def end(self) -> str:
+        """How a worker that is gone came to its end."""
+        self.process.join(_GRACE_S)
+        self.pipe.close()
+        code = self.process.exitcode
+        if code is None:
+            self.process.kill()
+            self.process.join()
+            return "its worker process hung up"
+        if code == -signal.SIGKILL:
+            return "its worker process was killed (signal 9; a machine that runs out of memory does that)"
+        if code < 0:
+            return f"its worker process was ended by signal {-code}"
+        return f"its worker process ended with code {code}"
+
+
+_NOT_PORTABLE = (pickle.PicklingError, AttributeError, TypeError)
+
+
+def _cannot_travel(error: Exception) -> InputError:
+    return InputError(
+        f"a scheme or task of your own cannot be sent to another process ({error}): define it at the top of a module, "
+        "or use jobs=1"
     )
 
 
-def _in_pool(
-    arguments: _Arguments, tasks: Sequence[tuple[Scheme, int]], progress: Progress | None, workers: int
-) -> Iterator[tuple[int, RunRecord]]:
-    # Fresh processes: a forked copy of a process that has used torch may hang.
-    context = multiprocessing.get_context("spawn")
-    reports = context.Queue()
-    with ProcessPoolExecutor(workers, mp_context=context, initializer=_begin_worker, initargs=(reports,)) as pool:
-        places: dict[Future[RunRecord], int] = {
-            pool.submit(_work, arguments, scheme, seed, place): place for place, (scheme, seed) in enumerate(tasks)
-        }
-        waiting = set(places)
-        try:
-            while waiting:
-                finished, waiting = wait(waiting, timeout=0.1, return_when=FIRST_COMPLETED)
-                _forward(reports, progress)
-                for future in finished:
-                    yield places[future], future.result()
-        except BaseException:
-            # Whatever ended the comparison, runs under way are not waited for; finished ones are safe on disk.
-            pool.shutdown(wait=False, cancel_futures=True)
-            for worker in multiprocessing.active_children():
-                worker.terminate()
-            raise
-
-
-_reports: multiprocessing.Queue[tuple[int, int]] | None = None
-
-
-def _begin_worker(reports: multiprocessing.Queue[tuple[int, int]]) -> None:
-    """Keep the way back to the parent, for a queue cannot travel with a task; an interrupt is the parent's business."""
-    global _reports
-    _reports = reports
+def _work(pipe: Connection, shared: Shared) -> None:
+    """The life of a worker process: job after job, until the parent ends it."""
+    # An interrupt at the keyboard goes to the whole group; it is the parent's business.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-
-
-def _work(arguments: _Arguments, scheme: Scheme, seed: int, place: int) -> RunRecord:
-    def report(round_: int) -> None:
-        if _reports is not None and round_ % _REPORT_EVERY == 0:
-            _reports.put((place, round_))
-
-    return _run(arguments, scheme, seed, report)
-
-
-def _forward(reports: multiprocessing.Queue[tuple[int, int]], progress: Progress | None) -> None:
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+    pipe.send("ready")
     while True:
+        job = pipe.recv()
         try:
-            place, round_ = reports.get_nowait()
-        except queue.Empty:
-            return
-        if progress:
-            progress.advance(place, round_)
+            perform(job, shared, _Reports(pipe))
+        except Exception as error:
+            pipe.send((_portable(error), traceback.format_exc()))
+        else:
+            pipe.send("finished")
+
+
+class _Reports:
+    """Tells the parent the round, not too often."""
+
+    def __init__(self, pipe: Connection) -> None:
+        self._pipe, self._next_s = pipe, 0.0
+
+    def __call__(self, round_: int) -> None:
+        now_s = time.monotonic()
+        if now_s >= self._next_s:
+            self._next_s = now_s + _REPORT_EVERY_S
+            self._pipe.send(round_)
+
+
+def _end_with_parent() -> None:
+    """A worker whose parent is killed must not go on in secret: whoever starts the work again would find it in use."""
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        wait([parent.sentinel])
+        os._exit(1)
+
+
+def _portable(error: Exception) -> Exception:
+    """An exception as it can be sent; one that cannot becomes its text."""
+    try:
+        pickle.loads(pickle.dumps(error))
+    except Exception:
+        return RunError(f"{type(error).__name__}: {error}")
+    return error
