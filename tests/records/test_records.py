@@ -11,7 +11,7 @@ import torch
 import wayfare
 from wayfare.errors import RunFolderError
 from wayfare.records import RunRecord, find_runs, read_run, summarise_run, summarise_scheme
-from wayfare.records.summary import half_width_95
+from wayfare.records.statistics import half_width_95
 from wayfare.scenario import Scenario
 from wayfare.simulator import draw_world
 

@@ -67,6 +67,7 @@ class RunProgress:
         self._finished = self._failed = 0
         self._total = 0
         self._started = time.perf_counter()
+        self._working_since: float | None = None  # before that, workers start up
 
     def begin(self, jobs: Sequence[Job], finished: int = 0) -> None:
         """Show the whole."""
@@ -79,6 +80,8 @@ class RunProgress:
     def advance(self, place: int, round_: int) -> None:
         """Show one run."""
         rounds = self._jobs[place].scenario.rounds
+        if round_ and self._working_since is None:
+            self._working_since = time.perf_counter()
         if place not in self._running:
             self._running[place] = self._bars.add_task(f"  {self._jobs[place].name}", total=rounds, clock="")
         self._reached[place] = round_ / rounds
@@ -112,7 +115,7 @@ class RunProgress:
         whole = sum(job.cost for job in self._jobs)
         if not done or max(self._reached.values()) < 0.05:
             return None
-        return (time.perf_counter() - self._started) * (whole - done) / done
+        return (time.perf_counter() - (self._working_since or self._started)) * (whole - done) / done
 
     def _end(self, place: int, outcome: str, *, always: bool = False) -> None:
         self._reached[place] = 1.0

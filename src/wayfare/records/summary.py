@@ -4,33 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from statistics import fmean, stdev
+from statistics import fmean
 from typing import Any
 
 import numpy as np
 
 from wayfare.learning.tasks import Metric
 from wayfare.records.read import RunRecord
-
-# Two-sided 95 % quantiles of Student's t for 1, 2, ... degrees of freedom.
-_T95: tuple[float, ...] = (
-    12.706,
-    4.303,
-    3.182,
-    2.776,
-    2.571,
-    2.447,
-    2.365,
-    2.306,
-    2.262,
-    2.228,
-    2.201,
-    2.179,
-    2.160,
-    2.145,
-    2.131,
-)
-_T95 += (2.120, 2.110, 2.101, 2.093, 2.086, 2.080, 2.074, 2.069, 2.064, 2.060, 2.056, 2.052, 2.048, 2.045, 2.042)
+from wayfare.records.statistics import Difference, difference, estimate
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,13 +33,14 @@ class RunSummary:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SchemeSummary:
-    """One scheme over its seeds; the interval is a half width, and None when there is one seed only."""
+    """One scheme over its seeds; the interval is a half width. It and the deviation are None with one seed only."""
 
     name: str
     energy_rule: str
     seeds: int
     metric: Metric
     score_mean: float
+    score_sd: float | None
     score_ci95: float | None
     energy_joules_mean: float
     budget_joules: float
@@ -92,14 +74,15 @@ def summarise_run(record: RunRecord) -> RunSummary:
 
 def summarise_scheme(runs: Sequence[RunSummary]) -> SchemeSummary:
     """The line of one scheme over the runs of its seeds."""
-    scores = [run.score for run in runs]
+    score = estimate([run.score for run in runs])
     return SchemeSummary(
         name=runs[0].scheme,
         energy_rule=runs[0].energy_rule,
         seeds=len(runs),
         metric=runs[0].metric,
-        score_mean=fmean(scores),
-        score_ci95=half_width_95(scores),
+        score_mean=score.mean,
+        score_sd=score.sd,
+        score_ci95=score.ci95,
         energy_joules_mean=fmean(run.energy_joules for run in runs),
         budget_joules=fmean(run.budget_joules for run in runs),
         kept_fraction_mean=fmean(run.kept_fraction for run in runs),
@@ -109,14 +92,13 @@ def summarise_scheme(runs: Sequence[RunSummary]) -> SchemeSummary:
     )
 
 
-def paired_difference(runs: Sequence[RunSummary], others: Sequence[RunSummary]) -> tuple[float, float | None]:
-    """Mean of the differences in score over the seeds both have, and half its 95 % interval.
+def paired_difference(runs: Sequence[RunSummary], others: Sequence[RunSummary]) -> Difference:
+    """The differences in score over the seeds both have.
 
     Schemes of one seed meet the identical world, so what worlds differ by drops out.
     """
     theirs = {run.seed: run.score for run in others}
-    differences = [run.score - theirs[run.seed] for run in runs if run.seed in theirs]
-    return fmean(differences), half_width_95(differences)
+    return difference([run.score - theirs[run.seed] for run in runs if run.seed in theirs])
 
 
 def summary_json(summary: SchemeSummary | RunSummary) -> dict[str, Any]:
@@ -129,12 +111,3 @@ def summary_json(summary: SchemeSummary | RunSummary) -> dict[str, Any]:
         else:
             named[key.replace("score", metric)] = value
     return named
-
-
-def half_width_95(values: Sequence[float]) -> float | None:
-    """Half the 95 % confidence interval of a mean: t s / sqrt(n)."""
-    freedom = len(values) - 1
-    if freedom < 1:
-        return None
-    quantile = _T95[freedom - 1] if freedom <= len(_T95) else 1.96
-    return float(quantile * stdev(values) / len(values) ** 0.5)

@@ -99,7 +99,8 @@ def _difference(metric: Metric, runs: Sequence[RunRecord], reference: Sequence[R
     mine, theirs = [summarise_run(run) for run in runs], [summarise_run(run) for run in reference]
     if mine[0].scheme == theirs[0].scheme or not {run.seed for run in mine} & {run.seed for run in theirs}:
         return ""
-    return _interval(metric, *paired_difference(mine, theirs), sign="+")
+    found = paired_difference(mine, theirs)
+    return _interval(metric, found.mean, found.ci95, sign="+")
 
 
 def _title(schemes: Sequence[SchemeSummary], runs: Sequence[RunRecord]) -> str:

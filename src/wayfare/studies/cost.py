@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import fmean
+
 from wayfare.learning.tasks import Task, model_of
 from wayfare.scenario import Scenario
 from wayfare.schemes import Scheme
@@ -16,3 +20,32 @@ def relative_cost(scenario: Scenario, scheme: Scheme, task: Task | None = None) 
     share = 1.0 if getattr(scheme, "trains_between_contacts", True) else _IN_CONTACT_ONLY
     model = task.model if task else model_of(scenario.learning)
     return steps * share * model.parameters
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """A finished run: what it is like, and how long it took."""
+
+    point: int
+    scheme: str
+    cost: float  # by `relative_cost`
+    wall_s: float
+
+
+class Estimates:
+    """Seconds of runs to come by those that have run: of the same point and scheme, else of the scheme, else of all."""
+
+    def __init__(self, measured: Sequence[Measured]) -> None:
+        self._alike: dict[tuple[int, str], list[float]] = {}
+        self._pace_of: dict[str, list[float]] = {}
+        for run in measured:
+            self._alike.setdefault((run.point, run.scheme), []).append(run.wall_s)
+            self._pace_of.setdefault(run.scheme, []).append(run.wall_s / run.cost)
+        self._pace = [pace for paces in self._pace_of.values() for pace in paces]
+
+    def seconds(self, point: int, scheme: str, cost: float) -> float | None:
+        """How long a run will take; None when nothing has run yet."""
+        if (point, scheme) in self._alike:
+            return fmean(self._alike[point, scheme])
+        pace = self._pace_of.get(scheme, self._pace)
+        return cost * fmean(pace) if pace else None

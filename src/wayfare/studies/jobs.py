@@ -46,7 +46,12 @@ class Job:
     @property
     def error_file(self) -> Path:
         """Where the trace of a failure is written; gone when the run is done after all."""
-        return self.folder.with_name(f"{self.folder.name}.error.txt")
+        return error_file(self.folder)
+
+
+def error_file(folder: Path) -> Path:
+    """Where the trace of a failed run is, beside the folder it would have had."""
+    return folder.with_name(f"{folder.name}.error.txt")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -211,6 +216,7 @@ def conduct(
     backend: Backend,
     *,
     on_finished: Callable[[int, RunRecord], None],
+    on_failed: Callable[[Failure], None] | None = None,
     progress: Progress | None = None,
     same_input: bool = False,
 ) -> list[Failure]:
@@ -235,6 +241,8 @@ def conduct(
         with suppress(OSError):
             file.parent.mkdir(parents=True, exist_ok=True)
             file.write_text(failure.trace or f"{failure.reason}\n", encoding="utf-8")
+        if on_failed:
+            on_failed(failure)
         if progress:
             progress.failed(failure.place, failure.reason)
 

@@ -1,0 +1,122 @@
+"""What seeds allow to say: means with intervals, paired differences with a test, and how long it takes to a target."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import fmean, median, stdev
+
+import numpy as np
+
+from wayfare.records.read import RunRecord
+from wayfare.streams import FLEET, Stream, generator
+
+# Two-sided 95 % quantiles of Student's t for 1, 2, ... degrees of freedom.
+_T95: tuple[float, ...] = (
+    *(12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160, 2.145, 2.131),
+    *(2.120, 2.110, 2.101, 2.093, 2.086, 2.080, 2.074, 2.069, 2.064, 2.060, 2.056, 2.052, 2.048, 2.045, 2.042),
+)
+# Up to so many pairs every pattern of signs is counted; beyond, so many are drawn.
+_EXACT_PAIRS = 16
+_DRAWN = 100_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Estimate:
+    """A mean over seeds; deviation and half the 95 % interval are None when there is one seed only."""
+
+    mean: float
+    sd: float | None
+    ci95: float | None
+    seeds: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Difference:
+    """A mean of paired differences; p is the chance of one as large if the sign of each were a coin's."""
+
+    mean: float
+    ci95: float | None
+    p: float | None
+    pairs: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reached:
+    """When a run first had a target score, at the grain of its evaluations; None where it never had."""
+
+    rounds: float | None
+    time_s: float | None
+    energy_joules: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Censored:
+    """A median over seeds of which some never got there. None: no more than half did, so it lies beyond the end."""
+
+    reached: int
+    seeds: int
+    median: float | None
+
+
+def estimate(values: Sequence[float]) -> Estimate:
+    """Mean, standard deviation and interval of values, one a seed."""
+    sd = stdev(values) if len(values) > 1 else None
+    return Estimate(mean=fmean(values), sd=sd, ci95=half_width_95(values), seeds=len(values))
+
+
+def difference(differences: Sequence[float]) -> Difference:
+    """The mean of paired differences, its interval and its test."""
+    p = sign_flip_test(differences) if len(differences) > 1 else None
+    return Difference(mean=fmean(differences), ci95=half_width_95(differences), p=p, pairs=len(differences))
+
+
+def half_width_95(values: Sequence[float]) -> float | None:
+    """Half the 95 % confidence interval of a mean: t s / sqrt(n)."""
+    freedom = len(values) - 1
+    if freedom < 1:
+        return None
+    quantile = _T95[freedom - 1] if freedom <= len(_T95) else 1.96
+    return float(quantile * stdev(values) / len(values) ** 0.5)
+
+
+def sign_flip_test(differences: Sequence[float]) -> float:
+    """The two-sided permutation test of paired values: how often |sum of +-d| is at least |sum of d|.
+
+    Swapping the two members of a pair turns the sign of its difference, and nothing else if there is no effect. With n
+    pairs no p is below 2 / 2^n.
+    """
+    values = np.asarray(differences, dtype=np.float64)
+    if len(values) <= _EXACT_PAIRS:
+        patterns = np.arange(1 << len(values))[:, None] >> np.arange(len(values)) & 1
+        drawn = 0
+    else:
+        chance = generator(0, Stream.SIGN_FLIPS, FLEET)
+        patterns = chance.integers(0, 2, (_DRAWN, len(values)))
+        drawn = 1
+    sums = np.abs((1 - 2 * patterns) @ values)
+    # Sums of the same terms in another order differ by rounding.
+    as_large = int((sums >= abs(values.sum()) - 1e-12 * np.abs(values).sum()).sum())
+    # What was observed is one of the patterns, also where they are drawn: p is never 0.
+    return (as_large + drawn) / (len(sums) + drawn)
+
+
+def reach(record: RunRecord, target: float) -> Reached:
+    """The first evaluation at which a run had a target score."""
+    scores = record.evaluations["score"]
+    there = scores >= target if record.metric.better == "higher" else scores <= target
+    if not there.any():
+        return Reached(rounds=None, time_s=None, energy_joules=None)
+    first = int(np.argmax(there))
+    return Reached(
+        rounds=float(record.evaluations["round"][first]),
+        time_s=float(record.evaluations["time_s"][first]),
+        energy_joules=float(record.evaluations["energy_joules"][first]),
+    )
+
+
+def censored_median(values: Sequence[float | None]) -> Censored:
+    """The median where None stands for something larger than any value: no seed is left out."""
+    reached = [value for value in values if value is not None]
+    middle = median([*reached, *[float("inf")] * (len(values) - len(reached))])
+    return Censored(reached=len(reached), seeds=len(values), median=middle if np.isfinite(middle) else None)

@@ -1,0 +1,67 @@
+"""The key of a run: a hash of everything its numbers depend on."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import fields, is_dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel
+
+from wayfare.scenario import Scenario
+from wayfare.schemes import Scheme
+from wayfare.studies.single import Execution
+from wayfare.version import ALGORITHM
+
+_CHARACTERS = 16
+
+
+def run_key(scenario: Scenario, scheme: Scheme, seed: int, execution: Execution) -> str:
+    """Scenario, scheme with its parameters, seed, the version of the algorithm, and the precision of its numbers.
+
+    What a scenario is called and which schemes it lists does not count, nor does where its trace lies: the trace's
+    content does. Engine and device do not count either: they decide about speed, and rounding at most.
+    """
+    content = scenario.model_dump(mode="json", exclude={"name", "schemes"})
+    trace = content["mobility"].get("file")
+    if trace is not None:
+        content["mobility"]["file"] = _content_of(trace)
+    everything = {
+        "algorithm": ALGORITHM,
+        "scenario": content,
+        "scheme": _scheme(scheme),
+        "seed": seed,
+        "precision": execution.precision,
+        "fast": execution.fast,
+    }
+    text = json.dumps(everything, sort_keys=True, default=_plain)
+    return hashlib.sha256(text.encode()).hexdigest()[:_CHARACTERS]
+
+
+def _scheme(scheme: Scheme) -> dict[str, Any]:
+    """Name and parameters. The code of a scheme does not count: one of another package may carry a `version`."""
+    names = [field.name for field in fields(scheme)] if is_dataclass(scheme) else list(getattr(scheme, "__dict__", ()))
+    parameters = {name: getattr(scheme, name) for name in names}
+    return {"name": scheme.name, "version": getattr(scheme, "version", None), "parameters": parameters}
+
+
+def _plain(value: object) -> Any:
+    return value.model_dump(mode="json") if isinstance(value, BaseModel) else repr(value)
+
+
+def _content_of(file: str) -> str:
+    """The hash of a trace; one that cannot be read has its name only, and its runs will say so."""
+    try:
+        changed_ns = Path(file).stat().st_mtime_ns
+    except OSError:
+        return file
+    return _hash(file, changed_ns)
+
+
+@lru_cache
+def _hash(file: str, changed_ns: int) -> str:
+    with Path(file).open("rb") as content:
+        return hashlib.file_digest(content, "sha256").hexdigest()

@@ -1,0 +1,213 @@
+"""What a study has found so far: its finished runs as numbers, and what the seeds allow to say about them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from wayfare.errors import RunFolderError
+from wayfare.learning.tasks import Metric
+from wayfare.records import RunRecord, RunSummary, find_runs, read_run, summarise_run
+from wayfare.records.statistics import (
+    Censored,
+    Difference,
+    Estimate,
+    Reached,
+    censored_median,
+    difference,
+    estimate,
+    reach,
+)
+from wayfare.studies.store import FILE, Manifest, PlannedRun, StudyFolder
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunResult:
+    """One finished run of a study."""
+
+    run: PlannedRun
+    folder: Path
+    summary: RunSummary
+    measures: dict[str, float]
+    reached: list[Reached]  # for each target of the study
+    rounds: int
+    wall_s: float
+
+    @property
+    def metric(self) -> Metric:
+        """What its score is."""
+        return self.summary.metric
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """One scheme at one point, over its seeds."""
+
+    point: int
+    scheme: str
+    energy_rule: str
+    results: list[RunResult]
+    estimates: dict[str, Estimate]  # of the study's metrics
+    to_reference: Difference | None  # in score, over the seeds that both have
+    rounds_to: list[Censored]  # for each target
+    time_s_to: list[Censored]
+    energy_joules_to: list[Censored]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StudyResults:
+    """A study as far as it is done."""
+
+    folder: Path
+    manifest: Manifest
+    results: list[RunResult]
+    rows: list[Row]
+    reference: str
+    failed: int
+    missing: int  # failed ones included
+    unknown_metrics: list[str]
+
+    @property
+    def metric(self) -> Metric | None:
+        """What scores are; None before the first run is finished."""
+        return self.results[0].metric if self.results else None
+
+    @property
+    def seeds(self) -> int:
+        """The most seeds that any row has."""
+        return max((len(row.results) for row in self.rows), default=0)
+
+
+def result_of(record: RunRecord, run: PlannedRun, targets: Sequence[float]) -> RunResult:
+    """The numbers of a run."""
+    return RunResult(
+        run=run,
+        folder=record.folder,
+        summary=summarise_run(record),
+        measures=measures_of(record),
+        reached=[reach(record, target) for target in targets],
+        rounds=record.scenario.rounds,
+        wall_s=record.wall_s,
+    )
+
+
+def measures_of(record: RunRecord) -> dict[str, float]:
+    """Every number of a run that a table may show; evaluations count as the mean of the last ones, like the score."""
+    summary, last = summarise_run(record), record.scenario.learning.final_evaluations
+    return {
+        "score": summary.score,
+        "loss": float(np.mean(record.evaluations["loss"][-last:])),
+        **{name: float(np.mean(values[-last:])) for name, values in record.others.items()},
+        "energy_joules": summary.energy_joules,
+        "budget_joules": summary.budget_joules,
+        "bits": float(record.evaluations["bits"][-1]),
+        "kept_fraction": summary.kept_fraction,
+        "uploads_per_device": summary.uploads_per_device,
+        "failed_uploads_per_device": summary.failed_uploads_per_device,
+        "staleness_rounds": summary.staleness_rounds,
+        "wall_s": record.wall_s,
+    }
+
+
+def read_results(path: Path) -> StudyResults:
+    """The results of a study's folder, or of any folder of runs of one scenario, which is a study of one point."""
+    if (path / FILE).is_file():
+        folder = StudyFolder(path)
+        manifest = folder.read()
+        found = [
+            result_of(read_run(folder.run_folder(run)), run, manifest.targets)
+            for run in manifest.runs
+            if folder.is_finished(run)
+        ]
+        failed = sum(not folder.is_finished(run) and folder.error_file(run).exists() for run in manifest.runs)
+        return results_of(path, manifest, found, failed)
+    return _comparison(path)
+
+
+def results_of(path: Path, manifest: Manifest, found: Sequence[RunResult], failed: int) -> StudyResults:
+    """Everything there is to say about the runs found."""
+    reference = "mads" if "mads" in manifest.schemes else manifest.schemes[0]
+    groups: dict[tuple[int, str], list[RunResult]] = {}
+    for result in found:
+        groups.setdefault((result.run.point, result.run.scheme), []).append(result)
+    known = {name for result in found for name in (*result.measures, result.metric.name)}
+    rows = [
+        _row(manifest, point, scheme, groups[point, scheme], groups.get((point, reference), []))
+        for point in range(len(manifest.points))
+        for scheme in manifest.schemes
+        if (point, scheme) in groups
+    ]
+    return StudyResults(
+        folder=path,
+        manifest=manifest,
+        results=list(found),
+        rows=rows,
+        reference=reference,
+        failed=failed,
+        missing=len(manifest.runs) - len(found),
+        unknown_metrics=[name for name in manifest.metrics if found and name not in known],
+    )
+
+
+def _row(manifest: Manifest, point: int, scheme: str, mine: Sequence[RunResult], reference: Sequence[RunResult]) -> Row:
+    theirs = {result.run.seed: result.summary.score for result in reference}
+    shared = [result for result in mine if result.run.seed in theirs]
+    apart = scheme != (reference[0].run.scheme if reference else scheme)
+    return Row(
+        point=point,
+        scheme=scheme,
+        energy_rule=mine[0].summary.energy_rule,
+        results=list(mine),
+        estimates=dict(_estimates(manifest.metrics, mine)),
+        to_reference=difference([result.summary.score - theirs[result.run.seed] for result in shared])
+        if shared and apart
+        else None,
+        rounds_to=_medians(mine, len(manifest.targets), lambda reached: reached.rounds),
+        time_s_to=_medians(mine, len(manifest.targets), lambda reached: reached.time_s),
+        energy_joules_to=_medians(mine, len(manifest.targets), lambda reached: reached.energy_joules),
+    )
+
+
+def _estimates(metrics: Sequence[str], results: Sequence[RunResult]) -> Iterator[tuple[str, Estimate]]:
+    for name in metrics:
+        source = "score" if name == results[0].metric.name else name
+        values = [result.measures[source] for result in results if source in result.measures]
+        if len(values) == len(results):
+            yield source, estimate(values)
+
+
+def _medians(results: Sequence[RunResult], targets: int, of: Callable[[Reached], float | None]) -> list[Censored]:
+    return [censored_median([of(result.reached[target]) for result in results]) for target in range(targets)]
+
+
+def _comparison(path: Path) -> StudyResults:
+    records = [read_run(folder) for folder in find_runs(path)]
+    scenarios = {record.scenario.model_copy(update={"schemes": (), "name": ""}) for record in records}
+    if len(scenarios) > 1:
+        raise RunFolderError(f"{path}: holds runs of {len(scenarios)} scenarios and is no study; take one of them")
+    first = records[0].scenario
+    present = list(dict.fromkeys(record.scheme for record in records))
+    schemes = [name for name in first.schemes if name in present]
+    schemes += [name for name in present if name not in schemes]
+    runs = [
+        PlannedRun(key=record.folder.name, point=0, scheme=record.scheme, seed=record.seed, cost=1.0)
+        for record in records
+    ]
+    point: dict[str, Any] = {}
+    manifest = Manifest(
+        name=first.name,
+        title="",
+        axes=[],
+        points=[point],
+        scenarios=[first.model_dump(mode="json")],
+        schemes=schemes,
+        metrics=["score", "energy_joules", "kept_fraction"],
+        targets=[],
+        runs=runs,
+    )
+    found = [result_of(record, run, ()) for record, run in zip(records, runs, strict=True)]
+    return results_of(path, manifest, found, 0)

@@ -1,0 +1,208 @@
+"""The folder of a study: what belongs to it, the finished runs, and who works on which.
+
+::
+
+    <study>/
+      study.json          what the study asks and which runs belong to it; enough to read it without its file
+      runs/<run>/         finished runs, each named after its scheme, seed and key
+      runs/<run>.error.txt  why a run failed
+      work/<key>/         runs under way
+      work/<key>.lock     locked by the driver that does the run; the lock dies with it, so it is never stale
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import IO, Any
+
+from wayfare.errors import RunFolderError
+from wayfare.scenario import parse
+from wayfare.schemes import make_scheme
+from wayfare.studies.cost import relative_cost
+from wayfare.studies.jobs import Claim, Job, error_file
+from wayfare.studies.keys import run_key
+from wayfare.studies.single import Execution
+from wayfare.studies.study import Plan
+
+FILE = "study.json"
+_VERSION = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlannedRun:
+    """One run of a study."""
+
+    key: str
+    point: int
+    scheme: str
+    seed: int
+    cost: float  # relative to the other runs
+
+    @property
+    def folder_name(self) -> str:
+        """The name of its folder, which says what it is."""
+        scheme = "".join(letter if letter.isalnum() or letter in "._-" else "-" for letter in self.scheme)
+        return f"{scheme}-seed{self.seed}-{self.key}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Manifest:
+    """What a study asks, and its runs: all that is needed to read its folder."""
+
+    name: str
+    title: str
+    axes: list[str]
+    points: list[dict[str, Any]]  # the values of every point
+    scenarios: list[dict[str, Any]]
+    schemes: list[str]
+    metrics: list[str]
+    targets: list[float]
+    runs: list[PlannedRun]
+
+    def point_name(self, point: int) -> str:
+        """What a point is called in one line; the last word of a field says enough."""
+        return ", ".join(f"{axis.split('.')[-1]} {value_text(self.points[point][axis])}" for axis in self.axes)
+
+    def run_name(self, run: PlannedRun) -> str:
+        """What a run is called in one line."""
+        return ", ".join(part for part in (run.scheme, self.point_name(run.point), f"seed {run.seed}") if part)
+
+
+def manifest_of(plan: Plan, execution: Execution) -> Manifest:
+    """A plan with the keys of its runs."""
+    runs = []
+    for place, point in enumerate(plan.points):
+        for name in plan.schemes:
+            scheme = plan.scheme_at(point, name)
+            cost = relative_cost(point.scenario, scheme)
+            for seed in plan.seeds:
+                key = run_key(point.scenario, scheme, seed, execution)
+                runs.append(PlannedRun(key=key, point=place, scheme=name, seed=seed, cost=cost))
+    return Manifest(
+        name=plan.study.name,
+        title=plan.study.title,
+        axes=plan.axes,
+        points=[dict(point.values) for point in plan.points],
+        scenarios=[point.scenario.model_dump(mode="json") for point in plan.points],
+        schemes=plan.schemes,
+        metrics=list(plan.study.metrics),
+        targets=list(plan.study.targets),
+        runs=runs,
+    )
+
+
+class StudyFolder:
+    """A study on disk. Several drivers may use it at the same time."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._locks: dict[str, IO[str]] = {}
+
+    def write(self, manifest: Manifest) -> None:
+        """Keep what the study asks; the last driver to start has its way."""
+        text = json.dumps({"version": _VERSION, **asdict(manifest)}, indent=1)
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            (self.path / "runs").mkdir(exist_ok=True)
+            (self.path / "work").mkdir(exist_ok=True)
+            new = self.path / f"{FILE}.{os.getpid()}"
+            new.write_text(text, encoding="utf-8")
+            new.replace(self.path / FILE)
+        except OSError as error:
+            raise RunFolderError(f"{self.path}: cannot write here: {error.strerror}") from None
+
+    def read(self) -> Manifest:
+        """What the study asks."""
+        file = self.path / FILE
+        try:
+            data = json.loads(file.read_text(encoding="utf-8"))
+            if data.pop("version") != _VERSION:
+                raise RunFolderError(f"{file}: not of the version that this Wayfare reads ({_VERSION})")
+            return Manifest(**data | {"runs": [PlannedRun(**run) for run in data["runs"]]})
+        except OSError as error:
+            raise RunFolderError(f"{file}: cannot be read: {error.strerror}") from None
+        except (ValueError, KeyError, TypeError) as error:
+            raise RunFolderError(f"{file}: not a study, or damaged: {error}") from None
+
+    def run_folder(self, run: PlannedRun) -> Path:
+        """Where a finished run lies."""
+        return self.path / "runs" / run.folder_name
+
+    def is_finished(self, run: PlannedRun) -> bool:
+        """Whether a run is done."""
+        return self.run_folder(run).is_dir()
+
+    def error_file(self, run: PlannedRun) -> Path:
+        """Why a run failed."""
+        return error_file(self.run_folder(run))
+
+    def jobs(self, manifest: Manifest, runs: Sequence[PlannedRun], costs: Mapping[str, float]) -> list[Job]:
+        """Runs as jobs."""
+        scenarios = [parse(scenario) for scenario in manifest.scenarios]
+        return [
+            Job(
+                name=manifest.run_name(run),
+                scenario=scenarios[run.point],
+                scheme=make_scheme(run.scheme, scenarios[run.point].control),
+                seed=run.seed,
+                out=self.path / "work" / run.key,
+                home=self.run_folder(run),
+                cost=costs[run.key],
+            )
+            for run in runs
+        ]
+
+    def claim(self, run: PlannedRun) -> Claim:
+        """Try to get a run for oneself."""
+        if self.is_finished(run):
+            return "done"
+        lock = self._claim_file(run).open("a+", encoding="utf-8")
+        if not _lock(lock):
+            lock.close()
+            return "busy"
+        # Whoever had it before may have finished it between the two looks.
+        if self.is_finished(run):
+            lock.close()
+            return "done"
+        self._locks[run.key] = lock
+        return "mine"
+
+    def release(self, run: PlannedRun) -> None:
+        """Let go of a run, finished or failed."""
+        self._locks.pop(run.key).close()
+        if self.is_finished(run):
+            shutil.rmtree(self.path / "work" / run.key, ignore_errors=True)
+            # Safe only because the run is finished: whoever locks the old file sees that first.
+            self._claim_file(run).unlink(missing_ok=True)
+
+    def _claim_file(self, run: PlannedRun) -> Path:
+        return self.path / "work" / f"{run.key}.lock"
+
+
+def value_text(value: Any) -> str:
+    """A value of a point for people; a table goes by its kind."""
+    if isinstance(value, dict):
+        return str(value.get("model") or value.get("kind") or json.dumps(value))
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def _lock(file: IO[str]) -> bool:
+    """Lock a file without waiting; the system unlocks it when its process ends, however it ends."""
+    try:
+        if sys.platform == "win32":
+            import msvcrt
+
+            msvcrt.locking(file.fileno(), msvcrt.LK_NBLCK, 1)
+        else:
+            import fcntl
+
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return False
+    return True

@@ -1,0 +1,248 @@
+"""Studies: a base scenario, what varies, schemes and seeds, as a TOML file.
+
+::
+
+    name = "speeds"
+    scenario = "fashion-small"           # a preset, or a scenario file beside this one
+    schemes = ["mads", "afl-spar:paced"]
+    seeds = 5                            # or a list of them
+    targets = ["60 %"]                   # rounds, time and energy to this score
+
+    [set]                                # the same for all runs
+    rounds = 500
+
+    [grid]                               # every combination
+    mobility.speed_mps = [5, 10, 20]
+
+    [[paired]]                           # values that belong together, each table one of them
+    fleet = { devices = 10, energy_total_joules = 250 }
+    [[paired]]
+    fleet = { devices = 20, energy_total_joules = 500 }
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import tomllib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from importlib.resources import files
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import Field, ValidationError, field_validator
+
+from wayfare.errors import InputError, ScenarioError
+from wayfare.scenario import DEFAULT_PRESET, Scenario, parse, preset_names
+from wayfare.scenario.load import anchor_files, date_as_text, first_problem, load_table, merge
+from wayfare.scenario.section import Section
+from wayfare.schemes import Scheme, make_scheme
+from wayfare.studies.comparison import check_schemes_and_seeds
+
+_PRESETS = files("wayfare.studies") / "presets"
+_NOT_IN_A_GRID = {"schemes": "name the schemes with `schemes`", "name": "points have no names, a study has one"}
+
+
+class Study(Section):
+    """A study as its file has it."""
+
+    name: Annotated[str, Field(min_length=1, pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", max_length=80)]
+    title: str = ""
+    scenario: Annotated[str, Field(min_length=1)] = DEFAULT_PRESET
+    settings: Annotated[dict[str, Any], Field(alias="set", default_factory=dict)]
+    grid: Annotated[dict[str, Any], Field(default_factory=dict)]
+    paired: tuple[dict[str, Any], ...] = ()
+    # Without any: those of the scenario.
+    schemes: tuple[str, ...] | None = None
+    seeds: Annotated[int, Field(ge=1)] | tuple[Annotated[int, Field(ge=0)], ...] = 3
+    # Columns of the table; `score` is what the task is judged by, whatever its name.
+    metrics: tuple[str, ...] = ("score", "energy_joules", "kept_fraction")
+    # Scores to reach, as numbers or as "60 %".
+    targets: tuple[float, ...] = ()
+
+    @field_validator("targets", mode="before")
+    @classmethod
+    def _per_cent(cls, targets: object) -> object:
+        return tuple(_target(target) for target in targets) if isinstance(targets, list) else targets
+
+    @field_validator("metrics", "targets")
+    @classmethod
+    def _once(cls, values: tuple[Any, ...]) -> tuple[Any, ...]:
+        if len(set(values)) < len(values):
+            raise ValueError("must not repeat")
+        return values
+
+    @property
+    def seed_numbers(self) -> list[int]:
+        """The seeds themselves."""
+        return list(range(self.seeds)) if isinstance(self.seeds, int) else list(self.seeds)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Point:
+    """One combination of what varies: dotted fields with their values, and the scenario they make."""
+
+    values: Mapping[str, Any]
+    scenario: Scenario
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """A study drawn out: its points, and the schemes and seeds that run at each of them."""
+
+    study: Study
+    axes: list[str]  # the fields that vary
+    points: list[Point]
+    schemes: list[str]
+    seeds: list[int]
+
+    def scheme_at(self, point: Point, name: str) -> Scheme:
+        """A scheme with the parameters of a point."""
+        return make_scheme(name, point.scenario.control)
+
+
+def study_presets() -> list[str]:
+    """The studies inside the package."""
+    return sorted(entry.name.removesuffix(".toml") for entry in _PRESETS.iterdir() if entry.name.endswith(".toml"))
+
+
+def load_study(source: str | Path) -> Plan:
+    """The study of a preset name or a TOML file, validated down to the scenario of every point."""
+    text, folder = _text(str(source))
+    try:
+        data = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise InputError(f"{source}: not a TOML file: {error}") from None
+    if folder is not None:
+        data.setdefault("name", Path(source).stem)
+    return _plan(_validated(data), folder)
+
+
+def _text(source: str) -> tuple[str, Path | None]:
+    if source in study_presets():
+        return (_PRESETS / f"{source}.toml").read_text(encoding="utf-8"), None
+    path = Path(source)
+    try:
+        return path.read_text(encoding="utf-8"), path.parent
+    except (OSError, UnicodeDecodeError, ValueError) as error:
+        known = ", ".join(study_presets())
+        reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+        raise ScenarioError("study", source, f"neither a preset ({known}) nor a readable file: {reason}") from None
+
+
+def _validated(data: dict[str, Any]) -> Study:
+    try:
+        return Study.model_validate_json(json.dumps(data, default=date_as_text))
+    except ValidationError as error:
+        raise first_problem(error, Study) from None
+    except (TypeError, ValueError) as error:
+        raise InputError(f"the study holds a value that is no number, text, list or table: {error}") from None
+
+
+def _plan(study: Study, folder: Path | None) -> Plan:
+    base = study.scenario
+    if folder is not None and base not in preset_names():
+        base = str(folder / base)
+    table = merge(load_table(base), _anchored(study.settings, folder))
+    grid, paired = _grid(study.grid), _paired(study.paired)
+    axes = [*grid, *(paired[0] if paired else ())]
+    for axis in axes:
+        _check_axis(axis, [*grid], axes)
+    points = []
+    for values in _combinations(grid, paired):
+        over: dict[str, Any] = {}
+        for axis, value in values.items():
+            over = merge(over, _nested(axis, value))
+        points.append(Point(values=values, scenario=parse(merge(table, _anchored(over, folder)))))
+    _check_points(points)
+    schemes = list(points[0].scenario.schemes if study.schemes is None else study.schemes)
+    names = [make_scheme(scheme, points[0].scenario.control).name for scheme in schemes]
+    check_schemes_and_seeds(names, study.seed_numbers)
+    return Plan(study=study, axes=axes, points=points, schemes=names, seeds=study.seed_numbers)
+
+
+def _anchored(table: dict[str, Any], folder: Path | None) -> dict[str, Any]:
+    """A trace that a study names lies beside the study."""
+    if folder is not None:
+        anchor_files(table, folder)
+    return table
+
+
+def _grid(table: Mapping[str, Any]) -> dict[str, list[Any]]:
+    """Every field with its values."""
+    grid = dict(_leaves(table))
+    for field, values in grid.items():
+        if not isinstance(values, list) or not values:
+            raise ScenarioError(f"grid.{field}", values, "must be a list of values, at least one")
+        _check_repeats(f"grid.{field}", values)
+    return grid
+
+
+def _paired(tables: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Every combination with its fields."""
+    paired = [dict(_leaves(table)) for table in tables]
+    for place, values in enumerate(paired):
+        if not values or values.keys() != paired[0].keys():
+            fields = ", ".join(paired[0]) or "at least one"
+            raise ScenarioError(f"paired.{place}", list(values), f"must set the same fields as the first: {fields}")
+    _check_repeats("paired", paired)
+    return paired
+
+
+def _leaves(table: Mapping[str, Any], path: tuple[str, ...] = ()) -> Iterator[tuple[str, Any]]:
+    """Dotted fields and their values, however the file nests them."""
+    for key, value in table.items():
+        if isinstance(value, dict):
+            yield from _leaves(value, (*path, key))
+        else:
+            yield ".".join((*path, key)), value
+
+
+def _nested(field: str, value: Any) -> dict[str, Any]:
+    for key in reversed(field.split(".")):
+        value = {key: value}
+    nested: dict[str, Any] = value
+    return nested
+
+
+def _combinations(grid: Mapping[str, Sequence[Any]], paired: Sequence[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
+    """The first field changes slowest; paired values change fastest."""
+    for values in itertools.product(*grid.values()):
+        for together in paired or ({},):
+            yield dict(zip(grid, values, strict=True)) | dict(together)
+
+
+def _check_axis(axis: str, grid: Sequence[str], axes: Sequence[str]) -> None:
+    where = "grid" if axis in grid else "paired"
+    if axis in _NOT_IN_A_GRID:
+        raise ScenarioError(f"{where}.{axis}", "...", _NOT_IN_A_GRID[axis])
+    if axes.count(axis) > 1:
+        raise ScenarioError(f"paired.{axis}", "...", "varies in the grid already")
+
+
+def _check_repeats(field: str, values: Sequence[Any]) -> None:
+    texts = [json.dumps(value, sort_keys=True, default=str) for value in values]
+    for value, text in zip(values, texts, strict=True):
+        if texts.count(text) > 1:
+            raise ScenarioError(field, value, "must not be listed twice")
+
+
+def _check_points(points: Sequence[Point]) -> None:
+    """Values that look different may make the same scenario."""
+    seen: dict[Scenario, Point] = {}
+    for point in points:
+        other = seen.setdefault(point.scenario, point)
+        if other is not point:
+            raise ScenarioError("grid", dict(point.values), f"makes the same scenario as {dict(other.values)}")
+
+
+def _target(target: object) -> object:
+    """A share, written as per cent."""
+    if not isinstance(target, str):
+        return target
+    try:
+        number = target.strip()
+        return float(number.removesuffix("%")) / 100 if number.endswith("%") else float(number)
+    except ValueError:
+        return target
