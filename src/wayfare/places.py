@@ -9,6 +9,9 @@ from pathlib import Path
 RUNS = Path("runs")
 """Run folders, below the folder in which a command is started."""
 
+STUDY_FILE = "study.json"
+"""What makes a folder that of a study."""
+
 
 def data_folder() -> Path:
     """Data sets, fetched once for all runs: `WAYFARE_DATA`, or the platform's place for what can be fetched again."""

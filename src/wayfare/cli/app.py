@@ -9,9 +9,11 @@ import typer
 from wayfare.cli.compare import compare_command
 from wayfare.cli.contacts import contacts_app
 from wayfare.cli.data import data_app
+from wayfare.cli.export import export_command, report_command
 from wayfare.cli.listings import presets_command, schemes_command
 from wayfare.cli.run import run_command
 from wayfare.cli.show import show_command
+from wayfare.cli.sweep import sweep_command
 from wayfare.cli.terminal import errors
 from wayfare.errors import InputError, UnavailableError, WayfareError
 from wayfare.version import __version__
@@ -25,7 +27,10 @@ app = typer.Typer(
 )
 app.command("compare")(compare_command)
 app.command("run")(run_command)
+app.command("sweep")(sweep_command)
 app.command("show")(show_command)
+app.command("report")(report_command)
+app.command("export")(export_command)
 app.add_typer(contacts_app, name="contacts")
 app.add_typer(data_app, name="data")
 app.command("schemes")(schemes_command)

@@ -7,21 +7,28 @@ from typing import Annotated
 
 import typer
 
+from wayfare.cli.contact_tables import working
 from wayfare.cli.terminal import JsonOption, output, print_json
 from wayfare.errors import RunFolderError
+from wayfare.places import STUDY_FILE
 
 
 def show_command(
-    folder: Annotated[Path, typer.Argument(metavar="RUN", help="A run folder, or a folder of runs of one scenario.")],
+    folder: Annotated[
+        Path, typer.Argument(metavar="RUN", help="A run folder, a folder of runs of one scenario, or a study's folder.")
+    ],
     plot: Annotated[
-        Path | None, typer.Option(help="Also draw the accuracy curves into this file (.png, .svg, .pdf).")
+        Path | None, typer.Option(help="Also draw into this file (.png, .svg, .pdf): curves, or scores of a study.")
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Show the table and curves of a run or a comparison.
+    """Show the table and curves of a run or a comparison, or the table of a study.
 
     Example: `wayfare show runs/fashion-small-1a2b3c4d --plot curves.svg`
     """
+    if (folder / STUDY_FILE).is_file():
+        _show_study(folder, plot, as_json)
+        return
     from wayfare.records import find_runs, read_run, summary_json
     from wayfare.report.figures import score_curves
     from wayfare.report.tables import comparison_table
@@ -41,3 +48,19 @@ def show_command(
         print_json({"folder": str(folder), "schemes": [summary_json(scheme) for scheme in schemes]})
         return
     output.print(comparison_table(schemes, records, width=output.width))
+
+
+def _show_study(folder: Path, plot: Path | None, as_json: bool) -> None:
+    from wayfare.report.study_figures import study_figure
+    from wayfare.report.study_json import results_json
+    from wayfare.report.study_tables import study_table
+    from wayfare.studies.results import read_results
+
+    with working(f"Reading {folder}"):
+        results = read_results(folder)
+    if plot is not None:
+        study_figure(results, "score", plot)
+    if as_json:
+        print_json(results_json(results))
+        return
+    output.print(study_table(results))

@@ -125,7 +125,7 @@ class RunProgress:
         if always or not errors.is_terminal:
             elapsed_s, left_s = time.perf_counter() - self._started, self.left_s()
             ended = self._finished + self._failed
-            left = f" ({_duration(left_s)} left)" if left_s and ended < self._total else ""
+            left = f" ({duration_text(left_s)} left)" if left_s and ended < self._total else ""
             count = f"{ended}/{self._total} " if self._total > 1 else ""
             self._line(f"[{elapsed_s:6.1f} s] {count}{self._jobs[place].name}: {outcome}{left}")
 
@@ -133,7 +133,7 @@ class RunProgress:
         if self._all is None:
             return
         left_s = self.left_s()
-        clock = f"{_duration(left_s)} left" if left_s is not None else ""
+        clock = f"{duration_text(left_s)} left" if left_s is not None else ""
         ended = self._finished + self._failed
         self._bars.update(self._all, description=self._state(), completed=ended, clock=clock)
 
@@ -153,7 +153,7 @@ class RunProgress:
             errors.print("stopped; finished runs are kept", style="bold", markup=False)
 
 
-def _duration(seconds: float) -> str:
+def duration_text(seconds: float) -> str:
     """A time for people, to two figures or so."""
     if seconds < 100:
         return f"{seconds:.0f} s"

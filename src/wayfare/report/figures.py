@@ -25,6 +25,11 @@ def colour_of(scheme: str, others: Sequence[str]) -> str:
     return _PALETTE[place % len(_PALETTE)]
 
 
+def dashes_of(scheme: str) -> object:
+    """How the line of a scheme is broken."""
+    return _DASHES.get(scheme, "-")
+
+
 def score_curves(schemes: Sequence[SchemeSummary], runs: Sequence[RunRecord], file: Path) -> None:
     """Score against rounds, a line for each scheme and a band from the least to the greatest seed."""
     try:
@@ -46,7 +51,7 @@ def score_curves(schemes: Sequence[SchemeSummary], runs: Sequence[RunRecord], fi
             score.mean(axis=0),
             color=colour,
             lw=1.8,
-            ls=_DASHES.get(scheme.name, "-"),
+            ls=dashes_of(scheme.name),
             label=f"{scheme.name} ({energy})",
         )
         axes.fill_between(rounds, score.min(axis=0), score.max(axis=0), color=colour, alpha=0.15, lw=0)

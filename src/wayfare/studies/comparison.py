@@ -14,7 +14,7 @@ from wayfare.scenario import Scenario
 from wayfare.scenario.dump import to_toml
 from wayfare.schemes import Scheme, checked, make_scheme
 from wayfare.studies.cost import relative_cost
-from wayfare.studies.jobs import Failure, Job, Progress, Queue, Shared, conduct
+from wayfare.studies.jobs import Failure, Job, Progress, Queue, Shared, conduct, failures_text
 from wayfare.studies.local import local_backend
 from wayfare.studies.single import Execution, comparison_folder, naming_task
 from wayfare.version import __version__
@@ -119,16 +119,12 @@ def _there(folder: Path) -> RunRecord | None:
 
 def _failed(jobs: Sequence[Job], failures: Sequence[Failure], finished: int, folder: Path) -> RunError:
     """What failed, what is safe, how to go on."""
-    what = "; ".join(
-        f"{jobs[failure.place].name}: {failure.reason}"
-        + ("" if failure.lost else f" ({jobs[failure.place].error_file})")
-        for failure in failures
-    )
-    total = finished + len(failures)
+    what = failures_text([(jobs[failure.place].name, failure.reason) for failure in failures], finished + len(failures))
+    if any(not failure.lost for failure in failures):
+        what += f" (traces: {folder}/*.error.txt)"
     if not finished:
-        return RunError(f"{len(failures)} of {total} runs failed: {what}")
+        return RunError(what)
     return RunError(
-        f"{len(failures)} of {total} runs failed: {what}. "
-        f"The other {finished} are finished and safe: `wayfare show {folder}`; "
+        f"{what}. The other {finished} are finished and safe: `wayfare show {folder}`; "
         "the same command with --only-missing does what is missing"
     )

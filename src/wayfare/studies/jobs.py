@@ -24,6 +24,8 @@ from wayfare.studies.single import Execution, run, run_folder
 TRIES = 3
 # A worker goes on with the world it has drawn if that job is at least so long compared with the longest that waits.
 _LONG_ENOUGH = 0.5
+# Failures that a message names.
+_TOLD = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -279,3 +281,10 @@ def reason_of(error: BaseException) -> str:
     text = str(error).strip().split("\n")[0]
     ours = type(error).__module__.startswith("wayfare.")
     return text if ours and text else f"{type(error).__name__}: {text}" if text else type(error).__name__
+
+
+def failures_text(failures: Sequence[tuple[str, str]], runs: int) -> str:
+    """Which runs failed and why, the first few of them."""
+    told = "; ".join(f"{name}: {reason}" for name, reason in failures[:_TOLD])
+    more = f"; and {len(failures) - _TOLD} more" if len(failures) > _TOLD else ""
+    return f"{len(failures)} of {runs} runs failed: {told}{more}"

@@ -11,6 +11,7 @@ import numpy as np
 
 from wayfare.errors import RunFolderError
 from wayfare.learning.tasks import Metric
+from wayfare.places import STUDY_FILE
 from wayfare.records import RunRecord, RunSummary, find_runs, read_run, summarise_run
 from wayfare.records.statistics import (
     Censored,
@@ -22,7 +23,7 @@ from wayfare.records.statistics import (
     estimate,
     reach,
 )
-from wayfare.studies.store import FILE, Manifest, PlannedRun, StudyFolder
+from wayfare.studies.store import Manifest, PlannedRun, StudyFolder
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,7 +116,7 @@ def measures_of(record: RunRecord) -> dict[str, float]:
 
 def read_results(path: Path) -> StudyResults:
     """The results of a study's folder, or of any folder of runs of one scenario, which is a study of one point."""
-    if (path / FILE).is_file():
+    if (path / STUDY_FILE).is_file():
         folder = StudyFolder(path)
         manifest = folder.read()
         found = [

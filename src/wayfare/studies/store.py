@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from wayfare.errors import RunFolderError
+from wayfare.places import STUDY_FILE
 from wayfare.scenario import parse
 from wayfare.schemes import make_scheme
 from wayfare.studies.cost import relative_cost
@@ -30,7 +31,6 @@ from wayfare.studies.keys import run_key
 from wayfare.studies.single import Execution
 from wayfare.studies.study import Plan
 
-FILE = "study.json"
 _VERSION = 1
 
 
@@ -111,15 +111,15 @@ class StudyFolder:
             self.path.mkdir(parents=True, exist_ok=True)
             (self.path / "runs").mkdir(exist_ok=True)
             (self.path / "work").mkdir(exist_ok=True)
-            new = self.path / f"{FILE}.{os.getpid()}"
+            new = self.path / f"{STUDY_FILE}.{os.getpid()}"
             new.write_text(text, encoding="utf-8")
-            new.replace(self.path / FILE)
+            new.replace(self.path / STUDY_FILE)
         except OSError as error:
             raise RunFolderError(f"{self.path}: cannot write here: {error.strerror}") from None
 
     def read(self) -> Manifest:
         """What the study asks."""
-        file = self.path / FILE
+        file = self.path / STUDY_FILE
         try:
             data = json.loads(file.read_text(encoding="utf-8"))
             if data.pop("version") != _VERSION:

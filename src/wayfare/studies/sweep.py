@@ -9,7 +9,7 @@ from pathlib import Path
 from wayfare.places import RUNS
 from wayfare.records import RunRecord, read_run
 from wayfare.studies.cost import Estimates, Measured
-from wayfare.studies.jobs import Backend, Claim, Failure, Progress, Queue, Shared, conduct
+from wayfare.studies.jobs import Backend, Claim, Progress, Queue, Shared, conduct
 from wayfare.studies.local import default_jobs, local_backend
 from wayfare.studies.results import RunResult, StudyResults, result_of, results_of
 from wayfare.studies.single import Execution
@@ -39,7 +39,7 @@ class Sweep:
     """What a sweep came to."""
 
     results: StudyResults
-    failures: list[tuple[str, Failure]]  # with the names of the runs
+    failures: list[tuple[str, str]]  # names of runs, and why they failed
 
 
 def study_folder(plan: Plan, out: Path | str = RUNS) -> Path:
@@ -132,7 +132,7 @@ def sweep(
     in_order = [found[run.key] for run in manifest.runs if run.key in found]
     return Sweep(
         results=results_of(folder.path, manifest, in_order, len(failures)),
-        failures=[(todo[failure.place].name, failure) for failure in failures],
+        failures=[(todo[failure.place].name, failure.reason) for failure in failures],
     )
 
 

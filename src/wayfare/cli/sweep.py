@@ -1,0 +1,178 @@
+"""`wayfare sweep`: a study, on this machine or on a Ray cluster."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.table import Table
+
+from wayfare.cli.terminal import (
+    DeviceOption,
+    EngineOption,
+    FastOption,
+    JsonOption,
+    OutOption,
+    PrecisionOption,
+    RunProgress,
+    duration_text,
+    output,
+    print_json,
+)
+from wayfare.errors import RunError, ScenarioError
+from wayfare.places import RUNS
+
+if TYPE_CHECKING:
+    from wayfare.records import RunRecord
+    from wayfare.studies.on_ray import RayCluster
+    from wayfare.studies.single import Execution
+    from wayfare.studies.sweep import Outlook
+
+
+def sweep_command(
+    study: Annotated[
+        str | None, typer.Argument(metavar="[PRESET|STUDY.toml]", help="A study preset or a study file.")
+    ] = None,
+    jobs: Annotated[int | None, typer.Option(help="Runs at the same time; all cores if not given.")] = None,
+    ray: Annotated[
+        str | None, typer.Option("--ray", metavar="auto|ADDRESS", help="Run on a Ray cluster instead.")
+    ] = None,
+    cpus_per_run: Annotated[float, typer.Option(help="CPUs that a run occupies on a Ray cluster.")] = 1.0,
+    gpus_per_run: Annotated[
+        float | None, typer.Option(help="GPUs that a run occupies on a Ray cluster, e.g. 0.25; 1 with --device cuda.")
+    ] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would run and how long it would take.")] = False,
+    list_presets: Annotated[bool, typer.Option("--list-presets", help="List the studies inside the package.")] = False,
+    tensorboard: Annotated[
+        bool, typer.Option("--tensorboard", help="Also write finished runs for TensorBoard, into the study's folder.")
+    ] = False,
+    out: OutOption = RUNS,
+    engine: EngineOption = "auto",
+    device: DeviceOption = "auto",
+    precision: PrecisionOption = "fp32",
+    fast: FastOption = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Do every run of a study that is not done yet, and show what the study says.
+
+    A sweep that was stopped or lost some of its runs goes on when the same command is given again.
+
+    Example: `wayfare sweep schemes-by-speed --jobs 2`, `wayfare sweep my_study.toml --ray auto`
+    """
+    if list_presets:
+        _list_presets(as_json)
+        return
+    if study is None:
+        raise ScenarioError("study", None, "name a study file or a preset; `wayfare sweep --list-presets` lists them")
+    if ray is not None and jobs is not None:
+        raise ScenarioError("--jobs", jobs, "does not go with --ray: the cluster says how many runs it has room for")
+    from wayfare.engine.compute import checked_precision
+    from wayfare.report.study_json import results_json
+    from wayfare.report.study_tables import study_table
+    from wayfare.studies.jobs import failures_text
+    from wayfare.studies.single import Execution
+    from wayfare.studies.study import load_study
+    from wayfare.studies.sweep import outlook, study_folder, sweep
+
+    plan = load_study(study)
+    execution = Execution(engine=engine, device=device, precision=checked_precision(precision), fast=fast)
+    cluster = None if ray is None else _cluster(ray, execution, cpus_per_run, gpus_per_run)
+    if dry_run:
+        workers = cluster.slots() if cluster else jobs
+        _print_outlook(outlook(plan, out=out, execution=execution, workers=workers), as_json)
+        return
+    folder = study_folder(plan, out)
+    with RunProgress() as progress:
+        done = sweep(
+            plan,
+            out=out,
+            jobs=jobs,
+            execution=execution,
+            backend=cluster,
+            progress=progress,
+            on_record=_tensorboard(folder) if tensorboard else None,
+        )
+    if as_json:
+        print_json(results_json(done.results) | {"failures": dict(done.failures)})
+    else:
+        output.print(study_table(done.results))
+        output.print(f"Records: {folder}   Again: wayfare show {folder}", markup=False, soft_wrap=True)
+    if done.failures:
+        raise RunError(
+            f"{failures_text(done.failures, len(done.results.manifest.runs))}. "
+            f"The other {len(done.results.results)} are finished and safe in {folder}; "
+            f"traces are in {folder}/runs/*.error.txt; the same command tries again"
+        )
+
+
+def _cluster(address: str, execution: Execution, cpus: float, gpus: float | None) -> RayCluster:
+    from wayfare.studies.jobs import Shared
+    from wayfare.studies.on_ray import Needs, RayCluster
+
+    if gpus is None:
+        gpus = 1.0 if execution.device.startswith("cuda") else 0.0
+    return RayCluster(address, Shared(execution=execution), Needs(cpus=cpus, gpus=gpus))
+
+
+def _tensorboard(folder: Path) -> Callable[[Path, RunRecord], None]:
+    from wayfare.studies.export import write_tensorboard
+
+    def write(run: Path, record: RunRecord) -> None:
+        target = folder / "tensorboard" / run.name
+        if not target.exists():
+            write_tensorboard(record, target)
+
+    return write
+
+
+def _list_presets(as_json: bool) -> None:
+    from wayfare.studies.study import load_study, study_presets
+
+    plans = [load_study(name) for name in study_presets()]
+    runs = [len(plan.points) * len(plan.schemes) * len(plan.seeds) for plan in plans]
+    if as_json:
+        listed = [
+            {"name": plan.study.name, "title": plan.study.title, "varies": plan.axes, "runs": count}
+            for plan, count in zip(plans, runs, strict=True)
+        ]
+        print_json({"presets": listed})
+        return
+    table = Table("name", "what it asks", "runs", box=None)
+    for plan, count in zip(plans, runs, strict=True):
+        table.add_row(plan.study.name, plan.study.title, str(count))
+    output.print(table)
+
+
+def _print_outlook(found: Outlook, as_json: bool) -> None:
+    if as_json:
+        print_json(
+            {
+                "folder": str(found.folder),
+                "finished": len(found.finished),
+                "workers": found.workers,
+                "estimated_s": found.seconds,
+                "waiting": [
+                    {"key": run.key, "scheme": run.scheme, "seed": run.seed, **found.manifest.points[run.point]}
+                    for run in found.waiting
+                ],
+            }
+        )
+        return
+    table = Table("point", "scheme", "finished", "to run", box=None)
+    for place in range(len(found.manifest.points)):
+        for scheme in found.manifest.schemes:
+            done, left = (
+                sum(run.point == place and run.scheme == scheme for run in runs)
+                for runs in (found.finished, found.waiting)
+            )
+            table.add_row(found.manifest.point_name(place) or "-", scheme, str(done), str(left))
+    output.print(table)
+    if not found.waiting:
+        time = "nothing left to run"
+    elif found.seconds is None:
+        time = "how long they take is known when the first is finished"
+    else:
+        time = f"about {duration_text(found.seconds)} with {found.workers} at a time, by the runs that are finished"
+    output.print(f"{len(found.waiting)} of {len(found.manifest.runs)} runs to do: {time}", highlight=False)

@@ -1,0 +1,103 @@
+"""Figures of a study: its metrics against what varies, a line for each scheme."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from wayfare.errors import InputError, UnavailableError
+from wayfare.report.figures import colour_of, dashes_of
+from wayfare.studies.results import Row, StudyResults
+from wayfare.studies.store import value_text
+
+# Values that span more than this are drawn on a logarithmic axis.
+_WIDE = 8
+
+
+def study_figure(results: StudyResults, metric_name: str, file: Path) -> None:
+    """One metric against the first field that varies; a panel for each combination of the others."""
+    try:
+        from matplotlib.figure import Figure
+    except ImportError:
+        raise UnavailableError("figures need matplotlib: pip install 'wayfare[report]'") from None
+    panels = _panels(results)
+    figure = Figure(figsize=(min(4.6 * len(panels), 16) if len(panels) > 1 else 6.4, 4.0), layout="constrained")
+    axes = figure.subplots(1, len(panels), squeeze=False, sharey=True)[0]
+    for panel, (title, rows) in zip(axes, panels.items(), strict=True):
+        _draw(results, metric_name, rows, panel)
+        panel.set_title(title, loc="left", fontsize=10)
+    axes[0].set_ylabel(_label(results, metric_name))
+    axes[0].legend(frameon=False, fontsize=9)
+    try:
+        figure.savefig(file, dpi=150)
+    except (OSError, ValueError) as error:
+        raise InputError(f"{file}: cannot write the figure: {error}") from None
+
+
+def _panels(results: StudyResults) -> dict[str, list[Row]]:
+    """Rows by everything that varies but the first field; fields that always change with the first are part of it."""
+    manifest, panels = results.manifest, dict[str, list[Row]]()
+    others = [axis for axis in manifest.axes[1:] if not _follows(results, axis)]
+    for row in results.rows:
+        values = manifest.points[row.point]
+        title = ", ".join(f"{axis.split('.')[-1]} {value_text(values[axis])}" for axis in others)
+        panels.setdefault(title, []).append(row)
+    return panels
+
+
+def _follows(results: StudyResults, axis: str) -> bool:
+    first, seen = results.manifest.axes[0], dict[str, str]()
+    return all(
+        seen.setdefault(value_text(values[first]), value_text(values[axis])) == value_text(values[axis])
+        for values in results.manifest.points
+    )
+
+
+def _draw(results: StudyResults, metric_name: str, rows: list[Row], panel: Any) -> None:
+    manifest = results.manifest
+    axis = manifest.axes[0] if manifest.axes else None
+    values = [manifest.points[row.point][axis] if axis else "" for row in rows]
+    numeric = axis is not None and all(
+        isinstance(value, int | float) and not isinstance(value, bool) for value in values
+    )
+    labels = list(dict.fromkeys(value_text(value) for value in values))
+    scale = 100.0 if _percent(results, metric_name) else 1.0
+    for scheme in manifest.schemes:
+        mine = [(row, value) for row, value in zip(rows, values, strict=True) if row.scheme == scheme]
+        found = [(row.estimates[metric_name], value) for row, value in mine if metric_name in row.estimates]
+        if not found:
+            continue
+        places = [value if numeric else labels.index(value_text(value)) for _, value in found]
+        panel.errorbar(
+            places,
+            [scale * one.mean for one, _ in found],
+            yerr=[scale * (one.ci95 or 0.0) for one, _ in found],
+            color=colour_of(scheme, manifest.schemes),
+            ls=dashes_of(scheme),
+            marker="o",
+            ms=4,
+            lw=1.6,
+            capsize=3,
+            label=scheme,
+        )
+    ordered: list[Any] = sorted(set(values)) if numeric else []
+    if ordered and ordered[0] > 0 and ordered[-1] / ordered[0] >= _WIDE:
+        panel.set_xscale("log")
+        panel.set_xticks(ordered, [value_text(value) for value in ordered])
+        panel.minorticks_off()
+    elif not numeric:
+        panel.set_xticks(range(len(labels)), labels)
+    panel.set_xlabel(axis or "")
+    panel.grid(alpha=0.25, lw=0.6)
+    panel.spines[["top", "right"]].set_visible(False)
+
+
+def _percent(results: StudyResults, metric_name: str) -> bool:
+    metric = results.metric
+    return metric_name == "kept_fraction" or (metric_name == "score" and metric is not None and metric.percent)
+
+
+def _label(results: StudyResults, metric_name: str) -> str:
+    metric = results.metric
+    name = metric.name if metric_name == "score" and metric is not None else metric_name.replace("_", " ")
+    return f"{name} (%)" if _percent(results, metric_name) else name

@@ -1,0 +1,166 @@
+"""Tables of a study: for the terminal, and as plain cells for any page."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from rich.console import Group
+from rich.table import Table
+from rich.text import Text
+
+from wayfare.records.statistics import Censored, Estimate
+from wayfare.studies.results import StudyResults
+
+_HEADINGS = {
+    "energy_joules": "energy\nJ",
+    "budget_joules": "budget\nJ",
+    "kept_fraction": "kept\n%",
+    "uploads_per_device": "uploads\n/device",
+    "failed_uploads_per_device": "failed\n/device",
+    "staleness_rounds": "age\nrounds",
+    "wall_s": "run\ns",
+    "bits": "sent\nMbit",
+}
+_SCALES = {"kept_fraction": 100.0, "bits": 1e-6}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Column:
+    """A heading and a cell for each row; lines of a heading are one below the other."""
+
+    heading: str
+    cells: list[str]
+    left: bool = False
+
+
+def study_columns(results: StudyResults) -> list[Column]:
+    """Everything the table of a study says, a row for each scheme at each point."""
+    return [*_schemes(results), *_measures(results), *_targets(results)] if results.rows else []
+
+
+def study_table(results: StudyResults) -> Group:
+    """The tables of a study in the terminal, points below each other; targets have a table of their own."""
+    lines: list[Text | Table] = [Text(study_title(results), "bold"), Text()]
+    if results.rows:
+        lines += [_rich(results, [*_schemes(results), *_measures(results)]), Text()]
+    if results.rows and results.manifest.targets:
+        lines += [_rich(results, [*_schemes(results), *_targets(results)]), Text()]
+    return Group(*lines, *(Text(note, "dim") for note in study_notes(results)))
+
+
+def _rich(results: StudyResults, columns: Sequence[Column]) -> Table:
+    table = Table(box=None, padding=(0, 1, 0, 0), pad_edge=False, header_style="bold cyan")
+    for column in columns:
+        table.add_column(column.heading, justify="left" if column.left else "right", no_wrap=True)
+    for place, row in enumerate(results.rows):
+        if results.manifest.axes and (place == 0 or results.rows[place - 1].point != row.point):
+            table.add_row(Text(results.manifest.point_name(row.point), "italic"))
+        cells = [column.cells[place] for column in columns]
+        indent = "  " if results.manifest.axes else ""
+        table.add_row(Text(indent + cells[0], "bold"), *cells[1:])
+    return table
+
+
+def _schemes(results: StudyResults) -> list[Column]:
+    return [
+        Column(heading="scheme", cells=[row.scheme for row in results.rows], left=True),
+        Column(heading="seeds", cells=[str(len(row.results)) for row in results.rows]),
+    ]
+
+
+def _measures(results: StudyResults) -> list[Column]:
+    columns = []
+    for name in dict.fromkeys(name for row in results.rows for name in row.estimates):
+        of = [row.estimates.get(name) for row in results.rows]
+        if name == "score":
+            columns += _score_columns(results, of)
+        else:
+            cells = ["" if one is None else _number(one.mean * _SCALES.get(name, 1.0)) for one in of]
+            columns.append(Column(heading=_HEADINGS.get(name, name), cells=cells))
+    return columns
+
+
+def _targets(results: StudyResults) -> list[Column]:
+    """How many seeds got there, and the medians of rounds, time and energy."""
+    columns, metric = [], results.results[0].metric
+    for place, target in enumerate(results.manifest.targets):
+        goal = metric.text(target, digits=0) if metric.percent else f"{target:g}"
+        of = [(row.rounds_to[place], row.time_s_to[place], row.energy_joules_to[place]) for row in results.rows]
+        ends = [max(result.rounds for result in row.results) for row in results.rows]
+        columns += [
+            Column(heading=f"reached\n{goal}", cells=[f"{one.reached} of {one.seeds}" for one, _, _ in of]),
+            Column(
+                heading="rounds", cells=[_median(one, f"> {end:,}") for (one, _, _), end in zip(of, ends, strict=True)]
+            ),
+            Column(heading="min", cells=[_median(one, "-", 1 / 60) for _, one, _ in of]),
+            Column(heading="J", cells=[_median(one, "-") for _, _, one in of]),
+        ]
+    return columns
+
+
+def study_title(results: StudyResults) -> str:
+    """What the study is, in a line."""
+    manifest = results.manifest
+    counts = f"{len(results.results)} of {len(manifest.runs)} runs"
+    return f"{manifest.name}: {manifest.title or counts}" + (f" ({counts})" if manifest.title else "")
+
+
+def study_notes(results: StudyResults) -> list[str]:
+    """What the columns mean and what they do not show."""
+    if results.metric is None:
+        return ["no run is finished yet"]
+    notes, seeds, name = [], results.seeds, results.metric.name
+    if results.missing:
+        failed = f", {results.failed} of them failed (see runs/*.error.txt)" if results.failed else ""
+        notes.append(f"incomplete  {results.missing} runs are missing{failed}: the sweep goes on with what is missing")
+    if min(len(row.results) for row in results.rows) == 1:
+        notes.append("one seed    is one world: numbers without ± are no result")
+    if seeds > 1:
+        notes.append(f"{name:11} mean over seeds ± 95 % interval; sd: standard deviation; other columns: means")
+    tested = sum(row.to_reference is not None for row in results.rows)
+    if seeds > 1 and tested:
+        least = 2 / 2**seeds
+        notes.append("difference  paired (same seed, same world), ± 95 % interval")
+        notes.append(
+            f"p           sign-flip permutation test; with {seeds} seeds at least {least:.2g}; "
+            f"not adjusted for {tested} comparisons"
+        )
+    if results.manifest.targets:
+        notes.append("reached     medians over seeds; seeds that never got there count as later than the end (>, -)")
+    if results.unknown_metrics:
+        known = ", ".join(results.results[0].measures)
+        notes.append(f"metrics     {', '.join(results.unknown_metrics)}: not recorded; known are {known}")
+    return notes
+
+
+def _score_columns(results: StudyResults, of: Sequence[Estimate | None]) -> list[Column]:
+    metric = results.results[0].metric
+    scale, digits = (100.0, 1) if metric.percent else (1.0, 3)
+    unit = "\n%" if metric.percent else ""
+
+    def with_interval(mean: float, half: float | None, sign: str = "") -> str:
+        interval = "" if half is None else f" ± {scale * half:.{digits}f}"
+        return f"{scale * mean:{sign}.{digits}f}{interval}"
+
+    scores = ["" if one is None else with_interval(one.mean, one.ci95) for one in of]
+    deviations = ["" if one is None or one.sd is None else f"{scale * one.sd:.{digits}f}" for one in of]
+    differences = [row.to_reference for row in results.rows]
+    columns = [Column(heading=f"{metric.name}{unit}", cells=scores)]
+    if any(deviations):
+        columns.append(Column(heading="sd", cells=deviations))
+    if any(differences):
+        cells = ["" if one is None else with_interval(one.mean, one.ci95, "+") for one in differences]
+        columns.append(Column(heading=f"difference\nto {results.reference}", cells=cells))
+        tests = ["" if one is None or one.p is None else f"{one.p:.2g}" for one in differences]
+        if any(tests):
+            columns.append(Column(heading="p", cells=tests))
+    return columns
+
+
+def _median(censored: Censored, beyond: str, scale: float = 1.0) -> str:
+    return beyond if censored.median is None else f"{scale * censored.median:,.0f}"
+
+
+def _number(value: float) -> str:
+    return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
