@@ -69,7 +69,7 @@ class Watch:
     def advance(self, place: int, round_: int) -> None:
         self.rounds[place] = round_
 
-    def done(self, place: int, summary: RunSummary) -> None:
+    def done(self, place: int, summary: RunSummary, *, elsewhere: bool) -> None:
         assert summary.scheme in self.names[place]
         self.finished.add(place)
 

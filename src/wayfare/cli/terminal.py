@@ -88,10 +88,11 @@ class RunProgress:
         self._bars.update(self._running[place], completed=round_)
         self._update()
 
-    def done(self, place: int, summary: RunSummary) -> None:
+    def done(self, place: int, summary: RunSummary, *, elsewhere: bool = False) -> None:
         """Count a finished run."""
         self._finished += 1
-        self._end(place, f"{summary.metric.name} {summary.metric.text(summary.score)}")
+        by = " (by another sweep)" if elsewhere else ""
+        self._end(place, f"{summary.metric.name} {summary.metric.text(summary.score)}{by}")
 
     def failed(self, place: int, reason: str) -> None:
         """Count a run that failed, and say why."""

@@ -112,22 +112,22 @@ def study_notes(results: StudyResults) -> list[str]:
         return ["no run is finished yet"]
     notes, seeds, name = [], results.seeds, results.metric.name
     if results.missing:
-        failed = f", {results.failed} of them failed (see runs/*.error.txt)" if results.failed else ""
-        notes.append(f"incomplete  {results.missing} runs are missing{failed}: the sweep goes on with what is missing")
+        failed = f" ({results.failed} failed: runs/*.error.txt)" if results.failed else ""
+        notes.append(f"incomplete  {results.missing} runs missing{failed}; `wayfare sweep` goes on with them")
     if min(len(row.results) for row in results.rows) == 1:
         notes.append("one seed    is one world: numbers without ± are no result")
     if seeds > 1:
-        notes.append(f"{name:11} mean over seeds ± 95 % interval; sd: standard deviation; other columns: means")
+        notes.append(f"{name:11} mean over seeds ± 95 % interval; sd: standard deviation over seeds")
     tested = sum(row.to_reference is not None for row in results.rows)
     if seeds > 1 and tested:
         least = 2 / 2**seeds
         notes.append("difference  paired (same seed, same world), ± 95 % interval")
         notes.append(
-            f"p           sign-flip permutation test; with {seeds} seeds at least {least:.2g}; "
-            f"not adjusted for {tested} comparisons"
+            f"p           sign-flip permutation test, {least:.2g} at best with {seeds} seeds; "
+            f"{tested} test{'s' if tested > 1 else ''}, p as it is"
         )
     if results.manifest.targets:
-        notes.append("reached     medians over seeds; seeds that never got there count as later than the end (>, -)")
+        notes.append("reached     medians over all seeds; one that never got there counts as beyond the end")
     if results.unknown_metrics:
         known = ", ".join(results.results[0].measures)
         notes.append(f"metrics     {', '.join(results.unknown_metrics)}: not recorded; known are {known}")

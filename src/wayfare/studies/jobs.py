@@ -129,8 +129,8 @@ class Progress(Protocol):
         """One run has begun (round 0) or come to a round."""
         ...
 
-    def done(self, place: int, summary: RunSummary) -> None:
-        """One run is finished."""
+    def done(self, place: int, summary: RunSummary, *, elsewhere: bool) -> None:
+        """One run is finished, here or by somebody else who works on the same study."""
         ...
 
     def failed(self, place: int, reason: str) -> None:
@@ -229,12 +229,12 @@ def conduct(
     failures: list[Failure] = []
     losses: dict[int, int] = {}
 
-    def finish(place: int) -> None:
+    def finish(place: int, *, elsewhere: bool = False) -> None:
         queue.jobs[place].error_file.unlink(missing_ok=True)
         record = read_run(queue.jobs[place].folder)
         on_finished(place, record)
         if progress:
-            progress.done(place, summarise_run(record))
+            progress.done(place, summarise_run(record), elsewhere=elsewhere)
 
     def fail(failure: Failure) -> None:
         failures.append(failure)
@@ -270,9 +270,9 @@ def conduct(
                     else:
                         fail(Failure(place=place, reason=f"{reason}, {TRIES} times", lost=True))
             for place in queue.done_elsewhere():
-                finish(place)
+                finish(place, elsewhere=True)
     for place in queue.done_elsewhere():
-        finish(place)
+        finish(place, elsewhere=True)
     return failures
 
 

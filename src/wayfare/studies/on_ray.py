@@ -10,16 +10,19 @@ from __future__ import annotations
 import logging
 import os
 import shutil
+import socket
 import tempfile
 import time
 import traceback
-from collections.abc import Generator, Iterable, Mapping
+from collections.abc import Callable, Generator, Iterable, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from wayfare.errors import RunError, ScenarioError, UnavailableError
 from wayfare.learning.data import IMAGE_SETS
@@ -31,6 +34,7 @@ if TYPE_CHECKING:
     import ray
 
 _ASK_EVERY_S = 0.5
+_ANSWER_S = 10.0
 # Tasks handed to Ray beyond what runs, so that no core waits for the driver.
 _AHEAD = 2
 _CODE = (__version__, ALGORITHM)
@@ -110,13 +114,11 @@ class RayCluster:
         if self._ray.is_initialized():
             yield
             return
+        _check_address(self._address)
         try:
             self._ray.init(address=self._address, log_to_driver=False, logging_level=logging.ERROR)
         except (ConnectionError, RuntimeError, ValueError, OSError) as error:
-            reason = str(error).strip().split("\n")[0]
-            raise UnavailableError(
-                f"--ray {self._address}: no Ray cluster there: {reason}; `ray start --head` starts one"
-            ) from None
+            raise _no_cluster(self._address, str(error).strip().split("\n")[0]) from None
         try:
             if not self._slots():
                 raise UnavailableError(
@@ -126,6 +128,24 @@ class RayCluster:
             yield
         finally:
             self._ray.shutdown()
+
+
+def _check_address(address: str) -> None:
+    """Ask whether anybody answers; Ray itself would try for minutes."""
+    named = os.environ.get("RAY_ADDRESS", "auto") if address == "auto" else address
+    host, colon, port = named.removeprefix("ray://").rpartition(":")
+    if named == "auto":
+        return
+    if not colon or not port.isdigit():
+        raise ScenarioError("--ray", address, "must be auto, or an address written as HOST:PORT")
+    try:
+        socket.create_connection((host, int(port)), timeout=_ANSWER_S).close()
+    except (OSError, OverflowError) as error:
+        raise _no_cluster(address, str(error)) from None
+
+
+def _no_cluster(address: str, reason: str) -> UnavailableError:
+    return UnavailableError(f"--ray {address}: no Ray cluster there ({reason}); `ray start --head` starts one")
 
 
 def _import_ray() -> Any:
@@ -145,7 +165,7 @@ def _run_on_node(
     if code != _CODE:
         raise RunError(f"a node has Wayfare {_CODE[0]} (algorithm {_CODE[1]}), the driver {code[0]} ({code[1]})")
     for name, reference in sets.items():
-        _place_set(name, reference)
+        place_set(name, partial(_get, reference))
     # Two nodes on one machine must not meet in one folder; a second try on the same node may go on where the first was.
     node = ray.get_runtime_context().get_node_id()
     work = Path(tempfile.gettempdir()) / f"wayfare-{_user()}-{node[:12]}" / job.folder.name
@@ -155,29 +175,32 @@ def _run_on_node(
     return records
 
 
-def _place_set(name: str, reference: Any) -> None:
-    """Write a data set into the cache of this node unless it is there; other tasks of the node wait for it."""
+def _get(reference: Any) -> Any:
     import ray
 
+    return ray.get(reference)
+
+
+def place_set(name: str, content: Callable[[], NDArray[np.uint8]]) -> None:
+    """Write the file of a data set into the cache of this node unless it is there; others wait while one writes."""
     file = cached_file(IMAGE_SETS[name])
     if file.is_file():
         return
     with only_one(name):
-        if file.is_file():
-            return
-        partial = file.with_name(f"{file.name}.partial")
-        ray.get(reference).tofile(partial)
-        partial.replace(file)
+        if not file.is_file():
+            new = file.with_name(f"{file.name}.partial")
+            content().tofile(new)
+            new.replace(file)
 
 
 def _bring_home(records: Mapping[str, bytes], folder: Path) -> None:
     """Write the records of a run; the folder has its name only when all of it is there."""
-    partial = folder.with_name(f"{folder.name}.partial")
-    shutil.rmtree(partial, ignore_errors=True)
-    partial.mkdir(parents=True)
+    arriving = folder.with_name(f"{folder.name}.partial")
+    shutil.rmtree(arriving, ignore_errors=True)
+    arriving.mkdir(parents=True)
     for name, content in records.items():
-        (partial / name).write_bytes(content)
-    partial.rename(folder)
+        (arriving / name).write_bytes(content)
+    arriving.rename(folder)
 
 
 def _reason(error: Exception) -> str:

@@ -177,9 +177,13 @@ class StudyFolder:
         """Let go of a run, finished or failed."""
         self._locks.pop(run.key).close()
         if self.is_finished(run):
-            shutil.rmtree(self.path / "work" / run.key, ignore_errors=True)
-            # Safe only because the run is finished: whoever locks the old file sees that first.
-            self._claim_file(run).unlink(missing_ok=True)
+            self.clear(run)
+
+    def clear(self, run: PlannedRun) -> None:
+        """Remove what the work on a finished run left, perhaps of a driver that died at its end."""
+        shutil.rmtree(self.path / "work" / run.key, ignore_errors=True)
+        # Safe only because the run is finished: whoever locks the old file sees that first.
+        self._claim_file(run).unlink(missing_ok=True)
 
     def _claim_file(self, run: PlannedRun) -> Path:
         return self.path / "work" / f"{run.key}.lock"

@@ -96,6 +96,7 @@ def sweep(
     for run in manifest.runs:
         if folder.is_finished(run):
             keep(run, read_run(folder.run_folder(run)))
+            folder.clear(run)
     waiting = [run for run in manifest.runs if run.key not in found]
     estimates = _estimates(list(found.values()))
     costs = {run.key: estimates.seconds(run.point, run.scheme, run.cost) or run.cost for run in waiting}

@@ -1,0 +1,85 @@
+from __future__ import annotations
+
+import itertools
+import math
+import statistics
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy import stats
+
+from wayfare.records.statistics import censored_median, difference, estimate, half_width_95, sign_flip_test
+
+values = st.lists(st.floats(-1e3, 1e3).map(lambda value: round(value, 3)), min_size=2, max_size=8)
+
+
+@given(values)
+@settings(deadline=None)
+def test_the_exact_test_counts_every_pattern_of_signs(differences: list[float]) -> None:
+    observed = abs(math.fsum(differences))
+    slack = 1e-12 * sum(abs(value) for value in differences)
+    patterns = list(itertools.product((1, -1), repeat=len(differences)))
+    sums = [abs(math.fsum(s * d for s, d in zip(signs, differences, strict=True))) for signs in patterns]
+    expected = sum(one >= observed - slack for one in sums) / len(patterns)
+    assert sign_flip_test(differences) == pytest.approx(expected)
+
+
+def test_the_test_is_that_of_scipy() -> None:
+    differences = np.random.default_rng(1).normal(0.3, 1.0, 9)
+    theirs = stats.permutation_test(
+        (differences,), np.sum, permutation_type="samples", alternative="two-sided", n_resamples=np.inf
+    )
+    assert sign_flip_test(list(differences)) == pytest.approx(theirs.pvalue)
+
+
+def test_many_pairs_are_drawn_always_the_same_and_close_to_the_limit() -> None:
+    differences = list(np.random.default_rng(2).normal(0.4, 1.0, 40))
+    p = sign_flip_test(differences)
+    assert p == sign_flip_test(differences)
+    assert p == pytest.approx(stats.ttest_1samp(differences, 0.0).pvalue, rel=0.25)
+    assert sign_flip_test([1.0] * 40) == pytest.approx(1 / 100_001)
+
+
+def test_under_the_null_p_is_uniform_enough() -> None:
+    generator = np.random.default_rng(3)
+    found = np.array([sign_flip_test(list(generator.normal(0, 1, 8))) for _ in range(500)])
+    assert abs((found <= 0.1).mean() - 0.1) < 0.05
+
+
+@pytest.mark.parametrize("count", [2, 3, 10, 31])
+def test_intervals_are_those_of_student(count: int) -> None:
+    sample = list(np.random.default_rng(count).normal(5, 2, count))
+    low, high = stats.t.interval(0.95, count - 1, loc=np.mean(sample), scale=stats.sem(sample))
+    found = estimate(sample)
+    assert found.ci95 == pytest.approx((high - low) / 2, rel=1e-3)
+    assert (found.mean, found.sd, found.seeds) == (
+        pytest.approx(statistics.fmean(sample)),
+        pytest.approx(statistics.stdev(sample)),
+        count,
+    )
+
+
+def test_one_seed_has_neither_deviation_nor_interval_nor_test() -> None:
+    assert (estimate([0.7]).sd, estimate([0.7]).ci95, half_width_95([0.7])) == (None, None, None)
+    assert (difference([0.1]).ci95, difference([0.1]).p, difference([0.1]).pairs) == (None, None, 1)
+
+
+@pytest.mark.parametrize(
+    ("reached", "median"),
+    [
+        ([3.0, 1.0, 2.0], 2.0),
+        ([3.0, None, 2.0], 3.0),
+        ([None, None, 2.0], None),
+        ([1.0, 2.0, None, None], None),
+        ([1.0, 2.0, 3.0, None], 2.5),
+        ([None], None),
+    ],
+)
+def test_seeds_that_never_got_there_count_as_later_than_all_others(
+    reached: list[float | None], median: float | None
+) -> None:
+    found = censored_median(reached)
+    assert found.median == median
+    assert (found.reached, found.seeds) == (sum(one is not None for one in reached), len(reached))

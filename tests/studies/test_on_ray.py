@@ -1,0 +1,155 @@
+"""A real Ray: two nodes on this machine, one of which is killed in the middle."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from tests.image_files import small_cifar10
+from tests.studies.small_study import bits_of_study, write_study
+
+from wayfare.errors import ScenarioError, UnavailableError
+from wayfare.learning.data import IMAGE_SETS
+from wayfare.learning.data.cache import cached_file, load_images, save_images
+from wayfare.studies.jobs import Shared
+from wayfare.studies.on_ray import Needs, RayCluster, place_set
+from wayfare.studies.single import Execution
+from wayfare.studies.study import load_study
+from wayfare.studies.sweep import sweep
+
+ROUNDS = 600
+SMALL_STORE = "--object-store-memory=80000000"
+QUIET = {
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "RAY_DISABLE_DOCKER_CPU_WARNING": "1",
+    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
+}
+
+
+class Node:
+    """A Ray node in a process group of its own, so that it can be killed as a machine dies: all at once."""
+
+    def __init__(self, *words: str) -> None:
+        program = [str(Path(sys.executable).parent / "ray"), "start", "--block", "--num-cpus=1", SMALL_STORE, *words]
+        self._process = subprocess.Popen(
+            program,
+            env=os.environ | QUIET,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+
+    def kill(self) -> None:
+        try:
+            os.killpg(self._process.pid, signal.SIGKILL)
+        except ProcessLookupError:
+            return
+        self._process.wait(20)
+
+
+@pytest.fixture
+def cluster() -> Iterator[tuple[str, Node]]:
+    """Two nodes with one CPU each; the address, and the node that is not the head."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    address = f"127.0.0.1:{port}"
+    # Ray wants short paths for its sockets.
+    folder = tempfile.mkdtemp(prefix="ray", dir="/tmp")
+    ports = ("--min-worker-port=0", "--max-worker-port=0")
+    head = Node("--head", f"--port={port}", "--include-dashboard=false", f"--temp-dir={folder}", *ports)
+    second = None
+    try:
+        _wait_for(lambda: _answers(port))
+        second = Node(f"--address={address}", *ports)
+        yield address, second
+    finally:
+        if second is not None:
+            second.kill()
+        head.kill()
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def test_two_nodes_give_the_bits_of_one_process_also_when_one_is_killed(
+    cluster: tuple[str, Node], tmp_path: Path
+) -> None:
+    address, second = cluster
+    local, remote = tmp_path / "local", tmp_path / "remote"
+    local.mkdir()
+    remote.mkdir()
+    # Runs of a second or more, so that the second node is in the middle of one when it goes.
+    study = write_study(remote, rounds=ROUNDS)
+    command = [sys.executable, "-m", "wayfare", "sweep", str(study), "--out", str(remote), "--ray", address, "--json"]
+    runs = remote / "small" / "runs"
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as driver:
+        _wait_for(lambda: driver.poll() is not None or (runs.is_dir() and len(list(runs.iterdir())) >= 2))
+        second.kill()
+        out, errors = driver.communicate(timeout=200)
+    assert driver.returncode == 0, errors
+    assert '"finished": 8' in out
+    assert "trying again" in errors
+    sweep(load_study(write_study(local, rounds=ROUNDS)), out=local, jobs=1)
+    assert bits_of_study(remote / "small") == bits_of_study(local / "small")
+
+
+@pytest.mark.parametrize(
+    ("address", "message"), [("127.0.0.1:1", "no Ray cluster there"), ("nonsense", "must be auto, or an address")]
+)
+def test_a_cluster_that_is_not_there_is_told_at_once(address: str, message: str) -> None:
+    with pytest.raises((UnavailableError, ScenarioError), match=message):
+        RayCluster(address, Shared(execution=Execution())).slots()
+
+
+def test_needs_that_make_no_sense_are_refused() -> None:
+    with pytest.raises(ScenarioError, match="must not be below 0"):
+        RayCluster("auto", Shared(execution=Execution()), Needs(cpus=0))
+
+
+def test_without_ray_one_line_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "ray", None)
+    with pytest.raises(UnavailableError, match=r"pip install 'wayfare\[ray\]'"):
+        RayCluster("auto", Shared(execution=Execution()))
+
+
+def test_a_data_set_is_placed_once_on_a_node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    spec, arrays = small_cifar10()
+    monkeypatch.setitem(IMAGE_SETS, spec.name, spec)  # type: ignore[arg-type]
+    monkeypatch.setenv("WAYFARE_DATA", str(tmp_path / "driver"))
+    content = np.fromfile(save_images(spec, arrays), np.uint8)
+    monkeypatch.setenv("WAYFARE_DATA", str(tmp_path / "node"))
+    asked = []
+
+    def get() -> np.ndarray:  # type: ignore[type-arg]
+        asked.append(1)
+        return content
+
+    for _ in range(3):
+        place_set(spec.name, get)
+    assert len(asked) == 1
+    assert np.array_equal(load_images(spec).train_images, arrays.train_images)
+    assert [file.name for file in cached_file(spec).parent.iterdir() if "partial" in file.name] == []
+
+
+def _answers(port: int) -> bool:
+    try:
+        with socket.create_connection(("127.0.0.1", port), timeout=1):
+            return True
+    except OSError:
+        return False
+
+
+def _wait_for(condition: object, seconds: float = 120.0) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():  # type: ignore[operator]
+        assert time.monotonic() < deadline
+        time.sleep(0.05)

@@ -1,0 +1,145 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from wayfare.errors import InputError, ScenarioError
+from wayfare.scenario import load
+from wayfare.studies.keys import run_key
+from wayfare.studies.single import Execution
+from wayfare.studies.study import load_study, study_presets
+
+
+def study(tmp_path: Path, text: str) -> Path:
+    file = tmp_path / "study.toml"
+    file.write_text(text, encoding="utf-8")
+    return file
+
+
+def test_a_grid_gives_every_combination_and_pairs_stay_together(tmp_path: Path) -> None:
+    plan = load_study(
+        study(
+            tmp_path,
+            """
+            schemes = ["mads", "afl"]
+            seeds = [3, 5]
+            targets = ["60 %", 0.7]
+            [set]
+            rounds = 50
+            [grid]
+            mobility.speed_mps = [5, 10]
+            "radio.bandwidth_hz" = [1e4, 2e4]
+            [[paired]]
+            fleet = { devices = 5, energy_total_joules = 100 }
+            [[paired]]
+            fleet.devices = 10
+            fleet.energy_total_joules = 200
+            """,
+        )
+    )
+    assert plan.study.name == "study"
+    assert plan.axes == ["mobility.speed_mps", "radio.bandwidth_hz", "fleet.devices", "fleet.energy_total_joules"]
+    assert len(plan.points) == 8
+    assert {(p.scenario.fleet.devices, p.scenario.fleet.energy_total_joules) for p in plan.points} == {
+        (5, 100.0),
+        (10, 200.0),
+    }
+    assert all(point.scenario.rounds == 50 for point in plan.points)
+    assert (plan.schemes, plan.seeds, plan.study.targets) == (["mads", "afl"], [3, 5], (0.6, 0.7))
+
+
+def test_kinds_can_vary_and_files_lie_beside_the_study(tmp_path: Path) -> None:
+    (tmp_path / "base.toml").write_text('extends = "fashion-small"\nrounds = 7\n')
+    plan = load_study(
+        study(
+            tmp_path,
+            """
+            scenario = "base.toml"
+            [grid]
+            mobility = [{ model = "walk" }, { model = "trace", file = "log.csv" }]
+            """,
+        )
+    )
+    assert [point.scenario.mobility.model for point in plan.points] == ["walk", "trace"]
+    assert [point.scenario.rounds for point in plan.points] == [7, 7]
+    assert getattr(plan.points[1].scenario.mobility, "file", None) == str(tmp_path / "log.csv")
+
+
+def test_presets_load_and_say_what_they_ask() -> None:
+    assert study_presets() == ["fleet-size", "schemes-by-speed", "weight-against-energy"]
+    for name in study_presets():
+        plan = load_study(name)
+        assert plan.study.name == name
+        assert plan.study.title.endswith("?")
+        assert plan.axes
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("grid = 3", "grid = 3: input should be"),
+        ("[grid]\nmobility.speed_mps = 5", "grid.mobility.speed_mps = 5: must be a list of values"),
+        ("[grid]\nmobility.speed_mps = []", "must be a list of values, at least one"),
+        ("[grid]\nmobility.speed_mps = [5, 5]", "must not be listed twice"),
+        ("[grid]\nmobility.speed_mps = [5, 5.0]", "makes the same scenario"),
+        ("[grid]\nmobility.sped_mps = [5]", "mobility.sped_mps = 5: unknown key"),
+        ("[grid]\nmobility.speed_mps = [-5]", "mobility.speed_mps = -5: input should be greater than 0"),
+        ('[grid]\nschemes = [["mads"]]', "name the schemes with `schemes`"),
+        ('schemes = ["gossip"]', "schemes = 'gossip': unknown"),
+        ('schemes = ["mads", "mads"]', "must not be named twice"),
+        ("schemes = []", "name at least one scheme"),
+        ("seeds = 0", "seeds"),
+        ("seeds = [1, 1]", "must not repeat"),
+        ("sedes = 3", "sedes = 3: unknown key; known here: name"),
+        ('targets = ["soon"]', "targets"),
+        ('scenario = "nowhere.toml"', "neither a preset"),
+        ('metrics = ["score", "score"]', "must not repeat"),
+        ("[[paired]]\nrounds = 5\n[[paired]]\nround_s = 5", "must set the same fields as the first: rounds"),
+        ("[grid]\nrounds = [5]\n[[paired]]\nrounds = 6", "varies in the grid already"),
+        ("[set]\nradio.bandwith_hz = 5", "radio.bandwith_hz = 5: unknown key"),
+        ("this is no toml", "not a TOML file"),
+        ("seeds = 1979-05-27", "seeds"),
+    ],
+)
+def test_studies_that_make_no_sense_are_refused(text: str, message: str, tmp_path: Path) -> None:
+    with pytest.raises(InputError) as told:
+        load_study(study(tmp_path, text))
+    assert message in str(told.value)
+
+
+def test_a_study_that_is_nowhere_is_refused_with_the_presets() -> None:
+    with pytest.raises(
+        ScenarioError, match=r"study = 'nowhere': neither a preset \(fleet-size, .*\) nor a readable file"
+    ):
+        load_study("nowhere")
+
+
+def test_the_key_of_a_run_is_all_that_its_numbers_depend_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    plan = load_study("weight-against-energy")
+    point, other = plan.points[:2]
+    scheme, default = plan.scheme_at(point, "mads"), Execution()
+    key = run_key(point.scenario, scheme, 0, default)
+    assert key == run_key(point.scenario.model_copy(update={"name": "else", "schemes": ("afl",)}), scheme, 0, default)
+    assert key == run_key(point.scenario, scheme, 0, Execution(engine="reference"))
+    different = {
+        run_key(other.scenario, plan.scheme_at(other, "mads"), 0, default),
+        run_key(point.scenario, plan.scheme_at(other, "mads"), 0, default),
+        run_key(point.scenario, plan.scheme_at(point, "afl"), 0, default),
+        run_key(point.scenario, plan.scheme_at(point, "afl:paced"), 0, default),
+        run_key(point.scenario, scheme, 1, default),
+        run_key(point.scenario, scheme, 0, Execution(precision="bf16")),
+    }
+    monkeypatch.setattr("wayfare.studies.keys.ALGORITHM", 99)
+    different.add(run_key(point.scenario, scheme, 0, default))
+    assert len(different | {key}) == 8
+
+
+def test_a_trace_counts_by_its_content_and_not_by_its_place(tmp_path: Path) -> None:
+    files = [tmp_path / name for name in ("a.csv", "b.csv", "c.csv")]
+    for file, text in zip(files, ("same", "same", "other"), strict=True):
+        file.write_text(text)
+    scenarios = [load("fashion-small", ["mobility.model=trace", f"mobility.file={file}"]) for file in files]
+    scheme = load_study("weight-against-energy").scheme_at(load_study("weight-against-energy").points[0], "afl")
+    one, same, other = (run_key(scenario, scheme, 0, Execution()) for scenario in scenarios)
+    assert one == same != other
