@@ -76,11 +76,13 @@ def test_public_names_are_the_promised_ones() -> None:
         "__version__",
         "compare",
         "load",
+        "load_study",
         "own_task",
         "power_and_allowance",
         "run",
         "send_dense",
         "send_top_k",
+        "sweep",
     }
     assert all(getattr(wayfare, name) is not None for name in wayfare.__all__)
     with pytest.raises(AttributeError, match="no attribute 'walk'"):

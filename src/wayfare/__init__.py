@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from wayfare.radio import Link
     from wayfare.scenario import Scenario, load
     from wayfare.schemes import Encounter, Scheme, Upload, power_and_allowance, send_dense, send_top_k
-    from wayfare.studies import Execution, compare, run
+    from wayfare.studies import Execution, compare, load_study, run, sweep
 
 __all__ = [
     "Encounter",
@@ -32,11 +32,13 @@ __all__ = [
     "__version__",
     "compare",
     "load",
+    "load_study",
     "own_task",
     "power_and_allowance",
     "run",
     "send_dense",
     "send_top_k",
+    "sweep",
 ]
 
 _HOME = {
@@ -52,7 +54,9 @@ _HOME = {
     "send_top_k": "schemes",
     "Execution": "studies",
     "compare": "studies",
+    "load_study": "studies",
     "run": "studies",
+    "sweep": "studies",
 }
 
 

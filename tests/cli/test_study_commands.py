@@ -10,7 +10,7 @@ import pytest
 from tests.cli.conftest import Finished
 from tests.studies.small_study import write_study
 from wayfare.studies.study import load_study
-from wayfare.studies.sweep import sweep
+from wayfare.studies.sweeping import sweep
 
 Type = Callable[..., Finished]
 
@@ -48,7 +48,7 @@ def test_the_table_of_a_study_tells_how_sure_it_is(
 ) -> None:
     monkeypatch.setenv("COLUMNS", "80")
     shown = wayfare_command("show", study).out
-    for words in ("speed_mps 10", "±", "sd", "difference", "sign-flip permutation test, 0.5 at best with 2 seeds"):
+    for words in ("speed_mps 10", "±", "sd", "difference", "sign-flip permutation test; 2 seeds give 0.5 at best"):
         assert words in shown
     assert "0 of 2" in shown
     assert "> 20" in shown

@@ -25,7 +25,7 @@ from wayfare.studies.jobs import Shared
 from wayfare.studies.on_ray import Needs, RayCluster, place_set
 from wayfare.studies.single import Execution
 from wayfare.studies.study import load_study
-from wayfare.studies.sweep import sweep
+from wayfare.studies.sweeping import sweep
 
 ROUNDS = 600
 SMALL_STORE = "--object-store-memory=80000000"

@@ -10,6 +10,8 @@ from wayfare.studies.keys import run_key
 from wayfare.studies.single import Execution
 from wayfare.studies.study import load_study, study_presets
 
+EXAMPLES = Path(__file__).parents[2] / "examples" / "studies"
+
 
 def study(tmp_path: Path, text: str) -> Path:
     file = tmp_path / "study.toml"
@@ -73,6 +75,11 @@ def test_presets_load_and_say_what_they_ask() -> None:
         assert plan.study.name == name
         assert plan.study.title.endswith("?")
         assert plan.axes
+
+
+@pytest.mark.parametrize("file", sorted(EXAMPLES.glob("*.toml")), ids=lambda file: file.stem)
+def test_example_studies_load(file: Path) -> None:
+    assert len(load_study(file).points) >= 3
 
 
 @pytest.mark.parametrize(

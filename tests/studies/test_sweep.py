@@ -20,7 +20,7 @@ from wayfare.studies.results import read_results
 from wayfare.studies.single import Execution
 from wayfare.studies.store import StudyFolder, manifest_of
 from wayfare.studies.study import load_study
-from wayfare.studies.sweep import outlook, sweep
+from wayfare.studies.sweeping import outlook, sweep
 
 
 class Watch:

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from wayfare.records import RunRecord
     from wayfare.studies.on_ray import RayCluster
     from wayfare.studies.single import Execution
-    from wayfare.studies.sweep import Outlook
+    from wayfare.studies.sweeping import Outlook
 
 
 def sweep_command(
@@ -74,7 +74,7 @@ def sweep_command(
     from wayfare.studies.jobs import failures_text
     from wayfare.studies.single import Execution
     from wayfare.studies.study import load_study
-    from wayfare.studies.sweep import outlook, study_folder, sweep
+    from wayfare.studies.sweeping import outlook, study_folder, sweep
 
     plan = load_study(study)
     execution = Execution(engine=engine, device=device, precision=checked_precision(precision), fast=fast)

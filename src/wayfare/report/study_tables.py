@@ -123,11 +123,11 @@ def study_notes(results: StudyResults) -> list[str]:
         least = 2 / 2**seeds
         notes.append("difference  paired (same seed, same world), ± 95 % interval")
         notes.append(
-            f"p           sign-flip permutation test, {least:.2g} at best with {seeds} seeds; "
-            f"{tested} test{'s' if tested > 1 else ''}, p as it is"
+            f"p           sign-flip permutation test; {seeds} seeds give {least:.2g} at best; "
+            f"{tested} test{'s' if tested > 1 else ''}"
         )
     if results.manifest.targets:
-        notes.append("reached     medians over all seeds; one that never got there counts as beyond the end")
+        notes.append("reached     medians of all seeds; one that never got there lies beyond the end")
     if results.unknown_metrics:
         known = ", ".join(results.results[0].measures)
         notes.append(f"metrics     {', '.join(results.unknown_metrics)}: not recorded; known are {known}")

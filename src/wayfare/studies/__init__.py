@@ -3,5 +3,7 @@
 from wayfare.studies.comparison import Comparison, compare, summarise
 from wayfare.studies.jobs import Progress
 from wayfare.studies.single import Execution, run
+from wayfare.studies.study import load_study
+from wayfare.studies.sweeping import Sweep, sweep
 
-__all__ = ["Comparison", "Execution", "Progress", "compare", "run", "summarise"]
+__all__ = ["Comparison", "Execution", "Progress", "Sweep", "compare", "load_study", "run", "summarise", "sweep"]

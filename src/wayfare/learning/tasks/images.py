@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Self
 
 import torch
@@ -85,7 +86,7 @@ def image_task(
     """A task on arrays out of the cache; what is normalised are the moments of its own training images."""
     mean, deviation = (
         torch.tensor([255 * moment for moment in moments], dtype=torch.float32).view(-1, 1, 1)
-        for moments in arrays.moments()
+        for moments in _moments(arrays)
     )
     return ImageClassification(
         name=name,
@@ -100,6 +101,12 @@ def image_task(
         deviation=deviation,
         flat=flat,
     )
+
+
+@lru_cache(maxsize=2)
+def _moments(arrays: ImageArrays) -> tuple[list[float], list[float]]:
+    """Counted once for all runs of a process: it takes longer than drawing a world."""
+    return arrays.moments()
 
 
 def moved(images: Tensor, crops: Tensor) -> Tensor:
