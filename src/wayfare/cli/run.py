@@ -12,6 +12,7 @@ from wayfare.cli.terminal import (
     EngineOption,
     FastOption,
     JsonOption,
+    Line,
     OutOption,
     PrecisionOption,
     RunProgress,
@@ -45,9 +46,7 @@ def run_command(
     from wayfare.engine.shelf import checked_place
     from wayfare.records import summarise_run, summary_json
     from wayfare.report.tables import comparison_table
-    from wayfare.schemes import make_scheme
     from wayfare.studies import Execution, run, summarise
-    from wayfare.studies.jobs import Job
 
     resolved = load(scenario, set_)
     execution = Execution(
@@ -58,11 +57,10 @@ def run_command(
         device_state=checked_place(device_state),
     )
     with RunProgress() as progress:
-        chosen = make_scheme(scheme, resolved.control)
-        progress.begin([Job(name=f"{scheme}, seed {seed}", scenario=resolved, scheme=chosen, seed=seed, out=out)])
+        progress.begin([Line(f"{scheme}, seed {seed}", resolved.rounds)])
         record = run(
             resolved,
-            chosen,
+            scheme,
             seed=seed,
             out=out,
             execution=execution,

@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Any, Protocol, TypeAlias
 
 import typer
 from rich.console import Console
@@ -14,7 +15,6 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextC
 
 if TYPE_CHECKING:
     from wayfare.records import RunSummary
-    from wayfare.studies.jobs import Job
 
 # Commands import what needs PyTorch when they run: it takes seconds, and `--help` should not.
 output = Console(emoji=False)
@@ -47,6 +47,34 @@ def print_json(value: Any) -> None:
     print(json.dumps(value, indent=2))
 
 
+class Shown(Protocol):
+    """A run as progress shows it."""
+
+    @property
+    def name(self) -> str:
+        """What it is called."""
+        ...
+
+    @property
+    def rounds(self) -> int | None:
+        """How far it goes, where that is known."""
+        ...
+
+    @property
+    def cost(self) -> float:
+        """How long it takes compared with the others."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """A run by its name."""
+
+    name: str
+    rounds: int | None = None
+    cost: float = 1.0
+
+
 class RunProgress:
     """A bar for every run under way and one for all, on a terminal; a line for each finished run elsewhere."""
 
@@ -62,14 +90,14 @@ class RunProgress:
         )
         self._all: TaskID | None = None
         self._running: dict[int, TaskID] = {}
-        self._jobs: Sequence[Job] = ()
+        self._jobs: Sequence[Shown] = ()
         self._reached: dict[int, float] = {}  # share of each run that is done
         self._finished = self._failed = 0
         self._total = 0
         self._started = time.perf_counter()
         self._working_since: float | None = None  # before that, workers start up
 
-    def begin(self, jobs: Sequence[Job], finished: int = 0) -> None:
+    def begin(self, jobs: Sequence[Shown], finished: int = 0) -> None:
         """Show the whole."""
         self._jobs, self._finished, self._total = jobs, finished, finished + len(jobs)
         if finished:
@@ -79,12 +107,12 @@ class RunProgress:
 
     def advance(self, place: int, round_: int) -> None:
         """Show one run."""
-        rounds = self._jobs[place].scenario.rounds
+        rounds = self._jobs[place].rounds
         if round_ and self._working_since is None:
             self._working_since = time.perf_counter()
         if place not in self._running:
             self._running[place] = self._bars.add_task(f"  {self._jobs[place].name}", total=rounds, clock="")
-        self._reached[place] = round_ / rounds
+        self._reached[place] = round_ / rounds if rounds else 0.0
         self._bars.update(self._running[place], completed=round_)
         self._update()
 

@@ -41,6 +41,11 @@ class Job:
     cost: float = 1.0  # how long it takes, in whatever unit the jobs of a list share
 
     @property
+    def rounds(self) -> int:
+        """How far it goes."""
+        return self.scenario.rounds
+
+    @property
     def folder(self) -> Path:
         """Where the records are in the end."""
         return self.home or run_folder(self.scenario, self.scheme, self.seed, self.out)

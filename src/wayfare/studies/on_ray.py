@@ -170,7 +170,7 @@ def _run_on_node(
     node = ray.get_runtime_context().get_node_id()
     work = Path(tempfile.gettempdir()) / f"wayfare-{_user()}-{node[:12]}" / job.folder.name
     folder = perform(replace(job, out=work, home=None), ray.get(shared[0]), None)
-    records = {file.name: file.read_bytes() for file in folder.iterdir()}
+    records = {str(file.relative_to(folder)): file.read_bytes() for file in folder.rglob("*") if file.is_file()}
     shutil.rmtree(work, ignore_errors=True)
     return records
 
@@ -199,6 +199,7 @@ def _bring_home(records: Mapping[str, bytes], folder: Path) -> None:
     shutil.rmtree(arriving, ignore_errors=True)
     arriving.mkdir(parents=True)
     for name, content in records.items():
+        (arriving / name).parent.mkdir(parents=True, exist_ok=True)
         (arriving / name).write_bytes(content)
     arriving.rename(folder)
 
