@@ -10,7 +10,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -27,8 +27,7 @@ from wayfare.studies.single import Execution
 from wayfare.studies.study import load_study
 from wayfare.studies.sweeping import sweep
 
-ROUNDS = 600
-SMALL_STORE = "--object-store-memory=80000000"
+ROUNDS = 300
 QUIET = {
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_DISABLE_DOCKER_CPU_WARNING": "1",
@@ -37,13 +36,18 @@ QUIET = {
 
 
 class Node:
-    """A Ray node in a process group of its own, so that it can be killed as a machine dies: all at once."""
+    """A Ray node in a process group of its own, so that it can be killed as a machine dies: all at once.
 
-    def __init__(self, *words: str) -> None:
-        program = [str(Path(sys.executable).parent / "ray"), "start", "--block", "--num-cpus=1", SMALL_STORE, *words]
+    Runs under way on it lie below its folder.
+    """
+
+    def __init__(self, folder: Path, *words: str) -> None:
+        self.folder = folder
+        folder.mkdir()
+        program = [str(Path(sys.executable).parent / "ray"), "start", "--block", "--num-cpus=1", "--num-gpus=1"]
         self._process = subprocess.Popen(
-            program,
-            env=os.environ | QUIET,
+            [*program, "--object-store-memory=80000000", "--min-worker-port=0", "--max-worker-port=0", *words],
+            env=os.environ | {"RAY_USAGE_STATS_ENABLED": "0", "TMPDIR": str(folder)},
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
             start_new_session=True,
@@ -58,26 +62,24 @@ class Node:
 
 
 @pytest.fixture
-def cluster() -> Iterator[tuple[str, Node]]:
-    """Two nodes with one CPU each; the address, and the node that is not the head."""
+def cluster(tmp_path: Path) -> Iterator[tuple[str, Node]]:
+    """Two nodes with one CPU and what they take for a GPU each; the address, and the node that is not the head."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     address = f"127.0.0.1:{port}"
     # Ray wants short paths for its sockets.
-    folder = tempfile.mkdtemp(prefix="ray", dir="/tmp")
-    ports = ("--min-worker-port=0", "--max-worker-port=0")
-    head = Node("--head", f"--port={port}", "--include-dashboard=false", f"--temp-dir={folder}", *ports)
-    second = None
+    sockets = tempfile.mkdtemp(prefix="ray", dir="/tmp")
+    options = ("--head", f"--port={port}", "--include-dashboard=false", f"--temp-dir={sockets}")
+    nodes = [Node(tmp_path / "first", *options)]
     try:
         _wait_for(lambda: _answers(port))
-        second = Node(f"--address={address}", *ports)
-        yield address, second
+        nodes.append(Node(tmp_path / "second", f"--address={address}"))
+        yield address, nodes[1]
     finally:
-        if second is not None:
-            second.kill()
-        head.kill()
-        shutil.rmtree(folder, ignore_errors=True)
+        for node in reversed(nodes):
+            node.kill()
+        shutil.rmtree(sockets, ignore_errors=True)
 
 
 def test_two_nodes_give_the_bits_of_one_process_also_when_one_is_killed(
@@ -89,10 +91,12 @@ def test_two_nodes_give_the_bits_of_one_process_also_when_one_is_killed(
     remote.mkdir()
     # Runs of a second or more, so that the second node is in the middle of one when it goes.
     study = write_study(remote, rounds=ROUNDS)
-    command = [sys.executable, "-m", "wayfare", "sweep", str(study), "--out", str(remote), "--ray", address, "--json"]
+    command = [sys.executable, "-m", "wayfare", "sweep", str(study), "--out", str(remote), "--json"]
+    command += ["--ray", address, "--gpus-per-run", "0.5", "--device", "cpu"]
     runs = remote / "small" / "runs"
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as driver:
-        _wait_for(lambda: driver.poll() is not None or (runs.is_dir() and len(list(runs.iterdir())) >= 2))
+        # Some runs are finished, and the second node is in the middle of one.
+        _wait_for(lambda: driver.poll() is not None or (_finished(runs) >= 2 and _under_way(second)))
         second.kill()
         out, errors = driver.communicate(timeout=200)
     assert driver.returncode == 0, errors
@@ -113,6 +117,25 @@ def test_a_cluster_that_is_not_there_is_told_at_once(address: str, message: str)
 def test_needs_that_make_no_sense_are_refused() -> None:
     with pytest.raises(ScenarioError, match="must not be below 0"):
         RayCluster("auto", Shared(execution=Execution()), Needs(cpus=0))
+
+
+@pytest.mark.parametrize(
+    ("needs", "slots"),
+    [
+        (Needs(), 16),
+        (Needs(cpus=4), 4),
+        (Needs(gpus=1), 2),
+        (Needs(gpus=0.25), 8),
+        (Needs(cpus=4, gpus=0.25), 4),
+        (Needs(cpus=32), 0),
+    ],
+)
+def test_several_runs_share_a_gpu_as_far_as_all_their_needs_allow(
+    needs: Needs, slots: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ray.is_initialized", lambda: True)
+    monkeypatch.setattr("ray.cluster_resources", lambda: {"CPU": 16.0, "GPU": 2.0})
+    assert RayCluster("auto", Shared(execution=Execution()), needs).slots() == slots
 
 
 def test_without_ray_one_line_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -140,6 +163,14 @@ def test_a_data_set_is_placed_once_on_a_node(tmp_path: Path, monkeypatch: pytest
     assert [file.name for file in cached_file(spec).parent.iterdir() if "partial" in file.name] == []
 
 
+def _finished(runs: Path) -> int:
+    return len(list(runs.iterdir())) if runs.is_dir() else 0
+
+
+def _under_way(node: Node) -> bool:
+    return any(node.folder.rglob("*.partial"))
+
+
 def _answers(port: int) -> bool:
     try:
         with socket.create_connection(("127.0.0.1", port), timeout=1):
@@ -148,8 +179,8 @@ def _answers(port: int) -> bool:
         return False
 
 
-def _wait_for(condition: object, seconds: float = 120.0) -> None:
+def _wait_for(condition: Callable[[], bool], seconds: float = 120.0) -> None:
     deadline = time.monotonic() + seconds
-    while not condition():  # type: ignore[operator]
+    while not condition():
         assert time.monotonic() < deadline
         time.sleep(0.05)

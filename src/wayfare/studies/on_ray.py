@@ -52,7 +52,10 @@ class RayCluster:
     """As many jobs at a time as the cluster has room for; nodes may come and go."""
 
     def __init__(self, address: str, shared: Shared, needs: Needs | None = None) -> None:
-        self._address, self._shared, self._needs = address, shared, needs or Needs()
+        self._address, self._needs = address, needs or Needs()
+        # A run that declares no GPU must not take one that happens to be there.
+        on_cpu = self._needs.gpus == 0 and shared.execution.device == "auto"
+        self._shared = replace(shared, execution=replace(shared.execution, device="cpu")) if on_cpu else shared
         if self._needs.cpus <= 0 or self._needs.gpus < 0:
             raise ScenarioError("--cpus-per-run, --gpus-per-run", self._needs, "must not be below 0, nor the CPUs 0")
         self._ray = _import_ray()
@@ -149,6 +152,8 @@ def _no_cluster(address: str, reason: str) -> UnavailableError:
 
 
 def _import_ray() -> Any:
+    # Its future default, without the warning about it.
+    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
     try:
         import ray
     except ImportError:
