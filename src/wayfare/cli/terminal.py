@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Protocol, TypeAlias
 
 import typer
 from rich.console import Console
+from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn
 
 if TYPE_CHECKING:
@@ -111,7 +112,7 @@ class RunProgress:
         if round_ and self._working_since is None:
             self._working_since = time.perf_counter()
         if place not in self._running:
-            self._running[place] = self._bars.add_task(f"  {self._jobs[place].name}", total=rounds, clock="")
+            self._running[place] = self._bars.add_task(f"  {escape(self._jobs[place].name)}", total=rounds, clock="")
         self._reached[place] = round_ / rounds if rounds else 0.0
         self._bars.update(self._running[place], completed=round_)
         self._update()

@@ -26,6 +26,8 @@ def study_figure(results: StudyResults, metric_name: str, file: Path) -> None:
     for panel, (title, rows) in zip(axes, panels.items(), strict=True):
         _draw(results, metric_name, rows, panel)
         panel.set_title(title, loc="left", fontsize=10)
+    if results.seeds == 1:
+        figure.suptitle("one seed alone is not a result", fontsize=9, color="#555555")
     axes[0].set_ylabel(_label(results, metric_name))
     axes[0].legend(frameon=False, fontsize=9)
     try:
@@ -73,7 +75,7 @@ def _draw(results: StudyResults, metric_name: str, rows: list[Row], panel: Any) 
             [scale * one.mean for one, _ in found],
             yerr=[scale * (one.ci95 or 0.0) for one, _ in found],
             color=colour_of(scheme, manifest.schemes),
-            ls=dashes_of(scheme),
+            ls=dashes_of(scheme) if numeric else "none",
             marker="o",
             ms=4,
             lw=1.6,
