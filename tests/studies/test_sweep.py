@@ -202,4 +202,4 @@ def test_an_interrupted_sweep_says_that_it_can_go_on(tmp_path: Path) -> None:
         _, errors = driver.communicate(timeout=60)
     assert driver.returncode == 130
     assert "Traceback" not in errors
-    assert "finished runs are kept" in errors
+    assert "stopped; " in errors

@@ -141,7 +141,8 @@ class WorkerProcesses:
         except (EOFError, OSError):
             self._workers.remove(worker)
             reason = worker.end()
-            if not worker.ready:
+            # One that was killed may have been so while it started; one that ended by itself will not start next time.
+            if not worker.ready and (worker.process.exitcode or 0) >= 0:
                 raise RunError(
                     f"a worker process could not start ({reason}); a script that compares or sweeps has to do so below "
                     '`if __name__ == "__main__":`, and `jobs=1` needs no other process'

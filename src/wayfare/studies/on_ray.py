@@ -94,7 +94,7 @@ class RayCluster:
         try:
             _bring_home(self._ray.get(reference), job.folder)
         except RayTaskError as error:
-            return Broken(place, error.cause, str(error))
+            return Broken(place, error.cause, error.traceback_str)
         except RayError as error:
             return Lost(place, _reason(error))
         except OSError as error:
