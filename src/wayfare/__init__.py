@@ -20,12 +20,13 @@ if TYPE_CHECKING:
     from wayfare.radio import Link
     from wayfare.scenario import Scenario, load
     from wayfare.schemes import Encounter, Scheme, Upload, power_and_allowance, send_dense, send_top_k
-    from wayfare.studies import Execution, compare, run
+    from wayfare.studies import Execution, Safeguards, compare, resume, run
 
 __all__ = [
     "Encounter",
     "Execution",
     "Link",
+    "Safeguards",
     "Scenario",
     "Scheme",
     "Upload",
@@ -34,6 +35,7 @@ __all__ = [
     "load",
     "own_task",
     "power_and_allowance",
+    "resume",
     "run",
     "send_dense",
     "send_top_k",
@@ -51,7 +53,9 @@ _HOME = {
     "send_dense": "schemes",
     "send_top_k": "schemes",
     "Execution": "studies",
+    "Safeguards": "studies",
     "compare": "studies",
+    "resume": "studies",
     "run": "studies",
 }
 

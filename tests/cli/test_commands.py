@@ -89,7 +89,7 @@ def test_lists(wayfare_command: Type) -> None:
     assert "fashion-small" in {preset["name"] for preset in wayfare_command("presets", "--json").json["presets"]}
 
 
-@pytest.mark.parametrize("command", [["compare"], ["run"], ["show"], ["schemes"], ["presets"], ["contacts"]])
+@pytest.mark.parametrize("command", [["compare"], ["run"], ["resume"], ["show"], ["schemes"], ["presets"], ["contacts"]])
 def test_every_command_has_help_with_an_example(command: list[str], wayfare_command: Type) -> None:
     done = wayfare_command(*command, "--help")
     assert done.code == 0
@@ -180,7 +180,7 @@ def test_an_interrupt_ends_a_comparison_at_once_and_leaves_no_worker(tmp_path: P
         os.killpg(process.pid, signal.SIGINT)
         _, errors = process.communicate(timeout=30)
     assert process.returncode == 130
-    assert errors.strip().endswith("stopped; finished runs are kept")
+    assert errors.strip().endswith("the same command goes on with the rest")
     assert "Traceback" not in errors
     deadline = time.monotonic() + 10
     while alive(process.pid) and time.monotonic() < deadline:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import signal
 import sys
+import threading
 
 import typer
 
@@ -10,6 +12,7 @@ from wayfare.cli.compare import compare_command
 from wayfare.cli.contacts import contacts_app
 from wayfare.cli.data import data_app
 from wayfare.cli.listings import presets_command, schemes_command
+from wayfare.cli.resume import resume_command
 from wayfare.cli.run import run_command
 from wayfare.cli.show import show_command
 from wayfare.cli.terminal import errors
@@ -25,6 +28,7 @@ app = typer.Typer(
 )
 app.command("compare")(compare_command)
 app.command("run")(run_command)
+app.command("resume")(resume_command)
 app.command("show")(show_command)
 app.add_typer(contacts_app, name="contacts")
 app.add_typer(data_app, name="data")
@@ -41,12 +45,26 @@ def _root(version: bool = typer.Option(False, "--version", help="Print the versi
 
 def main() -> None:
     """Run a command; what went wrong is one message and an exit code: 2 for bad input, 1 for a run that failed."""
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGTERM, _terminate)
     try:
         app()
     except WayfareError as error:
-        errors.print(f"error: {error}", style="bold red", markup=False, highlight=False, soft_wrap=True)
+        _say(str(error))
         sys.exit(2 if isinstance(error, InputError | UnavailableError) else 1)
+    except MemoryError as error:
+        _say(f"out of memory: {error or 'no more to be had'}")
+        sys.exit(1)
     except BrokenPipeError:
         # Whoever read our output went away; there is nobody left to tell.
         sys.stderr.close()
         sys.exit(1)
+
+
+def _say(message: str) -> None:
+    errors.print(f"error: {message}", style="bold red", markup=False, highlight=False, soft_wrap=True)
+
+
+def _terminate(*_: object) -> None:
+    """SIGTERM ends a command like an interrupt does: in order, with everything cleaned up on the way."""
+    sys.exit(128 + signal.SIGTERM)

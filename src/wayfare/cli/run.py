@@ -7,11 +7,17 @@ from typing import Annotated
 import typer
 
 from wayfare.cli.terminal import (
+    CheckpointRoundsOption,
+    CheckpointSecondsOption,
     DeviceOption,
+    DivergenceOption,
     EngineOption,
     FastOption,
+    FreshOption,
     JsonOption,
+    KeepOption,
     OutOption,
+    ParanoidOption,
     PrecisionOption,
     RunProgress,
     ScenarioArgument,
@@ -33,19 +39,38 @@ def run_command(
     device: DeviceOption = "auto",
     precision: PrecisionOption = "fp32",
     fast: FastOption = False,
+    checkpoint_every_s: CheckpointSecondsOption = None,
+    checkpoint_every_rounds: CheckpointRoundsOption = None,
+    keep_checkpoint: KeepOption = False,
+    allow_divergence: DivergenceOption = False,
+    paranoid: ParanoidOption = False,
+    fresh: FreshOption = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Run one scheme with one seed.
+    """Run one scheme with one seed. A run that broke off goes on where it was.
 
     Example: `wayfare run fashion-small --scheme mads --seed 7 --set control.weight=1e-3`
     """
     from wayfare.engine.compute import checked_precision
     from wayfare.records import summarise_run, summary_json
     from wayfare.report.tables import comparison_table
-    from wayfare.studies import Execution, run, summarise
+    from wayfare.studies import Execution, Safeguards, run, summarise
 
     resolved = load(scenario, set_)
-    execution = Execution(engine=engine, device=device, precision=checked_precision(precision), fast=fast)
+    execution = Execution(
+        engine=engine,
+        device=device,
+        precision=checked_precision(precision),
+        fast=fast,
+        safeguards=Safeguards(
+            checkpoint_every_s=checkpoint_every_s,
+            checkpoint_every_rounds=checkpoint_every_rounds,
+            keep_checkpoint=keep_checkpoint,
+            allow_divergence=allow_divergence,
+            paranoid=paranoid,
+            fresh=fresh,
+        ),
+    )
     with RunProgress() as progress:
         progress.begin([f"{scheme}, seed {seed}"], resolved.rounds)
         record = run(

@@ -35,6 +35,25 @@ PrecisionOption: TypeAlias = Annotated[
     str, typer.Option("--precision", help="fp32 (strict); on a GPU also tf32 and bf16.")
 ]
 FastOption: TypeAlias = Annotated[bool, typer.Option("--fast", help="Speed may cost bit-identical repeats.")]
+CheckpointSecondsOption: TypeAlias = Annotated[
+    float | None,
+    typer.Option(
+        "--checkpoint-every-s", help="Seconds between checkpoints; 30 if not given, more where they take long."
+    ),
+]
+CheckpointRoundsOption: TypeAlias = Annotated[
+    int | None, typer.Option("--checkpoint-every-rounds", help="Rounds between checkpoints.")
+]
+KeepOption: TypeAlias = Annotated[
+    bool, typer.Option("--keep-checkpoint", help="Keep one after the end, so that the run can be made longer.")
+]
+DivergenceOption: TypeAlias = Annotated[
+    bool, typer.Option("--allow-divergence", help="Record NaN and infinity and go on, instead of stopping.")
+]
+ParanoidOption: TypeAlias = Annotated[
+    bool, typer.Option("--paranoid", help="Check everything that must hold, mass conservation too; slower.")
+]
+FreshOption: TypeAlias = Annotated[bool, typer.Option("--fresh", help="Start unfinished runs over.")]
 JsonOption: TypeAlias = Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")]
 
 
@@ -59,10 +78,10 @@ class RunProgress:
         self._all: TaskID | None = None
         self._running: dict[int, TaskID] = {}
         self._names: Sequence[str] = ()
-        self._rounds = 0
+        self._rounds: int | None = None
         self._started = time.perf_counter()
 
-    def begin(self, names: Sequence[str], rounds: int) -> None:
+    def begin(self, names: Sequence[str], rounds: int | None) -> None:
         """Show the whole."""
         self._names, self._rounds = names, rounds
         self._all = self._bars.add_task(f"{len(names)} run{'s' if len(names) > 1 else ''}", total=len(names))
@@ -91,5 +110,6 @@ class RunProgress:
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         self._bars.stop()
-        if kind is KeyboardInterrupt:
-            errors.print("stopped; finished runs are kept", style="bold", markup=False)
+        if kind is KeyboardInterrupt or kind is SystemExit:
+            line = "stopped; what is finished is kept, and the same command goes on with the rest"
+            errors.print(line, style="bold", markup=False, soft_wrap=True)
