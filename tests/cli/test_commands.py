@@ -89,11 +89,11 @@ def test_lists(wayfare_command: Type) -> None:
     assert "fashion-small" in {preset["name"] for preset in wayfare_command("presets", "--json").json["presets"]}
 
 
-@pytest.mark.parametrize("command", [["compare"], ["run"], ["resume"], ["show"], ["schemes"], ["presets"], ["contacts"]])
-def test_every_command_has_help_with_an_example(command: list[str], wayfare_command: Type) -> None:
-    done = wayfare_command(*command, "--help")
+@pytest.mark.parametrize("command", ["compare", "run", "resume", "show", "schemes", "presets", "contacts"])
+def test_every_command_has_help_with_an_example(command: str, wayfare_command: Type) -> None:
+    done = wayfare_command(command, "--help")
     assert done.code == 0
-    assert "wayfare " + command[0] in done.out
+    assert "wayfare " + command in done.out
 
 
 @pytest.mark.parametrize(

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import signal
 import sys
-import threading
 
 import typer
 
@@ -45,8 +43,6 @@ def _root(version: bool = typer.Option(False, "--version", help="Print the versi
 
 def main() -> None:
     """Run a command; what went wrong is one message and an exit code: 2 for bad input, 1 for a run that failed."""
-    if threading.current_thread() is threading.main_thread():
-        signal.signal(signal.SIGTERM, _terminate)
     try:
         app()
     except WayfareError as error:
@@ -63,8 +59,3 @@ def main() -> None:
 
 def _say(message: str) -> None:
     errors.print(f"error: {message}", style="bold red", markup=False, highlight=False, soft_wrap=True)
-
-
-def _terminate(*_: object) -> None:
-    """SIGTERM ends a command like an interrupt does: in order, with everything cleaned up on the way."""
-    sys.exit(128 + signal.SIGTERM)

@@ -40,7 +40,7 @@ def resume_command(
     from wayfare.records import summarise_run, summary_json
     from wayfare.report.tables import comparison_table
     from wayfare.studies import Safeguards, resume, summarise
-    from wayfare.studies.resume import unfinished_runs
+    from wayfare.studies.resuming import unfinished_runs
 
     safeguards = Safeguards(
         checkpoint_every_s=checkpoint_every_s,

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import signal
+import sys
+import threading
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -80,6 +83,7 @@ class RunProgress:
         self._names: Sequence[str] = ()
         self._rounds: int | None = None
         self._started = time.perf_counter()
+        self._on_terminate: Any = None
 
     def begin(self, names: Sequence[str], rounds: int | None) -> None:
         """Show the whole."""
@@ -106,10 +110,19 @@ class RunProgress:
             errors.print(line, markup=False, highlight=False, soft_wrap=True)
 
     def __enter__(self) -> RunProgress:
+        # While runs are under way SIGTERM ends them like an interrupt does: in order, and workers with them.
+        if threading.current_thread() is threading.main_thread():
+            self._on_terminate = signal.signal(signal.SIGTERM, _terminate)
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if self._on_terminate is not None:
+            signal.signal(signal.SIGTERM, self._on_terminate)
         self._bars.stop()
         if kind is KeyboardInterrupt or kind is SystemExit:
             line = "stopped; what is finished is kept, and the same command goes on with the rest"
             errors.print(line, style="bold", markup=False, soft_wrap=True)
+
+
+def _terminate(*_: object) -> None:
+    sys.exit(128 + signal.SIGTERM)

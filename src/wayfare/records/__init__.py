@@ -11,7 +11,7 @@ from wayfare.records.summary import (
     summarise_scheme,
     summary_json,
 )
-from wayfare.records.unfinished import Unfinished, find_unfinished, refuse_changes, reopen
+from wayfare.records.unfinished import Unfinished, complete, find_unfinished, refuse_changes, reopen
 from wayfare.records.write import RunWriter, beginning
 
 __all__ = [
@@ -22,6 +22,7 @@ __all__ = [
     "SchemeSummary",
     "Unfinished",
     "beginning",
+    "complete",
     "find_runs",
     "find_unfinished",
     "paired_difference",

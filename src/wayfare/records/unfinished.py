@@ -16,7 +16,7 @@ from wayfare.records.checkpoints import Checkpoint, DamagedError, forget_others,
 from wayfare.records.layout import connect, partial_folder, read_meta
 from wayfare.records.schema import CONTACT_COLUMNS, EVALUATION_COLUMNS, FILE, METRIC_COLUMNS, VERSION
 from wayfare.records.seal import Tally
-from wayfare.records.write import RunWriter, device_rows, session
+from wayfare.records.write import RunWriter, device_rows, session, wrap_up
 from wayfare.scenario.difference import differences
 from wayfare.simulator import SimulationState, World
 
@@ -69,6 +69,14 @@ def find_unfinished(folder: Path) -> Unfinished | None:
     return Unfinished(folder=folder, meta=meta)
 
 
+def complete(folder: Path) -> None:
+    """Give a run that is whole its name."""
+    try:
+        wrap_up(folder)
+    except (OSError, sqlite3.Error) as error:
+        raise RunFolderError(f"{partial_folder(folder)}: whole, but cannot be given its name: {error}") from None
+
+
 def refuse_changes(found: Unfinished, now: Mapping[str, Any]) -> None:
     """A run goes on as what it began as; what is different now is shown."""
     before = found.meta
@@ -76,7 +84,7 @@ def refuse_changes(found: Unfinished, now: Mapping[str, Any]) -> None:
         {key: before.get(key) for key in ("scheme_identity", "seed", "execution", "scenario")},
         {key: now[key] for key in ("scheme_identity", "seed", "execution", "scenario")},
     )
-    changed = [line.removeprefix("scenario.") for line in changed]
+    changed = [line.removeprefix("scenario.").replace("scheme_identity", "scheme") for line in changed]
     world = before.get("world")
     prints = world if isinstance(world, dict) else {}
     parts = [name for name, value in now["world"].items() if prints.get(name) != value]

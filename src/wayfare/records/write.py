@@ -9,7 +9,7 @@ import platform
 import shutil
 import sqlite3
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import asdict, astuple
 from datetime import UTC, datetime
 from pathlib import Path
@@ -139,7 +139,7 @@ class RunWriter:
             forget_others(self._partial, kept)
 
     def finish(self, model: Tensor, rounds: int, wall_s: float) -> None:
-        """Add the final model, let go of all checkpoints but a pinned one, and give the folder its name."""
+        """Add the final model and give the folder its name."""
         vector = model.cpu().numpy().astype("<f4").tobytes()
         with self._storing():
             with self._database:
@@ -147,14 +147,11 @@ class RunWriter:
                 self._count_contacts()
                 self._database.execute("INSERT INTO model VALUES (?, ?)", (rounds, vector))
                 self._database.execute("DELETE FROM checkpoints WHERE NOT pinned")
-                kept = [file for (file,) in self._database.execute("SELECT file FROM checkpoints")]
                 self._meta({"status": "finished", "wall_s": round(self.earlier_s + wall_s, 3)})
                 meta, devices = read_meta(self._database), stored_devices(self._database)
                 self._meta({"seal": seal(meta, devices, self._tally, vector)})
-            self._database.execute("PRAGMA journal_mode = DELETE")
             self._database.close()
-            forget_others(self._partial, kept)
-            give_name(self._folder)
+            wrap_up(self._folder)
 
     def note(self, text: str) -> None:
         """Say something of this run, now and in its records."""
@@ -202,6 +199,17 @@ class RunWriter:
         self._database.executemany(
             "INSERT OR REPLACE INTO meta VALUES (?, ?)", [(key, json.dumps(value)) for key, value in values.items()]
         )
+
+
+def wrap_up(folder: Path) -> None:
+    """Let go of what a run that is whole needs no more, and give it its name; may be done again if it is cut short."""
+    partial = partial_folder(folder)
+    with closing(connect(partial)) as database:
+        # One file, which can be copied and read where nothing can be written.
+        database.execute("PRAGMA journal_mode = DELETE")
+        kept = [file for (file,) in database.execute("SELECT file FROM checkpoints")]
+    forget_others(partial, kept)
+    give_name(folder)
 
 
 def beginning(world: World, scheme: Scheme, execution: Mapping[str, Any], hardware: str) -> dict[str, Any]:

@@ -46,6 +46,9 @@ def extend(
             f"{scheme.name} may pace its energy over all {scenario.rounds} rounds, so in a longer run every decision "
             f"would have been another; start one anew: wayfare run ... --set rounds={rounds}",
         )
+    if scenario.learning.schedule != "constant":
+        rule = f"learning.schedule = {scenario.learning.schedule!r} falls over all {scenario.rounds} rounds of this run"
+        raise ScenarioError("rounds", rounds, f"{rule}; start one anew: wayfare run ... --set rounds={rounds}")
     longer = parse({**scenario.model_dump(mode="json"), "rounds": rounds})
     folder = run_folder(longer, scheme, meta["seed"], source.parent.parent)
     with RunLock(run_name(source)), RunLock(folder):

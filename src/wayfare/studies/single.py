@@ -22,12 +22,12 @@ from wayfare.records import (
     RunWriter,
     Unfinished,
     beginning,
+    complete,
     find_unfinished,
     read_run,
     refuse_changes,
     reopen,
 )
-from wayfare.records.layout import give_name
 from wayfare.scenario import Scenario
 from wayfare.scenario.dump import digest
 from wayfare.schemes import Scheme, checked, make_scheme
@@ -104,7 +104,7 @@ def carry_out(
             found = None if execution.safeguards.fresh else find_unfinished(folder)
             if found is not None and found.is_whole:
                 # It was ended between its last transaction and its name.
-                give_name(folder)
+                complete(folder)
             else:
                 world = draw_world(scenario, seed, task)  # type: ignore[arg-type]  # a task is hashed by what it is
                 job = _Job(folder=folder, world=world, scheme=scheme, execution=execution, found=found)
@@ -142,7 +142,7 @@ def _simulate(job: _Job, compute: Compute, stop: StopRequest, on_round: Callable
         try:
             outcome = simulation.run()
         except StoppedError:
-            raise StoppedError(f"stopped. {writer.what_is_safe()}") from None
+            raise StoppedError(f"{job.folder}: {writer.what_is_safe()}") from None
         except DivergenceError as error:
             rate = world.scenario.learning.learning_rate
             raise DivergenceError(
