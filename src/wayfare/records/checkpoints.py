@@ -17,6 +17,11 @@ from wayfare.simulator import SimulationState, state_from_plain
 
 _SUFFIX = ".checkpoint"
 _CHUNK_BYTES = 1 << 20
+# What PyTorch and we raise over a file that is none of ours.
+_UNREADABLE = (
+    *(ArithmeticError, AttributeError, EOFError, LookupError, RuntimeError, TypeError, ValueError),
+    pickle.UnpicklingError,
+)
 
 
 class DamagedError(Exception):
@@ -71,7 +76,7 @@ def read_checkpoint(folder: Path, known: Checkpoint) -> SimulationState:
         state = state_from_plain(torch.load(file, map_location="cpu", weights_only=True, mmap=True))
     except OSError as error:
         raise DamagedError(f"{file.name} cannot be read: {error.strerror or error}") from None
-    except (ValueError, KeyError, TypeError, RuntimeError, AttributeError, pickle.UnpicklingError) as error:
+    except _UNREADABLE as error:
         raise DamagedError(f"{file.name} holds no state: {error}") from None
     if state.round != known.round:
         raise DamagedError(f"{file.name} is of round {state.round}, not {known.round}")

@@ -14,12 +14,14 @@ from wayfare.records.schema import FILE
 
 def partial_folder(folder: Path) -> Path:
     """Where a run lies until it is whole."""
-    return folder.with_name(folder.name + ".partial")
+    return folder.parent / (folder.name + ".partial")
 
 
 def run_name(folder: Path) -> Path:
     """The folder a run has or is to have, whichever of its names is given."""
-    return folder.with_name(folder.name.removesuffix(".partial").removesuffix(".lock"))
+    folder = folder if folder.name else folder.resolve()
+    name = folder.name.removesuffix(".partial").removesuffix(".lock")
+    return folder.with_name(name) if name else folder
 
 
 def connect(partial: Path) -> sqlite3.Connection:
@@ -30,6 +32,11 @@ def connect(partial: Path) -> sqlite3.Connection:
 def read_meta(database: sqlite3.Connection) -> dict[str, Any]:
     """The table `meta`."""
     return {key: json.loads(value) for key, value in database.execute("SELECT key, value FROM meta")}
+
+
+def as_list(value: object) -> list[Any]:
+    """A list out of `meta`; one that is missing or damaged is empty."""
+    return value if isinstance(value, list) else []
 
 
 def stored_devices(database: sqlite3.Connection) -> list[tuple[Any, ...]]:

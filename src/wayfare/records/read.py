@@ -50,6 +50,8 @@ def find_runs(folder: Path) -> list[Path]:
         raise RunFolderError(f"{folder}: there is no such folder")
     found = [file.parent for file in sorted(folder.rglob(FILE)) if not file.parent.name.endswith(".partial")]
     if not found:
+        if next(folder.rglob(FILE), None) is not None:
+            raise RunFolderError(f"{folder}: no run here is finished; go on with: wayfare resume {folder}")
         raise RunFolderError(f"{folder}: neither a run nor a folder of runs (no {FILE} in it)")
     return found
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from wayfare.errors import RunFolderError
 from wayfare.records.checkpoints import Checkpoint, DamagedError, forget_others, read_checkpoint
-from wayfare.records.layout import connect, partial_folder, read_meta
+from wayfare.records.layout import as_list, connect, partial_folder, read_meta
 from wayfare.records.schema import CONTACT_COLUMNS, EVALUATION_COLUMNS, FILE, METRIC_COLUMNS, VERSION
 from wayfare.records.seal import Tally
 from wayfare.records.write import RunWriter, device_rows, session, wrap_up
@@ -95,7 +95,8 @@ def refuse_changes(found: Unfinished, now: Mapping[str, Any]) -> None:
             f"{found.folder}: began as another run and cannot go on as this one: {'; '.join(changed)}. "
             "Go on as it began, or start it over with --fresh"
         )
-    others = differences(dict(before.get("versions") or {}), now["versions"])
+    versions = before.get("versions")
+    others = differences(versions if isinstance(versions, dict) else {}, now["versions"])
     if others:
         _log.warning("%s: goes on elsewhere (%s): its last bits may differ", found.folder, "; ".join(others))
 
@@ -117,7 +118,7 @@ def reopen(found: Unfinished, world: World) -> tuple[RunWriter, SimulationState 
             for table in ("devices", "model"):
                 database.execute(f"DELETE FROM {table}")
             database.executemany("INSERT INTO devices VALUES (?, ?, ?, ?)", device_rows(world))
-            sessions = [*found.meta.get("sessions", []), session(max(round_, 0))]
+            sessions = [*as_list(found.meta.get("sessions")), session(max(round_, 0))]
             database.execute("INSERT OR REPLACE INTO meta VALUES ('sessions', ?)", (json.dumps(sessions),))
         forget_others(partial, [file for (file,) in database.execute("SELECT file FROM checkpoints")])
         writer = RunWriter(
@@ -132,17 +133,6 @@ def reopen(found: Unfinished, world: World) -> tuple[RunWriter, SimulationState 
             f"{partial / FILE}: cannot be read or written: {error}; if it is damaged, start it over with --fresh"
         ) from None
     return writer, newest.state if newest else None
-
-
-def _saved(database: sqlite3.Connection) -> list[tuple[Checkpoint, dict[str, str], float]]:
-    """The checkpoints that records name, the newest first, each with the checksums of its records and its time."""
-    rows = database.execute(
-        "SELECT round, file, size_bytes, sha256, records, wall_s FROM checkpoints ORDER BY round DESC"
-    ).fetchall()
-    return [
-        (Checkpoint(round=round_, file=str(file), size_bytes=size, sha256=sha256), _table(records), float(wall_s))
-        for round_, file, size, sha256, records, wall_s in rows
-    ]
 
 
 def tally_up_to(database: sqlite3.Connection, round_: int) -> Tally:
@@ -163,17 +153,22 @@ def tally_up_to(database: sqlite3.Connection, round_: int) -> Tally:
 
 def sound_checkpoints(folder: Path, database: sqlite3.Connection, damaged: list[str]) -> Iterator[Sound]:
     """The checkpoints that are what was written, the newest first; a word on each that is not goes into a list."""
-    for checkpoint, records, wall_s in _saved(database):
+    rows = database.execute(
+        "SELECT round, file, size_bytes, sha256, records, wall_s FROM checkpoints ORDER BY round DESC"
+    ).fetchall()
+    for round_, file, size_bytes, sha256, records, wall_s in rows:
         try:
-            state = read_checkpoint(folder, checkpoint)
-            tally = tally_up_to(database, checkpoint.round)
-            wrong = [name for name, digest in tally.digests().items() if records.get(name) != digest]
+            known = Checkpoint(round=round_, file=str(file), size_bytes=size_bytes, sha256=sha256)
+            state = read_checkpoint(folder, known)
+            tally, written = tally_up_to(database, state.round), _table(records)
+            wrong = [name for name, digest in tally.digests().items() if written.get(name) != digest]
             if wrong:
                 raise DamagedError(f"the {wrong[0]} up to it are not what was written")
+            sound = Sound(state=state, tally=tally, wall_s=float(wall_s))
         except (DamagedError, ValueError, TypeError) as error:
-            damaged.append(f"the checkpoint of round {checkpoint.round} is damaged: {error}")
+            damaged.append(f"the checkpoint of round {round_} is damaged: {error}")
             continue
-        yield Sound(state=state, tally=tally, wall_s=wall_s)
+        yield sound
 
 
 def _table(text: object) -> dict[str, str]:

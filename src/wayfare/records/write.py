@@ -22,7 +22,7 @@ from torch import Tensor
 
 from wayfare.errors import RunFolderError, StorageError
 from wayfare.records.checkpoints import forget_others, write_checkpoint
-from wayfare.records.layout import connect, give_name, partial_folder, read_meta, stored_devices
+from wayfare.records.layout import as_list, connect, give_name, partial_folder, read_meta, stored_devices
 from wayfare.records.schema import CONTACT_COLUMNS, EVALUATION_COLUMNS, METRIC_COLUMNS, TABLES, VERSION
 from wayfare.records.seal import Tally, seal
 from wayfare.schemes import Scheme
@@ -157,7 +157,7 @@ class RunWriter:
         """Say something of this run, now and in its records."""
         _log.warning("%s: %s", self._folder, text)
         with self._storing(), self._database:
-            self._meta({"notes": [*read_meta(self._database).get("notes", []), text]})
+            self._meta({"notes": [*as_list(read_meta(self._database).get("notes")), text]})
 
     def __enter__(self) -> RunWriter:
         return self
@@ -182,7 +182,7 @@ class RunWriter:
         try:
             yield
         except (OSError, sqlite3.Error) as error:
-            room = f" (a checkpoint takes {self._size_bytes / 1e6:.0f} MB)" if self._size_bytes else ""
+            room = f" (a checkpoint takes {self._size_bytes / 1e6:.1f} MB)" if self._size_bytes else ""
             raise StorageError(
                 f"{self._partial}: cannot be written: {_reason(error)}{room}. {self.what_is_safe()}"
             ) from None

@@ -50,7 +50,10 @@ class StoppedError(Exception):
 
 
 class StopRequest:
-    """SIGINT and SIGTERM ask a run to stop after its round; a second one does at once what it always did."""
+    """SIGINT and SIGTERM ask a run to stop after its round; a second SIGINT does at once what it always did.
+
+    A second SIGTERM changes nothing: whoever ends many processes may send it twice, and the run is about to end.
+    """
 
     def __init__(self) -> None:
         self.signal: int | None = None
@@ -65,16 +68,16 @@ class StopRequest:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._give_back()
+        self._give_back(signal.SIGINT, signal.SIGTERM)
 
     def _asked(self, number: int, frame: FrameType | None) -> None:
         self.signal = number
-        self._give_back()
+        self._give_back(signal.SIGINT)
 
-    def _give_back(self) -> None:
-        for number, handler in self._before.items():
-            signal.signal(number, handler)
-        self._before.clear()
+    def _give_back(self, *numbers: int) -> None:
+        for number in numbers:
+            if number in self._before:
+                signal.signal(number, self._before.pop(number))
 
 
 class Keeper:

@@ -7,8 +7,9 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
+from wayfare.engine import Policy
 from wayfare.engine.compute import checked_precision
 from wayfare.errors import RunFolderError, ScenarioError, WayfareError
 from wayfare.records import RunRecord, find_unfinished, read_run, run_name
@@ -100,8 +101,8 @@ def what_it_is(folder: Path, meta: Mapping[str, Any]) -> tuple[Scenario, Scheme,
             precision=checked_precision(how["precision"]),
             fast=bool(how["fast"]),
         )
-        if not isinstance(meta["seed"], int):
-            raise TypeError(f"seed = {meta['seed']!r}")
+        if not isinstance(meta["seed"], int) or execution.policy not in get_args(Policy):
+            raise TypeError(f"seed = {meta['seed']!r}, policy = {execution.policy!r}")
     except (WayfareError, KeyError, TypeError, AttributeError) as error:
         raise RunFolderError(f"{folder}: its records are damaged: {error}; start it over with --fresh") from None
     try:
