@@ -79,7 +79,7 @@ def _try(fuzzer: Fuzzer, count: int, start: int, folder: Path) -> tuple[list[int
         try_()
     except Exception as error:
         notes = "\n".join(getattr(error, "__notes__", []))
-        return counts, slowest_s, f"{type(error).__name__}: {error}\n{notes}"
+        return counts, slowest_s, f"{type(error).__name__}: {error}\n{notes}"[:4000]
     return counts, slowest_s, None
 
 

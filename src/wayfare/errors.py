@@ -20,7 +20,10 @@ from pathlib import Path
 
 
 class WayfareError(Exception):
-    """The root of the tree above."""
+    """The root of the tree above. A message is one line, whatever it quotes."""
+
+    def __str__(self) -> str:
+        return " ".join(super().__str__().splitlines())
 
 
 class InputError(WayfareError):
