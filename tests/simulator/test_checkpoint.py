@@ -202,3 +202,22 @@ def test_numbers_that_a_scheme_computed_with_numpy_are_saved_as_plain_ones(small
     assert torch.equal(record.model, plain.model)
     for name in (field.name for field in fields(ContactEvent)):
         assert np.array_equal(record.contacts[name], plain.contacts[name])
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("engine", ["cuda_graphs", "stacked", "reference"])
+def test_a_run_on_a_gpu_goes_on_to_the_same_bits(engine: str, small: Scenario, tmp_path: Path) -> None:
+    execution = wayfare.Execution(
+        engine=engine, device="cuda", safeguards=wayfare.Safeguards(checkpoint_every_rounds=10)
+    )
+    expected = wayfare.run(small, "mads", out=tmp_path / "whole", execution=execution)
+
+    def cut(round_: int) -> None:
+        if round_ == 35:
+            raise InterruptedError
+
+    with pytest.raises(InterruptedError):
+        wayfare.run(small, "mads", out=tmp_path / "cut", execution=execution, on_round=cut)
+    found = wayfare.run(small, "mads", out=tmp_path / "cut", execution=execution)
+    assert torch.equal(found.model, expected.model)
+    assert all(np.array_equal(column, expected.contacts[name]) for name, column in found.contacts.items())
