@@ -20,12 +20,13 @@ if TYPE_CHECKING:
     from wayfare.radio import Link
     from wayfare.scenario import Scenario, load
     from wayfare.schemes import Encounter, Scheme, Upload, power_and_allowance, send_dense, send_top_k
-    from wayfare.studies import Execution, compare, load_study, run, sweep
+    from wayfare.studies import Execution, Safeguards, compare, load_study, resume, run, sweep
 
 __all__ = [
     "Encounter",
     "Execution",
     "Link",
+    "Safeguards",
     "Scenario",
     "Scheme",
     "Upload",
@@ -35,6 +36,7 @@ __all__ = [
     "load_study",
     "own_task",
     "power_and_allowance",
+    "resume",
     "run",
     "send_dense",
     "send_top_k",
@@ -53,8 +55,10 @@ _HOME = {
     "send_dense": "schemes",
     "send_top_k": "schemes",
     "Execution": "studies",
+    "Safeguards": "studies",
     "compare": "studies",
     "load_study": "studies",
+    "resume": "studies",
     "run": "studies",
     "sweep": "studies",
 }

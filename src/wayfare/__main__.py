@@ -1,6 +1,18 @@
-"""`python -m wayfare`: the command line where the script is not on the path."""
+"""The command `wayfare`, also as ``python -m wayfare``."""
 
-from wayfare.cli.app import main
+from __future__ import annotations
+
+import sys
+
+
+def main() -> None:
+    """Run a command; an interrupt that comes while its parts are still being imported ends it like any other."""
+    try:
+        from wayfare.cli.app import main as run
+    except KeyboardInterrupt:
+        sys.exit(130)
+    run()
+
 
 if __name__ == "__main__":
     main()

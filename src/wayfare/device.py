@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 
 from torch import Tensor
@@ -33,6 +34,7 @@ class Offer:
     update: Tensor
     parameters: int
     encounter: Encounter
+    update_is_sound: bool  # every number of it is one, and finite
 
 
 def begin_contact(
@@ -72,7 +74,13 @@ def begin_contact(
         rounds=rounds,
         met_s=met.met_s,
     )
-    return Offer(state=met, update=update, parameters=parameters, encounter=encounter)
+    return Offer(
+        state=met,
+        update=update,
+        parameters=parameters,
+        encounter=encounter,
+        update_is_sound=math.isfinite(encounter.update_norm_sq),
+    )
 
 
 def transmit(offer: Offer, upload: Upload) -> tuple[DeviceState, Sparse | None]:
@@ -87,10 +95,19 @@ def transmit(offer: Offer, upload: Upload) -> tuple[DeviceState, Sparse | None]:
     )
     if not upload.completes:
         return paid, None
-    sent = with_tail(top_k(offer.update[: offer.parameters], upload.entries), offer.update, offer.parameters)
+    sent = with_tail(_largest(offer, upload.entries), offer.update, offer.parameters)
     return replace(paid, memory=remainder(offer.update, sent)), sent
 
 
 def receive(state: DeviceState, model: Tensor, round_: int) -> DeviceState:
     """Take the global model: g = 0 and the age of the model is 0."""
     return replace(state, received=model, received_round=round_)
+
+
+def _largest(offer: Offer, entries: int) -> Sparse:
+    """The largest parameters of an update; in one that diverged, a number that is none counts as infinite."""
+    vector = offer.update[: offer.parameters]
+    if offer.update_is_sound:
+        return top_k(vector, entries)
+    kept = top_k(vector.nan_to_num(nan=math.inf, posinf=math.inf, neginf=-math.inf), entries)
+    return Sparse(kept.indices, vector.index_select(0, kept.indices))

@@ -9,6 +9,9 @@
     │   └── RunFolderError       a folder that is not a run, or not a whole one
     ├── UnavailableError         a part that is optional and not installed, or not built yet; exits with 2
     └── RunError                 a run that began and could not end; exits with 1
+        ├── DivergenceError      training came to a number that is none, or infinite
+        ├── InvariantError       something came out that cannot be: a fault of a scheme, or of Wayfare
+        └── StorageError         the disk is full, or takes nothing more
 """
 
 from __future__ import annotations
@@ -17,7 +20,10 @@ from pathlib import Path
 
 
 class WayfareError(Exception):
-    """The root of the tree above."""
+    """The root of the tree above. A message is one line, whatever it quotes."""
+
+    def __str__(self) -> str:
+        return " ".join(super().__str__().splitlines())
 
 
 class InputError(WayfareError):
@@ -57,3 +63,15 @@ class UnavailableError(WayfareError):
 
 class RunError(WayfareError):
     """A run began and could not end."""
+
+
+class DivergenceError(RunError):
+    """Training came to a number that is none, or infinite."""
+
+
+class InvariantError(RunError):
+    """Something came out that cannot be."""
+
+
+class StorageError(RunError):
+    """The disk is full, or takes nothing more."""

@@ -89,11 +89,11 @@ def test_lists(wayfare_command: Type) -> None:
     assert "fashion-small" in {preset["name"] for preset in wayfare_command("presets", "--json").json["presets"]}
 
 
-@pytest.mark.parametrize("command", [["compare"], ["run"], ["show"], ["schemes"], ["presets"], ["contacts"]])
-def test_every_command_has_help_with_an_example(command: list[str], wayfare_command: Type) -> None:
-    done = wayfare_command(*command, "--help")
+@pytest.mark.parametrize("command", ["compare", "run", "resume", "show", "schemes", "presets", "contacts"])
+def test_every_command_has_help_with_an_example(command: str, wayfare_command: Type) -> None:
+    done = wayfare_command(command, "--help")
     assert done.code == 0
-    assert "wayfare " + command[0] in done.out
+    assert "wayfare " + command in done.out
 
 
 @pytest.mark.parametrize(
@@ -126,6 +126,9 @@ def test_every_command_has_help_with_an_example(command: list[str], wayfare_comm
         (["run", "--seed", "-1"], "seed = -1: must be 0 or more"),
         (["run", "--out", "/proc/nowhere"], "cannot write here"),
         (["show", "/nowhere"], "/nowhere: there is no such folder"),
+        (["resume", "/nowhere"], "/nowhere: there is no such run or folder of runs"),
+        (["resume", "."], "holds no unfinished run"),
+        (["run", "--checkpoint-every-s", "0"], "--checkpoint-every-s = 0.0: must be above 0"),
         (["show", "."], "neither a run nor a folder of runs"),
         (["compare", "--set", "name=a:x:b"], "name = 'a:x:b': string should match pattern"),
         (["frobnicate"], "No such command 'frobnicate'"),
@@ -172,21 +175,53 @@ def test_the_version_is_told(wayfare_command: Type) -> None:
     assert wayfare_command("--version").out.strip() == "0.1.0"
 
 
-def test_an_interrupt_ends_a_comparison_at_once_and_leaves_no_worker(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "wayfare", "compare", "--seeds", "2", "--out", str(tmp_path)]
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_signal_saves_a_comparison_and_the_same_command_goes_on(
+    number: signal.Signals, code: int, wayfare_command: Type, tmp_path: Path
+) -> None:
+    # Long enough to be met under way by the first worker that is up.
+    words = [*SETTINGS, "--set", "rounds=1500", "--schemes", "mads,afl", "--seeds", "1", "--json"]
+    command = [sys.executable, "-m", "wayfare", "compare", *words, "--out", str(tmp_path / "a"), "--jobs", "2"]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, start_new_session=True) as process:
         deadline = time.monotonic() + 60
-        while not list(tmp_path.rglob("*.partial")) and time.monotonic() < deadline:
-            time.sleep(0.2)
-        os.killpg(process.pid, signal.SIGINT)
+        while not list(tmp_path.rglob("*.partial/run.sqlite")) and time.monotonic() < deadline:
+            time.sleep(0.05)
+        # A terminal sends SIGINT to all processes, a supervisor SIGTERM to the first.
+        if number == signal.SIGINT:
+            os.killpg(process.pid, number)
+        else:
+            process.send_signal(number)
         _, errors = process.communicate(timeout=30)
-    assert process.returncode == 130
-    assert errors.strip().endswith("stopped; finished runs are kept")
+    assert process.returncode == code
+    assert "stopped; what is finished is kept, and the same command goes on with the rest" in errors
     assert "Traceback" not in errors
     deadline = time.monotonic() + 10
     while alive(process.pid) and time.monotonic() < deadline:
         time.sleep(0.1)
     assert not alive(process.pid)
+    assert list(tmp_path.rglob("*.checkpoint"))
+    again = wayfare_command("compare", *words, "--out", tmp_path / "a", "--jobs", "1")
+    undisturbed = wayfare_command("compare", *words, "--out", tmp_path / "b", "--jobs", "1")
+    assert again.json["schemes"] == undisturbed.json["schemes"]
+
+
+def test_a_run_that_was_stopped_is_resumed_by_its_folder(wayfare_command: Type, tmp_path: Path) -> None:
+    words = ["run", *SETTINGS, "--set", "rounds=3000", "--out", str(tmp_path)]
+    with subprocess.Popen([sys.executable, "-m", "wayfare", *words], stderr=subprocess.PIPE, text=True) as process:
+        deadline = time.monotonic() + 60
+        while not list(tmp_path.rglob("*.partial/run.sqlite")) and time.monotonic() < deadline:
+            time.sleep(0.05)
+        process.send_signal(signal.SIGTERM)
+        _, errors = process.communicate(timeout=30)
+    assert process.returncode == 143
+    assert "is safe in a checkpoint; go on from there with: wayfare resume" in errors
+    folder = next(tmp_path.glob("*/mads-seed0.partial"))
+    assert "goes on only as what it began as" in wayfare_command("resume", folder, "--set", "radio.range_m=5").err
+    assert "go on with: wayfare resume" in wayfare_command("show", folder).err
+    done = wayfare_command("resume", folder.parent, "--json")
+    assert done.code == 0
+    assert done.json["runs"][0]["scheme"] == "mads"
+    assert "this run is finished" in wayfare_command("resume", done.json["runs"][0]["folder"]).err
 
 
 def alive(group: int) -> bool:

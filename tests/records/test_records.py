@@ -51,7 +51,7 @@ def test_a_run_that_breaks_off_leaves_nothing_that_passes_for_whole(small: Scena
 
     with pytest.raises(RuntimeError, match="power cut"):
         wayfare.run(small, "mads", out=tmp_path, on_round=stop)
-    with pytest.raises(RunFolderError, match="neither a run nor a folder of runs"):
+    with pytest.raises(RunFolderError, match="no run here is finished; go on with: wayfare resume"):
         find_runs(tmp_path)
     (partial,) = tmp_path.rglob("*.partial")
     with pytest.raises(RunFolderError, match="did not finish"):
@@ -94,5 +94,5 @@ def test_records_of_another_version_are_refused(tmp_path: Path, record: RunRecor
     with database:
         database.execute("UPDATE meta SET value = '99' WHERE key = 'version'")
     database.close()
-    with pytest.raises(RunFolderError, match="records of version 99, this Wayfare reads 1"):
+    with pytest.raises(RunFolderError, match="records of version 99, this Wayfare reads 2"):
         read_run(tmp_path)

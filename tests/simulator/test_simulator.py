@@ -8,9 +8,9 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 import pytest
 import torch
-from tests.conftest import SMALL
 
 import wayfare
+from tests.conftest import SMALL
 from wayfare.engine import ENGINES, Burst, Policy
 from wayfare.engine.reference import Reference
 from wayfare.engine.stacked_mlp import StackedMlp

@@ -11,6 +11,7 @@ from wayfare.cli.contacts import contacts_app
 from wayfare.cli.data import data_app
 from wayfare.cli.export import export_command, report_command
 from wayfare.cli.listings import presets_command, schemes_command
+from wayfare.cli.resume import resume_command
 from wayfare.cli.run import run_command
 from wayfare.cli.show import show_command
 from wayfare.cli.sweep import sweep_command
@@ -28,6 +29,7 @@ app = typer.Typer(
 app.command("compare")(compare_command)
 app.command("run")(run_command)
 app.command("sweep")(sweep_command)
+app.command("resume")(resume_command)
 app.command("show")(show_command)
 app.command("report")(report_command)
 app.command("export")(export_command)
@@ -49,9 +51,16 @@ def main() -> None:
     try:
         app()
     except WayfareError as error:
-        errors.print(f"error: {error}", style="bold red", markup=False, highlight=False, soft_wrap=True)
+        _say(str(error))
         sys.exit(2 if isinstance(error, InputError | UnavailableError) else 1)
+    except MemoryError as error:
+        _say(f"out of memory: {error or 'no more to be had'}")
+        sys.exit(1)
     except BrokenPipeError:
         # Whoever read our output went away; there is nobody left to tell.
         sys.stderr.close()
         sys.exit(1)
+
+
+def _say(message: str) -> None:
+    errors.print(f"error: {message}", style="bold red", markup=False, highlight=False, soft_wrap=True)

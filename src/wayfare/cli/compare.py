@@ -7,12 +7,18 @@ from typing import Annotated
 import typer
 
 from wayfare.cli.terminal import (
+    CheckpointRoundsOption,
+    CheckpointSecondsOption,
     DeviceOption,
     DeviceStateOption,
+    DivergenceOption,
     EngineOption,
     FastOption,
+    FreshOption,
     JsonOption,
+    KeepOption,
     OutOption,
+    ParanoidOption,
     PrecisionOption,
     RunProgress,
     ScenarioArgument,
@@ -41,9 +47,15 @@ def compare_command(
     precision: PrecisionOption = "fp32",
     fast: FastOption = False,
     device_state: DeviceStateOption = "memory",
+    checkpoint_every_s: CheckpointSecondsOption = None,
+    checkpoint_every_rounds: CheckpointRoundsOption = None,
+    keep_checkpoint: KeepOption = False,
+    allow_divergence: DivergenceOption = False,
+    paranoid: ParanoidOption = False,
+    fresh: FreshOption = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Compare schemes on the same fleet, contacts and channels.
+    """Compare schemes on the same fleet, contacts and channels. Runs that broke off go on where they were.
 
     Example: `wayfare compare fashion-small --set mobility.speed_mps=10 --schemes mads,afl-spar:paced --seeds 5`
     """
@@ -51,7 +63,7 @@ def compare_command(
     from wayfare.engine.shelf import checked_place
     from wayfare.records import summary_json
     from wayfare.report.tables import comparison_table
-    from wayfare.studies import Execution, compare
+    from wayfare.studies import Execution, Safeguards, compare
 
     resolved = load(scenario, set_)
     execution = Execution(
@@ -60,6 +72,14 @@ def compare_command(
         precision=checked_precision(precision),
         fast=fast,
         device_state=checked_place(device_state),
+        safeguards=Safeguards(
+            checkpoint_every_s=checkpoint_every_s,
+            checkpoint_every_rounds=checkpoint_every_rounds,
+            keep_checkpoint=keep_checkpoint,
+            allow_divergence=allow_divergence,
+            paranoid=paranoid,
+            fresh=fresh,
+        ),
     )
     names = None if schemes is None else [name.strip() for name in schemes.split(",") if name.strip()]
     with RunProgress() as progress:

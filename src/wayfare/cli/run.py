@@ -7,13 +7,19 @@ from typing import Annotated
 import typer
 
 from wayfare.cli.terminal import (
+    CheckpointRoundsOption,
+    CheckpointSecondsOption,
     DeviceOption,
     DeviceStateOption,
+    DivergenceOption,
     EngineOption,
     FastOption,
+    FreshOption,
     JsonOption,
+    KeepOption,
     Line,
     OutOption,
+    ParanoidOption,
     PrecisionOption,
     RunProgress,
     ScenarioArgument,
@@ -36,9 +42,15 @@ def run_command(
     precision: PrecisionOption = "fp32",
     fast: FastOption = False,
     device_state: DeviceStateOption = "memory",
+    checkpoint_every_s: CheckpointSecondsOption = None,
+    checkpoint_every_rounds: CheckpointRoundsOption = None,
+    keep_checkpoint: KeepOption = False,
+    allow_divergence: DivergenceOption = False,
+    paranoid: ParanoidOption = False,
+    fresh: FreshOption = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Run one scheme with one seed.
+    """Run one scheme with one seed. A run that broke off goes on where it was.
 
     Example: `wayfare run fashion-small --scheme mads --seed 7 --set control.weight=1e-3`
     """
@@ -46,7 +58,7 @@ def run_command(
     from wayfare.engine.shelf import checked_place
     from wayfare.records import summarise_run, summary_json
     from wayfare.report.tables import comparison_table
-    from wayfare.studies import Execution, run, summarise
+    from wayfare.studies import Execution, Safeguards, run, summarise
 
     resolved = load(scenario, set_)
     execution = Execution(
@@ -55,6 +67,14 @@ def run_command(
         precision=checked_precision(precision),
         fast=fast,
         device_state=checked_place(device_state),
+        safeguards=Safeguards(
+            checkpoint_every_s=checkpoint_every_s,
+            checkpoint_every_rounds=checkpoint_every_rounds,
+            keep_checkpoint=keep_checkpoint,
+            allow_divergence=allow_divergence,
+            paranoid=paranoid,
+            fresh=fresh,
+        ),
     )
     with RunProgress() as progress:
         progress.begin([Line(f"{scheme}, seed {seed}", resolved.rounds)])

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import signal
+import sys
+import threading
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -40,6 +43,25 @@ DeviceStateOption: TypeAlias = Annotated[
     str, typer.Option("--device-state", help="memory or disk: where the memory of a large fleet lies between contacts.")
 ]
 FastOption: TypeAlias = Annotated[bool, typer.Option("--fast", help="Speed may cost bit-identical repeats.")]
+CheckpointSecondsOption: TypeAlias = Annotated[
+    float | None,
+    typer.Option(
+        "--checkpoint-every-s", help="Seconds between checkpoints; 30 if not given, more where they take long."
+    ),
+]
+CheckpointRoundsOption: TypeAlias = Annotated[
+    int | None, typer.Option("--checkpoint-every-rounds", help="Rounds between checkpoints.")
+]
+KeepOption: TypeAlias = Annotated[
+    bool, typer.Option("--keep-checkpoint", help="Keep one after the end, so that the run can be made longer.")
+]
+DivergenceOption: TypeAlias = Annotated[
+    bool, typer.Option("--allow-divergence", help="Record NaN and infinity and go on, instead of stopping.")
+]
+ParanoidOption: TypeAlias = Annotated[
+    bool, typer.Option("--paranoid", help="Check everything that must hold, mass conservation too; slower.")
+]
+FreshOption: TypeAlias = Annotated[bool, typer.Option("--fresh", help="Start unfinished runs over.")]
 JsonOption: TypeAlias = Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")]
 
 
@@ -97,6 +119,7 @@ class RunProgress:
         self._total = 0
         self._started = time.perf_counter()
         self._working_since: float | None = None  # before that, workers start up
+        self._on_terminate: Any = None
 
     def begin(self, jobs: Sequence[Shown], finished: int = 0) -> None:
         """Show the whole."""
@@ -175,12 +198,18 @@ class RunProgress:
         errors.print(text, markup=False, highlight=False, soft_wrap=True)
 
     def __enter__(self) -> RunProgress:
+        # While runs are under way SIGTERM ends them like an interrupt does: in order, and workers with them.
+        if threading.current_thread() is threading.main_thread():
+            self._on_terminate = signal.signal(signal.SIGTERM, _terminate)
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if self._on_terminate is not None:
+            signal.signal(signal.SIGTERM, self._on_terminate)
         self._bars.stop()
-        if kind is KeyboardInterrupt:
-            errors.print("stopped; finished runs are kept", style="bold", markup=False)
+        if kind is KeyboardInterrupt or kind is SystemExit:
+            line = "stopped; what is finished is kept, and the same command goes on with the rest"
+            errors.print(line, style="bold", markup=False, soft_wrap=True)
 
 
 def duration_text(seconds: float) -> str:
@@ -188,3 +217,7 @@ def duration_text(seconds: float) -> str:
     if seconds < 100:
         return f"{seconds:.0f} s"
     return f"{seconds / 60:.0f} min" if seconds < 6000 else f"{seconds / 3600:.1f} h"
+
+
+def _terminate(*_: object) -> None:
+    sys.exit(128 + signal.SIGTERM)

@@ -12,6 +12,7 @@ from wayfare.arrays import Floats, Ints
 from wayfare.contacts.pairs import PairContacts, pair_contacts
 from wayfare.contacts.plan import ContactPlan
 from wayfare.mobility import SERVER, Meetings, Motion
+from wayfare.mobility.extent import refuse_endless
 from wayfare.scenario import Scenario
 from wayfare.streams import Stream, generator
 
@@ -29,6 +30,7 @@ class _Columns(NamedTuple):
 
 def draw_plan(scenario: Scenario, seed: int, *, devices_meet: bool = False) -> ContactPlan:
     """The contacts of a scenario's devices with its server, and with each other if asked; the same for every scheme."""
+    refuse_endless(scenario.mobility, scenario.fleet.devices, scenario.duration_s)
     model = mobility.from_spec(scenario.mobility, scenario.radio.range_m)
     drawn = model.draw(scenario.fleet.devices, scenario.duration_s, seed)
     if isinstance(drawn, Motion):

@@ -12,7 +12,7 @@ from wayfare.engine.shelf import InMemory, OnDisk, Place, Shelf, open_shelf
 from wayfare.engine.stacked import stacked
 from wayfare.engine.stacked_cnn import StackedCnn
 from wayfare.engine.stacked_mlp import StackedMlp
-from wayfare.engine.trainer import Policy, Trainer, Training
+from wayfare.engine.trainer import Policy, Trainer, TrainerState, Training
 from wayfare.engine.vmapped import Vmapped
 from wayfare.errors import ScenarioError
 from wayfare.learning.tasks.base import Labelled
@@ -30,7 +30,9 @@ __all__ = [
     "Precision",
     "Shelf",
     "Trainer",
+    "TrainerState",
     "Training",
+    "engine_name",
     "make_engine",
     "open_shelf",
 ]
@@ -45,11 +47,16 @@ ENGINES: Mapping[str, Callable[[LocalTraining], Engine]] = {
 
 def make_engine(name: str, training: LocalTraining) -> Engine:
     """The engine of a name; `auto` is the fastest that fits the model and the machine."""
+    return ENGINES[engine_name(name, training)](training)
+
+
+def engine_name(name: str, training: LocalTraining) -> str:
+    """A name that is known, and the name of the one that `auto` chooses."""
     if name == "auto":
         name = _fastest(training)
     if name not in ENGINES:
         raise ScenarioError("--engine", name, f"must be one of auto, {', '.join(ENGINES)}")
-    return ENGINES[name](training)
+    return name
 
 
 def _fastest(training: LocalTraining) -> str:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import platform
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Literal, TypeAlias
 
 import torch
@@ -57,6 +59,18 @@ class Compute:
             return cls(device=torch.device(device), precision=precision, fast=fast)
         except RuntimeError as error:
             raise ScenarioError("--device", device, "must be auto, cpu, cuda or cuda:NUMBER") from error
+
+    @property
+    def hardware(self) -> str:
+        """The GPU or the processor by name, as far as the system tells: sums may come out differently on another."""
+        if self.device.type == "cuda":
+            return torch.cuda.get_device_name(self.device)
+        try:
+            with Path("/proc/cpuinfo").open(encoding="utf-8", errors="replace") as lines:
+                names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+        except OSError:
+            names = []
+        return names[0] if names else platform.processor() or platform.machine()
 
     @contextmanager
     def numerics(self) -> Iterator[None]:

@@ -7,6 +7,7 @@ trainer decides when; every policy gives the same models.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 import numpy as np
@@ -22,6 +23,14 @@ Training: TypeAlias = Literal["always", "in-contact"]
 # A stack is worth its copies from about this many steps on, and wide enough with this many devices.
 _AHEAD_STEPS = 12
 _AHEAD_DEVICES = 48
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainerState:
+    """How far the local models are: the round whose step each has taken, and the vectors of bursts under way."""
+
+    done: list[int]
+    underway: dict[int, Tensor]
 
 
 class Trainer:
@@ -71,6 +80,15 @@ class Trainer:
         self._received[device] = model
         if device in self._underway:
             self._free.append(self._underway.pop(device))
+
+    def state(self) -> TrainerState:
+        """How far the local models are; the vectors are those at work, to be read before anything is met."""
+        return TrainerState(done=list(self._done), underway=dict(self._underway))
+
+    def restore(self, state: TrainerState, received: Sequence[Tensor]) -> None:
+        """Go on from a state, whose vectors this trainer takes over, with the model that each device received."""
+        self._done, self._underway, self._received = list(state.done), dict(state.underway), list(received)
+        self._free.clear()
 
     @property
     def vectors(self) -> int:

@@ -1,5 +1,7 @@
 """What runs leave behind: one SQLite file each."""
 
+from wayfare.records.layout import run_name
+from wayfare.records.lock import RunLock
 from wayfare.records.read import RunRecord, find_runs, read_run
 from wayfare.records.summary import (
     RunSummary,
@@ -9,16 +11,25 @@ from wayfare.records.summary import (
     summarise_scheme,
     summary_json,
 )
-from wayfare.records.write import RunWriter
+from wayfare.records.unfinished import Unfinished, complete, find_unfinished, refuse_changes, reopen
+from wayfare.records.write import RunWriter, beginning
 
 __all__ = [
+    "RunLock",
     "RunRecord",
     "RunSummary",
     "RunWriter",
     "SchemeSummary",
+    "Unfinished",
+    "beginning",
+    "complete",
     "find_runs",
+    "find_unfinished",
     "paired_difference",
     "read_run",
+    "refuse_changes",
+    "reopen",
+    "run_name",
     "summarise_run",
     "summarise_scheme",
     "summary_json",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sqlite3
+from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,7 +17,9 @@ from torch import Tensor
 from wayfare.arrays import Floats
 from wayfare.errors import RunFolderError, WayfareError
 from wayfare.learning.tasks import Metric
+from wayfare.records.layout import read_meta, run_name, stored_devices
 from wayfare.records.schema import CONTACT_COLUMNS, EVALUATION_COLUMNS, FILE, VERSION
+from wayfare.records.seal import Tally, seal
 from wayfare.scenario import Scenario, parse
 
 
@@ -47,6 +50,8 @@ def find_runs(folder: Path) -> list[Path]:
         raise RunFolderError(f"{folder}: there is no such folder")
     found = [file.parent for file in sorted(folder.rglob(FILE)) if not file.parent.name.endswith(".partial")]
     if not found:
+        if next(folder.rglob(FILE), None) is not None:
+            raise RunFolderError(f"{folder}: no run here is finished; go on with: wayfare resume {folder}")
         raise RunFolderError(f"{folder}: neither a run nor a folder of runs (no {FILE} in it)")
     return found
 
@@ -59,20 +64,29 @@ def read_run(folder: Path) -> RunRecord:
     try:
         with closing(sqlite3.connect(f"{file.resolve().as_uri()}?mode=ro", uri=True)) as database:
             return _read(folder, database)
-    except (sqlite3.DatabaseError, ValueError, KeyError, IndexError, TypeError, WayfareError) as error:
+    except (sqlite3.DatabaseError, ValueError, KeyError, IndexError, TypeError, OverflowError, WayfareError) as error:
         if isinstance(error, RunFolderError):
             raise
         raise RunFolderError(f"{file}: not the records of a run, or damaged: {error}") from None
 
 
 def _read(folder: Path, database: sqlite3.Connection) -> RunRecord:
-    meta = {key: json.loads(value) for key, value in database.execute("SELECT key, value FROM meta")}
+    meta = read_meta(database)
     if meta["version"] != VERSION:
         raise RunFolderError(f"{folder}: records of version {meta['version']}, this Wayfare reads {VERSION}")
     if meta["status"] != "finished":
-        raise RunFolderError(f"{folder}: this run did not finish")
-    devices = database.execute("SELECT budget_joules, class_counts FROM devices ORDER BY device").fetchall()
+        raise RunFolderError(f"{folder}: this run did not finish; go on with: wayfare resume {run_name(folder)}")
+    devices = stored_devices(database)
     ((vector,),) = database.execute("SELECT float32_le FROM model ORDER BY round DESC LIMIT 1").fetchall()
+    contacts = _rows(database, "contacts", CONTACT_COLUMNS)
+    evaluations = _rows(database, "evaluations", EVALUATION_COLUMNS)
+    metrics = database.execute("SELECT round, name, value FROM metrics ORDER BY round, name").fetchall()
+    tally = Tally()
+    tally.contacts(contacts)
+    tally.evaluations(evaluations)
+    tally.metrics(metrics)
+    if meta["seal"] != seal(meta, devices, tally, bytes(vector)):
+        raise RunFolderError(f"{folder / FILE}: damaged: its checksum is not that of what was written")
     return RunRecord(
         folder=folder,
         scenario=parse(meta["scenario"]),
@@ -83,23 +97,22 @@ def _read(folder: Path, database: sqlite3.Connection) -> RunRecord:
         wall_s=meta["wall_s"],
         metric=Metric(**meta["metric"]),
         meta=meta,
-        budgets_joules=np.array([budget for budget, _ in devices]),
-        class_counts=np.array([json.loads(counts) for _, counts in devices], dtype=np.float64),
-        contacts=_columns(database, "contacts", CONTACT_COLUMNS),
-        evaluations=_columns(database, "evaluations", EVALUATION_COLUMNS),
-        others=_others(database),
+        budgets_joules=np.array([budget for _, budget, _, _ in devices]),
+        class_counts=np.array([json.loads(counts) for *_, counts in devices], dtype=np.float64),
+        contacts=dict(zip(CONTACT_COLUMNS, contacts.T, strict=True)),
+        evaluations=dict(zip(EVALUATION_COLUMNS, evaluations.T, strict=True)),
+        others=_others(metrics),
         model=torch.from_numpy(np.frombuffer(vector, dtype="<f4").astype(np.float32)),
     )
 
 
-def _others(database: sqlite3.Connection) -> dict[str, Floats]:
+def _others(metrics: Sequence[tuple[int, str, float]]) -> dict[str, Floats]:
     found: dict[str, list[float]] = {}
-    for name, value in database.execute("SELECT name, value FROM metrics ORDER BY round"):
+    for _, name, value in metrics:
         found.setdefault(name, []).append(value)
-    return {name: np.array(values) for name, values in found.items()}
+    return {name: np.array(values, dtype=np.float64) for name, values in found.items()}
 
 
-def _columns(database: sqlite3.Connection, table: str, names: tuple[str, ...]) -> dict[str, Floats]:
-    rows = database.execute(f"SELECT {', '.join(names)} FROM {table}").fetchall()
-    values = np.array(rows, dtype=np.float64).reshape(len(rows), len(names))
-    return dict(zip(names, values.T, strict=True))
+def _rows(database: sqlite3.Connection, table: str, names: tuple[str, ...]) -> Floats:
+    rows = database.execute(f"SELECT {', '.join(names)} FROM {table} ORDER BY {names[0]}, {names[1]}").fetchall()
+    return np.array(rows, dtype=np.float64).reshape(len(rows), len(names))

@@ -7,7 +7,7 @@ from dataclasses import fields
 from wayfare.simulator import ContactEvent, EvaluationEvent, MetricEvent
 
 FILE = "run.sqlite"
-VERSION = 1
+VERSION = 2
 
 CONTACT_COLUMNS = tuple(field.name for field in fields(ContactEvent))
 EVALUATION_COLUMNS = tuple(field.name for field in fields(EvaluationEvent))
@@ -22,4 +22,8 @@ CREATE TABLE contacts ({", ".join(CONTACT_COLUMNS)}, PRIMARY KEY (round, device)
 CREATE TABLE evaluations ({", ".join(EVALUATION_COLUMNS)}, PRIMARY KEY (round)) WITHOUT ROWID;
 CREATE TABLE metrics ({", ".join(METRIC_COLUMNS)}, PRIMARY KEY (round, name)) WITHOUT ROWID;
 CREATE TABLE model (round INTEGER PRIMARY KEY, float32_le BLOB NOT NULL);
+CREATE TABLE checkpoints (
+    round INTEGER PRIMARY KEY, file TEXT NOT NULL, size_bytes INTEGER NOT NULL, sha256 TEXT NOT NULL,
+    records TEXT NOT NULL, wall_s REAL NOT NULL, pinned INTEGER NOT NULL
+);
 """

@@ -1,101 +1,163 @@
-"""Writes the records of one run."""
+"""Writes the records of one run, and its checkpoints."""
 
 from __future__ import annotations
 
 import json
+import logging
+import math
 import platform
 import shutil
 import sqlite3
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
 from dataclasses import asdict, astuple
 from datetime import UTC, datetime
 from pathlib import Path
 from types import TracebackType
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from wayfare.errors import RunFolderError
-from wayfare.records.schema import CONTACT_COLUMNS, EVALUATION_COLUMNS, FILE, METRIC_COLUMNS, TABLES, VERSION
+from wayfare.errors import RunFolderError, StorageError
+from wayfare.records.checkpoints import forget_others, write_checkpoint
+from wayfare.records.layout import as_list, connect, give_name, partial_folder, read_meta, stored_devices
+from wayfare.records.schema import CONTACT_COLUMNS, EVALUATION_COLUMNS, METRIC_COLUMNS, TABLES, VERSION
+from wayfare.records.seal import Tally, seal
 from wayfare.schemes import Scheme
-from wayfare.simulator import ContactEvent, EvaluationEvent, MetricEvent, World
+from wayfare.simulator import ContactEvent, EvaluationEvent, MetricEvent, SimulationState, World, fingerprint
 from wayfare.version import __version__
+
+_log = logging.getLogger("wayfare")
+
+# The newest, and one to fall back on when it is damaged.
+_KEPT_CHECKPOINTS = 2
 
 
 class RunWriter:
     """An observer that keeps everything. The folder appears under its own name only when the run is whole.
 
-    Until then its records lie in ``<folder>.partial``, where they can be read while the run goes on.
+    Until then its records lie in ``<folder>.partial``, where they can be read while the run goes on. Evaluations are
+    committed as they come; a checkpoint is committed in one transaction with all records up to its round.
     """
 
-    def __init__(self, folder: Path, world: World, scheme: Scheme) -> None:
-        self._folder, self._partial = folder, folder.with_name(folder.name + ".partial")
-        try:
-            shutil.rmtree(self._partial, ignore_errors=True)
-            self._partial.mkdir(parents=True)
-        except OSError as error:
-            raise RunFolderError(f"{self._partial}: cannot write here: {error.strerror}") from None
-        self._database = sqlite3.connect(self._partial / FILE)
-        self._database.execute("PRAGMA journal_mode = WAL")
-        self._database.executescript(TABLES)
+    def __init__(self, folder: Path, database: sqlite3.Connection, tally: Tally, *, wall_s: float = 0.0) -> None:
+        self._folder, self._partial, self._database, self._tally = folder, partial_folder(folder), database, tally
         self._rows: list[tuple[object, ...]] = []
-        self._meta(
-            {
-                "version": VERSION,
-                "scenario": world.scenario.model_dump(mode="json"),
-                "scheme": scheme.name,
-                "energy_rule": getattr(scheme, "energy_rule", "unlimited"),
-                "seed": world.seed,
-                "parameters": world.link.parameters,
-                "metric": asdict(world.task.metric),
-                "status": "running",
-                "started": datetime.now(UTC).isoformat(timespec="seconds"),
-                "versions": {
-                    "wayfare": __version__,
-                    "torch": torch.__version__,
-                    "numpy": np.__version__,
-                    "python": platform.python_version(),
-                },
-            }
-        )
-        labels = world.task.class_of_samples()
-        counts = [np.bincount(labels[held], minlength=world.task.classes).tolist() for held in world.held]
-        self._database.executemany(
-            "INSERT INTO devices VALUES (?, ?, ?, ?)",
-            [
-                (device, float(budget), len(world.held[device]), json.dumps(counts[device]))
-                for device, budget in enumerate(world.budgets_joules)
-            ],
-        )
-        self._database.commit()
+        self._size_bytes = 0
+        self.earlier_s = wall_s
+        """Seconds the run took before it was taken up again."""
+        self.safe_round: int | None = None
+        """The round of the last checkpoint."""
+
+    @classmethod
+    def begin(cls, folder: Path, world: World, meta: Mapping[str, Any]) -> RunWriter:
+        """Records of a new run, which is what `beginning` says; what there was of an unfinished one is deleted."""
+        partial = partial_folder(folder)
+        try:
+            shutil.rmtree(partial, ignore_errors=True)
+            partial.mkdir(parents=True)
+            database = connect(partial)
+        except (OSError, sqlite3.Error) as error:
+            raise RunFolderError(f"{partial}: cannot write here: {_reason(error)}") from None
+        writer = cls(folder, database, Tally())
+        try:
+            with writer._storing():
+                database.execute("PRAGMA journal_mode = WAL")
+                # Tables and meta in one transaction: a run that is there says what it is.
+                database.executescript(f"BEGIN;{TABLES}")
+                writer._meta({**meta, "status": "running", "started": _now(), "sessions": [session(0)]})
+                database.executemany("INSERT INTO devices VALUES (?, ?, ?, ?)", device_rows(world))
+                database.commit()
+        except BaseException:
+            database.close()
+            raise
+        return writer
 
     def on_contact(self, event: ContactEvent) -> None:
-        """Keep a contact; it is written with the next evaluation."""
-        self._rows.append(astuple(event))
+        """Keep a contact; it is written with the next evaluation or checkpoint."""
+        self._rows.append(tuple(map(_storable, astuple(event))))
 
     def on_evaluation(self, event: EvaluationEvent, others: Sequence[MetricEvent]) -> None:
         """Write an evaluation and every contact before it, in one transaction."""
-        with self._database:
-            self._database.executemany(_insert("contacts", len(CONTACT_COLUMNS)), self._rows)
-            self._database.execute(_insert("evaluations", len(EVALUATION_COLUMNS)), astuple(event))
-            self._database.executemany(_insert("metrics", len(METRIC_COLUMNS)), [astuple(other) for other in others])
-        self._rows.clear()
+        evaluation = tuple(map(_storable, astuple(event)))
+        metrics = sorted(tuple(map(_storable, astuple(other))) for other in others)
+        with self._storing(), self._database:
+            self._insert_contacts()
+            self._database.execute(_insert("evaluations", len(EVALUATION_COLUMNS)), evaluation)
+            self._database.executemany(_insert("metrics", len(METRIC_COLUMNS)), metrics)
+        self._count_contacts()
+        self._tally.evaluations([evaluation])
+        self._tally.metrics(metrics)
+
+    def take_over(
+        self, contacts: Sequence[tuple[object, ...]], evaluations: Sequence[tuple[object, ...]], metrics: Sequence[Any]
+    ) -> None:
+        """Begin with the records of another run, in the order of their keys."""
+        with self._storing(), self._database:
+            for table, rows, columns in (
+                ("contacts", contacts, CONTACT_COLUMNS),
+                ("evaluations", evaluations, EVALUATION_COLUMNS),
+                ("metrics", metrics, METRIC_COLUMNS),
+            ):
+                self._database.executemany(_insert(table, len(columns)), rows)
+        self._tally.contacts(contacts)
+        self._tally.evaluations(evaluations)
+        self._tally.metrics(metrics)
 
     def on_round(self, round_: int) -> None:
         """Nothing: rounds leave their traces in contacts and evaluations."""
 
+    def checkpoint(self, state: SimulationState, wall_s: float, *, pinned: bool = False) -> None:
+        """Make everything up to a round safe: first the file, then one transaction that names it.
+
+        A pinned one stays for good; of the others the last two do.
+        """
+        with self._storing():
+            saved = write_checkpoint(self._partial, state)
+            self._size_bytes = saved.size_bytes
+            with self._database:
+                self._insert_contacts()
+                self._count_contacts()
+                self._database.execute(
+                    "INSERT OR REPLACE INTO checkpoints VALUES (?, ?, ?, ?, ?, ?, ?)",
+                    (*astuple(saved), json.dumps(self._tally.digests()), self.earlier_s + wall_s, pinned),
+                )
+                kept = [
+                    name
+                    for (name,) in self._database.execute(
+                        "SELECT file FROM checkpoints WHERE pinned OR round IN "
+                        "(SELECT round FROM checkpoints ORDER BY round DESC LIMIT ?)",
+                        (_KEPT_CHECKPOINTS,),
+                    )
+                ]
+                marks = ", ".join("?" * len(kept))
+                self._database.execute(f"DELETE FROM checkpoints WHERE file NOT IN ({marks})", kept)
+            self.safe_round = state.round
+            # Only now: until the transaction is on the disk, the older ones are those that count.
+            forget_others(self._partial, kept)
+
     def finish(self, model: Tensor, rounds: int, wall_s: float) -> None:
         """Add the final model and give the folder its name."""
-        with self._database:
-            vector = model.cpu().numpy().astype("<f4").tobytes()
-            self._database.execute("INSERT INTO model VALUES (?, ?)", (rounds, vector))
-            self._meta({"status": "finished", "wall_s": round(wall_s, 3)})
-        self._database.execute("PRAGMA journal_mode = DELETE")
-        self._database.close()
-        if self._folder.exists():
-            shutil.rmtree(self._folder)
-        self._partial.rename(self._folder)
+        vector = model.cpu().numpy().astype("<f4").tobytes()
+        with self._storing():
+            with self._database:
+                self._insert_contacts()
+                self._count_contacts()
+                self._database.execute("INSERT INTO model VALUES (?, ?)", (rounds, vector))
+                self._database.execute("DELETE FROM checkpoints WHERE NOT pinned")
+                self._meta({"status": "finished", "wall_s": round(self.earlier_s + wall_s, 3)})
+                meta, devices = read_meta(self._database), stored_devices(self._database)
+                self._meta({"seal": seal(meta, devices, self._tally, vector)})
+            self._database.close()
+            wrap_up(self._folder)
+
+    def note(self, text: str) -> None:
+        """Say something of this run, now and in its records."""
+        _log.warning("%s: %s", self._folder, text)
+        with self._storing(), self._database:
+            self._meta({"notes": [*as_list(read_meta(self._database).get("notes")), text]})
 
     def __enter__(self) -> RunWriter:
         return self
@@ -105,11 +167,106 @@ class RunWriter:
     ) -> None:
         self._database.close()
 
-    def _meta(self, values: dict[str, object]) -> None:
+    def what_is_safe(self) -> str:
+        """What a failure leaves behind and how to go on, in a sentence."""
+        if self.safe_round is None:
+            return "No checkpoint was written yet: the run begins anew when it is started again."
+        return (
+            f"Everything up to round {self.safe_round} is safe in a checkpoint; "
+            f"go on from there with: wayfare resume {self._folder}"
+        )
+
+    @contextmanager
+    def _storing(self) -> Iterator[None]:
+        """A disk that takes no more ends the run with what is safe and how to go on."""
+        try:
+            yield
+        except (OSError, sqlite3.Error) as error:
+            room = f" (a checkpoint takes {self._size_bytes / 1e6:.1f} MB)" if self._size_bytes else ""
+            raise StorageError(
+                f"{self._partial}: cannot be written: {_reason(error)}{room}. {self.what_is_safe()}"
+            ) from None
+
+    def _insert_contacts(self) -> None:
+        self._database.executemany(_insert("contacts", len(CONTACT_COLUMNS)), self._rows)
+
+    def _count_contacts(self) -> None:
+        if self._rows:
+            self._tally.contacts(self._rows)
+            self._rows.clear()
+
+    def _meta(self, values: Mapping[str, Any]) -> None:
         self._database.executemany(
             "INSERT OR REPLACE INTO meta VALUES (?, ?)", [(key, json.dumps(value)) for key, value in values.items()]
         )
 
 
+def wrap_up(folder: Path) -> None:
+    """Let go of what a run that is whole needs no more, and give it its name; may be done again if it is cut short."""
+    partial = partial_folder(folder)
+    with closing(connect(partial)) as database:
+        # One file, which can be copied and read where nothing can be written.
+        database.execute("PRAGMA journal_mode = DELETE")
+        kept = [file for (file,) in database.execute("SELECT file FROM checkpoints")]
+    forget_others(partial, kept)
+    give_name(folder)
+
+
+def beginning(world: World, scheme: Scheme, execution: Mapping[str, Any], hardware: str) -> dict[str, Any]:
+    """What a run is, from its beginning to its end: it goes on only if all of this is the same."""
+    # A scheme that is a dataclass shows its numbers; of any other only its kind is known.
+    kind = type(scheme)
+    identity = repr(scheme) if hasattr(scheme, "__dataclass_fields__") else f"{kind.__module__}.{kind.__qualname__}"
+    return {
+        "version": VERSION,
+        "scenario": world.scenario.model_dump(mode="json"),
+        "scheme": scheme.name,
+        "scheme_identity": identity,
+        "energy_rule": getattr(scheme, "energy_rule", "unlimited"),
+        "seed": world.seed,
+        "parameters": world.link.parameters,
+        "metric": asdict(world.task.metric),
+        "execution": dict(execution),
+        "world": fingerprint(world),
+        "versions": {
+            "hardware": hardware,
+            "wayfare": __version__,
+            "torch": torch.__version__,
+            "numpy": np.__version__,
+            "python": platform.python_version(),
+        },
+    }
+
+
+def session(round_: int) -> dict[str, Any]:
+    """One stretch of a run: after which round it began, when and where."""
+    return {"after_round": round_, "at": _now(), "host": platform.node()}
+
+
+def device_rows(world: World) -> list[tuple[int, float, int, str]]:
+    """What the records say of every device."""
+    labels = world.task.class_of_samples()
+    counts = [np.bincount(labels[held], minlength=world.task.classes).tolist() for held in world.held]
+    return [
+        (device, float(budget), len(world.held[device]), json.dumps(counts[device]))
+        for device, budget in enumerate(world.budgets_joules)
+    ]
+
+
 def _insert(table: str, columns: int) -> str:
     return f"INSERT INTO {table} VALUES ({', '.join('?' * columns)})"
+
+
+def _storable(value: object) -> object:
+    """A number as SQLite keeps it: it has no NaN, and would keep one as NULL on its own account."""
+    if isinstance(value, np.generic):
+        value = value.item()
+    return None if isinstance(value, float) and math.isnan(value) else value
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="seconds")
+
+
+def _reason(error: OSError | sqlite3.Error) -> str:
+    return (error.strerror if isinstance(error, OSError) else None) or str(error)

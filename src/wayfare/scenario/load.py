@@ -43,6 +43,14 @@ def load_table(source: str | Path) -> dict[str, Any]:
     return _read(str(source), seen=())
 
 
+def with_overrides(scenario: Scenario, overrides: Sequence[str]) -> Scenario:
+    """A scenario with some of its fields changed."""
+    data = scenario.model_dump(mode="json")
+    for override in overrides:
+        _apply(data, override)
+    return parse(data)
+
+
 def parse(data: dict[str, Any]) -> Scenario:
     """Validate a nested table; the first field that breaks a rule is named."""
     try:

@@ -7,10 +7,13 @@ from typing import Annotated, Any, Literal, Self, TypeAlias
 
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 
-from wayfare.scenario.section import NonNegative, Positive, Section
+from wayfare.scenario.section import LARGEST, SMALLEST, NonNegative, Positive, Section
 
 Share: TypeAlias = Annotated[float, Field(ge=0, le=1)]
 Point: TypeAlias = tuple[float, float]
+# Faster than anything that is met on a radio.
+FASTEST_MPS = 1e4
+Speed: TypeAlias = Annotated[Positive, Field(le=FASTEST_MPS)]
 
 
 def _positive_or_list(value: Any) -> Any:
@@ -18,6 +21,8 @@ def _positive_or_list(value: Any) -> Any:
     entries = value if isinstance(value, list | tuple) else (value,)
     if not entries or not all(isinstance(x, int | float) and not isinstance(x, bool) and x > 0 for x in entries):
         raise ValueError("must be a number above 0, or a list with one such number for each device")
+    if not all(SMALLEST <= x <= LARGEST for x in entries):
+        raise ValueError(f"must lie between {SMALLEST:g} and {LARGEST:g}")
     return tuple(value) if isinstance(value, list) else value
 
 
@@ -54,7 +59,7 @@ class RouteServer(Section):
 
     kind: Literal["route"] = "route"
     waypoints_m: Annotated[tuple[Point, ...], Field(min_length=2)]
-    speed_mps: Positive = 10.0
+    speed_mps: Speed = 10.0
     # How long it stays at every waypoint.
     stop_s: NonNegative = 0.0
     # `closed` goes from the last waypoint to the first, `ping-pong` back the way it came.
@@ -82,7 +87,7 @@ class SpatialMobility(Section):
 
     width_m: Positive = 1000.0
     height_m: Positive = 1000.0
-    speed_mps: Positive = 20.0
+    speed_mps: Speed = 20.0
     server: Server = MovingServer()
 
     @model_validator(mode="after")
@@ -148,7 +153,7 @@ class GaussMarkovMobility(SpatialMobility):
     # alpha: 0 forgets at every step, 1 never.
     memory: Share = 0.75
     step_s: Positive = 5.0
-    speed_deviation_mps: NonNegative = 5.0
+    speed_deviation_mps: Annotated[float, Field(ge=0, le=FASTEST_MPS)] = 5.0
     direction_deviation_rad: NonNegative = 1.0
 
 

@@ -12,13 +12,13 @@ from pydantic import Field, field_validator, model_validator
 from wayfare.scenario.argoverse import Argoverse
 from wayfare.scenario.mobility import Mobility, WaypointMobility
 from wayfare.scenario.partition import DirichletPartition, Partition
-from wayfare.scenario.section import NonNegative, Positive, Section
+from wayfare.scenario.section import Count, NonNegative, Positive, Section
 
 
 class Fleet(Section):
     """How many devices there are, and what each may spend on transmitting."""
 
-    devices: Annotated[int, Field(ge=1)] = 20
+    devices: Count = 20
     energy_min_joules: Positive = 50.0
     energy_max_joules: Positive = 150.0
     # Budgets are drawn uniformly between the two above; with a total they are then scaled to sum to it.
@@ -41,9 +41,9 @@ class Radio(Section):
     bandwidth_hz: Positive = 1e6
     carrier_hz: Positive = 3.5e9
     max_power_watts: Positive = 0.2
-    noise_dbm_per_hz: float = -174.0
-    shadowing_los_db: NonNegative = 4.0
-    shadowing_nlos_db: NonNegative = 8.2
+    noise_dbm_per_hz: Annotated[float, Field(ge=-300, le=100)] = -174.0
+    shadowing_los_db: Annotated[float, Field(ge=0, le=100)] = 4.0
+    shadowing_nlos_db: Annotated[float, Field(ge=0, le=100)] = 8.2
 
 
 class Upload(Section):
@@ -62,7 +62,7 @@ class Learning(Section):
     # `auto` is the task's own: a perceptron for fashion, ResNet-9 for cifar10, LaneGCN for argoverse.
     network: Literal["auto", "mlp", "cnn", "resnet9", "lanegcn"] = "auto"
     # Hidden layers of a perceptron.
-    hidden: tuple[Annotated[int, Field(ge=1)], ...] = (256, 128)
+    hidden: tuple[Count, ...] = (256, 128)
     # Of ResNet-9. The statistics of batch normalisation travel with every update; group normalisation has none.
     normalisation: Literal["batch", "group"] = "batch"
     # Training images are moved by up to 4 pixels and mirrored at random.
@@ -70,7 +70,7 @@ class Learning(Section):
     learning_rate: Positive = 0.01
     # How the rate falls over the rounds; by ||x|| of raw gradients the controller means x / learning_rate all the same.
     schedule: Schedule = "constant"
-    batch_size: Annotated[int, Field(ge=1)] = 32
+    batch_size: Count = 32
     partition: Partition = DirichletPartition()
     argoverse: Argoverse = Argoverse()
     evaluate_every_rounds: Annotated[int, Field(ge=1)] = 20
@@ -99,7 +99,7 @@ class Scenario(Section):
     """Everything an experiment is made of but its scheme and its seed."""
 
     name: Annotated[str, Field(min_length=1, pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", max_length=80)] = "scenario"
-    rounds: Annotated[int, Field(ge=1)] = 4000
+    rounds: Count = 4000
     round_s: Positive = 10.0
     fleet: Fleet = Fleet()
     mobility: Mobility = WaypointMobility()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, TypeAlias
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
 
 class Section(BaseModel):
@@ -13,5 +13,14 @@ class Section(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, strict=True)
 
 
-Positive: TypeAlias = Annotated[float, Field(gt=0)]
-NonNegative: TypeAlias = Annotated[float, Field(ge=0)]
+def _not_tiny(value: float) -> float:
+    if value < SMALLEST:
+        raise ValueError(f"must be at least {SMALLEST:g}")
+    return value
+
+
+# Beyond these bounds sums overflow or never end, in any unit that a scenario has.
+SMALLEST, LARGEST = 1e-9, 1e15
+Positive: TypeAlias = Annotated[float, Field(gt=0, le=LARGEST), AfterValidator(_not_tiny)]
+NonNegative: TypeAlias = Annotated[float, Field(ge=0, le=LARGEST)]
+Count: TypeAlias = Annotated[int, Field(ge=1, le=10_000_000)]

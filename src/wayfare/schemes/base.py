@@ -53,3 +53,7 @@ class Scheme(Protocol):
     def decide(self, encounter: Encounter, link: Link) -> Upload:
         """The upload of one contact."""
         ...
+
+    def any_length(self) -> bool:
+        """Whether a run may be made longer afterwards: no decision looks at how many rounds there are."""
+        return False

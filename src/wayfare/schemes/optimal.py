@@ -19,3 +19,7 @@ class Optimal(Scheme):
     def decide(self, encounter: Encounter, link: Link) -> Upload:
         """All that the contact holds."""
         return send_top_k(encounter, link, link.max_power_watts)
+
+    def any_length(self) -> bool:
+        """There is no budget to pace."""
+        return True

@@ -21,3 +21,7 @@ class SflSpar(Scheme):
         """As many entries as fit at the power of the rule."""
         power_watts, allowance_joules = power_and_allowance(self.energy_rule, encounter, link)
         return send_top_k(encounter, link, power_watts, allowance_joules)
+
+    def any_length(self) -> bool:
+        """Only a pace depends on how many rounds there are."""
+        return self.energy_rule != "paced"

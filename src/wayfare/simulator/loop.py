@@ -11,11 +11,13 @@ from wayfare import device as devices
 from wayfare import server as servers
 from wayfare.arrays import Ints
 from wayfare.device import DeviceState
-from wayfare.engine import Compute, InMemory, LocalTraining, Policy, Shelf, Trainer, make_engine
+from wayfare.engine import Compute, InMemory, LocalTraining, Policy, Shelf, Trainer, engine_name, make_engine
 from wayfare.learning.evaluate import Evaluator
 from wayfare.learning.schedule import Schedule
 from wayfare.schemes import Scheme
 from wayfare.server import ServerState
+from wayfare.simulator.checkpoint import SimulationState
+from wayfare.simulator.checks import Checks, Ledger
 from wayfare.simulator.events import ContactEvent, EvaluationEvent, MetricEvent, Observer
 from wayfare.simulator.world import World
 
@@ -41,17 +43,18 @@ class Simulation:
         policy: Policy = "ahead",
         compute: Compute | None = None,
         shelf: Shelf | None = None,
+        checks: Checks | None = None,
     ) -> None:
         scenario = world.scenario
         self._world, self._scheme, self._observer = world, scheme, observer
-        self._compute, self._shelf = compute or Compute(), shelf or InMemory()
+        self._compute, self._shelf, self._checks = compute or Compute(), shelf or InMemory(), checks or Checks()
         # Vectors and data lie where the local steps are computed, from the first round to the last.
         task, initial = world.task.to(self._compute.device), world.initial_model.to(self._compute.device)
         self._initial, self._server = initial, ServerState(model=initial, devices=scenario.fleet.devices)
         # Devices that have not met the server share its first model and one zero.
-        nothing = initial.new_zeros(()).expand(len(initial))
+        self._nothing = initial.new_zeros(()).expand(len(initial))
         self._states = [
-            DeviceState(received=initial, received_round=0, memory=nothing, budget_joules=float(budget))
+            DeviceState(received=initial, received_round=0, memory=self._nothing, budget_joules=float(budget))
             for budget in world.budgets_joules
         ]
         training = LocalTraining(
@@ -61,8 +64,11 @@ class Simulation:
             compute=self._compute,
             schedule=Schedule(scenario.learning.schedule, scenario.rounds),
         )
+        self.engine = engine_name(engine, training)
+        chosen = make_engine(self.engine, training)
+        self._ledger = Ledger(chosen, len(initial), initial.device) if self._checks.paranoid else None
         self._trainer = Trainer(
-            make_engine(engine, training),
+            self._ledger or chosen,
             initial,
             _contact_rounds(world),
             training="always" if getattr(scheme, "trains_between_contacts", True) else "in-contact",
@@ -71,22 +77,72 @@ class Simulation:
         self._evaluate = Evaluator(task)
         self._norm_scale = 1 / scenario.learning.learning_rate if scenario.control.update_norm == "raw" else 1.0
         self._bits = 0.0
+        self._round = 0
+
+    def state(self) -> SimulationState:
+        """Everything that is carried into the next round; its tensors are at work and not to be changed."""
+        return SimulationState(
+            round=self._round,
+            bits=self._bits,
+            model=self._server.model,
+            devices=list(self._states),
+            trainer=self._trainer.state(),
+        )
+
+    def restore(self, state: SimulationState) -> None:
+        """Go on after the round of a state, as if there had been no break; ValueError when it is of another run."""
+        initial, fleet = self._server.model, len(self._states)
+        vectors = [state.model, *state.trainer.underway.values()]
+        vectors += [vector for device in state.devices for vector in (device.received, device.memory)]
+        if len(state.devices) != fleet or len(state.trainer.done) != fleet:
+            raise ValueError(f"a state of {len(state.devices)} devices, here are {fleet}")
+        if any(vector.shape != initial.shape or vector.dtype != initial.dtype for vector in vectors):
+            raise ValueError("the state of another model")
+        if not 0 <= state.round <= self._world.scenario.rounds:
+            raise ValueError(f"the state after round {state.round} of {self._world.scenario.rounds}")
+        owned: dict[int, Tensor] = {}
+
+        def own(vector: Tensor) -> Tensor:
+            """A copy where the vectors of this run lie, one for all who share it: what was read may go away."""
+            if id(vector) not in owned:
+                owned[id(vector)] = vector.to(initial.device, copy=True)
+            return owned[id(vector)]
+
+        # A device that never met the server remembers the one zero again, and takes no memory.
+        self._states = [
+            replace(
+                device,
+                received=own(device.received),
+                memory=self._nothing
+                if device.memory.stride() == (0,)
+                else self._shelf.keep(number, device.memory.to(initial.device, copy=True)),
+            )
+            for number, device in enumerate(state.devices)
+        ]
+        self._server = replace(self._server, model=own(state.model))
+        underway = {device: own(vector) for device, vector in state.trainer.underway.items()}
+        self._trainer.restore(replace(state.trainer, underway=underway), [device.received for device in self._states])
+        self._round, self._bits = state.round, state.bits
 
     def run(self) -> Outcome:
-        """All rounds, from the first to the last."""
+        """All rounds that are left, to the last."""
         with self._compute.numerics():
             return self._run()
 
     def _run(self) -> Outcome:
         scenario = self._world.scenario
         edges = np.searchsorted(self._world.meets.round, np.arange(1, scenario.rounds + 2))
-        self._evaluation(0)
-        for round_ in range(1, scenario.rounds + 1):
+        if self._round == 0:
+            self._evaluation(0)
+        self._balance(self._round)
+        for round_ in range(self._round + 1, scenario.rounds + 1):
             rows = np.arange(edges[round_ - 1], edges[round_])
             if len(rows):
                 self._contacts(round_, rows)
             if round_ % scenario.learning.evaluate_every_rounds == 0 or round_ == scenario.rounds:
                 self._evaluation(round_)
+                self._balance(round_)
+            self._round = round_
             self._observer.on_round(round_)
         return Outcome(model=self._server.model, states=self._states)
 
@@ -96,11 +152,11 @@ class Simulation:
 
     def _contacts(self, round_: int, rows: Ints) -> None:
         """The contacts that count in one round."""
-        meets, link = self._world.meets, self._world.link
+        meets, link, checks, name = self._world.meets, self._world.link, self._checks, self._scheme.name
         met = [int(device) for device in meets.device[rows]]
         # 1. Bring the local models of the devices met up to date.
         self._trainer.meet(met, round_)
-        uploads, finished = [], []
+        uploads, finished, norms_sq = [], [], []
         for row, device in zip(rows, met, strict=True):
             # 2. Each device adds its memory to its cumulative update, and its scheme decides.
             offer = devices.begin_contact(
@@ -113,9 +169,12 @@ class Simulation:
                 parameters=link.parameters,
                 norm_scale=self._norm_scale,
             )
-            upload = self._scheme.decide(offer.encounter, link)
+            norms_sq.append(offer.encounter.update_norm_sq)
+            offer = checks.offer(offer, device=device, round_=round_)
+            upload = checks.upload(offer, self._scheme.decide(offer.encounter, link), link, scheme=name, device=device)
             # 3. It sends the largest entries and remembers the rest.
             state, sent = devices.transmit(offer, upload)
+            checks.transmitted(offer, state, sent, scheme=name, device=device)
             if sent is not None:
                 state = replace(state, memory=self._shelf.keep(device, state.memory))
                 uploads.append(sent)
@@ -130,7 +189,7 @@ class Simulation:
                     distance_m=float(meets.distance_m[row]),
                     gain_per_watt=offer.encounter.gain_per_watt,
                     staleness_rounds=offer.encounter.staleness_rounds,
-                    update_norm_sq=offer.encounter.update_norm_sq,
+                    update_norm_sq=norms_sq[-1],
                     backlog_joules=offer.encounter.backlog_joules,
                     power_watts=upload.power_watts,
                     entries=upload.entries,
@@ -141,6 +200,9 @@ class Simulation:
             )
         # 4. The server aggregates what arrived.
         self._server = servers.aggregate(self._server, uploads)
+        checks.aggregated(self._server.model, norms_sq, round_)
+        if self._ledger is not None:
+            self._ledger.uploaded(len(uploads))
         # 5. Every device whose exchange completed receives the new global model and starts from it.
         for device in finished:
             self._states[device] = devices.receive(self._states[device], self._server.model, round_)
@@ -153,6 +215,7 @@ class Simulation:
             result = self._evaluate(self._server.model)
         if initial:
             known[self._compute] = result
+        self._checks.evaluated(result.loss, round_)
         self._observer.on_evaluation(
             EvaluationEvent(
                 round=round_,
@@ -164,6 +227,12 @@ class Simulation:
             ),
             [MetricEvent(round=round_, name=name, value=value) for name, value in result.others.items()],
         )
+
+    def _balance(self, round_: int) -> None:
+        """Mass is conserved, if that is looked at."""
+        if self._ledger is not None:
+            local = [self._trainer.model(device) for device in range(len(self._states))]
+            self._ledger.balance(self._server.model, self._states, local, round_)
 
 
 def _contact_rounds(world: World) -> list[Ints]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import dataclass, field
 from functools import lru_cache
 
@@ -83,3 +84,29 @@ def draw_budgets(fleet: Fleet, seed: int) -> Floats:
         ]
     )
     return budgets if fleet.energy_total_joules is None else budgets * (fleet.energy_total_joules / budgets.sum())
+
+
+def last_round_of_any_length(world: World) -> int:
+    """The round up to which a run of more rounds is the same: behind it lies a contact that the end cut short."""
+    plan = world.plan.with_server()
+    cut = plan.start_s[plan.end_s >= plan.duration_s]
+    return min(int(cut.min() // world.scenario.round_s), world.scenario.rounds) if len(cut) else world.scenario.rounds
+
+
+def fingerprint(world: World) -> dict[str, str]:
+    """A few characters for every part of a world: a run goes on only in the world in which it began."""
+    meets = world.meets
+    parts = {
+        "contacts": (meets.round, meets.device, meets.contact_s, meets.distance_m),
+        "channels": (world.gains_per_watt,),
+        "budgets": (world.budgets_joules,),
+        "samples": world.held,
+        "initial model": (world.initial_model.numpy(),),
+    }
+    prints = {}
+    for name, arrays in parts.items():
+        sha = hashlib.sha256()
+        for array in arrays:
+            sha.update(np.ascontiguousarray(array).data)
+        prints[name] = sha.hexdigest()[:16]
+    return prints

@@ -1,28 +1,46 @@
-"""One run: a scheme in the world of a scenario and a seed, with its records."""
+"""One run: a scheme in the world of a scenario and a seed, with its records; begun, or taken up where it broke off."""
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterator, Sequence
+import logging
+import signal
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import torch
 
-from wayfare.engine import Compute, Place, Policy, Precision, open_shelf
+from wayfare.engine import Compute, Place, Policy, Precision, Shelf, open_shelf
+from wayfare.errors import DivergenceError, InvariantError, RunError
 from wayfare.learning.tasks import Task
 from wayfare.places import RUNS
-from wayfare.records import RunRecord, RunWriter, read_run
+from wayfare.records import (
+    RunLock,
+    RunRecord,
+    RunWriter,
+    Unfinished,
+    beginning,
+    complete,
+    find_unfinished,
+    read_run,
+    refuse_changes,
+    reopen,
+)
 from wayfare.scenario import Scenario
 from wayfare.scenario.dump import digest
 from wayfare.schemes import Scheme, checked, make_scheme
-from wayfare.simulator import ContactEvent, EvaluationEvent, MetricEvent, Simulation, draw_world
+from wayfare.simulator import Simulation, SimulationState, World, draw_world
+from wayfare.simulator.world import last_round_of_any_length
+from wayfare.studies.keeping import Keeper, Safeguards, StoppedError, StopRequest
+
+_log = logging.getLogger("wayfare")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Execution:
-    """How local steps are computed. It decides how long a run takes, and rounding, but not what the run means."""
+    """How a run is carried out. It decides how long that takes, and rounding, but not what the run means."""
 
     engine: str = "auto"
     policy: Policy = "ahead"
@@ -30,6 +48,22 @@ class Execution:
     precision: Precision = "fp32"
     fast: bool = False  # speed may cost repeatability
     device_state: Place = "memory"  # where the vectors of error feedback lie between contacts
+    safeguards: Safeguards = field(default_factory=Safeguards)
+
+    def compute(self) -> Compute:
+        """Where local steps are computed, and how exactly."""
+        return Compute.named(self.device, self.precision, fast=self.fast)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Job:
+    """One run and where it lies."""
+
+    folder: Path
+    world: World
+    scheme: Scheme
+    execution: Execution
+    found: Unfinished | None
 
 
 def run(
@@ -42,33 +76,114 @@ def run(
     execution: Execution | None = None,
     on_round: Callable[[int], None] | None = None,
 ) -> RunRecord:
-    """Run one scheme with one seed and read back its records; a task of one's own takes the place of the scenario's."""
+    """Run one scheme with one seed and read back its records; a task of one's own takes the place of the scenario's.
+
+    A run of this kind that began and did not finish goes on where it was, to the same bits.
+    """
     execution = execution or Execution()
     scenario = naming_task(scenario, task)
     resolved = make_scheme(scheme, scenario.control) if isinstance(scheme, str) else checked(scheme)
-    compute = Compute.named(execution.device, execution.precision, fast=execution.fast)
     folder = run_folder(scenario, resolved, seed, Path(out))
-    with _one_thread():
-        started = time.perf_counter()
-        world = draw_world(scenario, seed, task)  # type: ignore[arg-type]  # a task is hashed by what it is, not holds
-        entries = len(world.initial_model)
-        with (
-            open_shelf(execution.device_state, compute, folder.parent, scenario.fleet.devices, entries) as shelf,
-            RunWriter(folder, world, resolved) as writer,
-        ):
-            observer = _Reporting(writer, on_round) if on_round else writer
-            simulation = Simulation(
-                world,
-                resolved,
-                observer,
-                engine=execution.engine,
-                policy=execution.policy,
-                compute=compute,
-                shelf=shelf,
-            )
+    return carry_out(folder, scenario, resolved, seed, task=task, execution=execution, on_round=on_round)
+
+
+def carry_out(
+    folder: Path,
+    scenario: Scenario,
+    scheme: Scheme,
+    seed: int,
+    *,
+    task: Task | None = None,
+    execution: Execution,
+    on_round: Callable[[int], None] | None = None,
+) -> RunRecord:
+    """Begin a run in a folder, or go on with the one that is there unfinished."""
+    compute = execution.compute()
+    stop, record = StopRequest(), None
+    try:
+        with _one_thread(), RunLock(folder), _enough_memory(folder):
+            found = None if execution.safeguards.fresh else find_unfinished(folder)
+            if found is not None and found.is_whole:
+                # It was ended between its last transaction and its name.
+                complete(folder)
+            else:
+                world = draw_world(scenario, seed, task)  # type: ignore[arg-type]  # a task is hashed by what it is
+                job = _Job(folder=folder, world=world, scheme=scheme, execution=execution, found=found)
+                with stop:
+                    _simulate(job, compute, stop, on_round)
+            record = read_run(folder)
+    except StoppedError as stopped:
+        _log.warning("%s", stopped)
+    if stop.signal is not None:
+        # Everything is saved and unlocked: now the signal does what it does in any program.
+        signal.raise_signal(stop.signal)
+    if record is None:
+        # Whoever handles the signal did not end the program, but the run did end.
+        raise KeyboardInterrupt
+    return record
+
+
+def _simulate(job: _Job, compute: Compute, stop: StopRequest, on_round: Callable[[int], None] | None) -> None:
+    world, safeguards = job.world, job.execution.safeguards
+    keeper = Keeper(safeguards, stop, on_round, extend_from=last_round_of_any_length(world))
+    state_of = world.scenario.fleet.devices, len(world.initial_model)
+    with open_shelf(job.execution.device_state, compute, job.folder.parent, *state_of) as shelf:
+        _conduct(job, compute, keeper, shelf)
+
+
+def _conduct(job: _Job, compute: Compute, keeper: Keeper, shelf: Shelf) -> None:
+    world = job.world
+    simulation = Simulation(
+        world,
+        job.scheme,
+        keeper,
+        engine=job.execution.engine,
+        policy=job.execution.policy,
+        compute=compute,
+        checks=job.execution.safeguards.checks,
+        shelf=shelf,
+    )
+    meta = beginning(world, job.scheme, execution_record(job.execution, simulation.engine, compute), compute.hardware)
+    with _opened(job, meta) as (writer, state):
+        if state is not None:
+            simulation.restore(state)
+        keeper.open(writer, simulation)
+        try:
             outcome = simulation.run()
-            writer.finish(outcome.model, scenario.rounds, time.perf_counter() - started)
-    return read_run(folder)
+        except StoppedError:
+            raise StoppedError(f"{job.folder}: {writer.what_is_safe()}") from None
+        except DivergenceError as error:
+            rate = world.scenario.learning.learning_rate
+            raise DivergenceError(
+                f"{job.folder}: {error}. {writer.what_is_safe()} It diverges again there, unless --allow-divergence "
+                f"records it and goes on; a new run may need a learning.learning_rate below {rate:g}"
+            ) from None
+        except InvariantError as error:
+            raise InvariantError(f"{job.folder}: {error}. {writer.what_is_safe()}") from None
+        writer.finish(outcome.model, world.scenario.rounds, keeper.elapsed_s)
+
+
+@contextmanager
+def _opened(job: _Job, meta: dict[str, Any]) -> Iterator[tuple[RunWriter, SimulationState | None]]:
+    """The records of a run, and the state in which it is to go on: none at its beginning."""
+    if job.found is None:
+        writer, state = RunWriter.begin(job.folder, job.world, meta), None
+    else:
+        refuse_changes(job.found, meta)
+        writer, state = reopen(job.found, job.world)
+    with writer:
+        yield writer, state
+
+
+def execution_record(execution: Execution, engine: str, compute: Compute) -> dict[str, Any]:
+    """What of the way a run is carried out decides its last bits."""
+    return {
+        "engine": engine,
+        "policy": execution.policy,
+        "device": compute.device.type,
+        "precision": execution.precision,
+        "fast": execution.fast,
+    }
 
 
 def naming_task(scenario: Scenario, task: Task | None) -> Scenario:
@@ -90,16 +205,20 @@ def run_folder(scenario: Scenario, scheme: Scheme, seed: int, out: Path) -> Path
     return comparison_folder(scenario, out) / f"{name}-seed{seed}"
 
 
-class _Reporting:
-    """Hands everything to the writer, and every round to whoever shows progress."""
-
-    def __init__(self, writer: RunWriter, on_round: Callable[[int], None]) -> None:
-        self.on_contact: Callable[[ContactEvent], None] = writer.on_contact
-        self.on_evaluation: Callable[[EvaluationEvent, Sequence[MetricEvent]], None] = writer.on_evaluation
-        self._on_round = on_round
-
-    def on_round(self, round_: int) -> None:
-        self._on_round(round_)
+@contextmanager
+def _enough_memory(folder: Path) -> Iterator[None]:
+    """A run that does not fit into memory ends with a sentence."""
+    try:
+        yield
+    except (MemoryError, RuntimeError) as error:
+        # PyTorch has an error of its own for a GPU, and only words for a processor.
+        if not isinstance(error, MemoryError | torch.OutOfMemoryError) and "allocate memory" not in str(error):
+            raise
+        reason = str(error).splitlines()[0][:200] if str(error) else "no more to be had"
+        raise RunError(
+            f"{folder}: out of memory: {reason}. A smaller fleet.devices, rounds or network needs less; "
+            f"checkpoints already written are safe: wayfare resume {folder}"
+        ) from None
 
 
 @contextmanager

@@ -99,6 +99,9 @@ def read_archive(file: Path, name: str) -> ImageArrays:
             arrays = ImageArrays(**{field.name: archive[field.name] for field in fields(ImageArrays)})
     except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile, zlib.error, NotImplementedError) as error:
         raise _damaged(file, name, str(error)) from None
+    except (MemoryError, OverflowError, SyntaxError, RuntimeError) as error:
+        # An altered header can promise any shape, or not be a header at all.
+        raise _damaged(file, name, type(error).__name__) from None
     if any(getattr(arrays, field.name).dtype != np.uint8 for field in fields(arrays)):
         raise _damaged(file, name, "the arrays are not bytes")
     return arrays

@@ -1,0 +1,114 @@
+"""Checkpoints on disk: a file each, that is there whole or not at all, and is believed only with its checksum."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import pickle
+from collections.abc import Collection
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any, cast
+
+import torch
+
+from wayfare.records.layout import sync_folder
+from wayfare.simulator import SimulationState, state_from_plain
+
+_SUFFIX = ".checkpoint"
+_CHUNK_BYTES = 1 << 20
+# What PyTorch and we raise over a file that is none of ours.
+_UNREADABLE = (
+    *(ArithmeticError, AttributeError, EOFError, LookupError, RuntimeError, TypeError, ValueError),
+    pickle.UnpicklingError,
+)
+
+
+class DamagedError(Exception):
+    """A checkpoint, or the records before it, are not what was written; says what is wrong."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Checkpoint:
+    """What the records know of a checkpoint's file."""
+
+    round: int
+    file: str
+    size_bytes: int
+    sha256: str
+
+
+def write_checkpoint(folder: Path, state: SimulationState) -> Checkpoint:
+    """Write a new file, bring it to the disk, then give it its name; OSError leaves everything as it was."""
+    name = f"round-{state.round:08}{_SUFFIX}"
+    unnamed = folder / (name + ".new")
+    try:
+        with unnamed.open("wb") as stream:
+            summed = _Summed(stream)
+            torch.save(state.plain(), cast(IO[bytes], summed))
+            if summed.failed is not None:
+                raise summed.failed
+            stream.flush()
+            os.fsync(stream.fileno())
+        unnamed.replace(folder / name)
+    except BaseException:
+        unnamed.unlink(missing_ok=True)
+        raise
+    sync_folder(folder)
+    return Checkpoint(round=state.round, file=name, size_bytes=summed.size_bytes, sha256=summed.sha256.hexdigest())
+
+
+def read_checkpoint(folder: Path, known: Checkpoint) -> SimulationState:
+    """The state of a checkpoint; DamagedError when the file is not the one that was written."""
+    # A name out of damaged records must not lead out of the folder.
+    file = folder / Path(known.file).name
+    try:
+        size_bytes = file.stat().st_size
+        if size_bytes != known.size_bytes:
+            raise DamagedError(f"{file.name} has {size_bytes:,} bytes, {known.size_bytes:,} were written")
+        sha256 = hashlib.sha256()
+        with file.open("rb") as stream:
+            while chunk := stream.read(_CHUNK_BYTES):
+                sha256.update(chunk)
+        if sha256.hexdigest() != known.sha256:
+            raise DamagedError(f"the checksum of {file.name} is not that of what was written")
+        # Mapped: a fleet that memory cannot hold is read device by device.
+        state = state_from_plain(torch.load(file, map_location="cpu", weights_only=True, mmap=True))
+    except OSError as error:
+        raise DamagedError(f"{file.name} cannot be read: {error.strerror or error}") from None
+    except _UNREADABLE as error:
+        raise DamagedError(f"{file.name} holds no state: {error}") from None
+    if state.round != known.round:
+        raise DamagedError(f"{file.name} is of round {state.round}, not {known.round}")
+    return state
+
+
+def forget_others(folder: Path, kept: Collection[str]) -> None:
+    """Delete the files of all checkpoints but some, and what was left of unfinished ones."""
+    for file in [*folder.glob(f"*{_SUFFIX}"), *folder.glob(f"*{_SUFFIX}.new")]:
+        if file.name not in kept:
+            file.unlink(missing_ok=True)
+
+
+class _Summed:
+    """A stream that counts and sums up what is written to it.
+
+    An error is kept for later: `torch.save` writes out of C++, which errors must not pass through.
+    """
+
+    def __init__(self, stream: IO[bytes]) -> None:
+        self._stream, self.sha256, self.size_bytes = stream, hashlib.sha256(), 0
+        self.failed: OSError | None = None
+
+    def write(self, content: Any) -> int:
+        self.sha256.update(content)
+        self.size_bytes += len(content)
+        if self.failed is None:
+            try:
+                self._stream.write(content)
+            except OSError as error:
+                self.failed = error
+        return len(content)
+
+    def flush(self) -> None:
+        self._stream.flush()

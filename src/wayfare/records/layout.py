@@ -1,0 +1,65 @@
+"""Where a run lies: its folder, the name it has until it is whole, and the tables that say what it is."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import sqlite3
+from pathlib import Path
+from typing import Any
+
+from wayfare.records.schema import FILE
+
+
+def partial_folder(folder: Path) -> Path:
+    """Where a run lies until it is whole."""
+    return folder.parent / (folder.name + ".partial")
+
+
+def run_name(folder: Path) -> Path:
+    """The folder a run has or is to have, whichever of its names is given."""
+    folder = folder if folder.name else folder.resolve()
+    name = folder.name.removesuffix(".partial").removesuffix(".lock")
+    return folder.with_name(name) if name else folder
+
+
+def connect(partial: Path) -> sqlite3.Connection:
+    """The records of a run that is being written."""
+    return sqlite3.connect(partial / FILE)
+
+
+def read_meta(database: sqlite3.Connection) -> dict[str, Any]:
+    """The table `meta`."""
+    return {key: json.loads(value) for key, value in database.execute("SELECT key, value FROM meta")}
+
+
+def as_list(value: object) -> list[Any]:
+    """A list out of `meta`; one that is missing or damaged is empty."""
+    return value if isinstance(value, list) else []
+
+
+def stored_devices(database: sqlite3.Connection) -> list[tuple[Any, ...]]:
+    """The table `devices`."""
+    return database.execute("SELECT * FROM devices ORDER BY device").fetchall()
+
+
+def give_name(folder: Path) -> None:
+    """A run that is whole gets its name; an older run of that name goes."""
+    partial = partial_folder(folder)
+    sync_folder(partial)
+    if folder.exists():
+        shutil.rmtree(folder)
+    partial.rename(folder)
+    sync_folder(folder.parent)
+
+
+def sync_folder(folder: Path) -> None:
+    """Bring names to the disk: a new name is safe only when its folder is."""
+    if os.name == "nt":  # there folders cannot be opened, and need not be
+        return
+    opened = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(opened)
+    finally:
+        os.close(opened)

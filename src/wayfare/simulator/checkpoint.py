@@ -1,0 +1,80 @@
+"""The whole state of a simulation between two rounds, as plain values that can be saved and taken up again."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Any
+
+import numpy as np
+from torch import Tensor
+
+from wayfare.device import DeviceState
+from wayfare.engine import TrainerState
+
+VERSION = 1
+"""Of what a saved state means. A state of another version is refused."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SimulationState:
+    """Everything a simulation carries from one round to the next; what is not here follows from the world.
+
+    Local models are saved as far as they were trained, not trained again: which bursts run together decides their last
+    bits. Tensors that are one object are one again when they are read back, so devices that share a model still do.
+    """
+
+    round: int  # the last one that is over
+    bits: float
+    model: Tensor
+    devices: list[DeviceState]
+    trainer: TrainerState
+
+    def plain(self) -> dict[str, Any]:
+        """Numbers, text, lists, tables and tensors only."""
+        return {
+            "version": VERSION,
+            "round": self.round,
+            "bits": float(self.bits),
+            "model": self.model,
+            "devices": [_plain(state) for state in self.devices],
+            "trainer": {"done": list(self.trainer.done), "underway": dict(self.trainer.underway)},
+        }
+
+    def unsound(self) -> str | None:
+        """Where a number is that is none, or infinite; None when all are sound."""
+        if not _finite(self.model):
+            return "the global model"
+        for device, vector in self.trainer.underway.items():
+            if not _finite(vector):
+                return f"the local model of device {device}"
+        for device, state in enumerate(self.devices):
+            # Devices that never met the server share one zero.
+            if state.memory.stride() != (0,) and not _finite(state.memory):
+                return f"the memory of device {device}"
+        return None
+
+
+def state_from_plain(table: Mapping[str, Any]) -> SimulationState:
+    """The state of a table; ValueError, KeyError or TypeError when it is none."""
+    if table["version"] != VERSION:
+        raise ValueError(f"a state of version {table['version']}, this Wayfare reads {VERSION}")
+    trainer = table["trainer"]
+    return SimulationState(
+        round=table["round"],
+        bits=table["bits"],
+        model=table["model"],
+        devices=[DeviceState(**device) for device in table["devices"]],
+        trainer=TrainerState(done=list(trainer["done"]), underway=dict(trainer["underway"])),
+    )
+
+
+def _plain(state: DeviceState) -> dict[str, Any]:
+    """The fields of a device; numbers that a scheme computed with NumPy become Python's."""
+    values = {field.name: getattr(state, field.name) for field in fields(state)}
+    return {name: value.item() if isinstance(value, np.generic) else value for name, value in values.items()}
+
+
+def _finite(vector: Tensor) -> bool:
+    """A sum is finite only if every entry is; it may overflow when they are, so then each is looked at."""
+    return bool(vector.sum().isfinite()) or bool(vector.isfinite().all())

@@ -1,0 +1,138 @@
+"""Makes a run longer: what it did so far counts, where a longer run would have done the same."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable, Mapping
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from wayfare.control import queue
+from wayfare.device import DeviceState
+from wayfare.errors import RunFolderError, ScenarioError
+from wayfare.records import RunLock, RunRecord, RunWriter, find_unfinished, run_name
+from wayfare.records.checkpoints import DamagedError
+from wayfare.records.layout import connect
+from wayfare.records.schema import CONTACT_COLUMNS, EVALUATION_COLUMNS, METRIC_COLUMNS
+from wayfare.records.unfinished import Sound, sound_checkpoints
+from wayfare.scenario import Scenario, parse
+from wayfare.schemes import Scheme
+from wayfare.simulator import World, draw_world, fingerprint
+from wayfare.studies.single import Execution, carry_out, run_folder
+
+
+def extend(
+    source: Path,
+    meta: Mapping[str, Any],
+    scenario: Scenario,
+    scheme: Scheme,
+    rounds: int,
+    *,
+    execution: Execution,
+    on_round: Callable[[int], None] | None,
+) -> RunRecord:
+    """The run of a folder with more rounds, in a folder of its own; the shorter one stays as it is."""
+    if rounds < scenario.rounds:
+        raise ScenarioError("rounds", rounds, f"must not be less than the {scenario.rounds} of this run")
+    may_grow = getattr(scheme, "any_length", None)
+    if may_grow is None or not may_grow():
+        raise ScenarioError(
+            "rounds",
+            rounds,
+            f"{scheme.name} may pace its energy over all {scenario.rounds} rounds, so in a longer run every decision "
+            f"would have been another; start one anew: wayfare run ... --set rounds={rounds}",
+        )
+    if scenario.learning.schedule != "constant":
+        rule = f"learning.schedule = {scenario.learning.schedule!r} falls over all {scenario.rounds} rounds of this run"
+        raise ScenarioError("rounds", rounds, f"{rule}; start one anew: wayfare run ... --set rounds={rounds}")
+    longer = parse({**scenario.model_dump(mode="json"), "rounds": rounds})
+    folder = run_folder(longer, scheme, meta["seed"], source.parent.parent)
+    with RunLock(run_name(source)), RunLock(folder):
+        if find_unfinished(folder) is None:
+            _copy(source, folder, meta, draw_world(scenario, meta["seed"]), draw_world(longer, meta["seed"]))
+    return carry_out(folder, longer, scheme, meta["seed"], execution=execution, on_round=on_round)
+
+
+def same_until(shorter: World, longer: World) -> int:
+    """The last round up to which two worlds agree in every contact and channel; -1 if they begin differently."""
+    one, other = fingerprint(shorter), fingerprint(longer)
+    if any(one[part] != other[part] for part in ("budgets", "samples", "initial model")):
+        return -1
+    rows = len(shorter.meets)
+    columns = [
+        (getattr(shorter.meets, name), getattr(longer.meets, name)[:rows])
+        for name in ("round", "device", "contact_s", "distance_m")
+    ]
+    columns.append((shorter.gains_per_watt, longer.gains_per_watt[:rows]))
+    if any(len(mine) != len(theirs) for mine, theirs in columns):
+        return -1
+    differ = np.flatnonzero(np.any([mine != theirs for mine, theirs in columns], axis=0))
+    return int(shorter.meets.round[differ[0]]) - 1 if len(differ) else shorter.scenario.rounds
+
+
+def _copy(source: Path, folder: Path, meta: Mapping[str, Any], shorter: World, longer: World) -> None:
+    """Begin the longer run with what the shorter one did while both were the same."""
+    if fingerprint(shorter) != meta.get("world"):
+        raise RunFolderError(f"{source}: what is drawn or read from files is not what it was when this run began")
+    last = same_until(shorter, longer)
+    try:
+        with closing(connect(source)) as database:
+            damaged: list[str] = []
+            found = sound_checkpoints(source, database, damaged)
+            usable = next((sound for sound in found if sound.state.round <= last), None)
+            if usable is None:
+                raise RunFolderError(
+                    f"{source}: no checkpoint to go on from up to round {last}, where a longer run is still the same"
+                    f"{''.join(f'; {note}' for note in damaged)}; runs keep one with --keep-checkpoint"
+                )
+            _begin(folder, database, usable, meta, longer)
+    except (OSError, sqlite3.Error, DamagedError, ValueError, TypeError) as error:
+        raise RunFolderError(f"{source}: damaged: {error}") from None
+
+
+def _begin(folder: Path, database: sqlite3.Connection, sound: Sound, meta: Mapping[str, Any], world: World) -> None:
+    state, every = sound.state, world.scenario.learning.evaluate_every_rounds
+    contacts = [
+        dict(zip(CONTACT_COLUMNS, row, strict=True))
+        for row in _rows(database, "contacts", CONTACT_COLUMNS, state.round)
+    ]
+    devices = _paced(contacts, state.devices, world.scenario.rounds)
+    # The last round of the shorter run was evaluated because it was the last.
+    evaluations, metrics = (
+        [row for row in _rows(database, table, columns, state.round) if row[0] % every == 0]
+        for table, columns in (("evaluations", EVALUATION_COLUMNS), ("metrics", METRIC_COLUMNS))
+    )
+    described = {key: value for key, value in meta.items() if key not in ("status", "seal", "wall_s", "notes")}
+    described |= {"scenario": world.scenario.model_dump(mode="json"), "world": fingerprint(world)}
+    with RunWriter.begin(folder, world, described) as writer:
+        writer.take_over([tuple(contact.values()) for contact in contacts], evaluations, metrics)
+        writer.checkpoint(replace(state, devices=devices), sound.wall_s)
+
+
+def _paced(contacts: list[dict[str, Any]], devices: list[DeviceState], rounds: int) -> list[DeviceState]:
+    """The energy queue of every device, gone through again at the pace of the longer run, in rows and states.
+
+    Only schemes that never look at the queue are made longer; what the records say of it is to be right all the same.
+    """
+    paces = [device.budget_joules / rounds for device in devices]
+    backlogs, begun = [0.0] * len(devices), [1] * len(devices)
+    for contact in contacts:
+        device, round_ = contact["device"], contact["round"]
+        backlog = queue.idle(backlogs[device], round_ - begun[device], paces[device])
+        contact["backlog_joules"] = backlog
+        backlogs[device] = queue.spend(backlog, contact["energy_joules"], paces[device])
+        begun[device] = round_ + 1
+    return [
+        replace(device, backlog_joules=backlogs[number], backlog_round=begun[number])
+        for number, device in enumerate(devices)
+    ]
+
+
+def _rows(database: sqlite3.Connection, table: str, columns: tuple[str, ...], until: int) -> list[tuple[Any, ...]]:
+    return database.execute(
+        f"SELECT {', '.join(columns)} FROM {table} WHERE round <= ? ORDER BY {columns[0]}, {columns[1]}", (until,)
+    ).fetchall()

@@ -1,0 +1,113 @@
+"""Takes up runs by their folders: those that broke off, and those that are to become longer."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, get_args
+
+from wayfare.engine import Policy
+from wayfare.engine.compute import checked_precision
+from wayfare.errors import RunFolderError, ScenarioError, WayfareError
+from wayfare.records import RunRecord, find_unfinished, read_run, run_name
+from wayfare.records.layout import connect, partial_folder, read_meta
+from wayfare.records.schema import FILE
+from wayfare.scenario import Scenario, parse
+from wayfare.scenario.difference import differences
+from wayfare.scenario.load import with_overrides
+from wayfare.schemes import Scheme, make_scheme
+from wayfare.studies.extend import extend
+from wayfare.studies.keeping import Safeguards
+from wayfare.studies.single import Execution, carry_out
+
+
+def unfinished_runs(folder: Path) -> list[Path]:
+    """The runs at or below a folder that began and did not finish, in the order of their names."""
+    named = run_name(folder)
+    if partial_folder(named).is_dir():
+        return [named]
+    if not folder.is_dir():
+        raise RunFolderError(f"{folder}: there is no such run or folder of runs")
+    if (folder / FILE).is_file():
+        raise RunFolderError(f"{folder}: this run is finished; see it with: wayfare show {folder}")
+    found = [run_name(file.parent) for file in sorted(folder.rglob(FILE)) if file.parent.name.endswith(".partial")]
+    if not found:
+        raise RunFolderError(f"{folder}: holds no unfinished run")
+    return found
+
+
+def resume(
+    folder: Path | str,
+    *,
+    overrides: Sequence[str] = (),
+    safeguards: Safeguards | None = None,
+    on_round: Callable[[int], None] | None = None,
+) -> RunRecord:
+    """Go on with one run where it was, to the same bits; with more ``rounds``, in the folder of the longer run."""
+    folder = run_name(Path(folder))
+    meta = described(folder, finished_too=bool(overrides))
+    scenario, scheme, execution = what_it_is(folder, meta)
+    execution = replace(execution, safeguards=safeguards or Safeguards())
+    wanted = with_overrides(scenario, overrides)
+    _refuse_all_but_rounds(folder, scenario, wanted)
+    if wanted.rounds != scenario.rounds:
+        source = partial_folder(folder) if partial_folder(folder).is_dir() else folder
+        return extend(source, meta, scenario, scheme, wanted.rounds, execution=execution, on_round=on_round)
+    if not partial_folder(folder).is_dir():
+        return read_run(folder)
+    return carry_out(folder, scenario, scheme, meta["seed"], execution=execution, on_round=on_round)
+
+
+def _refuse_all_but_rounds(folder: Path, scenario: Scenario, wanted: Scenario) -> None:
+    same_length = wanted.model_copy(update={"rounds": scenario.rounds})
+    changed = differences(scenario.model_dump(mode="json"), same_length.model_dump(mode="json"))
+    if changed:
+        raise RunFolderError(
+            f"{folder}: goes on only as what it began as, and only `rounds` may grow: {'; '.join(changed)}. "
+            "With other numbers start a new run: wayfare run"
+        )
+
+
+def described(folder: Path, *, finished_too: bool = False) -> dict[str, Any]:
+    """What the records of a run say it is."""
+    found = find_unfinished(folder)
+    if found is not None:
+        return found.meta
+    if partial_folder(folder).is_dir():
+        raise RunFolderError(f"{folder}: ended before it had saved anything; start it again")
+    if not (folder / FILE).is_file():
+        raise RunFolderError(f"{folder}: not a run (no {FILE} in it)")
+    if not finished_too:
+        raise RunFolderError(f"{folder}: this run is finished; see it with: wayfare show {folder}")
+    try:
+        with closing(connect(folder)) as database:
+            return read_meta(database)
+    except (sqlite3.Error, ValueError, TypeError, RecursionError) as error:
+        raise RunFolderError(f"{folder / FILE}: damaged, or not the records of a run: {error}") from None
+
+
+def what_it_is(folder: Path, meta: Mapping[str, Any]) -> tuple[Scenario, Scheme, Execution]:
+    """Scenario, scheme and way of carrying out a run, made again from its records."""
+    try:
+        scenario = parse(meta["scenario"])
+        how = meta["execution"]
+        execution = Execution(
+            engine=str(how["engine"]),
+            policy=how["policy"],
+            device=str(how["device"]),
+            precision=checked_precision(how["precision"]),
+            fast=bool(how["fast"]),
+        )
+        if not isinstance(meta["seed"], int) or execution.policy not in get_args(Policy):
+            raise TypeError(f"seed = {meta['seed']!r}, policy = {execution.policy!r}")
+    except (WayfareError, KeyError, TypeError, AttributeError) as error:
+        raise RunFolderError(f"{folder}: its records are damaged: {error}; start it over with --fresh") from None
+    try:
+        return scenario, make_scheme(str(meta.get("scheme")), scenario.control), execution
+    except ScenarioError as error:
+        raise RunFolderError(
+            f"{folder}: {error}. A scheme of your own goes on when the program that has it is started again"
+        ) from None

@@ -1,0 +1,14 @@
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+SCRIPT = Path(__file__).parents[2] / "scripts" / "kill_runs.py"
+
+
+def test_runs_killed_at_twenty_random_points_resume_to_the_same_bits() -> None:
+    command = [sys.executable, str(SCRIPT), "--kills", "20", "--rounds", "40", "--seed", "7"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "20 resumes identical, 0 not" in done.stdout

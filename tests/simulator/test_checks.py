@@ -1,0 +1,169 @@
+"""What must hold is looked at while a run goes on, and what cannot be ends it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import pytest
+import torch
+
+import wayfare
+from tests.simulator.test_simulator import SCHEMES, Notes
+from wayfare.engine import Burst
+from wayfare.engine.stacked_mlp import StackedMlp
+from wayfare.errors import DivergenceError, InvariantError
+from wayfare.scenario import Scenario
+from wayfare.schemes import make_scheme
+from wayfare.simulator import Checks, Simulation, draw_world
+from wayfare.sparsify import Sparse
+
+
+def simulate(scenario: Scenario, scheme: wayfare.Scheme, checks: Checks) -> Notes:
+    notes = Notes()
+    Simulation(draw_world(scenario, 0), scheme, notes, engine="stacked", checks=checks).run()
+    return notes
+
+
+@pytest.mark.parametrize("name", SCHEMES)
+def test_all_checks_hold_in_a_sound_run_and_change_nothing(name: str, small: Scenario) -> None:
+    scheme = make_scheme(name, small.control)
+    assert simulate(small, scheme, Checks(paranoid=True)) == simulate(small, scheme, Checks())
+
+
+class Wrong(wayfare.Scheme):
+    """Decides well, and then changes one number."""
+
+    name = "wrong"
+
+    def __init__(self, **changes: object) -> None:
+        self.changes = changes
+
+    def decide(self, encounter: wayfare.Encounter, link: wayfare.Link) -> wayfare.Upload:
+        sent = wayfare.send_top_k(encounter, link, link.max_power_watts)
+        values = {name: getattr(sent, name) for name in sent.__slots__}
+        return wayfare.Upload(**{**values, **self.changes})  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"entries": 10**9}, "entries = 1000000000, must be 0 to 3322 parameters"),
+        ({"entries": -1}, "entries = -1, must be"),
+        ({"entries": math.nan}, "which is no upload"),
+        ({"entries": None}, "which is no upload"),
+        ({"completes": False, "entries": 5}, "must be 0 in an upload that does not complete"),
+        ({"energy_joules": -1e-9}, "energy_joules = -1e-09, must be 0 to"),
+        ({"energy_joules": 1e9}, "the power for the whole contact"),
+        ({"energy_joules": math.nan}, "energy_joules = nan"),
+        ({"power_watts": 1e3}, "power_watts = 1000.0, must be 0 to 0.2 W"),
+        ({"power_watts": math.nan}, "power_watts = nan"),
+        ({"bits": 1e15}, "what the contact holds at that power"),
+        ({"power_watts": 0.0, "energy_joules": 0.0, "entries": 7, "bits": 7.0}, "what the contact holds at that power"),
+    ],
+)
+def test_a_decision_that_cannot_be_ends_the_run_and_names_round_device_and_rule(
+    changes: dict[str, object], message: str, small: Scenario
+) -> None:
+    with pytest.raises(InvariantError, match=r"round \d+, device \d, scheme wrong: ") as caught:
+        simulate(small, Wrong(**changes), Checks())
+    assert message in str(caught.value)
+
+
+def test_what_is_no_upload_at_all_is_told(small: Scenario) -> None:
+    class Silent(wayfare.Scheme):
+        name = "silent"
+
+        def decide(self, encounter: wayfare.Encounter, link: wayfare.Link) -> wayfare.Upload:
+            return None  # type: ignore[return-value]
+
+    with pytest.raises(InvariantError, match="decided on None, which is no upload"):
+        simulate(small, Silent(), Checks())
+
+
+def test_paranoia_finds_updates_that_are_lost(small: Scenario, monkeypatch: pytest.MonkeyPatch) -> None:
+    from wayfare import device
+
+    scheme = make_scheme("mads", small.control)
+    forget = lambda vector, sent: torch.zeros_like(vector)  # noqa: E731
+    monkeypatch.setattr(device, "remainder", forget)
+    simulate(small, scheme, Checks())
+    with pytest.raises(InvariantError, match="neither sent nor remembered"):
+        simulate(small, scheme, Checks(paranoid=True))
+
+
+def test_paranoia_finds_entries_that_are_not_the_largest(small: Scenario, monkeypatch: pytest.MonkeyPatch) -> None:
+    from wayfare import device
+
+    def first(vector: torch.Tensor, k: int) -> Sparse:
+        return Sparse(torch.arange(k), vector[:k].clone())
+
+    monkeypatch.setattr(device, "top_k", first)
+    with pytest.raises(InvariantError, match="though a larger one was kept"):
+        simulate(small, make_scheme("mads", small.control), Checks(paranoid=True))
+
+
+def test_paranoia_finds_mass_that_an_engine_makes_up(small: Scenario, monkeypatch: pytest.MonkeyPatch) -> None:
+    from wayfare import server
+
+    aggregate, calls = server.aggregate, [0]
+
+    def twice(state: server.ServerState, uploads: Sequence[Sparse]) -> server.ServerState:
+        calls[0] += bool(uploads)
+        return aggregate(aggregate(state, uploads), uploads[:1] if calls[0] == 5 else [])
+
+    monkeypatch.setattr(server, "aggregate", twice)
+    with pytest.raises(InvariantError, match="lost or counted twice"):
+        simulate(small, make_scheme("mads", small.control), Checks(paranoid=True))
+
+
+def spoil(monkeypatch: pytest.MonkeyPatch, value: float, from_round: int = 30) -> None:
+    """From a round on, device 3 computes something that is no number."""
+    run = StackedMlp.run
+
+    def spoiled(self: StackedMlp, models: Sequence[torch.Tensor], bursts: Sequence[Burst]) -> None:
+        run(self, models, bursts)
+        for model, burst in zip(models, bursts, strict=True):
+            if burst.device == 3 and burst.first_round + burst.steps > from_round:
+                model[7] = value
+
+    monkeypatch.setattr(StackedMlp, "run", spoiled)
+
+
+@pytest.mark.parametrize(("value", "kind"), [(math.nan, "none"), (math.inf, "infinite")])
+def test_an_update_that_diverges_ends_the_run_at_the_contact_with_device_and_round(
+    value: float, kind: str, small: Scenario, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spoil(monkeypatch, value)
+    with pytest.raises(DivergenceError, match=rf"in round \d+ the update of device 3 holds a number that is {kind}"):
+        simulate(small, make_scheme("mads", small.control), Checks())
+
+
+@pytest.mark.parametrize("name", SCHEMES)
+def test_divergence_that_is_allowed_is_recorded_and_goes_on(
+    name: str, small: Scenario, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spoil(monkeypatch, math.nan)
+    notes = simulate(small, make_scheme(name, small.control), Checks(allow_divergence=True, paranoid=True))
+    assert notes.rounds[-1] == 60
+    assert any(math.isnan(event.update_norm_sq) for event in notes.contacts)
+    assert all(math.isfinite(event.energy_joules) for event in notes.contacts)
+
+
+def test_a_learning_rate_that_is_far_too_large_is_told(small: Scenario) -> None:
+    learning = small.learning.model_copy(update={"learning_rate": 1e6})
+    wild = small.model_copy(update={"learning": learning})
+    with pytest.raises(DivergenceError, match="training diverged: in round"):
+        simulate(wild, make_scheme("optimal", wild.control), Checks())
+    notes = simulate(wild, make_scheme("optimal", wild.control), Checks(allow_divergence=True))
+    assert any(not math.isfinite(event.loss) for event in notes.evaluations)
+
+
+def test_a_global_model_that_comes_to_infinity_is_told_in_its_round(small: Scenario) -> None:
+    checks, huge = Checks(), torch.tensor([1.0, math.inf])
+    checks.aggregated(huge, [1.0, 2.0], 5)  # no update was large enough to do that
+    with pytest.raises(DivergenceError, match="in round 5 the global model became infinite"):
+        checks.aggregated(huge, [1.0, 1e70], 5)
+    Checks(allow_divergence=True).aggregated(huge, [1e70], 5)
+    with pytest.raises(DivergenceError, match="in round 6 the loss of the global model is nan"):
+        checks.evaluated(math.nan, 6)
