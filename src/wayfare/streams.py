@@ -32,6 +32,7 @@ class Stream(IntEnum):
     # 12 is retired.
     AUGMENTATION = 13
     SYNTHETIC_SCENES = 14
+    MONTE_CARLO = 15
 
 
 def generator(seed: int, stream: Stream, device: int) -> np.random.Generator:
