@@ -10,9 +10,11 @@ from wayfare.cli.compare import compare_command
 from wayfare.cli.contacts import contacts_app
 from wayfare.cli.data import data_app
 from wayfare.cli.listings import presets_command, schemes_command
+from wayfare.cli.plan import plan_command
 from wayfare.cli.run import run_command
 from wayfare.cli.show import show_command
 from wayfare.cli.terminal import errors
+from wayfare.cli.theory import theory_app
 from wayfare.errors import InputError, UnavailableError, WayfareError
 from wayfare.version import __version__
 
@@ -26,6 +28,8 @@ app = typer.Typer(
 app.command("compare")(compare_command)
 app.command("run")(run_command)
 app.command("show")(show_command)
+app.command("plan")(plan_command)
+app.add_typer(theory_app, name="theory")
 app.add_typer(contacts_app, name="contacts")
 app.add_typer(data_app, name="data")
 app.command("schemes")(schemes_command)

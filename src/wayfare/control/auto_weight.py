@@ -26,8 +26,8 @@ from wayfare.radio import Link
 # no contact any more is lost, while energy spent early costs little, for entries grow only with the logarithm of power.
 CAUTION = 3.0
 
-# Prices looked at: this far above and below what was seen, in logarithms, halved until a float changes no more.
-_REACH, _HALVINGS = 50.0, 64
+# Prices looked at: this far above and below what was seen, in logarithms, halved until twelve digits stand.
+_REACH, _HALVINGS = 50.0, 48
 # The largest exponent that is safe.
 _LARGEST = 700.0
 
