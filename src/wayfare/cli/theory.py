@@ -10,8 +10,10 @@ import typer
 from rich.table import Table
 
 from wayfare.cli.contact_tables import working
-from wayfare.cli.terminal import JsonOption, output, print_json
+from wayfare.cli.measured_tables import measured_json, print_measured
+from wayfare.cli.terminal import JsonOption, SetOption, output, print_json
 from wayfare.errors import ScenarioError
+from wayfare.scenario import DEFAULT_PRESET, load
 from wayfare.theory.curves import Curve, Dot, Parameter, Setting, curves, dots
 
 theory_app = typer.Typer(
@@ -128,6 +130,46 @@ def inter_contact(
         value_bits=value_bits,
     )
     _show("inter-contact", setting, begin, end, seed, plot, as_json)
+
+
+@theory_app.command("run")
+def run(
+    source: Annotated[
+        str, typer.Argument(metavar="[PRESET|FILE.toml|RUN]", help="A scenario, or the folder of a finished run.")
+    ] = DEFAULT_PRESET,
+    scheme: Annotated[str, typer.Option(help="A scheme, see `wayfare schemes`; a finished run has its own.")] = "mads",
+    seed: Annotated[int, typer.Option(min=0, help="The seed of the world; a finished run has its own.")] = 0,
+    set_: SetOption = [],  # noqa: B006
+    plot: Plot = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Estimate L, G, sigma and F(w0) - F* in a run, which is made again for it, and set the bound beside its gradients.
+
+    Example: `wayfare theory run fashion-small --set rounds=300 --plot bound.png`
+    """
+    from wayfare.theory.constants import measure_run
+
+    scenario = None
+    if Path(source).is_dir():
+        from wayfare.records import read_run
+
+        record = read_run(Path(source))
+        scenario, scheme, seed = record.scenario, record.scheme, record.seed
+    scenario = scenario or load(source, set_)
+    with working(f"Running {scheme}, seed {seed}", total=scenario.rounds, quiet=True) as advance:
+        measured = measure_run(
+            scenario, scheme, seed=seed, on_round=lambda _: advance(f"Running {scheme}, seed {seed}")
+        )
+    if plot is not None:
+        from wayfare.report.theory_figures import plot_measured
+
+        plot_measured(measured, plot)
+    if as_json:
+        print_json(measured_json(measured))
+        return
+    print_measured(output, measured)
+    if plot is not None:
+        output.print(f"Wrote {plot}", markup=False, highlight=False)
 
 
 def _setting(*, rate_mbps: float, parameters: int, value_bits: int, **times: float) -> Setting:

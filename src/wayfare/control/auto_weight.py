@@ -117,7 +117,8 @@ def demand(
 ) -> Demand | None:
     """a = 3 theta B |x|^2 / (s b ln 2) and P of a contact; None if there is nothing to send or no way to send it."""
     value = 3.0 * staleness_rounds * update_norm_sq
-    if not (contact_s > 0 and gain_per_watt > 0 and value > 0):
+    # An update that diverged has no worth that one could reckon with.
+    if not (contact_s > 0 and gain_per_watt > 0 and 0 < value < math.inf):
         return None
     full_power_watts = full_update_power_watts(
         contact_s=contact_s,

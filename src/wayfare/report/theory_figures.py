@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from wayfare.arrays import Floats
 from wayfare.report.canvas import new_figure, save_figure
 from wayfare.theory.curves import Curve, Dot
+
+if TYPE_CHECKING:
+    from wayfare.theory.constants import MeasuredRun
 
 _STYLES = {
     "printed": ("#718096", "--", "as printed"),
@@ -53,6 +56,26 @@ def plot_curves(
         axes.set_title(name, loc="left", fontsize=11)
         axes.grid(True, which="major", color="#e2e8f0", linewidth=0.8)
         axes.legend(frameon=False, fontsize=9)
+    save_figure(figure, file)
+
+
+def plot_measured(measured: MeasuredRun, file: Path | str) -> None:
+    """The gradient along a run, and the bounds over its mean."""
+    figure = new_figure(8.0, 4.8)
+    figure.subplots_adjust(left=0.1, right=0.97, top=0.86, bottom=0.13)
+    axes = figure.add_subplot(1, 1, 1)
+    title = f"{measured.scenario.name}, {measured.scheme}, seed {measured.seed}: Theorem 1 over what was measured"
+    axes.set_title(title, loc="left", fontsize=12, fontweight="bold")
+    for variant in ("printed", "corrected", "sharp"):
+        colour, line, text = _STYLES[variant]
+        axes.plot(measured.rounds[1:], measured.bound(variant), color=colour, linestyle=line, linewidth=1.8, label=text)
+    axes.plot(measured.rounds[1:], measured.mean_gradient_sq(), color=_DOTS, linewidth=1.8, label="mean so far")
+    axes.plot(
+        measured.rounds, measured.gradient_sq, color=_DOTS, linestyle="none", marker="o", markersize=4, label="|∇F(w)|²"
+    )
+    axes.set(yscale="log", xlabel="Round", ylabel="Squared norm of the gradient")
+    axes.grid(True, which="major", color="#e2e8f0", linewidth=0.8)
+    axes.legend(frameon=False, fontsize=9)
     save_figure(figure, file)
 
 
