@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from wayfare.arrays import Floats
+from wayfare.errors import RunFolderError
 from wayfare.streams import Stream, generator
 
 if TYPE_CHECKING:
@@ -64,7 +65,7 @@ def norms_of_run(record: RunRecord) -> NormModel:
     again = device[1:] == device[:-1]
     own, memory, stale = norm[1:][again], left[:-1][again], stale[1:][again]
     if len(own) == 0:
-        raise ValueError("the run has no device with two contacts")
+        raise RunFolderError(f"{record.folder}: no device has two contacts; updates cannot be told from it")
     best: tuple[float, NormModel] | None = None
     for growth in np.arange(0.0, 2.01, 0.1):
         step = max(float(np.median((own - memory) / stale**growth)), 1e-12 * float(own.max()))

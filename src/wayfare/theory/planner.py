@@ -22,8 +22,8 @@ from wayfare.theory.norms import NormModel
 from wayfare.theory.rehearsal import Stage, energies_by_weight, rehearse
 from wayfare.theory.staleness import staleness_moments
 
-# Opportunities that a rehearsal takes on, about ten seconds of them; of larger fleets the first devices stand for all.
-_REHEARSED = 40_000
+# Opportunities that a rehearsal takes on, some three seconds of them; of larger fleets the first devices stand for all.
+_REHEARSED = 10_000
 _WEIGHTS = np.geomspace(1e-9, 1e6, 61)
 
 
