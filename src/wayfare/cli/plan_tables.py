@@ -32,47 +32,48 @@ def print_forecast(console: Console, forecast: Forecast) -> None:
 def print_forecasts(console: Console, forecasts: Sequence[Forecast]) -> None:
     """One row for each speed."""
     first = forecasts[0]
-    title = f"{first.name}: {first.link.parameters:,} parameters, budget {first.budget_joules:,.0f} J"
-    table = Table(title=title, title_justify="left")
-    headings = (
-        "speed\nm/s",
-        "contact\ns",
-        "between\ns",
-        "uploads\n/device",
-        "k/s at full\npower",
-        "dense\nfits %",
-        "age\nrounds",
-        f"{first.rehearsed.scheme if first.rehearsed else ''}\nk/s",
-        "energy\nJ",
-        "full power\nJ",
-        "bound",
+    scheme = first.rehearsed.scheme if first.rehearsed else ""
+    title = (
+        f"{first.name}: {first.link.parameters:,} parameters, budget {first.budget_joules:,.0f} J, {scheme} rehearsed"
     )
-    for heading in headings:
-        table.add_column(heading, justify="right")
+    table = Table(title=title, title_justify="left", box=None, padding=(0, 1, 0, 0), header_style="bold cyan")
+    headings = ("speed", "contact", "between", "uploads", "age", "dense", "k/s", "k/s", "energy", "energy", "bound")
+    units = ("m/s", "s", "s", "/device", "rounds", "fits %", "full", "scheme", "full, J", "scheme", "")
+    for heading in zip(headings, units, strict=True):
+        table.add_column("\n".join(heading), justify="right", no_wrap=True)
     for each in forecasts:
         full, played = each.full_power, each.rehearsed
-        own = getattr(each.scenario.mobility, "speed_mps", 0.0)
         if full is None or played is None:
-            table.add_row(f"{own:g}", *["-"] * (len(headings) - 1))
+            table.add_row(_speed(each), *["-"] * (len(headings) - 1))
             continue
         table.add_row(
-            f"{own:g}",
+            _speed(each),
             _number(each.statistics.contact.mean_s),
             _number(each.statistics.inter_contact.mean_s),
-            f"{played.uploads_per_device:.1f}",
-            f"{full.kept_share:.3f}",
-            f"{100 * full.dense_chance:.1f}",
-            f"{played.staleness_rounds:.1f}",
-            f"{played.kept_fraction:.3f}",
-            f"{played.energy_joules:,.0f}",
+            _number(played.uploads_per_device),
+            _number(played.staleness_rounds),
+            f"{100 * full.dense_chance:.0f}",
+            f"{full.kept_share:.2f}",
+            f"{played.kept_fraction:.2f}",
             f"{full.energy_joules:,.0f}",
-            f"{each.best_speed.own_factor:,.3g}" if each.best_speed else "-",
+            f"{played.energy_joules:,.0f}",
+            f"{each.best_speed.own_factor / 1e3:,.3g} k" if each.best_speed else "-",
         )
     console.print(table)
     if any(each.best_speed for each in forecasts):
         console.print("bound: what the corrected Theorem 2 multiplies G²/R with; less is better", highlight=False)
-    for warning in dict.fromkeys(warning for each in forecasts for warning in warnings_of(each)):
-        console.print(f"[yellow]mind[/yellow]  {escape(warning)}", highlight=False)
+    told = set()
+    for each in forecasts:
+        for warning in warnings_of(each):
+            # What holds at every speed is said once.
+            kind = tuple(warning.split()[:3])
+            if kind not in told:
+                told.add(kind)
+                console.print(f"[yellow]mind[/yellow]  {_speed(each)} m/s: {escape(warning)}", highlight=False)
+
+
+def _speed(forecast: Forecast) -> str:
+    return f"{getattr(forecast.scenario.mobility, 'speed_mps', 0.0):g}"
 
 
 def _contacts(forecast: Forecast) -> Table:
@@ -104,6 +105,7 @@ def _uploads(forecast: Forecast) -> Table:
     )
     joules = [full.energy_joules, *(each.energy_joules for each in rehearsed)]
     shares = [f"{100 * each / forecast.budget_joules:,.0f}" for each in joules]
+    usable = [f"{100 * each.energy_joules / each.available_joules:,.0f}" for each in rehearsed]
     for row in (
         ("k/s, share of an update sent", kept, full.kept_share, *(each.kept_fraction for each in rehearsed)),
         ("age of a model met, rounds", stale, None, *(each.staleness_rounds for each in rehearsed)),
@@ -112,6 +114,7 @@ def _uploads(forecast: Forecast) -> Table:
         ("dense uploads that fit, %", None, 100 * full.dense_chance),
         ("energy, J", None, *joules),
         ("energy, % of the budget", None, *shares),
+        ("energy, % of what can be used", None, None, *usable),
     ):
         name, *cells = row
         table.add_row(str(name), *(cell if isinstance(cell, str) else _number(cell, "") for cell in cells))

@@ -42,9 +42,8 @@ def _about_uploads(forecast: Forecast) -> list[str]:
     full, speed = forecast.full_power, forecast.best_speed
     found = []
     if full and full.dense_chance < 0.1:
-        found.append(
-            f"A dense upload fits into {100 * full.dense_chance:.1f} % of the contacts: it needs sparsification."
-        )
+        chance = f"{100 * full.dense_chance:.1f} %"
+        found.append(f"A dense upload fits into {chance} of the contacts: without sparsification little gets through.")
     if speed and speed.own_factor > 2 * speed.factor:
         found.append(
             f"At {speed.own_speed_mps:g} m/s the bound is {speed.own_factor / speed.factor:.1f} times its minimum, "
