@@ -1,6 +1,6 @@
 """`wayfare plan` against full simulations: k/s, staleness and energy.
 
-    python benchmarks/planning.py [--seeds 3] [--out FILE.jsonl]
+    python benchmarks/planning.py [--seeds 3] [--only TEXT] [--out FILE.jsonl]
 
 The plan is drawn with one seed, the runs with others, so chance is on both sides. Runs train: the embedded default at
 three speeds, and the paper's setting (4,000 rounds, 20 m/s, 50 to 150 J a device) with the small model standing for
@@ -75,10 +75,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--out", type=Path)
+    parser.add_argument("--only", default="", help="settings whose name holds this text")
     arguments = parser.parse_args()
     print("| setting | k/s plan, runs | | staleness plan, runs | | energy J plan, runs | | plan s |")
     print("| --- | --- | --- | --- | --- | --- | --- | --- |")
     for name, (preset, overrides) in SETTINGS.items():
+        if arguments.only not in name:
+            continue
         begun = time.perf_counter()
         plan = planned(preset, overrides, seed=0)
         took_s = time.perf_counter() - begun

@@ -22,8 +22,8 @@ from dataclasses import dataclass
 from wayfare.control.closed_form import full_update_power_watts
 from wayfare.radio import Link
 
-# By how many of its standard deviations the energy that later contacts could use is counted for less: energy that finds
-# no contact any more is lost, while energy spent early costs little, for entries grow only with the logarithm of power.
+# How many standard deviations of the energy that later contacts could use are guarded against: energy that finds no
+# contact any more is lost, while energy spent early costs little, for entries grow only with the logarithm of power.
 CAUTION = 3.0
 
 # Prices looked at: this far above and below what was seen, in logarithms, halved until twelve digits stand.
@@ -71,16 +71,17 @@ class Experience:
         return _normal_cdf(above / spread) + math.exp(min(above + spread**2 / 2, _LARGEST)) * partly
 
     def expected_joules(self, round_: int, rounds: int) -> float:
-        """What the contacts after a round could use, cautiously: F / (1 + caution sqrt(1/d + 1/n)).
+        """What the contacts after a round could use, cautiously: F / (1 + caution^2 (1/d + 1/n)).
 
         F is the experience so far, drawn out. n is the number of contacts that would carry the same energy if all were
-        alike, (sum e)^2 / sum e^2, and d = n (R - r) / r the number of such contacts still to come.
+        alike, (sum e)^2 / sum e^2, and d = n (R - r) / r the number of such contacts still to come, so 1/d + 1/n is the
+        variance of what comes about F, relative to F^2: the less is known, the less is kept back.
         """
         if self.usable_squares <= 0 or round_ >= rounds:
             return 0.0
         rest = (rounds - round_) / round_
         alike = self.usable_joules**2 / self.usable_squares
-        return self.usable_joules * rest / (1.0 + CAUTION * math.sqrt((1.0 + 1.0 / rest) / alike))
+        return self.usable_joules * rest / (1.0 + CAUTION**2 * (1.0 + 1.0 / rest) / alike)
 
 
 NO_EXPERIENCE = Experience()
