@@ -100,28 +100,32 @@ def most_over_budget(record: RunRecord) -> float:
 
 
 def table(rows: list[dict[str, Any]]) -> Iterator[str]:
-    """Markdown: the rule beside the best of the sweep, and beside the best that keeps to the budget."""
-    yield "| setting | auto: accuracy % | energy J | of what was there | most of a device | best V | auto - best |"
-    yield "| --- | --- | --- | --- | --- | --- | --- |"
+    """Markdown: the rule beside the best of the sweep. Differences are paired: same seed, same world."""
+    yield "| setting | auto, % | energy, J | share | largest share of a budget | best V, % and J | auto - best | sweep |"
+    yield "| --- | --- | --- | --- | --- | --- | --- | --- |"
     for setting in dict.fromkeys(row["setting"] for row in rows):
         mine = {row["seed"]: row for row in rows if row["setting"] == setting and row["weight"] == "auto"}
         fixed: dict[float, dict[int, dict[str, Any]]] = {}
         for row in rows:
             if row["setting"] == setting and row["weight"] != "auto":
                 fixed.setdefault(row["weight"], {})[row["seed"]] = row
+        # Only weights that met every world that the rule met.
+        fixed = {weight: runs for weight, runs in fixed.items() if set(mine) <= set(runs)}
         if not mine or not fixed:
             continue
-        best = max(fixed, key=lambda weight: fmean(row["accuracy"] for row in fixed[weight].values()))
+        means = {weight: fmean(runs[seed]["accuracy"] for seed in mine) for weight, runs in fixed.items()}
+        best = max(means, key=lambda weight: means[weight])
         paired = [100 * (row["accuracy"] - fixed[best][seed]["accuracy"]) for seed, row in mine.items()]
         accuracies = [100 * row["accuracy"] for row in mine.values()]
         energy, there = (fmean(row[key] for row in mine.values()) for key in ("energy_joules", "available_joules"))
         shares = [row["energy_joules"] / row["available_joules"] for row in mine.values()]
-        over = max(row["most_over_budget"] for row in mine.values())
-        theirs = fmean(row["energy_joules"] for row in fixed[best].values())
+        most = max(row["most_over_budget"] for row in mine.values())
+        theirs = fmean(fixed[best][seed]["energy_joules"] for seed in mine)
         yield (
             f"| {setting} | {fmean(accuracies):.2f} ± {error(accuracies):.2f} | {energy:.0f} of {there:.0f} "
-            f"| {100 * fmean(shares):.1f} % ({100 * min(shares):.1f} to {100 * max(shares):.1f}) | {100 * over:.2f} % "
-            f"| {best:g} ({theirs:.0f} J) | {fmean(paired):+.2f} ± {error(paired):.2f} |"
+            f"| {100 * fmean(shares):.1f} % ({100 * min(shares):.1f} to {100 * max(shares):.1f}) | {100 * most:.1f} % "
+            f"| {best:g}: {100 * means[best]:.2f}, {theirs:.0f} J | {fmean(paired):+.2f} ± {error(paired):.2f} "
+            f"| {', '.join(f'{weight:g}' for weight in sorted(fixed))} |"
         )
 
 
