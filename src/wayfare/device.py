@@ -8,6 +8,8 @@ from dataclasses import dataclass, replace
 from torch import Tensor
 
 from wayfare.control import queue
+from wayfare.control.auto_weight import NO_EXPERIENCE, Experience, demand
+from wayfare.radio import Link
 from wayfare.schemes import Encounter, Upload
 from wayfare.sparsify import Sparse, remainder, top_k, with_tail
 
@@ -24,6 +26,7 @@ class DeviceState:
     backlog_joules: float = 0.0  # q at the beginning of `backlog_round`
     backlog_round: int = 1
     met_s: float = 0.0
+    experience: Experience = NO_EXPERIENCE
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,39 +48,53 @@ def begin_contact(
     gain_per_watt: float,
     round_: int,
     rounds: int,
-    parameters: int,
+    link: Link,
     norm_scale: float,
 ) -> Offer:
     """x = e + g with g = received - local; the queue is brought to this round.
 
-    A vector is ``parameters`` entries to choose from, and then normalisation statistics that go with every upload.
+    A vector is entries to choose from, as many as the link's model has, and then normalisation statistics that go with
+    every upload.
 
     ``norm_scale`` is 1 / learning rate where the controller is to see raw gradients, 1 where it is to see x itself.
     """
     update = state.memory + (state.received - local_model)
+    staleness_rounds = round_ - state.received_round
+    update_norm_sq = float(update[: link.parameters].double().square().sum()) * norm_scale**2
+    wanted = demand(
+        link,
+        contact_s=contact_s,
+        gain_per_watt=gain_per_watt,
+        staleness_rounds=staleness_rounds,
+        update_norm_sq=update_norm_sq,
+    )
     pace = state.budget_joules / rounds
     met = replace(
         state,
         backlog_joules=queue.idle(state.backlog_joules, round_ - state.backlog_round, pace),
         backlog_round=round_,
         met_s=state.met_s + contact_s,
+        experience=state.experience.with_contact(
+            wanted.usable_joules if wanted else 0.0, wanted.worth if wanted else 0.0
+        ),
     )
     encounter = Encounter(
         contact_s=contact_s,
         gain_per_watt=gain_per_watt,
-        staleness_rounds=round_ - met.received_round,
-        update_norm_sq=float(update[:parameters].double().square().sum()) * norm_scale**2,
+        staleness_rounds=staleness_rounds,
+        update_norm_sq=update_norm_sq,
         backlog_joules=met.backlog_joules,
         spent_joules=met.spent_joules,
         budget_joules=met.budget_joules,
         round=round_,
         rounds=rounds,
         met_s=met.met_s,
+        experience=met.experience,
     )
     return Offer(
         state=met,
         update=update,
-        parameters=parameters,
+        parameters=link.parameters,
         encounter=encounter,
         update_is_sound=math.isfinite(encounter.update_norm_sq),
     )

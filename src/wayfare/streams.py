@@ -33,6 +33,7 @@ class Stream(IntEnum):
     AUGMENTATION = 13
     SYNTHETIC_SCENES = 14
     SIGN_FLIPS = 15
+    MONTE_CARLO = 16
 
 
 def generator(seed: int, stream: Stream, device: int) -> np.random.Generator:

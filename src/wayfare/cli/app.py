@@ -11,11 +11,13 @@ from wayfare.cli.contacts import contacts_app
 from wayfare.cli.data import data_app
 from wayfare.cli.export import export_command, report_command
 from wayfare.cli.listings import presets_command, schemes_command
+from wayfare.cli.plan import plan_command
 from wayfare.cli.resume import resume_command
 from wayfare.cli.run import run_command
 from wayfare.cli.show import show_command
 from wayfare.cli.sweep import sweep_command
 from wayfare.cli.terminal import errors
+from wayfare.cli.theory import theory_app
 from wayfare.errors import InputError, UnavailableError, WayfareError
 from wayfare.version import __version__
 
@@ -33,6 +35,8 @@ app.command("resume")(resume_command)
 app.command("show")(show_command)
 app.command("report")(report_command)
 app.command("export")(export_command)
+app.command("plan")(plan_command)
+app.add_typer(theory_app, name="theory")
 app.add_typer(contacts_app, name="contacts")
 app.add_typer(data_app, name="data")
 app.command("schemes")(schemes_command)

@@ -18,11 +18,11 @@ from wayfare.report.contact_summary import UploadOutlook
 
 
 @contextmanager
-def working(what: str, total: int | None = None) -> Iterator[Callable[[str], None]]:
+def working(what: str, total: int | None = None, *, quiet: bool = False) -> Iterator[Callable[[str], None]]:
     """A bar on standard error while something takes its time, gone when it is done; plain lines off a terminal."""
     if not errors.is_terminal:
-        # A line for each of many steps; a single short step needs none.
-        yield (lambda step: errors.print(escape(step))) if total is not None else (lambda _: None)
+        # A line for each of many steps; a single short step needs none, nor do steps too small to tell of.
+        yield (lambda step: errors.print(escape(step))) if total is not None and not quiet else (lambda _: None)
         return
     columns = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
     with Progress(*columns, console=errors, transient=True) as progress:

@@ -1,5 +1,6 @@
 """What a kept entry costs."""
 
+from wayfare.codec.link import make_link
 from wayfare.codec.paper import bits_per_entry, dense_bits
 
-__all__ = ["bits_per_entry", "dense_bits"]
+__all__ = ["bits_per_entry", "dense_bits", "make_link"]

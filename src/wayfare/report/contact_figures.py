@@ -14,7 +14,7 @@ import numpy as np
 from wayfare.contacts import ContactPlan
 from wayfare.contacts.speeds import SpeedPoint
 from wayfare.contacts.statistics import Distribution, PlanStatistics
-from wayfare.errors import InputError, UnavailableError
+from wayfare.report.canvas import new_figure, save_figure
 
 _BLUE, _ORANGE, _GREY = "#2b6cb0", "#dd6b20", "#718096"
 # The Okabe-Ito colours, which people with any colour vision tell apart.
@@ -27,19 +27,19 @@ def plot_contacts(
     plan: ContactPlan, statistics: PlanStatistics, file: Path | str, *, title: str, names: Sequence[str] = ()
 ) -> None:
     """A timeline of all contacts with the server above, the two distributions against their fits below."""
-    figure = _figure(11.0, 7.5)
+    figure = new_figure(11.0, 7.5)
     grid = figure.add_gridspec(2, 2, height_ratios=(1.25, 1.0), hspace=0.42, wspace=0.2)
     figure.subplots_adjust(left=0.085, right=0.975, top=0.905, bottom=0.075)
     figure.suptitle(title, x=0.085, y=0.975, ha="left", fontsize=13, fontweight="bold")
     _timeline(figure.add_subplot(grid[0, :]), plan, names)
     _survival(figure.add_subplot(grid[1, 0]), statistics.contact, "Contact time")
     _survival(figure.add_subplot(grid[1, 1]), statistics.inter_contact, "Inter-contact time")
-    _save(figure, file)
+    save_figure(figure, file)
 
 
 def plot_speeds(points: Sequence[SpeedPoint], file: Path | str, *, title: str) -> None:
     """Mean contact and inter-contact time against speed, one line a model, and the slope of the law 1 / speed."""
-    figure = _figure(11.0, 4.8)
+    figure = new_figure(11.0, 4.8)
     figure.subplots_adjust(left=0.07, right=0.98, top=0.84, bottom=0.13, wspace=0.2)
     figure.suptitle(title, x=0.07, ha="left", fontsize=13, fontweight="bold")
     for place, (name, attribute) in enumerate(
@@ -65,7 +65,7 @@ def plot_speeds(points: Sequence[SpeedPoint], file: Path | str, *, title: str) -
         axes.grid(True, which="major", color="#e2e8f0", linewidth=0.8)
         if points:
             axes.legend(frameon=False, fontsize=9)
-    _save(figure, file)
+    save_figure(figure, file)
 
 
 def _timeline(axes: Any, plan: ContactPlan, names: Sequence[str]) -> None:
@@ -138,25 +138,6 @@ def _plain_log(axes: Any, speeds_mps: Sequence[float]) -> None:
     axes.xaxis.set_minor_formatter(NullFormatter())
     axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
     axes.yaxis.set_minor_formatter(NullFormatter())
-
-
-def _figure(width_in: float, height_in: float) -> Any:
-    try:
-        from matplotlib.figure import Figure
-    except ImportError:
-        raise UnavailableError("pictures need matplotlib: pip install 'wayfare[report]'") from None
-    # Without pyplot there is no global state and no window.
-    return Figure(figsize=(width_in, height_in), facecolor="white")
-
-
-def _save(figure: Any, file: Path | str) -> None:
-    for axes in figure.axes:
-        for side in ("top", "right"):
-            axes.spines[side].set_visible(False)
-    try:
-        figure.savefig(file, dpi=150)
-    except (OSError, ValueError) as error:
-        raise InputError(f"{file}: the picture cannot be written: {error}") from None
 
 
 def _unit(span_s: float) -> tuple[float, str]:

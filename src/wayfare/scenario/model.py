@@ -5,14 +5,14 @@ Defaults are the paper's (Table I and the calibration in docs/design.md) whereve
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal, TypeAlias
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import BeforeValidator, Field, field_validator, model_validator
 
 from wayfare.scenario.argoverse import Argoverse
 from wayfare.scenario.mobility import Mobility, WaypointMobility
 from wayfare.scenario.partition import DirichletPartition, Partition
-from wayfare.scenario.section import Count, NonNegative, Positive, Section
+from wayfare.scenario.section import Count, Positive, Section
 
 
 class Fleet(Section):
@@ -84,11 +84,23 @@ class Learning(Section):
         return {"kind": "dirichlet", **partition} if isinstance(partition, dict) else partition
 
 
+def _number_or_auto(value: Any) -> Any:
+    """One rule for both shapes, so that a message never names the branch of a union."""
+    is_number = isinstance(value, int | float) and not isinstance(value, bool) and value >= 0
+    if value != "auto" and not is_number:
+        raise ValueError('must be a number of at least 0, or "auto"')
+    return value
+
+
+Weight: TypeAlias = Annotated[float | Literal["auto"], BeforeValidator(_number_or_auto)]
+
+
 class Control(Section):
     """The Lyapunov controller (Section V)."""
 
-    # V: what a unit of convergence bound is worth in joule-backlog.
-    weight: NonNegative = 3e-4
+    # V: what a unit of convergence bound is worth in joule-backlog; `auto` finds it, online and for each device, so
+    # that the budget is used up and never exceeded.
+    weight: Weight = 3e-4
     # `printed` leaves out the 1/ln 2 that Proposition 2 lacks.
     variant: Literal["corrected", "printed"] = "corrected"
     # ||x||^2 of raw gradients (x / learning rate) or of x as Algorithm 1 has it.

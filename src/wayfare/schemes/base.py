@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal, Protocol, TypeAlias
 
+from wayfare.control.auto_weight import NO_EXPERIENCE, Experience
 from wayfare.radio import Link
 
 EnergyRule: TypeAlias = Literal["unlimited", "greedy", "paced", "queue"]
@@ -25,6 +26,7 @@ class Encounter:
     round: int
     rounds: int
     met_s: float  # seconds of contact so far, this one included
+    experience: Experience = NO_EXPERIENCE  # of the device's contacts so far, this one included
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from wayfare.control.auto_weight import demand, fitting_power_watts
 from wayfare.control.closed_form import optimal_power_watts
 from wayfare.radio import Link
 from wayfare.scenario.model import Control
@@ -21,6 +22,8 @@ class Mads(Scheme):
 
     def decide(self, encounter: Encounter, link: Link) -> Upload:
         """Proposition 2 for the power, Proposition 1 for the entries."""
+        if self.control.weight == "auto":
+            return self._decide_by_itself(encounter, link)
         power_watts = float(
             optimal_power_watts(
                 contact_s=encounter.contact_s,
@@ -38,3 +41,20 @@ class Mads(Scheme):
             )
         )
         return send_top_k(encounter, link, power_watts)
+
+    def _decide_by_itself(self, encounter: Encounter, link: Link) -> Upload:
+        """Proposition 2 at the price that uses up the budget."""
+        wanted = demand(
+            link,
+            contact_s=encounter.contact_s,
+            gain_per_watt=encounter.gain_per_watt,
+            staleness_rounds=encounter.staleness_rounds,
+            update_norm_sq=encounter.update_norm_sq,
+        )
+        left_joules = encounter.budget_joules - encounter.spent_joules
+        if wanted is None:
+            return send_top_k(encounter, link, 0.0)
+        power_watts = fitting_power_watts(
+            wanted, encounter.experience, left_joules=left_joules, round_=encounter.round, rounds=encounter.rounds
+        )
+        return send_top_k(encounter, link, power_watts, left_joules)

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
+from wayfare.control.auto_weight import Experience
 from wayfare.device import DeviceState
 from wayfare.engine import TrainerState
 
@@ -64,15 +65,25 @@ def state_from_plain(table: Mapping[str, Any]) -> SimulationState:
         round=table["round"],
         bits=table["bits"],
         model=table["model"],
-        devices=[DeviceState(**device) for device in table["devices"]],
+        devices=[_device(device) for device in table["devices"]],
         trainer=TrainerState(done=list(trainer["done"]), underway=dict(trainer["underway"])),
     )
 
 
-def _plain(state: DeviceState) -> dict[str, Any]:
+def _plain(state: DeviceState | Experience) -> dict[str, Any]:
     """The fields of a device; numbers that a scheme computed with NumPy become Python's."""
     values = {field.name: getattr(state, field.name) for field in fields(state)}
-    return {name: value.item() if isinstance(value, np.generic) else value for name, value in values.items()}
+    return {name: _plain_value(value) for name, value in values.items()}
+
+
+def _plain_value(value: Any) -> Any:
+    if isinstance(value, Experience):
+        return _plain(value)
+    return value.item() if isinstance(value, np.generic) else value
+
+
+def _device(table: Mapping[str, Any]) -> DeviceState:
+    return DeviceState(**{**table, "experience": Experience(**table["experience"])})
 
 
 def _finite(vector: Tensor) -> bool:

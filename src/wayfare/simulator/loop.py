@@ -166,7 +166,7 @@ class Simulation:
                 gain_per_watt=float(self._world.gains_per_watt[row]),
                 round_=round_,
                 rounds=self._world.scenario.rounds,
-                parameters=link.parameters,
+                link=link,
                 norm_scale=self._norm_scale,
             )
             norms_sq.append(offer.encounter.update_norm_sq)

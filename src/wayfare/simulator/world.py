@@ -9,9 +9,10 @@ from functools import lru_cache
 import numpy as np
 from torch import Tensor
 
-from wayfare import codec
 from wayfare.arrays import Floats, Ints
+from wayfare.codec import make_link
 from wayfare.contacts import ContactPlan, Opportunities, draw_plan, opportunities
+from wayfare.control.budgets import draw_budgets
 from wayfare.engine import Compute
 from wayfare.errors import ScenarioError
 from wayfare.learning.batches import Batches
@@ -19,7 +20,6 @@ from wayfare.learning.partition import split
 from wayfare.learning.tasks import Evaluation, Task, load_task
 from wayfare.radio import Link, gains_per_watt
 from wayfare.scenario import Scenario
-from wayfare.scenario.model import Fleet
 from wayfare.streams import FLEET, Stream, generator
 
 
@@ -51,8 +51,6 @@ def draw_world(scenario: Scenario, seed: int, task: Task | None = None) -> World
     held = split(task.class_of_samples(), task.classes, scenario.fleet.devices, scenario.learning.partition, seed)
     plan = draw_plan(scenario, seed)
     meets = opportunities(plan, scenario.round_s, scenario.rounds)
-    parameters, value_bits = task.model.parameters, scenario.upload.value_bits
-    statistics_bits = float(task.model.statistics * value_bits)
     return World(
         scenario=scenario,
         seed=seed,
@@ -60,30 +58,12 @@ def draw_world(scenario: Scenario, seed: int, task: Task | None = None) -> World
         meets=meets,
         gains_per_watt=gains_per_watt(meets, scenario.radio, seed),
         budgets_joules=draw_budgets(scenario.fleet, seed),
-        link=Link(
-            bandwidth_hz=scenario.radio.bandwidth_hz,
-            max_power_watts=scenario.radio.max_power_watts,
-            parameters=parameters,
-            bits_per_entry=codec.bits_per_entry(parameters, value_bits),
-            dense_bits=codec.dense_bits(parameters, value_bits) + statistics_bits,
-            statistics_bits=statistics_bits,
-        ),
+        link=make_link(scenario, task.model.parameters, task.model.statistics),
         task=task,
         held=held,
         batches=Batches(held, scenario.learning.batch_size, scenario.rounds, seed, augment=scenario.learning.augment),
         initial_model=task.model.initial(generator(seed, Stream.INITIAL_MODEL, FLEET)),
     )
-
-
-def draw_budgets(fleet: Fleet, seed: int) -> Floats:
-    """Uniform between the bounds, scaled to the total if there is one."""
-    budgets = np.array(
-        [
-            generator(seed, Stream.ENERGY_BUDGET, device).uniform(fleet.energy_min_joules, fleet.energy_max_joules)
-            for device in range(fleet.devices)
-        ]
-    )
-    return budgets if fleet.energy_total_joules is None else budgets * (fleet.energy_total_joules / budgets.sum())
 
 
 def last_round_of_any_length(world: World) -> int:

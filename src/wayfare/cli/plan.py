@@ -1,0 +1,100 @@
+"""``wayfare plan``: what a fleet will achieve, without training."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from wayfare.cli.contact_tables import working
+from wayfare.cli.terminal import JsonOption, SetOption, output, print_json
+from wayfare.contacts.statistics import verdict_sentence
+from wayfare.scenario import DEFAULT_PRESET
+
+if TYPE_CHECKING:
+    from wayfare.theory.planner import Forecast
+
+
+def plan_command(
+    source: Annotated[str, typer.Argument(help="A preset, scenario.toml, trace file or saved plan.")] = DEFAULT_PRESET,
+    speed: Annotated[
+        list[float] | None, typer.Option("--speed", help="A speed in m/s; may be repeated for a table.")
+    ] = None,
+    parameters: Annotated[
+        int | None, typer.Option(help="Parameters of a model of your own, instead of the scenario's network.")
+    ] = None,
+    budget_joules: Annotated[float | None, typer.Option("--budget-joules", help="What each device may spend.")] = None,
+    scheme: Annotated[str, typer.Option(help="The scheme that is rehearsed, see `wayfare schemes`.")] = "mads",
+    like: Annotated[
+        Path | None, typer.Option(help="A finished run whose updates tell how large updates are.", metavar="RUN")
+    ] = None,
+    range_m: Annotated[
+        float | None, typer.Option("--range-m", min=1e-3, help="Radio range in metres (radio.range_m).")
+    ] = None,
+    set_: SetOption = [],  # noqa: B006
+    seed: Annotated[int, typer.Option(min=0, help="The seed of everything that is drawn.")] = 0,
+    as_json: JsonOption = False,
+) -> None:
+    """What gets through, how stale models are, what it costs and what to set: in seconds, without training.
+
+    Example: `wayfare plan paper-cifar10-waypoint --speed 12 --parameters 6000000 --budget-joules 100`
+    """
+    from wayfare.cli.plan_tables import print_forecast, print_forecasts
+    from wayfare.theory.ask import plan
+
+    forecasts: list[Forecast] = []
+    speeds: Sequence[float | None] = speed or [None]
+    with working("Planning", total=len(speeds) if len(speeds) > 1 else None) as advance:
+        for speed_mps in speeds:
+            forecasts.append(
+                plan(
+                    source,
+                    set_,
+                    speed_mps=speed_mps,
+                    parameters=parameters,
+                    budget_joules=budget_joules,
+                    range_m=range_m,
+                    scheme=scheme,
+                    like=like,
+                    seed=seed,
+                )
+            )
+            advance("Planning" if speed_mps is None else f"Planned for {speed_mps:g} m/s")
+    if as_json:
+        print_json({"seed": seed, "plans": [forecast_json(each) for each in forecasts]})
+    elif len(forecasts) == 1:
+        print_forecast(output, forecasts[0])
+    else:
+        print_forecasts(output, forecasts)
+
+
+def forecast_json(forecast: Forecast) -> dict[str, Any]:
+    """A forecast for programs."""
+    from wayfare.theory.warnings import warnings_of
+
+    statistics, scenario = forecast.statistics, forecast.scenario
+    parts = ("full_power", "theory", "rehearsed", "recommended", "best_speed", "fixed_weight")
+    return {
+        "source": forecast.name,
+        "scenario": scenario.name,
+        "devices": statistics.devices,
+        "rounds": scenario.rounds,
+        "round_s": scenario.round_s,
+        "parameters": forecast.link.parameters,
+        "bits_per_entry": forecast.link.bits_per_entry,
+        "budget_joules": forecast.budget_joules,
+        "opportunities": forecast.opportunities,
+        "contacts": {
+            "contacts_per_device": statistics.contacts_per_device["mean"],
+            "contact_s": statistics.contact.mean_s,
+            "inter_contact_s": statistics.inter_contact.mean_s,
+            "time_in_contact_share": statistics.time_in_contact_share,
+            "devices_without_contact": statistics.devices_without_contact,
+            "verdict": verdict_sentence(statistics),
+        },
+        **{name: None if getattr(forecast, name) is None else asdict(getattr(forecast, name)) for name in parts},
+        "warnings": warnings_of(forecast),
+    }

@@ -1,0 +1,148 @@
+"""What ``wayfare plan`` prints."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from wayfare.theory.planner import Forecast, Rehearsed
+from wayfare.theory.warnings import warnings_of
+
+
+def print_forecast(console: Console, forecast: Forecast) -> None:
+    """One fleet: what it is, what gets through, what to set, what to mind."""
+    scenario, contacts = forecast.scenario, forecast.statistics
+    console.print(
+        f"[bold]{escape(forecast.name)}[/bold]: {contacts.devices} devices, {scenario.rounds:,} rounds of "
+        f"{scenario.round_s:g} s, a model of {forecast.link.parameters:,} parameters, {forecast.budget_joules:,.0f} J",
+        highlight=False,
+    )
+    if forecast.full_power is not None:
+        console.print(_contacts(forecast))
+        console.print(_uploads(forecast))
+        for line in _advice(forecast):
+            console.print(line, highlight=False)
+    for warning in warnings_of(forecast):
+        console.print(f"[yellow]mind[/yellow]  {escape(warning)}", highlight=False)
+
+
+def print_forecasts(console: Console, forecasts: Sequence[Forecast]) -> None:
+    """One row for each speed."""
+    first = forecasts[0]
+    scheme = first.rehearsed.scheme if first.rehearsed else ""
+    title = (
+        f"{first.name}: {first.link.parameters:,} parameters, budget {first.budget_joules:,.0f} J, {scheme} rehearsed"
+    )
+    table = Table(title=title, title_justify="left", box=None, padding=(0, 1, 0, 0), header_style="bold cyan")
+    headings = ("speed", "contact", "between", "uploads", "age", "dense", "k/s", "k/s", "energy", "energy", "bound")
+    units = ("m/s", "s", "s", "/device", "rounds", "fits %", "full", "scheme", "full, J", "scheme", "")
+    for heading in zip(headings, units, strict=True):
+        table.add_column("\n".join(heading), justify="right", no_wrap=True)
+    for each in forecasts:
+        full, played = each.full_power, each.rehearsed
+        if full is None or played is None:
+            table.add_row(_speed(each), *["-"] * (len(headings) - 1))
+            continue
+        table.add_row(
+            _speed(each),
+            _number(each.statistics.contact.mean_s),
+            _number(each.statistics.inter_contact.mean_s),
+            _number(played.uploads_per_device),
+            _number(played.staleness_rounds),
+            f"{100 * full.dense_chance:.0f}",
+            f"{full.kept_share:.2f}",
+            f"{played.kept_fraction:.2f}",
+            f"{full.energy_joules:,.0f}",
+            f"{played.energy_joules:,.0f}",
+            f"{each.best_speed.own_factor / 1e3:,.3g} k" if each.best_speed else "-",
+        )
+    console.print(table)
+    if any(each.best_speed for each in forecasts):
+        console.print("bound: what the corrected Theorem 2 multiplies G²/R with; less is better", highlight=False)
+    told = set()
+    for each in forecasts:
+        for warning in warnings_of(each):
+            # What holds at every speed is said once.
+            kind = tuple(warning.split()[:3])
+            if kind not in told:
+                told.add(kind)
+                console.print(f"[yellow]mind[/yellow]  {_speed(each)} m/s: {escape(warning)}", highlight=False)
+
+
+def _speed(forecast: Forecast) -> str:
+    return f"{getattr(forecast.scenario.mobility, 'speed_mps', 0.0):g}"
+
+
+def _contacts(forecast: Forecast) -> Table:
+    contacts = forecast.statistics
+    table = Table(show_header=False, box=None, padding=(0, 2, 0, 0))
+    for row in (
+        ("contacts per device", f"{contacts.contacts_per_device['mean']:.1f}"),
+        ("a contact lasts", f"{_number(contacts.contact.mean_s)} s"),
+        ("time between contacts", f"{_number(contacts.inter_contact.mean_s)} s"),
+        ("time in contact", f"{100 * contacts.time_in_contact_share:.2f} %"),
+    ):
+        table.add_row(*row)
+    return table
+
+
+def _uploads(forecast: Forecast) -> Table:
+    """The same question several ways: closed forms, the drawn contacts, and schemes rehearsed on them."""
+    full, theory, played, auto = forecast.full_power, forecast.theory, forecast.rehearsed, forecast.recommended
+    assert full is not None
+    assert played is not None
+    assert auto is not None
+    rehearsed = [played] if played == auto else [played, auto]
+    table = Table()
+    table.add_column("", no_wrap=True)
+    for heading in ("closed\nforms", "contacts,\nfull power", *map(_heading, rehearsed)):
+        table.add_column(heading, justify="right")
+    kept, stale, uploads = (
+        (theory.kept_share, theory.staleness_rounds, theory.contacts_per_device) if theory else (None, None, None)
+    )
+    joules = [full.energy_joules, *(each.energy_joules for each in rehearsed)]
+    shares = [f"{100 * each / forecast.budget_joules:,.0f}" for each in joules]
+    usable = [f"{100 * each.energy_joules / each.available_joules:,.0f}" for each in rehearsed]
+    for row in (
+        ("k/s, share of an update sent", kept, full.kept_share, *(each.kept_fraction for each in rehearsed)),
+        ("age of a model met, rounds", stale, None, *(each.staleness_rounds for each in rehearsed)),
+        ("uploads per device", uploads, None, *(each.uploads_per_device for each in rehearsed)),
+        ("whole sparse uploads, %", None, 100 * full.whole_chance),
+        ("dense uploads that fit, %", None, 100 * full.dense_chance),
+        ("energy, J", None, *joules),
+        ("energy, % of the budget", None, *shares),
+        ("energy, % of what can be used", None, None, *usable),
+    ):
+        name, *cells = row
+        table.add_row(str(name), *(cell if isinstance(cell, str) else _number(cell, "") for cell in cells))
+    return table
+
+
+def _heading(played: Rehearsed) -> str:
+    return f"{played.scheme}\nV = {played.weight}" if played.scheme == "mads" else f"{played.scheme}\nrehearsed"
+
+
+def _advice(forecast: Forecast) -> list[str]:
+    lines = []
+    speed, fixed = forecast.best_speed, forecast.fixed_weight
+    if speed is not None:
+        ratio = speed.own_factor / speed.factor
+        lines.append(
+            f"best speed    {speed.speed_mps:.2g} m/s by the corrected bound, "
+            f"{ratio:.2f} times as good as {speed.own_speed_mps:g} m/s"
+        )
+    lines.append("weight V      --set control.weight=auto uses the budget up and never exceeds it")
+    if fixed is not None and fixed.weight is not None:
+        basis = "as runs had it" if fixed.known else "a guess"
+        step = f"|grad|² = {fixed.step_norm_sq:.3g} ({basis})"
+        lines.append(f"              as a number about {fixed.weight:.1g}, for steps of {step}")
+    return lines
+
+
+def _number(value: float | None, nothing: str = "-") -> str:
+    if value is None:
+        return nothing
+    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}"

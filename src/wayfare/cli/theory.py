@@ -1,0 +1,270 @@
+"""``wayfare theory``: the paper's bound against one parameter, as printed and as corrected, with Monte Carlo."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import numpy as np
+import typer
+from rich.table import Table
+
+from wayfare.cli.contact_tables import working
+from wayfare.cli.measured_tables import measured_json, print_measured
+from wayfare.cli.terminal import JsonOption, SetOption, output, print_json
+from wayfare.errors import ScenarioError
+from wayfare.scenario import DEFAULT_PRESET, load
+from wayfare.theory.curves import Curve, Dot, Parameter, Setting, curves, dots
+
+theory_app = typer.Typer(
+    name="theory",
+    help="""The convergence bound against speed, contact time or inter-contact time: as printed and as corrected.
+
+    Example: `wayfare theory speed --rate-mbps 15 --plot speed.png`
+    """,
+    no_args_is_help=True,
+    rich_markup_mode="markdown",
+)
+
+_LABELS: dict[Parameter, tuple[str, str]] = {
+    "speed": ("Speed [m/s]", "m/s"),
+    "contact": ("Mean contact time [s]", "s"),
+    "inter-contact": ("Mean inter-contact time [s]", "s"),
+}
+_POINTS = 241
+_DOTS = 9
+_DEFAULT = Setting()
+
+From = Annotated[float, typer.Option("--from", help="Where the range begins.")]
+To = Annotated[float, typer.Option("--to", help="Where the range ends.")]
+ContactS = Annotated[float, typer.Option("--contact-s", help="Mean contact time c.")]
+InterContactS = Annotated[float, typer.Option("--inter-contact-s", help="Mean inter-contact time lambda.")]
+ContactM = Annotated[float, typer.Option("--contact-m", help="C = contact time x speed (`wayfare contacts speeds`).")]
+InterContactM = Annotated[float, typer.Option("--inter-contact-m", help="Lambda = inter-contact time x speed.")]
+Rate = Annotated[float, typer.Option("--rate-mbps", help="The rate A of an upload.")]
+RoundS = Annotated[float, typer.Option("--round-s", help="The length of a round.")]
+Parameters = Annotated[int, typer.Option("--parameters", help="s, the parameters of the model.")]
+ValueBits = Annotated[int, typer.Option("--value-bits", help="u, the bits of a value.")]
+Seed = Annotated[int, typer.Option(min=0, help="The seed of the Monte Carlo.")]
+Plot = Annotated[Path | None, typer.Option(help="Draw a picture (.png, .svg, .pdf).")]
+
+
+@theory_app.command("speed")
+def speed(
+    begin: From = 1.0,
+    end: To = 5000.0,
+    contact_m: ContactM = _DEFAULT.contact_m,
+    inter_contact_m: InterContactM = _DEFAULT.inter_contact_m,
+    rate_mbps: Rate = _DEFAULT.rate_bps / 1e6,
+    round_s: RoundS = _DEFAULT.round_s,
+    parameters: Parameters = _DEFAULT.parameters,
+    value_bits: ValueBits = _DEFAULT.value_bits,
+    seed: Seed = 0,
+    plot: Plot = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Against device speed (Corollary 1): at which speed is the bound least?
+
+    Example: `wayfare theory speed --rate-mbps 10 --plot speed.png`
+    """
+    setting = _setting(
+        contact_m=contact_m,
+        inter_contact_m=inter_contact_m,
+        rate_mbps=rate_mbps,
+        round_s=round_s,
+        parameters=parameters,
+        value_bits=value_bits,
+    )
+    _show("speed", setting, begin, end, seed, plot, as_json)
+
+
+@theory_app.command("contact")
+def contact(
+    begin: From = 0.5,
+    end: To = 64.0,
+    inter_contact_s: InterContactS = _DEFAULT.inter_contact_s,
+    rate_mbps: Rate = _DEFAULT.rate_bps / 1e6,
+    round_s: RoundS = _DEFAULT.round_s,
+    parameters: Parameters = _DEFAULT.parameters,
+    value_bits: ValueBits = _DEFAULT.value_bits,
+    seed: Seed = 0,
+    plot: Plot = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Against the mean contact time (Theorem 2, Fig. 2 of the paper).
+
+    Example: `wayfare theory contact --inter-contact-s 200 --plot contact.png`
+    """
+    setting = _setting(
+        inter_contact_s=inter_contact_s,
+        rate_mbps=rate_mbps,
+        round_s=round_s,
+        parameters=parameters,
+        value_bits=value_bits,
+    )
+    _show("contact", setting, begin, end, seed, plot, as_json)
+
+
+@theory_app.command("inter-contact")
+def inter_contact(
+    begin: From = 10.0,
+    end: To = 1600.0,
+    contact_s: ContactS = _DEFAULT.contact_s,
+    rate_mbps: Rate = _DEFAULT.rate_bps / 1e6,
+    round_s: RoundS = _DEFAULT.round_s,
+    parameters: Parameters = _DEFAULT.parameters,
+    value_bits: ValueBits = _DEFAULT.value_bits,
+    seed: Seed = 0,
+    plot: Plot = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Against the mean inter-contact time (Theorem 2, Fig. 3 of the paper).
+
+    Example: `wayfare theory inter-contact --contact-s 8 --plot inter-contact.png`
+    """
+    setting = _setting(
+        contact_s=contact_s,
+        rate_mbps=rate_mbps,
+        round_s=round_s,
+        parameters=parameters,
+        value_bits=value_bits,
+    )
+    _show("inter-contact", setting, begin, end, seed, plot, as_json)
+
+
+@theory_app.command("run")
+def run(
+    source: Annotated[
+        str, typer.Argument(metavar="[PRESET|FILE.toml|RUN]", help="A scenario, or the folder of a finished run.")
+    ] = DEFAULT_PRESET,
+    scheme: Annotated[str, typer.Option(help="A scheme, see `wayfare schemes`; a finished run has its own.")] = "mads",
+    seed: Annotated[int, typer.Option(min=0, help="The seed of the world; a finished run has its own.")] = 0,
+    set_: SetOption = [],  # noqa: B006
+    plot: Plot = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Estimate L, G, sigma and F(w0) - F* in a run, which is made again for it, and set the bound beside its gradients.
+
+    Example: `wayfare theory run fashion-small --set rounds=300 --plot bound.png`
+    """
+    from wayfare.theory.constants import measure_run
+
+    scenario = None
+    if Path(source).is_dir():
+        from wayfare.records import read_run
+
+        record = read_run(Path(source))
+        scenario, scheme, seed = record.scenario, record.scheme, record.seed
+    scenario = scenario or load(source, set_)
+    with working(f"Running {scheme}, seed {seed}", total=scenario.rounds, quiet=True) as advance:
+        measured = measure_run(
+            scenario, scheme, seed=seed, on_round=lambda _: advance(f"Running {scheme}, seed {seed}")
+        )
+    if plot is not None:
+        from wayfare.report.theory_figures import plot_measured
+
+        plot_measured(measured, plot)
+    if as_json:
+        print_json(measured_json(measured))
+        return
+    print_measured(output, measured)
+    if plot is not None:
+        output.print(f"Wrote {plot}", markup=False, highlight=False)
+
+
+def _setting(*, rate_mbps: float, parameters: int, value_bits: int, **times: float) -> Setting:
+    for name, value in {"rate_mbps": rate_mbps, "value_bits": value_bits, **times}.items():
+        if not value > 0 or not np.isfinite(value):
+            raise ScenarioError(f"--{name.replace('_', '-')}", value, "must be above 0")
+    if parameters < 2:
+        raise ScenarioError("--parameters", parameters, "must be at least 2")
+    return Setting(rate_bps=rate_mbps * 1e6, parameters=parameters, value_bits=value_bits, **times)
+
+
+def _show(
+    parameter: Parameter, setting: Setting, begin: float, end: float, seed: int, plot: Path | None, as_json: bool
+) -> None:
+    if not 0 < begin < end < np.inf:
+        raise ScenarioError("--from", begin, f"must be above 0 and below --to ({end:g})")
+    values = np.geomspace(begin, end, _POINTS)
+    found = curves(parameter, setting, values)
+    label, unit = _LABELS[parameter]
+    drawn: list[Dot] = []
+    with working("Monte Carlo", total=_DOTS) as advance:
+        for dot in dots(parameter, setting, np.geomspace(begin, end, _DOTS).tolist(), seed):
+            drawn.append(dot)
+            advance(f"Monte Carlo at {dot.at:.3g} {unit}")
+    if plot is not None:
+        from wayfare.report.theory_figures import plot_curves
+
+        plot_curves(label, values, found, drawn, plot, title=f"The bound against {parameter}: {_fixed(setting)}")
+    if as_json:
+        print_json(_json(parameter, setting, values, found, drawn))
+        return
+    output.print(_table(label, found, drawn, parameter, setting))
+    for curve in found:
+        where = f"{curve.best:,.1f} {unit}"
+        where = where if curve.inside else f"the end of the range, {where}"
+        output.print(f"{curve.variant:10} least at {where}: {_short(curve.best_factor)}", highlight=False)
+    if plot is not None:
+        output.print(f"Wrote {plot}", markup=False, highlight=False)
+
+
+def _table(label: str, found: list[Curve], drawn: list[Dot], parameter: Parameter, setting: Setting) -> Table:
+    """The bound at the values of the dots; what it bounds stands in the middle."""
+    at = curves(parameter, setting, np.array([dot.at for dot in drawn]))
+    by_name = {curve.variant: curve for curve in at}
+    title = "D = mean |v - w|² / (η²G²) and Theorem 2's bound on it; error = share of |x|² not sent and Lemma 3's"
+    table = Table(title=title, title_justify="left", caption=_fixed(setting), caption_justify="left")
+    headings = (
+        label.split(" [")[1].rstrip("]"),
+        "D bound\nprinted",
+        "D\ndrawn",
+        "D bound\nsharp",
+        "D bound\ncorrected",
+    )
+    for heading in (*headings, "error\nprinted", "error\ndrawn", "error\ncorrected"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    for place, dot in enumerate(drawn):
+        table.add_row(
+            f"{dot.at:.3g}" if dot.at < 1000 else f"{dot.at:,.0f}",
+            _short(by_name["printed"].factor[place]),
+            _short(dot.divergence),
+            _short(by_name["sharp"].factor[place]),
+            _short(by_name["corrected"].factor[place]),
+            f"{by_name['printed'].sparsification_error[place]:.0e}",
+            f"{dot.sparsification_error:.3f}",
+            f"{by_name['corrected'].sparsification_error[place]:.3f}",
+        )
+    return table
+
+
+def _short(number: float) -> str:
+    """Three digits and a letter: the bound spans many powers of ten."""
+    for size, letter in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
+        if number >= size:
+            return f"{number / size:.3g} {letter}"
+    return f"{number:.3g}"
+
+
+def _fixed(setting: Setting) -> str:
+    return f"A = {setting.rate_bps / 1e6:g} Mbit/s, s = {setting.parameters:,}, rounds of {setting.round_s:g} s"
+
+
+def _json(parameter: Parameter, setting: Setting, values: Any, found: list[Curve], drawn: list[Dot]) -> dict[str, Any]:
+    return {
+        "parameter": parameter,
+        "setting": {name: getattr(setting, name) for name in setting.__slots__},
+        "values": values.tolist(),
+        "curves": {
+            curve.variant: {
+                "factor": curve.factor.tolist(),
+                "sparsification_error": curve.sparsification_error.tolist(),
+                "staleness_square": curve.staleness_square.tolist(),
+                "best": curve.best if curve.inside else None,
+                "least_factor": curve.best_factor,
+            }
+            for curve in found
+        },
+        "monte_carlo": [{name: getattr(dot, name) for name in dot.__slots__} for dot in drawn],
+    }

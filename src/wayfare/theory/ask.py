@@ -1,0 +1,76 @@
+"""From a question in words of the command line to a forecast."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from wayfare.contacts.source import SourcedPlan, plan_from_source
+from wayfare.errors import ScenarioError
+from wayfare.scenario import DEFAULT_PRESET, Scenario
+from wayfare.theory.norms import NormModel, norms_of_run, typical_norms
+from wayfare.theory.planner import Forecast, forecast
+
+
+def plan(
+    source: str = DEFAULT_PRESET,
+    overrides: Sequence[str] = (),
+    *,
+    speed_mps: float | None = None,
+    parameters: int | None = None,
+    budget_joules: float | None = None,
+    range_m: float | None = None,
+    scheme: str = "mads",
+    like: Path | None = None,
+    seed: int = 0,
+) -> Forecast:
+    """What a fleet will achieve, without training.
+
+    The source is a preset, a scenario file, a trace or a saved plan. ``budget_joules`` is what each device may spend,
+    and ``like`` a finished run that tells how large updates are.
+    """
+    if parameters is not None and parameters < 2:
+        raise ScenarioError("parameters", parameters, "must be at least 2")
+    for name, value in (("speed", speed_mps), ("budget_joules", budget_joules)):
+        if value is not None and not value > 0:
+            raise ScenarioError(name, value, "must be above 0")
+    if speed_mps is not None:
+        overrides = [*overrides, f"mobility.speed_mps={speed_mps!r}"]
+    found = plan_from_source(source, seed=seed, overrides=overrides, range_m=range_m)
+    if budget_joules is not None:
+        found = _with_budget(found, budget_joules)
+    size, statistics = (parameters, 0) if parameters is not None else _size(found.scenario)
+    norms = _norms(found.scenario, like, own_model=parameters is not None)
+    return forecast(found, parameters=size, statistics=statistics, norms=norms, scheme=scheme, seed=seed)
+
+
+def _with_budget(found: SourcedPlan, budget_joules: float) -> SourcedPlan:
+    """Every device the same budget."""
+    same = {"energy_min_joules": budget_joules, "energy_max_joules": budget_joules, "energy_total_joules": None}
+    fleet = found.scenario.fleet.model_copy(update=same)
+    return replace(found, scenario=found.scenario.model_copy(update={"fleet": fleet}))
+
+
+def _size(scenario: Scenario) -> tuple[int, int]:
+    """Parameters and normalisation statistics of the scenario's network; PyTorch is loaded for it alone."""
+    from wayfare.learning.tasks import model_of
+
+    model = model_of(scenario.learning)
+    return model.parameters, model.statistics
+
+
+def _norms(scenario: Scenario, like: Path | None, *, own_model: bool) -> NormModel:
+    if like is not None:
+        from wayfare.records import read_run
+
+        return norms_of_run(read_run(like))
+    network: str = scenario.learning.network
+    if own_model:
+        network = ""
+    elif network == "auto":
+        from wayfare.learning.tasks import TASKS
+
+        known = TASKS.get(scenario.learning.task)
+        network = known.networks[0] if known else network
+    return typical_norms(network)

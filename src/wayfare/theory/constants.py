@@ -1,0 +1,217 @@
+"""The constants of the assumptions, estimated in a run, so that a bound can be drawn over what was measured.
+
+A run is made again with a task that looks at the gradient wherever the global model is evaluated. Every estimate is a
+largest value seen, so it is a lower bound of the true constant: the bound drawn with it is, if anything, too low.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from wayfare.arrays import Floats, Ints
+from wayfare.learning.models.base import load_vector, read_vector
+from wayfare.learning.tasks import Task, load_task
+from wayfare.learning.tasks.base import Evaluation
+from wayfare.scenario import Scenario
+from wayfare.schemes import make_scheme
+from wayfare.simulator import ContactEvent, EvaluationEvent, MetricEvent, Simulation, World, draw_world
+from wayfare.theory.bounds import BoundVariant, mobility_coefficient, theorem_1_gradient
+
+# Training samples of a device that its gradient is taken of: enough for a mean, and little work.
+_SAMPLES = 512
+_LOOKS = 16
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Constants:
+    """What Assumptions 1 and 2 call L, G^2 and sigma^2, and F(w0) - F*, as far as a run shows them."""
+
+    smoothness: float  # L, the largest |grad F_n(w) - grad F_n(w')| / |w - w'| of any pair looked at
+    gradient_sq: float  # G^2, the largest |grad f_n|^2 of a minibatch
+    noise_sq: float  # sigma^2, the largest |grad f_n - grad F_n|^2 of a minibatch
+    initial_gap: float  # F(w0) less the least loss seen
+
+    def rate_is_small_enough(self, learning_rate: float) -> bool:
+        """Whether eta <= 1 / (2 L), which the theorems ask for."""
+        return learning_rate <= 1.0 / (2.0 * self.smoothness)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MeasuredRun:
+    """The gradient of the training loss along a run, and what the bounds need to know of its contacts."""
+
+    scenario: Scenario
+    scheme: str
+    seed: int
+    rounds: Ints
+    gradient_sq: Floats  # |grad F(w)|^2 of the global model at those rounds
+    loss: Floats  # F(w)
+    constants: Constants
+    kept_share: float  # mean k/s over contacts: gamma as it was
+    staleness_square: float  # mean theta^2 over contacts
+
+    def mean_gradient_sq(self) -> Floats:
+        """The mean of |grad F|^2 up to each round but the first, which is what the theorems bound."""
+        steps = np.diff(self.rounds)
+        return np.asarray(np.cumsum(self.gradient_sq[:-1] * steps) / np.cumsum(steps))
+
+    def bound(self, variant: BoundVariant) -> Floats:
+        """Theorem 1 after each round but the first, with Lemmas 1 and 4 for what nobody recorded."""
+        eta, constants = self.scenario.learning.learning_rate, self.constants
+        gamma = self.kept_share if variant != "printed" else 1.0
+        coefficient = mobility_coefficient(max(gamma, 1e-9), variant)
+        return theorem_1_gradient(
+            initial_gap=constants.initial_gap,
+            learning_rate=eta,
+            rounds=self.rounds[1:],
+            smoothness=constants.smoothness,
+            noise_sq=constants.noise_sq,
+            devices=self.scenario.fleet.devices,
+            divergence=coefficient * self.staleness_square * eta**2 * constants.gradient_sq,
+            variant=variant,
+        )
+
+
+class _Watch:
+    """What was seen of gradients so far; shared by all copies of a watched task."""
+
+    def __init__(self) -> None:
+        self.held: Sequence[Tensor] = ()
+        self.batches: Callable[[int, int], Tensor] | None = None
+        self.gradients: list[Tensor] = []  # of every device at the model before
+        self.model: Tensor | None = None
+        self.gradient_sq: list[float] = []
+        self.loss: list[float] = []
+        self.smoothness = self.largest_sq = self.noise_sq = 0.0
+
+    def look(self, task: Task, module: nn.Module) -> None:
+        """Gradients of all devices at a model; secants to the model before, and one local step on for each device."""
+        model = read_vector(module)
+        probe = task.model.module().to(model).train()
+        found, losses = [], []
+        for samples in self.held:
+            gradient, loss = _gradient(task, probe, model, samples)
+            found.append(gradient)
+            losses.append(loss)
+        mean = torch.stack(found).mean(dim=0)
+        self.gradient_sq.append(float(mean.double().square().sum()))
+        self.loss.append(float(np.mean(losses)))
+        if self.model is not None:
+            away = float((model - self.model)[: len(mean)].double().norm())
+            for now, before in zip(found, self.gradients, strict=True):
+                self._secant(now, before, away)
+        for device, gradient in enumerate(found):
+            self._step(task, probe, model, device, gradient)
+        self.model, self.gradients = model, found
+
+    def _step(self, task: Task, probe: nn.Module, model: Tensor, device: int, gradient: Tensor) -> None:
+        assert self.batches is not None
+        samples = self.batches(device, len(self.loss))
+        drawn, _ = _gradient(task, probe, model, samples)
+        self.largest_sq = max(self.largest_sq, float(drawn.double().square().sum()))
+        self.noise_sq = max(self.noise_sq, float((drawn - gradient).double().square().sum()))
+        size = float(gradient.double().norm())
+        # A short way along the gradient, where curvature is largest; not so short that rounding is all one sees.
+        reach = 1e-2 * float(model.double().norm()) / size if size > 0 else 0.0
+        if reach > 0:
+            moved = model.clone()
+            moved[: len(gradient)] -= reach * gradient
+            there, _ = _gradient(task, probe, moved, self.held[device])
+            self._secant(there, gradient, reach * size)
+
+    def _secant(self, one: Tensor, other: Tensor, away: float) -> None:
+        if away > 0:
+            self.smoothness = max(self.smoothness, float((one - other).double().norm()) / away)
+
+
+class _Watched:
+    """A task that looks at gradients whenever it is evaluated; in all else the task it stands for."""
+
+    def __init__(self, task: Task, watch: _Watch) -> None:
+        self._task, self._watch = task, watch
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._task, name)
+
+    def evaluate(self, module: nn.Module) -> Evaluation:
+        with torch.enable_grad():
+            self._watch.look(self._task, module)
+        return self._task.evaluate(module)
+
+    def to(self, device: torch.device) -> _Watched:
+        return _Watched(self._task.to(device), self._watch)
+
+
+class _Contacts:
+    """An observer that keeps what the bounds need."""
+
+    def __init__(self, on_round: Callable[[int], None] | None) -> None:
+        self.rounds: list[int] = []
+        self.entries: list[int] = []
+        self.staleness: list[int] = []
+        self._on_round = on_round
+
+    def on_contact(self, event: ContactEvent) -> None:
+        self.entries.append(event.entries)
+        self.staleness.append(event.staleness_rounds)
+
+    def on_evaluation(self, event: EvaluationEvent, others: Sequence[MetricEvent]) -> None:
+        self.rounds.append(event.round)
+
+    def on_round(self, round_: int) -> None:
+        if self._on_round:
+            self._on_round(round_)
+
+
+def measure_run(
+    scenario: Scenario, scheme: str = "mads", *, seed: int = 0, on_round: Callable[[int], None] | None = None
+) -> MeasuredRun:
+    """Run a scheme once more, and look at gradients some times on the way."""
+    every = -(-scenario.rounds // _LOOKS)
+    scenario = scenario.model_copy(
+        update={"learning": scenario.learning.model_copy(update={"evaluate_every_rounds": every})}
+    )
+    watch = _Watch()
+    watched: Any = _Watched(load_task(scenario.learning), watch)
+    world: World = draw_world(scenario, seed)
+    watch.held = [torch.from_numpy(np.asarray(held[:_SAMPLES])) for held in world.held]
+    watch.batches = lambda device, turn: torch.from_numpy(world.batches.of(device, 1 + turn % scenario.rounds, 1)[0])
+    contacts = _Contacts(on_round)
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)  # as every run: models are small
+    try:
+        Simulation(replace(world, task=watched), make_scheme(scheme, scenario.control), contacts).run()
+    finally:
+        torch.set_num_threads(threads)
+    share = np.mean(contacts.entries) / world.link.parameters if contacts.entries else math.nan
+    return MeasuredRun(
+        scenario=scenario,
+        scheme=scheme,
+        seed=seed,
+        rounds=np.array(contacts.rounds, dtype=np.int64),
+        gradient_sq=np.array(watch.gradient_sq),
+        loss=np.array(watch.loss),
+        constants=Constants(
+            smoothness=watch.smoothness,
+            gradient_sq=watch.largest_sq,
+            noise_sq=watch.noise_sq,
+            initial_gap=watch.loss[0] - min(watch.loss),
+        ),
+        kept_share=float(share),
+        staleness_square=float(np.mean(np.square(contacts.staleness))) if contacts.staleness else math.nan,
+    )
+
+
+def _gradient(task: Task, module: nn.Module, model: Tensor, samples: Tensor) -> tuple[Tensor, float]:
+    """Gradient and loss of a flat model on some samples."""
+    load_vector(module, model)
+    loss = task.loss(module, samples.to(model.device))
+    parts = torch.autograd.grad(loss, list(module.parameters()))
+    return torch.cat([part.reshape(-1) for part in parts]), float(loss.detach())

@@ -1,0 +1,76 @@
+"""How large an update is when nobody trains: a model of |x|^2, fitted to runs that did."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from wayfare.arrays import Floats
+from wayfare.errors import RunFolderError
+from wayfare.streams import Stream, generator
+
+if TYPE_CHECKING:
+    from wayfare.records import RunRecord
+
+# |grad|^2 of a typical local step, fitted to runs of these networks (docs/results/planning.md).
+_STEP_NORM_SQ = {"mlp": 8.5, "resnet9": 290.0}
+_UNKNOWN_STEP_NORM_SQ = 100.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NormModel:
+    """|x|^2 = (1 - captured(k/s)) |x at the last contact|^2 + step theta^growth, times a log-normal factor.
+
+    Steps of a device that trains alone point less and less in one direction, so an update grows more slowly than the
+    number of its steps: growth is well below 1 in real runs.
+    """
+
+    step_norm_sq: float
+    growth: float = 0.5
+    log_spread: float = 0.5
+    known: bool = True  # fitted to this kind of network, not a guess
+
+    def factors(self, seed: int, device: int, contacts: int) -> Floats:
+        """The random factors of a device's contacts."""
+        drawn = generator(seed, Stream.MONTE_CARLO, device).standard_normal(contacts)
+        return np.asarray(np.exp(self.log_spread * drawn))
+
+    def next_norm_sq(self, memory_norm_sq: ArrayLike, staleness_rounds: ArrayLike, factor: ArrayLike) -> Floats:
+        """|x|^2 of a contact, from what was left at the last one."""
+        grown = self.step_norm_sq * np.asarray(staleness_rounds, dtype=np.float64) ** self.growth
+        return np.asarray(np.asarray(memory_norm_sq) + grown * np.asarray(factor))
+
+
+def captured_share(kept_fraction: ArrayLike) -> Floats:
+    """The share of |x|^2 in the largest entries, if magnitudes are exponential: f (1 + l + l^2 / 2), l = -ln f."""
+    f = np.clip(np.asarray(kept_fraction, dtype=np.float64), 1e-300, 1.0)
+    return np.minimum(f * (1.0 - np.log(f) + 0.5 * np.log(f) ** 2), 1.0)
+
+
+def typical_norms(network: str) -> NormModel:
+    """What was seen of a network, or a guess."""
+    step = _STEP_NORM_SQ.get(network)
+    return NormModel(step_norm_sq=step or _UNKNOWN_STEP_NORM_SQ, known=step is not None)
+
+
+def norms_of_run(record: RunRecord) -> NormModel:
+    """The model fitted to a finished run: the growth that explains its norms best, and the median step for it."""
+    contacts = record.contacts
+    order = np.lexsort((contacts["round"], contacts["device"]))
+    device, norm, stale = (contacts[name][order] for name in ("device", "update_norm_sq", "staleness_rounds"))
+    left = norm * (1.0 - captured_share(contacts["entries"][order] / record.parameters))
+    again = device[1:] == device[:-1]
+    own, memory, stale = norm[1:][again], left[:-1][again], stale[1:][again]
+    if len(own) == 0:
+        raise RunFolderError(f"{record.folder}: no device has two contacts; updates cannot be told from it")
+    best: tuple[float, NormModel] | None = None
+    for growth in np.arange(0.0, 2.01, 0.1):
+        step = max(float(np.median((own - memory) / stale**growth)), 1e-12 * float(own.max()))
+        spread = float(np.std(np.log(own / (memory + step * stale**growth))))
+        if best is None or spread < best[0]:
+            best = spread, NormModel(step_norm_sq=step, growth=float(growth), log_spread=spread)
+    assert best is not None
+    return best[1]

@@ -1,0 +1,266 @@
+"""What a fleet will achieve, without training: what gets through, how stale models are, where the energy goes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from wayfare.arrays import Floats
+from wayfare.codec import make_link
+from wayfare.contacts import Opportunities, opportunities
+from wayfare.contacts.source import SourcedPlan
+from wayfare.contacts.statistics import PlanStatistics, plan_statistics
+from wayfare.control.budgets import draw_budgets
+from wayfare.control.closed_form import full_update_power_watts
+from wayfare.radio import Link, gains_per_watt
+from wayfare.scenario import Scenario
+from wayfare.scenario.model import Control
+from wayfare.schemes import make_scheme
+from wayfare.theory.bounds import kept_share, lemma_2_staleness, mobility_coefficient
+from wayfare.theory.norms import NormModel
+from wayfare.theory.rehearsal import Stage, energies_by_weight, rehearse
+from wayfare.theory.staleness import staleness_moments
+
+# Opportunities that a rehearsal takes on, some three seconds of them; of larger fleets the first devices stand for all.
+_REHEARSED = 10_000
+_WEIGHTS = np.geomspace(1e-9, 1e6, 61)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FullPower:
+    """Every contact of the plan at full power, whatever it costs."""
+
+    median_rate_bps: float
+    kept_share: float  # mean k/s
+    whole_chance: float  # of a whole sparse upload
+    dense_chance: float
+    energy_joules: float  # at the largest power until everything is sent
+    usable_joules: float  # at the largest power that still buys something
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ByTheory:
+    """The closed forms, for exponential times with the plan's means."""
+
+    kept_share: float  # E k/s at full power, over the channels of the plan
+    staleness_rounds: float  # E theta at a contact
+    staleness_square: float  # Theta of the corrected Lemma 2
+    contacts_per_device: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rehearsed:
+    """The scheme itself, contact by contact, with norms that are modelled."""
+
+    scheme: str
+    weight: float | str
+    kept_fraction: float
+    staleness_rounds: float
+    energy_joules: float
+    available_joules: float  # what budgets allow or contacts can use, whichever is less, device by device
+    uploads_per_device: float
+    devices: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BestSpeed:
+    """Where the corrected bound has its minimum, if both times go as 1 / speed; factors are those of Theorem 2."""
+
+    speed_mps: float
+    factor: float
+    own_speed_mps: float
+    own_factor: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FixedWeight:
+    """The V that would spend the budget, for whoever wants a number; None if none in a wide range does."""
+
+    weight: float | None
+    step_norm_sq: float  # the |grad|^2 it was found for: V times this is what counts
+    known: bool  # whether that norm was seen in runs of this network, or is a guess
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Forecast:
+    """All that `wayfare plan` knows of one fleet."""
+
+    name: str
+    scenario: Scenario
+    statistics: PlanStatistics
+    link: Link
+    opportunities: int
+    budget_joules: float
+    full_power: FullPower | None  # None without any contact, as all below
+    theory: ByTheory | None
+    rehearsed: Rehearsed | None  # the scheme with the scenario's settings
+    recommended: Rehearsed | None  # MADS with the weight that finds itself
+    best_speed: BestSpeed | None
+    fixed_weight: FixedWeight | None
+
+
+def forecast(
+    found: SourcedPlan, *, parameters: int, statistics: int, norms: NormModel, scheme: str = "mads", seed: int
+) -> Forecast:
+    """Look at a plan with a model of so many parameters (and normalisation statistics) in mind."""
+    scenario, contacts = found.scenario, plan_statistics(found.plan)
+    link = make_link(scenario, parameters, statistics)
+    meets = opportunities(found.plan, scenario.round_s, scenario.rounds)
+    gains = gains_per_watt(meets, scenario.radio, seed)
+    budgets = draw_budgets(scenario.fleet, seed)
+    full = theory = rehearsed = recommended = speed = weight = None
+    if len(meets):
+        stage = Stage(
+            meets=meets,
+            gains_per_watt=gains,
+            budgets_joules=budgets,
+            link=link,
+            rounds=scenario.rounds,
+            norms=norms,
+            seed=seed,
+        )
+        full = _full_power(stage)
+        theory = _by_theory(scenario, contacts, stage)
+        rehearsed = _rehearsed(scenario.control, stage, scheme)
+        by_itself = scenario.control.model_copy(update={"weight": "auto"})
+        same = scheme == "mads" and scenario.control.weight == "auto"
+        recommended = rehearsed if same else _rehearsed(by_itself, stage, "mads")
+        speed = _best_speed(scenario, contacts, stage)
+        weight = _fixed_weight(scenario, stage)
+    return Forecast(
+        name=found.name,
+        scenario=scenario,
+        statistics=contacts,
+        link=link,
+        opportunities=len(meets),
+        budget_joules=float(budgets.sum()),
+        full_power=full,
+        theory=theory,
+        rehearsed=rehearsed,
+        recommended=recommended,
+        best_speed=speed,
+        fixed_weight=weight,
+    )
+
+
+def _rates_bps(stage: Stage) -> Floats:
+    link = stage.link
+    return np.asarray(link.bandwidth_hz * np.log1p(link.max_power_watts * stage.gains_per_watt) / np.log(2.0))
+
+
+def _usable_joules(stage: Stage) -> Floats:
+    """What each opportunity can use: the largest power that still buys something, all the time."""
+    link = stage.link
+    power = full_update_power_watts(
+        contact_s=stage.meets.contact_s,
+        gain_per_watt=stage.gains_per_watt,
+        bandwidth_hz=link.bandwidth_hz,
+        parameters=link.parameters,
+        bits_per_entry=link.bits_per_entry,
+        max_power_watts=link.max_power_watts,
+        statistics_bits=link.statistics_bits,
+    )
+    return np.asarray(power * stage.meets.contact_s)
+
+
+def _full_power(stage: Stage) -> FullPower:
+    link, rate_bps = stage.link, _rates_bps(stage)
+    capacity_bits = stage.meets.contact_s * rate_bps
+    sparse_bits = link.parameters * link.bits_per_entry + link.statistics_bits
+    room = np.clip((capacity_bits - link.statistics_bits) / (link.parameters * link.bits_per_entry), 0.0, 1.0)
+    airtime_s = np.minimum(stage.meets.contact_s, sparse_bits / rate_bps)
+    return FullPower(
+        median_rate_bps=float(np.median(rate_bps)),
+        kept_share=float(room.mean()),
+        whole_chance=float((capacity_bits >= sparse_bits).mean()),
+        dense_chance=float((capacity_bits >= link.dense_bits).mean()),
+        energy_joules=float(link.max_power_watts * airtime_s.sum()),
+        usable_joules=float(_usable_joules(stage).sum()),
+    )
+
+
+def _by_theory(scenario: Scenario, contacts: PlanStatistics, stage: Stage) -> ByTheory | None:
+    """Exponential times have two means; without whole times of both kinds there is nothing to put in."""
+    contact_s, inter_contact_s = contacts.contact.mean_s, contacts.inter_contact.mean_s
+    if contact_s is None or inter_contact_s is None:
+        return None
+    link = stage.link
+    kept = kept_share(_rates_bps(stage), contact_s, link.parameters, link.bits_per_entry)
+    moments = staleness_moments(contact_s, inter_contact_s, scenario.round_s, "start")
+    return ByTheory(
+        kept_share=float(kept.mean()),
+        staleness_rounds=float(moments.at_contact_mean),
+        staleness_square=float(lemma_2_staleness(contact_s, inter_contact_s, scenario.round_s, counting="start")),
+        contacts_per_device=float(moments.contact_round_share) * scenario.rounds,
+    )
+
+
+def _rehearsed(control: Control, stage: Stage, name: str) -> Rehearsed:
+    devices = len(stage.budgets_joules)
+    share = min(_REHEARSED / len(stage.meets), 1.0)
+    count = max(int(devices * share), 1)
+    played = rehearse(stage, make_scheme(name, control), devices=count)
+    usable = np.bincount(stage.meets.device, _usable_joules(stage), devices)
+    available = np.minimum(usable, stage.budgets_joules)
+    sent = (played.completed > 0) & (played.kept_fraction > 0)
+    some = len(played.device) > 0
+    return Rehearsed(
+        scheme=name,
+        weight=control.weight,
+        kept_fraction=float(played.kept_fraction.mean()) if some else 0.0,
+        staleness_rounds=float(played.staleness_rounds.mean()) if some else 0.0,
+        energy_joules=float(played.energy_joules.sum()) * devices / count,
+        available_joules=float(available.sum()),
+        uploads_per_device=float(sent.sum()) / count,
+        devices=count,
+    )
+
+
+def _best_speed(scenario: Scenario, contacts: PlanStatistics, stage: Stage) -> BestSpeed | None:
+    """The corrected bound over speeds: the plan's contact lengths and the mean time between them, scaled by 1 / v."""
+    own = getattr(scenario.mobility, "speed_mps", None)
+    contact_s, inter_contact_s = contacts.contact.mean_s, contacts.inter_contact.mean_s
+    if own is None or contact_s is None or inter_contact_s is None:
+        return None
+    link = stage.link
+    room = stage.meets.contact_s * _rates_bps(stage) / (link.parameters * link.bits_per_entry)
+    slower = np.geomspace(1e-2, 1e2, 401)  # own speed / speed
+    gamma = np.array([np.minimum(room * times, 1.0).mean() for times in slower])
+    theta = lemma_2_staleness(contact_s * slower, inter_contact_s * slower, scenario.round_s, counting="start")
+    factor = mobility_coefficient(gamma, "sharp") * theta
+    best = int(factor.argmin())
+    return BestSpeed(
+        speed_mps=float(own / slower[best]),
+        factor=float(factor[best]),
+        own_speed_mps=float(own),
+        own_factor=float(factor[len(slower) // 2]),
+    )
+
+
+def _fixed_weight(scenario: Scenario, stage: Stage) -> FixedWeight:
+    """By rehearsing many weights at once; energy grows with the weight."""
+    share = min(_REHEARSED / len(stage.meets), 1.0)
+    count = max(int(len(stage.budgets_joules) * share), 1)
+    chosen = stage.meets.device < count
+    meets = Opportunities(
+        round=stage.meets.round[chosen],
+        device=stage.meets.device[chosen],
+        contact_s=stage.meets.contact_s[chosen],
+        distance_m=stage.meets.distance_m[chosen],
+    )
+    some = Stage(
+        meets=meets,
+        gains_per_watt=stage.gains_per_watt[chosen],
+        budgets_joules=stage.budgets_joules[:count],
+        link=stage.link,
+        rounds=stage.rounds,
+        norms=stage.norms,
+        seed=stage.seed,
+    )
+    spent = energies_by_weight(some, _WEIGHTS, scenario.control.variant).sum(axis=1)
+    budget = float(some.budgets_joules.sum())
+    weight = None
+    if spent[0] <= budget <= spent[-1]:
+        weight = float(np.exp(np.interp(budget, np.maximum.accumulate(spent), np.log(_WEIGHTS))))
+    return FixedWeight(weight=weight, step_norm_sq=stage.norms.step_norm_sq, known=stage.norms.known)

@@ -1,0 +1,154 @@
+"""A run without learning: the true contacts, channels, budgets and controller, with norms that are modelled."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from wayfare.arrays import Floats, Ints
+from wayfare.contacts import Opportunities
+from wayfare.control import queue
+from wayfare.control.auto_weight import NO_EXPERIENCE, demand
+from wayfare.control.closed_form import Variant, kept_entries, optimal_power_watts
+from wayfare.radio import Link
+from wayfare.schemes import Encounter, Scheme
+from wayfare.theory.norms import NormModel, captured_share
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stage:
+    """All that a rehearsal needs of a world."""
+
+    meets: Opportunities
+    gains_per_watt: Floats
+    budgets_joules: Floats
+    link: Link
+    rounds: int
+    norms: NormModel
+    seed: int
+
+    def rows_of(self, device: int) -> Ints:
+        """The opportunities of a device, in order of rounds."""
+        return np.flatnonzero(self.meets.device == device)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rehearsal:
+    """What a scheme would do at every opportunity of the devices that were rehearsed."""
+
+    device: Ints
+    kept_fraction: Floats
+    staleness_rounds: Floats
+    energy_joules: Floats
+    completed: Floats
+    devices: int  # how many were rehearsed
+
+    @property
+    def energy_per_device_joules(self) -> Floats:
+        """The energy of each device."""
+        return np.bincount(self.device, self.energy_joules, self.devices).astype(np.float64)
+
+
+def rehearse(stage: Stage, scheme: Scheme, *, devices: int | None = None) -> Rehearsal:
+    """One scheme, contact by contact, on the first so many devices."""
+    count = min(devices or len(stage.budgets_joules), len(stage.budgets_joules))
+    rows: list[tuple[int, float, int, float, bool]] = []
+    for device in range(count):
+        rows.extend(_device(stage, scheme, device))
+    columns = list(zip(*rows, strict=True)) if rows else [()] * 5
+    return Rehearsal(
+        device=np.array(columns[0], dtype=np.int64),
+        kept_fraction=np.array(columns[1], dtype=np.float64),
+        staleness_rounds=np.array(columns[2], dtype=np.float64),
+        energy_joules=np.array(columns[3], dtype=np.float64),
+        completed=np.array(columns[4], dtype=np.float64),
+        devices=count,
+    )
+
+
+def _device(stage: Stage, scheme: Scheme, device: int) -> list[tuple[int, float, int, float, bool]]:
+    found, link = stage.rows_of(device), stage.link
+    factors = stage.norms.factors(stage.seed, device, len(found))
+    budget_joules = float(stage.budgets_joules[device])
+    pace = budget_joules / stage.rounds
+    backlog, spent, memory_sq, met_s, experience = 0.0, 0.0, 0.0, 0.0, NO_EXPERIENCE
+    received, idle_since = 0, 1
+    rows = []
+    for row, factor in zip(found, factors, strict=True):
+        round_, contact_s = int(stage.meets.round[row]), float(stage.meets.contact_s[row])
+        gain = float(stage.gains_per_watt[row])
+        stale = round_ - received
+        norm_sq = float(stage.norms.next_norm_sq(memory_sq, stale, factor))
+        wanted = demand(link, contact_s=contact_s, gain_per_watt=gain, staleness_rounds=stale, update_norm_sq=norm_sq)
+        experience = experience.with_contact(wanted.usable_joules if wanted else 0.0, wanted.worth if wanted else 0.0)
+        backlog, met_s = queue.idle(backlog, round_ - idle_since, pace), met_s + contact_s
+        encounter = Encounter(
+            contact_s=contact_s,
+            gain_per_watt=gain,
+            staleness_rounds=stale,
+            update_norm_sq=norm_sq,
+            backlog_joules=backlog,
+            spent_joules=spent,
+            budget_joules=budget_joules,
+            round=round_,
+            rounds=stage.rounds,
+            met_s=met_s,
+            experience=experience,
+        )
+        upload = scheme.decide(encounter, link)
+        spent += upload.energy_joules
+        backlog, idle_since = queue.spend(backlog, upload.energy_joules, pace), round_ + 1
+        kept = upload.entries / link.parameters
+        if upload.completes:
+            received, memory_sq = round_, norm_sq * float(1.0 - captured_share(kept))
+        rows.append((device, kept, stale, upload.energy_joules, upload.completes))
+    return rows
+
+
+def energies_by_weight(stage: Stage, weights: Floats, variant: Variant) -> Floats:
+    """The energy of MADS with each of many weights (weights x devices), all devices and weights at a time."""
+    devices = len(stage.budgets_joules)
+    own = [stage.rows_of(device) for device in range(devices)]
+    longest = max((len(rows) for rows in own), default=0)
+    table = np.full((devices, longest), -1)
+    factor = np.ones((devices, longest))
+    for device, rows in enumerate(own):
+        table[device, : len(rows)] = rows
+        factor[device, : len(rows)] = stage.norms.factors(stage.seed, device, len(rows))
+    pace = stage.budgets_joules / stage.rounds
+    backlog, spent, memory_sq = (np.zeros((len(weights), devices)) for _ in range(3))
+    last = np.zeros(devices, dtype=np.int64)
+    link = stage.link
+    for turn in range(longest):
+        here = np.flatnonzero(table[:, turn] >= 0)
+        rows = table[here, turn]
+        radio = {
+            "contact_s": stage.meets.contact_s[rows],
+            "gain_per_watt": stage.gains_per_watt[rows],
+            "bandwidth_hz": link.bandwidth_hz,
+            "parameters": link.parameters,
+            "bits_per_entry": link.bits_per_entry,
+            "statistics_bits": link.statistics_bits,
+        }
+        stale = stage.meets.round[rows] - last[here]
+        norm_sq = stage.norms.next_norm_sq(memory_sq[:, here], stale, factor[here, turn])
+        waiting = np.maximum(backlog[:, here] - np.maximum(stale - 1, 0) * pace[here], 0.0)
+        power = optimal_power_watts(
+            staleness_rounds=stale,
+            update_norm_sq=norm_sq,
+            backlog_joules=waiting,
+            weight=weights[:, None],
+            max_power_watts=link.max_power_watts,
+            variant=variant,
+            **radio,
+        )
+        entries = kept_entries(power, **radio)
+        bits = np.where(entries > 0, entries * link.bits_per_entry + link.statistics_bits, 0.0)
+        rate_bps = link.bandwidth_hz * np.log1p(power * radio["gain_per_watt"]) / np.log(2.0)
+        energy = np.divide(power * bits, rate_bps, out=np.zeros_like(bits), where=rate_bps > 0)
+        spent[:, here] += energy
+        backlog[:, here] = np.maximum(waiting + energy - pace[here], 0.0)
+        memory_sq[:, here] = norm_sq * (1.0 - captured_share(entries / link.parameters))
+        last[here] = stage.meets.round[rows]
+    return spent

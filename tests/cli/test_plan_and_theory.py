@@ -1,0 +1,119 @@
+"""`wayfare plan` and `wayfare theory` as a user types them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.cli.conftest import Finished
+from tests.conftest import SMALL
+
+
+def test_plan_says_what_gets_through_and_what_to_set(wayfare_command: Callable[..., Finished]) -> None:
+    done = wayfare_command("plan", "--set", "rounds=200", "--set", "fleet.energy_total_joules=100")
+    assert done.code == 0
+    for text in ("k/s", "control.weight=auto", "best speed", "dense uploads", "mind"):
+        assert text in done.out
+
+
+def test_plan_for_programs(wayfare_command: Callable[..., Finished]) -> None:
+    done = wayfare_command(
+        "plan", "--speed", "12", "--parameters", "6000000", "--budget-joules", "100", "--set", "radio.bandwidth_hz=1e6",
+        "--set", "rounds=300", "--json",
+    )  # fmt: skip
+    assert done.code == 0
+    (plan,) = done.json["plans"]
+    assert plan["parameters"] == 6_000_000
+    assert plan["budget_joules"] == pytest.approx(2000.0)
+    assert plan["best_speed"]["own_speed_mps"] == 12.0
+    assert 0 < plan["rehearsed"]["kept_fraction"] <= 1
+    assert plan["recommended"]["weight"] == "auto"
+    assert plan["warnings"]
+
+
+def test_plan_compares_speeds_in_one_table(wayfare_command: Callable[..., Finished]) -> None:
+    done = wayfare_command(
+        "plan", "--speed", "5", "--speed", "40", "--set", "rounds=200", "--set", "control.weight=auto"
+    )
+    assert done.code == 0
+    assert "bound" in done.out
+    rows = [line for line in done.out.splitlines() if line.startswith("│")]
+    assert [row.split("│")[1].strip() for row in rows] == ["5", "40"]
+
+
+def test_plan_takes_a_saved_plan_and_a_run(wayfare_command: Callable[..., Finished], tmp_path: Path) -> None:
+    saved = tmp_path / "plan.npz"
+    sets = [word for override in SMALL for word in ("--set", override)]
+    assert wayfare_command("contacts", "fashion-small", *sets, "--save", saved).code == 0
+    run = wayfare_command("run", *sets, "--out", tmp_path, "--json")
+    assert run.code == 0
+    done = wayfare_command("plan", saved, "--like", run.json["folder"], "--json")
+    assert done.code == 0
+    (plan,) = done.json["plans"]
+    assert plan["devices"] == 6
+    assert plan["fixed_weight"]["known"] is True
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["plan", "--speed", "-3"], "speed = -3.0: must be above 0"),
+        (["plan", "--parameters", "1"], "parameters = 1: must be at least 2"),
+        (["plan", "--budget-joules", "0"], "budget_joules = 0.0: must be above 0"),
+        (["plan", "nowhere"], "neither a preset"),
+        (["plan", "--scheme", "magic"], "schemes = 'magic': unknown"),
+        (["plan", "--like", "nowhere"], "not a run"),
+        (["plan", "paper-cifar10-exponential", "--speed", "3"], "speed_mps"),
+        (["theory", "speed", "--from", "5", "--to", "2"], "--from = 5.0: must be above 0 and below --to (2)"),
+        (["theory", "contact", "--rate-mbps", "0"], "--rate-mbps = 0.0: must be above 0"),
+        (["theory", "inter-contact", "--parameters", "0"], "--parameters = 0: must be at least 2"),
+        (["theory", "run", "nowhere"], "neither a preset"),
+    ],
+)
+def test_bad_input_ends_with_2_and_one_message(
+    wayfare_command: Callable[..., Finished], words: list[str], said: str
+) -> None:
+    done = wayfare_command(*words)
+    assert done.code == 2
+    assert said in " ".join(done.err.split())
+
+
+@pytest.mark.parametrize("parameter", ["speed", "contact", "inter-contact"])
+def test_theory_prints_draws_and_tells_programs(
+    wayfare_command: Callable[..., Finished], tmp_path: Path, parameter: str
+) -> None:
+    picture = tmp_path / "bound.png"
+    done = wayfare_command("theory", parameter, "--from", "10", "--to", "100", "--plot", picture, "--json")
+    assert done.code == 0
+    found = done.json
+    assert set(found["curves"]) == {"printed", "corrected", "sharp"}
+    for dot in found["monte_carlo"]:
+        place = min(range(len(found["values"])), key=lambda i: abs(found["values"][i] - dot["at"]))
+        assert dot["divergence"] <= found["curves"]["sharp"]["factor"][place]
+    assert picture.read_bytes().startswith(b"\x89PNG")
+
+
+def test_theory_speed_marks_both_minima(wayfare_command: Callable[..., Finished]) -> None:
+    done = wayfare_command("theory", "speed")
+    assert done.code == 0
+    best = {
+        line.split()[0]: float(line.split()[3].replace(",", ""))
+        for line in done.out.splitlines()
+        if " least at " in line
+    }
+    assert best["printed"] > 1000
+    assert 6 <= best["corrected"] <= 30
+    assert 6 <= best["sharp"] <= 30
+
+
+def test_theory_run_estimates_constants_and_draws_the_bound(
+    wayfare_command: Callable[..., Finished], tmp_path: Path
+) -> None:
+    sets = [word for override in SMALL for word in ("--set", override)]
+    picture = tmp_path / "run.svg"
+    done = wayfare_command("theory", "run", *sets, "--plot", picture)
+    assert done.code == 0
+    assert "L, by secants" in done.out
+    assert "<svg" in picture.read_text(encoding="utf-8")

@@ -1,0 +1,52 @@
+"""Constants from a run: on a problem whose constants are known."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+import wayfare
+from wayfare.scenario import Scenario
+from wayfare.theory.constants import Constants, MeasuredRun, measure_run
+
+
+@pytest.fixture(scope="module")
+def measured() -> MeasuredRun:
+    from tests.conftest import SMALL
+
+    return measure_run(wayfare.load("fashion-small", SMALL), "mads", seed=0)
+
+
+def test_the_run_is_the_same_as_without_a_watch(measured: MeasuredRun, small: Scenario, tmp_path: object) -> None:
+    record = wayfare.run(small, "mads", seed=0, out=str(tmp_path))
+    assert measured.kept_share == pytest.approx(record.contacts["entries"].mean() / record.parameters, rel=1e-6)
+    assert measured.staleness_square == pytest.approx(np.square(record.contacts["staleness_rounds"]).mean())
+    assert torch.get_num_threads() == 1
+
+
+def test_constants_are_what_the_assumptions_ask_for(measured: MeasuredRun) -> None:
+    constants = measured.constants
+    assert constants.noise_sq > 0
+    assert constants.smoothness > 0
+    # The mean gradient of all devices is shorter than the longest of one of them.
+    assert measured.gradient_sq.max() <= constants.gradient_sq * 1.5
+    assert constants.initial_gap == pytest.approx(measured.loss[0] - measured.loss.min())
+    assert constants.initial_gap > 0
+
+
+def test_bounds_lie_over_what_was_measured(measured: MeasuredRun) -> None:
+    assert len(measured.bound("corrected")) == len(measured.mean_gradient_sq()) == len(measured.rounds) - 1
+    assert (measured.mean_gradient_sq() <= measured.bound("sharp")).all()
+    assert (measured.bound("sharp") <= measured.bound("corrected")).all()
+
+
+def test_the_mean_gradient_weighs_rounds_alike(measured: MeasuredRun) -> None:
+    first = measured.mean_gradient_sq()[0]
+    assert first == pytest.approx(measured.gradient_sq[0])
+
+
+def test_a_learning_rate_above_half_the_inverse_of_smoothness_is_said_to_be(measured: MeasuredRun) -> None:
+    constants = Constants(smoothness=5.0, gradient_sq=1.0, noise_sq=0.1, initial_gap=1.0)
+    assert constants.rate_is_small_enough(0.1)
+    assert not constants.rate_is_small_enough(0.11)
