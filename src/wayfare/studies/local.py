@@ -14,8 +14,9 @@ import threading
 import time
 import traceback
 from collections.abc import Generator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from functools import partial
+from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import SpawnContext, SpawnProcess
 
@@ -160,7 +161,8 @@ class _Worker:
         self.last: int | None = None
         self.ready = False
         try:
-            self.process.start()
+            with _interrupts_wait():
+                self.process.start()
         except _NOT_PORTABLE as error:
             raise _cannot_travel(error) from None
         # The other end belongs to the worker alone, so that its death closes the pipe.
@@ -190,6 +192,21 @@ class _Worker:
         if code < 0:
             return f"its worker process was ended by signal {-code}"
         return f"its worker process ended with code {code}"
+
+
+@contextmanager
+def _interrupts_wait() -> Generator[None, None, None]:
+    """A process that is started here takes no interrupt, from its first instant; ours is delivered afterwards."""
+    if not hasattr(signal, "pthread_sigmask"):
+        yield
+        return
+    # Starting the tracker would let interrupts in again.
+    resource_tracker.ensure_running()
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 _NOT_PORTABLE = (pickle.PicklingError, AttributeError, TypeError)
