@@ -3,7 +3,8 @@
     python scripts/fuzz.py [--inputs 100000] [--only "contact plan"] [--seed 0] [--memory-mb 2000]
 
 An input that raises anything else, takes over 5 s of CPU time or a minute of any, or needs more memory than is given
-beyond what the program itself takes, is a fault; the smallest input that shows it is printed. Ends with 1 if there is one.
+beyond what the program itself takes, is a fault; the smallest input that shows it is printed. Ends with 1 if there is
+one.
 """
 
 from __future__ import annotations
