@@ -1,9 +1,10 @@
 """Gives fuzzed inputs to everything that reads what others wrote; each must load or give one of our errors.
 
-    python scripts/fuzz.py [--inputs 100000] [--seed 0] [--memory-mb 2000]
+    python scripts/fuzz.py [--inputs 100000] [--only "contact plan"] [--seed 0] [--memory-mb 2000]
 
-An input that raises anything else, takes over 5 s, or needs more memory than is given beyond what the program itself
-takes, is a fault; the smallest input that shows it is printed. Ends with 1 if there is one.
+An input that raises anything else, takes over 5 s of CPU time or a minute of any, or needs more memory than is given
+beyond what the program itself takes, is a fault; the smallest input that shows it is printed. Ends with 1 if there is
+one.
 """
 
 from __future__ import annotations
@@ -30,12 +31,14 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--inputs", type=int, default=100_000)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--only", nargs="+", metavar="NAME", help="these parsers only")
     parser.add_argument("--memory-mb", type=int, default=2000)
     arguments = parser.parse_args()
     signal.signal(signal.SIGALRM, _hangs)
     faults = 0
     with tempfile.TemporaryDirectory() as made, tempfile.TemporaryDirectory() as work:
         known = fuzzers(examples(Path(made)), Path(made))
+        known = {name: fuzzer for name, fuzzer in known.items() if name in (arguments.only or known)}
         _limit_memory(arguments.memory_mb << 20)
         each = -(-arguments.inputs // len(known))
         total = loaded = 0
@@ -67,13 +70,13 @@ def _try(fuzzer: Fuzzer, count: int, start: int, folder: Path) -> tuple[list[int
     def try_(data: st.DataObject) -> None:
         nonlocal slowest_s
         drawn = data.draw(fuzzer.given)
-        began = time.monotonic()
-        signal.alarm(30)
+        began = time.process_time()
+        signal.alarm(60)
         try:
             counts[loads_or_says_why(fuzzer, drawn, folder)] += 1
         finally:
             signal.alarm(0)
-            slowest_s = max(slowest_s, time.monotonic() - began)
+            slowest_s = max(slowest_s, time.process_time() - began)
 
     try:
         try_()

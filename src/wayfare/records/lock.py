@@ -10,15 +10,11 @@ import json
 import logging
 import os
 import socket
+import sys
 from pathlib import Path
 from types import TracebackType
 
 from wayfare.errors import RunFolderError
-
-try:
-    import fcntl
-except ImportError:  # pragma: no cover  # a system without such locks
-    fcntl = None  # type: ignore[assignment]
 
 _log = logging.getLogger("wayfare")
 
@@ -36,7 +32,8 @@ class RunLock:
             while self._held is None:
                 self._held = self._take()
             os.ftruncate(self._held, 0)
-            os.pwrite(self._held, json.dumps({"process": os.getpid(), "host": socket.gethostname()}).encode(), 0)
+            os.lseek(self._held, 0, os.SEEK_SET)
+            os.write(self._held, json.dumps({"process": os.getpid(), "host": socket.gethostname()}).encode())
         except OSError as error:
             self._close()
             raise RunFolderError(f"{self._file.parent}: cannot write here: {error.strerror}") from None
@@ -51,10 +48,9 @@ class RunLock:
 
     def _take(self) -> int | None:
         """The file, locked; None when it was taken away in between and is to be opened again."""
-        opened = os.open(self._file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        opened = os.open(self._file, os.O_RDWR | os.O_CREAT, 0o644)
         try:
-            if fcntl is not None:
-                fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            _lock(opened)
             same = self._file.exists() and os.path.samestat(os.fstat(opened), self._file.stat())
         except BlockingIOError:
             holder = _holder(opened)
@@ -76,10 +72,28 @@ class RunLock:
             self._held = None
 
 
+def _lock(opened: int) -> None:
+    """Lock an open file, or raise BlockingIOError at once."""
+    if sys.platform == "win32":
+        import msvcrt
+
+        try:
+            # A byte far behind what is written, which others may then still read.
+            os.lseek(opened, 1 << 20, os.SEEK_SET)
+            msvcrt.locking(opened, msvcrt.LK_NBLCK, 1)
+        except OSError as error:
+            raise BlockingIOError from error
+    else:
+        import fcntl
+
+        fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+
 def _holder(opened: int) -> str:
     """Who holds a lock, as far as its file tells."""
     try:
-        holder = json.loads(os.pread(opened, 4096, 0))
+        os.lseek(opened, 0, os.SEEK_SET)
+        holder = json.loads(os.read(opened, 4096))
         return f"process {int(holder['process'])} on {str(holder['host'])[:80]!r}"
     except (OSError, ValueError, KeyError, TypeError):
         return "another process"

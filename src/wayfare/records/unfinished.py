@@ -125,6 +125,8 @@ def reopen(found: Unfinished, world: World) -> tuple[RunWriter, SimulationState 
             found.folder, database, newest.tally if newest else Tally(), wall_s=newest.wall_s if newest else 0.0
         )
         writer.safe_round = newest.state.round if newest else None
+        if newest:
+            _log.warning("%s: began before, goes on after round %d", found.folder, round_)
         for note in damaged:
             writer.note(f"{note}; going on from round {round_}" if newest else f"{note}; the run begins anew")
     except (OSError, sqlite3.Error) as error:
