@@ -101,7 +101,7 @@ def most_over_budget(record: RunRecord) -> float:
 
 def table(rows: list[dict[str, Any]]) -> Iterator[str]:
     """Markdown: the rule beside the best of the sweep. Differences are paired: same seed, same world."""
-    yield "| setting | auto, % | energy, J | share | largest share of a budget | best V, % and J | difference | sweep |"
+    yield "| setting | auto, % | energy, J | share | most of a device | best V, % and J | auto - best | sweep |"
     yield "| --- | --- | --- | --- | --- | --- | --- | --- |"
     for setting in dict.fromkeys(row["setting"] for row in rows):
         mine = {row["seed"]: row for row in rows if row["setting"] == setting and row["weight"] == "auto"}
