@@ -85,7 +85,9 @@ def _read(folder: Path, database: sqlite3.Connection) -> RunRecord:
     tally.contacts(contacts)
     tally.evaluations(evaluations)
     tally.metrics(metrics)
-    if meta["seal"] != seal(meta, devices, tally, bytes(vector)):
+    if not isinstance(vector, bytes):
+        raise TypeError("the model is not made of bytes")
+    if meta["seal"] != seal(meta, devices, tally, vector):
         raise RunFolderError(f"{folder / FILE}: damaged: its checksum is not that of what was written")
     return RunRecord(
         folder=folder,
