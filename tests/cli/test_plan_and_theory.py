@@ -39,8 +39,8 @@ def test_plan_compares_speeds_in_one_table(wayfare_command: Callable[..., Finish
     )
     assert done.code == 0
     assert "bound" in done.out
-    rows = [line for line in done.out.splitlines() if line.startswith("│")]
-    assert [row.split("│")[1].strip() for row in rows] == ["5", "40"]
+    first = [line.split()[0] for line in done.out.splitlines() if line.startswith(" ") and len(line.split()) >= 11]
+    assert [word for word in first if word[0].isdigit()] == ["5", "40"]
 
 
 def test_plan_takes_a_saved_plan_and_a_run(wayfare_command: Callable[..., Finished], tmp_path: Path) -> None:
