@@ -9,26 +9,7 @@ import numpy as np
 
 from wayfare.errors import InputError, UnavailableError
 from wayfare.records import RunRecord, SchemeSummary
-
-# Okabe and Ito's palette, told apart by colour-blind readers; a scheme has the same colour everywhere.
-_PALETTE = ("#0072B2", "#D55E00", "#009E73", "#E69F00", "#CC79A7", "#56B4E9", "#000000", "#F0E442")
-# Lines that lie on each other stay visible: ideal and paced curves are broken.
-_DASHES = {"optimal": (0, (5, 3)), "afl-spar:paced": (0, (1, 1.6))}
-_KNOWN = ("mads", "optimal", "afl-spar", "afl-spar:paced", "afl", "sfl-spar")
-
-
-def colour_of(scheme: str, others: Sequence[str]) -> str:
-    """The colour of a scheme: fixed for ours, in order of appearance for others."""
-    place = (
-        _KNOWN.index(scheme) if scheme in _KNOWN else len(_KNOWN) + [s for s in others if s not in _KNOWN].index(scheme)
-    )
-    return _PALETTE[place % len(_PALETTE)]
-
-
-def dashes_of(scheme: str) -> object:
-    """How the line of a scheme is broken."""
-    return _DASHES.get(scheme, "-")
-
+from wayfare.report.palette import colour_of, dashes_of
 
 def score_curves(schemes: Sequence[SchemeSummary], runs: Sequence[RunRecord], file: Path) -> None:
     """Score against rounds, a line for each scheme and a band from the least to the greatest seed."""
@@ -51,7 +32,7 @@ def score_curves(schemes: Sequence[SchemeSummary], runs: Sequence[RunRecord], fi
             score.mean(axis=0),
             color=colour,
             lw=1.8,
-            ls=dashes_of(scheme.name),
+            ls=dashes_of(scheme.name, names),
             label=f"{scheme.name} ({energy})",
         )
         axes.fill_between(rounds, score.min(axis=0), score.max(axis=0), color=colour, alpha=0.15, lw=0)

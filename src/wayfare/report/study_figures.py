@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from wayfare.errors import InputError, UnavailableError
-from wayfare.report.figures import colour_of, dashes_of
+from wayfare.report.palette import colour_of, dashes_of
 from wayfare.studies.results import Row, StudyResults
 from wayfare.studies.store import value_text
 
@@ -75,7 +75,7 @@ def _draw(results: StudyResults, metric_name: str, rows: list[Row], panel: Any) 
             [scale * one.mean for one, _ in found],
             yerr=[scale * (one.ci95 or 0.0) for one, _ in found],
             color=colour_of(scheme, manifest.schemes),
-            ls=dashes_of(scheme) if numeric else "none",
+            ls=dashes_of(scheme, manifest.schemes) if numeric else "none",
             marker="o",
             ms=4,
             lw=1.6,

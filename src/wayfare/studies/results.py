@@ -114,19 +114,23 @@ def measures_of(record: RunRecord) -> dict[str, float]:
     }
 
 
-def read_results(path: Path) -> StudyResults:
-    """The results of a study's folder, or of any folder of runs of one scenario, which is a study of one point."""
+def read_results(path: Path, on_record: Callable[[PlannedRun, RunRecord], None] | None = None) -> StudyResults:
+    """The results of a study's folder, or of any folder of runs of one scenario, which is a study of one point.
+
+    Records are read once and one after another; whoever wants more of them than the results sees each as it passes.
+    """
     if (path / STUDY_FILE).is_file():
         folder = StudyFolder(path)
-        manifest = folder.read()
-        found = [
-            result_of(read_run(folder.run_folder(run)), run, manifest.targets)
-            for run in manifest.runs
-            if folder.is_finished(run)
-        ]
+        manifest, found = folder.read(), []
+        for run in manifest.runs:
+            if folder.is_finished(run):
+                record = read_run(folder.run_folder(run))
+                found.append(result_of(record, run, manifest.targets))
+                if on_record:
+                    on_record(run, record)
         failed = sum(not folder.is_finished(run) and folder.error_file(run).exists() for run in manifest.runs)
         return results_of(path, manifest, found, failed)
-    return _comparison(path)
+    return _comparison(path, on_record)
 
 
 def results_of(path: Path, manifest: Manifest, found: Sequence[RunResult], failed: int) -> StudyResults:
@@ -185,7 +189,7 @@ def _medians(results: Sequence[RunResult], targets: int, of: Callable[[Reached],
     return [censored_median([of(result.reached[target]) for result in results]) for target in range(targets)]
 
 
-def _comparison(path: Path) -> StudyResults:
+def _comparison(path: Path, on_record: Callable[[PlannedRun, RunRecord], None] | None) -> StudyResults:
     records = [read_run(folder) for folder in find_runs(path)]
     scenarios = {record.scenario.model_copy(update={"schemes": (), "name": ""}) for record in records}
     if len(scenarios) > 1:
@@ -210,5 +214,8 @@ def _comparison(path: Path) -> StudyResults:
         targets=[],
         runs=runs,
     )
+    if on_record:
+        for run, record in zip(runs, records, strict=True):
+            on_record(run, record)
     found = [result_of(record, run, ()) for record, run in zip(records, runs, strict=True)]
     return results_of(path, manifest, found, 0)

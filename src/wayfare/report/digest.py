@@ -1,0 +1,132 @@
+"""What a page keeps of a run: everything it draws, thinned to what a screen can show."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from wayfare.arrays import Floats
+from wayfare.records import RunRecord
+
+# More points than this no screen tells apart.
+CURVE_POINTS = 240
+_SAMPLES = 400
+_TIME_BINS = 60
+_TAIL_POINTS = 120
+_DEVICE_DOTS = 300
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunDigest:
+    """One run, thinned. Samples are quantiles, so that they can be thrown together with those of other seeds."""
+
+    seed: int
+    evaluations: dict[str, Floats]  # also the other metrics, by name
+    budget_shares: Floats  # spent / budget of every device
+    kept_fractions: Floats  # samples over contacts
+    staleness_rounds: Floats
+    backlog_joules: Floats  # mean of the contacts in each bin of time; NaN in one without
+    backlog_high_joules: Floats  # nine tenths of the contacts in the bin lie below
+    contacts: int
+    silent: int  # contacts in which nothing was sent
+    failed: int
+    failed_joules: float
+    energy_joules: float
+
+
+def digest_run(record: RunRecord) -> RunDigest:
+    """The digest of one run."""
+    contacts, devices = record.contacts, len(record.budgets_joules)
+    failed = (contacts["completed"] == 0) & (contacts["energy_joules"] > 0)
+    spent = np.bincount(contacts["device"].astype(np.int64), contacts["energy_joules"], minlength=devices)
+    low, high = _in_bins(contacts["round"], contacts["backlog_joules"], record.scenario.rounds)
+    rows = thinned(len(record.evaluations["round"]), CURVE_POINTS)
+    whole = {name: values for name, values in record.others.items() if len(values) == len(record.evaluations["round"])}
+    return RunDigest(
+        seed=record.seed,
+        evaluations={name: values[rows] for name, values in (record.evaluations | whole).items()},
+        budget_shares=_samples(spent / record.budgets_joules, _DEVICE_DOTS),
+        kept_fractions=_samples(contacts["entries"] / record.parameters, _SAMPLES),
+        staleness_rounds=_samples(contacts["staleness_rounds"], _SAMPLES),
+        backlog_joules=low,
+        backlog_high_joules=high,
+        contacts=len(contacts["round"]),
+        silent=int((contacts["energy_joules"] == 0).sum()),
+        failed=int(failed.sum()),
+        failed_joules=float(contacts["energy_joules"][failed].sum()),
+        energy_joules=float(contacts["energy_joules"].sum()),
+    )
+
+
+def group_json(runs: Sequence[RunDigest], rounds: int, round_s: float) -> dict[str, Any]:
+    """One scheme at one point over its seeds, as the charts of a page take it."""
+    shortest = min(len(run.evaluations["round"]) for run in runs)
+    names = [name for name in runs[0].evaluations if all(name in run.evaluations for run in runs)]
+    columns = {name: np.array([run.evaluations[name][:shortest] for run in runs]) for name in names}
+    middles_s = (np.arange(_TIME_BINS) + 0.5) / _TIME_BINS * rounds * round_s
+    kept, age = (np.concatenate([getattr(run, name) for run in runs]) for name in ("kept_fractions", "staleness_rounds"))
+    return {
+        "seeds": [run.seed for run in runs],
+        "curves": {
+            name: {"mean": numbers(_mean(values)), "low": numbers(values.min(0)), "high": numbers(values.max(0))}
+            if name not in ("round", "time_s")
+            else {"mean": numbers(values[0])}
+            for name, values in columns.items()
+        },
+        "budget_shares": numbers(np.concatenate([run.budget_shares for run in runs])),
+        "kept": _tail(100 * kept),
+        "staleness": _tail(age),
+        "backlog": {
+            "time_s": numbers(middles_s),
+            "mean": numbers(_mean(np.array([run.backlog_joules for run in runs]))),
+            "high": numbers(_mean(np.array([run.backlog_high_joules for run in runs]))),
+        },
+    }
+
+
+def thinned(length: int, most: int) -> np.ndarray:
+    """Rows to keep of so many, evenly spread, the first and the last among them."""
+    return np.unique(np.linspace(0, length - 1, min(length, most)).round().astype(np.int64))
+
+
+def numbers(values: Floats, digits: int = 5) -> list[float | None]:
+    """Numbers for JSON, to a few figures; what is none is null."""
+    return [float(f"{value:.{digits}g}") if np.isfinite(value) else None for value in values.tolist()]
+
+
+def _mean(values: Floats) -> Floats:
+    """The mean over runs of what is known; NaN where nothing is."""
+    known = np.isfinite(values)
+    sums, counts = np.where(known, values, 0.0).sum(0), known.sum(0)
+    return np.divide(sums, counts, out=np.full(sums.shape, np.nan), where=counts > 0)
+
+
+def _samples(values: Floats, most: int) -> Floats:
+    """All values in order, or as many quantiles."""
+    if len(values) <= most:
+        return np.sort(values)
+    return np.asarray(np.quantile(values, np.linspace(0, 1, most)))
+
+
+def _in_bins(rounds: Floats, values: Floats, last: int) -> tuple[Floats, Floats]:
+    """Mean and 90 % quantile of values in equal bins of time."""
+    place = np.minimum(((rounds - 1) / last * _TIME_BINS).astype(np.int64), _TIME_BINS - 1)
+    mean, high = np.full(_TIME_BINS, np.nan), np.full(_TIME_BINS, np.nan)
+    for bin_ in np.unique(place):
+        mine = values[place == bin_]
+        mean[bin_], high[bin_] = mine.mean(), np.quantile(mine, 0.9)
+    return mean, high
+
+
+def _tail(values: Floats) -> dict[str, list[float | None]]:
+    """The share of values that are at least so large, in per cent."""
+    if len(values) == 0:
+        return {"at_least": [], "percent": []}
+    ordered = np.sort(values)
+    rows = thinned(len(ordered), _TAIL_POINTS)
+    # Of equal values the first counts: it has the most at or above it.
+    first = np.searchsorted(ordered, ordered[rows], side="left")
+    return {"at_least": numbers(ordered[rows]), "percent": numbers(100 * (1 - first / len(ordered)))}

@@ -1,0 +1,180 @@
+"""The page of a run, a comparison or a study: one HTML file that needs nothing beside it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from importlib.resources import files
+from pathlib import Path
+from string import Template
+from typing import Any
+
+from wayfare.errors import InputError, RunFolderError, ScenarioError, UnavailableError
+from wayfare.places import STUDY_FILE
+from wayfare.records import RunRecord
+from wayfare.report import sections
+from wayfare.report.digest import RunDigest, digest_run, group_json
+from wayfare.report.palette import look_of
+from wayfare.report.replay import replay_json
+from wayfare.scenario import parse
+from wayfare.studies.results import StudyResults, read_results
+from wayfare.studies.store import PlannedRun, value_text
+
+_STATIC = files("wayfare.report") / "static"
+_STYLES = ("page.css", "replay.css")
+_SCRIPTS = ("theme.js", "charts.js", "world.js", "draw.js", "replay.js")
+
+
+@dataclass(kw_only=True)
+class Material:
+    """What a page is made of: results, the digests of all runs, and the whole records of one world."""
+
+    seed: int | None = None  # whose world the map shows; without one the first
+    results: StudyResults = field(init=False)
+    digests: dict[tuple[int, str], list[RunDigest]] = field(default_factory=dict)
+    world: list[RunRecord] = field(default_factory=list)
+    walls_s: list[float] = field(default_factory=list)
+
+    def take(self, run: PlannedRun, record: RunRecord) -> None:
+        """Keep of a run what the page will show."""
+        self.digests.setdefault((run.point, run.scheme), []).append(digest_run(record))
+        self.walls_s.append(record.wall_s)
+        if run.point == 0 and self.seed in (None, record.seed):
+            self.seed = record.seed
+            self.world.append(record)
+
+
+def read_material(
+    folder: Path, *, seed: int | None = None, on_run: Callable[[str], None] | None = None
+) -> Material:
+    """Read the runs of a folder once; the map will show the world of a seed, or of the first there is."""
+    material = Material(seed=seed)
+
+    def take(run: PlannedRun, record: RunRecord) -> None:
+        material.take(run, record)
+        if on_run:
+            on_run(f"Reading {record.folder.name}")
+
+    material.results = read_results(folder, take)
+    if material.results.metric is None:
+        raise RunFolderError(f"{folder}: no run is finished yet, there is nothing to report")
+    if not material.world:
+        there = sorted({run.seed for run in material.results.manifest.runs if run.point == 0})
+        if seed is not None:
+            raise ScenarioError("--seed", seed, f"no run has this seed; there are {', '.join(map(str, there))}")
+        # The first point has no finished run yet: there is no map, but all the rest.
+    order = {name: place for place, name in enumerate(material.results.manifest.schemes)}
+    material.world.sort(key=lambda record: order[record.scheme])
+    return material
+
+
+def write_page(material: Material, file: Path) -> None:
+    """Write the page of what was read."""
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(page_html(material), encoding="utf-8")
+    except OSError as error:
+        raise InputError(f"{file}: cannot write here: {error.strerror}") from None
+
+
+def page_html(material: Material) -> str:
+    """The whole page."""
+    results = material.results
+    study = (results.folder / STUDY_FILE).is_file()
+    return Template(_static("page.html")).substitute(
+        title=sections.escaped(f"{results.manifest.name}: Wayfare report"),
+        styles="\n".join(_static(name) for name in _STYLES),
+        header=sections.header(results, study=study),
+        results=sections.results_section(results, study=study),
+        points=sections.point_choice(results),
+        has_points="" if results.manifest.axes else "hidden",
+        schemes=sections.scheme_choice(material.world),
+        failures=sections.failures_section(results, material.digests),
+        repeat=sections.repeat_section(results, material.world, material.walls_s),
+        data=_for_script(page_json(material)),
+        plotly=plotly_script().replace("</script", "<\\/script"),
+        scripts="\n".join(f"<script>\n{_static(name)}</script>" for name in _SCRIPTS),
+    )
+
+
+def page_json(material: Material) -> dict[str, Any]:
+    """Everything the scripts of the page draw."""
+    results = material.results
+    manifest, metric = results.manifest, results.results[0].metric
+    scenarios = [parse(scenario) for scenario in manifest.scenarios]
+    groups = {
+        point: {
+            scheme: group_json(material.digests[point, scheme], scenario.rounds, scenario.round_s)
+            for scheme in manifest.schemes
+            if (point, scheme) in material.digests
+        }
+        for point, scenario in enumerate(scenarios)
+    }
+    return {
+        "metric": {"name": metric.name, "percent": metric.percent, "better": metric.better},
+        "looks": {scheme: _look(scheme, manifest.schemes) for scheme in manifest.schemes},
+        "reference": results.reference,
+        "points": [{"name": manifest.point_name(place), "groups": groups[place]} for place in range(len(scenarios))],
+        "study": _study_json(results) if manifest.axes else None,
+        "holdings": _holdings(material.world),
+        "replay": replay_json(material.world) if material.world else {"unavailable": "no run of it is finished"},
+    }
+
+
+def plotly_script() -> str:
+    """The charting library as text."""
+    try:
+        from plotly.offline import get_plotlyjs
+    except ImportError:
+        raise UnavailableError("pages need plotly: pip install 'wayfare[report]'") from None
+    return str(get_plotlyjs())
+
+
+def _study_json(results: StudyResults) -> dict[str, Any]:
+    """Metrics against what varies."""
+    manifest, axis = results.manifest, results.manifest.axes[0]
+    metrics = list(dict.fromkeys(name for row in results.rows for name in row.estimates))
+    return {
+        "axes": manifest.axes,
+        "metrics": metrics,
+        "rows": [
+            {
+                "scheme": row.scheme,
+                "x": _plain(manifest.points[row.point][axis]),
+                "panel": ", ".join(
+                    f"{other.split('.')[-1]} {value_text(manifest.points[row.point][other])}"
+                    for other in manifest.axes[1:]
+                ),
+                "seeds": len(row.results),
+                "estimates": {name: {"mean": one.mean, "ci95": one.ci95} for name, one in row.estimates.items()},
+            }
+            for row in results.rows
+        ],
+    }
+
+
+def _plain(value: Any) -> float | str:
+    return value if isinstance(value, int | float) and not isinstance(value, bool) else value_text(value)
+
+
+def _look(scheme: str, others: Sequence[str]) -> dict[str, str]:
+    look = look_of(scheme, others)
+    return {"light": look.light, "dark": look.dark, "dash": look.dash}
+
+
+def _holdings(world: Sequence[RunRecord]) -> dict[str, Any] | None:
+    """Training samples of every class on every device, of the world that the map shows."""
+    if not world:
+        return None
+    counts = world[0].class_counts
+    return {"seed": world[0].seed, "task": world[0].scenario.learning.task, "counts": counts.astype(int).tolist()}
+
+
+def _for_script(content: dict[str, Any]) -> str:
+    """JSON that cannot end the script it stands in: nothing in it opens or closes a tag."""
+    return json.dumps(content, allow_nan=False, separators=(",", ":")).replace("<", "\\u003c")
+
+
+def _static(name: str) -> str:
+    return (_STATIC / name).read_text(encoding="utf-8")

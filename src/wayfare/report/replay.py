@@ -1,0 +1,224 @@
+"""The world of one seed for the map of a page: how everyone moved and met, and what each scheme made of it.
+
+Records hold no positions. The world is drawn again from its scenario and seed, or read again from its trace, and is
+checked against the contacts that were recorded.
+"""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from wayfare import mobility
+from wayfare.arrays import Floats, Ints
+from wayfare.contacts import ContactPlan, opportunities, plan_from_meetings, plan_from_motion
+from wayfare.errors import WayfareError
+from wayfare.mobility import Motion
+from wayfare.records import RunRecord
+from wayfare.report.digest import CURVE_POINTS, numbers, thinned
+from wayfare.scenario import Scenario
+from wayfare.scenario.mobility import SpatialMobility, TraceMobility
+
+# What a page has room for; of a world with more the map shows the beginning.
+_MOST_KNOTS = 400_000
+_MOST_OUTCOMES = 600_000
+# A knot that lies this share of the area beside the straight way is not seen to be missing.
+_INVISIBLE = 1 / 4000
+# Coordinates are 16-bit numbers; this one says that a node is absent from here on.
+_GRID = 65_534
+_ABSENT = 65_535
+# Of an outcome: the exchange did not complete.
+_FAILED = 65_535
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Knots:
+    """Motion as knots with straight lines between them, sorted by node and then by time; NaN: absent from here on."""
+
+    node: Ints
+    time_s: Floats
+    x_m: Floats
+    y_m: Floats
+
+    def take(self, rows: np.ndarray) -> Knots:
+        """Some of the knots."""
+        return Knots(node=self.node[rows], time_s=self.time_s[rows], x_m=self.x_m[rows], y_m=self.y_m[rows])
+
+
+def replay_json(records: Sequence[RunRecord]) -> dict[str, Any]:
+    """The world that the runs of one scenario and seed share, or why it cannot be shown."""
+    try:
+        return _replay(records)
+    except WayfareError as error:
+        return {"unavailable": str(error)}
+
+
+def _replay(records: Sequence[RunRecord]) -> dict[str, Any]:
+    scenario, seed = records[0].scenario, records[0].seed
+    drawn = mobility.from_spec(scenario.mobility, scenario.radio.range_m).draw(
+        scenario.fleet.devices, scenario.duration_s, seed
+    )
+    range_m = scenario.radio.range_m
+    if isinstance(drawn, Motion):
+        plan, knots = plan_from_motion(drawn, range_m, scenario.duration_s, seed), knots_of(drawn)
+    else:
+        plan, knots = plan_from_meetings(drawn, range_m, scenario.duration_s, seed).with_server(), None
+    plan = plan.take(np.argsort(plan.start_s, kind="stable"))
+    meets = opportunities(plan, scenario.round_s, scenario.rounds)
+    keys = meets.round * scenario.fleet.devices + meets.device
+    for record in records:
+        if not np.array_equal(_keys(record), keys):
+            return {"unavailable": "the world drawn again is not the one of the records: has its trace changed?"}
+    knots, until_s = _that_fit(knots, plan, len(records), scenario)
+    plan = plan.take(plan.start_s < until_s)
+    rounds = np.floor(plan.start_s / scenario.round_s).astype(np.int64) + 1
+    counted = rounds <= scenario.rounds
+    plan, rounds = plan.take(counted), rounds[counted]
+    outcome = np.searchsorted(keys, rounds * scenario.fleet.devices + plan.device)
+    outcomes = int(outcome.max(initial=-1)) + 1
+    most_bits = max((float(record.contacts["bits"].max(initial=0.0)) for record in records), default=0.0)
+    return {
+        "seed": seed,
+        "devices": scenario.fleet.devices,
+        "names": _names(scenario),
+        "duration_s": scenario.duration_s,
+        "until_s": until_s,
+        "round_s": scenario.round_s,
+        "range_m": range_m,
+        "stale_rounds": _stale_rounds(records),
+        "motion": None if knots is None else _motion_json(knots, scenario),
+        "contacts": {
+            "start_s": _packed(plan.start_s, "<f4"),
+            "end_s": _packed(plan.end_s, "<f4"),
+            "device": _packed(plan.device, "<u2"),
+            "outcome": _packed(outcome, "<u4"),
+        },
+        "most_bits": most_bits,
+        "schemes": [_scheme_json(record, outcomes, most_bits) for record in records],
+    }
+
+
+def knots_of(motion: Motion) -> Knots:
+    """The knots of a motion: the beginning of every leg, and its end where the next one does not begin there."""
+    x_end = motion.x_m + motion.vx_mps * (motion.end_s - motion.start_s)
+    y_end = motion.y_m + motion.vy_mps * (motion.end_s - motion.start_s)
+    follows = np.append(motion.node[1:] == motion.node[:-1], False)
+    gap = ~follows | (np.append(motion.start_s[1:], 0.0) > motion.end_s + 1e-6)
+    jump = gap | (np.abs(np.append(motion.x_m[1:], 0.0) - x_end) + np.abs(np.append(motion.y_m[1:], 0.0) - y_end) > 1e-3)
+    absent = np.full(len(x_end), np.nan)
+    wanted = np.column_stack([np.ones(len(gap), dtype=np.bool_), jump, gap]).ravel()
+    return Knots(
+        node=np.repeat(motion.node, 3)[wanted],
+        time_s=np.column_stack([motion.start_s, motion.end_s, motion.end_s]).ravel()[wanted],
+        x_m=np.column_stack([motion.x_m, x_end, absent]).ravel()[wanted],
+        y_m=np.column_stack([motion.y_m, y_end, absent]).ravel()[wanted],
+    )
+
+
+def straightened(knots: Knots, most: int, tolerance_m: float) -> Knots:
+    """The knots without those that lie on the straight way between their neighbours, until so many are left."""
+    idle, odd = 0, True
+    while len(knots.node) > most and idle < 2:
+        # Never two neighbours at once, for each was judged by the other: every second knot, then those between.
+        middle = np.arange(1 if odd else 2, len(knots.node) - 1, 2)
+        before, after = middle - 1, middle + 1
+        span_s = knots.time_s[after] - knots.time_s[before]
+        same = (knots.node[before] == knots.node[after]) & (span_s > 0)
+        share = (knots.time_s[middle] - knots.time_s[before]) / np.where(same, span_s, 1.0)
+        x_m = knots.x_m[before] + share * (knots.x_m[after] - knots.x_m[before])
+        y_m = knots.y_m[before] + share * (knots.y_m[after] - knots.y_m[before])
+        # Comparisons with NaN are false: knots beside an absence stay.
+        beside = np.hypot(knots.x_m[middle] - x_m, knots.y_m[middle] - y_m) < tolerance_m
+        stays = np.ones(len(knots.node), dtype=np.bool_)
+        stays[middle] = ~(same & beside)
+        idle, odd = 0 if not stays.all() else idle + 1, not odd
+        knots = knots.take(stays)
+    return knots
+
+
+def _that_fit(
+    knots: Knots | None, plan: ContactPlan, schemes: int, scenario: Scenario
+) -> tuple[Knots | None, float]:
+    """The knots a page has room for, and until when they and the contacts go."""
+    until_s = scenario.duration_s
+    if len(plan) * schemes > _MOST_OUTCOMES:
+        until_s = float(plan.start_s[_MOST_OUTCOMES // schemes])
+    if knots is None:
+        return None, until_s
+    size_m = float(max(np.ptp(knots.x_m[np.isfinite(knots.x_m)]), np.ptp(knots.y_m[np.isfinite(knots.y_m)])))
+    knots = straightened(knots, _MOST_KNOTS, size_m * _INVISIBLE)
+    if len(knots.node) > _MOST_KNOTS:
+        until_s = min(until_s, float(np.partition(knots.time_s, _MOST_KNOTS)[_MOST_KNOTS]))
+    if until_s < scenario.duration_s:
+        # The first knot beyond the end still says where a node was heading.
+        inside = knots.time_s <= until_s
+        knots = knots.take(inside | np.append(False, inside[:-1] & (knots.node[1:] == knots.node[:-1])))
+    return knots, until_s
+
+
+def _motion_json(knots: Knots, scenario: Scenario) -> dict[str, Any]:
+    here = np.isfinite(knots.x_m)
+    if isinstance(scenario.mobility, SpatialMobility):
+        left_m, bottom_m, right_m, top_m = 0.0, 0.0, scenario.mobility.width_m, scenario.mobility.height_m
+    else:
+        left_m, right_m = float(knots.x_m[here].min()), float(knots.x_m[here].max())
+        bottom_m, top_m = float(knots.y_m[here].min()), float(knots.y_m[here].max())
+    width_m, height_m = max(right_m - left_m, 1.0), max(top_m - bottom_m, 1.0)
+    x = np.clip((knots.x_m - left_m) / width_m, 0, 1) * _GRID
+    y = np.clip((knots.y_m - bottom_m) / height_m, 0, 1) * _GRID
+    nodes = scenario.fleet.devices + 1
+    return {
+        "left_m": left_m,
+        "bottom_m": bottom_m,
+        "width_m": width_m,
+        "height_m": height_m,
+        "first": np.searchsorted(knots.node, np.arange(nodes + 1)).tolist(),
+        "time_s": _packed(knots.time_s, "<f4"),
+        "x": _packed(np.where(here, x.round(), _ABSENT), "<u2"),
+        "y": _packed(np.where(here, y.round(), _ABSENT), "<u2"),
+    }
+
+
+def _scheme_json(record: RunRecord, outcomes: int, most_bits: float) -> dict[str, Any]:
+    contacts = {name: values[:outcomes] for name, values in record.contacts.items()}
+    completed = contacts["completed"] > 0
+    kept = np.clip((contacts["entries"] / record.parameters * _GRID).round(), 0, _GRID)
+    rows = thinned(len(record.evaluations["round"]), CURVE_POINTS)
+    return {
+        "name": record.scheme,
+        "kept": _packed(np.where(completed, kept, _FAILED), "<u2"),
+        "bits": _packed(contacts["bits"] * completed / (most_bits or 1.0) * _GRID, "<u2"),
+        "time_s": numbers(record.evaluations["time_s"][rows]),
+        "score": numbers(record.evaluations["score"][rows]),
+    }
+
+
+def _stale_rounds(records: Sequence[RunRecord]) -> float:
+    """The age at which the colour of a device says "old": most contacts of most schemes are younger."""
+    ages = [float(np.quantile(record.contacts["staleness_rounds"], 0.9)) for record in records if len(_keys(record))]
+    return max(float(np.median(ages)), 1.0) if ages else 1.0
+
+
+def _names(scenario: Scenario) -> list[str] | None:
+    """What a trace calls its devices."""
+    if not isinstance(scenario.mobility, TraceMobility):
+        return None
+    from wayfare.mobility.traces import Trace
+
+    chosen = Trace(scenario.mobility, scenario.radio.range_m).selection(scenario.fleet.devices, scenario.duration_s)
+    return list(chosen.devices)
+
+
+def _keys(record: RunRecord) -> Ints:
+    return np.asarray(
+        record.contacts["round"] * record.scenario.fleet.devices + record.contacts["device"], dtype=np.int64
+    )
+
+
+def _packed(values: np.ndarray, kind: str) -> dict[str, str]:
+    """An array as the bytes of its little-endian numbers."""
+    return {"kind": kind[1:], "base64": base64.b64encode(np.asarray(values).astype(kind).tobytes()).decode()}

@@ -1,0 +1,146 @@
+"""Who won and by how much, in sentences that claim no more than the seeds allow."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from wayfare.learning.tasks import Metric
+from wayfare.records import RunSummary, SchemeSummary, paired_difference, summarise_scheme
+from wayfare.records.statistics import Difference
+from wayfare.report.tables import OVER_BUDGET
+
+# Half of the last digit shown, of a share as of an error in metres.
+_LEVEL = 5e-4
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rival:
+    """A scheme beside the winner."""
+
+    name: str
+    difference: Difference | None  # its score minus the winner's, over the seeds both have
+    over_budget: bool
+
+    @property
+    def told_apart(self) -> bool:
+        """Whether the 95 % interval of the difference leaves out 0."""
+        found = self.difference
+        return found is not None and found.ci95 is not None and abs(found.mean) > found.ci95
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict:
+    """The best scheme that keeps to the energy budget (of all, if none does), and the others beside it."""
+
+    winner: SchemeSummary
+    level: list[str]  # schemes whose score is the same in all the digits that are shown
+    within_budget: bool
+    rivals: list[Rival]
+
+    @property
+    def one_seed(self) -> bool:
+        """Whether there is no more than one world to judge by."""
+        return self.winner.seeds == 1
+
+
+def verdict_of(runs: Sequence[Sequence[RunSummary]]) -> Verdict:
+    """The verdict on schemes, each with the runs of its seeds."""
+    schemes = [summarise_scheme(mine) for mine in runs]
+    sign = 1 if schemes[0].metric.better == "higher" else -1
+    inside = [scheme for scheme in schemes if not over_budget(scheme)]
+    best = max(sign * scheme.score_mean for scheme in inside or schemes)
+    level = [scheme for scheme in inside or schemes if best - sign * scheme.score_mean < _LEVEL]
+    # Of those that are level the one that spends least.
+    winner = min(level, key=lambda scheme: scheme.energy_joules_mean)
+    theirs = runs[schemes.index(winner)]
+    seeds = {run.seed for run in theirs}
+    rivals = [
+        Rival(
+            name=scheme.name,
+            difference=paired_difference(mine, theirs) if seeds & {run.seed for run in mine} else None,
+            over_budget=over_budget(scheme),
+        )
+        for scheme, mine in zip(schemes, runs, strict=True)
+        if scheme is not winner
+    ]
+    rivals.sort(key=lambda rival: -sign * rival.difference.mean if rival.difference else float("inf"))
+    return Verdict(
+        winner=winner,
+        level=[scheme.name for scheme in level if scheme is not winner],
+        within_budget=bool(inside),
+        rivals=rivals,
+    )
+
+
+def over_budget(scheme: SchemeSummary) -> bool:
+    """Whether a scheme spends more than its budget, beyond what steering by a queue explains."""
+    return scheme.energy_joules_mean > OVER_BUDGET * scheme.budget_joules
+
+
+def headline(verdict: Verdict) -> str:
+    """The first sentence."""
+    winner, metric = verdict.winner, verdict.winner.metric
+    score = score_text(metric, winner.score_mean, winner.score_ci95, unit=True)
+    if not verdict.rivals:
+        return f"{winner.name} reaches {metric.name} {score}"
+    condition = "within the energy budget" if verdict.within_budget else "(no scheme kept to the energy budget)"
+    best = "best" if metric.better == "higher" else "lowest"
+    names, verb = " and ".join([winner.name, *verdict.level]), "share" if verdict.level else "has"
+    return f"{names} {verb} the {best} {metric.name} {condition}: {score}"
+
+
+def details(verdict: Verdict) -> list[str]:
+    """What has to be added to the first sentence."""
+    winner, metric = verdict.winner, verdict.winner.metric
+    lines = []
+    spent = winner.energy_joules_mean / winner.budget_joules
+    lines.append(
+        f"{winner.name} spends {winner.energy_joules_mean:,.0f} J of {winner.budget_joules:,.0f} J ({100 * spent:.0f} %) "
+        f"and delivers {100 * winner.kept_fraction_mean:.0f} % of an update in a contact."
+    )
+    if verdict.one_seed:
+        if verdict.rivals:
+            lines.append(_sentence("Differences on this one world", metric, verdict.rivals))
+        return lines
+    for title, apart in (
+        ("Behind by more than chance explains", True),
+        (f"Not told apart from {winner.name} by {winner.seeds} seeds", False),
+    ):
+        # Only schemes that spend more than the budget can be ahead of the winner.
+        chosen = [rival for rival in verdict.rivals if rival.difference and rival.told_apart == apart]
+        chosen = [rival for rival in chosen if not (apart and _ahead(metric, rival))]
+        if chosen:
+            lines.append(_sentence(title, metric, chosen))
+    ahead = [rival for rival in verdict.rivals if rival.told_apart and _ahead(metric, rival)]
+    if ahead:
+        lines.append(_sentence(f"Ahead of {winner.name}, over the budget", metric, ahead))
+    return lines
+
+
+def score_text(
+    metric: Metric, value: float, half_width: float | None, *, sign: str = "", unit: bool = False
+) -> str:
+    """A score or a difference with its interval, in the unit of the metric."""
+    scale, digits = (100, 1) if metric.percent else (1, 3)
+    interval = "" if half_width is None else f" ± {scale * half_width:.{digits}f}"
+    # No number is below zero when all its digits are zero.
+    number = f"{round(scale * value, digits) + 0.0:{sign}.{digits}f}".replace("-", "−")
+    return f"{number}{interval}{' %' if unit and metric.percent else ''}"
+
+
+def _ahead(metric: Metric, rival: Rival) -> bool:
+    if rival.difference is None:
+        return False
+    return rival.difference.mean > 0 if metric.better == "higher" else rival.difference.mean < 0
+
+
+def _sentence(title: str, metric: Metric, rivals: Sequence[Rival]) -> str:
+    listed = [
+        f"{rival.name} ({score_text(metric, rival.difference.mean, rival.difference.ci95, sign='+')}"
+        f"{', over the budget' if rival.over_budget else ''})"
+        for rival in rivals
+        if rival.difference
+    ]
+    points = " percentage points" if metric.percent else ""
+    return f"{title}: {', '.join(listed)}{points}."
