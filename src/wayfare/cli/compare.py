@@ -53,6 +53,7 @@ def compare_command(
     allow_divergence: DivergenceOption = False,
     paranoid: ParanoidOption = False,
     fresh: FreshOption = False,
+    open_: Annotated[bool, typer.Option("--open", help="Write the report and open it in a browser.")] = False,
     as_json: JsonOption = False,
 ) -> None:
     """Compare schemes on the same fleet, contacts and channels. Runs that broke off go on where they were.
@@ -93,6 +94,12 @@ def compare_command(
             progress=progress,
             only_missing=only_missing,
         )
+    if open_:
+        from wayfare.cli.report import open_page
+        from wayfare.report.write import write_report
+
+        page = write_report(result.folder)[0]
+        open_page(page)
     if as_json:
         print_json(
             {
@@ -104,4 +111,5 @@ def compare_command(
         )
         return
     output.print(comparison_table(result.schemes, result.runs, width=output.width))
-    output.print(f"Records: {result.folder}   Again: wayfare show {result.folder}", markup=False, soft_wrap=True)
+    again = f"Records: {result.folder}   Look: wayfare report {result.folder} --open"
+    output.print(again, markup=False, soft_wrap=True)

@@ -1,4 +1,4 @@
-"""`wayfare export` and `wayfare report`: what was run, for other programs and for readers."""
+"""`wayfare export`: what was run, for other programs."""
 
 from __future__ import annotations
 
@@ -60,19 +60,3 @@ def export_command(
         return
     for file in written:
         output.print(f"Wrote {file}", markup=False, highlight=False, soft_wrap=True)
-
-
-def report_command(
-    folder: StudyArgument,
-    out: Annotated[Path | None, typer.Option("--out", help=_WHERE.format("report"))] = None,
-) -> None:
-    """Write the table and the figures of a study as one HTML page, and as Markdown.
-
-    Example: `wayfare report runs/schemes-by-speed`
-    """
-    from wayfare.report.study_page import write_study_report
-    from wayfare.studies.results import read_results
-
-    with working(f"Reading {folder}"):
-        page = write_study_report(read_results(folder), out or folder / "report")
-    output.print(f"Wrote {page}", markup=False, highlight=False, soft_wrap=True)

@@ -32,6 +32,7 @@ def show_command(
     from wayfare.records import find_runs, read_run, summary_json
     from wayfare.report.figures import score_curves
     from wayfare.report.tables import comparison_table
+    from wayfare.report.terminal_curves import terminal_curves
     from wayfare.studies import summarise
 
     records = [read_run(run) for run in find_runs(folder)]
@@ -48,6 +49,8 @@ def show_command(
         print_json({"folder": str(folder), "schemes": [summary_json(scheme) for scheme in schemes]})
         return
     output.print(comparison_table(schemes, records, width=output.width))
+    output.print()
+    output.print(terminal_curves(schemes, records, width=output.width))
 
 
 def _show_study(folder: Path, plot: Path | None, as_json: bool) -> None:

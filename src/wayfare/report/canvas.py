@@ -1,29 +1,77 @@
-"""Pages for pictures."""
+"""Sheets to draw figures on: wide for a screen, or one column of a journal."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from wayfare.errors import InputError, UnavailableError
 
+COLUMN_IN = 3.5
+"""The width of one column of an IEEE journal, 88.9 mm."""
 
-def new_figure(width_in: float, height_in: float) -> Any:
-    """An empty page."""
+# Names are shown as they are: a dollar begins no formula.
+_PLAIN: dict[Any, Any] = {"text.parse_math": False}
+# Text stays text in SVG and PDF, and is readable at the size at which it is printed.
+_STYLE: dict[Any, Any] = _PLAIN | {
+    "font.size": 8,
+    "axes.labelsize": 8,
+    "axes.titlesize": 8,
+    "xtick.labelsize": 7,
+    "ytick.labelsize": 7,
+    "legend.fontsize": 7,
+    "axes.linewidth": 0.6,
+    "lines.linewidth": 1.2,
+    "lines.markersize": 3.5,
+    "xtick.major.width": 0.6,
+    "ytick.major.width": 0.6,
+    "pdf.fonttype": 42,
+    "svg.fonttype": "none",
+}
+
+
+@contextmanager
+def column_figure(file: Path, *, height_in: float = 2.5) -> Iterator[Any]:
+    """A figure as wide as a journal's column, written when it is drawn."""
+    with _figure(file, (COLUMN_IN, height_in), dpi=300, style=_STYLE) as figure:
+        yield figure
+
+
+@contextmanager
+def wide_figure(file: Path, *, width_in: float = 7.2, height_in: float = 4.0) -> Iterator[Any]:
+    """A figure for a screen, written when it is drawn."""
+    with _figure(file, (width_in, height_in), dpi=150, style=_PLAIN) as figure:
+        yield figure
+
+
+def plain_axes(axes: Any, *, grid: str = "both") -> None:
+    """No more lines than needed."""
+    axes.grid(axis=grid, alpha=0.25, lw=0.6)
+    axes.spines[["top", "right"]].set_visible(False)
+
+
+def legend_below(figure: Any, axes: Any) -> None:
+    """The legend under the plot, where it hides nothing."""
+    handles, labels = axes.get_legend_handles_labels()
+    figure.legend(
+        handles, labels, loc="outside lower center", ncols=3, frameon=False, handlelength=2.2, columnspacing=1.2
+    )
+
+
+@contextmanager
+def _figure(file: Path, size_in: tuple[float, float], *, dpi: int, style: dict[Any, Any]) -> Iterator[Any]:
     try:
+        from matplotlib import rc_context
         from matplotlib.figure import Figure
     except ImportError:
-        raise UnavailableError("pictures need matplotlib: pip install 'wayfare[report]'") from None
-    # Without pyplot there is no global state and no window.
-    return Figure(figsize=(width_in, height_in), facecolor="white")
-
-
-def save_figure(figure: Any, file: Path | str) -> None:
-    """Write a page in the format of the file's name, without the frame's upper and right side."""
-    for axes in figure.axes:
-        for side in ("top", "right"):
-            axes.spines[side].set_visible(False)
-    try:
-        figure.savefig(file, dpi=150)
-    except (OSError, ValueError) as error:
-        raise InputError(f"{file}: the picture cannot be written: {error}") from None
+        raise UnavailableError("figures need matplotlib: pip install 'wayfare[report]'") from None
+    with rc_context(style):
+        # Without pyplot there is no global state and no window.
+        figure = Figure(figsize=size_in, layout="constrained")
+        yield figure
+        try:
+            figure.savefig(file, dpi=dpi)
+        except (OSError, ValueError) as error:
+            raise InputError(f"{file}: cannot write the figure: {error}") from None

@@ -14,7 +14,7 @@ import numpy as np
 from wayfare.contacts import ContactPlan
 from wayfare.contacts.speeds import SpeedPoint
 from wayfare.contacts.statistics import Distribution, PlanStatistics
-from wayfare.report.canvas import new_figure, save_figure
+from wayfare.report.sheet import new_figure, save_figure
 
 _BLUE, _ORANGE, _GREY = "#2b6cb0", "#dd6b20", "#718096"
 # The Okabe-Ito colours, which people with any colour vision tell apart.

@@ -67,7 +67,9 @@ def group_json(runs: Sequence[RunDigest], rounds: int, round_s: float) -> dict[s
     names = [name for name in runs[0].evaluations if all(name in run.evaluations for run in runs)]
     columns = {name: np.array([run.evaluations[name][:shortest] for run in runs]) for name in names}
     middles_s = (np.arange(_TIME_BINS) + 0.5) / _TIME_BINS * rounds * round_s
-    kept, age = (np.concatenate([getattr(run, name) for run in runs]) for name in ("kept_fractions", "staleness_rounds"))
+    kept, age = (
+        np.concatenate([getattr(run, name) for run in runs]) for name in ("kept_fractions", "staleness_rounds")
+    )
     return {
         "seeds": [run.seed for run in runs],
         "curves": {
@@ -101,7 +103,7 @@ def _mean(values: Floats) -> Floats:
     """The mean over runs of what is known; NaN where nothing is."""
     known = np.isfinite(values)
     sums, counts = np.where(known, values, 0.0).sum(0), known.sum(0)
-    return np.divide(sums, counts, out=np.full(sums.shape, np.nan), where=counts > 0)
+    return np.asarray(np.divide(sums, counts, out=np.full(sums.shape, np.nan), where=counts > 0))
 
 
 def _samples(values: Floats, most: int) -> Floats:

@@ -1,48 +1,153 @@
-"""Figures, drawn with matplotlib (the extra `report`)."""
+"""Figures of runs and comparisons, drawn with matplotlib (the extra `report`)."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 
-from wayfare.errors import InputError, UnavailableError
+from wayfare.errors import InputError
+from wayfare.learning.tasks import Metric
 from wayfare.records import RunRecord, SchemeSummary
+from wayfare.report.canvas import column_figure, legend_below, plain_axes, wide_figure
 from wayfare.report.palette import colour_of, dashes_of
+from wayfare.report.study_figures import study_figure
+from wayfare.studies.results import StudyResults
+
+Format: TypeAlias = Literal["pdf", "svg", "png"]
+Groups: TypeAlias = Mapping[str, Mapping[str, Any]]
+"""What a page draws of every scheme (``digest.group_json``)."""
+
 
 def score_curves(schemes: Sequence[SchemeSummary], runs: Sequence[RunRecord], file: Path) -> None:
     """Score against rounds, a line for each scheme and a band from the least to the greatest seed."""
-    try:
-        from matplotlib.figure import Figure
-    except ImportError:
-        raise UnavailableError("figures need matplotlib: pip install 'wayfare[report]'") from None
-    figure = Figure(figsize=(7.2, 4.2), layout="constrained")
-    axes = figure.add_subplot()
     metric = schemes[0].metric
     names = [scheme.name for scheme in schemes]
-    for scheme in schemes:
-        mine = [run for run in runs if run.scheme == scheme.name]
-        rounds = mine[0].evaluations["round"]
-        score = (100 if metric.percent else 1) * np.array([run.evaluations["score"] for run in mine])
-        colour = colour_of(scheme.name, names)
-        energy = f"{scheme.energy_joules_mean:,.0f} J"
-        axes.plot(
-            rounds,
-            score.mean(axis=0),
-            color=colour,
-            lw=1.8,
-            ls=dashes_of(scheme.name, names),
-            label=f"{scheme.name} ({energy})",
-        )
-        axes.fill_between(rounds, score.min(axis=0), score.max(axis=0), color=colour, alpha=0.15, lw=0)
-    axes.set_xlabel("round")
-    axes.set_ylabel(f"test {metric.name}" + (" (%)" if metric.percent else ""))
-    axes.set_title(f"{runs[0].scenario.name}: budget {schemes[0].budget_joules:,.0f} J", loc="left")
-    axes.grid(alpha=0.25, lw=0.6)
-    axes.spines[["top", "right"]].set_visible(False)
-    axes.legend(frameon=False, fontsize=9)
+    with wide_figure(file, height_in=4.2) as figure:
+        axes = figure.add_subplot()
+        for scheme in schemes:
+            mine = [run for run in runs if run.scheme == scheme.name]
+            rounds = mine[0].evaluations["round"]
+            score = _scale(metric) * np.array([run.evaluations["score"] for run in mine])
+            colour = colour_of(scheme.name, names)
+            axes.plot(
+                rounds,
+                score.mean(axis=0),
+                color=colour,
+                lw=1.8,
+                ls=dashes_of(scheme.name, names),
+                label=_text(f"{scheme.name} ({scheme.energy_joules_mean:,.0f} J)"),
+            )
+            axes.fill_between(rounds, score.min(axis=0), score.max(axis=0), color=colour, alpha=0.15, lw=0)
+        axes.set_xlabel("round")
+        axes.set_ylabel(_score_label(metric))
+        axes.set_title(f"{runs[0].scenario.name}: budget {schemes[0].budget_joules:,.0f} J", loc="left")
+        plain_axes(axes)
+        axes.legend(frameon=False, fontsize=9)
+
+
+def write_figures(results: StudyResults, groups: Groups, folder: Path, kind: Format) -> list[Path]:
+    """Every figure of a comparison or a study, each readable in one column of a journal."""
     try:
-        figure.savefig(file, dpi=150)
-    except (OSError, ValueError) as error:
-        raise InputError(f"{file}: cannot write the figure: {error}") from None
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(f"{folder}: cannot write here: {error.strerror}") from None
+    if results.manifest.axes:
+        names = list(dict.fromkeys(name for row in results.rows for name in row.estimates))
+        for name in names:
+            study_figure(results, name, folder / f"{name}.{kind}", column=True)
+        return [folder / f"{name}.{kind}" for name in names]
+    metric = results.results[0].metric
+    drawings: dict[str, Callable[[Any, Groups], None]] = {
+        f"{metric.name}-rounds": lambda axes, shown: _curves(axes, shown, metric, "round", 1.0, "round"),
+        f"{metric.name}-energy": lambda axes, shown: _curves(axes, shown, metric, "energy_joules", 1.0, "energy (J)"),
+        f"{metric.name}-bits": lambda axes, shown: _curves(axes, shown, metric, "bits", 1e-6, "transmitted (Mbit)"),
+        "energy-devices": _shares,
+        "queue": _queue,
+        "kept": lambda axes, shown: _tails(axes, shown, "kept", "delivered at least (% of an update)"),
+        "staleness": lambda axes, shown: _tails(axes, shown, "staleness", "model age at least (rounds)", log=True),
+    }
+    for name, drawing in drawings.items():
+        with column_figure(folder / f"{name}.{kind}") as figure:
+            axes = figure.add_subplot()
+            drawing(axes, groups)
+            if name != "energy-devices" and len(groups) > 1:
+                legend_below(figure, axes)
+    return [folder / f"{name}.{kind}" for name in drawings]
+
+
+def _curves(axes: Any, groups: Groups, metric: Metric, across: str, factor: float, label: str) -> None:
+    """Score against rounds or costs; with several seeds a band from the least to the greatest."""
+    for scheme, group in groups.items():
+        curve, colour = group["curves"]["score"], colour_of(scheme, list(groups))
+        x = factor * _floats(group["curves"][across]["mean"])
+        axes.plot(x, _scale(metric) * _floats(curve["mean"]), **_look(scheme, groups))
+        if len(group["seeds"]) > 1:
+            low, high = (_scale(metric) * _floats(curve[edge]) for edge in ("low", "high"))
+            axes.fill_between(x, low, high, color=colour, alpha=0.13, lw=0)
+    axes.set_xlabel(label)
+    axes.set_ylabel(_score_label(metric))
+    plain_axes(axes)
+
+
+def _shares(axes: Any, groups: Groups) -> None:
+    """Every device's energy as a share of its budget."""
+    names = list(groups)[::-1]
+    for row, scheme in enumerate(names):
+        shares = 100 * _floats(groups[scheme]["budget_shares"])
+        # Dots of one row are spread in a fixed way, so that the figure is the same every time.
+        spread = 0.28 * np.sin(2.4 * np.arange(len(shares)))
+        axes.plot(shares, row + spread, ".", ms=4, alpha=0.6, mew=0, color=colour_of(scheme, list(groups)))
+    axes.axvline(100, color="black", lw=0.8, zorder=0)
+    axes.set_yticks(range(len(names)), [_text(name) for name in names])
+    axes.set_xlim(left=0)
+    axes.set_xlabel("energy of a device (% of its budget)")
+    plain_axes(axes, grid="x")
+
+
+def _queue(axes: Any, groups: Groups) -> None:
+    for scheme, group in groups.items():
+        time_s, backlog = _floats(group["backlog"]["time_s"]), _floats(group["backlog"]["mean"])
+        known = np.isfinite(backlog)
+        axes.plot(time_s[known] / 3600, backlog[known], **_look(scheme, groups))
+    axes.set_xlabel("simulated time (h)")
+    axes.set_ylabel("mean backlog (J)")
+    plain_axes(axes)
+
+
+def _tails(axes: Any, groups: Groups, name: str, label: str, *, log: bool = False) -> None:
+    for scheme, group in groups.items():
+        axes.step(
+            _floats(group[name]["at_least"]), _floats(group[name]["percent"]), where="pre", **_look(scheme, groups)
+        )
+    if log:
+        axes.set_xscale("log")
+        axes.xaxis.set_major_formatter("{x:g}")
+    axes.set_xlabel(label)
+    axes.set_ylabel("contacts (%)")
+    axes.set_ylim(0, 102)
+    plain_axes(axes)
+
+
+def _look(scheme: str, groups: Groups) -> dict[str, Any]:
+    names = list(groups)
+    return {"color": colour_of(scheme, names), "ls": dashes_of(scheme, names), "label": _text(scheme)}
+
+
+def _text(name: str) -> str:
+    """A name as it is; matplotlib would leave out one that begins with an underscore."""
+    return f"\u200b{name}" if name.startswith("_") else name
+
+
+def _floats(values: Sequence[float | None]) -> Any:
+    return np.array([np.nan if value is None else value for value in values])
+
+
+def _scale(metric: Metric) -> float:
+    return 100.0 if metric.percent else 1.0
+
+
+def _score_label(metric: Metric) -> str:
+    return f"test {metric.name.replace('_', ' ')}" + (" (%)" if metric.percent else "")

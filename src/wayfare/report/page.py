@@ -45,9 +45,7 @@ class Material:
             self.world.append(record)
 
 
-def read_material(
-    folder: Path, *, seed: int | None = None, on_run: Callable[[str], None] | None = None
-) -> Material:
+def read_material(folder: Path, *, seed: int | None = None, on_run: Callable[[str], None] | None = None) -> Material:
     """Read the runs of a folder once; the map will show the world of a seed, or of the first there is."""
     material = Material(seed=seed)
 
@@ -102,23 +100,28 @@ def page_json(material: Material) -> dict[str, Any]:
     """Everything the scripts of the page draw."""
     results = material.results
     manifest, metric = results.manifest, results.results[0].metric
-    scenarios = [parse(scenario) for scenario in manifest.scenarios]
-    groups = {
-        point: {
-            scheme: group_json(material.digests[point, scheme], scenario.rounds, scenario.round_s)
-            for scheme in manifest.schemes
-            if (point, scheme) in material.digests
-        }
-        for point, scenario in enumerate(scenarios)
-    }
     return {
         "metric": {"name": metric.name, "percent": metric.percent, "better": metric.better},
         "looks": {scheme: _look(scheme, manifest.schemes) for scheme in manifest.schemes},
         "reference": results.reference,
-        "points": [{"name": manifest.point_name(place), "groups": groups[place]} for place in range(len(scenarios))],
+        "points": [
+            {"name": manifest.point_name(point), "groups": point_groups(material, point)}
+            for point in range(len(manifest.points))
+        ],
         "study": _study_json(results) if manifest.axes else None,
         "holdings": _holdings(material.world),
         "replay": replay_json(material.world) if material.world else {"unavailable": "no run of it is finished"},
+    }
+
+
+def point_groups(material: Material, point: int) -> dict[str, dict[str, Any]]:
+    """What the charts show of every scheme at one point."""
+    manifest = material.results.manifest
+    scenario = parse(manifest.scenarios[point])
+    return {
+        scheme: group_json(material.digests[point, scheme], scenario.rounds, scenario.round_s)
+        for scheme in manifest.schemes
+        if (point, scheme) in material.digests
     }
 
 

@@ -108,7 +108,9 @@ def knots_of(motion: Motion) -> Knots:
     y_end = motion.y_m + motion.vy_mps * (motion.end_s - motion.start_s)
     follows = np.append(motion.node[1:] == motion.node[:-1], False)
     gap = ~follows | (np.append(motion.start_s[1:], 0.0) > motion.end_s + 1e-6)
-    jump = gap | (np.abs(np.append(motion.x_m[1:], 0.0) - x_end) + np.abs(np.append(motion.y_m[1:], 0.0) - y_end) > 1e-3)
+    jump = gap | (
+        np.abs(np.append(motion.x_m[1:], 0.0) - x_end) + np.abs(np.append(motion.y_m[1:], 0.0) - y_end) > 1e-3
+    )
     absent = np.full(len(x_end), np.nan)
     wanted = np.column_stack([np.ones(len(gap), dtype=np.bool_), jump, gap]).ravel()
     return Knots(
@@ -140,9 +142,7 @@ def straightened(knots: Knots, most: int, tolerance_m: float) -> Knots:
     return knots
 
 
-def _that_fit(
-    knots: Knots | None, plan: ContactPlan, schemes: int, scenario: Scenario
-) -> tuple[Knots | None, float]:
+def _that_fit(knots: Knots | None, plan: ContactPlan, schemes: int, scenario: Scenario) -> tuple[Knots | None, float]:
     """The knots a page has room for, and until when they and the contacts go."""
     until_s = scenario.duration_s
     if len(plan) * schemes > _MOST_OUTCOMES:

@@ -65,6 +65,7 @@ def results_section(results: StudyResults, *, study: bool) -> str:
     reference = names.index(results.reference)
     metric = schemes[0].metric
     best = (max if metric.better == "higher" else min)(scheme.score_mean for scheme in schemes)
+    bold = score_text(metric, best, None)
     headings = ["scheme", "energy rule", f"{metric.name}{', %' if metric.percent else ''}"]
     with_pairs = len(schemes) > 1
     if with_pairs:
@@ -78,7 +79,7 @@ def results_section(results: StudyResults, *, study: bool) -> str:
         cells = [
             f"{swatch}{escaped(scheme.name)}",
             escaped(scheme.energy_rule),
-            f"<strong>{score}</strong>" if scheme.score_mean == best else score,
+            f"<strong>{score}</strong>" if score_text(metric, scheme.score_mean, None) == bold else score,
         ]
         if with_pairs:
             cells.append(escaped(_difference(mine, runs[reference])))
@@ -115,7 +116,14 @@ def scheme_choice(world: Sequence[RunRecord]) -> str:
 
 def failures_section(results: StudyResults, digests: Mapping[tuple[int, str], Sequence[RunDigest]]) -> str:
     """Uploads that a contact cut short, contacts without any, devices over budget; and runs that failed."""
-    headings = ["scheme", "contacts", "nothing sent, %", "uploads cut short, %", "energy lost, J", "devices over budget, %"]
+    headings = [
+        "scheme",
+        "contacts",
+        "nothing sent, %",
+        "uploads cut short, %",
+        "energy lost, J",
+        "devices over budget, %",
+    ]
     if results.manifest.axes:
         headings.insert(0, "point")
     body = []
@@ -150,14 +158,11 @@ def repeat_section(results: StudyResults, world: Sequence[RunRecord], walls_s: S
     commands = "\n".join(recipe.commands)
     parts = [
         "<p>Save what is below as files, and type:</p>",
-        f'<div class="code"><button type="button" class="copy">Copy</button><pre id="command">{escaped(commands)}</pre></div>',
+        _code(commands, "command"),
         *(f'<p class="notes">{escaped(note)}</p>' for note in recipe.notes),
     ]
     for name, content in recipe.files.items():
-        parts.append(
-            f'<details class="file"><summary>{escaped(name)}</summary><div class="code">'
-            f'<button type="button" class="copy">Copy</button><pre>{escaped(content)}</pre></div></details>'
-        )
+        parts.append(f'<details class="file"><summary>{escaped(name)}</summary>{_code(content, "file")}</details>')
     facts = made_with(meta, walls_s) | {"page written by": f"Wayfare {__version__}"}
     rows = "".join(f"<dt>{escaped(name)}</dt><dd>{escaped(value)}</dd>" for name, value in facts.items())
     return "".join(parts) + f'<dl class="versions">{rows}</dl>'
@@ -221,7 +226,7 @@ def _energy(scheme: SchemeSummary) -> str:
     if not over_budget(scheme):
         return text
     times = scheme.energy_joules_mean / scheme.budget_joules
-    return f'<span class="over" title="over the budget">{text}<small> {times:.1f}× budget</small></span>'
+    return f'<span class="over" title="over the budget">{text}<small> {times:.1f}\u00d7 budget</small></span>'
 
 
 def _mobility(mobility: Mapping[str, Any]) -> str:
@@ -241,6 +246,11 @@ def _failed_runs(results: StudyResults) -> list[str]:
             said = []
         lines.append(f"{file.name.removesuffix('.error.txt')}: {said[-1] if said else 'no reason known'}")
     return lines
+
+
+def _code(text: str, kind: str) -> str:
+    copy = '<button type="button" class="copy">Copy</button>'
+    return f'<div class="code">{copy}<pre class="{kind}">{escaped(text)}</pre></div>'
 
 
 def _percent(part: int, whole: int) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from wayfare.errors import InputError, UnavailableError
+from wayfare.report.canvas import column_figure, legend_below, wide_figure
 from wayfare.report.palette import colour_of, dashes_of
 from wayfare.studies.results import Row, StudyResults
 from wayfare.studies.store import value_text
@@ -14,26 +14,40 @@ from wayfare.studies.store import value_text
 _WIDE = 8
 
 
-def study_figure(results: StudyResults, metric_name: str, file: Path) -> None:
-    """One metric against the first field that varies; a panel for each combination of the others."""
-    try:
-        from matplotlib.figure import Figure
-    except ImportError:
-        raise UnavailableError("figures need matplotlib: pip install 'wayfare[report]'") from None
+def study_figure(results: StudyResults, metric_name: str, file: Path, *, column: bool = False) -> None:
+    """One metric against the first field that varies; a panel for each combination of the others.
+
+    Panels stand side by side, or one below the other in a journal's column.
+    """
     panels = _panels(results)
-    figure = Figure(figsize=(min(4.6 * len(panels), 16) if len(panels) > 1 else 6.4, 4.0), layout="constrained")
-    axes = figure.subplots(1, len(panels), squeeze=False, sharey=True)[0]
+    if column:
+        with column_figure(file, height_in=1.7 * len(panels) + 0.7) as figure:
+            axes = figure.subplots(len(panels), 1, squeeze=False, sharex=True)[:, 0]
+            _draw_panels(results, metric_name, panels, axes)
+            _warn(results, figure)
+            for panel in axes[:-1]:
+                panel.set_xlabel("")
+            legend_below(figure, axes[-1])
+        return
+    with wide_figure(file, width_in=min(4.6 * len(panels), 16) if len(panels) > 1 else 6.4) as figure:
+        axes = figure.subplots(1, len(panels), squeeze=False, sharey=True)[0]
+        _draw_panels(results, metric_name, panels, axes)
+        _warn(results, figure)
+        axes[0].legend(frameon=False, fontsize=9)
+        for panel in axes[1:]:
+            panel.set_ylabel("")
+
+
+def _warn(results: StudyResults, figure: Any) -> None:
+    if results.seeds == 1:
+        figure.suptitle("one seed alone is not a result", fontsize="medium", color="#555555")
+
+
+def _draw_panels(results: StudyResults, metric_name: str, panels: dict[str, list[Row]], axes: Any) -> None:
     for panel, (title, rows) in zip(axes, panels.items(), strict=True):
         _draw(results, metric_name, rows, panel)
-        panel.set_title(title, loc="left", fontsize=10)
-    if results.seeds == 1:
-        figure.suptitle("one seed alone is not a result", fontsize=9, color="#555555")
-    axes[0].set_ylabel(_label(results, metric_name))
-    axes[0].legend(frameon=False, fontsize=9)
-    try:
-        figure.savefig(file, dpi=150)
-    except (OSError, ValueError) as error:
-        raise InputError(f"{file}: cannot write the figure: {error}") from None
+        panel.set_title(title, loc="left", fontsize="medium")
+        panel.set_ylabel(_label(results, metric_name))
 
 
 def _panels(results: StudyResults) -> dict[str, list[Row]]:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from wayfare.arrays import Floats
-from wayfare.report.canvas import new_figure, save_figure
+from wayfare.report.sheet import new_figure, save_figure
 from wayfare.theory.curves import Curve, Dot
 
 if TYPE_CHECKING:

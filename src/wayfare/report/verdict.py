@@ -10,6 +10,7 @@ from wayfare.records import RunSummary, SchemeSummary, paired_difference, summar
 from wayfare.records.statistics import Difference
 from wayfare.report.tables import OVER_BUDGET
 
+_MINUS = "\u2212"
 # Half of the last digit shown, of a share as of an error in metres.
 _LEVEL = 5e-4
 
@@ -94,9 +95,9 @@ def details(verdict: Verdict) -> list[str]:
     """What has to be added to the first sentence."""
     winner, metric = verdict.winner, verdict.winner.metric
     lines = []
-    spent = winner.energy_joules_mean / winner.budget_joules
+    spent, budget = winner.energy_joules_mean, winner.budget_joules
     lines.append(
-        f"{winner.name} spends {winner.energy_joules_mean:,.0f} J of {winner.budget_joules:,.0f} J ({100 * spent:.0f} %) "
+        f"{winner.name} spends {spent:,.0f} J of {budget:,.0f} J ({100 * spent / budget:.0f} %) "
         f"and delivers {100 * winner.kept_fraction_mean:.0f} % of an update in a contact."
     )
     if verdict.one_seed:
@@ -118,14 +119,12 @@ def details(verdict: Verdict) -> list[str]:
     return lines
 
 
-def score_text(
-    metric: Metric, value: float, half_width: float | None, *, sign: str = "", unit: bool = False
-) -> str:
+def score_text(metric: Metric, value: float, half_width: float | None, *, sign: str = "", unit: bool = False) -> str:
     """A score or a difference with its interval, in the unit of the metric."""
     scale, digits = (100, 1) if metric.percent else (1, 3)
     interval = "" if half_width is None else f" ± {scale * half_width:.{digits}f}"
     # No number is below zero when all its digits are zero.
-    number = f"{round(scale * value, digits) + 0.0:{sign}.{digits}f}".replace("-", "−")
+    number = f"{round(scale * value, digits) + 0.0:{sign}.{digits}f}".replace("-", _MINUS)
     return f"{number}{interval}{' %' if unit and metric.percent else ''}"
 
 

@@ -92,7 +92,7 @@ const Charts = (() => {
       hoveron: "points", hovertemplate: "%{x:.0f} % of its budget<extra></extra>",
     }));
     const budget = { type: "line", x0: 100, x1: 100, y0: 0, y1: 1, yref: "paper", line: { color: Theme.colour("ink"), width: 1.4 } };
-    draw("shares", dots, axis("energy spent, % of the device's budget", { rangemode: "tozero" }), axis("", { showgrid: false, ticks: "" }), { hovermode: "closest", shapes: [budget] });
+    draw("shares", dots, axis("energy spent, % of budget", { rangemode: "tozero" }), axis("", { showgrid: false, ticks: "" }), { hovermode: "closest", shapes: [budget] });
   }
 
   function drawBacklog() {

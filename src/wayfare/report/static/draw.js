@@ -149,7 +149,7 @@ function makePainter(world) {
     const room = x(replay.until_s) - x(0), step = steps.find((one) => (room * one) / replay.until_s > 70) ?? steps.at(-1);
     brush.font = font(11); brush.textAlign = "center"; brush.textBaseline = "top"; brush.fillStyle = colours.soft;
     for (let time_s = 0; time_s <= replay.until_s; time_s += step) {
-      brush.fillText(time_s % 3600 === 0 && step >= 3600 ? `${time_s / 3600} h` : step >= 60 ? `${Math.round(time_s / 60)} min` : `${time_s} s`, Math.max(x(time_s), 12), height - 15);
+      brush.fillText(time_s % 3600 === 0 && step >= 3600 ? `${time_s / 3600} h` : step >= 60 ? `${Math.round(time_s / 60)} min` : `${time_s} s`, Math.max(x(time_s), 18), height - 15);
     }
   }
   function cursorLine(brush, x, top, bottom) {
@@ -178,7 +178,7 @@ function makePainter(world) {
   }
 
   function paintScore(time_s, scheme) {
-    blit("score", byId("mini"), 130, (brush, width, height) => {
+    blit("score", byId("mini"), 190, (brush, width, height) => {
       const all = replay.schemes.flatMap((one) => one.score.filter((score) => score !== null)).map((score) => score * Charts.scale);
       const low = Math.min(...all), high = Math.max(...all), span = high - low || 1, left = 34, top = 8, bottom = height - 18;
       const x = (when) => left + (when / replay.until_s) * (width - left - 8), y = (score) => bottom - ((score - low) / span) * (bottom - top);

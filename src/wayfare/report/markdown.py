@@ -1,0 +1,39 @@
+"""A report as Markdown: the table, what its columns mean, and links to the figures beside it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+from wayfare.errors import InputError
+from wayfare.report.study_tables import study_columns, study_notes, study_title
+from wayfare.studies.results import StudyResults
+
+
+def write_markdown(results: StudyResults, file: Path, figures: Sequence[Path]) -> None:
+    """Write the Markdown page of a run, a comparison or a study."""
+    try:
+        file.write_text(
+            markdown(results, [os.path.relpath(figure, file.parent) for figure in figures]), encoding="utf-8"
+        )
+    except OSError as error:
+        raise InputError(f"{file}: cannot write here: {error.strerror}") from None
+
+
+def markdown(results: StudyResults, figures: Sequence[str]) -> str:
+    """The table as Markdown, with links to the figures."""
+    columns = study_columns(results)
+    headings = [*results.manifest.axes, *(column.heading.replace("\n", " ") for column in columns)]
+    lines = [f"# {study_title(results)}", "", _row(headings), _row(["---"] * len(headings))]
+    for place, row in enumerate(results.rows):
+        values = [str(results.manifest.points[row.point][axis]) for axis in results.manifest.axes]
+        lines.append(_row([*values, *(column.cells[place] for column in columns)]))
+    lines += ["", *(f"- {' '.join(note.split())}" for note in study_notes(results)), ""]
+    lines += [f"![{Path(figure).stem}]({figure})\n" for figure in figures]
+    return "\n".join(lines)
+
+
+def _row(cells: Sequence[str]) -> str:
+    """A row of the table; what a reader's program would take for markup is text."""
+    return f"| {' | '.join(cell.replace('|', '/').replace('<', '&lt;') for cell in cells)} |"

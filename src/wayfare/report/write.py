@@ -1,0 +1,43 @@
+"""The whole report of a folder: page, Markdown and figures."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from wayfare.errors import InputError
+from wayfare.report.figures import Format, write_figures
+from wayfare.report.markdown import write_markdown
+from wayfare.report.page import point_groups, read_material, write_page
+
+
+def write_report(
+    folder: Path,
+    out: Path | None = None,
+    *,
+    figures: Format | None = None,
+    seed: int | None = None,
+    on_run: Callable[[str], None] | None = None,
+) -> list[Path]:
+    """Write the report of a run, a comparison or a study; the files written, the page first.
+
+    An ``out`` that ends with .html is the page, and there is no Markdown; any other is a folder.
+    """
+    alone = out is not None and out.suffix.lower() in (".html", ".htm")
+    target = (out.parent if alone else out) if out is not None else folder / "report"
+    page = out if out is not None and alone else target / "index.html"
+    material = read_material(folder, seed=seed, on_run=on_run)
+    try:
+        target.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(f"{target}: cannot write here: {error.strerror}") from None
+    write_page(material, page)
+    drawn: list[Path] = []
+    # The Markdown page of a study says little without its figures.
+    kind = figures or ("png" if material.results.manifest.axes and not alone else None)
+    if kind is not None:
+        drawn = write_figures(material.results, point_groups(material, 0), target, kind)
+    if alone:
+        return [page, *drawn]
+    write_markdown(material.results, target / "report.md", drawn)
+    return [page, target / "report.md", *drawn]
