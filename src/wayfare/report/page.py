@@ -15,6 +15,7 @@ from wayfare.places import STUDY_FILE
 from wayfare.records import RunRecord
 from wayfare.report import sections
 from wayfare.report.digest import RunDigest, digest_run, group_json
+from wayfare.report.labels import axis_label
 from wayfare.report.palette import look_of
 from wayfare.report.replay import replay_json
 from wayfare.scenario import parse
@@ -110,7 +111,7 @@ def page_json(material: Material) -> dict[str, Any]:
         ],
         "study": _study_json(results) if manifest.axes else None,
         "holdings": _holdings(material.world),
-        "replay": replay_json(material.world) if material.world else {"unavailable": "no run of it is finished"},
+        "replay": _replay(material),
     }
 
 
@@ -134,12 +135,18 @@ def plotly_script() -> str:
     return str(get_plotlyjs())
 
 
+def _replay(material: Material) -> dict[str, Any]:
+    if not material.world:
+        return {"unavailable": "no run of the first point is finished"}
+    return replay_json(material.world) | {"point": material.results.manifest.point_name(0)}
+
+
 def _study_json(results: StudyResults) -> dict[str, Any]:
     """Metrics against what varies."""
     manifest, axis = results.manifest, results.manifest.axes[0]
     metrics = list(dict.fromkeys(name for row in results.rows for name in row.estimates))
     return {
-        "axes": manifest.axes,
+        "axis": axis_label(axis),
         "metrics": metrics,
         "rows": [
             {

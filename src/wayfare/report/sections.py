@@ -12,7 +12,7 @@ from wayfare.report.digest import RunDigest
 from wayfare.report.palette import look_of
 from wayfare.report.repeat import made_with, recipe_of
 from wayfare.report.study_tables import study_columns, study_notes
-from wayfare.report.verdict import details, headline, over_budget, score_text, verdict_of
+from wayfare.report.verdict import beside, details, headline, over_budget, score_text, verdict_of
 from wayfare.scenario import parse
 from wayfare.studies.results import StudyResults
 from wayfare.version import __version__
@@ -177,24 +177,15 @@ def _study_lines(results: StudyResults) -> list[str]:
     for point, runs in by_point.items():
         verdict = verdict_of(runs)
         metric, winner = verdict.winner.metric, verdict.winner
-        apart = [rival for rival in verdict.rivals if rival.told_apart]
-        if not verdict.rivals:
-            told = ""
-        elif len(apart) == len(verdict.rivals):
-            told = ", ahead of all others by more than chance explains"
-        else:
-            told = f", told apart from {len(apart)} of {len(verdict.rivals)} others"
-        lines.append(
-            f"{results.manifest.point_name(point)}: {winner.name} "
-            f"{score_text(metric, winner.score_mean, winner.score_ci95, unit=True)}{told}"
-        )
+        score = score_text(metric, winner.score_mean, winner.score_ci95, unit=True)
+        lines.append(f"{results.manifest.point_name(point)}: {winner.name} {score}{beside(verdict)}")
     most = 8
     return lines if len(lines) <= most else [*lines[:most], f"and {len(lines) - most} more points, in the table"]
 
 
 def _study_table(results: StudyResults) -> str:
     columns = study_columns(results)
-    headings = [column.heading.replace("\n", ", " if len(column.heading) < 14 else " ") for column in columns]
+    headings = [_heading(column.heading) for column in columns]
     body = []
     for place, row in enumerate(results.rows):
         if results.manifest.axes and (place == 0 or results.rows[place - 1].point != row.point):
@@ -205,6 +196,12 @@ def _study_table(results: StudyResults) -> str:
         cells = [escaped(column.cells[place]) for column in columns]
         body.append(_row(headings, [swatch + cells[0], *cells[1:]], left=1))
     return _table(headings, body, left=1) + _notes([_note(note) for note in study_notes(results)])
+
+
+def _heading(lines: str) -> str:
+    """The lines of a heading as one; a unit follows a comma."""
+    name, _, unit = lines.partition("\n")
+    return f"{name}, {unit}" if unit in ("%", "J", "s", "rounds", "Mbit") else f"{name} {unit}".strip()
 
 
 def _note(note: str) -> str:

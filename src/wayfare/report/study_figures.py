@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from wayfare.report.canvas import column_figure, legend_below, wide_figure
+from wayfare.report.labels import axis_label
 from wayfare.report.palette import colour_of, dashes_of
 from wayfare.studies.results import Row, StudyResults
 from wayfare.studies.store import value_text
@@ -103,7 +104,7 @@ def _draw(results: StudyResults, metric_name: str, rows: list[Row], panel: Any) 
         panel.minorticks_off()
     elif not numeric:
         panel.set_xticks(range(len(labels)), labels)
-    panel.set_xlabel(axis or "")
+    panel.set_xlabel(axis_label(axis) if axis else "")
     panel.grid(alpha=0.25, lw=0.6)
     panel.spines[["top", "right"]].set_visible(False)
 
@@ -115,5 +116,5 @@ def _percent(results: StudyResults, metric_name: str) -> bool:
 
 def _label(results: StudyResults, metric_name: str) -> str:
     metric = results.metric
-    name = metric.name if metric_name == "score" and metric is not None else metric_name.replace("_", " ")
-    return f"{name} (%)" if _percent(results, metric_name) else name
+    name = metric.name if metric_name == "score" and metric is not None else metric_name
+    return f"{name.replace('_', ' ')} (%)" if _percent(results, metric_name) else axis_label(name)

@@ -119,6 +119,18 @@ def details(verdict: Verdict) -> list[str]:
     return lines
 
 
+def beside(verdict: Verdict) -> str:
+    """How the winner stands to the others, in half a sentence."""
+    ahead = [rival.name for rival in verdict.rivals if rival.told_apart and not _ahead(verdict.winner.metric, rival)]
+    if not verdict.rivals or verdict.one_seed:
+        return ""
+    if len(ahead) == len(verdict.rivals):
+        return ", ahead of all others by more than chance explains"
+    return (
+        f", ahead of {', '.join(ahead)}; not told apart from the rest" if ahead else ", not told apart from the others"
+    )
+
+
 def score_text(metric: Metric, value: float, half_width: float | None, *, sign: str = "", unit: bool = False) -> str:
     """A score or a difference with its interval, in the unit of the metric."""
     scale, digits = (100, 1) if metric.percent else (1, 3)

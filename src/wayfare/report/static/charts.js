@@ -140,7 +140,7 @@ const Charts = (() => {
       });
     });
     const ticks = numeric ? { tickvals: places, ticktext: places.map(String) } : {};
-    draw("study-plot", traces, axis(Page.study.axes[0], { type: wide ? "log" : numeric ? "linear" : "category", ...ticks }), axis(of.title));
+    draw("study-plot", traces, axis(Page.study.axis, { type: wide ? "log" : numeric ? "linear" : "category", ...ticks }), axis(of.title));
   }
 
   function chips() {

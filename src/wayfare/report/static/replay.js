@@ -116,9 +116,10 @@
   });
 
   const shortened = replay.until_s < replay.duration_s ? ` The map shows the first ${clockText(replay.until_s)} of ${clockText(replay.duration_s)}.` : "";
+  const where = `World of seed ${replay.seed}${replay.point ? ` at ${replay.point}` : ""}`;
   byId("map-note").textContent = (world.motion
-    ? `World of seed ${replay.seed}; the disc is the radio range (${replay.range_m} m).`
-    : `World of seed ${replay.seed}. Its contacts come without positions: devices stand in a ring, distances mean nothing.`) + shortened;
+    ? `${where}; the disc is the radio range (${replay.range_m} m).`
+    : `${where}. Its contacts come without positions: devices stand in a ring, distances mean nothing.`) + shortened;
   byId("timeline-note").textContent = "A row for each device; stronger colour: more of the update delivered; red: cut short; grey: nothing sent. Click to go there.";
   byId("ages-high").textContent = `${Math.round(replay.stale_rounds)}+ rounds`;
   Theme.onChange(() => { painter.newTheme(); fresh(); });
