@@ -271,6 +271,7 @@ def test_a_trace_is_replayed_with_its_names_and_absences(browser: Any, small: Sc
             "fleet.devices=2",
             "learning.hidden=[4]",
             "mobility.model=trace",
+            "mobility.server=tower",
             f"mobility.file={tmp_path / 'fixes.csv'}",
         ],
     )

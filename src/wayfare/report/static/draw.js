@@ -87,13 +87,13 @@ function makePainter(world) {
     const busy = new Map(active.map((contact) => [contacts.device[contact], world.outcome(scheme, contact)]));
     const labels = [];
     const places = [];
+    // A short tail says where a device comes from; all tails are one path, which is several times faster.
+    brush.strokeStyle = colours.tail; brush.lineWidth = many ? 1 : 2;
+    brush.beginPath();
     for (let device = 0; device < replay.devices; device++) {
       const place = at(device, time_s);
       places.push(place);
       if (!place || !world.motion) continue;
-      // A short tail says where a device comes from.
-      brush.strokeStyle = colours.tail; brush.lineWidth = many ? 1 : 2;
-      brush.beginPath();
       let begun = false;
       for (const back of [6, 4, 2, 0]) {
         const then = time_s >= back ? at(device, time_s - back) : null;
@@ -101,8 +101,8 @@ function makePainter(world) {
         if (begun) brush.lineTo(...then); else brush.moveTo(...then);
         begun = true;
       }
-      brush.stroke();
     }
+    brush.stroke();
     for (const [device, outcome] of busy) {
       if (!places[device] || !server) continue;
       link(brush, places[device], server, outcome);
@@ -199,8 +199,12 @@ function makePainter(world) {
       return { x, y, top, bottom };
     }, (brush, scales) => {
       cursorLine(brush, scales.x(time_s), scales.top, scales.bottom);
-      const one = replay.schemes[scheme], score = scoreAt(scheme, time_s);
-      if (score === null) return;
+      const one = replay.schemes[scheme], place = world.lastUpTo(one.time_s, time_s);
+      if (place < 0 || one.score[place] === null) return;
+      // On the line, between the evaluation before and the one after.
+      const after = Math.min(place + 1, one.time_s.length - 1), span = one.time_s[after] - one.time_s[place];
+      const share = span && one.score[after] !== null ? (time_s - one.time_s[place]) / span : 0;
+      const score = one.score[place] + share * ((one.score[after] ?? 0) - one.score[place]);
       brush.beginPath(); brush.arc(scales.x(time_s), scales.y(score * Charts.scale), 4, 0, 2 * Math.PI);
       brush.fillStyle = Charts.colour(one.name); brush.fill(); brush.strokeStyle = colours.surface; brush.lineWidth = 1.5; brush.stroke();
     });

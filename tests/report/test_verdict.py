@@ -1,0 +1,82 @@
+from __future__ import annotations
+
+import pytest
+
+from wayfare.learning.tasks import Metric
+from wayfare.learning.tasks.base import ACCURACY
+from wayfare.records import RunSummary
+from wayfare.report.verdict import beside, details, headline, score_text, verdict_of
+
+ADE = Metric(name="min_ade_m", better="lower")
+
+
+def runs(name: str, scores: list[float], energy_joules: float = 90.0, metric: Metric = ACCURACY) -> list[RunSummary]:
+    return [
+        RunSummary(
+            scheme=name,
+            energy_rule="queue",
+            seed=seed,
+            metric=metric,
+            score=score,
+            energy_joules=energy_joules,
+            budget_joules=100.0,
+            kept_fraction=0.4,
+            uploads_per_device=5.0,
+            failed_uploads_per_device=0.0,
+            staleness_rounds=9.0,
+        )
+        for seed, score in enumerate(scores)
+    ]
+
+
+def test_the_best_scheme_within_the_budget_wins() -> None:
+    verdict = verdict_of(
+        [
+            runs("mads", [0.70, 0.72, 0.71]),
+            runs("lavish", [0.80, 0.82, 0.81], energy_joules=300.0),
+            runs("poor", [0.50, 0.52, 0.51]),
+        ]
+    )
+    assert headline(verdict) == "mads has the best accuracy within the energy budget: 71.0 ± 2.5 %"
+    text = " ".join(details(verdict))
+    assert "Ahead of mads, over the budget: lavish (+10.0 ± 0.0, over the budget) percentage points." in text
+    assert "Behind by more than chance explains: poor (\u221220.0 ± 0.0) percentage points." in text
+
+
+def test_what_seeds_do_not_tell_apart_is_not_called_a_win() -> None:
+    verdict = verdict_of([runs("mads", [0.70, 0.60, 0.80]), runs("other", [0.60, 0.65, 0.70])])
+    assert not verdict.rivals[0].told_apart
+    assert "Not told apart from mads by 3 seeds: other (\u22125.0 ± 21.5" in " ".join(details(verdict))
+    assert beside(verdict) == ", not told apart from the others"
+
+
+def test_schemes_with_equal_digits_share_the_place_and_the_thrifty_one_is_named_first() -> None:
+    verdict = verdict_of([runs("paced", [0.70004, 0.72], energy_joules=99.0), runs("mads", [0.70, 0.72])])
+    assert headline(verdict).startswith("mads and paced share the best accuracy")
+
+
+def test_lower_is_better_for_an_error() -> None:
+    verdict = verdict_of([runs("mads", [1.5, 1.6], metric=ADE), runs("other", [1.2, 1.3], metric=ADE)])
+    assert headline(verdict).startswith("other has the lowest min_ade_m within the energy budget: 1.250")
+    assert beside(verdict) == ", ahead of all others by more than chance explains"
+
+
+def test_one_seed_claims_nothing_beyond_itself() -> None:
+    verdict = verdict_of([runs("mads", [0.7]), runs("other", [0.5])])
+    assert verdict.one_seed
+    assert "Differences on this one world: other (\u221220.0) percentage points." in details(verdict)
+    assert beside(verdict) == ""
+
+
+def test_a_lone_scheme_is_told_without_a_contest() -> None:
+    assert headline(verdict_of([runs("mads", [0.7])])) == "mads reaches accuracy 70.0 %"
+
+
+def test_no_scheme_within_the_budget_is_said() -> None:
+    verdict = verdict_of([runs("a", [0.7], 200.0), runs("b", [0.5], 300.0)])
+    assert "(no scheme kept to the energy budget)" in headline(verdict)
+
+
+@pytest.mark.parametrize(("value", "text"), [(-0.0001, "+0.0"), (0.0, "+0.0"), (-0.012, "\u22121.2"), (0.5, "+50.0")])
+def test_a_difference_of_zero_has_no_minus(value: float, text: str) -> None:
+    assert score_text(ACCURACY, value, None, sign="+") == text

@@ -1,0 +1,142 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from tests.report.conftest import HOSTILE
+from tests.studies.small_study import write_study
+
+from wayfare.records import find_runs, read_run
+from wayfare.report.digest import digest_run, group_json, numbers, thinned
+from wayfare.report.page import page_json, read_material
+from wayfare.report.palette import look_of
+from wayfare.report.repeat import recipe_of
+from wayfare.report.terminal_curves import terminal_curves
+from wayfare.report.write import write_report
+from wayfare.scenario import load
+from wayfare.studies import summarise
+from wayfare.studies.results import read_results
+from wayfare.studies.single import Execution
+from wayfare.studies.store import manifest_of
+from wayfare.studies.study import load_study
+from wayfare.studies.sweep import sweep
+
+
+@pytest.fixture(scope="module")
+def study(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("study")
+    sweep(load_study(write_study(folder, rounds=20, seeds=1)), out=folder, jobs=1)
+    return folder / "small"
+
+
+def test_names_cannot_leave_their_place_in_the_page(page: Path) -> None:
+    text = page.read_text(encoding="utf-8")
+    assert HOSTILE not in text
+    assert "&lt;script&gt;window.hacked" in text
+    data = text.split('id="data">')[1].split("</script>")[0]
+    assert "<" not in data
+    assert HOSTILE in json.loads(data)["looks"]
+    assert "Content-Security-Policy" in text
+
+
+@pytest.mark.parametrize("kind", ["pdf", "svg", "png"])
+def test_figures_fit_one_column(kind: str, comparison: Path, tmp_path: Path) -> None:
+    written = write_report(comparison, tmp_path, figures=kind)  # type: ignore[arg-type]
+    figures = [file for file in written if file.suffix == f".{kind}"]
+    assert {file.stem for file in figures} >= {"accuracy-rounds", "accuracy-energy", "energy-devices", "staleness"}
+    assert all(file.stat().st_size > 1000 for file in figures)
+    assert all(f"({file.name})" in (tmp_path / "report.md").read_text() for file in figures)
+    if kind == "svg":
+        curves = (tmp_path / "accuracy-rounds.svg").read_text()
+        assert 'width="252pt"' in curves  # 3.5 inches
+        assert "&lt;script&gt;" in curves
+        assert "#0072b2" in curves.lower()
+
+
+def test_markdown_shows_names_as_text(comparison: Path, tmp_path: Path) -> None:
+    write_report(comparison, tmp_path)
+    assert "&lt;script>" in (tmp_path / "report.md").read_text()
+
+
+def test_the_recipe_of_a_comparison_makes_the_same_scenario(comparison: Path, tmp_path: Path) -> None:
+    material = read_material(comparison)
+    recipe = recipe_of(material.results, material.world[0].meta)
+    (tmp_path / "scenario.toml").write_text(recipe.files["scenario.toml"])
+    assert load(str(tmp_path / "scenario.toml")) == material.world[0].scenario
+    assert recipe.commands == [f"wayfare compare scenario.toml --schemes 'mads,afl,{HOSTILE}' --seeds 2"]
+    assert HOSTILE in recipe.notes[0]
+
+
+def test_the_recipe_of_a_run_names_scheme_and_seed(comparison: Path) -> None:
+    material = read_material(comparison / "afl-seed1")
+    recipe = recipe_of(material.results, {"execution": {"precision": "tf32", "fast": True}})
+    assert recipe.commands == ["wayfare run scenario.toml --scheme afl --seed 1 --precision tf32 --fast"]
+
+
+def test_the_recipe_of_a_study_asks_for_the_same_runs(study: Path, tmp_path: Path) -> None:
+    results = read_results(study)
+    recipe = recipe_of(results, {})
+    for name, content in recipe.files.items():
+        (tmp_path / name).write_text(content)
+    assert recipe.commands == ["wayfare sweep small.toml"]
+    again = manifest_of(load_study(tmp_path / "small.toml"), Execution())
+    assert [run.key for run in again.runs] == [run.key for run in results.manifest.runs]
+    assert (again.targets, again.metrics) == (results.manifest.targets, results.manifest.metrics)
+
+
+def test_the_page_of_a_study_has_every_point_and_measure(study: Path) -> None:
+    content = page_json(read_material(study))
+    assert [point["name"] for point in content["points"]] == ["speed_mps 10", "speed_mps 20"]
+    assert content["study"]["axis"] == "speed (m/s)"
+    assert {row["x"] for row in content["study"]["rows"]} == {10, 20}
+    assert content["study"]["metrics"] == ["score", "energy_joules", "kept_fraction"]
+    json.dumps(content, allow_nan=False)
+
+
+def test_digests_are_what_the_records_say(comparison: Path) -> None:
+    records = [read_run(folder) for folder in find_runs(comparison) if folder.name.startswith("afl")]
+    group = group_json([digest_run(record) for record in records], 60, 10.0)
+    scores = np.array([record.evaluations["score"] for record in records])
+    assert group["curves"]["score"]["mean"] == pytest.approx(scores.mean(0), rel=1e-4)
+    assert group["curves"]["score"]["high"] == pytest.approx(scores.max(0), rel=1e-4)
+    age = np.concatenate([record.contacts["staleness_rounds"] for record in records])
+    for value, percent in zip(group["staleness"]["at_least"], group["staleness"]["percent"], strict=True):
+        assert percent == pytest.approx(100 * np.mean(age >= value), abs=0.01)
+    spent = [
+        record.contacts["energy_joules"][record.contacts["device"] == device].sum() / record.budgets_joules[device]
+        for record in records
+        for device in range(6)
+    ]
+    assert sorted(group["budget_shares"]) == pytest.approx(sorted(spent), rel=1e-4)
+
+
+def test_thinning_keeps_both_ends_and_numbers_that_are_none_become_null() -> None:
+    assert thinned(10_000, 240)[[0, -1]].tolist() == [0, 9_999]
+    assert len(thinned(10_000, 240)) == 240
+    assert thinned(3, 240).tolist() == [0, 1, 2]
+    assert numbers(np.array([1.234567, np.nan, np.inf])) == [1.2346, None, None]
+
+
+def test_a_scheme_has_one_colour_whatever_stands_beside_it() -> None:
+    assert look_of("afl", ["afl"]) == look_of("afl", ["mads", "mine", "afl"])
+    many = [f"mine-{number}" for number in range(20)]
+    assert len({look_of(name, many) for name in many}) == 20
+
+
+def test_curves_in_the_terminal_rise_where_scores_do(comparison: Path) -> None:
+    from rich.console import Console
+
+    records = [read_run(comparison / "mads-seed0")]
+    console = Console(width=80, record=True, file=(comparison / "terminal.txt").open("w"))
+    with console.file:
+        console.print(terminal_curves(summarise(records), records, width=80))
+    lines = console.export_text().splitlines()
+    assert max(map(len, lines)) <= 80
+    rows = [line[9:] for line in lines if "│" in line or "┤" in line]
+    first = next(row for row, line in enumerate(rows) if line[0] not in (" ", "\u2800"))
+    last = next(row for row, line in enumerate(rows) if line.rstrip() and len(line.rstrip()) >= 60)
+    score = records[0].evaluations["score"]
+    assert (last < first) == (score[-1] > score[0])
+    assert "60 rounds" in lines[-2]
