@@ -16,12 +16,11 @@ from wayfare.report.repeat import recipe_of
 from wayfare.report.terminal_curves import terminal_curves
 from wayfare.report.write import write_report
 from wayfare.scenario import load
-from wayfare.studies import summarise
+from wayfare.studies import summarise, sweep
 from wayfare.studies.results import read_results
 from wayfare.studies.single import Execution
 from wayfare.studies.store import manifest_of
 from wayfare.studies.study import load_study
-from wayfare.studies.sweep import sweep
 
 
 @pytest.fixture(scope="module")

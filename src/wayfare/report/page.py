@@ -18,6 +18,7 @@ from wayfare.report.digest import RunDigest, digest_run, group_json
 from wayfare.report.labels import axis_label
 from wayfare.report.palette import look_of
 from wayfare.report.replay import replay_json
+from wayfare.report.study_figures import panels_of
 from wayfare.scenario import parse
 from wayfare.studies.results import StudyResults, read_results
 from wayfare.studies.store import PlannedRun, value_text
@@ -152,14 +153,12 @@ def _study_json(results: StudyResults) -> dict[str, Any]:
             {
                 "scheme": row.scheme,
                 "x": _plain(manifest.points[row.point][axis]),
-                "panel": ", ".join(
-                    f"{other.split('.')[-1]} {value_text(manifest.points[row.point][other])}"
-                    for other in manifest.axes[1:]
-                ),
+                "panel": panel,
                 "seeds": len(row.results),
                 "estimates": {name: {"mean": one.mean, "ci95": one.ci95} for name, one in row.estimates.items()},
             }
-            for row in results.rows
+            for panel, rows in panels_of(results).items()
+            for row in rows
         ],
     }
 

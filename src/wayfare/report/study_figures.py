@@ -20,7 +20,7 @@ def study_figure(results: StudyResults, metric_name: str, file: Path, *, column:
 
     Panels stand side by side, or one below the other in a journal's column.
     """
-    panels = _panels(results)
+    panels = panels_of(results)
     if column:
         with column_figure(file, height_in=1.7 * len(panels) + 0.7) as figure:
             axes = figure.subplots(len(panels), 1, squeeze=False, sharex=True)[:, 0]
@@ -51,7 +51,7 @@ def _draw_panels(results: StudyResults, metric_name: str, panels: dict[str, list
         panel.set_ylabel(_label(results, metric_name))
 
 
-def _panels(results: StudyResults) -> dict[str, list[Row]]:
+def panels_of(results: StudyResults) -> dict[str, list[Row]]:
     """Rows by everything that varies but the first field; fields that always change with the first are part of it."""
     manifest, panels = results.manifest, dict[str, list[Row]]()
     others = [axis for axis in manifest.axes[1:] if not _follows(results, axis)]

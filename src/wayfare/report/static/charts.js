@@ -135,7 +135,7 @@ const Charts = (() => {
       if (numeric) mine.sort((one, other) => one.x - other.x);
       const found = mine.map((row) => row.estimates[choice.metric]);
       return line(scheme, mine.map((row) => (numeric ? row.x : plain(row.x))), scaled(found.map((one) => one.mean), of.factor), {
-        mode: "lines+markers", marker: { size: 7 }, hovertemplate: "%{y:.4g}",
+        mode: numeric ? "lines+markers" : "markers", marker: { size: 7 }, hovertemplate: "%{y:.4g}",
         error_y: { type: "data", array: scaled(found.map((one) => one.ci95 ?? 0), of.factor), thickness: 1.3, width: 4, visible: true },
       });
     });
