@@ -17,7 +17,7 @@ from wayfare.report.terminal_curves import terminal_curves
 from wayfare.report.write import write_report
 from wayfare.scenario import load
 from wayfare.studies import summarise, sweep
-from wayfare.studies.results import read_results
+from wayfare.studies.results import read_results, results_of
 from wayfare.studies.single import Execution
 from wayfare.studies.store import manifest_of
 from wayfare.studies.study import load_study
@@ -83,6 +83,21 @@ def test_the_recipe_of_a_study_asks_for_the_same_runs(study: Path, tmp_path: Pat
     again = manifest_of(load_study(tmp_path / "small.toml"), Execution())
     assert [run.key for run in again.runs] == [run.key for run in results.manifest.runs]
     assert (again.targets, again.metrics) == (results.manifest.targets, results.manifest.metrics)
+
+
+def test_a_study_over_kinds_is_asked_for_in_full(tmp_path: Path) -> None:
+    grid = "learning.partition = [{ kind = 'iid' }, { kind = 'shards', shards_per_device = 3 }, { kind = 'dirichlet' }]"
+    file = tmp_path / "kinds.toml"
+    settings = "rounds = 5\nlearning.partition = { kind = 'dirichlet', concentration = 7.0 }"
+    file.write_text(f"schemes = ['mads']\nseeds = 1\n[set]\n{settings}\n[grid]\n{grid}\n")
+    plan = load_study(file)
+    results = results_of(tmp_path, manifest_of(plan, Execution()), [], 0)
+    (tmp_path / "study.json").write_text("{}")
+    recipe = recipe_of(results, {})
+    assert len(recipe.commands) == len(recipe.files) == 3
+    for (name, content), point in zip(recipe.files.items(), plan.points, strict=True):
+        (tmp_path / name).write_text(content)
+        assert load(str(tmp_path / name)) == point.scenario
 
 
 def test_the_page_of_a_study_has_every_point_and_measure(study: Path) -> None:

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import json
 import shlex
+import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
+from wayfare.errors import InputError
 from wayfare.places import STUDY_FILE
 from wayfare.scenario import parse
 from wayfare.scenario.dump import to_toml
 from wayfare.schemes.registry import SCHEMES
 from wayfare.studies.results import StudyResults
+from wayfare.studies.study import load_study
 
 _SCENARIO_FILE = "scenario.toml"
 
@@ -39,10 +43,7 @@ def recipe_of(results: StudyResults, meta: Mapping[str, Any]) -> Recipe:
     if "file" in manifest.scenarios[0]["mobility"]:
         notes.append("The trace that mobility.file names has to lie where it says.")
     if (results.folder / STUDY_FILE).is_file():
-        name = f"{manifest.name}.toml"
-        return Recipe(
-            files=files | {name: _study_toml(results, seeds)}, commands=[_line("sweep", name, *flags)], notes=notes
-        )
+        return _study_recipe(results, seeds, flags, notes)
     if len(manifest.runs) == 1:
         run = manifest.runs[0]
         words = ("run", _SCENARIO_FILE, "--scheme", run.scheme, "--seed", str(run.seed), *flags)
@@ -56,6 +57,42 @@ def recipe_of(results: StudyResults, meta: Mapping[str, Any]) -> Recipe:
         _line("run", _SCENARIO_FILE, "--scheme", scheme, "--seed", str(seed), *flags) for scheme, seed in sorted(every)
     ]
     return Recipe(files=files, commands=commands, notes=notes)
+
+
+def _study_recipe(results: StudyResults, seeds: Sequence[int], flags: Sequence[str], notes: list[str]) -> Recipe:
+    """A study file on the scenario of the first point; where that would ask for something else, every point by itself."""
+    manifest, name = results.manifest, f"{results.manifest.name}.toml"
+    files = {_SCENARIO_FILE: to_toml(parse(manifest.scenarios[0])), name: _study_toml(results, seeds)}
+    if _asks_for(files, name) == [_content(scenario) for scenario in manifest.scenarios]:
+        return Recipe(files=files, commands=[_line("sweep", name, *flags)], notes=notes)
+    files, commands = {}, []
+    for place, scenario in enumerate(manifest.scenarios):
+        name = f"scenario-{place + 1}.toml"
+        files[name] = to_toml(parse(scenario))
+        commands += [
+            _line("run", name, "--scheme", scheme, "--seed", str(seed), *flags)
+            for scheme in manifest.schemes
+            for seed in seeds
+        ]
+    return Recipe(files=files, commands=commands, notes=notes)
+
+
+def _asks_for(files: Mapping[str, str], study: str) -> list[dict[str, Any]]:
+    """The scenarios of a study made of these files."""
+    with tempfile.TemporaryDirectory() as folder:
+        for name, content in files.items():
+            (Path(folder) / name).write_text(content, encoding="utf-8")
+        try:
+            plan = load_study(Path(folder) / study)
+        except InputError:
+            return []
+    return [_content(point.scenario.model_dump(mode="json")) for point in plan.points]
+
+
+def _content(scenario: dict[str, Any]) -> dict[str, Any]:
+    """What makes a scenario, but for its name and for where its trace lies."""
+    mobility = {key: value for key, value in scenario["mobility"].items() if key != "file"}
+    return {key: value for key, value in scenario.items() if key not in ("name", "schemes")} | {"mobility": mobility}
 
 
 def made_with(meta: Mapping[str, Any], walls_s: Sequence[float]) -> dict[str, str]:
@@ -80,8 +117,17 @@ def _study_toml(results: StudyResults, seeds: Sequence[int]) -> str:
     }
     lines = [f"{key} = {json.dumps(value)}" for key, value in content.items()]
     for values in manifest.points if manifest.axes else []:
-        lines += ["", "[[paired]]", *(f"{axis} = {json.dumps(values[axis])}" for axis in manifest.axes)]
+        lines += ["", "[[paired]]", *(f"{axis} = {_toml(values[axis])}" for axis in manifest.axes)]
     return "\n".join(lines) + "\n"
+
+
+def _toml(value: Any) -> str:
+    """A TOML value; tables are written in line."""
+    if isinstance(value, dict):
+        return f"{{ {', '.join(f'{key} = {_toml(inner)}' for key, inner in value.items())} }}"
+    if isinstance(value, list):
+        return f"[{', '.join(map(_toml, value))}]"
+    return json.dumps(value)
 
 
 def _execution_flags(execution: Mapping[str, Any]) -> list[str]:

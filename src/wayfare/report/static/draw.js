@@ -74,6 +74,12 @@ function makePainter(world) {
     brush.fillStyle = ink; brush.fillText(text, x, y);
   }
 
+  /* A place a little further from the server, where a label hides no link. */
+  function beyond(place, server) {
+    const [x, y] = [place[0] - server[0], place[1] - server[1]], length = Math.hypot(x, y) || 1;
+    return [place[0] + (22 * x) / length, place[1] + (y ? 18 * y : -18) / length];
+  }
+
   function paintMap(time_s, scheme, active) {
     const { brush } = sized(byId("map"), view.height);
     if (world.motion) ground(brush);
@@ -106,7 +112,7 @@ function makePainter(world) {
     for (const [device, outcome] of busy) {
       if (!places[device] || !server) continue;
       link(brush, places[device], server, outcome);
-      if (busy.size <= 14) labels.push([amount(outcome), places[device], outcome]);
+      if (busy.size <= 14) labels.push([amount(outcome), beyond(places[device], server), outcome]);
     }
     const radius = many ? (replay.devices > 250 ? 3 : 4) : 6.5;
     for (let device = 0; device < replay.devices; device++) {
@@ -115,7 +121,7 @@ function makePainter(world) {
       brush.beginPath(); brush.arc(...place, busy.has(device) ? radius + 1.5 : radius, 0, 2 * Math.PI);
       brush.fillStyle = ageColour(world.age(scheme, device, time_s)); brush.fill();
       brush.strokeStyle = busy.has(device) ? colours.ink : colours.ground; brush.lineWidth = busy.has(device) ? 2 : 1; brush.stroke();
-      if (replay.devices <= 40) {
+      if (replay.devices <= 40 && !busy.has(device)) {
         brush.font = font(10); brush.textAlign = "left"; brush.textBaseline = "middle"; brush.fillStyle = colours.soft;
         brush.fillText(String(device), place[0] + radius + 3, place[1] - radius);
       }
@@ -126,7 +132,7 @@ function makePainter(world) {
       brush.fillRect(-7, -7, 14, 14); brush.strokeRect(-7, -7, 14, 14); brush.restore();
       label(brush, "server", server[0], server[1] + 20, colours.ink);
     }
-    for (const [text, place, outcome] of labels) label(brush, text, place[0], place[1] - radius - 10, outcome.failed ? colours.bad : colours.ink);
+    for (const [text, place, outcome] of labels) label(brush, text, ...place, outcome.failed ? colours.bad : colours.ink);
   }
 
   /* ---- pictures that stay, with a cursor on top ---- */
@@ -144,12 +150,18 @@ function makePainter(world) {
     cursor(brush, still[name].scales);
   }
   function forget() { Object.keys(still).forEach((name) => delete still[name]); }
+  function tickText(time_s, step) {
+    if (step >= 3600) return `${time_s / 3600} h`;
+    const minutes = Math.floor(time_s / 60);
+    if (replay.until_s >= 7200) return `${Math.floor(minutes / 60)}:${String(minutes % 60).padStart(2, "0")} h`;
+    return step >= 60 ? `${minutes} min` : `${time_s} s`;
+  }
   function timeTicks(brush, x, height) {
     const steps = [10, 30, 60, 120, 300, 600, 1200, 1800, 3600, 7200, 14400, 28800, 86400, 172800, 604800];
     const room = x(replay.until_s) - x(0), step = steps.find((one) => (room * one) / replay.until_s > 70) ?? steps.at(-1);
     brush.font = font(11); brush.textAlign = "center"; brush.textBaseline = "top"; brush.fillStyle = colours.soft;
     for (let time_s = 0; time_s <= replay.until_s; time_s += step) {
-      brush.fillText(time_s % 3600 === 0 && step >= 3600 ? `${time_s / 3600} h` : step >= 60 ? `${Math.round(time_s / 60)} min` : `${time_s} s`, Math.max(x(time_s), 18), height - 15);
+      brush.fillText(tickText(time_s, step), Math.max(x(time_s), 18), height - 15);
     }
   }
   function cursorLine(brush, x, top, bottom) {
