@@ -60,7 +60,7 @@ def recipe_of(results: StudyResults, meta: Mapping[str, Any]) -> Recipe:
 
 
 def _study_recipe(results: StudyResults, seeds: Sequence[int], flags: Sequence[str], notes: list[str]) -> Recipe:
-    """A study file on the scenario of the first point; where that would ask for something else, every point by itself."""
+    """A study file on the scenario of the first point; where that asks for something else, each point by itself."""
     manifest, name = results.manifest, f"{results.manifest.name}.toml"
     files = {_SCENARIO_FILE: to_toml(parse(manifest.scenarios[0])), name: _study_toml(results, seeds)}
     if _asks_for(files, name) == [_content(scenario) for scenario in manifest.scenarios]:
