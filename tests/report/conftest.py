@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 from tests.report.browser import chromium
+from tests.studies.small_study import write_study
 
 import wayfare
 from wayfare.report.write import write_report
@@ -33,6 +34,14 @@ def comparison(small: Scenario, tmp_path_factory: pytest.TempPathFactory) -> Pat
 @pytest.fixture(scope="session")
 def page(comparison: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_report(comparison, tmp_path_factory.mktemp("page") / "page.html")[0]
+
+
+@pytest.fixture(scope="session")
+def study(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two schemes at two speeds with one seed."""
+    folder = tmp_path_factory.mktemp("study")
+    wayfare.sweep(wayfare.load_study(write_study(folder, rounds=20, seeds=1)), out=folder, jobs=1)
+    return folder / "small"
 
 
 @pytest.fixture(scope="module")

@@ -257,6 +257,23 @@ def test_curves_can_be_drawn_against_every_cost(browser: Any, page: Path, across
     assert console_errors(browser) == []
 
 
+def test_the_page_of_a_study_follows_the_chosen_point(browser: Any, study: Path, tmp_path: Path) -> None:
+    open_page(browser, write_report(study, tmp_path / "study.html")[0], width=NARROW)
+    assert script(browser, "return document.querySelectorAll('#study-plot .scatterlayer .trace').length") == 2
+    names = script(browser, "return [...document.getElementById('point').options].map((point) => point.text)")
+    assert names == ["speed_mps 10", "speed_mps 20"]
+    line = "return document.querySelector('#backlog .scatterlayer path.js-line').getAttribute('d')"
+    before = script(browser, line)
+    choose = (
+        "const point = document.getElementById('point'); point.value = '1'; point.dispatchEvent(new Event('change'))"
+    )
+    script(browser, choose)
+    assert script(browser, line) != before
+    assert script(browser, "return document.documentElement.scrollWidth") <= NARROW
+    assert "at speed_mps 10" in browser.find_element("id", "map-note").text
+    assert console_errors(browser) == []
+
+
 def test_a_trace_is_replayed_with_its_names_and_absences(browser: Any, small: Scenario, tmp_path: Path) -> None:
     rows = ["time,id,x,y"]
     for t in range(0, 201, 10):

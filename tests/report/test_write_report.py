@@ -6,7 +6,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 from tests.report.conftest import HOSTILE
-from tests.studies.small_study import write_study
 
 from wayfare.records import find_runs, read_run
 from wayfare.report.digest import digest_run, group_json, numbers, thinned
@@ -16,18 +15,11 @@ from wayfare.report.repeat import recipe_of
 from wayfare.report.terminal_curves import terminal_curves
 from wayfare.report.write import write_report
 from wayfare.scenario import load
-from wayfare.studies import summarise, sweep
+from wayfare.studies import summarise
 from wayfare.studies.results import read_results, results_of
 from wayfare.studies.single import Execution
 from wayfare.studies.store import manifest_of
 from wayfare.studies.study import load_study
-
-
-@pytest.fixture(scope="module")
-def study(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("study")
-    sweep(load_study(write_study(folder, rounds=20, seeds=1)), out=folder, jobs=1)
-    return folder / "small"
 
 
 def test_names_cannot_leave_their_place_in_the_page(page: Path) -> None:
