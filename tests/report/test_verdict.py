@@ -7,7 +7,7 @@ from wayfare.learning.tasks.base import ACCURACY
 from wayfare.records import RunSummary
 from wayfare.report.verdict import beside, details, headline, score_text, verdict_of
 
-ADE = Metric(name="min_ade_m", better="lower")
+ADE = Metric(name="ade_m", better="lower")
 
 
 def runs(name: str, scores: list[float], energy_joules: float = 90.0, metric: Metric = ACCURACY) -> list[RunSummary]:
@@ -57,7 +57,7 @@ def test_schemes_with_equal_digits_share_the_place_and_the_thrifty_one_is_named_
 
 def test_lower_is_better_for_an_error() -> None:
     verdict = verdict_of([runs("mads", [1.5, 1.6], metric=ADE), runs("other", [1.2, 1.3], metric=ADE)])
-    assert headline(verdict).startswith("other has the lowest min_ade_m within the energy budget: 1.250")
+    assert headline(verdict).startswith("other has the lowest ADE within the energy budget: 1.250")
     assert beside(verdict) == ", ahead of all others by more than chance explains"
 
 

@@ -12,6 +12,7 @@ from wayfare.errors import InputError
 from wayfare.learning.tasks import Metric
 from wayfare.records import RunRecord, SchemeSummary
 from wayfare.report.canvas import column_figure, legend_below, plain_axes, wide_figure
+from wayfare.report.labels import metric_words_and_unit
 from wayfare.report.palette import colour_of, dashes_of
 from wayfare.report.study_figures import study_figure
 from wayfare.studies.results import StudyResults
@@ -150,4 +151,5 @@ def _scale(metric: Metric) -> float:
 
 
 def _score_label(metric: Metric) -> str:
-    return f"test {metric.name.replace('_', ' ')}" + (" (%)" if metric.percent else "")
+    words, unit = metric_words_and_unit(metric)
+    return f"test {words} ({unit})" if unit else f"test {words}"

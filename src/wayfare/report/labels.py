@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from wayfare.learning.tasks import Metric
+
 _UNITS = {
     "mps": "m/s",
     "s": "s",
@@ -14,6 +16,8 @@ _UNITS = {
     "bits": "bit",
     "rounds": "rounds",
 }
+# Words that are letters.
+_SHORT = ("ade", "fde", "mse", "rmse")
 
 
 def words_and_unit(name: str) -> tuple[str, str]:
@@ -23,6 +27,12 @@ def words_and_unit(name: str) -> tuple[str, str]:
     if words and suffix in _UNITS:
         return words.replace("_", " "), _UNITS[suffix]
     return last.replace("_", " "), ""
+
+
+def metric_words_and_unit(metric: Metric) -> tuple[str, str]:
+    """What a score is called: ``ade_m`` is an ADE in m, accuracy a share in %."""
+    words, unit = (metric.name.replace("_", " "), "%") if metric.percent else words_and_unit(metric.name)
+    return " ".join(word.upper() if word in _SHORT else word for word in words.split()), unit
 
 
 def axis_label(name: str) -> str:

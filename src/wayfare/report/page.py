@@ -15,7 +15,7 @@ from wayfare.places import STUDY_FILE
 from wayfare.records import RunRecord
 from wayfare.report import sections
 from wayfare.report.digest import RunDigest, digest_run, group_json
-from wayfare.report.labels import axis_label
+from wayfare.report.labels import axis_label, metric_words_and_unit
 from wayfare.report.palette import look_of
 from wayfare.report.replay import replay_json
 from wayfare.report.study_figures import panels_of
@@ -102,8 +102,9 @@ def page_json(material: Material) -> dict[str, Any]:
     """Everything the scripts of the page draw."""
     results = material.results
     manifest, metric = results.manifest, results.results[0].metric
+    words, unit = metric_words_and_unit(metric)
     return {
-        "metric": {"name": metric.name, "percent": metric.percent, "better": metric.better},
+        "metric": {"words": words, "unit": unit, "percent": metric.percent},
         "looks": {scheme: _look(scheme, manifest.schemes) for scheme in manifest.schemes},
         "reference": results.reference,
         "points": [

@@ -9,6 +9,7 @@ from typing import Any
 
 from wayfare.records import RunRecord, RunSummary, SchemeSummary, paired_difference, summarise_scheme
 from wayfare.report.digest import RunDigest
+from wayfare.report.labels import metric_words_and_unit
 from wayfare.report.palette import look_of
 from wayfare.report.repeat import made_with, recipe_of
 from wayfare.report.study_tables import study_columns, study_notes
@@ -66,7 +67,9 @@ def results_section(results: StudyResults, *, study: bool) -> str:
     metric = schemes[0].metric
     best = (max if metric.better == "higher" else min)(scheme.score_mean for scheme in schemes)
     bold = score_text(metric, best, None)
-    headings = ["scheme", "energy rule", f"{metric.name}{', %' if metric.percent else ''}"]
+    words, unit = metric_words_and_unit(metric)
+    score_label = f"{words}, {unit}" if unit else words
+    headings = ["scheme", "energy rule", score_label]
     with_pairs = len(schemes) > 1
     if with_pairs:
         headings.append(f"difference to {results.reference}")
@@ -94,7 +97,7 @@ def results_section(results: StudyResults, *, study: bool) -> str:
     several = max(scheme.seeds for scheme in schemes) > 1
     last = parse(results.manifest.scenarios[0]).learning.final_evaluations
     notes = [
-        f"{metric.name}: on test data, mean of the last {last} evaluations{' and of the seeds' if several else ''}",
+        f"{words}: on test data, mean of the last {last} evaluations{' and of the seeds' if several else ''}",
         "±: 95 % interval over seeds (Student's t); differences are paired: same seed, same world" if several else "",
         f"energy: spent on transmitting, all devices, of a budget of {schemes[0].budget_joules:,.0f} J",
         "kept: share of an update delivered in a contact; the rest is offered again",

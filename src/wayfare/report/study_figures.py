@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from wayfare.report.canvas import column_figure, legend_below, wide_figure
-from wayfare.report.labels import axis_label
+from wayfare.report.labels import axis_label, metric_words_and_unit
 from wayfare.report.palette import colour_of, dashes_of
 from wayfare.studies.results import Row, StudyResults
 from wayfare.studies.store import value_text
@@ -115,6 +115,7 @@ def _percent(results: StudyResults, metric_name: str) -> bool:
 
 
 def _label(results: StudyResults, metric_name: str) -> str:
-    metric = results.metric
-    name = metric.name if metric_name == "score" and metric is not None else metric_name
-    return f"{name.replace('_', ' ')} (%)" if _percent(results, metric_name) else axis_label(name)
+    if metric_name == "score" and results.metric is not None:
+        words, unit = metric_words_and_unit(results.metric)
+        return f"{words} ({unit})" if unit else words
+    return "kept share of an update (%)" if metric_name == "kept_fraction" else axis_label(metric_name)

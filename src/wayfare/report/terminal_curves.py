@@ -10,6 +10,7 @@ from rich.text import Text
 
 from wayfare.arrays import Floats
 from wayfare.records import RunRecord, SchemeSummary
+from wayfare.report.labels import metric_words_and_unit
 from wayfare.report.palette import look_of
 from wayfare.report.tables import mean_curve
 
@@ -48,8 +49,8 @@ def terminal_curves(schemes: Sequence[SchemeSummary], runs: Sequence[RunRecord],
     for place in order:
         legend.append("━ ", look_of(names[place], names).dark)
         legend.append(f"{names[place]}  ")
-    unit = " %" if metric.percent else ""
-    return Group(Text(f"{metric.name}{unit} over rounds", "bold"), *lines, legend)
+    words, unit = metric_words_and_unit(metric)
+    return Group(Text(f"{words}{', ' + unit if unit else ''} over rounds", "bold"), *lines, legend)
 
 
 def _braille(

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from wayfare.learning.tasks import Metric
 from wayfare.records import RunSummary, SchemeSummary, paired_difference, summarise_scheme
 from wayfare.records.statistics import Difference
+from wayfare.report.labels import metric_words_and_unit
 from wayfare.report.tables import OVER_BUDGET
 
 _MINUS = "\u2212"
@@ -83,12 +84,13 @@ def headline(verdict: Verdict) -> str:
     """The first sentence."""
     winner, metric = verdict.winner, verdict.winner.metric
     score = score_text(metric, winner.score_mean, winner.score_ci95, unit=True)
+    words, _ = metric_words_and_unit(metric)
     if not verdict.rivals:
-        return f"{winner.name} reaches {metric.name} {score}"
+        return f"{winner.name} reaches {words} {score}"
     condition = "within the energy budget" if verdict.within_budget else "(no scheme kept to the energy budget)"
     best = "best" if metric.better == "higher" else "lowest"
     names, verb = " and ".join([winner.name, *verdict.level]), "share" if verdict.level else "has"
-    return f"{names} {verb} the {best} {metric.name} {condition}: {score}"
+    return f"{names} {verb} the {best} {words} {condition}: {score}"
 
 
 def details(verdict: Verdict) -> list[str]:
@@ -137,7 +139,7 @@ def score_text(metric: Metric, value: float, half_width: float | None, *, sign: 
     interval = "" if half_width is None else f" ± {scale * half_width:.{digits}f}"
     # No number is below zero when all its digits are zero.
     number = f"{round(scale * value, digits) + 0.0:{sign}.{digits}f}".replace("-", _MINUS)
-    return f"{number}{interval}{' %' if unit and metric.percent else ''}"
+    return f"{number}{interval}{' ' + metric_words_and_unit(metric)[1] if unit else ''}".rstrip()
 
 
 def _ahead(metric: Metric, rival: Rival) -> bool:

@@ -7,7 +7,7 @@ const Charts = (() => {
   const hidden = new Set();
   const choice = { point: 0, x: "round", y: "score", metric: "score", panel: "" };
   const scale = Page.metric.percent ? 100 : 1;
-  const scoreTitle = Page.metric.percent ? `${Page.metric.name}, %` : Page.metric.name.replaceAll("_", " ");
+  const scoreTitle = [Page.metric.words, Page.metric.unit].filter(Boolean).join(", ");
   const units = {
     score: { title: scoreTitle, factor: scale },
     energy_joules: { title: "energy, J", factor: 1 },

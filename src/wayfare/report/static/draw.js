@@ -161,7 +161,7 @@ function makePainter(world) {
     const room = x(replay.until_s) - x(0), step = steps.find((one) => (room * one) / replay.until_s > 70) ?? steps.at(-1);
     brush.font = font(11); brush.textAlign = "center"; brush.textBaseline = "top"; brush.fillStyle = colours.soft;
     for (let time_s = 0; time_s <= replay.until_s; time_s += step) {
-      brush.fillText(tickText(time_s, step), Math.max(x(time_s), 18), height - 15);
+      brush.fillText(tickText(time_s, step), Math.min(Math.max(x(time_s), 18), x(replay.until_s) - 16), height - 15);
     }
   }
   function cursorLine(brush, x, top, bottom) {

@@ -53,8 +53,8 @@
     byId("clock").textContent = text;
     byId("round").textContent = `round ${round.toLocaleString("en")}`;
     const score = painter.scoreAt(state.scheme, state.time_s);
-    const shown = score === null ? "" : Page.metric.percent ? `${(100 * score).toFixed(1)} %` : score.toFixed(3);
-    byId("mini-title").textContent = `${Page.metric.name.replaceAll("_", " ")} ${shown}`;
+    const shown = score === null ? "" : (score * Charts.scale).toFixed(Page.metric.percent ? 1 : 3);
+    byId("mini-title").textContent = `${Page.metric.words} ${shown} ${Page.metric.unit}`;
     const scrub = byId("scrub");
     scrub.value = String(state.time_s);
     scrub.setAttribute("aria-valuetext", `${text}, round ${round}, ${active.length} in contact`);
