@@ -12,8 +12,8 @@ from wayfare.cli.data import data_app
 from wayfare.cli.export import export_command
 from wayfare.cli.listings import presets_command, schemes_command
 from wayfare.cli.plan import plan_command
-from wayfare.cli.resume import resume_command
 from wayfare.cli.report import report_command
+from wayfare.cli.resume import resume_command
 from wayfare.cli.run import run_command
 from wayfare.cli.show import show_command
 from wayfare.cli.sweep import sweep_command
