@@ -8,7 +8,7 @@ import pytest
 from tests.report.conftest import HOSTILE
 
 from wayfare.records import find_runs, read_run
-from wayfare.report.digest import digest_run, group_json, numbers, thinned
+from wayfare.report.digest import RunDigest, detail_of, digest_run, group_json, numbers, thinned
 from wayfare.report.page import page_json, read_material
 from wayfare.report.palette import look_of
 from wayfare.report.repeat import recipe_of
@@ -116,6 +116,31 @@ def test_digests_are_what_the_records_say(comparison: Path) -> None:
         for device in range(6)
     ]
     assert sorted(group["budget_shares"]) == pytest.approx(sorted(spent), rel=1e-4)
+
+
+def test_six_hundred_groups_leave_room_for_the_rest_of_a_page() -> None:
+    def run(seed: int) -> RunDigest:
+        chance = np.random.default_rng(seed)  # any numbers will do
+        return RunDigest(
+            seed=seed,
+            evaluations={
+                name: chance.random(240) for name in ("round", "time_s", "score", "loss", "energy_joules", "bits")
+            },
+            budget_shares=chance.random(300),
+            kept_fractions=chance.random(400),
+            staleness_rounds=chance.random(400),
+            backlog_joules=chance.random(60),
+            backlog_high_joules=chance.random(60),
+            contacts=400,
+            silent=0,
+            failed=0,
+            failed_joules=0.0,
+            energy_joules=1.0,
+        )
+
+    group = json.dumps(group_json([run(seed) for seed in range(5)], 1000, 10.0, detail_of(600)))
+    # The charting library takes 5 MB, the map of a large study at most 2 and a half, its tables less than one.
+    assert 600 * len(group) < 6_500_000
 
 
 def test_thinning_keeps_both_ends_and_numbers_that_are_none_become_null() -> None:

@@ -17,6 +17,8 @@ _SAMPLES = 400
 _TIME_BINS = 60
 _TAIL_POINTS = 120
 _DEVICE_DOTS = 300
+# Schemes times points that a page shows in full.
+_FULL_GROUPS = 100
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,11 +63,19 @@ def digest_run(record: RunRecord) -> RunDigest:
     )
 
 
-def group_json(runs: Sequence[RunDigest], rounds: int, round_s: float) -> dict[str, Any]:
+def detail_of(groups: int) -> float:
+    """The share of its points that a chart keeps: all on a page of few groups, fewer on that of a large study."""
+    return min(1.0, _FULL_GROUPS / max(groups, 1))
+
+
+def group_json(runs: Sequence[RunDigest], rounds: int, round_s: float, detail: float = 1.0) -> dict[str, Any]:
     """One scheme at one point over its seeds, as the charts of a page take it."""
     shortest = min(len(run.evaluations["round"]) for run in runs)
+    rows = thinned(shortest, max(int(CURVE_POINTS * detail), 24))
     names = [name for name in runs[0].evaluations if all(name in run.evaluations for run in runs)]
-    columns = {name: np.array([run.evaluations[name][:shortest] for run in runs]) for name in names}
+    columns = {name: np.array([run.evaluations[name][rows] for run in runs]) for name in names}
+    shares = np.concatenate([run.budget_shares for run in runs])
+    tail_points = max(int(_TAIL_POINTS * detail), 20)
     middles_s = (np.arange(_TIME_BINS) + 0.5) / _TIME_BINS * rounds * round_s
     kept, age = (
         np.concatenate([getattr(run, name) for run in runs]) for name in ("kept_fractions", "staleness_rounds")
@@ -78,9 +88,9 @@ def group_json(runs: Sequence[RunDigest], rounds: int, round_s: float) -> dict[s
             else {"mean": numbers(values[0])}
             for name, values in columns.items()
         },
-        "budget_shares": numbers(np.concatenate([run.budget_shares for run in runs])),
-        "kept": _tail(100 * kept),
-        "staleness": _tail(age),
+        "budget_shares": numbers(_samples(shares, max(int(len(shares) * detail), 20))),
+        "kept": _tail(100 * kept, tail_points),
+        "staleness": _tail(age, tail_points),
         "backlog": {
             "time_s": numbers(middles_s),
             "mean": numbers(_mean(np.array([run.backlog_joules for run in runs]))),
@@ -123,12 +133,12 @@ def _in_bins(rounds: Floats, values: Floats, last: int) -> tuple[Floats, Floats]
     return mean, high
 
 
-def _tail(values: Floats) -> dict[str, list[float | None]]:
+def _tail(values: Floats, points: int) -> dict[str, list[float | None]]:
     """The share of values that are at least so large, in per cent."""
     if len(values) == 0:
         return {"at_least": [], "percent": []}
     ordered = np.sort(values)
-    rows = thinned(len(ordered), _TAIL_POINTS)
+    rows = thinned(len(ordered), points)
     # Of equal values the first counts: it has the most at or above it.
     first = np.searchsorted(ordered, ordered[rows], side="left")
     return {"at_least": numbers(ordered[rows]), "percent": numbers(100 * (1 - first / len(ordered)))}

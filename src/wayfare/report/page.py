@@ -14,7 +14,7 @@ from wayfare.errors import InputError, RunFolderError, ScenarioError, Unavailabl
 from wayfare.places import STUDY_FILE
 from wayfare.records import RunRecord
 from wayfare.report import sections
-from wayfare.report.digest import RunDigest, digest_run, group_json
+from wayfare.report.digest import RunDigest, detail_of, digest_run, group_json
 from wayfare.report.labels import axis_label, metric_words_and_unit
 from wayfare.report.palette import look_of
 from wayfare.report.replay import replay_json
@@ -120,9 +120,9 @@ def page_json(material: Material) -> dict[str, Any]:
 def point_groups(material: Material, point: int) -> dict[str, dict[str, Any]]:
     """What the charts show of every scheme at one point."""
     manifest = material.results.manifest
-    scenario = parse(manifest.scenarios[point])
+    scenario, detail = parse(manifest.scenarios[point]), detail_of(len(material.digests))
     return {
-        scheme: group_json(material.digests[point, scheme], scenario.rounds, scenario.round_s)
+        scheme: group_json(material.digests[point, scheme], scenario.rounds, scenario.round_s, detail)
         for scheme in manifest.schemes
         if (point, scheme) in material.digests
     }
@@ -140,7 +140,9 @@ def plotly_script() -> str:
 def _replay(material: Material) -> dict[str, Any]:
     if not material.world:
         return {"unavailable": "no run of the first point is finished"}
-    return replay_json(material.world) | {"point": material.results.manifest.point_name(0)}
+    # Charts of a large study need the room.
+    room = 1.0 if detail_of(len(material.digests)) == 1.0 else 0.25
+    return replay_json(material.world, room) | {"point": material.results.manifest.point_name(0)}
 
 
 def _study_json(results: StudyResults) -> dict[str, Any]:

@@ -49,15 +49,18 @@ class Knots:
         return Knots(node=self.node[rows], time_s=self.time_s[rows], x_m=self.x_m[rows], y_m=self.y_m[rows])
 
 
-def replay_json(records: Sequence[RunRecord]) -> dict[str, Any]:
-    """The world that the runs of one scenario and seed share, or why it cannot be shown."""
+def replay_json(records: Sequence[RunRecord], room: float = 1.0) -> dict[str, Any]:
+    """The world that the runs of one scenario and seed share, or why it cannot be shown.
+
+    ``room`` is the share of the room for a map that a page has left.
+    """
     try:
-        return _replay(records)
+        return _replay(records, room)
     except WayfareError as error:
         return {"unavailable": str(error)}
 
 
-def _replay(records: Sequence[RunRecord]) -> dict[str, Any]:
+def _replay(records: Sequence[RunRecord], room: float) -> dict[str, Any]:
     scenario, seed = records[0].scenario, records[0].seed
     drawn = mobility.from_spec(scenario.mobility, scenario.radio.range_m).draw(
         scenario.fleet.devices, scenario.duration_s, seed
@@ -73,7 +76,7 @@ def _replay(records: Sequence[RunRecord]) -> dict[str, Any]:
     for record in records:
         if not np.array_equal(_keys(record), keys):
             return {"unavailable": "the world drawn again is not the one of the records: has its trace changed?"}
-    knots, until_s = _that_fit(knots, plan, len(records), scenario)
+    knots, until_s = _that_fit(knots, plan, len(records), scenario, room)
     plan = plan.take(plan.start_s < until_s)
     rounds = np.floor(plan.start_s / scenario.round_s).astype(np.int64) + 1
     counted = rounds <= scenario.rounds
@@ -142,17 +145,20 @@ def straightened(knots: Knots, most: int, tolerance_m: float) -> Knots:
     return knots
 
 
-def _that_fit(knots: Knots | None, plan: ContactPlan, schemes: int, scenario: Scenario) -> tuple[Knots | None, float]:
+def _that_fit(
+    knots: Knots | None, plan: ContactPlan, schemes: int, scenario: Scenario, room: float
+) -> tuple[Knots | None, float]:
     """The knots a page has room for, and until when they and the contacts go."""
     until_s = scenario.duration_s
-    if len(plan) * schemes > _MOST_OUTCOMES:
-        until_s = float(plan.start_s[_MOST_OUTCOMES // schemes])
+    most_knots, most_outcomes = int(_MOST_KNOTS * room), int(_MOST_OUTCOMES * room)
+    if len(plan) * schemes > most_outcomes:
+        until_s = float(plan.start_s[most_outcomes // schemes])
     if knots is None:
         return None, until_s
     size_m = float(max(np.ptp(knots.x_m[np.isfinite(knots.x_m)]), np.ptp(knots.y_m[np.isfinite(knots.y_m)])))
-    knots = straightened(knots, _MOST_KNOTS, size_m * _INVISIBLE)
-    if len(knots.node) > _MOST_KNOTS:
-        until_s = min(until_s, float(np.partition(knots.time_s, _MOST_KNOTS)[_MOST_KNOTS]))
+    knots = straightened(knots, most_knots, size_m * _INVISIBLE)
+    if len(knots.node) > most_knots:
+        until_s = min(until_s, float(np.partition(knots.time_s, most_knots)[most_knots]))
     if until_s < scenario.duration_s:
         # The first knot beyond the end still says where a node was heading.
         inside = knots.time_s <= until_s
