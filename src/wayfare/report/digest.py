@@ -37,6 +37,10 @@ class RunDigest:
     failed: int
     failed_joules: float
     energy_joules: float
+    parameters: int
+    contact_s: float  # mean of the contacts
+    gap_s: float  # mean of the time between two contacts of a device
+    full_rates_bps: Floats  # samples of what full power would give
 
 
 def digest_run(record: RunRecord) -> RunDigest:
@@ -46,6 +50,7 @@ def digest_run(record: RunRecord) -> RunDigest:
     spent = np.bincount(contacts["device"].astype(np.int64), contacts["energy_joules"], minlength=devices)
     low, high = _in_bins(contacts["round"], contacts["backlog_joules"], record.scenario.rounds)
     rows = thinned(len(record.evaluations["round"]), CURVE_POINTS)
+    met_s, radio = float(contacts["contact_s"].sum()), record.scenario.radio
     whole = {name: values for name, values in record.others.items() if len(values) == len(record.evaluations["round"])}
     return RunDigest(
         seed=record.seed,
@@ -60,6 +65,12 @@ def digest_run(record: RunRecord) -> RunDigest:
         failed=int(failed.sum()),
         failed_joules=float(contacts["energy_joules"][failed].sum()),
         energy_joules=float(contacts["energy_joules"].sum()),
+        parameters=record.parameters,
+        contact_s=met_s / max(len(contacts["round"]), 1),
+        gap_s=(devices * record.scenario.duration_s - met_s) / max(len(contacts["round"]), 1),
+        full_rates_bps=_samples(
+            radio.bandwidth_hz * np.log2(1 + radio.max_power_watts * contacts["gain_per_watt"]), _SAMPLES
+        ),
     )
 
 

@@ -19,13 +19,14 @@ from wayfare.report.labels import axis_label, metric_words_and_unit
 from wayfare.report.palette import look_of
 from wayfare.report.replay import replay_json
 from wayfare.report.study_figures import panels_of
+from wayfare.report.theory_beside import theory_json
 from wayfare.scenario import parse
 from wayfare.studies.results import StudyResults, read_results
 from wayfare.studies.store import PlannedRun, value_text
 
 _STATIC = files("wayfare.report") / "static"
 _STYLES = ("page.css", "replay.css")
-_SCRIPTS = ("theme.js", "charts.js", "world.js", "draw.js", "replay.js")
+_SCRIPTS = ("theme.js", "charts.js", "theory.js", "world.js", "draw.js", "replay.js")
 
 
 @dataclass(kw_only=True)
@@ -112,6 +113,7 @@ def page_json(material: Material) -> dict[str, Any]:
             for point in range(len(manifest.points))
         ],
         "study": _study_json(results) if manifest.axes else None,
+        "theory": theory_json(results, material.digests),
         "holdings": _holdings(material.world),
         "replay": _replay(material),
     }

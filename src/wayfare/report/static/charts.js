@@ -4,7 +4,7 @@ const Page = JSON.parse(document.getElementById("data").textContent);
 
 const Charts = (() => {
   const byId = (id) => document.getElementById(id);
-  const hidden = new Set();
+  const hidden = new Set(), others = [];
   const choice = { point: 0, x: "round", y: "score", metric: "score", panel: "" };
   const scale = Page.metric.percent ? 100 : 1;
   const scoreTitle = [Page.metric.words, Page.metric.unit].filter(Boolean).join(", ");
@@ -190,11 +190,11 @@ const Charts = (() => {
   }
   function drawAll() {
     chips();
-    [drawStudy, drawCurves, drawShares, drawBacklog, drawTails, drawHoldings].forEach((one) => one());
+    [drawStudy, drawCurves, drawShares, drawBacklog, drawTails, drawHoldings, ...others].forEach((one) => one());
   }
 
   controls();
   drawAll();
   Theme.onChange(drawAll);
-  return { colour, faint, scale };
+  return { colour, faint, scale, axis, draw, line, isHidden: (scheme) => hidden.has(scheme), scoreTitle, onDraw: (one) => { others.push(one); one(); } };
 })();

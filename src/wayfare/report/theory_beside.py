@@ -1,0 +1,94 @@
+"""Theory beside experiment: what the bound says of speed, and what was measured.
+
+Where a study varies the speed of its devices and nothing else, three things can be set against each other: the bound of
+Corollary 1 and what it cost to learn, the age of models at a contact, and the share of an update that a contact
+delivers. The last two are predictions in the same unit as the measurement: exponential times with the means of the
+recorded contacts, which go as 1 / speed, and full power at the recorded channels.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from wayfare.arrays import Floats
+from wayfare.codec import bits_per_entry
+from wayfare.records.statistics import estimate
+from wayfare.report.digest import RunDigest, numbers
+from wayfare.scenario import Scenario, parse
+from wayfare.studies.results import Row, StudyResults
+from wayfare.theory.bounds import BoundVariant, corollary_1_factor, kept_share
+from wayfare.theory.staleness import staleness_moments
+
+_SPEED = "mobility.speed_mps"
+_POINTS = 60
+
+
+def theory_json(results: StudyResults, digests: Mapping[tuple[int, str], Sequence[RunDigest]]) -> dict[str, Any] | None:
+    """The three pictures of a study over speeds; None for any other."""
+    manifest = results.manifest
+    if manifest.axes != [_SPEED] or len({row.point for row in results.rows}) < 2:
+        return None
+    speeds = [float(values[_SPEED]) for values in manifest.points]
+    seen = [digest for runs in digests.values() for digest in runs]
+    # What a device covers in a contact, and between two, hardly depends on its speed.
+    contact_m = float(np.mean([speeds[point] * run.contact_s for (point, _), runs in digests.items() for run in runs]))
+    gap_m = float(np.mean([speeds[point] * run.gap_s for (point, _), runs in digests.items() for run in runs]))
+    rates_bps = np.concatenate([run.full_rates_bps for run in seen])
+    scenario, parameters = parse(manifest.scenarios[0]), seen[0].parameters
+    grid = np.geomspace(min(speeds) / 1.5, max(speeds) * 1.5, _POINTS)
+    return {
+        "contact_m": round(contact_m),
+        "gap_m": round(gap_m),
+        "speed_mps": numbers(grid),
+        "bound": {
+            variant: numbers(_bound(variant, grid, contact_m, gap_m, rates_bps, scenario, parameters))
+            for variant in ("printed", "corrected", "sharp")
+        },
+        "age": numbers(staleness_moments(contact_m / grid, gap_m / grid, scenario.round_s, "start").at_contact_mean),
+        "kept": numbers(100 * _kept(grid, contact_m, rates_bps, scenario, parameters)),
+        "measured": [_measured(row, speeds[row.point]) for row in results.rows],
+        "target": manifest.targets[0] if manifest.targets else None,
+    }
+
+
+def _bound(
+    variant: BoundVariant,
+    speeds_mps: Floats,
+    contact_m: float,
+    gap_m: float,
+    rates_bps: Floats,
+    scenario: Scenario,
+    parameters: int,
+) -> Floats:
+    """Corollary 1 over speeds, times its least value."""
+    factor = corollary_1_factor(
+        speeds_mps,
+        contact_m=contact_m,
+        inter_contact_m=gap_m,
+        rate_bps=float(rates_bps.mean()),
+        round_s=scenario.round_s,
+        parameters=parameters,
+        bits_per_entry=bits_per_entry(parameters, scenario.upload.value_bits),
+        counting="overlap" if variant == "printed" else "start",
+        variant=variant,
+    )
+    return np.asarray(factor / factor.min())
+
+
+def _kept(speeds_mps: Floats, contact_m: float, rates_bps: Floats, scenario: Scenario, parameters: int) -> Floats:
+    """E[k/s] at full power, the mean over the channels that were met."""
+    entry_bits = bits_per_entry(parameters, scenario.upload.value_bits)
+    return np.asarray(kept_share(rates_bps[:, None], contact_m / speeds_mps, parameters, entry_bits).mean(axis=0))
+
+
+def _measured(row: Row, speed_mps: float) -> dict[str, Any]:
+    """What one scheme did at one speed; means with 95 % intervals."""
+    found: dict[str, Any] = {"scheme": row.scheme, "speed_mps": speed_mps}
+    for name in ("score", "kept_fraction", "staleness_rounds"):
+        one = estimate([result.measures[name] for result in row.results])
+        found[name] = {"mean": one.mean, "ci95": one.ci95}
+    found["rounds"] = row.rounds_to[0].median if row.rounds_to else None
+    return found
