@@ -270,6 +270,7 @@ def test_the_page_of_a_study_follows_the_chosen_point(browser: Any, study: Path,
     script(browser, choose)
     assert script(browser, line) != before
     assert script(browser, "return document.documentElement.scrollWidth") <= NARROW
+    assert script(browser, "return document.querySelectorAll('#theory-bound .scatterlayer .trace').length") == 5
     assert "at speed_mps 10" in browser.find_element("id", "map-note").text
     assert console_errors(browser) == []
 

@@ -32,12 +32,14 @@ def theory_json(results: StudyResults, digests: Mapping[tuple[int, str], Sequenc
     if manifest.axes != [_SPEED] or len({row.point for row in results.rows}) < 2:
         return None
     speeds = [float(values[_SPEED]) for values in manifest.points]
-    seen = [digest for runs in digests.values() for digest in runs]
+    seen = [(speeds[point], run) for (point, _), runs in digests.items() for run in runs if run.contacts]
+    if not seen:
+        return None
     # What a device covers in a contact, and between two, hardly depends on its speed.
-    contact_m = float(np.mean([speeds[point] * run.contact_s for (point, _), runs in digests.items() for run in runs]))
-    gap_m = float(np.mean([speeds[point] * run.gap_s for (point, _), runs in digests.items() for run in runs]))
-    rates_bps = np.concatenate([run.full_rates_bps for run in seen])
-    scenario, parameters = parse(manifest.scenarios[0]), seen[0].parameters
+    contact_m = float(np.mean([speed_mps * run.contact_s for speed_mps, run in seen]))
+    gap_m = float(np.mean([speed_mps * run.gap_s for speed_mps, run in seen]))
+    rates_bps = np.concatenate([run.full_rates_bps for _, run in seen])
+    scenario, parameters = parse(manifest.scenarios[0]), seen[0][1].parameters
     grid = np.geomspace(min(speeds) / 1.5, max(speeds) * 1.5, _POINTS)
     return {
         "contact_m": round(contact_m),
