@@ -136,6 +136,10 @@ def test_six_hundred_groups_leave_room_for_the_rest_of_a_page() -> None:
             failed=0,
             failed_joules=0.0,
             energy_joules=1.0,
+            parameters=100,
+            contact_s=1.0,
+            gap_s=10.0,
+            full_rates_bps=chance.random(400),
         )
 
     group = json.dumps(group_json([run(seed) for seed in range(5)], 1000, 10.0, detail_of(600)))
