@@ -12,7 +12,7 @@ from pydantic import BeforeValidator, Field, field_validator, model_validator
 from wayfare.scenario.argoverse import Argoverse
 from wayfare.scenario.mobility import Mobility, WaypointMobility
 from wayfare.scenario.partition import DirichletPartition, Partition
-from wayfare.scenario.section import Count, Positive, Section
+from wayfare.scenario.section import LARGEST, Count, Positive, Section
 
 
 class Fleet(Section):
@@ -86,9 +86,9 @@ class Learning(Section):
 
 def _number_or_auto(value: Any) -> Any:
     """One rule for both shapes, so that a message never names the branch of a union."""
-    is_number = isinstance(value, int | float) and not isinstance(value, bool) and value >= 0
+    is_number = isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value <= LARGEST
     if value != "auto" and not is_number:
-        raise ValueError('must be a number of at least 0, or "auto"')
+        raise ValueError(f'must be a number of at least 0 and at most {LARGEST:g}, or "auto"')
     return value
 
 
