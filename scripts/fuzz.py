@@ -10,6 +10,7 @@ one.
 from __future__ import annotations
 
 import argparse
+import logging
 import platform
 import resource
 import signal
@@ -34,6 +35,8 @@ def main() -> int:
     parser.add_argument("--only", nargs="+", metavar="NAME", help="these parsers only")
     parser.add_argument("--memory-mb", type=int, default=2000)
     arguments = parser.parse_args()
+    # Warnings about damaged checkpoints are what is asked for, thousands of times.
+    logging.getLogger("wayfare").setLevel(logging.ERROR)
     signal.signal(signal.SIGALRM, _hangs)
     faults = 0
     with tempfile.TemporaryDirectory() as made, tempfile.TemporaryDirectory() as work:

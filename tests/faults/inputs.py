@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import io
 import json
-import logging
 import sqlite3
 import time
 from collections.abc import Callable, Mapping
@@ -86,7 +85,6 @@ def loads_or_says_why(fuzzer: Fuzzer, given: Any, folder: Path) -> bool:
 
 def examples(folder: Path) -> Examples:
     """A finished run and one that broke off, made once."""
-    logging.getLogger("wayfare").setLevel(logging.ERROR)
     scenario = wayfare.load("fashion-small", [*SMALL, "rounds=30", "learning.hidden=[4]"])
     execution = wayfare.Execution(safeguards=wayfare.Safeguards(checkpoint_every_rounds=10))
     finished = wayfare.run(scenario, "mads", out=folder / "finished", execution=execution)
