@@ -6,61 +6,19 @@ import logging
 import os
 import signal
 import sqlite3
-import time
-from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
+from tests.studies.power_cuts import EVERY_TEN, PowerCutError, assert_same, cut, cut_at
 
 import wayfare
-from wayfare.errors import DivergenceError, RunError, RunFolderError, ScenarioError, StorageError
+from wayfare.errors import DivergenceError, RunFolderError, ScenarioError
 from wayfare.records import RunLock, RunRecord, find_runs, read_run
 from wayfare.scenario import Scenario
 from wayfare.simulator import draw_world
-from wayfare.studies import keeping
 from wayfare.studies.resuming import unfinished_runs
-
-EVERY_TEN = wayfare.Execution(safeguards=wayfare.Safeguards(checkpoint_every_rounds=10))
-
-
-class PowerCutError(Exception):
-    pass
-
-
-def cut_at(round_: int) -> Callable[[int], None]:
-    def on_round(now: int) -> None:
-        if now == round_:
-            raise PowerCutError
-
-    return on_round
-
-
-def cut(
-    scenario: Scenario, out: Path, scheme: str = "mads", *, at: int = 35, execution: wayfare.Execution = EVERY_TEN
-) -> Path:
-    """A run that ends without warning after a round; its folder."""
-    with pytest.raises(PowerCutError):
-        wayfare.run(scenario, scheme, seed=1, out=out, execution=execution, on_round=cut_at(at))
-    (partial,) = out.rglob("*.partial")
-    return partial.with_name(partial.name.removesuffix(".partial"))
-
-
-def assert_same(found: RunRecord, expected: RunRecord) -> None:
-    assert torch.equal(found.model, expected.model)
-    for table in ("contacts", "evaluations", "others"):
-        one, other = getattr(found, table), getattr(expected, table)
-        assert list(one) == list(other)
-        assert all(np.array_equal(one[name], other[name]) for name in one)
-    assert found.scenario == expected.scenario
-    assert np.array_equal(found.budgets_joules, expected.budgets_joules)
-
-
-@pytest.fixture(scope="module")
-def whole(small: Scenario, tmp_path_factory: pytest.TempPathFactory) -> RunRecord:
-    return wayfare.run(small, "mads", seed=1, out=tmp_path_factory.mktemp("whole"))
 
 
 def ask(round_: int, number: signal.Signals) -> None:
@@ -92,6 +50,14 @@ def test_the_same_call_finds_its_unfinished_run(small: Scenario, tmp_path: Path,
     rounds: list[int] = []
     assert_same(wayfare.run(small, "mads", seed=1, out=tmp_path, on_round=rounds.append), whole)
     assert rounds[0] == 31
+
+
+def test_a_weight_that_finds_itself_keeps_its_experience(small: Scenario, tmp_path: Path) -> None:
+    auto = small.model_copy(update={"control": small.control.model_copy(update={"weight": "auto"})})
+    expected = wayfare.run(auto, "mads", seed=1, out=tmp_path / "whole")
+    found = wayfare.resume(cut(auto, tmp_path / "cut"))
+    assert_same(found, expected)
+    assert found.contacts["power_watts"].max() > 0
 
 
 def test_a_run_cut_again_and_again_comes_to_its_end(small: Scenario, tmp_path: Path, whole: RunRecord) -> None:
@@ -343,59 +309,6 @@ def test_a_checkpoint_is_never_written_of_a_state_that_has_diverged(
         wayfare.run(small, "mads", seed=1, out=tmp_path, execution=often)
 
 
-@pytest.mark.parametrize("scheme", ["optimal", "afl-spar", "afl", "sfl-spar"])
-def test_a_run_is_made_longer_where_no_decision_depends_on_its_length(
-    scheme: str, small: Scenario, tmp_path: Path
-) -> None:
-    kept = wayfare.Execution(engine="reference", safeguards=wayfare.Safeguards(keep_checkpoint=True))
-    short = wayfare.run(small, scheme, seed=1, out=tmp_path / "short", execution=kept)
-    assert len(list(short.folder.glob("*.checkpoint"))) == 1
-    rounds: list[int] = []
-    longer = wayfare.resume(short.folder, overrides=["rounds=90"], on_round=rounds.append)
-    assert 1 < rounds[0] <= 61
-    assert rounds[-1] == 90
-    expected = wayfare.run(
-        small.model_copy(update={"rounds": 90}), scheme, seed=1, out=tmp_path / "long", execution=kept
-    )
-    # To the bit with this engine, and in every column: the energy queue too.
-    assert_same(longer, expected)
-    assert longer.folder.name == short.folder.name
-    assert longer.folder.parent != short.folder.parent
-    assert_same(read_run(short.folder), short)
-
-
-@pytest.mark.parametrize("scheme", ["mads", "afl-spar:paced"])
-def test_a_run_that_paces_its_energy_is_not_made_longer(scheme: str, small: Scenario, tmp_path: Path) -> None:
-    folder = cut(small, tmp_path, scheme)
-    with pytest.raises(ScenarioError, match=r"rounds = 90: .* may pace its energy over all 60 rounds"):
-        wayfare.resume(folder, overrides=["rounds=90"])
-
-
-def test_lengths_that_make_no_sense_are_refused(small: Scenario, tmp_path: Path) -> None:
-    folder = cut(small, tmp_path, "optimal")
-    with pytest.raises(ScenarioError, match="must not be less than the 60"):
-        wayfare.resume(folder, overrides=["rounds=50"])
-    falling = small.model_copy(update={"learning": small.learning.model_copy(update={"schedule": "cosine"})})
-    folder = cut(falling, tmp_path / "falling", "optimal")
-    with pytest.raises(ScenarioError, match="falls over all 60 rounds"):
-        wayfare.resume(folder, overrides=["rounds=90"])
-    whole = wayfare.run(small, "optimal", seed=1, out=tmp_path / "whole")
-    with pytest.raises(RunFolderError, match="runs keep one with --keep-checkpoint"):
-        wayfare.resume(whole.folder, overrides=["rounds=90"])
-
-
-def test_an_unfinished_run_is_made_longer_too(small: Scenario, tmp_path: Path) -> None:
-    execution = replace(EVERY_TEN, engine="reference")
-    folder = cut(small, tmp_path, "optimal", execution=execution)
-    rounds: list[int] = []
-    longer = wayfare.resume(folder, overrides=["rounds=80"], on_round=rounds.append)
-    assert rounds[0] == 31
-    expected = wayfare.run(
-        small.model_copy(update={"rounds": 80}), "optimal", seed=1, out=tmp_path / "long", execution=execution
-    )
-    assert_same(longer, expected)
-
-
 def test_what_cannot_be_resumed_says_so(small: Scenario, tmp_path: Path, whole: RunRecord) -> None:
     with pytest.raises(RunFolderError, match="there is no such run"):
         unfinished_runs(tmp_path / "nowhere")
@@ -422,102 +335,3 @@ def test_all_unfinished_runs_of_a_folder_are_found(small: Scenario, tmp_path: Pa
     wayfare.run(small, "afl", out=tmp_path)
     assert [run.name for run in unfinished_runs(tmp_path)] == ["mads-seed0", "optimal-seed0"]
     assert [run.name for run in find_runs(tmp_path)] == ["afl-seed0"]
-
-
-def test_a_folder_that_becomes_unwritable_says_what_is_safe(
-    small: Scenario, tmp_path: Path, whole: RunRecord, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def full(*_: object) -> None:
-        raise OSError(28, "No space left on device")
-
-    def on_round(round_: int) -> None:
-        if round_ == 25:
-            monkeypatch.setattr("wayfare.records.write.write_checkpoint", full)
-
-    with pytest.raises(StorageError) as caught:
-        wayfare.run(small, "mads", seed=1, out=tmp_path, execution=EVERY_TEN, on_round=on_round)
-    assert "No space left on device" in str(caught.value)
-    assert "Everything up to round 20 is safe in a checkpoint" in str(caught.value)
-    monkeypatch.undo()
-    (partial,) = tmp_path.rglob("*.partial")
-    assert_same(wayfare.resume(partial), whole)
-
-
-def test_a_clock_that_jumps_is_noted_and_changes_nothing(
-    small: Scenario, tmp_path: Path, whole: RunRecord, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    real, shift = time.time, [0.0]
-    monkeypatch.setattr(keeping.time, "time", lambda: real() + shift[0])
-
-    def on_round(round_: int) -> None:
-        shift[0] = -7200.0 if round_ >= 25 else 0.0
-
-    record = wayfare.run(small, "mads", seed=1, out=tmp_path, execution=EVERY_TEN, on_round=on_round)
-    assert_same(record, whole)
-    assert 0 < record.wall_s < 60
-    assert [note[:49] for note in record.meta["notes"]] == ["the clock of this machine jumped by -7200 s; time"]
-
-
-def test_checkpoints_come_by_the_clock_and_never_cost_more_than_their_share(
-    small: Scenario, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    clock, written = [0.0], list[float]()
-    monkeypatch.setattr(keeping.time, "monotonic", lambda: clock[0])
-
-    class Slow:
-        """A writer on a disk that takes 2 s for a checkpoint."""
-
-        def checkpoint(self, state: object, wall_s: float, *, pinned: bool) -> None:
-            written.append(clock[0])
-            clock[0] += 2.0
-
-    class Still:
-        def state(self) -> object:
-            return type("State", (), {"unsound": lambda self: None, "round": 1})()
-
-    monkeypatch.setattr(keeping.time, "time", lambda: clock[0])
-    for every_s, expected in ((None, [30.0, 132.0, 234.0]), (50.0, [50.0, 102.0, 154.0, 206.0])):
-        clock[0], written[:] = 0.0, []
-        keeper = keeping.Keeper(
-            wayfare.Safeguards(checkpoint_every_s=every_s), keeping.StopRequest(), None, extend_from=10**9
-        )
-        keeper.open(Slow(), Still())  # type: ignore[arg-type]
-        for round_ in range(1, 241):
-            clock[0] += 1.0
-            keeper.on_round(round_)
-        assert written[: len(expected)] == expected
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ({"checkpoint_every_s": 0.0}, "--checkpoint-every-s = 0.0: must be above 0"),
-        ({"checkpoint_every_s": float("nan")}, "must be above 0"),
-        ({"checkpoint_every_rounds": 0}, "--checkpoint-every-rounds = 0: must be at least 1"),
-    ],
-)
-def test_intervals_that_make_no_sense_are_refused(arguments: dict[str, float], message: str) -> None:
-    with pytest.raises(ScenarioError, match=message):
-        wayfare.Safeguards(**arguments)  # type: ignore[arg-type]
-
-
-@pytest.fixture
-def _little_memory() -> Iterator[None]:
-    import resource
-
-    soft, hard = resource.getrlimit(resource.RLIMIT_AS)
-    used = int(Path("/proc/self/statm").read_text(encoding="utf-8").split()[0]) * resource.getpagesize()
-    resource.setrlimit(resource.RLIMIT_AS, (used + (1 << 29), hard))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
-
-
-@pytest.mark.usefixtures("_little_memory")
-@pytest.mark.parametrize("override", ["learning.hidden=[100000,100000]", "fleet.devices=9000"])
-def test_a_run_that_memory_cannot_hold_ends_with_a_sentence(override: str, small: Scenario, tmp_path: Path) -> None:
-    overrides = [override] if "hidden" in override else [override, "learning.hidden=[4000]", "rounds=20"]
-    scenario = wayfare.load("fashion-small", [*overrides, "fleet.energy_total_joules=9"])
-    with pytest.raises(RunError, match="out of memory: "):
-        wayfare.run(scenario, "optimal", out=tmp_path)

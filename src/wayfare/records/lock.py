@@ -50,7 +50,7 @@ class RunLock:
         """The file, locked; None when it was taken away in between and is to be opened again."""
         opened = os.open(self._file, os.O_RDWR | os.O_CREAT, 0o644)
         try:
-            _lock(opened)
+            lock_at_once(opened)
             same = self._file.exists() and os.path.samestat(os.fstat(opened), self._file.stat())
         except BlockingIOError:
             holder = _holder(opened)
@@ -72,8 +72,8 @@ class RunLock:
             self._held = None
 
 
-def _lock(opened: int) -> None:
-    """Lock an open file, or raise BlockingIOError at once."""
+def lock_at_once(opened: int) -> None:
+    """Lock an open file, or raise BlockingIOError; the system unlocks it when its process ends, however it ends."""
     if sys.platform == "win32":
         import msvcrt
 

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, TypeAlias
 
 from wayfare.errors import InputError, UnavailableError
+
+Layout: TypeAlias = Literal["constrained"] | None
 
 COLUMN_IN = 3.5
 """The width of one column of an IEEE journal, 88.9 mm."""
@@ -40,10 +42,18 @@ def column_figure(file: Path, *, height_in: float = 2.5) -> Iterator[Any]:
 
 
 @contextmanager
-def wide_figure(file: Path, *, width_in: float = 7.2, height_in: float = 4.0) -> Iterator[Any]:
-    """A figure for a screen, written when it is drawn."""
-    with _figure(file, (width_in, height_in), dpi=150, style=_PLAIN) as figure:
+def wide_figure(
+    file: Path | str, *, width_in: float = 7.2, height_in: float = 4.0, layout: Layout = "constrained"
+) -> Iterator[Any]:
+    """A figure for a screen, written when it is drawn; without a layout its parts are placed by hand."""
+    with _figure(file, (width_in, height_in), dpi=150, style=_PLAIN, layout=layout) as figure:
         yield figure
+
+
+def without_frame(figure: Any) -> None:
+    """No upper and right side around any axes."""
+    for axes in figure.axes:
+        axes.spines[["top", "right"]].set_visible(False)
 
 
 def plain_axes(axes: Any, *, grid: str = "both") -> None:
@@ -61,7 +71,9 @@ def legend_below(figure: Any, axes: Any) -> None:
 
 
 @contextmanager
-def _figure(file: Path, size_in: tuple[float, float], *, dpi: int, style: dict[Any, Any]) -> Iterator[Any]:
+def _figure(
+    file: Path | str, size_in: tuple[float, float], *, dpi: int, style: dict[Any, Any], layout: Layout = "constrained"
+) -> Iterator[Any]:
     try:
         from matplotlib import rc_context
         from matplotlib.figure import Figure
@@ -69,7 +81,7 @@ def _figure(file: Path, size_in: tuple[float, float], *, dpi: int, style: dict[A
         raise UnavailableError("figures need matplotlib: pip install 'wayfare[report]'") from None
     with rc_context(style):
         # Without pyplot there is no global state and no window.
-        figure = Figure(figsize=size_in, layout="constrained")
+        figure = Figure(figsize=size_in, layout=layout)
         yield figure
         try:
             figure.savefig(file, dpi=dpi)

@@ -14,7 +14,7 @@ import numpy as np
 from wayfare.contacts import ContactPlan
 from wayfare.contacts.speeds import SpeedPoint
 from wayfare.contacts.statistics import Distribution, PlanStatistics
-from wayfare.report.sheet import new_figure, save_figure
+from wayfare.report.canvas import wide_figure, without_frame
 
 _BLUE, _ORANGE, _GREY = "#2b6cb0", "#dd6b20", "#718096"
 # The Okabe-Ito colours, which people with any colour vision tell apart.
@@ -27,45 +27,45 @@ def plot_contacts(
     plan: ContactPlan, statistics: PlanStatistics, file: Path | str, *, title: str, names: Sequence[str] = ()
 ) -> None:
     """A timeline of all contacts with the server above, the two distributions against their fits below."""
-    figure = new_figure(11.0, 7.5)
-    grid = figure.add_gridspec(2, 2, height_ratios=(1.25, 1.0), hspace=0.42, wspace=0.2)
-    figure.subplots_adjust(left=0.085, right=0.975, top=0.905, bottom=0.075)
-    figure.suptitle(title, x=0.085, y=0.975, ha="left", fontsize=13, fontweight="bold")
-    _timeline(figure.add_subplot(grid[0, :]), plan, names)
-    _survival(figure.add_subplot(grid[1, 0]), statistics.contact, "Contact time")
-    _survival(figure.add_subplot(grid[1, 1]), statistics.inter_contact, "Inter-contact time")
-    save_figure(figure, file)
+    with wide_figure(file, width_in=11.0, height_in=7.5, layout=None) as figure:
+        grid = figure.add_gridspec(2, 2, height_ratios=(1.25, 1.0), hspace=0.42, wspace=0.2)
+        figure.subplots_adjust(left=0.085, right=0.975, top=0.905, bottom=0.075)
+        figure.suptitle(title, x=0.085, y=0.975, ha="left", fontsize=13, fontweight="bold")
+        _timeline(figure.add_subplot(grid[0, :]), plan, names)
+        _survival(figure.add_subplot(grid[1, 0]), statistics.contact, "Contact time")
+        _survival(figure.add_subplot(grid[1, 1]), statistics.inter_contact, "Inter-contact time")
+        without_frame(figure)
 
 
 def plot_speeds(points: Sequence[SpeedPoint], file: Path | str, *, title: str) -> None:
     """Mean contact and inter-contact time against speed, one line a model, and the slope of the law 1 / speed."""
-    figure = new_figure(11.0, 4.8)
-    figure.subplots_adjust(left=0.07, right=0.98, top=0.84, bottom=0.13, wspace=0.2)
-    figure.suptitle(title, x=0.07, ha="left", fontsize=13, fontweight="bold")
-    for place, (name, attribute) in enumerate(
-        (("Contact time", "contact_s"), ("Inter-contact time", "inter_contact_s"))
-    ):
-        axes = figure.add_subplot(1, 2, place + 1)
-        models = list(dict.fromkeys(point.model for point in points))
-        for index, model in enumerate(models):
-            line = [point for point in points if point.model == model and getattr(point, attribute) is not None]
-            axes.plot(
-                [point.speed_mps for point in line],
-                [getattr(point, attribute) for point in line],
-                marker=_MARKERS[index % len(_MARKERS)],
-                color=_CYCLE[index % len(_CYCLE)],
-                markersize=5,
-                linewidth=1.4,
-                label=model,
-            )
-        _law(axes, points, attribute)
-        axes.set(xscale="log", yscale="log", xlabel="Speed [m/s]", ylabel="Mean [s]")
-        axes.set_title(name, loc="left", fontsize=11)
-        _plain_log(axes, sorted({point.speed_mps for point in points}))
-        axes.grid(True, which="major", color="#e2e8f0", linewidth=0.8)
-        if points:
-            axes.legend(frameon=False, fontsize=9)
-    save_figure(figure, file)
+    with wide_figure(file, width_in=11.0, height_in=4.8, layout=None) as figure:
+        figure.subplots_adjust(left=0.07, right=0.98, top=0.84, bottom=0.13, wspace=0.2)
+        figure.suptitle(title, x=0.07, ha="left", fontsize=13, fontweight="bold")
+        for place, (name, attribute) in enumerate(
+            (("Contact time", "contact_s"), ("Inter-contact time", "inter_contact_s"))
+        ):
+            axes = figure.add_subplot(1, 2, place + 1)
+            models = list(dict.fromkeys(point.model for point in points))
+            for index, model in enumerate(models):
+                line = [point for point in points if point.model == model and getattr(point, attribute) is not None]
+                axes.plot(
+                    [point.speed_mps for point in line],
+                    [getattr(point, attribute) for point in line],
+                    marker=_MARKERS[index % len(_MARKERS)],
+                    color=_CYCLE[index % len(_CYCLE)],
+                    markersize=5,
+                    linewidth=1.4,
+                    label=model,
+                )
+            _law(axes, points, attribute)
+            axes.set(xscale="log", yscale="log", xlabel="Speed [m/s]", ylabel="Mean [s]")
+            axes.set_title(name, loc="left", fontsize=11)
+            _plain_log(axes, sorted({point.speed_mps for point in points}))
+            axes.grid(True, which="major", color="#e2e8f0", linewidth=0.8)
+            if points:
+                axes.legend(frameon=False, fontsize=9)
+        without_frame(figure)
 
 
 def _timeline(axes: Any, plan: ContactPlan, names: Sequence[str]) -> None:

@@ -103,7 +103,7 @@ def check_schemes_and_seeds(schemes: Sequence[str], seeds: Sequence[int]) -> Non
         if schemes.count(name) > 1:
             raise ScenarioError("schemes", name, "must not be named twice")
     if not seeds:
-        raise ScenarioError("seeds", list(seeds), "must be at least 1")
+        raise ScenarioError("seeds", 0, "must be at least 1")
     if len(set(seeds)) < len(seeds):
         raise ScenarioError("seeds", list(seeds), "must not repeat")
 

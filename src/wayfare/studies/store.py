@@ -15,7 +15,6 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -23,6 +22,7 @@ from typing import IO, Any
 
 from wayfare.errors import RunFolderError
 from wayfare.places import STUDY_FILE
+from wayfare.records.lock import lock_at_once
 from wayfare.scenario import parse
 from wayfare.schemes import make_scheme
 from wayfare.studies.cost import relative_cost
@@ -163,7 +163,9 @@ class StudyFolder:
         if self.is_finished(run):
             return "done"
         lock = self._claim_file(run).open("a+", encoding="utf-8")
-        if not _lock(lock):
+        try:
+            lock_at_once(lock.fileno())
+        except BlockingIOError:
             lock.close()
             return "busy"
         # Whoever had it before may have finished it between the two looks.
@@ -194,19 +196,3 @@ def value_text(value: Any) -> str:
     if isinstance(value, dict):
         return str(value.get("model") or value.get("kind") or json.dumps(value))
     return f"{value:g}" if isinstance(value, float) else str(value)
-
-
-def _lock(file: IO[str]) -> bool:
-    """Lock a file without waiting; the system unlocks it when its process ends, however it ends."""
-    try:
-        if sys.platform == "win32":
-            import msvcrt
-
-            msvcrt.locking(file.fileno(), msvcrt.LK_NBLCK, 1)
-        else:
-            import fcntl
-
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        return False
-    return True

@@ -1,0 +1,115 @@
+"""Disks, clocks and memory that fail while a run goes on."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests.studies.power_cuts import EVERY_TEN, assert_same
+
+import wayfare
+from wayfare.errors import RunError, ScenarioError, StorageError
+from wayfare.records import RunRecord
+from wayfare.scenario import Scenario
+from wayfare.studies import keeping
+
+
+def test_a_folder_that_becomes_unwritable_says_what_is_safe(
+    small: Scenario, tmp_path: Path, whole: RunRecord, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    def on_round(round_: int) -> None:
+        if round_ == 25:
+            monkeypatch.setattr("wayfare.records.write.write_checkpoint", full)
+
+    with pytest.raises(StorageError) as caught:
+        wayfare.run(small, "mads", seed=1, out=tmp_path, execution=EVERY_TEN, on_round=on_round)
+    assert "No space left on device" in str(caught.value)
+    assert "Everything up to round 20 is safe in a checkpoint" in str(caught.value)
+    monkeypatch.undo()
+    (partial,) = tmp_path.rglob("*.partial")
+    assert_same(wayfare.resume(partial), whole)
+
+
+def test_a_clock_that_jumps_is_noted_and_changes_nothing(
+    small: Scenario, tmp_path: Path, whole: RunRecord, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real, shift = time.time, [0.0]
+    monkeypatch.setattr(keeping.time, "time", lambda: real() + shift[0])
+
+    def on_round(round_: int) -> None:
+        shift[0] = -7200.0 if round_ >= 25 else 0.0
+
+    record = wayfare.run(small, "mads", seed=1, out=tmp_path, execution=EVERY_TEN, on_round=on_round)
+    assert_same(record, whole)
+    assert 0 < record.wall_s < 60
+    assert [note[:49] for note in record.meta["notes"]] == ["the clock of this machine jumped by -7200 s; time"]
+
+
+def test_checkpoints_come_by_the_clock_and_never_cost_more_than_their_share(
+    small: Scenario, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock, written = [0.0], list[float]()
+    monkeypatch.setattr(keeping.time, "monotonic", lambda: clock[0])
+
+    class Slow:
+        """A writer on a disk that takes 2 s for a checkpoint."""
+
+        def checkpoint(self, state: object, wall_s: float, *, pinned: bool) -> None:
+            written.append(clock[0])
+            clock[0] += 2.0
+
+    class Still:
+        def state(self) -> object:
+            return type("State", (), {"unsound": lambda self: None, "round": 1})()
+
+    monkeypatch.setattr(keeping.time, "time", lambda: clock[0])
+    for every_s, expected in ((None, [30.0, 132.0, 234.0]), (50.0, [50.0, 102.0, 154.0, 206.0])):
+        clock[0], written[:] = 0.0, []
+        keeper = keeping.Keeper(
+            wayfare.Safeguards(checkpoint_every_s=every_s), keeping.StopRequest(), None, extend_from=10**9
+        )
+        keeper.open(Slow(), Still())  # type: ignore[arg-type]
+        for round_ in range(1, 241):
+            clock[0] += 1.0
+            keeper.on_round(round_)
+        assert written[: len(expected)] == expected
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"checkpoint_every_s": 0.0}, "--checkpoint-every-s = 0.0: must be above 0"),
+        ({"checkpoint_every_s": float("nan")}, "must be above 0"),
+        ({"checkpoint_every_rounds": 0}, "--checkpoint-every-rounds = 0: must be at least 1"),
+    ],
+)
+def test_intervals_that_make_no_sense_are_refused(arguments: dict[str, float], message: str) -> None:
+    with pytest.raises(ScenarioError, match=message):
+        wayfare.Safeguards(**arguments)  # type: ignore[arg-type]
+
+
+@pytest.fixture
+def _little_memory() -> Iterator[None]:
+    import resource
+
+    soft, hard = resource.getrlimit(resource.RLIMIT_AS)
+    used = int(Path("/proc/self/statm").read_text(encoding="utf-8").split()[0]) * resource.getpagesize()
+    resource.setrlimit(resource.RLIMIT_AS, (used + (1 << 29), hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
+
+
+@pytest.mark.usefixtures("_little_memory")
+@pytest.mark.parametrize("override", ["learning.hidden=[100000,100000]", "fleet.devices=9000"])
+def test_a_run_that_memory_cannot_hold_ends_with_a_sentence(override: str, small: Scenario, tmp_path: Path) -> None:
+    overrides = [override] if "hidden" in override else [override, "learning.hidden=[4000]", "rounds=20"]
+    scenario = wayfare.load("fashion-small", [*overrides, "fleet.energy_total_joules=9"])
+    with pytest.raises(RunError, match="out of memory: "):
+        wayfare.run(scenario, "optimal", out=tmp_path)
