@@ -20,7 +20,7 @@ from wayfare.codec.errors import WireError
 
 ValueBits: TypeAlias = Literal[32, 16, 8, 4, 2, 1]
 """Bits of a value; 1 is a sign, with one scale for its block."""
-VALUE_BITS: tuple[int, ...] = get_args(ValueBits)
+VALUE_BITS: tuple[ValueBits, ...] = get_args(ValueBits)
 
 BLOCK = 1024
 # Magnitudes of a block that are smaller than its largest by more octaves than this count as that small.
