@@ -102,7 +102,7 @@ def decode_values(data: bytes, bits: int, count: int) -> Float32s:
         codes = decode_symbols(body, count) if coded else _unpacked(body, bits, count)
         if coded and (bits > 8 or int(codes.max()) >= 1 << bits):
             raise WireError(f"a code beyond {bits} bits")
-        values = restore(scales, codes, bits)  # type: ignore[arg-type]  # checked above
+        values = restore(scales, codes, bits)
     if not np.all(np.isfinite(values)):
         raise WireError("values that are not finite")
     return values
