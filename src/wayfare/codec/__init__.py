@@ -1,4 +1,4 @@
-"""What a kept entry costs."""
+"""What a kept entry costs: by the paper's accounting, and as the bytes that travel."""
 
 from wayfare.codec.link import make_link
 from wayfare.codec.paper import bits_per_entry, dense_bits

@@ -1,0 +1,68 @@
+"""Symbols as close to their entropy as a library brings them: asymmetric numeral systems by `constriction`.
+
+Both sides must hold the very same probabilities, on any machine. So a table of frequencies travels as bytes that stand
+for whole numbers, and nothing is computed in floating point that could round differently elsewhere.
+"""
+
+from __future__ import annotations
+
+import struct
+
+import constriction
+import numpy as np
+from numpy.typing import NDArray
+
+from wayfare.codec.errors import WireError
+
+_HEAD = struct.Struct("<H")
+
+
+def encode_symbols(symbols: NDArray[np.unsignedinteger]) -> bytes:
+    """A table of frequencies, one byte for each symbol of the alphabet, and the symbols."""
+    if len(symbols) == 0:
+        return b""
+    counts = np.bincount(symbols)
+    table = _as_bytes(counts)
+    coder = constriction.stream.stack.AnsCoder()
+    coder.encode_reverse(symbols.astype(np.int32), _model(table))
+    words = coder.get_compressed().astype("<u4")
+    return b"".join([_HEAD.pack(len(table) - 1), table.tobytes(), words.tobytes()])
+
+
+def decode_symbols(data: bytes, count: int) -> NDArray[np.int64]:
+    """So many symbols; anything that is not exactly what an encoder writes is refused."""
+    if count == 0:
+        if data:
+            raise WireError("coded symbols where there are none")
+        return np.zeros(0, np.int64)
+    if len(data) < _HEAD.size:
+        raise WireError("coded symbols are cut short")
+    symbols = _HEAD.unpack_from(data)[0] + 1
+    words = data[_HEAD.size + symbols :]
+    if len(data) < _HEAD.size + symbols or len(words) % 4:
+        raise WireError("coded symbols are cut short")
+    table = np.frombuffer(data, np.uint8, symbols, _HEAD.size)
+    try:
+        coder = constriction.stream.stack.AnsCoder(np.frombuffer(words, "<u4").astype(np.uint32))
+        found = coder.decode(_model(table), count)
+    except ValueError as error:
+        raise WireError(f"symbols that cannot be decoded: {str(error).splitlines()[0]}") from None
+    if not coder.is_empty():
+        raise WireError("coded symbols are longer than their count")
+    return np.asarray(found, np.int64)
+
+
+def _as_bytes(counts: NDArray[np.integer]) -> NDArray[np.uint8]:
+    """Counts as small floating-point numbers, three bits of mantissa: (8 + m) 2^e, rounded down, at least 8 for 0."""
+    scaled = np.maximum(counts.astype(np.int64) * 8, 8)
+    exponent = np.floor(np.log2(scaled.astype(np.float64))).astype(np.int64) - 3
+    # Whatever the logarithm rounds to, the bytes are what counts: the decoder knows nothing else.
+    mantissa = np.clip((scaled >> exponent) - 8, 0, 7)
+    return np.asarray(np.minimum(exponent * 8 + mantissa, 255), np.uint8)
+
+
+def _model(table: NDArray[np.uint8]) -> constriction.stream.model.Categorical:
+    numbers = table.astype(np.int64)
+    weights = ((8 + (numbers & 7)) << (numbers >> 3)).astype(np.float64)
+    # An alphabet of one symbol is none to the library.
+    return constriction.stream.model.Categorical(np.append(weights, 1.0), perfect=False)

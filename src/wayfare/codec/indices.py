@@ -1,0 +1,100 @@
+"""Which entries are kept: a bitmap, gaps, or gaps coded by their entropy, whichever is shortest."""
+
+from __future__ import annotations
+
+from enum import IntEnum
+
+import numpy as np
+from numpy.typing import NDArray
+
+from wayfare.arrays import Ints
+from wayfare.codec.entropy import decode_symbols, encode_symbols
+from wayfare.codec.errors import WireError
+
+# A gap is written in digits of this base: as many of the highest symbol as it holds, then the rest.
+_BASE = 255
+
+
+class IndexKind(IntEnum):
+    """How indices are written."""
+
+    ALL = 0  # every entry is kept, so nothing is
+    BITMAP = 1
+    GAPS = 2
+    CODED_GAPS = 3
+
+
+def encode_indices(indices: Ints, entries: int) -> tuple[IndexKind, bytes]:
+    """The shortest way to write indices in increasing order."""
+    if len(indices) == entries:
+        return IndexKind.ALL, b""
+    symbols = _symbols(indices)
+    ways = [(IndexKind.CODED_GAPS, encode_symbols(symbols)), (IndexKind.GAPS, symbols.tobytes())]
+    if (entries + 7) // 8 < min(len(data) for _, data in ways):
+        ways.append((IndexKind.BITMAP, _bitmap(indices, entries)))
+    return min(ways, key=lambda way: len(way[1]))
+
+
+def decode_indices(kind: int, data: bytes, kept: int, symbols: int, entries: int) -> Ints:
+    """So many indices in increasing order, all of them below ``entries``."""
+    match kind:
+        case IndexKind.ALL:
+            if data or kept != entries:
+                raise WireError("a message without indices must keep every entry")
+            return np.arange(entries)
+        case IndexKind.BITMAP:
+            return _from_bitmap(data, kept, entries)
+        case IndexKind.GAPS:
+            if len(data) != symbols:
+                raise WireError("gaps are cut short, or longer than their count")
+            return _from_symbols(np.frombuffer(data, np.uint8).astype(np.int64), kept, entries)
+        case IndexKind.CODED_GAPS:
+            return _from_symbols(decode_symbols(data, symbols), kept, entries)
+        case _:
+            raise WireError(f"indices of an unknown kind, {kind}")
+
+
+def symbol_count(indices: Ints) -> int:
+    """How many digits the gaps have."""
+    return len(indices) + int(((np.diff(indices, prepend=-1) - 1) // _BASE).sum())
+
+
+def most_symbols(kept: int, entries: int) -> int:
+    """How many digits the gaps of so many indices can have."""
+    return kept + (entries - kept) // _BASE
+
+
+def _symbols(indices: Ints) -> NDArray[np.uint8]:
+    gaps = np.diff(indices, prepend=-1) - 1
+    whole, rest = np.divmod(gaps, _BASE)
+    ends = np.cumsum(whole + 1)
+    symbols = np.full(int(ends[-1]) if len(ends) else 0, _BASE, np.uint8)
+    symbols[ends - 1] = rest
+    return symbols
+
+
+def _from_symbols(symbols: Ints, kept: int, entries: int) -> Ints:
+    if len(symbols) and (symbols.max() > _BASE or symbols[-1] == _BASE):
+        raise WireError("a gap that does not end")
+    ends = np.flatnonzero(symbols != _BASE)
+    if len(ends) != kept:
+        raise WireError(f"{len(ends)} gaps, of {kept} that the message announces")
+    indices = np.cumsum(symbols)[ends] + np.arange(kept)
+    if kept and indices[-1] >= entries:
+        raise WireError(f"an index of {indices[-1]}, of {entries} entries")
+    return indices
+
+
+def _bitmap(indices: Ints, entries: int) -> bytes:
+    mask = np.zeros(entries, np.bool_)
+    mask[indices] = True
+    return np.packbits(mask).tobytes()
+
+
+def _from_bitmap(data: bytes, kept: int, entries: int) -> Ints:
+    if len(data) != (entries + 7) // 8:
+        raise WireError(f"a bitmap of {len(data)} bytes, for {entries} entries")
+    bits = np.unpackbits(np.frombuffer(data, np.uint8))
+    if bits[entries:].any() or int(bits.sum()) != kept:
+        raise WireError("a bitmap that does not hold as many entries as the message announces")
+    return np.flatnonzero(bits)

@@ -1,0 +1,114 @@
+"""Kept entries as bytes, and back: what really travels, and what it really costs.
+
+A message is a header, the indices, the values, and normalisation statistics as they are. Decoding trusts nothing:
+sizes, counts, order, ranges and numbers are checked, so whatever arrives is either what an encoder wrote for this model
+or a `WireError`, and memory is bounded by the size of the model.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import struct
+import zlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from wayfare.codec.errors import WireError
+from wayfare.codec.indices import decode_indices, encode_indices, most_symbols, symbol_count
+from wayfare.codec.values import ValueBits, decode_values, encode_values
+from wayfare.sparsify import Sparse
+
+_MAGIC, _VERSION = b"WF", 1
+# Magic, version, kind of indices, bits of values, model, parameters, statistics, kept, digits of gaps, bytes of
+# indices, bytes of values; a checksum of all that and of everything behind it follows.
+_HEADER = struct.Struct("<2sBBB8sIIIIII")
+_CHECKSUM = struct.Struct("<I")
+HEADER_BYTES = _HEADER.size + _CHECKSUM.size
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """What both sides know: the model, its parameters, and the statistics behind them that go whole."""
+
+    model_id: bytes  # 8 bytes
+    parameters: int
+    statistics: int = 0
+
+    @classmethod
+    def of(cls, name: str, shapes: Sequence[Sequence[int]], statistics: int = 0) -> Layout:
+        """The layout of a network: its name and the shapes of its parameters stand for it."""
+        text = f"{name}:{[tuple(shape) for shape in shapes]}:{statistics}"
+        parameters = sum(int(np.prod(shape)) for shape in shapes)
+        return cls(hashlib.blake2b(text.encode(), digest_size=8).digest(), parameters, statistics)
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """An encoded upload, and the entries as the receiver will have them: the rest stays in the memory of the device."""
+
+    data: bytes
+    delivered: Sparse
+
+    @property
+    def bits(self) -> int:
+        """What it costs."""
+        return 8 * len(self.data)
+
+
+def encode(kept: Sparse, layout: Layout, value_bits: ValueBits = 32) -> Message:
+    """A message of kept entries, with all statistics behind the parameters or none."""
+    indices, values = kept.indices.cpu().numpy(), kept.values.detach().cpu().numpy().astype(np.float32)
+    chosen = int(np.searchsorted(indices, layout.parameters))
+    statistics = values[chosen:]
+    if len(statistics) not in (0, layout.statistics):
+        raise WireError(f"{len(statistics)} statistics, a message has all {layout.statistics} or none")
+    kind, index_data = encode_indices(indices[:chosen], layout.parameters)
+    value_data, received = encode_values(values[:chosen], value_bits)
+    tail, _ = encode_values(statistics, 32)
+    header = _HEADER.pack(
+        _MAGIC,
+        _VERSION,
+        kind,
+        value_bits,
+        layout.model_id,
+        layout.parameters,
+        len(statistics),
+        chosen,
+        symbol_count(indices[:chosen]),
+        len(index_data),
+        len(value_data),
+    )
+    body = index_data + value_data + tail
+    data = header + _CHECKSUM.pack(zlib.crc32(body, zlib.crc32(header))) + body
+    delivered = torch.from_numpy(np.concatenate([received, statistics])).to(kept.values)
+    return Message(data, Sparse(kept.indices, delivered))
+
+
+def decode(data: bytes, layout: Layout) -> Sparse:
+    """The entries of a message for this model."""
+    if len(data) < HEADER_BYTES:
+        raise WireError(f"a message of {len(data)} bytes, shorter than its header")
+    magic, version, kind, value_bits, model_id, parameters, statistics, kept, symbols, index_bytes, value_bytes = (
+        _HEADER.unpack_from(data)
+    )
+    if magic != _MAGIC or version != _VERSION:
+        raise WireError(f"no message of version {_VERSION}")
+    if model_id != layout.model_id or parameters != layout.parameters or statistics not in (0, layout.statistics):
+        raise WireError("a message for another model")
+    (checksum,) = _CHECKSUM.unpack_from(data, _HEADER.size)
+    body = data[HEADER_BYTES:]
+    if checksum != zlib.crc32(body, zlib.crc32(data[: _HEADER.size])):
+        raise WireError("a message that was damaged on its way: its checksum differs")
+    if kept > parameters or symbols > most_symbols(kept, parameters) or symbols < kept:
+        raise WireError(f"a message that announces {kept} entries of {parameters} in {symbols} digits")
+    if len(body) != index_bytes + value_bytes + 4 * statistics:
+        raise WireError("a message whose parts do not add up to its length")
+    indices = decode_indices(kind, body[:index_bytes], kept, symbols, parameters)
+    values = decode_values(body[index_bytes : index_bytes + value_bytes], value_bits, kept)
+    tail = decode_values(body[index_bytes + value_bytes :], 32, statistics)
+    places: NDArray[np.int64] = np.concatenate([indices, np.arange(parameters, parameters + statistics)])
+    return Sparse(torch.from_numpy(places.astype(np.int64)), torch.from_numpy(np.concatenate([values, tail])))
