@@ -32,8 +32,17 @@ class Stream(IntEnum):
     # 12 is retired.
     AUGMENTATION = 13
     SYNTHETIC_SCENES = 14
+    # 15 and 16 are spoken for.
+    PEER_LINE_OF_SIGHT = 17
+    PEER_SHADOWING = 18
 
 
 def generator(seed: int, stream: Stream, device: int) -> np.random.Generator:
     """Same key, same draws, whatever the scheme or the size of the fleet."""
     return np.random.Generator(np.random.PCG64(np.random.SeedSequence(seed, spawn_key=(stream, device))))
+
+
+def pair_number(one: int, other: int) -> int:
+    """The number of a pair of devices, where a stream belongs to pairs: the same in a fleet of any size."""
+    low, high = min(one, other), max(one, other)
+    return high * (high - 1) // 2 + low

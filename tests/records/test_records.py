@@ -94,5 +94,5 @@ def test_records_of_another_version_are_refused(tmp_path: Path, record: RunRecor
     with database:
         database.execute("UPDATE meta SET value = '99' WHERE key = 'version'")
     database.close()
-    with pytest.raises(RunFolderError, match="records of version 99, this Wayfare reads 2"):
+    with pytest.raises(RunFolderError, match="records of version 99, this Wayfare reads 3"):
         read_run(tmp_path)
