@@ -11,10 +11,10 @@ from wayfare.errors import InputError, UnavailableError
 from wayfare.records import RunRecord, SchemeSummary
 
 # Okabe and Ito's palette, told apart by colour-blind readers; a scheme has the same colour everywhere.
-_PALETTE = ("#0072B2", "#D55E00", "#009E73", "#E69F00", "#CC79A7", "#56B4E9", "#000000", "#F0E442")
+_PALETTE = ("#0072B2", "#D55E00", "#009E73", "#E69F00", "#CC79A7", "#56B4E9", "#000000", "#8C8C8C", "#F0E442")
 # Lines that lie on each other stay visible: ideal and paced curves are broken.
 _DASHES = {"optimal": (0, (5, 3)), "afl-spar:paced": (0, (1, 1.6))}
-_KNOWN = ("mads", "optimal", "afl-spar", "afl-spar:paced", "afl", "sfl-spar")
+_KNOWN = ("mads", "optimal", "afl-spar", "afl-spar:paced", "afl", "sfl-spar", "fedmobile", "fedasync")
 
 
 def colour_of(scheme: str, others: Sequence[str]) -> str:

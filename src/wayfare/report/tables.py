@@ -122,6 +122,14 @@ def _notes(schemes: Sequence[SchemeSummary], runs: Sequence[RunRecord]) -> str:
         "failed     dense uploads per device that a contact cut short: energy for nothing",
         "age        rounds since a device received its model, when it meets the server",
     ]
+    lines += [
+        f"relays     {scheme.name}, per device: {scheme.relayed_per_device:.1f} updates handed on, "
+        f"{scheme.delivered_per_device:.1f} delivered,\n"
+        f"           {scheme.models_taken_per_device:.1f} newer models taken, "
+        f"{scheme.failed_relays_per_device:.1f} attempts for nothing"
+        for scheme in schemes
+        if scheme.relayed_per_device or scheme.models_taken_per_device or scheme.failed_relays_per_device
+    ]
     spread = "±          95 % interval; differences are paired: same seed, same world"
     lines.insert(1, spread if several else "seed       one alone is not a result")
     return "\n".join(lines)
