@@ -43,8 +43,8 @@ def extend(
         raise ScenarioError(
             "rounds",
             rounds,
-            f"decisions of {scheme.name} may look ahead to the last of {scenario.rounds} rounds, so in a longer run they "
-            f"would have been others; start one anew: wayfare run ... --set rounds={rounds}",
+            f"{scheme.name} may pace its energy over all {scenario.rounds} rounds, so in a longer run every decision "
+            f"would have been another; start one anew: wayfare run ... --set rounds={rounds}",
         )
     if scenario.learning.schedule != "constant":
         rule = f"learning.schedule = {scenario.learning.schedule!r} falls over all {scenario.rounds} rounds of this run"
