@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 import pytest
 import torch
-from tests.simulator.test_relays import steps
-from tests.simulator.test_simulator import Notes, simulate
 
 import wayfare
+from tests.simulator.test_relays import steps
+from tests.simulator.test_simulator import Notes, simulate
 from wayfare import Encounter, Link, Upload
 from wayfare.errors import InvariantError, ScenarioError
 from wayfare.scenario import Scenario

@@ -10,10 +10,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from tests.conftest import SMALL
-from tests.simulator.test_simulator import Notes
 
 import wayfare
+from tests.conftest import SMALL
+from tests.simulator.test_simulator import Notes
 from wayfare import device as devices
 from wayfare.device import DeviceState
 from wayfare.engine import OnDisk
