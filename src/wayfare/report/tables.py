@@ -19,6 +19,7 @@ OVER_BUDGET = 1.03
 _BARS = "▁▂▃▄▅▆▇█"
 _SHORTEST_CURVE, _LONGEST_CURVE = 10, 40
 _TABLE_WIDTH = 80
+_NAME_WIDTH = 14
 
 
 def comparison_table(
@@ -31,7 +32,7 @@ def comparison_table(
     with_curve, with_pairs = curve_width >= _SHORTEST_CURVE, len(schemes) > 1
     table = Table(box=None, padding=(0, 1, 0, 0), pad_edge=False, header_style="bold cyan")
     for heading, column_width, shown in (
-        ("scheme", 14, True),
+        ("scheme", _NAME_WIDTH, True),
         ("energy\nrule", 9, True),
         (f"{metric.name}\n%" if metric.percent else metric.name, 11, True),
         (f"{metric.name}\nover rounds", 0, with_curve),
@@ -51,7 +52,7 @@ def comparison_table(
     for scheme in schemes:
         over = scheme.energy_joules_mean > OVER_BUDGET * scheme.budget_joules
         cells: list[Text | str] = [
-            Text(scheme.name, "bold"),
+            Text(_short_name(scheme), "bold"),
             scheme.energy_rule,
             Text(_interval(metric, scheme.score_mean, scheme.score_ci95), "bold" if scheme.score_mean == best else ""),
         ]
@@ -86,6 +87,11 @@ def _reference(schemes: Sequence[SchemeSummary]) -> str:
     """The scheme the others are set against: MADS where it is there, else the first."""
     names = [scheme.name for scheme in schemes]
     return "mads" if "mads" in names else names[0]
+
+
+def _short_name(scheme: SchemeSummary) -> str:
+    """A name that does not fit leaves its energy rule to the column of rules."""
+    return scheme.name if len(scheme.name) <= _NAME_WIDTH else scheme.name.removesuffix(f":{scheme.energy_rule}")
 
 
 def _interval(metric: Metric, value: float, half_width: float | None, sign: str = "") -> str:
