@@ -132,7 +132,7 @@ class Relays:
         if not upload.completes:
             # What it carries is in its hands as before, not in its memory.
             return replace(state, memory=before.memory), [], []
-        left_s = offer.encounter.contact_s - upload.airtime_s
+        left_s = max(offer.encounter.contact_s - upload.airtime_s, 0.0)
         if self._rules.delivery == "merged":
             self._parcels[device] = []
             free = Upload(entries=0, bits=0.0, power_watts=0.0, energy_joules=0.0)
@@ -145,7 +145,7 @@ class Relays:
     ) -> tuple[DeviceState, list[Sparse], list[RelayEvent]]:
         """Each parcel by itself while it fits; one that does not is not begun, and kept."""
         round_, sent, events = own.encounter.round, [], []
-        while self._parcels[device]:
+        while self._parcels[device] and left_s > 0:
             parcel = self._parcels[device][0]
             offer = self._offer(
                 state, parcel.update, round_ - parcel.round, left_s, own.encounter.gain_per_watt, round_, device
@@ -172,9 +172,10 @@ class Relays:
         if not with_room:
             return None
         relay, row = with_room[0]
+        # The first transfer of a contact has all of it.
+        contact_s = float(self._peers.meets.contact_s[row])
         state = states[owner]
         update = devices.undelivered(state, trainer.model(owner))
-        contact_s = self._left_s(row, left_s)
         gain = float(self._peers.gains_per_watt[row])
         offer = self._offer(state, update, round_ - state.received_round, contact_s, gain, round_, owner)
         upload = self._decide(offer, owner)
@@ -203,7 +204,10 @@ class Relays:
     ) -> RelayEvent | None:
         """A device takes a newer global model, for which the giver pays, and puts its own update on top."""
         taker = wish.device
-        contact_s, gain = self._left_s(row, left_s), float(self._peers.gains_per_watt[row])
+        contact_s = left_s.get(row, float(self._peers.meets.contact_s[row]))
+        if contact_s <= 0:
+            return None
+        gain = float(self._peers.gains_per_watt[row])
         newer_by = given.received_round - states[taker].received_round
         news = given.received - states[taker].received
         offer = self._offer(states[giver], news, newer_by, contact_s, gain, round_, giver)
@@ -211,7 +215,6 @@ class Relays:
         if self._lets_pass(offer, upload):
             return None
         states[giver] = _used(devices.pay(offer, upload), upload)
-        left_s[row] = contact_s - upload.airtime_s
         completed = devices.is_whole(offer, upload)
         if completed:
             update = devices.undelivered(states[taker], trainer.model(taker))
@@ -252,9 +255,6 @@ class Relays:
 
     def _lets_pass(self, offer: Offer, upload: Upload) -> bool:
         return self._rules.attempts == "fitting" and not devices.is_whole(offer, upload)
-
-    def _left_s(self, row: int, left_s: dict[int, float]) -> float:
-        return max(left_s.get(row, float(self._peers.meets.contact_s[row])), 0.0)
 
     def _turn(self, wish: Wish) -> Turn:
         return self._turns[wish.device].at(wish.interval)
