@@ -23,10 +23,19 @@ from torch import Tensor
 from wayfare.errors import RunFolderError, StorageError
 from wayfare.records.checkpoints import forget_others, write_checkpoint
 from wayfare.records.layout import as_list, connect, give_name, partial_folder, read_meta, stored_devices
-from wayfare.records.schema import CONTACT_COLUMNS, EVALUATION_COLUMNS, METRIC_COLUMNS, TABLES, VERSION
+from wayfare.records.schema import CONTACT_COLUMNS, EVALUATION_COLUMNS, METRIC_COLUMNS, RELAY_COLUMNS, TABLES, VERSION
 from wayfare.records.seal import Tally, seal
 from wayfare.schemes import Scheme
-from wayfare.simulator import ContactEvent, EvaluationEvent, MetricEvent, SimulationState, World, fingerprint
+from wayfare.simulator import (
+    ContactEvent,
+    EvaluationEvent,
+    MetricEvent,
+    RelayEvent,
+    SimulationState,
+    World,
+    fingerprint,
+)
+from wayfare.simulator.peers import peers_fingerprint
 from wayfare.version import __version__
 
 _log = logging.getLogger("wayfare")
@@ -45,6 +54,7 @@ class RunWriter:
     def __init__(self, folder: Path, database: sqlite3.Connection, tally: Tally, *, wall_s: float = 0.0) -> None:
         self._folder, self._partial, self._database, self._tally = folder, partial_folder(folder), database, tally
         self._rows: list[tuple[object, ...]] = []
+        self._relays: list[tuple[object, ...]] = []
         self._size_bytes = 0
         self.earlier_s = wall_s
         """Seconds the run took before it was taken up again."""
@@ -78,6 +88,10 @@ class RunWriter:
     def on_contact(self, event: ContactEvent) -> None:
         """Keep a contact; it is written with the next evaluation or checkpoint."""
         self._rows.append(tuple(map(_storable, astuple(event))))
+
+    def on_relay(self, event: RelayEvent) -> None:
+        """Keep a relay; it is written together with contacts."""
+        self._relays.append(tuple(map(_storable, astuple(event))))
 
     def on_evaluation(self, event: EvaluationEvent, others: Sequence[MetricEvent]) -> None:
         """Write an evaluation and every contact before it, in one transaction."""
@@ -189,11 +203,15 @@ class RunWriter:
 
     def _insert_contacts(self) -> None:
         self._database.executemany(_insert("contacts", len(CONTACT_COLUMNS)), self._rows)
+        names = f"relays ({', '.join(RELAY_COLUMNS)})"
+        self._database.executemany(_insert(names, len(RELAY_COLUMNS)), self._relays)
 
     def _count_contacts(self) -> None:
         if self._rows:
             self._tally.contacts(self._rows)
             self._rows.clear()
+        self._tally.relays(self._relays)
+        self._relays.clear()
 
     def _meta(self, values: Mapping[str, Any]) -> None:
         self._database.executemany(
@@ -227,7 +245,7 @@ def beginning(world: World, scheme: Scheme, execution: Mapping[str, Any], hardwa
         "parameters": world.link.parameters,
         "metric": asdict(world.task.metric),
         "execution": dict(execution),
-        "world": fingerprint(world),
+        "world": fingerprint(world) | (peers_fingerprint(world) if getattr(scheme, "relays", False) else {}),
         "versions": {
             "hardware": hardware,
             "wayfare": __version__,

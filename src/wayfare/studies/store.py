@@ -149,7 +149,7 @@ class StudyFolder:
             Job(
                 name=manifest.run_name(run),
                 scenario=scenarios[run.point],
-                scheme=make_scheme(run.scheme, scenarios[run.point].control),
+                scheme=make_scheme(run.scheme, scenarios[run.point].control, scenarios[run.point].mixing),
                 seed=run.seed,
                 out=self.path / "work" / run.key,
                 home=self.run_folder(run),
