@@ -119,6 +119,11 @@ def load_study(source: str | Path) -> Plan:
     return _plan(_validated(data), folder)
 
 
+def plan_of(table: dict[str, Any]) -> Plan:
+    """The study of a table such as a file would hold."""
+    return _plan(_validated(table), None)
+
+
 def _text(source: str) -> tuple[str, Path | None]:
     if source in study_presets():
         return (_PRESETS / f"{source}.toml").read_text(encoding="utf-8"), None
