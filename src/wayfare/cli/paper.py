@@ -8,12 +8,22 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.table import Table
 
-from wayfare.cli.terminal import DeviceOption, JsonOption, OutOption, PrecisionOption, RunProgress, output, print_json
-from wayfare.errors import RunError
+from wayfare.cli.terminal import (
+    DeviceOption,
+    JsonOption,
+    OutOption,
+    PrecisionOption,
+    RunProgress,
+    output,
+    print_json,
+)
+from wayfare.cli.terminal import errors as messages
+from wayfare.errors import RunError, UnavailableError
 from wayfare.places import RUNS
 
 if TYPE_CHECKING:
     from wayfare.studies.paper import PaperFigure
+    from wayfare.studies.results import StudyResults
 
 
 def paper_command(
@@ -21,16 +31,17 @@ def paper_command(
     quick: Annotated[
         bool, typer.Option("--quick", help="The same study, small, on the data inside the package.")
     ] = False,
-    plot: Annotated[Path | None, typer.Option(help="Where the picture goes; beside the runs if not given.")] = None,
+    picture: Annotated[Path | None, typer.Option(help="Where the picture goes; beside the study if not given.")] = None,
     jobs: Annotated[int | None, typer.Option(help="Runs at the same time; all cores if not given.")] = None,
     out: OutOption = RUNS,
     device: DeviceOption = "auto",
     precision: PrecisionOption = "fp32",
     as_json: JsonOption = False,
 ) -> None:
-    """Do the runs behind a figure of the paper that are not done yet, and draw it.
+    """Do the runs behind a figure of the paper that are not done yet, draw it, and set its numbers beside ours.
 
     At full size a figure needs CIFAR-10 or Argoverse and a GPU; with --quick about a minute on two cores.
+    Figures share runs: what one has done, no other does again.
 
     Example: `wayfare paper list`, `wayfare paper fig8b --quick`
     """
@@ -40,7 +51,8 @@ def paper_command(
         _list(list(FIGURES.values()), as_json)
         return
     chosen = paper_figure(figure)
-    file = plot or out / f"{chosen.study(quick=quick)['name']}" / f"{chosen.name}.png"
+    home = out / "paper"
+    file = picture or home / f"{chosen.study(quick=quick)['name']}" / f"{chosen.name}.png"
     if chosen.drawing == "contact times":
         _contact_times(chosen, quick, file, as_json)
         return
@@ -57,20 +69,38 @@ def paper_command(
     with RunProgress() as progress:
         done = sweep(
             plan,
-            out=out,
+            out=home,
+            pool=home,
             jobs=jobs,
             execution=Execution(device=device, precision=checked_precision(precision)),
             progress=progress,
         )
+    drawn = False
     if done.results.results:
-        draw(chosen, done.results, file)
+        try:
+            draw(chosen, done.results, file)
+            drawn = True
+        except UnavailableError as error:
+            # Runs of hours are not lost for want of a library: the same command draws them elsewhere.
+            messages.print(f"no picture: {error}", markup=False, soft_wrap=True)
     if as_json:
-        numbers = {"figure": chosen.name, "paper": dict(chosen.numbers), "claim": chosen.claim, "picture": str(file)}
-        print_json(results_json(done.results) | numbers)
+        print_json(
+            results_json(done.results)
+            | {
+                "figure": chosen.name,
+                "claim": chosen.claim,
+                "paper": [
+                    {"what": quoted.what, "paper": quoted.paper, "ours": quoted.ours(done.results)}
+                    for quoted in chosen.numbers
+                ],
+                "picture": str(file) if drawn else None,
+            }
+        )
     else:
         output.print(study_table(done.results))
-        _print_paper(chosen, quick)
-        output.print(f"Picture: {file}", markup=False, soft_wrap=True)
+        _print_paper(chosen, done.results, quick)
+        if drawn:
+            output.print(f"Picture: {file}", markup=False, soft_wrap=True)
     if done.failures:
         raise RunError(
             f"{failures_text(done.failures, len(done.results.manifest.runs))}; finished runs are safe, and the same "
@@ -88,10 +118,14 @@ def _list(figures: list[PaperFigure], as_json: bool) -> None:
     output.print(table)
 
 
-def _print_paper(figure: PaperFigure, quick: bool) -> None:
+def _print_paper(figure: PaperFigure, results: StudyResults | None, quick: bool) -> None:
     output.print(f"The paper: {figure.claim}.", highlight=False, soft_wrap=True)
-    for what, number in figure.numbers.items():
-        output.print(f"  {what}: {number}", highlight=False, markup=False)
+    if figure.numbers and results is not None:
+        table = Table("", "paper", "here", box=None)
+        for quoted in figure.numbers:
+            ours = quoted.ours(results)
+            table.add_row(quoted.what, f"{quoted.paper:,.6g}", "-" if ours is None else f"{ours:,.4g}")
+        output.print(table)
     if quick:
         output.print(
             "Quick: another task, fewer rounds, one seed. It shows how the figure is made, not what the paper's says.",
@@ -117,5 +151,5 @@ def _contact_times(figure: PaperFigure, quick: bool, file: Path, as_json: bool) 
     for one in points:
         table.add_row(f"{one.speed_mps:g}", f"{one.contact_s or 0:.1f}", f"{one.inter_contact_s or 0:.0f}")
     output.print(table)
-    _print_paper(figure, quick=False)
+    _print_paper(figure, None, quick=False)
     output.print(f"Picture: {file}", markup=False, soft_wrap=True)

@@ -7,9 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from wayfare.errors import InputError, UnavailableError
 from wayfare.records import read_run
-from wayfare.report.figures import colour_of, dashes_of
+from wayfare.report.canvas import plain_axes, wide_figure
+from wayfare.report.labels import axis_label
+from wayfare.report.palette import colour_of, dashes_of
 from wayfare.report.study_figures import study_figure
 from wayfare.studies.paper import PaperFigure
 from wayfare.studies.results import Row, StudyResults
@@ -24,37 +25,23 @@ def draw(figure: PaperFigure, results: StudyResults, file: Path) -> None:
     if figure.drawing == "metric":
         study_figure(results, figure.metric, file)
         return
-    canvas, axes = _canvas(figure)
-    if figure.drawing == "curves":
-        _curves(results, axes)
-    else:
-        _rounds_to_target(results, axes)
-    if axes.get_legend_handles_labels()[0]:
-        axes.legend(frameon=False, fontsize=9)
-    else:
-        axes.text(0.5, 0.5, "no run got there", transform=axes.transAxes, ha="center", color="#555555")
-    try:
-        canvas.savefig(file, dpi=150)
-    except (OSError, ValueError) as error:
-        raise InputError(f"{file}: cannot write the figure: {error}") from None
-
-
-def _canvas(figure: PaperFigure) -> tuple[Any, Any]:
-    try:
-        from matplotlib.figure import Figure
-    except ImportError:
-        raise UnavailableError("figures need matplotlib: pip install 'wayfare[report]'") from None
-    canvas = Figure(figsize=(6.8, 4.2), layout="constrained")
-    axes = canvas.add_subplot()
-    axes.set_title(figure.title, loc="left", fontsize=10)
-    axes.grid(alpha=0.25, lw=0.6)
-    axes.spines[["top", "right"]].set_visible(False)
-    return canvas, axes
+    with wide_figure(file, width_in=6.8, height_in=4.2) as canvas:
+        axes = canvas.add_subplot()
+        axes.set_title(figure.title, loc="left", fontsize=10)
+        plain_axes(axes)
+        if figure.drawing == "curves":
+            _curves(results, axes)
+        else:
+            _rounds_to_target(results, axes)
+        if axes.get_legend_handles_labels()[0]:
+            axes.legend(frameon=False, fontsize=9)
+        else:
+            axes.text(0.5, 0.5, "no run got there", transform=axes.transAxes, ha="center", color="#555555")
 
 
 def _curves(results: StudyResults, axes: Any) -> None:
     """Score against rounds: a line for each point of the grid, or for each scheme where there is one point."""
-    manifest, metric = results.manifest, results.metric
+    metric = results.metric
     scale = 100.0 if metric is not None and metric.percent else 1.0
     for row in results.rows:
         records = [read_run(result.folder) for result in row.results]
@@ -67,15 +54,13 @@ def _curves(results: StudyResults, axes: Any) -> None:
     axes.set_xlabel("round")
     if metric is not None:
         axes.set_ylabel(f"test {metric.name}" + (" (%)" if metric.percent else ""))
-    if manifest.axes:
-        axes.text(0.99, 0.02, manifest.axes[0], transform=axes.transAxes, ha="right", fontsize=8, color="#555555")
 
 
 def _line(results: StudyResults, row: Row) -> tuple[str, str, Any]:
     manifest = results.manifest
     if not manifest.axes:
-        return colour_of(row.scheme, manifest.schemes), row.scheme, dashes_of(row.scheme)
-    return _SHADES[row.point % len(_SHADES)], value_text(manifest.points[row.point][manifest.axes[0]]), "-"
+        return colour_of(row.scheme, manifest.schemes), row.scheme, dashes_of(row.scheme, manifest.schemes)
+    return _SHADES[row.point % len(_SHADES)], manifest.point_name(row.point), "-"
 
 
 def _rounds_to_target(results: StudyResults, axes: Any) -> None:
@@ -92,5 +77,5 @@ def _rounds_to_target(results: StudyResults, axes: Any) -> None:
     axes.set_xscale("log")
     axes.set_xticks(places, [value_text(place) for place in places])
     axes.minorticks_off()
-    axes.set_xlabel(axis)
+    axes.set_xlabel(axis_label(axis))
     axes.set_ylabel("rounds to the target")

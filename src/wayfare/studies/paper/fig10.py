@@ -13,5 +13,4 @@ FIGURE = PaperFigure(
     drawing="curves",
     full={"name": "argoverse", "scenario": "paper-argoverse-waypoint", "schemes": SCHEMES, "seeds": 1},
     quick={**QUICK_SCENES, "set": {"rounds": 90, "learning": {"evaluate_every_rounds": 10}}},
-    numbers={"mads": "9.46 % below the best benchmark"},
 )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from wayfare.studies.paper.base import SCHEMES, PaperFigure
+from wayfare.studies.paper.base import SCHEMES, SPEEDS, PaperFigure
 from wayfare.studies.paper.fig10 import QUICK_SCENES
 
 FIGURE = PaperFigure(
@@ -15,7 +15,7 @@ FIGURE = PaperFigure(
         "scenario": "paper-argoverse-waypoint",
         "schemes": SCHEMES,
         "seeds": 1,
-        "grid": {"mobility": {"speed_mps": [1.0, 5.0, 10.0, 20.0, 40.0]}},
+        "grid": SPEEDS,
     },
     quick={
         **QUICK_SCENES,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from wayfare.studies.paper.base import QUICK, PaperFigure
+from wayfare.studies.paper.base import MILD, QUICK, PaperFigure
 
 FIGURE = PaperFigure(
     name="fig2",
@@ -14,6 +14,7 @@ FIGURE = PaperFigure(
         "scenario": "paper-cifar10-exponential",
         "schemes": ["optimal"],
         "seeds": 1,
+        "set": MILD,
         "grid": {"mobility": {"contact_s": [1.0, 2.0, 4.0, 8.0, 16.0]}},
     },
     quick={**QUICK, "set": {"rounds": 600, "mobility": {"model": "exponential", "inter_contact_s": 150.0}}},

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from wayfare.studies.paper.base import QUICK, PaperFigure
+from wayfare.studies.paper.base import MILD, QUICK, PaperFigure
 
 FIGURE = PaperFigure(
     name="fig3",
@@ -14,6 +14,7 @@ FIGURE = PaperFigure(
         "scenario": "paper-cifar10-exponential",
         "schemes": ["optimal"],
         "seeds": 1,
+        "set": MILD,
         "grid": {"mobility": {"inter_contact_s": [100.0, 200.0, 400.0, 800.0, 1600.0]}},
     },
     quick={**QUICK, "set": {"rounds": 600, "mobility": {"model": "exponential", "contact_s": 7.0}}},

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from wayfare.studies.paper.base import QUICK, PaperFigure
+from wayfare.studies.paper.base import MILD, QUICK, PaperFigure
 
 WEIGHTS = {
     "name": "weight",
     "scenario": "paper-cifar10-waypoint",
     "schemes": ["mads"],
     "seeds": 1,
-    "grid": {"control": {"weight": [1e-5, 1e-4, 1e-3, 1e-2, 1e-1, 1.0]}},
+    "set": MILD,
+    "grid": {"control": {"weight": [1e-5, 1e-4, 3e-4, 1e-3, 1e-2, 1e-1]}},
 }
 QUICK_WEIGHTS = {**QUICK, "set": {"rounds": 600}}
 

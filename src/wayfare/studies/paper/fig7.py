@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from wayfare.studies.paper.base import PaperFigure
+from wayfare.studies.paper.base import PaperFigure, Quoted
 from wayfare.studies.paper.fig6 import QUICK_WEIGHTS, WEIGHTS
 
 FIGURE = PaperFigure(
@@ -13,5 +13,8 @@ FIGURE = PaperFigure(
     metric="energy_joules",
     full=WEIGHTS,
     quick=QUICK_WEIGHTS,
-    numbers={"V = 1e-4": "2,000 J, the budget", "V = 1e-2": "6,700 J, full power"},
+    numbers=(
+        Quoted(paper=2000.0, scheme="mads", at=1e-4, metric="energy_joules"),
+        Quoted(paper=6700.0, scheme="mads", at=1e-2, metric="energy_joules"),
+    ),
 )

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from wayfare.studies.paper.base import QUICK, SCHEMES, PaperFigure
+from wayfare.studies.paper.base import QUICK, SCHEMES, PaperFigure, Quoted
 
 
-def _figure(letter: str, concentration: float, numbers: dict[str, str]) -> PaperFigure:
+def _figure(letter: str, concentration: float, numbers: tuple[Quoted, ...] = ()) -> PaperFigure:
     return PaperFigure(
         name=f"fig8{letter}",
         title=f"Test accuracy of all schemes against rounds, rho = {concentration:g}",
@@ -27,17 +27,17 @@ def _figure(letter: str, concentration: float, numbers: dict[str, str]) -> Paper
 
 
 FIGURES = (
-    _figure("a", 10.0, {}),
-    _figure("b", 1.0, {}),
+    _figure("a", 10.0),
+    _figure("b", 1.0),
     _figure(
         "c",
         0.1,
-        {
-            "mads": "65.66 %",
-            "afl-spar": "2.17 below MADS",
-            "fedmobile": "7.13 below MADS",
-            "afl": "13.27 below MADS",
-            "sfl-spar": "52.25 below MADS",
-        },
+        (
+            Quoted(paper=65.66, scheme="mads"),
+            Quoted(paper=2.17, scheme="afl-spar", below="mads"),
+            Quoted(paper=7.13, scheme="fedmobile", below="mads"),
+            Quoted(paper=13.27, scheme="afl", below="mads"),
+            Quoted(paper=52.25, scheme="sfl-spar", below="mads"),
+        ),
     ),
 )
