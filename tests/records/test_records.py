@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import hashlib
 import sqlite3
 from dataclasses import replace
 from pathlib import Path
@@ -123,3 +124,14 @@ def test_relays_are_recorded_counted_and_sealed(small: Scenario, tmp_path: Path)
 
 
 KINDS = ("upload", "delivery", "download")
+
+
+def test_records_without_the_model_have_its_hash(small: Scenario, tmp_path: Path) -> None:
+    kept = wayfare.run(small, "mads", out=tmp_path / "kept")
+    without = wayfare.run(small, "mads", out=tmp_path / "without", execution=wayfare.Execution(keep_model=False))
+    assert kept.model is not None
+    assert without.model is None
+    assert without.meta["model_sha256"] == kept.meta["model_sha256"]
+    assert without.meta["model_sha256"] == hashlib.sha256(kept.model.numpy().astype("<f4").tobytes()).hexdigest()
+    assert (without.evaluations["score"] == kept.evaluations["score"]).all()
+    assert (without.folder / "run.sqlite").stat().st_size < (kept.folder / "run.sqlite").stat().st_size

@@ -9,7 +9,10 @@ import pytest
 
 from wayfare.errors import ScenarioError
 from wayfare.report.paper_figures import draw
+from wayfare.report.paper_page import write_figure_page
 from wayfare.studies.paper import FIGURES, paper_figure
+from wayfare.studies.paper.base import Quoted
+from wayfare.studies.results import read_results
 from wayfare.studies.study import plan_of
 from wayfare.studies.sweeping import sweep
 
@@ -46,6 +49,37 @@ def test_every_figure_is_drawn_from_runs(name: str, tmp_path: Path) -> None:
 
 def test_figures_of_one_study_share_its_runs() -> None:
     assert paper_figure("fig6").study(quick=True) == paper_figure("fig7").study(quick=True)
+
+
+def test_figures_that_need_the_same_runs_share_them(tmp_path: Path) -> None:
+    one = smallest(paper_figure("fig8b").study(quick=True))
+    other = {**one, "name": "other", "schemes": [one["schemes"][1], "afl"]}
+    for table in (one, other):
+        done = sweep(plan_of(table), out=tmp_path, pool=tmp_path, jobs=1)
+        # The folder of a study knows where its runs are.
+        assert [row.scheme for row in read_results(done.results.folder).rows] == table["schemes"]
+    assert len(list((tmp_path / "runs").iterdir())) == 3
+
+
+def test_numbers_of_the_paper_stand_beside_ours(tmp_path: Path) -> None:
+    table = smallest(paper_figure("fig9").study(quick=True))
+    results = sweep(plan_of(table), out=tmp_path, jobs=1).results
+    mads, optimal = (row for row in results.rows if results.manifest.points[row.point]["mobility.speed_mps"] == 10.0)
+    score = Quoted(paper=71.15, scheme="mads", at=10.0)
+    assert score.ours(results) == pytest.approx(100 * mads.estimates["score"].mean)
+    below = Quoted(paper=1.0, scheme="optimal", below="mads", at=10.0)
+    difference = mads.estimates["score"].mean - optimal.estimates["score"].mean
+    assert below.ours(results) == pytest.approx(100 * difference, abs=1e-9)
+    energy = Quoted(paper=2000.0, scheme="mads", at=10.0, metric="energy_joules")
+    assert energy.ours(results) == pytest.approx(mads.estimates["energy_joules"].mean)
+    assert Quoted(paper=1.0, scheme="mads", at=99.0).ours(results) is None
+    assert Quoted(paper=1.0, scheme="mads").ours(results) is None  # at which speed?
+    write_figure_page(paper_figure("fig9"), results, tmp_path / "page", command="wayfare paper fig9")
+    page = (tmp_path / "page" / "fig9.md").read_text(encoding="utf-8")
+    assert "wayfare paper fig9" in page
+    assert "| mads at 20 | 71.15 | - |" in page
+    written = sorted(file.name for file in (tmp_path / "page").iterdir())
+    assert written == ["fig9-evaluations.csv", "fig9-runs.csv", "fig9.md", "fig9.png"]
 
 
 def test_unknown_figures_are_refused() -> None:

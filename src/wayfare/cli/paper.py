@@ -11,6 +11,7 @@ from rich.table import Table
 from wayfare.cli.terminal import (
     DeviceOption,
     JsonOption,
+    NoModelsOption,
     OutOption,
     PrecisionOption,
     RunProgress,
@@ -36,6 +37,10 @@ def paper_command(
     out: OutOption = RUNS,
     device: DeviceOption = "auto",
     precision: PrecisionOption = "fp32",
+    no_models: NoModelsOption = False,
+    record: Annotated[
+        Path | None, typer.Option(help="A folder for a page with picture, tables, command, hardware, and CSV files.")
+    ] = None,
     as_json: JsonOption = False,
 ) -> None:
     """Do the runs behind a figure of the paper that are not done yet, draw it, and set its numbers beside ours.
@@ -58,6 +63,7 @@ def paper_command(
         return
     from wayfare.engine.compute import checked_precision
     from wayfare.report.paper_figures import draw
+    from wayfare.report.paper_page import write_figure_page
     from wayfare.report.study_json import results_json
     from wayfare.report.study_tables import study_table
     from wayfare.studies.jobs import failures_text
@@ -72,9 +78,11 @@ def paper_command(
             out=home,
             pool=home,
             jobs=jobs,
-            execution=Execution(device=device, precision=checked_precision(precision)),
+            execution=Execution(device=device, precision=checked_precision(precision), keep_model=not no_models),
             progress=progress,
         )
+    if record is not None and done.results.results:
+        write_figure_page(chosen, done.results, record, command=_command(chosen, quick, device, precision))
     drawn = False
     if done.results.results:
         try:
@@ -106,6 +114,16 @@ def paper_command(
             f"{failures_text(done.failures, len(done.results.manifest.runs))}; finished runs are safe, and the same "
             "command tries the others again"
         )
+
+
+def _command(figure: PaperFigure, quick: bool, device: str, precision: str) -> str:
+    """What one would type to get the figure again."""
+    options = {
+        "--quick": quick,
+        f"--device {device}": device != "auto",
+        f"--precision {precision}": precision != "fp32",
+    }
+    return " ".join(["wayfare paper", figure.name, *(option for option, given in options.items() if given)])
 
 
 def _list(figures: list[PaperFigure], as_json: bool) -> None:

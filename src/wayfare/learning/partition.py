@@ -65,7 +65,7 @@ def _dirichlet_once(labels: Ints, classes: int, devices: int, concentration: flo
                 offered = left / left.sum()
             part = np.minimum(rng.multinomial(missing, offered / offered.sum()), left)
             taken, left = taken + part, left - part
-        held.append(np.concatenate([deck.deal(count) for deck, count in zip(decks, taken, strict=True)]))
+        held.append(np.concatenate([deck.deal(int(count)) for deck, count in zip(decks, taken, strict=True)]))
     return held
 
 

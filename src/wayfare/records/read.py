@@ -43,7 +43,7 @@ class RunRecord:
     relays: tuple[RelayEvent, ...]
     evaluations: dict[str, Floats]
     others: dict[str, Floats]  # further metrics, a value for each evaluation
-    model: Tensor
+    model: Tensor | None  # the final one; None where only its hash was kept
 
 
 def find_runs(folder: Path) -> list[Path]:
@@ -79,7 +79,8 @@ def _read(folder: Path, database: sqlite3.Connection) -> RunRecord:
     if meta["status"] != "finished":
         raise RunFolderError(f"{folder}: this run did not finish; go on with: wayfare resume {run_name(folder)}")
     devices = stored_devices(database)
-    ((vector,),) = database.execute("SELECT float32_le FROM model ORDER BY round DESC LIMIT 1").fetchall()
+    models = database.execute("SELECT float32_le FROM model ORDER BY round DESC LIMIT 1").fetchall()
+    vector = models[0][0] if models else b""
     contacts = _rows(database, "contacts", CONTACT_COLUMNS)
     relays = database.execute(f"SELECT {', '.join(RELAY_COLUMNS)} FROM relays ORDER BY number").fetchall()
     evaluations = _rows(database, "evaluations", EVALUATION_COLUMNS)
@@ -109,7 +110,7 @@ def _read(folder: Path, database: sqlite3.Connection) -> RunRecord:
         relays=tuple(_relay(row) for row in relays),
         evaluations=dict(zip(EVALUATION_COLUMNS, evaluations.T, strict=True)),
         others=_others(metrics),
-        model=torch.from_numpy(np.frombuffer(vector, dtype="<f4").astype(np.float32)),
+        model=torch.from_numpy(np.frombuffer(vector, dtype="<f4").astype(np.float32)) if models else None,
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import logging
 import math
@@ -152,18 +153,20 @@ class RunWriter:
             # Only now: until the transaction is on the disk, the older ones are those that count.
             forget_others(self._partial, kept)
 
-    def finish(self, model: Tensor, rounds: int, wall_s: float) -> None:
-        """Add the final model and give the folder its name."""
+    def finish(self, model: Tensor, rounds: int, wall_s: float, *, keep_model: bool = True) -> None:
+        """Add the final model, or its hash alone, and give the folder its name."""
         vector = model.cpu().numpy().astype("<f4").tobytes()
         with self._storing():
             with self._database:
                 self._insert_contacts()
                 self._count_contacts()
-                self._database.execute("INSERT INTO model VALUES (?, ?)", (rounds, vector))
+                self._meta({"model_sha256": hashlib.sha256(vector).hexdigest()})
+                if keep_model:
+                    self._database.execute("INSERT INTO model VALUES (?, ?)", (rounds, vector))
                 self._database.execute("DELETE FROM checkpoints WHERE NOT pinned")
                 self._meta({"status": "finished", "wall_s": round(self.earlier_s + wall_s, 3)})
                 meta, devices = read_meta(self._database), stored_devices(self._database)
-                self._meta({"seal": seal(meta, devices, self._tally, vector)})
+                self._meta({"seal": seal(meta, devices, self._tally, vector if keep_model else b"")})
             self._database.close()
             wrap_up(self._folder)
 

@@ -49,6 +49,7 @@ class Execution:
     fast: bool = False  # speed may cost repeatability
     device_state: Place = "memory"  # where the vectors of error feedback lie between contacts
     safeguards: Safeguards = field(default_factory=Safeguards)
+    keep_model: bool = True  # in the records; without, they have its hash and are as small as their tables
 
     def compute(self) -> Compute:
         """Where local steps are computed, and how exactly."""
@@ -160,7 +161,7 @@ def _conduct(job: _Job, compute: Compute, keeper: Keeper, shelf: Shelf) -> None:
             ) from None
         except InvariantError as error:
             raise InvariantError(f"{job.folder}: {error}. {writer.what_is_safe()}") from None
-        writer.finish(outcome.model, world.scenario.rounds, keeper.elapsed_s)
+        writer.finish(outcome.model, world.scenario.rounds, keeper.elapsed_s, keep_model=job.execution.keep_model)
 
 
 @contextmanager
