@@ -32,8 +32,7 @@ _SCHEMA = """
 CREATE TABLE facts (name TEXT PRIMARY KEY, value TEXT NOT NULL);
 CREATE TABLE vectors (name TEXT PRIMARY KEY, data BLOB NOT NULL);
 CREATE TABLE updates (
-    number INTEGER PRIMARY KEY, round INTEGER NOT NULL, chunks INTEGER NOT NULL, made_s REAL NOT NULL,
-    open INTEGER NOT NULL);
+    number INTEGER PRIMARY KEY, round INTEGER NOT NULL, chunks INTEGER NOT NULL, open INTEGER NOT NULL);
 CREATE TABLE chunks (
     number INTEGER NOT NULL, chunk INTEGER NOT NULL, digest TEXT NOT NULL, data BLOB,
     outcome TEXT CHECK (outcome IN ('recorded', 'returned')), PRIMARY KEY (number, chunk))
@@ -48,7 +47,6 @@ class OpenUpdate:
     number: int
     round: int
     chunks: int
-    made_s: float  # by the clock of the machine
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,6 +55,7 @@ class Progress:
 
     trained_round: int = 0  # the round whose step the local model has taken
     cut_round: int = 0  # of the last contact that was decided on
+    cut_s: float = 0.0  # and when, by the clock of the machine
     takes_model: bool = True  # whether that contact ends with a model
     finished_round: int = 0  # of the last exchange that ended
     version: int | None = 0  # of the global model it has; None: not one of the server's
@@ -114,7 +113,7 @@ class Outbox:
 
     def open_update(self) -> OpenUpdate | None:
         """The update that is promised."""
-        row = self._all("SELECT number, round, chunks, made_s FROM updates WHERE open ORDER BY number")
+        row = self._all("SELECT number, round, chunks FROM updates WHERE open ORDER BY number")
         return OpenUpdate(*row[0]) if row else None
 
     def pending(self, number: int) -> list[tuple[int, bytes]]:
@@ -152,7 +151,7 @@ class Outbox:
                 raise InvariantError("a new update was cut while another is open")
             if sent is None:
                 self._state = replace(state, received=self._vectors["base"], memory=self._vectors["memory"])
-                self._go(cut_round=round_, takes_model=False)
+                self._go(cut_round=round_, cut_s=time.time(), takes_model=False)
                 return None
             pieces = split(sent, self._layout, chunk_bytes)
             number = max(self.progress.last_update + 1, next_update) if pieces else self.progress.last_update
@@ -167,15 +166,14 @@ class Outbox:
                     entries=piece,
                 ).packed(self._layout)
                 connection.execute("INSERT INTO chunks VALUES (?, ?, ?, ?, NULL)", (number, place, digest(data), data))
-            made_s = time.time()
             if pieces:
-                connection.execute("INSERT INTO updates VALUES (?, ?, ?, ?, 1)", (number, round_, len(pieces), made_s))
+                connection.execute("INSERT INTO updates VALUES (?, ?, ?, 1)", (number, round_, len(pieces)))
             # All that was learned is in the update or in the memory now: learning counts anew from the local model.
             self._vectors |= {"base": self.local, "memory": state.memory}
             self._keep("base", "memory")
             self._state = replace(state, received=self.local)
-            self._go(cut_round=round_, takes_model=True, last_update=number)
-            return OpenUpdate(number, round_, len(pieces), made_s) if pieces else None
+            self._go(cut_round=round_, cut_s=time.time(), takes_model=True, last_update=number)
+            return OpenUpdate(number, round_, len(pieces)) if pieces else None
 
     def settle(self, number: int, recorded: Collection[int]) -> bool:
         """The server has recorded some chunks; whether the update is all delivered."""
