@@ -11,9 +11,9 @@ from pathlib import Path
 
 from wayfare.errors import ScenarioError
 from wayfare.field.connect import FieldClient, connect
-from wayfare.field.exchange import Exchanger, Patience, Radio
+from wayfare.field.exchange import Exchanger, Patience, Radio, no_radio
 from wayfare.field.fleet import Bundle
-from wayfare.field.guide import ByExperience, ByPlan, Guide, Sighting
+from wayfare.field.guide import ByExperience, ByPlan, Guide, Sighting, no_sighting
 from wayfare.field.outbox import Outbox
 from wayfare.field.trainer import LocalTrainer
 from wayfare.field.work import Work
@@ -35,8 +35,8 @@ class DeviceOptions:
     exchange_every_s: float = 10.0
     audit: bool = False
     patience: Patience = field(default_factory=Patience)
-    set_power_watts: Callable[[float], None] = lambda power_watts: None
-    sighting: Callable[[], Sighting | None] = lambda: None
+    set_power_watts: Callable[[float], None] = no_radio
+    sighting: Callable[[], Sighting | None] = no_sighting
 
 
 def run_device(bundle: Bundle, number: int, work: Work, options: DeviceOptions, stop: threading.Event) -> None:

@@ -39,25 +39,26 @@ class Downloads:
         self._layout, self._kept_bytes = layout, kept_bytes
         self._made: OrderedDict[tuple[int, int | None], Download] = OrderedDict()
 
-    def offer(self, ledger: Ledger, have_version: int | None) -> Download:
-        """The latest model for a device that has some version, in the smaller of the two forms."""
-        whole = self._latest(ledger, None)
-        if have_version is None or have_version > ledger.version:
+    def offer(self, ledger: Ledger, version: int, have_version: int | None) -> Download:
+        """A version for a device that has another, in the smaller of the two forms."""
+        whole = self._made_of(ledger, version, None)
+        if have_version is None or have_version > version:
             return whole
-        delta = self._latest(ledger, have_version)
+        delta = self._made_of(ledger, version, have_version)
         return delta if len(delta.data) < len(whole.data) else whole
 
     def find(self, version: int, base_version: int | None) -> Download | None:
         """One that was offered, if it is still kept."""
         return self._made.get((version, base_version))
 
-    def _latest(self, ledger: Ledger, base_version: int | None) -> Download:
-        key = ledger.version, base_version
+    def _made_of(self, ledger: Ledger, version: int, base_version: int | None) -> Download:
+        key = version, base_version
         if key in self._made:
             self._made.move_to_end(key)
             return self._made[key]
-        entries = _all(ledger.model) if base_version is None else _since(ledger, base_version, self._layout)
-        made = Download(*key, encode(entries, self._layout).data, model_digest(ledger.model))
+        model = ledger.model_at(version)
+        newer = None if base_version is None else torch.from_numpy(ledger.changed_between(base_version, version))
+        made = Download(*key, encode(_entries(model, newer, self._layout), self._layout).data, model_digest(model))
         self._made[key] = made
         while len(self._made) > 1 and sum(len(one.data) for one in self._made.values()) > self._kept_bytes:
             self._made.popitem(last=False)
@@ -81,13 +82,10 @@ def model_digest(model: Tensor) -> str:
     return hashlib.blake2b(vector_bytes(model), digest_size=16).hexdigest()
 
 
-def _all(model: Tensor) -> Sparse:
-    return Sparse(torch.arange(len(model)), model)
-
-
-def _since(ledger: Ledger, version: int, layout: Layout) -> Sparse:
-    """Entries that changed after a version; statistics go all or not at all."""
-    newer = torch.from_numpy(ledger.changed > version)
+def _entries(model: Tensor, newer: Tensor | None, layout: Layout) -> Sparse:
+    """All of a model, or its newer entries; statistics go all or not at all."""
+    if newer is None:
+        return Sparse(torch.arange(len(model)), model)
     newer[layout.parameters :] = bool(newer[layout.parameters :].any())
     indices = newer.nonzero().view(-1)
-    return Sparse(indices, ledger.model[indices])
+    return Sparse(indices, model[indices])

@@ -52,6 +52,10 @@ class Patience:
     window: int = 3
 
 
+def no_radio(power_watts: float) -> None:
+    """The hook where there is no radio whose power could be set."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Radio:
     """What the scheme decides by, and the hook by which its decision reaches a radio."""
@@ -60,7 +64,7 @@ class Radio:
     link: Link
     norm_scale: float
     rounds: int
-    set_power_watts: Callable[[float], None] = lambda power_watts: None
+    set_power_watts: Callable[[float], None] = no_radio
 
 
 class Exchanger:

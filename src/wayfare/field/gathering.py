@@ -22,8 +22,8 @@ class Gathering(Protocol):
         """Apply all that is due; whether there was anything."""
         ...
 
-    def is_over(self, ledger: Ledger, device: int, round_: int) -> bool:
-        """Whether everything that belongs into the model a device takes in a round is in it."""
+    def version_for(self, ledger: Ledger, round_: int) -> int | None:
+        """The version that a device takes in a round; None while something that belongs into it is missing."""
         ...
 
     def refusal(self, ledger: Ledger, device: int, round_: int) -> str | None:
@@ -43,9 +43,9 @@ class OnArrival:
             ledger.apply(keys)
         return bool(keys)
 
-    def is_over(self, ledger: Ledger, device: int, round_: int) -> bool:
-        """Always."""
-        return True
+    def version_for(self, ledger: Ledger, round_: int) -> int | None:
+        """The latest."""
+        return ledger.version
 
     def refusal(self, ledger: Ledger, device: int, round_: int) -> str | None:
         """Never."""
@@ -78,9 +78,9 @@ class ByPlan:
             applied = True
         return applied
 
-    def is_over(self, ledger: Ledger, device: int, round_: int) -> bool:
-        """When everyone of the round has finished, and all rounds before."""
-        return round_ < ledger.next_round
+    def version_for(self, ledger: Ledger, round_: int) -> int | None:
+        """The one after the round, when everyone has finished it, whatever came later."""
+        return ledger.version_after(round_)
 
     def refusal(self, ledger: Ledger, device: int, round_: int) -> str | None:
         """The plan knows who meets the server when."""

@@ -140,6 +140,10 @@ class Sighting:
     range_m: float = 100.0
 
 
+def no_sighting() -> None:
+    """Where nobody knows where anybody is."""
+
+
 def seconds_in_range(sighting: Sighting) -> float:
     """Until the two are out of range, going on as they go: |d + v t| = range, the later root."""
     dx, dy = np.subtract(sighting.position_m, sighting.server_position_m)
@@ -164,7 +168,7 @@ class ByExperience:
         every_s: float = 10.0,
         resumes_s: float = 10.0,
         steps: int | None = None,
-        sighting: Callable[[], Sighting | None] = lambda: None,
+        sighting: Callable[[], Sighting | None] = no_sighting,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._link, self._every_s, self._resumes_s, self._steps = link, every_s, resumes_s, steps

@@ -102,9 +102,10 @@ class Intake:
             return Manifest(state="refused", reason=str(error)[:500])
         if not asked.take:
             return Manifest(state="ready", version=self.ledger.version)
-        if not self.gathering.is_over(self.ledger, device, asked.round):
+        version = self.gathering.version_for(self.ledger, asked.round)
+        if version is None:
             return Manifest(state="wait")
-        return self._manifest(device, self.downloads.offer(self.ledger, asked.have_version))
+        return self._manifest(device, self.downloads.offer(self.ledger, version, asked.have_version))
 
     def part(self, device: int, data: bytes) -> bytes:
         """Some bytes of a model that was offered; none when it is not kept any more, and has to be asked for again."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -32,6 +33,8 @@ from wayfare.server import ServerState, aggregate
 from wayfare.sparsify import Sparse
 
 FILE = "ledger.sqlite"
+# Models of the latest versions, for those who take one while the next is made already.
+_MOST_PAST = 4
 _FORMAT = 1
 _SCHEMA = """
 CREATE TABLE facts (name TEXT PRIMARY KEY, value TEXT NOT NULL);
@@ -44,6 +47,7 @@ CREATE TABLE chunks (
     PRIMARY KEY (device, number, chunk));
 CREATE INDEX by_version ON chunks (version);
 CREATE TABLE finished (device INTEGER NOT NULL, round INTEGER NOT NULL, PRIMARY KEY (device, round)) WITHOUT ROWID;
+CREATE TABLE rounds (round INTEGER PRIMARY KEY, version INTEGER NOT NULL);
 CREATE TABLE models (version INTEGER PRIMARY KEY, file TEXT NOT NULL, sha256 TEXT NOT NULL)
 """
 
@@ -123,6 +127,7 @@ class Ledger:
             found = 0, self._initial, np.zeros(len(self._initial), dtype=np.int64)
         begin, self.model, self.changed = found
         self.saved_version = begin
+        self._past: OrderedDict[int, Tensor] = OrderedDict({begin: self.model})
         for version, uploads in self._versions(begin):
             self._advance(version, uploads)
         # Recorded and not applied yet.
@@ -149,6 +154,31 @@ class Ledger:
         """Chunks recorded and not applied, of one round or of all."""
         return [key for key, (of, _) in self._queue.items() if round_ is None or of == round_]
 
+    def version_after(self, round_: int) -> int | None:
+        """The version with all of a round in it; None as long as it is not."""
+        rows = self._all("SELECT version FROM rounds WHERE round = ?", round_)
+        return rows[0][0] if rows else None
+
+    def model_at(self, version: int) -> Tensor:
+        """The model of any version; one long past is replayed."""
+        if version not in self._past:
+            state = ServerState(model=self._initial, devices=self._fleet)
+            for reached, uploads in self._versions(0):
+                if reached > version:
+                    break
+                state = aggregate(state, uploads)
+            self._remember(version, state.model)
+        return self._past[version]
+
+    def changed_between(self, older: int, newer: int) -> NDArray[np.bool_]:
+        """Which entries two versions may differ in."""
+        if newer == self.version:
+            return self.changed > older
+        changed = np.zeros(len(self._initial), dtype=bool)
+        for (data,) in self._all("SELECT data FROM chunks WHERE version > ? AND version <= ?", older, newer):
+            changed[unpack(data, self._layout).entries.indices.numpy()] = True
+        return changed
+
     def finished(self, round_: int) -> set[int]:
         """Devices whose exchange of a round is over."""
         return {device for (device,) in self._all("SELECT device FROM finished WHERE round = ?", round_)}
@@ -170,10 +200,10 @@ class Ledger:
         return state.model
 
     def delivered(self, device: int) -> NDArray[np.float64]:
-        """The sum of all that a device has delivered."""
+        """The sum of all that a device has delivered, before anything was clipped."""
         total = np.zeros(len(self._initial))
-        for scale, data in self._all("SELECT scale, data FROM chunks WHERE device = ?", device):
-            entries = _scaled(unpack(data, self._layout).entries, scale)
+        for (data,) in self._all("SELECT data FROM chunks WHERE device = ?", device):
+            entries = unpack(data, self._layout).entries
             total[entries.indices.numpy()] += entries.values.double().numpy()
         return total
 
@@ -269,6 +299,7 @@ class Ledger:
             if next_round is not None:
                 self.next_round = next_round
                 self._set("next_round", next_round)
+                self._database.connection.execute("INSERT INTO rounds VALUES (?, ?)", (next_round - 1, self.version))
 
     def save_model(self) -> None:
         """Write the model file, then name it; older ones go."""
@@ -343,8 +374,14 @@ class Ledger:
         if not bool(torch.isfinite(model.sum())) and not bool(torch.isfinite(model).all()):
             raise InvariantError(f"version {version} of the model would not be finite")
         self.model = model
+        self._remember(version, model)
         for upload in uploads:
             self.changed[upload.indices.numpy()] = version
+
+    def _remember(self, version: int, model: Tensor) -> None:
+        self._past[version] = model
+        while len(self._past) > _MOST_PAST:
+            self._past.popitem(last=False)
 
     def _versions(self, after: int) -> Iterator[tuple[int, list[Sparse]]]:
         """What was applied, version by version, in the order of devices."""
