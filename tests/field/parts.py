@@ -13,8 +13,9 @@ from torch import Tensor
 
 from wayfare.codec.wire import Layout
 from wayfare.device import transmit
-from wayfare.field.ledger import Ledger, Limits
+from wayfare.field.ledger import Ledger
 from wayfare.field.outbox import OpenUpdate, Outbox
+from wayfare.field.rules import Limits
 from wayfare.schemes import Encounter, Upload
 
 LAYOUT = Layout.of("small", [(300,)], statistics=4)

@@ -16,8 +16,8 @@ from wayfare.contacts import Opportunities
 from wayfare.field.downloads import unpacked
 from wayfare.field.gathering import ByPlan, Gathering, OnArrival
 from wayfare.field.intake import Intake
-from wayfare.field.ledger import Limits
 from wayfare.field.messages import Ask, Finish, Part
+from wayfare.field.rules import Limits
 
 
 def open_intake(folder: Path, gathering: Gathering | None = None) -> Intake:

@@ -15,8 +15,9 @@ from wayfare.codec.errors import WireError
 from wayfare.errors import RunFolderError
 from wayfare.field.downloads import Downloads, unpacked
 from wayfare.field.gathering import OnArrival
-from wayfare.field.ledger import Ledger, Limits
+from wayfare.field.ledger import Ledger
 from wayfare.field.messages import Chunk, joined, split
+from wayfare.field.rules import Limits
 from wayfare.server import ServerState, aggregate
 from wayfare.sparsify import Sparse, top_k, with_tail
 

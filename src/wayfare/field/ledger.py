@@ -7,11 +7,9 @@ replayed. Every public method that changes something is one transaction, or part
 from __future__ import annotations
 
 import json
-import math
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -29,6 +27,7 @@ from wayfare.field.database import Database
 from wayfare.field.messages import Chunk, joined, unpack
 from wayfare.field.model_files import newest_model, write_model
 from wayfare.field.outbox import digest
+from wayfare.field.rules import Bits, Latest, Limits, check_chunk
 from wayfare.server import ServerState, aggregate
 from wayfare.sparsify import Sparse
 
@@ -58,25 +57,6 @@ class Key(NamedTuple):
     device: int
     number: int
     chunk: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
-    """What an upload may be at most."""
-
-    largest_value: float = 1e4  # of an entry; a model whose updates come near is broken already
-    clip_norm: float | None = None  # |update| is scaled down to this
-    budget_joules: float | None = None  # more than that no device can have spent
-
-
-@dataclass(slots=True)
-class _Device:
-    """The latest update of a device."""
-
-    number: int = 0
-    open: bool = False
-    norm_sq: float = 0.0
-    spent_joules: float = 0.0
 
 
 class Ledger:
@@ -113,8 +93,8 @@ class Ledger:
         self.version: int = json.loads(facts["version"])
         self.next_round: int = json.loads(facts["next_round"])
         rows = connection.execute("SELECT number, open, norm_sq, spent_joules FROM devices ORDER BY device").fetchall()
-        self._devices = [_Device(number, bool(open_), norm_sq, spent) for number, open_, norm_sq, spent in rows]
-        self._taken: dict[int, NDArray[np.uint8]] = {}  # a bit for every entry of an open update that has come
+        self._devices = [Latest(number, bool(open_), norm_sq, spent) for number, open_, norm_sq, spent in rows]
+        self._taken: dict[int, Bits] = {}  # entries of an open update that have come
         for device, latest in enumerate(self._devices):
             if latest.open:
                 for (data,) in connection.execute(
@@ -235,7 +215,7 @@ class Ledger:
             if chunk.update != latest.number:
                 self._taken.pop(device, None)
                 latest.number, latest.open, latest.norm_sq = chunk.update, True, 0.0
-            scale = self._clipping(latest.norm_sq, norm_sq)
+            scale = self._limits.share(latest.norm_sq, norm_sq)
             latest.norm_sq += norm_sq
             latest.spent_joules = chunk.spent_joules
             row = (*key, chunk.chunks, chunk.round, digest(data), scale, None, data)
@@ -322,40 +302,21 @@ class Ledger:
 
     def _check(self, device: int, chunk: Chunk) -> None:
         """Refuse what fits no update of this device."""
-        latest, limits = self._devices[device], self._limits
-        if chunk.update < latest.number or (chunk.update == latest.number and not latest.open):
-            raise WireError(f"update {chunk.update} is closed")
-        if chunk.update > latest.number and latest.open:
-            raise WireError(f"update {chunk.update} came while update {latest.number} is open")
-        if chunk.base_version > self.version:
-            raise WireError(f"builds on version {chunk.base_version}, the latest is {self.version}")
-        if chunk.spent_joules < latest.spent_joules:
-            raise WireError(f"spent_joules = {chunk.spent_joules}: was {latest.spent_joules} before")
-        if limits.budget_joules is not None and chunk.spent_joules > limits.budget_joules:
-            raise WireError(f"spent_joules = {chunk.spent_joules}: above the budget of {limits.budget_joules}")
-        if float(chunk.entries.values.abs().max()) > limits.largest_value:
-            raise WireError(f"an entry above {limits.largest_value:g}")
+        latest = self._devices[device]
+        check_chunk(chunk, latest, self._limits, self.version)
         if chunk.update == latest.number:
             (chunks, round_), *_ = self._all(
                 "SELECT chunks, round FROM chunks WHERE device = ? AND number = ?", device, chunk.update
             )
             if (chunks, round_) != (chunk.chunks, chunk.round):
                 raise WireError(f"update {chunk.update}: its chunks do not agree on their number or round")
-            taken, indices = self._taken[device], chunk.entries.indices.numpy()
-            if bool(((taken[indices >> 3] >> (indices & 7)) & 1).any()):
+            if self._taken[device].any_of(chunk.entries.indices.numpy()):
                 raise WireError(f"update {chunk.update}: an entry came twice")
-
-    def _clipping(self, before_sq: float, norm_sq: float) -> float:
-        """The share of a chunk that is applied, so that the whole update stays within the limit."""
-        clip = self._limits.clip_norm
-        if clip is None or before_sq + norm_sq <= clip**2:
-            return 1.0
-        return math.sqrt(max(clip**2 - before_sq, 0.0) / norm_sq)
 
     def _take(self, device: int, indices: Ints) -> None:
         if device not in self._taken:
-            self._taken[device] = np.zeros(-(-len(self._initial) // 8), dtype=np.uint8)
-        np.bitwise_or.at(self._taken[device], indices >> 3, (1 << (indices & 7)).astype(np.uint8))
+            self._taken[device] = Bits(len(self._initial))
+        self._taken[device].add(indices)
 
     def _close(self, device: int) -> None:
         self._devices[device].open = False

@@ -39,3 +39,5 @@ def log_to_stderr(who: str, level: str = "INFO") -> None:
     logger.handlers[:] = [handler]
     logger.setLevel(level.upper())
     logger.propagate = False
+    # The standard library remarks on TLS at every cut.
+    logging.getLogger("asyncio").setLevel(logging.ERROR)

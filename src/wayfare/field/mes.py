@@ -25,7 +25,8 @@ from wayfare.field.exchange import PASSING
 from wayfare.field.fleet import Bundle
 from wayfare.field.gathering import ByPlan, Gathering, OnArrival
 from wayfare.field.intake import Intake
-from wayfare.field.ledger import Ledger, Limits
+from wayfare.field.ledger import Ledger
+from wayfare.field.rules import Limits
 from wayfare.field.subjects import device_of, may_answer
 from wayfare.field.work import Work
 from wayfare.records.lock import RunLock
