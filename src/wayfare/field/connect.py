@@ -47,7 +47,8 @@ class FieldClient(Client):
         self.disconnected = asyncio.Event()
         self.refusals: deque[str] = deque(maxlen=_KEPT_REFUSALS)  # all that was ever denied, the newest last
         self._settings = settings
-        self._waiting: dict[str, set[asyncio.Future[FieldError]]] = {}  # by the subject asked
+        # By the subject asked, in small letters: the client hands on what the broker says in no others.
+        self._waiting: dict[str, set[asyncio.Future[FieldError]]] = {}
         self._unconfirmed: list[str] = []
         self._refused_in_a_row = 0
 
@@ -63,7 +64,7 @@ class FieldClient(Client):
         self._check_link()
         failed: asyncio.Future[FieldError] = asyncio.get_running_loop().create_future()
         answer = asyncio.ensure_future(super().request(subject, payload, timeout, old_style, headers))
-        self._waiting.setdefault(subject, set()).add(failed)
+        self._waiting.setdefault(asked := subject.lower(), set()).add(failed)
         try:
             await asyncio.wait((answer, failed), return_when=asyncio.FIRST_COMPLETED)
             if answer.done():
@@ -71,9 +72,9 @@ class FieldClient(Client):
             raise failed.result()
         finally:
             answer.cancel()
-            self._waiting[subject].discard(failed)
-            if not self._waiting[subject]:
-                del self._waiting[subject]
+            self._waiting[asked].discard(failed)
+            if not self._waiting[asked]:
+                del self._waiting[asked]
 
     async def confirm(self, timeout_s: float = 5.0) -> None:
         """Wait until the broker has seen everything said so far; raise if it denied a publish or a subscription."""
@@ -106,8 +107,8 @@ class FieldClient(Client):
             reason = f"the broker denied {self.options['name']} {str(error).removeprefix('nats: ')}"
             _log.warning(reason)
             self.refusals.append(reason)
-            if found[1] in self._waiting:
-                self._fail(RefusedError(reason), found[1])
+            if (denied := found[1].lower()) in self._waiting:
+                self._fail(RefusedError(reason), denied)
             else:
                 self._unconfirmed.append(reason)
         elif refusal := refusal_of(error):
