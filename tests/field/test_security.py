@@ -159,7 +159,7 @@ def test_another_devices_subjects_and_the_store_are_out_of_bounds(fleet: Fleet, 
             await device.subscribe(subject)
             with pytest.raises(RefusedError, match="subscription"):
                 await device.confirm()
-        with pytest.raises(RefusedError, match=r"\$JS\.API"):
+        with pytest.raises(RefusedError, match=r"\$js\.api"):
             await jetstream.stream_info("up")
         for forged in ("up.bus-1.chunk.2", "up.drone.x"):
             await server.publish(forged, b"the server does not speak for a device")

@@ -30,7 +30,9 @@ class LinkSettings:
 
     retry_s: float = 0.05
     connect_s: float = 1.0
-    ping_s: float = 0.5  # with one ping outstanding a silent loss shows within twice this
+    ping_s: float = 0.5
+    silence_s: float = 0.5  # without a word, while a ping is unanswered: the link is lost
+    farewell_s: float = 1.0
     longest_retry_s: float = 30.0  # where the broker was reached and refused: asking more often would not help
 
 
@@ -47,9 +49,11 @@ class FieldClient(Client):
         self.disconnected = asyncio.Event()
         self.refusals: deque[str] = deque(maxlen=_KEPT_REFUSALS)  # all that was ever denied, the newest last
         self._settings = settings
-        self._waiting: dict[str, set[asyncio.Future[FieldError]]] = {}  # by the subject asked
+        # By the subject asked, in small letters: the client hands on what the broker says in no others.
+        self._waiting: dict[str, set[asyncio.Future[FieldError]]] = {}
         self._unconfirmed: list[str] = []
         self._refused_in_a_row = 0
+        self._watch: asyncio.Task[None] | None = None
 
     async def request(
         self,
@@ -63,7 +67,7 @@ class FieldClient(Client):
         self._check_link()
         failed: asyncio.Future[FieldError] = asyncio.get_running_loop().create_future()
         answer = asyncio.ensure_future(super().request(subject, payload, timeout, old_style, headers))
-        self._waiting.setdefault(subject, set()).add(failed)
+        self._waiting.setdefault(asked := subject.lower(), set()).add(failed)
         try:
             await asyncio.wait((answer, failed), return_when=asyncio.FIRST_COMPLETED)
             if answer.done():
@@ -71,9 +75,9 @@ class FieldClient(Client):
             raise failed.result()
         finally:
             answer.cancel()
-            self._waiting[subject].discard(failed)
-            if not self._waiting[subject]:
-                del self._waiting[subject]
+            self._waiting[asked].discard(failed)
+            if not self._waiting[asked]:
+                del self._waiting[asked]
 
     async def confirm(self, timeout_s: float = 5.0) -> None:
         """Wait until the broker has seen everything said so far; raise if it denied a publish or a subscription."""
@@ -92,6 +96,35 @@ class FieldClient(Client):
             await self.connected.wait()
         self._check_link()
 
+    async def close(self) -> None:
+        """Leave in order, but do not wait long for somebody who is out of reach."""
+        if self._watch is not None:
+            self._watch.cancel()
+        late = asyncio.get_running_loop().call_later(self._settings.farewell_s, self._let_go)
+        try:
+            await super().close()
+        finally:
+            late.cancel()
+
+    def _let_go(self) -> None:
+        """Drop the socket: closing an encrypted line in order waits half a minute for an answer."""
+        writer = getattr(self._transport, "_io_writer", None)
+        if writer is not None:
+            writer.transport.abort()
+
+    async def _watch_silence(self) -> None:
+        """Notice a silent loss. The client's own rule counts pings alone, and those queue behind a busy link."""
+        loop = asyncio.get_running_loop()
+        heard, heard_s = -1, loop.time()
+        while not self.is_closed:
+            await asyncio.sleep(self._settings.silence_s / 10)
+            messages = self.stats["in_msgs"]
+            if messages != heard or not self._pings_outstanding or not self.is_connected:
+                heard, heard_s = messages, loop.time()
+            elif loop.time() - heard_s > self._settings.silence_s:
+                heard_s = loop.time()
+                self._let_go()
+
     def _check_link(self) -> None:
         if self.is_closed:
             raise RefusedError(f"the connection is closed: {self._why_closed()}")
@@ -102,12 +135,14 @@ class FieldClient(Client):
         return refusal_of(self.last_error) or str(self.last_error or "by this side")
 
     async def _on_error(self, error: Exception) -> None:
+        if not self.is_connected:
+            self._let_go()
         if found := _DENIED.search(str(error)):
             reason = f"the broker denied {self.options['name']} {str(error).removeprefix('nats: ')}"
             _log.warning(reason)
             self.refusals.append(reason)
-            if found[1] in self._waiting:
-                self._fail(RefusedError(reason), found[1])
+            if (denied := found[1].lower()) in self._waiting:
+                self._fail(RefusedError(reason), denied)
             else:
                 self._unconfirmed.append(reason)
         elif refusal := refusal_of(error):
@@ -119,6 +154,8 @@ class FieldClient(Client):
 
     async def _on_connected(self) -> None:
         self._refused_in_a_row = 0
+        if self._watch is None:
+            self._watch = asyncio.ensure_future(self._watch_silence())
         self.disconnected.clear()
         self.connected.set()
 
@@ -190,7 +227,7 @@ async def connect(
             reconnect_time_wait=settings.retry_s,  # type: ignore[arg-type]
             connect_timeout=settings.connect_s,  # type: ignore[arg-type]
             ping_interval=settings.ping_s,  # type: ignore[arg-type]
-            max_outstanding_pings=1,
+            max_outstanding_pings=1_000_000,  # silence is watched for by FieldClient
             max_reconnect_attempts=-1,
         )
     )
