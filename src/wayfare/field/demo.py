@@ -53,7 +53,7 @@ class DemoOutcome:
     contacts: int
     seconds: float
     audit: Audit
-    faults: Counter[str]
+    faults: dict[str, int]  # by kind
     sent_bytes: int  # by all devices, over their links
     received_bytes: int
     evaluation: Evaluation
@@ -93,7 +93,7 @@ def run_demo(work: Work, options: DemoOptions) -> DemoOutcome:
         contacts=len(world.meets),
         seconds=seconds,
         audit=found,
-        faults=faults,
+        faults=dict(faults),
         sent_bytes=sent,
         received_bytes=received,
         evaluation=evaluation,
