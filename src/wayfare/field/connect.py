@@ -136,7 +136,9 @@ class FieldClient(Client):
 
     async def _on_error(self, error: Exception) -> None:
         if not self.is_connected:
+            # The client would wait for the end of a line whose handshake failed, which never comes.
             self._let_go()
+            self._transport = None
         if found := _DENIED.search(str(error)):
             reason = f"the broker denied {self.options['name']} {str(error).removeprefix('nats: ')}"
             _log.warning(reason)
