@@ -34,6 +34,7 @@ class Stream(IntEnum):
     SYNTHETIC_SCENES = 14
     SIGN_FLIPS = 15
     MONTE_CARLO = 16
+    FIELD_FAULTS = 19
 
 
 def generator(seed: int, stream: Stream, device: int) -> np.random.Generator:
