@@ -129,6 +129,26 @@ def test_a_first_contact_is_waited_for_as_long_as_asked(fleet: Fleet, broker: Br
     finish(scene())
 
 
+def test_a_first_contact_that_ends_in_the_handshake_is_not_the_last(fleet: Fleet, broker: Broker) -> None:
+    async def scene() -> None:
+        link = await Link(broker.port).start()
+        link.open(uplink_bps=4e3)
+        settings = LinkSettings(connect_s=0.2)
+        coming = asyncio.ensure_future(
+            connect(load_bundle(fleet.device_folder("drone")), url=link.url, settings=settings)
+        )
+        while link.connections < 3:
+            await asyncio.sleep(0.01)
+        assert not coming.done()
+        link.open()
+        device = await coming
+        await device.confirm()
+        await device.close()
+        await link.stop()
+
+    finish(scene())
+
+
 def test_a_broker_that_was_killed_is_met_again(fleet: Fleet, broker: Broker) -> None:
     async def scene() -> None:
         async with over_the_air(fleet, broker) as (server, device, _):

@@ -20,7 +20,9 @@ def test_a_fleet_is_read_back_as_it_was_made(fleet: Fleet) -> None:
     assert fleet.devices == ("bus-1", "bus-2", "drone")
     bundle = load_bundle(fleet.device_folder("bus-2"))
     assert (bundle.name, bundle.fleet, bundle.url) == ("bus-2", "wayfare", "tls://localhost:4222")
-    assert load_bundle(fleet.server_folder).name == "mes"
+    assert bundle.number == 1
+    server = load_bundle(fleet.server_folder)
+    assert (server.name, server.number, server.devices) == ("mes", None, fleet.devices)
 
 
 def test_secrets_are_readable_to_their_owner_alone(fleet: Fleet) -> None:
@@ -91,13 +93,19 @@ def test_devices_join_and_leave(tmp_path: Path) -> None:
     assert load_fleet(made.folder).devices == larger.devices == ("a", "b", "c")
     assert load_bundle(larger.device_folder("c")).name == "c"
     smaller = remove_devices(larger, ["a"])
-    assert load_fleet(made.folder).devices == smaller.devices == ("b", "c")
+    # Numbers stay: the server's records go by them.
+    assert load_fleet(made.folder).devices == smaller.devices == ("a", "b", "c")
+    assert load_bundle(made.server_folder).devices == ("a", "b", "c")
     assert not (made.folder / "devices" / "a").exists()
     users = (made.broker_folder / "users.conf").read_text()
     assert made.public_keys["a"] not in users
     assert made.public_keys["b"] in users
-    with pytest.raises(InputError, match="device = 'a': must be one of the fleet's 2 devices"):
+    with pytest.raises(InputError, match="device = 'a': is not in this fleet"):
         remove_devices(smaller, ["a"])
+    again = add_devices(smaller, ["a", "d"])
+    assert again.devices == ("a", "b", "c", "d")
+    assert [load_bundle(again.device_folder(name)).number for name in again.devices] == [0, 1, 2, 3]
+    assert again.public_keys["a"] != made.public_keys["a"]
 
 
 def test_a_damaged_folder_is_named_with_what_is_wrong(fleet: Fleet, tmp_path: Path) -> None:

@@ -92,7 +92,21 @@ class Broker:
 
     def reload(self) -> None:
         """Have it read its users again; connections of those who may no longer come are closed."""
+        if not self.running:
+            raise FieldError("the broker does not run, so it cannot read its users again")
+        before = self._log.stat().st_size
         self._signal(signal.SIGHUP)
+        until = time.monotonic() + self._ready_s
+        while time.monotonic() < until:
+            with self._log.open("rb") as log:
+                log.seek(before)
+                said = log.read()
+            if b"Failed to reload" in said:
+                raise FieldError(f"the broker goes on with the users it had: {self._reason()}")
+            if b"Reloaded server configuration" in said:
+                return
+            time.sleep(0.01)
+        raise FieldError(f"the broker did not read its users again within {self._ready_s:g} s")
 
     def stop(self, timeout_s: float = 10.0) -> None:
         """End it in order."""

@@ -136,7 +136,9 @@ class FieldClient(Client):
 
     async def _on_error(self, error: Exception) -> None:
         if not self.is_connected:
+            # The client would wait for the end of a line whose handshake failed, which never comes.
             self._let_go()
+            self._transport = None
         if found := _DENIED.search(str(error)):
             reason = f"the broker denied {self.options['name']} {str(error).removeprefix('nats: ')}"
             _log.warning(reason)
@@ -202,13 +204,12 @@ async def connect(
     """
     settings = settings or LinkSettings()
     client = FieldClient(settings)
-    refused: asyncio.Future[str] = asyncio.get_running_loop().create_future()
 
     async def on_error(error: Exception) -> None:
         await client._on_error(error)
-        reason = refusal_of(error)
-        if reason and not refused.done():
-            refused.set_result(reason)
+        # What is raised here ends the first attempts, which would go on for ever; later ones should.
+        if not trying.done() and (reason := refusal_of(error)):
+            raise RefusedError(f"{bundle.name} at {url or bundle.url}: {reason}")
 
     trying = asyncio.ensure_future(
         client.connect(
@@ -232,18 +233,19 @@ async def connect(
         )
     )
     try:
-        await asyncio.wait((trying, refused), timeout=wait_s, return_when=asyncio.FIRST_COMPLETED)
-        if trying.done():
-            trying.result()
-            await client._on_connected()
-            return client
-        await _give_up(client, trying)
-        if refused.done():
-            raise RefusedError(f"{bundle.name} at {url or bundle.url}: {refused.result()}")
-        raise LinkLostError(f"{url or bundle.url}: out of reach for {wait_s:g} s ({client.last_error})")
+        await asyncio.wait((trying,), timeout=wait_s)
+        if not trying.done():
+            raise LinkLostError(f"{url or bundle.url}: out of reach for {wait_s:g} s ({client.last_error})")
+        trying.result()
+        await client._on_connected()
     except BaseException:
-        await _give_up(client, trying)
+        # Once is not always enough: a cancellation can be lost to a timeout of the same instant.
+        while not trying.done():
+            trying.cancel()
+            await asyncio.wait((trying,), timeout=0.1)
+        await client.close()
         raise
+    return client
 
 
 def refusal_of(error: Exception | None) -> str | None:
@@ -258,13 +260,6 @@ def refusal_of(error: Exception | None) -> str | None:
     if _PLAINTEXT in text:
         return _PLAINTEXT
     return None
-
-
-async def _give_up(client: FieldClient, trying: asyncio.Future[None]) -> None:
-    trying.cancel()
-    await asyncio.gather(trying, return_exceptions=True)
-    if not client.is_closed:
-        await client.close()
 
 
 def _tls(bundle: Bundle) -> ssl.SSLContext:

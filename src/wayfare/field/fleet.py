@@ -38,16 +38,19 @@ _LOCAL_HOSTS = ("localhost", "127.0.0.1")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fleet:
-    """A fleet that ``wayfare field init`` made. The order of devices is that of a contact plan."""
+    """A fleet that ``wayfare field init`` made.
+
+    The place of a device is its number, in plans and in the server's records; one that left keeps it, without a key.
+    """
 
     folder: Path
     name: str
     url: str
-    public_keys: Mapping[str, str]  # of the server and of every device
+    public_keys: Mapping[str, str | None]  # of the server and of every device, in the order in which they joined
 
     @property
     def devices(self) -> tuple[str, ...]:
-        """The devices, in the order in which they joined."""
+        """All that ever joined, by number."""
         return tuple(name for name in self.public_keys if name != SERVER_NAME)
 
     @property
@@ -62,8 +65,8 @@ class Fleet:
 
     def device_folder(self, device: str) -> Path:
         """A device's bundle."""
-        if device not in self.devices:
-            raise InputError(f"device = {device!r}: must be one of the fleet's {len(self.devices)} devices")
+        if device == SERVER_NAME or not self.public_keys.get(device):
+            raise InputError(f"device = {device!r}: is not in this fleet")
         return self.folder / "devices" / device
 
 
@@ -75,6 +78,8 @@ class Bundle:
     fleet: str
     name: str
     url: str
+    number: int | None = None  # a device's place in the fleet
+    devices: tuple[str, ...] = ()  # for the server: every device, by number
 
     @property
     def authority_file(self) -> Path:
@@ -156,18 +161,17 @@ def create_fleet(
 def add_devices(fleet: Fleet, devices: Sequence[str], *, valid_days: int = 3650) -> Fleet:
     """Bundles for more devices; the broker lets them in after it has read its configuration again."""
     need_packages()
-    _check_devices(devices, fleet.devices)
+    _check_devices(devices, [name for name, key in fleet.public_keys.items() if key])
     return _join(fleet, devices, valid_days)
 
 
 def remove_devices(fleet: Fleet, devices: Sequence[str]) -> Fleet:
     """Devices that are not let in any more, once the broker has read its configuration again."""
-    for device in devices:
-        fleet.device_folder(device)
-    left = {name: key for name, key in fleet.public_keys.items() if name not in devices}
+    folders = [fleet.device_folder(device) for device in devices]
+    left = {name: None if name in devices else key for name, key in fleet.public_keys.items()}
     _write_registry(smaller := replace(fleet, public_keys=left))
-    for device in devices:
-        shutil.rmtree(fleet.device_folder(device), ignore_errors=True)
+    for folder in folders:
+        shutil.rmtree(folder, ignore_errors=True)
     return smaller
 
 
@@ -175,7 +179,7 @@ def load_fleet(folder: Path) -> Fleet:
     """The fleet of a folder."""
     content = _read(folder / FLEET_NAME, "a fleet (see `wayfare field init`)")
     keys = content.get("public_keys")
-    if not isinstance(keys, dict) or not all(isinstance(key, str) for key in keys.values()):
+    if not isinstance(keys, dict) or not all(key is None or isinstance(key, str) for key in keys.values()):
         raise InputError(f"{folder / FLEET_NAME}: public_keys must name a key for everyone")
     for name in keys:
         check_name(f"{folder / FLEET_NAME}: device", name)
@@ -192,7 +196,13 @@ def load_bundle(folder: Path) -> Bundle:
         fleet=_text(folder, content, "fleet"),
         name=check_name(f"{folder / BUNDLE_NAME}: name", _text(folder, content, "name")),
         url=_text(folder, content, "url"),
+        number=content.get("number"),
+        devices=tuple(content.get("devices", ())),
     )
+    if bundle.number is not None and (not isinstance(bundle.number, int) or bundle.number < 0):
+        raise InputError(f"{folder / BUNDLE_NAME}: number = {bundle.number!r}: must be a number from 0 on")
+    for device in bundle.devices:
+        check_name(f"{folder / BUNDLE_NAME}: device", device)
     for file in (bundle.authority_file, bundle.certificate_file, bundle.key_file, bundle.seed_file):
         if not os.access(file, os.R_OK):
             raise InputError(f"{file}: cannot be read; a bundle is ca.pem, client.pem, client.key and user.seed")
@@ -214,8 +224,12 @@ def _join(fleet: Fleet, names: Sequence[str], valid_days: int) -> Fleet:
         _write(folder / "client.pem", pair.certificate)
         _write(folder / "client.key", pair.key, secret=True)
         _write(folder / "user.seed", key.seed + b"\n", secret=True)
-        _write_json(folder / BUNDLE_NAME, {"fleet": fleet.name, "name": name, "url": fleet.url})
         public_keys[name] = key.public
+        if name != SERVER_NAME:
+            # The server joined first, so it does not count.
+            number = list(public_keys).index(name) - 1
+            content = {"fleet": fleet.name, "name": name, "url": fleet.url, "number": number}
+            _write_json(folder / BUNDLE_NAME, content)
     _write_registry(larger := replace(fleet, public_keys=public_keys))
     return larger
 
@@ -224,7 +238,10 @@ def _write_registry(fleet: Fleet) -> None:
     permissions = {
         name: (key, server_permissions() if name == SERVER_NAME else device_permissions(name))
         for name, key in fleet.public_keys.items()
+        if key
     }
+    server = {"fleet": fleet.name, "name": SERVER_NAME, "url": fleet.url, "devices": list(fleet.devices)}
+    _write_json(fleet.server_folder / BUNDLE_NAME, server)
     content = {"version": VERSION, "name": fleet.name, "url": fleet.url, "public_keys": dict(fleet.public_keys)}
     _write(fleet.broker_folder / USERS_NAME, users_text(permissions).encode())
     _write_json(fleet.folder / FLEET_NAME, content)
