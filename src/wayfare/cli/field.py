@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, TypeAlias
 import typer
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
+from wayfare.cli.field_fleet import add_command, init_command, remove_command, status_command
 from wayfare.cli.terminal import EngineOption, JsonOption, ScenarioArgument, SetOption, errors, output, print_json
 from wayfare.errors import InputError
 from wayfare.scenario import DEFAULT_PRESET, load
@@ -28,6 +29,10 @@ field_app = typer.Typer(
     rich_markup_mode="markdown",
     no_args_is_help=True,
 )
+field_app.command("init")(init_command)
+field_app.command("add")(add_command)
+field_app.command("remove")(remove_command)
+field_app.command("status")(status_command)
 
 BundleArgument: TypeAlias = Annotated[Path, typer.Argument(metavar="BUNDLE", help="A bundle of `wayfare field init`.")]
 StateOption: TypeAlias = Annotated[
@@ -56,6 +61,10 @@ def mes_command(
     clip_norm: Annotated[
         float | None, typer.Option("--clip-norm", help="Scale updates of a larger norm down to this.")
     ] = None,
+    metrics_host: Annotated[
+        str, typer.Option("--metrics-host", help="Where /metrics and /status are offered; anyone there may read them.")
+    ] = "127.0.0.1",
+    metrics_port: Annotated[int, typer.Option("--metrics-port", min=0, max=65535, help="0: nowhere.")] = 9464,
 ) -> None:
     """Serve a fleet, until SIGTERM or an interrupt. Started again, it goes on where it was.
 
@@ -71,15 +80,20 @@ def mes_command(
     if clip_norm is not None and not clip_norm > 0:
         raise InputError(f"--clip-norm = {clip_norm!r}: must be above 0")
     log_to_stderr(loaded.name)
-    options = ServerOptions(state=state or bundle / "state", url=url, limits=Limits(clip_norm=clip_norm))
+    options = ServerOptions(
+        state=state or bundle / "state",
+        url=url,
+        limits=Limits(clip_norm=clip_norm),
+        metrics_host=metrics_host,
+        metrics_port=metrics_port or None,
+    )
     work = _work(scenario, set_, seed, scheme)
-    run_server(loaded, _device_names(bundle), work, options, stop_at_signals())
+    run_server(loaded, loaded.devices, work, options, stop_at_signals())
 
 
 @field_app.command("device")
 def device_command(
     bundle: BundleArgument,
-    number: Annotated[int, typer.Option("--number", help="Which of the scenario's devices this is, from 0.")],
     scenario: WorkScenarioOption = DEFAULT_PRESET,
     set_: SetOption = [],  # noqa: B006
     seed: SeedOption = 0,
@@ -95,7 +109,7 @@ def device_command(
 ) -> None:
     """Train, and exchange whenever the broker is in reach. Started again, it goes on where it was.
 
-    Example: `wayfare field device FLEET/devices/bus-1 --number 0 --scenario fashion-small`
+    Example: `wayfare field device FLEET/devices/bus-1 --scenario fashion-small --set fleet.devices=8`
     """
     from wayfare.field.device import DeviceOptions, run_device
     from wayfare.field.fleet import load_bundle
@@ -104,8 +118,13 @@ def device_command(
 
     loaded = load_bundle(bundle)
     work = _work(scenario, set_, seed, scheme, engine)
-    if not 0 <= number < work.scenario.fleet.devices:
-        raise InputError(f"--number = {number}: must be 0 to {work.scenario.fleet.devices - 1}, of fleet.devices")
+    number = loaded.number
+    if number is None:
+        raise InputError(f"{bundle}: is the bundle of the server; that of a device lies in FLEET/devices")
+    if number >= work.scenario.fleet.devices:
+        raise InputError(
+            f"fleet.devices = {work.scenario.fleet.devices}: must be above {number}, the number of {loaded.name}"
+        )
     for name, value in (("--step-every-s", step_every_s), ("--exchange-every-s", exchange_every_s)):
         if not value >= 0:
             raise InputError(f"{name} = {value!r}: must be at least 0")
@@ -201,12 +220,6 @@ def _demo_work(scenario: str, set_: list[str], seed: int, scheme: str) -> Work:
             sized = [f"fleet.devices={devices}", f"rounds={rounds}", f"fleet.energy_total_joules={joules:g}"]
             set_ = [*sized, *set_]
     return _work(scenario, set_, seed, scheme, "reference")
-
-
-def _device_names(bundle: Path) -> tuple[str, ...]:
-    from wayfare.field.fleet import load_fleet
-
-    return load_fleet(bundle.resolve().parent).devices
 
 
 def _say(work: Work, outcome: DemoOutcome) -> None:
