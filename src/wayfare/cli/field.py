@@ -77,6 +77,8 @@ def mes_command(
     from wayfare.field.rules import Limits
 
     loaded = load_bundle(bundle)
+    if loaded.number is not None:
+        raise InputError(f"{bundle}: is the bundle of {loaded.name}; that of the server is FLEET/mes")
     if clip_norm is not None and not clip_norm > 0:
         raise InputError(f"--clip-norm = {clip_norm!r}: must be above 0")
     log_to_stderr(loaded.name)

@@ -127,14 +127,14 @@ def status_table(status: FleetStatus) -> Table:
         f"{status.fleet}: model version {status.version:,}, {status.queued_chunks:,} chunks queued, broker {broker}, "
         f"up {duration_text(status.up_s)}, {status.memory_bytes / 1e6:.0f} MB"
     )
-    table = Table(box=None, title=title, title_justify="left")
-    table.add_column("device")
-    for column in ("heard", "model", "behind", "exchanges", "chunks", "again", "refused", "up MB", "down MB", "J"):
+    table = Table(box=None, title=title, title_justify="left", pad_edge=False, padding=(0, 1, 0, 0))
+    table.add_column("device", no_wrap=True)
+    for column in ("heard", "model", "behind", "met", "chunks", "again", "refused", "up MB", "down MB", "J"):
         table.add_column(column, justify="right")
     for device in status.devices:
         table.add_row(
             device.name,
-            "never" if device.heard_s_ago is None else f"{duration_text(device.heard_s_ago)} ago",
+            "never" if device.heard_s_ago is None else duration_text(device.heard_s_ago),
             "-" if device.version is None else f"{device.version:,}",
             "-" if device.version is None else f"{status.version - device.version:,}",
             *(f"{count:,}" for count in (device.exchanges, device.chunks, device.repeated, device.refused)),
@@ -152,7 +152,7 @@ def _changed(fleet: Fleet, as_json: bool) -> None:
     for line in (
         f"{fleet.folder}: a fleet of {here}, {len(fleet.devices)} numbers given out",
         "  broker/users.conf   to the broker's host, then: systemctl reload wayfare-broker (or kill -HUP)",
-        "  mes/bundle.json     to the server's host, then start the server again",
+        "  mes/bundle.json     to the server's host; a server keeps to the devices it began with (--state elsewhere)",
     ):
         output.print(line, markup=False, highlight=False, soft_wrap=True)
 
