@@ -1,6 +1,7 @@
 """The field runtime on one machine: what of a contact is used, how many exchanges a server stands, how it starts.
 
-    python benchmarks/field.py capacity [--contacts 3] [--rates 1 5 20] [--lengths 2 5 10] [--fresh] [--json FILE]
+    python benchmarks/field.py capacity [--contacts 3] [--rates 1 5 20] [--lengths 2 5 10] [--fresh]
+                                        [--airtime 0.15] [--json FILE]
     python benchmarks/field.py exchanges [--devices 100] [--each 5] [--json FILE]
     python benchmarks/field.py start [--json FILE]
 
@@ -76,7 +77,8 @@ def _shares(rate_mbps: float, length_s: float, arguments: argparse.Namespace, fo
 
         async def meet() -> list[float]:
             stop, shares = threading.Event(), []
-            chunk_bytes = chunk_bytes_at(1e6 * rate_mbps)
+            airtime = {} if arguments.airtime is None else {"airtime_s": arguments.airtime}
+            chunk_bytes = chunk_bytes_at(1e6 * rate_mbps, **airtime)
             running = asyncio.ensure_future(device.exchange(10**9, chunk_bytes, resumes=not arguments.fresh, stop=stop))
             if not arguments.fresh:
                 # The update is cut in a first, short contact, in which it cannot be delivered.
@@ -225,6 +227,7 @@ def main() -> None:
     parser.add_argument("--rates", type=float, nargs="+", default=[1.0, 5.0, 20.0], help="Mbit/s")
     parser.add_argument("--lengths", type=float, nargs="+", default=[2.0, 5.0, 10.0], help="seconds")
     parser.add_argument("--fresh", action="store_true", help="cut a new update in every contact")
+    parser.add_argument("--airtime", type=float, help="seconds of a chunk on the air; Wayfare's own if not given")
     parser.add_argument("--devices", type=int, default=100)
     parser.add_argument("--each", type=int, default=5, help="exchanges of each device")
     parser.add_argument("--shares", type=float, nargs="+", default=[0.05, 0.4], help="k/s")

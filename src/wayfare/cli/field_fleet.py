@@ -7,8 +7,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, TypeAlias
 
 import typer
+from rich.console import Group
 from rich.live import Live
 from rich.table import Table
+from rich.text import Text
 
 from wayfare.cli.terminal import JsonOption, duration_text, output, print_json
 from wayfare.errors import InputError
@@ -120,14 +122,14 @@ def status_command(
                 live.update(status_table(fetch_status(address)), refresh=True)
 
 
-def status_table(status: FleetStatus) -> Table:
-    """A row for each device."""
+def status_table(status: FleetStatus) -> Group:
+    """A line for the server, a row for each device."""
     broker = "in reach" if status.broker_in_reach else "OUT OF REACH"
-    title = (
+    summary = (
         f"{status.fleet}: model version {status.version:,}, {status.queued_chunks:,} chunks queued, broker {broker}, "
         f"up {duration_text(status.up_s)}, {status.memory_bytes / 1e6:.0f} MB"
     )
-    table = Table(box=None, title=title, title_justify="left", pad_edge=False, padding=(0, 1, 0, 0))
+    table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0))
     table.add_column("device", no_wrap=True)
     for column in ("heard", "model", "behind", "met", "chunks", "again", "refused", "up MB", "down MB", "J"):
         table.add_column(column, justify="right")
@@ -141,7 +143,7 @@ def status_table(status: FleetStatus) -> Table:
             *(f"{size / 1e6:,.2f}" for size in (device.received_bytes, device.sent_bytes)),
             f"{device.spent_joules:,.2f}",
         )
-    return table
+    return Group(Text(summary), table)
 
 
 def _changed(fleet: Fleet, as_json: bool) -> None:
