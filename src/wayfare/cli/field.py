@@ -68,18 +68,19 @@ def mes_command(
     from wayfare.field.rules import Limits
 
     loaded = load_bundle(bundle)
+    if loaded.number is not None:
+        raise InputError(f"{bundle}: is the bundle of a device; the server needs its own")
     if clip_norm is not None and not clip_norm > 0:
         raise InputError(f"--clip-norm = {clip_norm!r}: must be above 0")
     log_to_stderr(loaded.name)
     options = ServerOptions(state=state or bundle / "state", url=url, limits=Limits(clip_norm=clip_norm))
     work = _work(scenario, set_, seed, scheme)
-    run_server(loaded, _device_names(bundle), work, options, stop_at_signals())
+    run_server(loaded, loaded.devices, work, options, stop_at_signals())
 
 
 @field_app.command("device")
 def device_command(
     bundle: BundleArgument,
-    number: Annotated[int, typer.Option("--number", help="Which of the scenario's devices this is, from 0.")],
     scenario: WorkScenarioOption = DEFAULT_PRESET,
     set_: SetOption = [],  # noqa: B006
     seed: SeedOption = 0,
@@ -95,7 +96,7 @@ def device_command(
 ) -> None:
     """Train, and exchange whenever the broker is in reach. Started again, it goes on where it was.
 
-    Example: `wayfare field device FLEET/devices/bus-1 --number 0 --scenario fashion-small`
+    Example: `wayfare field device FLEET/devices/bus-1 --scenario fashion-small --set fleet.devices=8`
     """
     from wayfare.field.device import DeviceOptions, run_device
     from wayfare.field.fleet import load_bundle
@@ -104,8 +105,11 @@ def device_command(
 
     loaded = load_bundle(bundle)
     work = _work(scenario, set_, seed, scheme, engine)
-    if not 0 <= number < work.scenario.fleet.devices:
-        raise InputError(f"--number = {number}: must be 0 to {work.scenario.fleet.devices - 1}, of fleet.devices")
+    number = loaded.number
+    if number is None:
+        raise InputError(f"{bundle}: is the bundle of the server; a device needs one of its own")
+    if number >= work.scenario.fleet.devices:
+        raise InputError(f"fleet.devices = {work.scenario.fleet.devices}: must be above {number}, this device's number")
     for name, value in (("--step-every-s", step_every_s), ("--exchange-every-s", exchange_every_s)):
         if not value >= 0:
             raise InputError(f"{name} = {value!r}: must be at least 0")
@@ -201,12 +205,6 @@ def _demo_work(scenario: str, set_: list[str], seed: int, scheme: str) -> Work:
             sized = [f"fleet.devices={devices}", f"rounds={rounds}", f"fleet.energy_total_joules={joules:g}"]
             set_ = [*sized, *set_]
     return _work(scenario, set_, seed, scheme, "reference")
-
-
-def _device_names(bundle: Path) -> tuple[str, ...]:
-    from wayfare.field.fleet import load_fleet
-
-    return load_fleet(bundle.resolve().parent).devices
 
 
 def _say(work: Work, outcome: DemoOutcome) -> None:
