@@ -151,6 +151,20 @@ def test_an_exchange_delivers_all_that_was_cut_and_takes_the_model(site: Site) -
     site.check()
 
 
+def test_a_device_whose_model_is_not_the_servers_takes_the_whole(site: Site) -> None:
+    async def story() -> None:
+        async with site.server() as intake:
+            train(site.outbox, 1, 1)
+            await site.device(Told(1), entries=20)
+            site.outbox._vectors["model"] = INITIAL + 1
+            train(site.outbox, 2, 2)
+            await site.device(Told(1), entries=20)
+            assert torch.equal(site.outbox.model, intake.ledger.model)
+
+    finish(story())
+    site.check()
+
+
 def test_a_contact_with_nothing_to_send_still_takes_the_model(site: Site) -> None:
     async def story() -> None:
         async with site.server():

@@ -46,9 +46,9 @@ class Faults:
             link.close(silently=kind == "link silent")
             # A silence that is short is not even noticed.
             await asyncio.sleep(repair_s if kind == "link cut" else 4 * repair_s)
-            if kind == "link silent":
-                link.close()
-            link.open(up_bps, down_bps)
+            link.close()
+            if not is_over():
+                link.open(up_bps, down_bps)
         elif kind == "broker killed":
             await asyncio.to_thread(self._broker.kill)
             await asyncio.sleep(repair_s)
