@@ -30,8 +30,9 @@ class Faults:
 
     async def strike(self, met: Sequence[int], contacts_left: int, is_over: Callable[[], bool]) -> None:
         """This contact's share of the faults, one after the other, while it lasts."""
-        due = -(-self.left // max(contacts_left, 1))
-        for _ in range(due):
+        # Somewhat more than that: those that come when the exchange is over do not count.
+        due = -(-3 * self.left // (2 * max(contacts_left, 1)))
+        for _ in range(min(due, self.left)):
             await asyncio.sleep(float(self._rng.uniform(0, _MOST_WAIT_S)))
             if is_over():
                 return
