@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, TypeAlias
 import typer
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
+from wayfare.cli.field_fleet import add_command, init_command, remove_command, status_command
 from wayfare.cli.terminal import EngineOption, JsonOption, ScenarioArgument, SetOption, errors, output, print_json
 from wayfare.errors import InputError
 from wayfare.scenario import DEFAULT_PRESET, load
@@ -28,6 +29,10 @@ field_app = typer.Typer(
     rich_markup_mode="markdown",
     no_args_is_help=True,
 )
+field_app.command("init")(init_command)
+field_app.command("add")(add_command)
+field_app.command("remove")(remove_command)
+field_app.command("status")(status_command)
 
 BundleArgument: TypeAlias = Annotated[Path, typer.Argument(metavar="BUNDLE", help="A bundle of `wayfare field init`.")]
 StateOption: TypeAlias = Annotated[
@@ -56,6 +61,10 @@ def mes_command(
     clip_norm: Annotated[
         float | None, typer.Option("--clip-norm", help="Scale updates of a larger norm down to this.")
     ] = None,
+    metrics_host: Annotated[
+        str, typer.Option("--metrics-host", help="Where /metrics and /status are offered; anyone there may read them.")
+    ] = "127.0.0.1",
+    metrics_port: Annotated[int, typer.Option("--metrics-port", min=0, max=65535, help="0: nowhere.")] = 9464,
 ) -> None:
     """Serve a fleet, until SIGTERM or an interrupt. Started again, it goes on where it was.
 
@@ -69,11 +78,17 @@ def mes_command(
 
     loaded = load_bundle(bundle)
     if loaded.number is not None:
-        raise InputError(f"{bundle}: is the bundle of a device; the server needs its own")
+        raise InputError(f"{bundle}: is the bundle of {loaded.name}; that of the server is FLEET/mes")
     if clip_norm is not None and not clip_norm > 0:
         raise InputError(f"--clip-norm = {clip_norm!r}: must be above 0")
     log_to_stderr(loaded.name)
-    options = ServerOptions(state=state or bundle / "state", url=url, limits=Limits(clip_norm=clip_norm))
+    options = ServerOptions(
+        state=state or bundle / "state",
+        url=url,
+        limits=Limits(clip_norm=clip_norm),
+        metrics_host=metrics_host,
+        metrics_port=metrics_port or None,
+    )
     work = _work(scenario, set_, seed, scheme)
     run_server(loaded, loaded.devices, work, options, stop_at_signals())
 
@@ -107,9 +122,11 @@ def device_command(
     work = _work(scenario, set_, seed, scheme, engine)
     number = loaded.number
     if number is None:
-        raise InputError(f"{bundle}: is the bundle of the server; a device needs one of its own")
+        raise InputError(f"{bundle}: is the bundle of the server; that of a device lies in FLEET/devices")
     if number >= work.scenario.fleet.devices:
-        raise InputError(f"fleet.devices = {work.scenario.fleet.devices}: must be above {number}, this device's number")
+        raise InputError(
+            f"fleet.devices = {work.scenario.fleet.devices}: must be above {number}, the number of {loaded.name}"
+        )
     for name, value in (("--step-every-s", step_every_s), ("--exchange-every-s", exchange_every_s)):
         if not value >= 0:
             raise InputError(f"{name} = {value!r}: must be at least 0")

@@ -8,6 +8,8 @@
             mes/                     a bundle                                              -> the server's host
             devices/<device>/        a bundle                                              -> that device
 
+            systemd/                 unit files for all three
+
     bundle: bundle.json ca.pem client.pem client.key user.seed
 
 Whoever holds a bundle is that device; the folder of the fleet is every device at once, and belongs on none of them.
@@ -28,6 +30,7 @@ from wayfare.errors import InputError
 from wayfare.field.broker_config import CONFIG_NAME, USERS_NAME, Limits, config_text, users_text
 from wayfare.field.needs import need_packages
 from wayfare.field.subjects import SERVER_NAME, check_name, device_permissions, inbox_prefix, server_permissions
+from wayfare.field.units import unit_files
 
 FLEET_NAME, BUNDLE_NAME = "fleet.json", "bundle.json"
 DEFAULT_PORT = 4222
@@ -148,6 +151,9 @@ def create_fleet(
         _write(broker / CONFIG_NAME, config_text(name, port, limits or Limits()).encode())
         fleet = Fleet(folder=draft, name=name, url=f"tls://{_in_url(host)}:{port}", public_keys={})
         fleet = _join(fleet, [SERVER_NAME, *devices], valid_days)
+        (draft / "systemd").mkdir()
+        for file, text in unit_files(len(devices)):
+            _write(draft / "systemd" / file, text.encode())
         if folder.exists():
             folder.rmdir()
         draft.rename(folder)

@@ -21,12 +21,14 @@ from nats.js.errors import NotFoundError
 
 from wayfare.errors import InputError, RefusedError
 from wayfare.field.connect import FieldClient, connect
+from wayfare.field.endpoint import serving
 from wayfare.field.exchange import PASSING
 from wayfare.field.fleet import Bundle
 from wayfare.field.gathering import ByPlan, Gathering, OnArrival
 from wayfare.field.intake import Intake
 from wayfare.field.ledger import Ledger
 from wayfare.field.rules import Limits
+from wayfare.field.status import FleetStatus, status_of
 from wayfare.field.subjects import device_of, may_answer
 from wayfare.field.work import Work
 from wayfare.records.lock import RunLock
@@ -52,6 +54,8 @@ class ServerOptions:
     save_every_s: float = 5.0
     stored_bytes: int = 256 << 20  # of chunks in the broker, all devices together
     stored_chunks: int = 64  # of each device
+    metrics_host: str = "127.0.0.1"
+    metrics_port: int | None = None  # None: no metrics
 
 
 def open_intake(work: Work, names: Sequence[str], options: ServerOptions) -> Intake:
@@ -87,7 +91,14 @@ def run_server(bundle: Bundle, names: Sequence[str], work: Work, options: Server
 async def _run(bundle: Bundle, intake: Intake, options: ServerOptions, stop: threading.Event) -> None:
     client = await connect(bundle, url=options.url)
     try:
-        await MobileEdgeServer(client, intake, options).run(stop)
+        server = MobileEdgeServer(client, intake, options)
+        if options.metrics_port is None:
+            await server.run(stop)
+            return
+        status = partial(server.status, bundle.fleet)
+        async with serving(status, host=options.metrics_host, port=options.metrics_port) as port:
+            _log.info("metrics", extra={"url": f"http://{options.metrics_host}:{port}/metrics"})
+            await server.run(stop)
     finally:
         await client.close()
 
@@ -98,6 +109,8 @@ class MobileEdgeServer:
     def __init__(self, client: FieldClient, intake: Intake, options: ServerOptions) -> None:
         self._client, self._intake, self._options = client, intake, options
         self._numbers = {name: number for number, name in enumerate(intake.names)}
+        self._heard_at_s: list[float | None] = [None] * len(intake.names)
+        self._began_s = time.monotonic()
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="ledger")
         # Bounded by what the consumer lets be underway.
         self._arrived: asyncio.Queue[Msg] = asyncio.Queue()
@@ -124,6 +137,18 @@ class MobileEdgeServer:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
             self._thread.shutdown()
+
+    async def status(self, fleet: str) -> FleetStatus:
+        """How things are."""
+        return await self._in_thread(
+            lambda: status_of(
+                self._intake,
+                fleet=fleet,
+                heard_at_s=self._heard_at_s,
+                began_s=self._began_s,
+                broker_in_reach=self._client.is_connected,
+            )
+        )
 
     async def _keep_stream(self) -> None:
         """The stream and its consumer are there, also after the broker lost its store."""
@@ -257,9 +282,12 @@ class MobileEdgeServer:
     def _number_of(self, subject: str) -> int | None:
         """Whose a message is, by the broker's word."""
         try:
-            return self._numbers.get(device_of(subject))
+            number = self._numbers.get(device_of(subject))
         except InputError:
             return None
+        if number is not None:
+            self._heard_at_s[number] = time.monotonic()
+        return number
 
     def _wake(self) -> None:
         """Whoever waits for a round looks again."""
