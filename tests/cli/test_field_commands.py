@@ -100,6 +100,8 @@ def _check_the_ledger(fleet: Fleet) -> None:
         (("mes", "{fleet}/mes", "--clip-norm", "0"), "--clip-norm = 0.0: must be above 0"),
         (("demo", "--faults", "-1"), "--faults = -1: must be at least 0"),
         (("demo", "--speedup", "0"), "speedup = 0.0: must be above 0"),
+        (("demo", "--scheme", "fedasync"), "mixes models at the server"),
+        (("demo", "--scheme", "fedmobile"), "relays updates"),
         (("demo", "--scheme", "nothing"), "schemes = 'nothing'"),
     ],
 )  # fmt: skip
