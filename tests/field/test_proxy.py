@@ -195,8 +195,9 @@ def test_links_live_in_a_process_of_their_own(tmp_path: Path) -> None:
                 reader, writer = await asyncio.open_connection("127.0.0.1", links.ports[1])
                 writer.write(b"x" * 1000)
                 await reader.readexactly(1000)
-                assert links.carried(1) == (1000, 1000)
+                assert links.carried(1) == (1000, 1000, 0.0)
                 links.close(1)
+                assert 0 < links.carried(1)[2] < 60
                 await _end_of(reader)
                 writer.close()
                 with pytest.raises(FieldError, match="uplink_bps = 0: must be above 0"):

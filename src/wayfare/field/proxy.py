@@ -25,6 +25,7 @@ class Direction:
 
     rate_bps: float = math.inf
     carried_bytes: int = 0
+    _since_s: float = 0.0
     _free_at_s: float = 0.0
 
     def piece_bytes(self) -> int:
@@ -33,10 +34,14 @@ class Direction:
             return _MOST_BYTES
         return min(max(int(self.rate_bps * _PIECE_S / 8), _LEAST_BYTES), _MOST_BYTES)
 
+    def begin(self, rate_bps: float) -> None:
+        """The air is there from now on, and what was not used before is gone."""
+        self.rate_bps, self._since_s = rate_bps, asyncio.get_running_loop().time()
+
     async def carry(self, size_bytes: int) -> None:
         """Wait for the air, then for the time the bytes take."""
         now_s = asyncio.get_running_loop().time()
-        begin_s = max(self._free_at_s, now_s - _SLACK_S)
+        begin_s = max(self._free_at_s, now_s - _SLACK_S, self._since_s)
         self._free_at_s = begin_s + 8 * size_bytes / self.rate_bps
         if self._free_at_s > now_s:
             await asyncio.sleep(self._free_at_s - now_s)
@@ -53,6 +58,8 @@ class Link:
         self._broker = (broker_host, broker_port)
         self.up, self.down = Direction(), Direction()
         self.connections = 0  # that reached the broker
+        self.open_s = 0.0  # in all contacts that have ended
+        self._opened_s = 0.0
         self._passable = asyncio.Event()
         self._silent = False
         self._server: asyncio.Server | None = None
@@ -89,12 +96,17 @@ class Link:
         for field, rate_bps in (("uplink_bps", uplink_bps), ("downlink_bps", downlink_bps)):
             if not rate_bps > 0:
                 raise InputError(f"{field} = {rate_bps!r}: must be above 0")
-        self.up.rate_bps, self.down.rate_bps = uplink_bps, downlink_bps
+        self.up.begin(uplink_bps)
+        self.down.begin(downlink_bps)
         self._silent = False
+        if not self.is_open:
+            self._opened_s = asyncio.get_running_loop().time()
         self._passable.set()
 
     def close(self, *, silently: bool = False) -> None:
         """A contact ends; what is on the air is lost."""
+        if self.is_open:
+            self.open_s += asyncio.get_running_loop().time() - self._opened_s
         self._passable.clear()
         self._silent = silently
         if not silently:

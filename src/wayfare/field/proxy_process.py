@@ -49,10 +49,10 @@ class ProxyProcess:
         words = {"speed": speed, "uplink_bps": uplink_bps, "downlink_bps": downlink_bps}
         self._ask({"do": "replay", "plan": str(plan.resolve()), **words})
 
-    def carried(self, link: int) -> tuple[int, int]:
-        """The bytes that came through, up and down."""
+    def carried(self, link: int) -> tuple[int, int, float]:
+        """The bytes that came through, up and down, and the seconds that all contacts lasted."""
         answer = self._ask({"do": "carried", "link": link})
-        return answer["up_bytes"], answer["down_bytes"]
+        return answer["up_bytes"], answer["down_bytes"], answer["open_s"]
 
     def stop(self) -> None:
         """End it."""
@@ -118,7 +118,7 @@ def _obey(words: dict[str, Any], links: list[Link], playing: set[asyncio.Task[No
         link.open(words["uplink_bps"], words["downlink_bps"])
     elif words["do"] == "close":
         link.close(silently=words["silently"])
-    return {"up_bytes": link.up.carried_bytes, "down_bytes": link.down.carried_bytes}
+    return {"up_bytes": link.up.carried_bytes, "down_bytes": link.down.carried_bytes, "open_s": link.open_s}
 
 
 def _say(words: dict[str, Any]) -> None:
