@@ -22,9 +22,14 @@ class Faults:
     """So many faults, spread evenly over the contacts of a plan."""
 
     def __init__(
-        self, count: int, rng: np.random.Generator, links: Sequence[Link], devices: Sequence[Member], server: Member,
+        self,
+        count: int,
+        rng: np.random.Generator,
+        links: Sequence[Link],
+        devices: Sequence[Member],
+        server: Member,
         broker: Broker,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.left, self.done = count, Counter[str]()
         self._rng, self._links, self._devices, self._server, self._broker = rng, links, devices, server, broker
 
