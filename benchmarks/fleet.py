@@ -30,7 +30,7 @@ import wayfare
 from wayfare.engine import Burst, InMemory, OnDisk
 from wayfare.engine.stacked_mlp import StackedMlp
 from wayfare.schemes import make_scheme
-from wayfare.simulator import ContactEvent, EvaluationEvent, MetricEvent, Simulation, draw_world
+from wayfare.simulator import ContactEvent, EvaluationEvent, MetricEvent, RelayEvent, Simulation, draw_world
 
 LIMIT_GB, SPREAD = 8.0, 0.3
 
@@ -64,6 +64,9 @@ class Nobody:
 
     def on_contact(self, event: ContactEvent) -> None:
         self.contacts += 1
+
+    def on_relay(self, event: RelayEvent) -> None:
+        pass
 
     def on_evaluation(self, event: EvaluationEvent, others: Sequence[MetricEvent]) -> None:
         pass

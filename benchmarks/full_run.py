@@ -23,7 +23,7 @@ from wayfare.engine import Compute
 from wayfare.learning.models.resnet9 import Resnet9
 from wayfare.learning.tasks.images import ImageClassification
 from wayfare.schemes import make_scheme
-from wayfare.simulator import ContactEvent, EvaluationEvent, MetricEvent, Simulation, draw_world
+from wayfare.simulator import ContactEvent, EvaluationEvent, MetricEvent, RelayEvent, Simulation, draw_world
 
 GOAL_S = 45.0
 
@@ -36,6 +36,9 @@ class Counter:
 
     def on_contact(self, event: ContactEvent) -> None:
         self.contacts += 1
+
+    def on_relay(self, event: RelayEvent) -> None:
+        pass
 
     def on_evaluation(self, event: EvaluationEvent, others: Sequence[MetricEvent]) -> None:
         self.evaluations += 1

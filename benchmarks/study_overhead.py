@@ -31,7 +31,7 @@ import torch
 import wayfare
 from wayfare.records import RunWriter, read_run
 from wayfare.schemes import make_scheme
-from wayfare.simulator import ContactEvent, EvaluationEvent, MetricEvent, Simulation, draw_world
+from wayfare.simulator import ContactEvent, EvaluationEvent, MetricEvent, RelayEvent, Simulation, draw_world
 
 GOAL_S = 0.5
 SCHEMES = ("mads", "afl-spar:paced", "afl")
@@ -42,6 +42,9 @@ class Nobody:
     """Watches, and keeps nothing."""
 
     def on_contact(self, event: ContactEvent) -> None:
+        pass
+
+    def on_relay(self, event: RelayEvent) -> None:
         pass
 
     def on_evaluation(self, event: EvaluationEvent, others: Sequence[MetricEvent]) -> None:

@@ -58,8 +58,37 @@ def begin_contact(
 
     ``norm_scale`` is 1 / learning rate where the controller is to see raw gradients, 1 where it is to see x itself.
     """
-    update = state.memory + (state.received - local_model)
-    staleness_rounds = round_ - state.received_round
+    return make_offer(
+        replace(state, met_s=state.met_s + contact_s),
+        undelivered(state, local_model),
+        staleness_rounds=round_ - state.received_round,
+        contact_s=contact_s,
+        gain_per_watt=gain_per_watt,
+        round_=round_,
+        rounds=rounds,
+        link=link,
+        norm_scale=norm_scale,
+    )
+
+
+def undelivered(state: DeviceState, local_model: Tensor) -> Tensor:
+    """x = e + g, all that a device computed and nobody has."""
+    return state.memory + (state.received - local_model)
+
+
+def make_offer(
+    state: DeviceState,
+    update: Tensor,
+    *,
+    staleness_rounds: int,
+    contact_s: float,
+    gain_per_watt: float,
+    round_: int,
+    rounds: int,
+    link: Link,
+    norm_scale: float,
+) -> Offer:
+    """What a device has to send in a contact and what its scheme sees of it; the queue is brought to this round."""
     update_norm_sq = float(update[: link.parameters].double().square().sum()) * norm_scale**2
     wanted = demand(
         link,
@@ -69,11 +98,12 @@ def begin_contact(
         update_norm_sq=update_norm_sq,
     )
     pace = state.budget_joules / rounds
-    met = replace(
+    # A device that has already sent something in this round has paid its pace.
+    idle_rounds = max(round_ - state.backlog_round, 0)
+    now = replace(
         state,
-        backlog_joules=queue.idle(state.backlog_joules, round_ - state.backlog_round, pace),
-        backlog_round=round_,
-        met_s=state.met_s + contact_s,
+        backlog_joules=queue.idle(state.backlog_joules, idle_rounds, pace),
+        backlog_round=max(round_, state.backlog_round),
         experience=state.experience.with_contact(
             wanted.usable_joules if wanted else 0.0, wanted.worth if wanted else 0.0
         ),
@@ -83,16 +113,16 @@ def begin_contact(
         gain_per_watt=gain_per_watt,
         staleness_rounds=staleness_rounds,
         update_norm_sq=update_norm_sq,
-        backlog_joules=met.backlog_joules,
-        spent_joules=met.spent_joules,
-        budget_joules=met.budget_joules,
+        backlog_joules=now.backlog_joules,
+        spent_joules=now.spent_joules,
+        budget_joules=now.budget_joules,
         round=round_,
         rounds=rounds,
-        met_s=met.met_s,
-        experience=met.experience,
+        met_s=now.met_s,
+        experience=now.experience,
     )
     return Offer(
-        state=met,
+        state=now,
         update=update,
         parameters=link.parameters,
         encounter=encounter,
@@ -102,18 +132,50 @@ def begin_contact(
 
 def transmit(offer: Offer, upload: Upload) -> tuple[DeviceState, Sparse | None]:
     """Pay for an upload and send it: e = x - S(x). One that does not complete sends nothing and keeps everything."""
+    paid = pay(offer, upload)
+    if not upload.completes:
+        return paid, None
+    sent = with_tail(_largest(offer, upload.entries), offer.update, offer.parameters)
+    return replace(paid, memory=remainder(offer.update, sent)), sent
+
+
+def hand_over(offer: Offer, upload: Upload) -> tuple[DeviceState, Tensor | None]:
+    """Pay, and give x to a relay, which answers for it from then on: e becomes e - x = -g.
+
+    The device keeps its received and its local model, so that it goes on from where it is; what it sends later is
+    e + g again, which now is only what is new. Less than everything is not handed over, and nothing changes.
+    """
+    paid = pay(offer, upload)
+    if not is_whole(offer, upload):
+        return paid, None
+    return replace(paid, memory=paid.memory - offer.update), offer.update
+
+
+def is_whole(offer: Offer, upload: Upload) -> bool:
+    """Whether an upload carries everything."""
+    return upload.completes and upload.entries == offer.parameters
+
+
+def take_model(
+    state: DeviceState, update: Tensor, model: Tensor, model_round: int, nothing: Tensor
+) -> tuple[DeviceState, Tensor]:
+    """Take the global model of another device and put x = e + g on top of it: the new state and the new local model.
+
+    All that nobody has is then in the local model, and nothing in the memory.
+    """
+    return replace(state, received=model, received_round=model_round, memory=nothing), model - update
+
+
+def pay(offer: Offer, upload: Upload) -> DeviceState:
+    """The energy of an upload; all that a device sends in one round counts against one round's pace."""
     state, encounter = offer.state, offer.encounter
-    pace = state.budget_joules / encounter.rounds
-    paid = replace(
+    pace = state.budget_joules / encounter.rounds if state.backlog_round == encounter.round else 0.0
+    return replace(
         state,
         spent_joules=state.spent_joules + upload.energy_joules,
         backlog_joules=queue.spend(state.backlog_joules, upload.energy_joules, pace),
         backlog_round=encounter.round + 1,
     )
-    if not upload.completes:
-        return paid, None
-    sent = with_tail(_largest(offer, upload.entries), offer.update, offer.parameters)
-    return replace(paid, memory=remainder(offer.update, sent)), sent
 
 
 def receive(state: DeviceState, model: Tensor, round_: int) -> DeviceState:

@@ -1,4 +1,4 @@
-"""The mobile edge server and its transition (Algorithm 1, "on the MES")."""
+"""The mobile edge server and its transitions (Algorithm 1, "on the MES", and mixing instead of it)."""
 
 from __future__ import annotations
 
@@ -28,4 +28,14 @@ def aggregate(state: ServerState, uploads: Sequence[Sparse]) -> ServerState:
             model.sub_(upload.values, alpha=1.0 / state.devices)
         else:
             model.index_add_(0, upload.indices, upload.values, alpha=-1.0 / state.devices)
+    return ServerState(model=model, devices=state.devices)
+
+
+def mix(state: ServerState, models: Sequence[tuple[Tensor, float]]) -> ServerState:
+    """w <- (1 - a) w + a w_n for the devices met in a round, one after the other in the order of their numbers."""
+    if not models:
+        return state
+    model = state.model.clone()
+    for local, weight in models:
+        model.lerp_(local, weight)
     return ServerState(model=model, devices=state.devices)

@@ -34,9 +34,17 @@ class Stream(IntEnum):
     SYNTHETIC_SCENES = 14
     SIGN_FLIPS = 15
     MONTE_CARLO = 16
+    PEER_LINE_OF_SIGHT = 17
+    PEER_SHADOWING = 18
     FIELD_FAULTS = 19
 
 
 def generator(seed: int, stream: Stream, device: int) -> np.random.Generator:
     """Same key, same draws, whatever the scheme or the size of the fleet."""
     return np.random.Generator(np.random.PCG64(np.random.SeedSequence(seed, spawn_key=(stream, device))))
+
+
+def pair_number(one: int, other: int) -> int:
+    """The number of a pair of devices, where a stream belongs to pairs: the same in a fleet of any size."""
+    low, high = min(one, other), max(one, other)
+    return high * (high - 1) // 2 + low

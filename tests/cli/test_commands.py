@@ -82,6 +82,25 @@ def test_progress_and_results_do_not_mix(wayfare_command: Type, tmp_path: Path) 
     assert "mads, seed 0" not in done.out
 
 
+def test_relays_are_told_below_the_table(wayfare_command: Type, tmp_path: Path) -> None:
+    words = [*SETTINGS, "--seeds", "1", "--jobs", "1", "--out", tmp_path, "--schemes"]
+    done = wayfare_command("compare", *words, "afl,fedmobile:paced")
+    assert done.code == 0
+    assert "relays     fedmobile:paced, per device: " in done.out
+    assert "relays     afl" not in done.out
+    told = wayfare_command("compare", *words, "fedasync:hinge,fedmobile", "--json").json["schemes"]
+    assert [scheme["name"] for scheme in told] == ["fedasync:hinge", "fedmobile"]
+    assert told[0]["failed_relays_per_device"] == 0 < told[1]["failed_relays_per_device"]
+
+
+def test_relays_need_devices_that_meet(wayfare_command: Type, tmp_path: Path) -> None:
+    words = ["run", "--set", "mobility.model=exponential", "--scheme", "fedmobile", "--out", tmp_path]
+    done = wayfare_command(*words)
+    assert done.code == 2
+    assert "mobility.model = 'exponential': devices meet only the server in it" in done.err
+    assert not list(tmp_path.rglob("*.sqlite"))
+
+
 def test_lists(wayfare_command: Type) -> None:
     assert "MADS: power by drift plus penalty" in wayfare_command("schemes").out
     assert {scheme["name"] for scheme in wayfare_command("schemes", "--json").json["schemes"]} >= {"mads", "sfl-spar"}
@@ -114,7 +133,7 @@ def test_every_command_has_help_with_an_example(command: str, wayfare_command: T
         (["compare", "no-such-preset"], "scenario = 'no-such-preset': neither a preset"),
         (["compare", "--schemes", "mads,gossip"], "schemes = 'gossip': unknown"),
         (["compare", "--schemes", ","], "name at least one scheme"),
-        (["compare", "--seeds", "0"], "seeds = []: must be at least 1"),
+        (["compare", "--seeds", "0"], "seeds = 0: must be at least 1"),
         (["compare", "--jobs", "-1"], "jobs = -1: must be at least 1"),
         (["compare", "paper-cifar10-waypoint", "--jobs", "1"], "type `wayfare data fetch cifar10`"),
         (["compare", "--seeds", "many"], "Invalid value for '--seeds'"),

@@ -108,7 +108,7 @@ def test_everything_is_written_and_can_be_looked_at_again(trace, tmp_path):
 
 
 def test_a_picture_of_an_unknown_kind_is_refused(trace, tmp_path):
-    with pytest.raises(InputError, match="the picture cannot be written"):
+    with pytest.raises(InputError, match="cannot write the figure"):
         call(trace, "--plot", str(tmp_path / "plan.xyz"))
 
 

@@ -9,11 +9,14 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
 from tests.field.brokers import finish
+from tests.field.fuzzing import KINDS
 from tests.field.parts import INITIAL, LAYOUT, open_outbox, train
+from tests.field.test_ledger import chunks_of
 from wayfare.device import DeviceState
 from wayfare.field.audit import audit
 from wayfare.field.broker import Broker
@@ -151,6 +154,20 @@ def test_an_exchange_delivers_all_that_was_cut_and_takes_the_model(site: Site) -
     site.check()
 
 
+def test_a_device_whose_model_is_not_the_servers_takes_the_whole(site: Site) -> None:
+    async def story() -> None:
+        async with site.server() as intake:
+            train(site.outbox, 1, 1)
+            await site.device(Told(1), entries=20)
+            site.outbox._vectors["model"] = INITIAL + 1
+            train(site.outbox, 2, 2)
+            await site.device(Told(1), entries=20)
+            assert torch.equal(site.outbox.model, intake.ledger.model)
+
+    finish(story())
+    site.check()
+
+
 def test_a_contact_with_nothing_to_send_still_takes_the_model(site: Site) -> None:
     async def story() -> None:
         async with site.server():
@@ -253,6 +270,36 @@ def test_an_upload_that_is_refused_goes_back_and_the_device_goes_on(fleet, broke
     finish(story())
     site.check(returned=True)
     assert "an entry above 1" in str([record.__dict__.get("reason") for record in caplog.records])
+
+
+def test_garbage_over_the_broker_is_refused_and_the_server_goes_on(fleet, broker, tmp_path, caplog) -> None:
+    site = Site(fleet, broker, tmp_path, Limits(budget_joules=1e6))
+    caplog.set_level("ERROR", logger="wayfare.field")
+    rng = np.random.default_rng(5)
+
+    async def story() -> None:
+        async with site.server() as intake:
+            train(site.outbox, 1, 1)
+            await site.device(Told(1))
+            intake.chunks([(1, data) for data in chunks_of(1, spent=1.0)])
+            model = intake.ledger.model
+            client = await connect(load_bundle(site.fleet.device_folder("bus-2")), url=site.broker.url, wait_s=10)
+            for _ in range(300):
+                data = KINDS[int(rng.integers(len(KINDS)))](rng)
+                await client.request(f"up.bus-2.{rng.choice(['chunk', 'finish', 'part'])}", data, timeout=5)
+            # A question that is none gets no answer; one whose answer would go to somebody else, neither.
+            await client.publish("up.bus-2.ask", b"{")
+            await client.publish("up.bus-2.ask", b"{}", reply="applied.bus-1")
+            await client.confirm()
+            await until(lambda: intake.counts[1].refused > 100)
+            await client.close()
+            assert intake.ledger.model is model
+            train(site.outbox, 2, 2)
+            await site.device(Told(1))
+            assert torch.equal(site.outbox.model, intake.ledger.model)
+            assert torch.equal(intake.ledger.replay(), intake.ledger.model)
+
+    finish(story())
 
 
 def test_a_device_that_sends_more_than_its_share_waits_and_harms_nobody(site: Site) -> None:

@@ -9,7 +9,7 @@ from wayfare.learning.partition import class_counts, split
 from wayfare.scenario.partition import AnyPartition, DirichletPartition, GroupPartition, IidPartition, ShardPartition
 
 LABELS = np.random.default_rng(0).permutation(np.repeat(np.arange(10), 1000))
-KINDS = [DirichletPartition(), IidPartition(), ShardPartition(), GroupPartition()]
+KINDS = [DirichletPartition(), DirichletPartition(dealing="once"), IidPartition(), ShardPartition(), GroupPartition()]
 
 
 @pytest.mark.parametrize("partition", KINDS, ids=lambda partition: partition.kind)
@@ -111,3 +111,25 @@ def test_bad_partitions_are_named(setting: str, message: str) -> None:
     with pytest.raises(ScenarioError) as caught:
         wayfare.load(overrides=[setting])
     assert message in str(caught.value)
+
+
+@pytest.mark.parametrize("concentration", [1e-4, 0.1, 1.0, 100.0])
+def test_a_divided_set_gives_every_sample_to_one_device(concentration: float) -> None:
+    labels = np.repeat(np.arange(10), [700, 100, *[150] * 8])
+    held = split(labels, 10, 20, DirichletPartition(concentration=concentration, dealing="once"), seed=4)
+    assert {len(samples) for samples in held} == {100}
+    assert sorted(np.concatenate(held)) == list(range(2000))
+
+
+def test_shares_of_a_divided_set_are_drawn_as_those_of_any_other_until_classes_are_used_up() -> None:
+    labels = np.tile(np.arange(10), 1000)
+    few = [
+        class_counts(labels, 10, split(labels, 10, 20, DirichletPartition(concentration=0.1, dealing=dealing), seed=2))
+        for dealing in ("shares", "once")
+    ]
+    # The first device finds everything there; the last ones find what is left.
+    assert (few[0][0] == few[1][0]).all()
+    assert (few[1].sum(axis=0) == 1000).all()
+    assert (few[0].sum(axis=0) != 1000).any()
+    # Data are as unlike as before.
+    assert few[1].max(axis=1).mean() > 0.75 * 500

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import hashlib
 import sqlite3
 from dataclasses import replace
 from pathlib import Path
@@ -94,5 +95,43 @@ def test_records_of_another_version_are_refused(tmp_path: Path, record: RunRecor
     with database:
         database.execute("UPDATE meta SET value = '99' WHERE key = 'version'")
     database.close()
-    with pytest.raises(RunFolderError, match="records of version 99, this Wayfare reads 2"):
+    with pytest.raises(RunFolderError, match="records of version 99, this Wayfare reads 3"):
         read_run(tmp_path)
+
+
+def test_relays_are_recorded_counted_and_sealed(small: Scenario, tmp_path: Path) -> None:
+    chosen = small.model_copy(update={"radio": small.radio.model_copy(update={"bandwidth_hz": 4e3})})
+    record = wayfare.run(chosen, "fedmobile:unlimited", out=tmp_path)
+    summary = summarise_run(record)
+    counts = {kind: sum(e.completed and e.kind == kind for e in record.relays) / 6 for kind in KINDS}
+    assert (summary.relayed_per_device, summary.delivered_per_device, summary.models_taken_per_device) == tuple(
+        counts[kind] for kind in KINDS
+    )
+    assert all(counts.values())
+    assert summary.failed_relays_per_device == sum(not relay.completed for relay in record.relays) / 6 > 0
+    energy_joules = record.contacts["energy_joules"].sum() + sum(relay.energy_joules for relay in record.relays)
+    assert summary.energy_joules == pytest.approx(energy_joules)
+    assert record.evaluations["energy_joules"][-1] == pytest.approx(energy_joules)
+    assert [relay.round for relay in record.relays] == sorted(relay.round for relay in record.relays)
+    assert "meetings of devices" in record.meta["world"]
+    assert read_run(record.folder).relays == record.relays
+    database = sqlite3.connect(record.folder / "run.sqlite")
+    with database:
+        database.execute("UPDATE relays SET bits = bits + 1 WHERE number = 3")
+    database.close()
+    with pytest.raises(RunFolderError, match="its checksum is not that of what was written"):
+        read_run(record.folder)
+
+
+KINDS = ("upload", "delivery", "download")
+
+
+def test_records_without_the_model_have_its_hash(small: Scenario, tmp_path: Path) -> None:
+    kept = wayfare.run(small, "mads", out=tmp_path / "kept")
+    without = wayfare.run(small, "mads", out=tmp_path / "without", execution=wayfare.Execution(keep_model=False))
+    assert kept.model is not None
+    assert without.model is None
+    assert without.meta["model_sha256"] == kept.meta["model_sha256"]
+    assert without.meta["model_sha256"] == hashlib.sha256(kept.model.numpy().astype("<f4").tobytes()).hexdigest()
+    assert (without.evaluations["score"] == kept.evaluations["score"]).all()
+    assert (without.folder / "run.sqlite").stat().st_size < (kept.folder / "run.sqlite").stat().st_size

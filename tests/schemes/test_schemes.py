@@ -11,11 +11,14 @@ import pytest
 import wayfare
 from wayfare import Encounter, Link, Scheme, Upload
 from wayfare.errors import ScenarioError
+from wayfare.scenario.exchange import Mixing
 from wayfare.scenario.model import Control
 from wayfare.schemes import descriptions, make_scheme, power_and_allowance
 
 NAMES = ["mads", "optimal"] + [
-    f"{name}{rule}" for name in ("afl-spar", "afl", "sfl-spar") for rule in ("", ":paced", ":unlimited")
+    f"{name}{rule}"
+    for name in ("afl-spar", "afl", "sfl-spar", "fedmobile", "fedasync", "fedasync:constant", "fedasync:hinge")
+    for rule in ("", ":paced", ":unlimited")
 ]
 LINK = Link(bandwidth_hz=15e3, max_power_watts=0.2, parameters=84_618, bits_per_entry=48.37, dense_bits=84_618 * 32.0)
 
@@ -146,10 +149,22 @@ def test_dense_uploads_are_all_or_nothing() -> None:
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("madness", "schemes = 'madness': unknown; known are mads, optimal, afl-spar, afl, sfl-spar"),
+        (
+            "madness",
+            "schemes = 'madness': unknown; known are mads, optimal, afl-spar, afl, fedmobile, fedasync, sfl-spar",
+        ),
         ("", "schemes = '': unknown"),
-        ("mads:greedy", "only afl, afl-spar, sfl-spar take a rule"),
+        (
+            "mads:greedy",
+            "only afl, afl-spar, fedasync, fedmobile, sfl-spar take a rule, one of :greedy, :paced, :unlimited",
+        ),
         ("afl:fast", "one of :greedy, :paced, :unlimited"),
+        ("afl:greedy:paced", "takes one of :greedy, :paced, :unlimited"),
+        ("afl:hinge", "takes one of :greedy, :paced, :unlimited"),
+        ("fedasync:square", "takes one of :polynomial, :constant, :hinge, and one of :greedy, :paced, :unlimited"),
+        ("fedasync:hinge:constant", "takes one of :polynomial, :constant, :hinge"),
+        ("fedasync:paced:greedy", "takes one of :greedy, :paced, :unlimited"),
+        ("fedmobile:", "takes one of :greedy, :paced, :unlimited"),
         ("afl:queue", "one of :greedy, :paced, :unlimited"),
     ],
 )
@@ -161,6 +176,31 @@ def test_unknown_schemes_and_rules_are_refused(name: str, message: str) -> None:
 
 def test_the_default_rule_may_be_written_out() -> None:
     assert scheme("afl:greedy").name == "afl"
+    assert scheme("fedasync:polynomial:greedy") == scheme("fedasync")
+
+
+def test_choices_come_in_any_order_and_give_one_name() -> None:
+    assert scheme("fedasync:paced:hinge").name == "fedasync:hinge:paced"
+    assert scheme("fedasync:paced:hinge") == scheme("fedasync:hinge:paced")
+
+
+def test_the_weight_of_a_model_falls_with_its_age() -> None:
+    mixing = Mixing(weight=0.8, polynomial_exponent=0.5, hinge_rounds=4, hinge_slope=10.0)
+    ages = [1, 3, 4, 5, 8, 99]
+    expected = {
+        "fedasync:constant": [0.8] * 6,
+        "fedasync": [0.8 / 2**0.5, 0.4, 0.8 / 5**0.5, 0.8 / 6**0.5, 0.8 / 3, 0.08],
+        "fedasync:hinge": [0.8, 0.8, 0.8, 0.8 / 11, 0.8 / 41, 0.8 / 951],
+    }
+    for name, weights in expected.items():
+        found = make_scheme(name, Control(), mixing)
+        assert [found.mixing_weight(age) for age in ages] == pytest.approx(weights)
+
+
+def test_only_fedasync_mixes_and_only_fedmobile_relays() -> None:
+    for name in NAMES:
+        assert (scheme(name).mixing_weight(3) is not None) == name.startswith("fedasync")
+        assert scheme(name).relays == name.startswith("fedmobile")
 
 
 class Whisper(Scheme):

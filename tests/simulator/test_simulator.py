@@ -19,19 +19,35 @@ from wayfare.learning.models.resnet9 import Resnet9
 from wayfare.learning.tasks import Classification, Evaluation
 from wayfare.scenario import Scenario
 from wayfare.schemes import make_scheme
-from wayfare.simulator import ContactEvent, EvaluationEvent, MetricEvent, Outcome, Simulation, World, draw_world
+from wayfare.simulator import (
+    ContactEvent,
+    EvaluationEvent,
+    MetricEvent,
+    Outcome,
+    RelayEvent,
+    Simulation,
+    World,
+    draw_world,
+)
 
-SCHEMES = ["mads", "optimal", "afl-spar", "afl-spar:paced", "afl", "afl:unlimited", "sfl-spar", "sfl-spar:paced"]
+# Those that add updates to the global model; mass is conserved.
+ADDING = ["mads", "optimal", "afl-spar", "afl-spar:paced", "afl", "afl:unlimited", "sfl-spar", "sfl-spar:paced"]
+ADDING += ["fedmobile", "fedmobile:unlimited"]
+SCHEMES = [*ADDING, "fedasync", "fedasync:hinge:unlimited"]
 
 
 @dataclass
 class Notes:
     contacts: list[ContactEvent] = field(default_factory=list)
+    relays: list[RelayEvent] = field(default_factory=list)
     evaluations: list[EvaluationEvent] = field(default_factory=list)
     rounds: list[int] = field(default_factory=list)
 
     def on_contact(self, event: ContactEvent) -> None:
         self.contacts.append(event)
+
+    def on_relay(self, event: RelayEvent) -> None:
+        self.relays.append(event)
 
     def on_evaluation(self, event: EvaluationEvent, others: Sequence[MetricEvent]) -> None:
         self.evaluations.append(event)
@@ -46,7 +62,7 @@ def simulate(world: World, name: str, engine: str = "auto", policy: Policy = "ah
     return Simulation(world, scheme, notes, engine=engine, policy=policy).run(), notes
 
 
-@pytest.mark.parametrize("name", SCHEMES)
+@pytest.mark.parametrize("name", ADDING)
 def test_mass_is_conserved_over_a_whole_run(name: str, small: Scenario, monkeypatch: pytest.MonkeyPatch) -> None:
     """Everything the devices ever computed is in the global model, in a memory, or under way: nothing twice."""
     world = draw_world(small, 0)
@@ -67,6 +83,7 @@ def test_mass_is_conserved_over_a_whole_run(name: str, small: Scenario, monkeypa
         state.memory.double() + state.received.double() - simulation.local_model(device).double()
         for device, state in enumerate(outcome.states)
     ]
+    undelivered += [parcel.update.double() for parcel in simulation.state().relays.parcels]
     delivered = (world.initial_model.double() - outcome.model.double()) * len(world.held)
     total = sum(computed)
     assert isinstance(total, torch.Tensor)

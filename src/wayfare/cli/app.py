@@ -12,6 +12,7 @@ from wayfare.cli.data import data_app
 from wayfare.cli.export import export_command
 from wayfare.cli.field import field_app
 from wayfare.cli.listings import presets_command, schemes_command
+from wayfare.cli.paper import paper_command
 from wayfare.cli.plan import plan_command
 from wayfare.cli.report import report_command
 from wayfare.cli.resume import resume_command
@@ -34,6 +35,7 @@ app.command("compare")(compare_command)
 app.command("run")(run_command)
 app.command("sweep")(sweep_command)
 app.command("resume")(resume_command)
+app.command("paper")(paper_command)
 app.command("show")(show_command)
 app.command("report")(report_command)
 app.command("export")(export_command)

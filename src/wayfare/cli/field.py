@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import tempfile
 from dataclasses import asdict
 from pathlib import Path
@@ -171,9 +170,15 @@ def demo_command(
         raise InputError(f"--faults = {faults}: must be at least 0")
     work = _demo_work(scenario, set_, seed, scheme)
     bars = Progress(
-        TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn("rounds"), TimeElapsedColumn(),
-        console=errors, transient=True, disable=not errors.is_terminal,
-    )  # fmt: skip
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("rounds"),
+        TimeElapsedColumn(),
+        console=errors,
+        transient=True,
+        disable=not errors.is_terminal,
+    )
     shown = bars.add_task("keys", total=work.scenario.rounds)
 
     def on_stage(text: str) -> None:
@@ -243,8 +248,7 @@ def _say(work: Work, outcome: DemoOutcome) -> None:
     lines.append(f"the ledger's replay is the model, bit by bit ({found.versions:,} versions)")
     if outcome.difference is not None:
         same = "bit by bit" if outcome.difference == 0 else f"to {outcome.difference:.1e} relative"
-        lines.append(f"the model is the simulator's, {same}" if outcome.difference <= 1e-6 else
-                     f"the model differs from the simulator's by {outcome.difference:.1e}")  # fmt: skip
+        differs = f"the model differs from the simulator's by {outcome.difference:.1e} relative"
+        lines.append(f"the model is the simulator's, {same}" if outcome.difference <= 1e-6 else differs)
     for line in lines:
         output.print(line, highlight=False, soft_wrap=True)
-    logging.shutdown()

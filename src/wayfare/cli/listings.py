@@ -8,6 +8,10 @@ from wayfare.cli.terminal import JsonOption, output, print_json
 from wayfare.scenario import load, preset_names
 from wayfare.schemes import descriptions
 
+_CHOICES = """
+Baselines take an energy rule, as in afl-spar:paced: :greedy (default), :paced, :unlimited.
+fedasync also takes how weight falls with age: :polynomial (default), :constant, :hinge."""
+
 
 def schemes_command(as_json: JsonOption = False) -> None:
     """List the schemes, a line each.
@@ -18,10 +22,11 @@ def schemes_command(as_json: JsonOption = False) -> None:
     if as_json:
         print_json({"schemes": [{"name": name, "description": text} for name, text in known.items()]})
         return
-    table = Table("name", "what it is", box=None, caption="Baselines take a rule: :greedy (default) or :paced.")
+    table = Table("name", "what it is", box=None)
     for name, text in known.items():
         table.add_row(name, text)
     output.print(table)
+    output.print(_CHOICES, style="dim", highlight=False)
 
 
 def presets_command(as_json: JsonOption = False) -> None:

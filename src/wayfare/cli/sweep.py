@@ -14,6 +14,7 @@ from wayfare.cli.terminal import (
     EngineOption,
     FastOption,
     JsonOption,
+    NoModelsOption,
     OutOption,
     PrecisionOption,
     RunProgress,
@@ -53,6 +54,7 @@ def sweep_command(
     device: DeviceOption = "auto",
     precision: PrecisionOption = "fp32",
     fast: FastOption = False,
+    no_models: NoModelsOption = False,
     as_json: JsonOption = False,
 ) -> None:
     """Do every run of a study that is not done yet, and show what the study says.
@@ -77,7 +79,9 @@ def sweep_command(
     from wayfare.studies.sweeping import outlook, study_folder, sweep
 
     plan = load_study(study)
-    execution = Execution(engine=engine, device=device, precision=checked_precision(precision), fast=fast)
+    execution = Execution(
+        engine=engine, device=device, precision=checked_precision(precision), fast=fast, keep_model=not no_models
+    )
     cluster = None if ray is None else _cluster(ray, execution, cpus_per_run, gpus_per_run)
     if dry_run:
         workers = cluster.slots() if cluster else jobs

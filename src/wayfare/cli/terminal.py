@@ -42,6 +42,9 @@ PrecisionOption: TypeAlias = Annotated[
 DeviceStateOption: TypeAlias = Annotated[
     str, typer.Option("--device-state", help="memory or disk: where the memory of a large fleet lies between contacts.")
 ]
+NoModelsOption: TypeAlias = Annotated[
+    bool, typer.Option("--no-models", help="Keep the hash of final models only: records of large networks stay small.")
+]
 FastOption: TypeAlias = Annotated[bool, typer.Option("--fast", help="Speed may cost bit-identical repeats.")]
 CheckpointSecondsOption: TypeAlias = Annotated[
     float | None,

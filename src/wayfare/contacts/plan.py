@@ -136,20 +136,45 @@ class Opportunities:
         return len(self.round)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PeerOpportunities:
+    """When devices can hand something to each other, sorted by round and pair; counted as `Opportunities` are."""
+
+    round: Ints
+    device: Ints
+    peer: Ints  # larger than `device`
+    contact_s: Floats
+    distance_m: Floats
+
+    def __len__(self) -> int:
+        return len(self.round)
+
+
 def opportunities(plan: ContactPlan, round_s: float, rounds: int) -> Opportunities:
     """The upload opportunities of a plan's contacts with the server, one for each device and round."""
-    plan = plan.with_server()
+    found = _in_rounds(plan.with_server(), round_s, rounds)
+    return Opportunities(round=found.round, device=found.device, contact_s=found.contact_s, distance_m=found.distance_m)
+
+
+def peer_opportunities(plan: ContactPlan, round_s: float, rounds: int) -> PeerOpportunities:
+    """The opportunities of a plan's contacts between devices, one for each pair and round."""
+    return _in_rounds(plan.take(plan.peer != SERVER), round_s, rounds)
+
+
+def _in_rounds(plan: ContactPlan, round_s: float, rounds: int) -> PeerOpportunities:
+    """Contacts by the round in which they start, those of a pair in one round together."""
     number = np.floor(plan.start_s / round_s).astype(np.int64) + 1
     inside = number <= rounds
     plan, number = plan.take(inside), number[inside]
     length_s = plan.end_s - plan.start_s
     # Within a group the longest contact comes first: its distance stands for the group.
-    order = np.lexsort((-length_s, plan.device, number))
-    key = number[order] * plan.devices + plan.device[order]
-    first = np.flatnonzero(np.append(True, key[1:] != key[:-1])) if len(key) else np.empty(0, dtype=np.int64)
-    return Opportunities(
+    order = np.lexsort((-length_s, plan.peer, plan.device, number))
+    keys = np.stack([number[order], plan.device[order], plan.peer[order]])
+    first = np.flatnonzero(np.append(True, (keys[:, 1:] != keys[:, :-1]).any(axis=0))[: len(order)])
+    return PeerOpportunities(
         round=number[order][first],
         device=plan.device[order][first],
+        peer=plan.peer[order][first],
         contact_s=np.add.reduceat(length_s[order], first) if len(first) else np.empty(0),
         distance_m=plan.distance_m[order][first],
     )

@@ -47,7 +47,7 @@ class Trainer:
         self, engine: Engine, initial: Tensor, contacts: Sequence[Ints], *, training: Training, policy: Policy = "ahead"
     ) -> None:
         self._engine, self._training, self._policy = engine, training, policy
-        # The rounds of every device's contacts, in order.
+        # The rounds in which every device's local model is looked at or replaced, in order.
         self._contacts = contacts
         self._received = [initial] * len(contacts)
         self._underway: dict[int, Tensor] = {}
@@ -80,6 +80,11 @@ class Trainer:
         self._received[device] = model
         if device in self._underway:
             self._free.append(self._underway.pop(device))
+
+    def restart(self, device: int, received: Tensor, local: Tensor) -> None:
+        """Go on from a local model that is not the received one; both are copied or never changed."""
+        self.receive(device, received)
+        self._own(device).copy_(local)
 
     def state(self) -> TrainerState:
         """How far the local models are; the vectors are those at work, to be read before anything is met."""

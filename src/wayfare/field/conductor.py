@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 import sqlite3
 import time
 from collections.abc import Callable, Sequence
-from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -15,13 +15,14 @@ import numpy as np
 from wayfare.errors import FieldError
 from wayfare.field.faults import Faults
 from wayfare.field.proxy import Link
+from wayfare.field.replay import replay
 from wayfare.simulator import World
 
 _LOOK_EVERY_S = 0.01
 
 
 class Conductor:
-    """Plays a plan. With ``patient``, time stands still until the exchanges of a round are over."""
+    """Plays a plan: patiently, so that every exchange takes place, or strictly by the clock."""
 
     def __init__(
         self,
@@ -37,7 +38,7 @@ class Conductor:
         self._speedup, self._check, self._stalled_s = speedup, check, stalled_s
 
     async def patiently(self, faults: Faults | None, on_round: Callable[[int], None]) -> None:
-        """Round by round. Everyone met in a round is in reach until everyone has exchanged; rounds without pass."""
+        """Round by round: time stands still until everyone met in a round has exchanged. Rounds without pass."""
         meets = self._world.meets
         rounds = np.unique(meets.round)
         for place, round_ in enumerate(rounds):
@@ -70,42 +71,60 @@ class Conductor:
 
     async def strictly(self, faults: Faults | None, on_round: Callable[[int], None]) -> None:
         """By the clock: a contact ends when the plan says, whatever is under way."""
-        plan, meets = self._world.plan.with_server(), self._world.meets
-        began_s = time.monotonic()
-        events = sorted(
-            (float(time_s) / self._speedup, opens, int(row))
-            for opens, times in ((True, plan.start_s), (False, plan.end_s))
-            for row, time_s in enumerate(times)
-        )
+        world = self._world
+        plan = world.plan.with_server()
+        within: set[int] = set()
         striking: set[asyncio.Task[None]] = set()
-        for place, (at_s, opens, row) in enumerate(events):
-            while (left_s := began_s + at_s - time.monotonic()) > 0:
-                self._check()
-                await asyncio.sleep(min(left_s, 0.1))
-            device, round_ = int(plan.device[row]), int(plan.start_s[row] // self._world.scenario.round_s) + 1
-            if not opens:
-                self._links[device].close()
-                on_round(round_)
-                continue
-            found = np.flatnonzero((meets.device == device) & (meets.round == round_))
-            self._links[device].open(uplink_bps=self._rate_bps(int(found[0])) if len(found) else 1e6)
+        begun = 0
+
+        def on_contact(device: int, begins: bool) -> None:
+            nonlocal begun
+            if not begins:
+                within.discard(device)
+                return
+            within.add(device)
+            begun += 1
+            on_round(min(int(plan.start_s[order[begun - 1]] // world.scenario.round_s) + 1, world.scenario.rounds))
             if faults is not None and not striking:
-                contacts_left = max((len(events) - place) // 4, 1)
-                task = asyncio.create_task(
-                    faults.strike([device], contacts_left, partial(_closed, self._links[device]))
-                )
+                # About every second contact falls into the repair of another, and is spared.
+                contacts_left = max((len(plan) - begun) // 2, 1)
+                task = asyncio.create_task(faults.strike([device], contacts_left, lambda: device not in within))
                 striking.add(task)
                 task.add_done_callback(striking.discard)
-        await asyncio.gather(*striking)
+
+        order = np.argsort(plan.start_s, kind="stable")
+        playing = asyncio.ensure_future(
+            replay(
+                plan,
+                self._links,
+                speed=self._speedup,
+                uplink_bps=np.array([self._planned_bps(row) for row in range(len(plan))]),
+                downlink_bps=math.inf,
+                on_contact=on_contact,
+            )
+        )
+        try:
+            while not playing.done():
+                self._check()
+                await asyncio.wait((playing,), timeout=0.1)
+            playing.result()
+            await asyncio.gather(*striking)
+        finally:
+            playing.cancel()
+        for link in self._links:
+            link.close()
+
+    def _planned_bps(self, row: int) -> float:
+        """The rate of a contact of the plan: that of the opportunity it belongs to."""
+        plan, meets = self._world.plan.with_server(), self._world.meets
+        round_ = int(plan.start_s[row] // self._world.scenario.round_s) + 1
+        found = np.flatnonzero((meets.device == plan.device[row]) & (meets.round == round_))
+        return self._rate_bps(int(found[0])) / self._speedup if len(found) else 1e5
 
     def _rate_bps(self, row: int) -> float:
         """What the channel of a contact carries at full power, in accelerated time."""
         link = self._world.link
         return link.rate_bps(link.max_power_watts, float(self._world.gains_per_watt[row])) * self._speedup
-
-
-def _closed(link: Link) -> bool:
-    return not link.is_open
 
 
 class Glance:

@@ -29,6 +29,7 @@ from wayfare.field.work import Work
 from wayfare.learning.evaluate import Evaluator
 from wayfare.learning.tasks import Evaluation
 from wayfare.simulator import ContactEvent, EvaluationEvent, MetricEvent, Simulation
+from wayfare.simulator.events import RelayEvent
 from wayfare.streams import FLEET, Stream, generator
 
 
@@ -196,6 +197,9 @@ class _Nobody:
         """Nothing."""
 
     def on_evaluation(self, event: EvaluationEvent, others: Sequence[MetricEvent]) -> None:
+        """Nothing."""
+
+    def on_relay(self, event: RelayEvent) -> None:
         """Nothing."""
 
     def on_round(self, round_: int) -> None:

@@ -87,6 +87,8 @@ class Exchanger:
         self._news = asyncio.Event()
         self._parts: tuple[tuple[int, int | None, str], dict[int, bytes]] | None = None
         self._part_bytes = _FIRST_PART_BYTES
+        # A value and a place for every entry, and a header: no download of this model is larger.
+        self._most_bytes = 8 * (layout.parameters + layout.statistics) + 4096
         self._attempt = time.time_ns()
 
     async def run(self, stop: threading.Event) -> None:
@@ -249,6 +251,8 @@ class Exchanger:
 
     async def _pull(self, manifest: Manifest) -> bytes:
         """The bytes of a model, part by part; those that came before a cut are not asked for again."""
+        if manifest.size_bytes > self._most_bytes:
+            raise WireError(f"a model of {manifest.size_bytes} bytes, ours has at most {self._most_bytes}")
         key = manifest.version, manifest.base_version, manifest.digest
         if self._parts is None or self._parts[0] != key:
             self._parts = key, {}

@@ -22,16 +22,22 @@ class Faults:
     """So many faults, spread evenly over the contacts of a plan."""
 
     def __init__(
-        self, count: int, rng: np.random.Generator, links: Sequence[Link], devices: Sequence[Member], server: Member,
+        self,
+        count: int,
+        rng: np.random.Generator,
+        links: Sequence[Link],
+        devices: Sequence[Member],
+        server: Member,
         broker: Broker,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.left, self.done = count, Counter[str]()
         self._rng, self._links, self._devices, self._server, self._broker = rng, links, devices, server, broker
 
     async def strike(self, met: Sequence[int], contacts_left: int, is_over: Callable[[], bool]) -> None:
         """This contact's share of the faults, one after the other, while it lasts."""
-        due = -(-self.left // max(contacts_left, 1))
-        for _ in range(due):
+        # Somewhat more than that: those that come when the exchange is over do not count.
+        due = -(-3 * self.left // (2 * max(contacts_left, 1)))
+        for _ in range(min(due, self.left)):
             await asyncio.sleep(float(self._rng.uniform(0, _MOST_WAIT_S)))
             if is_over():
                 return
@@ -46,9 +52,9 @@ class Faults:
             link.close(silently=kind == "link silent")
             # A silence that is short is not even noticed.
             await asyncio.sleep(repair_s if kind == "link cut" else 4 * repair_s)
-            if kind == "link silent":
-                link.close()
-            link.open(up_bps, down_bps)
+            link.close()
+            if not is_over():
+                link.open(up_bps, down_bps)
         elif kind == "broker killed":
             await asyncio.to_thread(self._broker.kill)
             await asyncio.sleep(repair_s)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from wayfare.codec.wire import Layout
 from wayfare.engine import Engine, LocalTraining, make_engine
+from wayfare.errors import ScenarioError
 from wayfare.field.messages import layout_of
 from wayfare.learning.schedule import Schedule
 from wayfare.scenario import Scenario
@@ -36,7 +37,13 @@ class Work:
     @property
     def scheme(self) -> Scheme:
         """Decides what a device sends."""
-        return make_scheme(self.scheme_name, self.scenario.control)
+        scheme = make_scheme(self.scheme_name, self.scenario.control, self.scenario.mixing)
+        mixing_weight = getattr(scheme, "mixing_weight", None)
+        if mixing_weight is not None and mixing_weight(1) is not None:
+            raise ScenarioError("--scheme", self.scheme_name, "mixes models at the server; in the field updates add up")
+        if getattr(scheme, "relays", False):
+            raise ScenarioError("--scheme", self.scheme_name, "relays updates over other devices, the field does not")
+        return scheme
 
     @property
     def norm_scale(self) -> float:

@@ -16,7 +16,8 @@ def split(labels: Ints, classes: int, devices: int, partition: AnyPartition, see
         raise ScenarioError("fleet.devices", devices, f"must not exceed the {len(labels)} training samples")
     match partition:
         case DirichletPartition():
-            return _dirichlet(labels, classes, devices, partition.concentration, seed)
+            deal = _dirichlet if partition.dealing == "shares" else _dirichlet_once
+            return deal(labels, classes, devices, partition.concentration, seed)
         case IidPartition():
             return _iid(len(labels), devices, seed)
         case ShardPartition():
@@ -45,6 +46,26 @@ def _dirichlet(labels: Ints, classes: int, devices: int, concentration: float, s
         rng = generator(seed, Stream.CLASS_SHARES, device)
         counts = rng.multinomial(size, _shares(rng, concentration * whole))
         held.append(np.concatenate([deck.deal(count) for deck, count in zip(decks, counts, strict=True)]))
+    return held
+
+
+def _dirichlet_once(labels: Ints, classes: int, devices: int, concentration: float, seed: int) -> list[Ints]:
+    """Equal sizes, every sample with one device; shares are drawn as above, and count among what is left."""
+    size = len(labels) // devices
+    sizes = np.bincount(labels, minlength=classes)
+    decks = [_Deck(np.flatnonzero(labels == label), seed, label) for label in range(classes)]
+    left, held = sizes.copy(), []
+    for device in range(devices):
+        rng = generator(seed, Stream.CLASS_SHARES, device)
+        shares, taken = _shares(rng, concentration * sizes / len(labels)), np.zeros(classes, dtype=np.int64)
+        while (missing := size - int(taken.sum())) > 0:
+            offered = np.where(left > 0, shares, 0.0)
+            if offered.sum() == 0:
+                # All that it was drawn to hold is gone; what is left has the same claim on it.
+                offered = left / left.sum()
+            part = np.minimum(rng.multinomial(missing, offered / offered.sum()), left)
+            taken, left = taken + part, left - part
+        held.append(np.concatenate([deck.deal(int(count)) for deck, count in zip(decks, taken, strict=True)]))
     return held
 
 

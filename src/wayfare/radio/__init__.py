@@ -1,6 +1,6 @@
 """What a contact is worth: channel, rate and energy."""
 
-from wayfare.radio.fading import gains_per_watt
+from wayfare.radio.fading import gains_per_watt, peer_gains_per_watt
 from wayfare.radio.link import Link
 
-__all__ = ["Link", "gains_per_watt"]
+__all__ = ["Link", "gains_per_watt", "peer_gains_per_watt"]

@@ -18,9 +18,10 @@ from wayfare.arrays import Floats
 from wayfare.errors import RunFolderError, WayfareError
 from wayfare.learning.tasks import Metric
 from wayfare.records.layout import read_meta, run_name, stored_devices
-from wayfare.records.schema import CONTACT_COLUMNS, EVALUATION_COLUMNS, FILE, VERSION
+from wayfare.records.schema import CONTACT_COLUMNS, EVALUATION_COLUMNS, FILE, RELAY_COLUMNS, VERSION
 from wayfare.records.seal import Tally, seal
 from wayfare.scenario import Scenario, parse
+from wayfare.simulator import RelayEvent
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,9 +40,10 @@ class RunRecord:
     budgets_joules: Floats
     class_counts: Floats
     contacts: dict[str, Floats]
+    relays: tuple[RelayEvent, ...]
     evaluations: dict[str, Floats]
     others: dict[str, Floats]  # further metrics, a value for each evaluation
-    model: Tensor
+    model: Tensor | None  # the final one; None where only its hash was kept
 
 
 def find_runs(folder: Path) -> list[Path]:
@@ -77,12 +79,15 @@ def _read(folder: Path, database: sqlite3.Connection) -> RunRecord:
     if meta["status"] != "finished":
         raise RunFolderError(f"{folder}: this run did not finish; go on with: wayfare resume {run_name(folder)}")
     devices = stored_devices(database)
-    ((vector,),) = database.execute("SELECT float32_le FROM model ORDER BY round DESC LIMIT 1").fetchall()
+    models = database.execute("SELECT float32_le FROM model ORDER BY round DESC LIMIT 1").fetchall()
+    vector = models[0][0] if models else b""
     contacts = _rows(database, "contacts", CONTACT_COLUMNS)
+    relays = database.execute(f"SELECT {', '.join(RELAY_COLUMNS)} FROM relays ORDER BY number").fetchall()
     evaluations = _rows(database, "evaluations", EVALUATION_COLUMNS)
     metrics = database.execute("SELECT round, name, value FROM metrics ORDER BY round, name").fetchall()
     tally = Tally()
     tally.contacts(contacts)
+    tally.relays(relays)
     tally.evaluations(evaluations)
     tally.metrics(metrics)
     if not isinstance(vector, bytes):
@@ -102,10 +107,16 @@ def _read(folder: Path, database: sqlite3.Connection) -> RunRecord:
         budgets_joules=np.array([budget for _, budget, _, _ in devices]),
         class_counts=np.array([json.loads(counts) for *_, counts in devices], dtype=np.float64),
         contacts=dict(zip(CONTACT_COLUMNS, contacts.T, strict=True)),
+        relays=tuple(_relay(row) for row in relays),
         evaluations=dict(zip(EVALUATION_COLUMNS, evaluations.T, strict=True)),
         others=_others(metrics),
-        model=torch.from_numpy(np.frombuffer(vector, dtype="<f4").astype(np.float32)),
+        model=torch.from_numpy(np.frombuffer(vector, dtype="<f4").astype(np.float32)) if models else None,
     )
+
+
+def _relay(row: tuple[Any, ...]) -> RelayEvent:
+    values = dict(zip(RELAY_COLUMNS, row, strict=True))
+    return RelayEvent(**{**values, "completed": bool(values["completed"])})
 
 
 def _others(metrics: Sequence[tuple[int, str, float]]) -> dict[str, Floats]:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from dataclasses import fields
 
-from wayfare.simulator import ContactEvent, EvaluationEvent, MetricEvent
+from wayfare.simulator import ContactEvent, EvaluationEvent, MetricEvent, RelayEvent
 
 FILE = "run.sqlite"
-VERSION = 2
+VERSION = 3
 
 CONTACT_COLUMNS = tuple(field.name for field in fields(ContactEvent))
+RELAY_COLUMNS = tuple(field.name for field in fields(RelayEvent))
 EVALUATION_COLUMNS = tuple(field.name for field in fields(EvaluationEvent))
 METRIC_COLUMNS = tuple(field.name for field in fields(MetricEvent))
 
@@ -19,6 +20,7 @@ CREATE TABLE devices (
     device INTEGER PRIMARY KEY, budget_joules REAL NOT NULL, samples INTEGER NOT NULL, class_counts TEXT NOT NULL
 );
 CREATE TABLE contacts ({", ".join(CONTACT_COLUMNS)}, PRIMARY KEY (round, device)) WITHOUT ROWID;
+CREATE TABLE relays (number INTEGER PRIMARY KEY, {", ".join(RELAY_COLUMNS)});
 CREATE TABLE evaluations ({", ".join(EVALUATION_COLUMNS)}, PRIMARY KEY (round)) WITHOUT ROWID;
 CREATE TABLE metrics ({", ".join(METRIC_COLUMNS)}, PRIMARY KEY (round, name)) WITHOUT ROWID;
 CREATE TABLE model (round INTEGER PRIMARY KEY, float32_le BLOB NOT NULL);

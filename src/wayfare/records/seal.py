@@ -16,11 +16,17 @@ class Tally:
     """The checksum of rows as they come, in the order of their keys."""
 
     def __init__(self) -> None:
-        self._contacts, self._evaluations, self._metrics = (hashlib.sha256() for _ in range(3))
+        self._contacts, self._relays, self._evaluations, self._metrics = (hashlib.sha256() for _ in range(4))
 
     def contacts(self, rows: Sequence[Sequence[object]] | Floats) -> None:
         """Add contacts."""
         self._contacts.update(_bytes(rows))
+
+    def relays(self, rows: Iterable[Sequence[object]]) -> None:
+        """Add relays, in the order in which they came; a truth value is the number that SQLite makes of it."""
+        for row in rows:
+            plain = [int(value) if isinstance(value, bool) else value for value in row]
+            self._relays.update(json.dumps(plain).encode())
 
     def evaluations(self, rows: Sequence[Sequence[object]] | Floats) -> None:
         """Add evaluations."""
@@ -35,6 +41,7 @@ class Tally:
         """The checksums so far."""
         return {
             "contacts": self._contacts.hexdigest(),
+            "relays": self._relays.hexdigest(),
             "evaluations": self._evaluations.hexdigest(),
             "metrics": self._metrics.hexdigest(),
         }

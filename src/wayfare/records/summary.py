@@ -12,6 +12,7 @@ import numpy as np
 from wayfare.learning.tasks import Metric
 from wayfare.records.read import RunRecord
 from wayfare.records.statistics import Difference, difference, estimate
+from wayfare.simulator.events import RelayKind
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,6 +30,11 @@ class RunSummary:
     uploads_per_device: float
     failed_uploads_per_device: float
     staleness_rounds: float
+    # Relays, where there are any: updates given to others, of those delivered, models taken, and attempts that failed.
+    relayed_per_device: float = 0.0
+    delivered_per_device: float = 0.0
+    models_taken_per_device: float = 0.0
+    failed_relays_per_device: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,6 +54,10 @@ class SchemeSummary:
     uploads_per_device: float
     failed_uploads_per_device: float
     staleness_rounds_mean: float
+    relayed_per_device: float = 0.0
+    delivered_per_device: float = 0.0
+    models_taken_per_device: float = 0.0
+    failed_relays_per_device: float = 0.0
 
 
 def summarise_run(record: RunRecord) -> RunSummary:
@@ -63,13 +73,21 @@ def summarise_run(record: RunRecord) -> RunSummary:
         seed=record.seed,
         metric=record.metric,
         score=float(np.mean(record.evaluations["score"][-last:])),
-        energy_joules=float(contacts["energy_joules"].sum()),
+        energy_joules=float(contacts["energy_joules"].sum()) + sum(relay.energy_joules for relay in record.relays),
         budget_joules=float(record.budgets_joules.sum()),
         kept_fraction=float(np.mean(contacts["entries"]) / record.parameters) if met else 0.0,
         uploads_per_device=float(sent.sum()) / devices,
         failed_uploads_per_device=float((~completed & (contacts["energy_joules"] > 0)).sum()) / devices,
         staleness_rounds=float(np.mean(contacts["staleness_rounds"])) if met else 0.0,
+        relayed_per_device=_relays(record, "upload") / devices,
+        delivered_per_device=_relays(record, "delivery") / devices,
+        models_taken_per_device=_relays(record, "download") / devices,
+        failed_relays_per_device=sum(not relay.completed for relay in record.relays) / devices,
     )
+
+
+def _relays(record: RunRecord, kind: RelayKind) -> int:
+    return sum(relay.completed and relay.kind == kind for relay in record.relays)
 
 
 def summarise_scheme(runs: Sequence[RunSummary]) -> SchemeSummary:
@@ -89,6 +107,10 @@ def summarise_scheme(runs: Sequence[RunSummary]) -> SchemeSummary:
         uploads_per_device=fmean(run.uploads_per_device for run in runs),
         failed_uploads_per_device=fmean(run.failed_uploads_per_device for run in runs),
         staleness_rounds_mean=fmean(run.staleness_rounds for run in runs),
+        relayed_per_device=fmean(run.relayed_per_device for run in runs),
+        delivered_per_device=fmean(run.delivered_per_device for run in runs),
+        models_taken_per_device=fmean(run.models_taken_per_device for run in runs),
+        failed_relays_per_device=fmean(run.failed_relays_per_device for run in runs),
     )
 
 

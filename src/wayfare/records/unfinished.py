@@ -14,7 +14,7 @@ from typing import Any
 from wayfare.errors import RunFolderError
 from wayfare.records.checkpoints import Checkpoint, DamagedError, forget_others, read_checkpoint
 from wayfare.records.layout import as_list, connect, partial_folder, read_meta
-from wayfare.records.schema import CONTACT_COLUMNS, EVALUATION_COLUMNS, FILE, METRIC_COLUMNS, VERSION
+from wayfare.records.schema import CONTACT_COLUMNS, EVALUATION_COLUMNS, FILE, METRIC_COLUMNS, RELAY_COLUMNS, VERSION
 from wayfare.records.seal import Tally
 from wayfare.records.write import RunWriter, device_rows, session, wrap_up
 from wayfare.scenario.difference import differences
@@ -113,7 +113,7 @@ def reopen(found: Unfinished, world: World) -> tuple[RunWriter, SimulationState 
         newest = next(sound_checkpoints(partial, database, damaged), None)
         round_ = newest.state.round if newest else -1
         with database:
-            for table in ("contacts", "evaluations", "metrics", "checkpoints"):
+            for table in ("contacts", "relays", "evaluations", "metrics", "checkpoints"):
                 database.execute(f"DELETE FROM {table} WHERE round > ?", (round_,))
             for table in ("devices", "model"):
                 database.execute(f"DELETE FROM {table}")
@@ -150,6 +150,9 @@ def tally_up_to(database: sqlite3.Connection, round_: int) -> Tally:
         ).fetchall()
         if rows:
             add(rows)
+    tally.relays(
+        database.execute(f"SELECT {', '.join(RELAY_COLUMNS)} FROM relays WHERE round <= ? ORDER BY number", (round_,))
+    )
     return tally
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import logging
 import math
@@ -23,10 +24,19 @@ from torch import Tensor
 from wayfare.errors import RunFolderError, StorageError
 from wayfare.records.checkpoints import forget_others, write_checkpoint
 from wayfare.records.layout import as_list, connect, give_name, partial_folder, read_meta, stored_devices
-from wayfare.records.schema import CONTACT_COLUMNS, EVALUATION_COLUMNS, METRIC_COLUMNS, TABLES, VERSION
+from wayfare.records.schema import CONTACT_COLUMNS, EVALUATION_COLUMNS, METRIC_COLUMNS, RELAY_COLUMNS, TABLES, VERSION
 from wayfare.records.seal import Tally, seal
 from wayfare.schemes import Scheme
-from wayfare.simulator import ContactEvent, EvaluationEvent, MetricEvent, SimulationState, World, fingerprint
+from wayfare.simulator import (
+    ContactEvent,
+    EvaluationEvent,
+    MetricEvent,
+    RelayEvent,
+    SimulationState,
+    World,
+    fingerprint,
+)
+from wayfare.simulator.peers import peers_fingerprint
 from wayfare.version import __version__
 
 _log = logging.getLogger("wayfare")
@@ -45,6 +55,7 @@ class RunWriter:
     def __init__(self, folder: Path, database: sqlite3.Connection, tally: Tally, *, wall_s: float = 0.0) -> None:
         self._folder, self._partial, self._database, self._tally = folder, partial_folder(folder), database, tally
         self._rows: list[tuple[object, ...]] = []
+        self._relays: list[tuple[object, ...]] = []
         self._size_bytes = 0
         self.earlier_s = wall_s
         """Seconds the run took before it was taken up again."""
@@ -78,6 +89,10 @@ class RunWriter:
     def on_contact(self, event: ContactEvent) -> None:
         """Keep a contact; it is written with the next evaluation or checkpoint."""
         self._rows.append(tuple(map(_storable, astuple(event))))
+
+    def on_relay(self, event: RelayEvent) -> None:
+        """Keep a relay; it is written together with contacts."""
+        self._relays.append(tuple(map(_storable, astuple(event))))
 
     def on_evaluation(self, event: EvaluationEvent, others: Sequence[MetricEvent]) -> None:
         """Write an evaluation and every contact before it, in one transaction."""
@@ -138,18 +153,20 @@ class RunWriter:
             # Only now: until the transaction is on the disk, the older ones are those that count.
             forget_others(self._partial, kept)
 
-    def finish(self, model: Tensor, rounds: int, wall_s: float) -> None:
-        """Add the final model and give the folder its name."""
+    def finish(self, model: Tensor, rounds: int, wall_s: float, *, keep_model: bool = True) -> None:
+        """Add the final model, or its hash alone, and give the folder its name."""
         vector = model.cpu().numpy().astype("<f4").tobytes()
         with self._storing():
             with self._database:
                 self._insert_contacts()
                 self._count_contacts()
-                self._database.execute("INSERT INTO model VALUES (?, ?)", (rounds, vector))
+                self._meta({"model_sha256": hashlib.sha256(vector).hexdigest()})
+                if keep_model:
+                    self._database.execute("INSERT INTO model VALUES (?, ?)", (rounds, vector))
                 self._database.execute("DELETE FROM checkpoints WHERE NOT pinned")
                 self._meta({"status": "finished", "wall_s": round(self.earlier_s + wall_s, 3)})
                 meta, devices = read_meta(self._database), stored_devices(self._database)
-                self._meta({"seal": seal(meta, devices, self._tally, vector)})
+                self._meta({"seal": seal(meta, devices, self._tally, vector if keep_model else b"")})
             self._database.close()
             wrap_up(self._folder)
 
@@ -189,11 +206,15 @@ class RunWriter:
 
     def _insert_contacts(self) -> None:
         self._database.executemany(_insert("contacts", len(CONTACT_COLUMNS)), self._rows)
+        names = f"relays ({', '.join(RELAY_COLUMNS)})"
+        self._database.executemany(_insert(names, len(RELAY_COLUMNS)), self._relays)
 
     def _count_contacts(self) -> None:
         if self._rows:
             self._tally.contacts(self._rows)
             self._rows.clear()
+        self._tally.relays(self._relays)
+        self._relays.clear()
 
     def _meta(self, values: Mapping[str, Any]) -> None:
         self._database.executemany(
@@ -227,7 +248,7 @@ def beginning(world: World, scheme: Scheme, execution: Mapping[str, Any], hardwa
         "parameters": world.link.parameters,
         "metric": asdict(world.task.metric),
         "execution": dict(execution),
-        "world": fingerprint(world),
+        "world": fingerprint(world) | (peers_fingerprint(world) if getattr(scheme, "relays", False) else {}),
         "versions": {
             "hardware": hardware,
             "wayfare": __version__,

@@ -23,15 +23,20 @@ def write_markdown(results: StudyResults, file: Path, figures: Sequence[Path]) -
 
 def markdown(results: StudyResults, figures: Sequence[str]) -> str:
     """The table as Markdown, with links to the figures."""
+    lines = [f"# {study_title(results)}", "", *table_lines(results), ""]
+    lines += [f"![{Path(figure).stem}]({figure})\n" for figure in figures]
+    return "\n".join(lines)
+
+
+def table_lines(results: StudyResults) -> list[str]:
+    """The table alone, and what its columns mean."""
     columns = study_columns(results)
     headings = [*results.manifest.axes, *(column.heading.replace("\n", " ") for column in columns)]
-    lines = [f"# {study_title(results)}", "", _row(headings), _row(["---"] * len(headings))]
+    lines = [_row(headings), _row(["---"] * len(headings))]
     for place, row in enumerate(results.rows):
         values = [str(results.manifest.points[row.point][axis]) for axis in results.manifest.axes]
         lines.append(_row([*values, *(column.cells[place] for column in columns)]))
-    lines += ["", *(f"- {' '.join(note.split())}" for note in study_notes(results)), ""]
-    lines += [f"![{Path(figure).stem}]({figure})\n" for figure in figures]
-    return "\n".join(lines)
+    return [*lines, "", *(f"- {' '.join(note.split())}" for note in study_notes(results))]
 
 
 def _row(cells: Sequence[str]) -> str:

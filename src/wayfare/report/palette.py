@@ -30,7 +30,7 @@ _COLOURS = (
     ("#000000", "#E6E6E6"),
     ("#A89400", "#F0E442"),
 )
-_KNOWN = ("mads", "optimal", "afl-spar", "afl-spar:paced", "afl", "sfl-spar")
+_KNOWN = ("mads", "optimal", "afl-spar", "afl-spar:paced", "afl", "sfl-spar", "fedmobile", "fedasync")
 # Curves that lie on each other stay visible: ideal and paced ones are broken.
 _DASHES: dict[str, Dash] = {"optimal": "dash", "afl-spar:paced": "dot"}
 # Schemes beyond the palette have its colours again, broken in another way.

@@ -19,6 +19,7 @@ OVER_BUDGET = 1.03
 _BARS = "▁▂▃▄▅▆▇█"
 _SHORTEST_CURVE, _LONGEST_CURVE = 10, 40
 _TABLE_WIDTH = 80
+_NAME_WIDTH = 14
 
 
 def comparison_table(
@@ -31,7 +32,7 @@ def comparison_table(
     with_curve, with_pairs = curve_width >= _SHORTEST_CURVE, len(schemes) > 1
     table = Table(box=None, padding=(0, 1, 0, 0), pad_edge=False, header_style="bold cyan")
     for heading, column_width, shown in (
-        ("scheme", 14, True),
+        ("scheme", _NAME_WIDTH, True),
         ("energy\nrule", 9, True),
         (f"{metric.name}\n%" if metric.percent else metric.name, 11, True),
         (f"{metric.name}\nover rounds", 0, with_curve),
@@ -51,7 +52,7 @@ def comparison_table(
     for scheme in schemes:
         over = scheme.energy_joules_mean > OVER_BUDGET * scheme.budget_joules
         cells: list[Text | str] = [
-            Text(scheme.name, "bold"),
+            Text(_short_name(scheme), "bold"),
             scheme.energy_rule,
             Text(_interval(metric, scheme.score_mean, scheme.score_ci95), "bold" if scheme.score_mean == best else ""),
         ]
@@ -88,6 +89,11 @@ def _reference(schemes: Sequence[SchemeSummary]) -> str:
     return "mads" if "mads" in names else names[0]
 
 
+def _short_name(scheme: SchemeSummary) -> str:
+    """A name that does not fit leaves its energy rule to the column of rules."""
+    return scheme.name if len(scheme.name) <= _NAME_WIDTH else scheme.name.removesuffix(f":{scheme.energy_rule}")
+
+
 def _interval(metric: Metric, value: float, half_width: float | None, sign: str = "") -> str:
     """A value and its interval, in the unit of the metric."""
     scale, digits = (100, 1) if metric.percent else (1, 3)
@@ -122,6 +128,14 @@ def _notes(schemes: Sequence[SchemeSummary], runs: Sequence[RunRecord]) -> str:
         "kept       share of an update delivered in a contact; the rest is offered again",
         "failed     dense uploads per device that a contact cut short: energy for nothing",
         "age        rounds since a device received its model, when it meets the server",
+    ]
+    lines += [
+        f"relays     {scheme.name}, per device: {scheme.relayed_per_device:.1f} updates handed on, "
+        f"{scheme.delivered_per_device:.1f} delivered,\n"
+        f"           {scheme.models_taken_per_device:.1f} newer models taken, "
+        f"{scheme.failed_relays_per_device:.1f} attempts for nothing"
+        for scheme in schemes
+        if scheme.relayed_per_device or scheme.models_taken_per_device or scheme.failed_relays_per_device
     ]
     spread = "±          95 % interval; differences are paired: same seed, same world"
     lines.insert(1, spread if several else "seed       one alone is not a result")

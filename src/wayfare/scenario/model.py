@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal, TypeAlias
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 
 from wayfare.scenario.argoverse import Argoverse
+from wayfare.scenario.exchange import Mixing, Relays
 from wayfare.scenario.mobility import Mobility, WaypointMobility
 from wayfare.scenario.partition import DirichletPartition, Partition
 from wayfare.scenario.section import LARGEST, Count, Positive, Section
@@ -119,6 +120,8 @@ class Scenario(Section):
     upload: Upload = Upload()
     learning: Learning = Learning()
     control: Control = Control()
+    mixing: Mixing = Mixing()
+    relays: Relays = Relays()
     # What `compare` runs when no schemes are named.
     schemes: tuple[str, ...] = ("mads", "optimal", "afl-spar:paced", "afl-spar", "afl", "sfl-spar")
 

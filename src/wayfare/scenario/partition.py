@@ -15,6 +15,10 @@ class DirichletPartition(Section):
     kind: Literal["dirichlet"] = "dirichlet"
     # rho: the smaller, the fewer classes a device holds. On ten classes 0.1 is nearly one class a device.
     concentration: Positive = 1.0
+    # shares: every device has the shares drawn for it, so samples of a class that many ask for are dealt again, and the
+    # fleet as a whole may hold more of one class than of another. once: the set is divided, every sample goes to one
+    # device, and a device's shares are those drawn among the classes of which samples are left.
+    dealing: Literal["shares", "once"] = "shares"
 
 
 class IidPartition(Section):

@@ -43,6 +43,11 @@ class Upload:
     energy_joules: float
     completes: bool = True
 
+    @property
+    def airtime_s(self) -> float:
+        """How long it transmits."""
+        return self.energy_joules / self.power_watts if self.power_watts > 0 else 0.0
+
 
 class Scheme(Protocol):
     """Decides how many entries a device sends in a contact, and with what power. Subclass it, or look like it."""
@@ -51,10 +56,19 @@ class Scheme(Protocol):
     energy_rule: EnergyRule = "unlimited"
     # Whether a device also trains in rounds without a contact.
     trains_between_contacts: bool = True
+    # Whether devices that meet carry updates and models for each other, by the rules of the scenario's `relays`.
+    relays: bool = False
 
     def decide(self, encounter: Encounter, link: Link) -> Upload:
         """The upload of one contact."""
         ...
+
+    def mixing_weight(self, staleness_rounds: int) -> float | None:
+        """The share of a device's model in the new global one, w <- (1 - a) w + a w_n; None: updates are added.
+
+        A scheme that mixes sends whole models, all entries or none.
+        """
+        return None
 
     def any_length(self) -> bool:
         """Whether a run may be made longer afterwards: no decision looks at how many rounds there are."""

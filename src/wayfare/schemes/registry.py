@@ -1,19 +1,23 @@
 """Schemes by name: ours, and those that other packages offer as entry points of the group ``wayfare.schemes``.
 
-A name may carry an energy rule, as in ``afl-spar:paced``.
+A name may carry an energy rule, as in ``afl-spar:paced``; that of FedAsync also how a model's weight falls with its
+age, as in ``fedasync:hinge`` or ``fedasync:hinge:paced``.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from importlib.metadata import entry_points
-from typing import Any, cast, get_args
+from typing import Any, TypeVar, cast, get_args
 
 from wayfare.errors import ScenarioError
+from wayfare.scenario.exchange import Mixing
 from wayfare.scenario.model import Control
 from wayfare.schemes.afl import Afl
 from wayfare.schemes.afl_spar import AflSpar
 from wayfare.schemes.base import EnergyRule, Scheme
+from wayfare.schemes.fedasync import FedAsync, StalenessFunction
+from wayfare.schemes.fedmobile import FedMobile
 from wayfare.schemes.mads import Mads
 from wayfare.schemes.optimal import Optimal
 from wayfare.schemes.sfl_spar import SflSpar
@@ -23,23 +27,29 @@ SCHEMES: Mapping[str, type[Any]] = {
     "optimal": Optimal,
     "afl-spar": AflSpar,
     "afl": Afl,
+    "fedmobile": FedMobile,
+    "fedasync": FedAsync,
     "sfl-spar": SflSpar,
 }
-RULED = frozenset({"afl-spar", "afl", "sfl-spar"})
-"""The schemes whose energy rule can be chosen."""
+RULES: tuple[EnergyRule, ...] = ("greedy", "paced", "unlimited")
+"""The energy rules that can be chosen, and the schemes that take them; the first is the default."""
+RULED = frozenset({"afl-spar", "afl", "fedmobile", "fedasync", "sfl-spar"})
 
 GROUP = "wayfare.schemes"
 
+_Choice = TypeVar("_Choice", bound=str)
 
-def make_scheme(text: str, control: Control) -> Scheme:
-    """The scheme of a name, with its energy rule if the name carries one."""
-    name, colon, rule = text.partition(":")
-    if colon and (name not in RULED or rule not in get_args(EnergyRule) or rule == "queue"):
-        known = ", ".join(sorted(RULED))
-        raise ScenarioError("schemes", text, f"only {known} take a rule, one of :greedy, :paced, :unlimited")
+
+def make_scheme(text: str, control: Control, mixing: Mixing | None = None) -> Scheme:
+    """The scheme of a name, with the energy rule and the other choices that the name carries."""
+    name, *chosen = text.split(":")
+    if chosen and name not in RULED:
+        raise ScenarioError("schemes", text, f"only {', '.join(sorted(RULED))} take a rule, {_one_of(RULES)}")
+    if name == "fedasync":
+        return _fedasync(text, chosen, mixing or Mixing())
     if name in RULED:
-        default = SCHEMES[name]()
-        return cast(Scheme, SCHEMES[name](rule, name=text)) if colon and rule != default.energy_rule else default
+        rule = _choice(text, chosen, RULES)
+        return cast(Scheme, SCHEMES[name](rule, name=_full_name(name, rule, RULES)))
     if name == "mads":
         return Mads(control)
     if name in SCHEMES:
@@ -48,6 +58,33 @@ def make_scheme(text: str, control: Control) -> Scheme:
     if name in offered:
         return checked(offered[name]())
     raise ScenarioError("schemes", text, f"unknown; known are {', '.join([*SCHEMES, *sorted(offered)])}")
+
+
+def _fedasync(text: str, chosen: list[str], mixing: Mixing) -> Scheme:
+    functions: tuple[StalenessFunction, ...] = get_args(StalenessFunction)
+    function = _choice(text, [choice for choice in chosen if choice not in RULES], functions, RULES)
+    rule = _choice(text, [choice for choice in chosen if choice in RULES], RULES)
+    name = _full_name(_full_name("fedasync", function, functions), rule, RULES)
+    return FedAsync(rule, name, function, mixing)
+
+
+def _choice(text: str, chosen: list[str], known: tuple[_Choice, ...], others: tuple[str, ...] = ()) -> _Choice:
+    """The one of the known choices that a name carries; the first when it carries none."""
+    if not chosen:
+        return known[0]
+    for choice in known:
+        if chosen == [choice]:
+            return choice
+    raise ScenarioError("schemes", text, f"takes {_one_of(known)}" + (f", and {_one_of(others)}" if others else ""))
+
+
+def _full_name(name: str, choice: str, known: tuple[str, ...]) -> str:
+    """A default is not written out: one scheme has one name."""
+    return name if choice == known[0] else f"{name}:{choice}"
+
+
+def _one_of(known: tuple[str, ...]) -> str:
+    return "one of " + ", ".join(f":{choice}" for choice in known)
 
 
 def checked(scheme: object) -> Scheme:

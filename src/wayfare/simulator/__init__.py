@@ -2,7 +2,7 @@
 
 from wayfare.simulator.checkpoint import SimulationState, state_from_plain
 from wayfare.simulator.checks import Checks
-from wayfare.simulator.events import ContactEvent, EvaluationEvent, MetricEvent, Observer
+from wayfare.simulator.events import ContactEvent, EvaluationEvent, MetricEvent, Observer, RelayEvent
 from wayfare.simulator.loop import Outcome, Simulation
 from wayfare.simulator.world import World, draw_world, fingerprint
 
@@ -13,6 +13,7 @@ __all__ = [
     "MetricEvent",
     "Observer",
     "Outcome",
+    "RelayEvent",
     "Simulation",
     "SimulationState",
     "World",

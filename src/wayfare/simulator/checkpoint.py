@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 import numpy as np
@@ -12,8 +12,9 @@ from torch import Tensor
 from wayfare.control.auto_weight import Experience
 from wayfare.device import DeviceState
 from wayfare.engine import TrainerState
+from wayfare.simulator.relays import Parcel, RelayState, Turn
 
-VERSION = 1
+VERSION = 2
 """Of what a saved state means. A state of another version is refused."""
 
 
@@ -30,6 +31,7 @@ class SimulationState:
     model: Tensor
     devices: list[DeviceState]
     trainer: TrainerState
+    relays: RelayState = field(default_factory=RelayState)
 
     def plain(self) -> dict[str, Any]:
         """Numbers, text, lists, tables and tensors only."""
@@ -40,6 +42,8 @@ class SimulationState:
             "model": self.model,
             "devices": [_plain(state) for state in self.devices],
             "trainer": {"done": list(self.trainer.done), "underway": dict(self.trainer.underway)},
+            "parcels": [_plain(parcel) for parcel in self.relays.parcels],
+            "turns": [_plain(turn) for turn in self.relays.turns],
         }
 
     def unsound(self) -> str | None:
@@ -53,6 +57,9 @@ class SimulationState:
             # Devices that never met the server share one zero.
             if state.memory.stride() != (0,) and not _finite(state.memory):
                 return f"the memory of device {device}"
+        for parcel in self.relays.parcels:
+            if not _finite(parcel.update):
+                return f"an update of device {parcel.owner} on its way with device {parcel.relay}"
         return None
 
 
@@ -67,12 +74,15 @@ def state_from_plain(table: Mapping[str, Any]) -> SimulationState:
         model=table["model"],
         devices=[_device(device) for device in table["devices"]],
         trainer=TrainerState(done=list(trainer["done"]), underway=dict(trainer["underway"])),
+        relays=RelayState(
+            parcels=[Parcel(**parcel) for parcel in table["parcels"]], turns=[Turn(**turn) for turn in table["turns"]]
+        ),
     )
 
 
-def _plain(state: DeviceState | Experience) -> dict[str, Any]:
-    """The fields of a device; numbers that a scheme computed with NumPy become Python's."""
-    values = {field.name: getattr(state, field.name) for field in fields(state)}
+def _plain(state: DeviceState | Experience | Parcel | Turn) -> dict[str, Any]:
+    """The fields of a part; numbers that a scheme computed with NumPy become Python's."""
+    values = {each.name: getattr(state, each.name) for each in fields(state)}
     return {name: _plain_value(value) for name, value in values.items()}
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -106,6 +106,16 @@ class Checks:
         if bool(chosen.any()) and float(sent.values[chosen].abs().min()) < float(left.max()):
             raise self._broken(offer, scheme, device, "an entry was sent though a larger one was kept")
 
+    def mixing_weight(self, weight: float, offer: Offer, upload: Upload, *, scheme: str, device: int) -> float:
+        """The share of a model in the global one; what is not between 0 and 1, or of half a model, is refused."""
+        if not 0 <= weight <= 1:
+            raise self._broken(offer, scheme, device, f"mixing_weight = {weight!r}, must be 0 to 1")
+        if upload.entries < offer.parameters:
+            raise self._broken(
+                offer, scheme, device, f"entries = {upload.entries}, must be 0 or all where models are mixed"
+            )
+        return float(weight)
+
     def aggregated(self, model: Tensor, norms_sq: Sequence[float], round_: int) -> None:
         """Stop where the global model comes to infinity; looked at when an update was large enough to do it."""
         if self.allow_divergence or not (self.paranoid or max(norms_sq, default=0.0) > _HARMLESS_NORM_SQ):
@@ -125,7 +135,8 @@ class Checks:
 class Ledger:
     """An engine that keeps account of everything it computes, so that mass can be balanced.
 
-    What devices computed since the last balance must be in the global model, in a memory or under way.
+    What devices computed since the last balance must be in the global model, in a memory, in a local model or with a
+    relay. Where the server mixes models instead of adding updates there is no such balance.
     """
 
     def __init__(self, engine: Engine, entries: int, device: torch.device) -> None:
@@ -142,15 +153,24 @@ class Ledger:
             self._computed += was - model
 
     def uploaded(self, uploads: int) -> None:
-        """So many uploads were added to the global model, each with its rounding."""
+        """So many uploads were added to the global model, or relayed, each with its rounding."""
         self._uploads += uploads
 
-    def balance(self, model: Tensor, states: Sequence[DeviceState], local: Sequence[Tensor], round_: int) -> None:
+    def balance(
+        self,
+        model: Tensor,
+        states: Sequence[DeviceState],
+        local: Sequence[Tensor],
+        relayed: Iterable[Tensor],
+        round_: int,
+    ) -> None:
         """Compare with the balance before; a difference beyond rounding is a fault."""
         devices = len(states)
         holdings = -devices * model.double()
         for state, own in zip(states, local, strict=True):
             holdings += state.memory.double() + (state.received.double() - own.double())
+        for update in relayed:
+            holdings += update.double()
         if self._before is not None:
             missing = float((holdings - self._before - self._computed).norm())
             # Single precision rounds every upload into the model, and every update where it is formed.

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Literal, Protocol, TypeAlias
+
+RelayKind: TypeAlias = Literal["upload", "delivery", "download"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,6 +23,26 @@ class ContactEvent:
     backlog_joules: float
     power_watts: float
     entries: int
+    bits: float
+    energy_joules: float
+    completed: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RelayEvent:
+    """Something one device sent for another, or tried to.
+
+    `upload`: the owner of an update gives it to a relay. `delivery`: the relay brings it to the server; where it went
+    along with the relay's own upload it cost nothing of its own. `download`: a device gives another a newer global
+    model. The server has the number -1.
+    """
+
+    round: int
+    kind: RelayKind
+    giver: int
+    taker: int
+    owner: int
+    contact_s: float  # what was left of the contact
     bits: float
     energy_joules: float
     completed: bool
@@ -52,6 +74,10 @@ class Observer(Protocol):
 
     def on_contact(self, event: ContactEvent) -> None:
         """A contact took place."""
+        ...
+
+    def on_relay(self, event: RelayEvent) -> None:
+        """Something was sent for another device; only schemes that relay do so."""
         ...
 
     def on_evaluation(self, event: EvaluationEvent, others: Sequence[MetricEvent]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -10,16 +11,22 @@ from torch import Tensor
 from wayfare import device as devices
 from wayfare import server as servers
 from wayfare.arrays import Ints
-from wayfare.device import DeviceState
+from wayfare.device import DeviceState, Offer
 from wayfare.engine import Compute, InMemory, LocalTraining, Policy, Shelf, Trainer, engine_name, make_engine
+from wayfare.errors import ScenarioError
 from wayfare.learning.evaluate import Evaluator
 from wayfare.learning.schedule import Schedule
-from wayfare.schemes import Scheme
+from wayfare.schemes import Scheme, Upload
 from wayfare.server import ServerState
 from wayfare.simulator.checkpoint import SimulationState
 from wayfare.simulator.checks import Checks, Ledger
-from wayfare.simulator.events import ContactEvent, EvaluationEvent, MetricEvent, Observer
+from wayfare.simulator.events import ContactEvent, EvaluationEvent, MetricEvent, Observer, RelayEvent
+from wayfare.simulator.peers import draw_peers
+from wayfare.simulator.relays import Relays, RelayState
 from wayfare.simulator.world import World
+from wayfare.sparsify import Sparse
+
+_log = logging.getLogger("wayfare")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,18 +73,40 @@ class Simulation:
         )
         self.engine = engine_name(engine, training)
         chosen = make_engine(self.engine, training)
-        self._ledger = Ledger(chosen, len(initial), initial.device) if self._checks.paranoid else None
+        mixing_weight = getattr(scheme, "mixing_weight", None)
+        self._mixes = mixing_weight is not None and mixing_weight(1) is not None
+        self._ledger = None
+        if self._checks.paranoid and self._mixes:
+            _log.warning(
+                "%s mixes models at the server: mass is not conserved, and not balanced; all else is", scheme.name
+            )
+        elif self._checks.paranoid:
+            self._ledger = Ledger(chosen, len(initial), initial.device)
+        self._norm_scale = 1 / scenario.learning.learning_rate if scenario.control.update_norm == "raw" else 1.0
+        self._relays = self._make_relays() if getattr(scheme, "relays", False) else None
         self._trainer = Trainer(
             self._ledger or chosen,
             initial,
-            _contact_rounds(world),
+            _observed_rounds(world, self._relays),
             training="always" if getattr(scheme, "trains_between_contacts", True) else "in-contact",
             policy=policy,
         )
         self._evaluate = Evaluator(task)
-        self._norm_scale = 1 / scenario.learning.learning_rate if scenario.control.update_norm == "raw" else 1.0
         self._bits = 0.0
         self._round = 0
+
+    def _make_relays(self) -> Relays:
+        if self._mixes:
+            raise ScenarioError("schemes", self._scheme.name, "a scheme that mixes models cannot relay updates")
+        return Relays(
+            self._world,
+            draw_peers(self._world.scenario, self._world.seed),
+            self._scheme,
+            nothing=self._nothing,
+            norm_scale=self._norm_scale,
+            checks=self._checks,
+            shelf=self._shelf,
+        )
 
     def state(self) -> SimulationState:
         """Everything that is carried into the next round; its tensors are at work and not to be changed."""
@@ -87,6 +116,7 @@ class Simulation:
             model=self._server.model,
             devices=list(self._states),
             trainer=self._trainer.state(),
+            relays=self._relays.state() if self._relays else RelayState(),
         )
 
     def restore(self, state: SimulationState) -> None:
@@ -94,8 +124,11 @@ class Simulation:
         initial, fleet = self._server.model, len(self._states)
         vectors = [state.model, *state.trainer.underway.values()]
         vectors += [vector for device in state.devices for vector in (device.received, device.memory)]
+        vectors += [parcel.update for parcel in state.relays.parcels]
         if len(state.devices) != fleet or len(state.trainer.done) != fleet:
             raise ValueError(f"a state of {len(state.devices)} devices, here are {fleet}")
+        if len(state.relays.turns) != (fleet if self._relays else 0):
+            raise ValueError("the state of a scheme that relays, or of one that does not")
         if any(vector.shape != initial.shape or vector.dtype != initial.dtype for vector in vectors):
             raise ValueError("the state of another model")
         if not 0 <= state.round <= self._world.scenario.rounds:
@@ -122,6 +155,9 @@ class Simulation:
         self._server = replace(self._server, model=own(state.model))
         underway = {device: own(vector) for device, vector in state.trainer.underway.items()}
         self._trainer.restore(replace(state.trainer, underway=underway), [device.received for device in self._states])
+        if self._relays:
+            parcels = [replace(parcel, update=own(parcel.update)) for parcel in state.relays.parcels]
+            self._relays.restore(replace(state.relays, parcels=parcels))
         self._round, self._bits = state.round, state.bits
 
     def run(self) -> Outcome:
@@ -136,6 +172,8 @@ class Simulation:
             self._evaluation(0)
         self._balance(self._round)
         for round_ in range(self._round + 1, scenario.rounds + 1):
+            if self._relays:
+                self._relayed(self._relays.exchange(round_, self._states, self._trainer))
             rows = np.arange(edges[round_ - 1], edges[round_])
             if len(rows):
                 self._contacts(round_, rows)
@@ -156,11 +194,14 @@ class Simulation:
         met = [int(device) for device in meets.device[rows]]
         # 1. Bring the local models of the devices met up to date.
         self._trainer.meet(met, round_)
-        uploads, finished, norms_sq = [], [], []
+        uploads: list[Sparse] = []
+        mixed: list[tuple[Tensor, float]] = []
+        finished, norms_sq = [], []
         for row, device in zip(rows, met, strict=True):
             # 2. Each device adds its memory to its cumulative update, and its scheme decides.
+            before = self._states[device]
             offer = devices.begin_contact(
-                self._states[device],
+                self._relays.before_upload(device, before) if self._relays else before,
                 self._trainer.model(device),
                 contact_s=float(meets.contact_s[row]),
                 gain_per_watt=float(self._world.gains_per_watt[row]),
@@ -177,9 +218,16 @@ class Simulation:
             checks.transmitted(offer, state, sent, scheme=name, device=device)
             if sent is not None:
                 state = replace(state, memory=self._shelf.keep(device, state.memory))
-                uploads.append(sent)
                 finished.append(device)
                 self._bits += upload.bits
+                if self._mixes and len(sent):
+                    mixed.append((self._trainer.model(device), self._mixing_weight(offer, upload, device)))
+                else:
+                    uploads.append(sent)
+            events: list[RelayEvent] = []
+            if self._relays:
+                state, delivered, events = self._relays.after_upload(device, before, state, offer, upload)
+                uploads += delivered
             self._states[device] = state
             self._observer.on_contact(
                 ContactEvent(
@@ -198,8 +246,9 @@ class Simulation:
                     completed=upload.completes,
                 )
             )
+            self._relayed(events)
         # 4. The server aggregates what arrived.
-        self._server = servers.aggregate(self._server, uploads)
+        self._server = servers.aggregate(servers.mix(self._server, mixed), uploads)
         checks.aggregated(self._server.model, norms_sq, round_)
         if self._ledger is not None:
             self._ledger.uploaded(len(uploads))
@@ -207,6 +256,19 @@ class Simulation:
         for device in finished:
             self._states[device] = devices.receive(self._states[device], self._server.model, round_)
             self._trainer.receive(device, self._server.model)
+
+    def _relayed(self, events: list[RelayEvent]) -> None:
+        """Count and tell what devices sent for each other."""
+        for event in events:
+            self._bits += event.bits
+            self._observer.on_relay(event)
+        if self._ledger is not None:
+            self._ledger.uploaded(len(events))
+
+    def _mixing_weight(self, offer: Offer, upload: Upload, device: int) -> float:
+        weight = self._scheme.mixing_weight(offer.encounter.staleness_rounds)
+        name = self._scheme.name
+        return self._checks.mixing_weight(weight or 0.0, offer, upload, scheme=name, device=device)
 
     def _evaluation(self, round_: int) -> None:
         known, initial = self._world.initial_evaluations, self._server.model is self._initial
@@ -232,11 +294,23 @@ class Simulation:
         """Mass is conserved, if that is looked at."""
         if self._ledger is not None:
             local = [self._trainer.model(device) for device in range(len(self._states))]
-            self._ledger.balance(self._server.model, self._states, local, round_)
+            relayed = [parcel.update for parcel in self._relays.parcels()] if self._relays else []
+            self._ledger.balance(self._server.model, self._states, local, relayed, round_)
+
+
+def _observed_rounds(world: World, relays: Relays | None) -> list[Ints]:
+    """The rounds of every device, in order, in which its local model may be looked at or replaced.
+
+    Those are the rounds of its contacts with the server, and those in which it may use a relay.
+    """
+    contacts = _contact_rounds(world)
+    if relays is None:
+        return contacts
+    return [np.union1d(rounds, relays.timetable.rounds_of(device)) for device, rounds in enumerate(contacts)]
 
 
 def _contact_rounds(world: World) -> list[Ints]:
-    """The rounds of every device's contacts, in order."""
+    """The rounds of every device's contacts with the server, in order."""
     meets = world.meets
     # A stable sort keeps the order of rounds within a device.
     order = np.argsort(meets.device, kind="stable")

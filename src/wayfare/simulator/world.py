@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import lru_cache
 
@@ -83,10 +84,12 @@ def fingerprint(world: World) -> dict[str, str]:
         "samples": world.held,
         "initial model": (world.initial_model.numpy(),),
     }
-    prints = {}
-    for name, arrays in parts.items():
-        sha = hashlib.sha256()
-        for array in arrays:
-            sha.update(np.ascontiguousarray(array).data)
-        prints[name] = sha.hexdigest()[:16]
-    return prints
+    return {name: print_of(arrays) for name, arrays in parts.items()}
+
+
+def print_of(arrays: Iterable[np.ndarray]) -> str:
+    """A few characters for some arrays."""
+    sha = hashlib.sha256()
+    for array in arrays:
+        sha.update(np.ascontiguousarray(array).data)
+    return sha.hexdigest()[:16]

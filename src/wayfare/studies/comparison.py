@@ -51,7 +51,7 @@ def compare(
     shared = Shared(execution=execution or Execution(), task=task)
     scenario = naming_task(scenario, task)
     chosen = [
-        make_scheme(scheme, scenario.control) if isinstance(scheme, str) else checked(scheme)
+        make_scheme(scheme, scenario.control, scenario.mixing) if isinstance(scheme, str) else checked(scheme)
         for scheme in (scenario.schemes if schemes is None else schemes)
     ]
     numbers = list(range(seeds)) if isinstance(seeds, int) else list(seeds)

@@ -39,7 +39,7 @@ def extend(
     if rounds < scenario.rounds:
         raise ScenarioError("rounds", rounds, f"must not be less than the {scenario.rounds} of this run")
     may_grow = getattr(scheme, "any_length", None)
-    if may_grow is None or not may_grow():
+    if may_grow is None or not may_grow() or getattr(scheme, "relays", False):
         raise ScenarioError(
             "rounds",
             rounds,

@@ -12,7 +12,7 @@ from typing import Any
 
 from wayfare.errors import DivergenceError, ScenarioError
 from wayfare.records import RunWriter
-from wayfare.simulator import Checks, ContactEvent, EvaluationEvent, MetricEvent, Simulation
+from wayfare.simulator import Checks, ContactEvent, EvaluationEvent, MetricEvent, RelayEvent, Simulation
 
 # Unless told otherwise a checkpoint is due after so many seconds, and no sooner than so many times what the last took:
 # however large a fleet is, less than 2 % of the time goes into checkpoints.
@@ -105,6 +105,10 @@ class Keeper:
     def on_contact(self, event: ContactEvent) -> None:
         """Record a contact."""
         self._writer.on_contact(event)
+
+    def on_relay(self, event: RelayEvent) -> None:
+        """Record what a device sent for another."""
+        self._writer.on_relay(event)
 
     def on_evaluation(self, event: EvaluationEvent, others: Sequence[MetricEvent]) -> None:
         """Record an evaluation."""

@@ -50,6 +50,7 @@ class Execution:
     fast: bool = False  # speed may cost repeatability
     device_state: Place = "memory"  # where the vectors of error feedback lie between contacts
     safeguards: Safeguards = field(default_factory=Safeguards)
+    keep_model: bool = True  # in the records; without, they have its hash and are as small as their tables
 
     def compute(self) -> Compute:
         """Where local steps are computed, and how exactly."""
@@ -83,7 +84,7 @@ def run(
     """
     execution = execution or Execution()
     scenario = naming_task(scenario, task)
-    resolved = make_scheme(scheme, scenario.control) if isinstance(scheme, str) else checked(scheme)
+    resolved = make_scheme(scheme, scenario.control, scenario.mixing) if isinstance(scheme, str) else checked(scheme)
     folder = run_folder(scenario, resolved, seed, Path(out))
     return carry_out(folder, scenario, resolved, seed, task=task, execution=execution, on_round=on_round)
 
@@ -161,7 +162,7 @@ def _conduct(job: _Job, compute: Compute, keeper: Keeper, shelf: Shelf) -> None:
             ) from None
         except InvariantError as error:
             raise InvariantError(f"{job.folder}: {error}. {writer.what_is_safe()}") from None
-        writer.finish(outcome.model, world.scenario.rounds, keeper.elapsed_s)
+        writer.finish(outcome.model, world.scenario.rounds, keeper.elapsed_s, keep_model=job.execution.keep_model)
 
 
 @contextmanager

@@ -8,6 +8,8 @@
       runs/<run>.error.txt  why a run failed
       work/<key>/         runs under way
       work/<key>.lock     locked by the driver that does the run; the lock dies with it, so it is never stale
+
+Studies that ask for the same runs may share a pool, a folder that holds `runs` and `work` for all of them.
 """
 
 from __future__ import annotations
@@ -100,17 +102,20 @@ def manifest_of(plan: Plan, execution: Execution) -> Manifest:
 class StudyFolder:
     """A study on disk. Several drivers may use it at the same time."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, pool: Path | None = None) -> None:
         self.path = path
+        self._home = pool or path
         self._locks: dict[str, IO[str]] = {}
 
     def write(self, manifest: Manifest) -> None:
         """Keep what the study asks; the last driver to start has its way."""
-        text = json.dumps({"version": _VERSION, **asdict(manifest)}, indent=1)
+        # Relative, so that studies and their pool can be moved together.
+        pool = None if self._home == self.path else os.path.relpath(self._home, self.path)
+        text = json.dumps({"version": _VERSION, "pool": pool, **asdict(manifest)}, indent=1)
         try:
             self.path.mkdir(parents=True, exist_ok=True)
-            (self.path / "runs").mkdir(exist_ok=True)
-            (self.path / "work").mkdir(exist_ok=True)
+            (self._home / "runs").mkdir(parents=True, exist_ok=True)
+            (self._home / "work").mkdir(exist_ok=True)
             new = self.path / f"{STUDY_FILE}.{os.getpid()}"
             new.write_text(text, encoding="utf-8")
             new.replace(self.path / STUDY_FILE)
@@ -118,12 +123,14 @@ class StudyFolder:
             raise RunFolderError(f"{self.path}: cannot write here: {error.strerror}") from None
 
     def read(self) -> Manifest:
-        """What the study asks."""
+        """What the study asks; from then on its runs are looked for where it says."""
         file = self.path / STUDY_FILE
         try:
             data = json.loads(file.read_text(encoding="utf-8"))
             if data.pop("version") != _VERSION:
                 raise RunFolderError(f"{file}: not of the version that this Wayfare reads ({_VERSION})")
+            pool = data.pop("pool", None)
+            self._home = self.path / pool if pool else self.path
             return Manifest(**data | {"runs": [PlannedRun(**run) for run in data["runs"]]})
         except OSError as error:
             raise RunFolderError(f"{file}: cannot be read: {error.strerror}") from None
@@ -132,7 +139,7 @@ class StudyFolder:
 
     def run_folder(self, run: PlannedRun) -> Path:
         """Where a finished run lies."""
-        return self.path / "runs" / run.folder_name
+        return self._home / "runs" / run.folder_name
 
     def is_finished(self, run: PlannedRun) -> bool:
         """Whether a run is done."""
@@ -149,9 +156,9 @@ class StudyFolder:
             Job(
                 name=manifest.run_name(run),
                 scenario=scenarios[run.point],
-                scheme=make_scheme(run.scheme, scenarios[run.point].control),
+                scheme=make_scheme(run.scheme, scenarios[run.point].control, scenarios[run.point].mixing),
                 seed=run.seed,
-                out=self.path / "work" / run.key,
+                out=self._home / "work" / run.key,
                 home=self.run_folder(run),
                 cost=costs[run.key],
             )
@@ -183,12 +190,12 @@ class StudyFolder:
 
     def clear(self, run: PlannedRun) -> None:
         """Remove what the work on a finished run left, perhaps of a driver that died at its end."""
-        shutil.rmtree(self.path / "work" / run.key, ignore_errors=True)
+        shutil.rmtree(self._home / "work" / run.key, ignore_errors=True)
         # Safe only because the run is finished: whoever locks the old file sees that first.
         self._claim_file(run).unlink(missing_ok=True)
 
     def _claim_file(self, run: PlannedRun) -> Path:
-        return self.path / "work" / f"{run.key}.lock"
+        return self._home / "work" / f"{run.key}.lock"
 
 
 def value_text(value: Any) -> str:

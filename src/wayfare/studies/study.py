@@ -99,7 +99,7 @@ class Plan:
 
     def scheme_at(self, point: Point, name: str) -> Scheme:
         """A scheme with the parameters of a point."""
-        return make_scheme(name, point.scenario.control)
+        return make_scheme(name, point.scenario.control, point.scenario.mixing)
 
 
 def study_presets() -> list[str]:
@@ -117,6 +117,11 @@ def load_study(source: str | Path) -> Plan:
     if folder is not None:
         data.setdefault("name", Path(source).stem)
     return _plan(_validated(data), folder)
+
+
+def plan_of(table: dict[str, Any]) -> Plan:
+    """The study of a table such as a file would hold."""
+    return _plan(_validated(table), None)
 
 
 def _text(source: str) -> tuple[str, Path | None]:
@@ -157,7 +162,7 @@ def _plan(study: Study, folder: Path | None) -> Plan:
         points.append(Point(values=values, scenario=parse(merge(table, _anchored(over, folder)))))
     _check_points(points)
     schemes = list(points[0].scenario.schemes if study.schemes is None else study.schemes)
-    names = [make_scheme(scheme, points[0].scenario.control).name for scheme in schemes]
+    names = [make_scheme(scheme, points[0].scenario.control, points[0].scenario.mixing).name for scheme in schemes]
     check_schemes_and_seeds(names, study.seed_numbers)
     return Plan(study=study, axes=axes, points=points, schemes=names, seeds=study.seed_numbers)
 

@@ -72,6 +72,7 @@ def sweep(
     plan: Plan,
     *,
     out: Path | str = RUNS,
+    pool: Path | None = None,
     jobs: int | None = None,
     execution: Execution | None = None,
     backend: Backend | None = None,
@@ -81,10 +82,11 @@ def sweep(
     """Do every run of a study that is not finished yet: on this machine, or wherever the back end has its workers.
 
     Finished runs are found by their key and never repeated. Several sweeps of one study may go on at the same time:
-    each takes the runs that no other has taken. ``on_record`` is told of every run that comes in.
+    each takes the runs that no other has taken; and so do sweeps of studies with one ``pool``, which holds the runs of
+    all of them. ``on_record`` is told of every run that comes in.
     """
     shared = Shared(execution=execution or Execution())
-    folder, manifest = StudyFolder(study_folder(plan, out)), manifest_of(plan, shared.execution)
+    folder, manifest = StudyFolder(study_folder(plan, out), pool), manifest_of(plan, shared.execution)
     folder.write(manifest)
     found: dict[str, RunResult] = {}
 

@@ -22,7 +22,7 @@ from wayfare.learning.tasks import Task, load_task
 from wayfare.learning.tasks.base import Evaluation
 from wayfare.scenario import Scenario
 from wayfare.schemes import make_scheme
-from wayfare.simulator import ContactEvent, EvaluationEvent, MetricEvent, Simulation, World, draw_world
+from wayfare.simulator import ContactEvent, EvaluationEvent, MetricEvent, RelayEvent, Simulation, World, draw_world
 from wayfare.theory.bounds import BoundVariant, mobility_coefficient, theorem_1_gradient
 
 # Training samples of a device that its gradient is taken of: enough for a mean, and little work.
@@ -163,6 +163,9 @@ class _Contacts:
         self.entries.append(event.entries)
         self.staleness.append(event.staleness_rounds)
 
+    def on_relay(self, event: RelayEvent) -> None:
+        """The bounds know of no relays."""
+
     def on_evaluation(self, event: EvaluationEvent, others: Sequence[MetricEvent]) -> None:
         self.rounds.append(event.round)
 
@@ -186,7 +189,7 @@ def measure_run(
     watch.batches = lambda device, turn: torch.from_numpy(world.batches.of(device, 1 + turn % scenario.rounds, 1)[0])
     contacts = _Contacts(on_round)
     with one_thread():
-        Simulation(replace(world, task=watched), make_scheme(scheme, scenario.control), contacts).run()
+        Simulation(replace(world, task=watched), make_scheme(scheme, scenario.control, scenario.mixing), contacts).run()
     share = np.mean(contacts.entries) / world.link.parameters if contacts.entries else math.nan
     return MeasuredRun(
         scenario=scenario,

@@ -13,6 +13,7 @@ from wayfare.contacts.source import SourcedPlan
 from wayfare.contacts.statistics import PlanStatistics, plan_statistics
 from wayfare.control.budgets import draw_budgets
 from wayfare.control.closed_form import full_update_power_watts
+from wayfare.errors import ScenarioError
 from wayfare.radio import Link, gains_per_watt
 from wayfare.scenario import Scenario
 from wayfare.scenario.model import Control
@@ -104,6 +105,8 @@ def forecast(
     found: SourcedPlan, *, parameters: int, statistics: int, norms: NormModel, scheme: str = "mads", seed: int
 ) -> Forecast:
     """Look at a plan with a model of so many parameters (and normalisation statistics) in mind."""
+    if getattr(make_scheme(scheme, found.scenario.control), "relays", False):
+        raise ScenarioError("scheme", scheme, "a rehearsal has no meetings of devices; plan afl instead")
     scenario, contacts = found.scenario, plan_statistics(found.plan)
     link = make_link(scenario, parameters, statistics)
     meets = opportunities(found.plan, scenario.round_s, scenario.rounds)

@@ -1,0 +1,173 @@
+"""`wayfare paper`: the figures of the paper, from real runs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.table import Table
+
+from wayfare.cli.terminal import (
+    DeviceOption,
+    JsonOption,
+    NoModelsOption,
+    OutOption,
+    PrecisionOption,
+    RunProgress,
+    output,
+    print_json,
+)
+from wayfare.cli.terminal import errors as messages
+from wayfare.errors import RunError, UnavailableError
+from wayfare.places import RUNS
+
+if TYPE_CHECKING:
+    from wayfare.studies.paper import PaperFigure
+    from wayfare.studies.results import StudyResults
+
+
+def paper_command(
+    figure: Annotated[str, typer.Argument(metavar="list|FIG", help="A figure such as fig8b, or `list`.")],
+    quick: Annotated[
+        bool, typer.Option("--quick", help="The same study, small, on the data inside the package.")
+    ] = False,
+    picture: Annotated[Path | None, typer.Option(help="Where the picture goes; beside the study if not given.")] = None,
+    jobs: Annotated[int | None, typer.Option(help="Runs at the same time; all cores if not given.")] = None,
+    out: OutOption = RUNS,
+    device: DeviceOption = "auto",
+    precision: PrecisionOption = "fp32",
+    no_models: NoModelsOption = False,
+    record: Annotated[
+        Path | None, typer.Option(help="A folder for a page with picture, tables, command, hardware, and CSV files.")
+    ] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Do the runs behind a figure of the paper that are not done yet, draw it, and set its numbers beside ours.
+
+    At full size a figure needs CIFAR-10 or Argoverse and a GPU; with --quick about a minute on two cores.
+    Figures share runs: what one has done, no other does again.
+
+    Example: `wayfare paper list`, `wayfare paper fig8b --quick`
+    """
+    from wayfare.studies.paper import FIGURES, paper_figure
+
+    if figure == "list":
+        _list(list(FIGURES.values()), as_json)
+        return
+    chosen = paper_figure(figure)
+    home = out / "paper"
+    file = picture or home / f"{chosen.study(quick=quick)['name']}" / f"{chosen.name}.png"
+    if chosen.drawing == "contact times":
+        _contact_times(chosen, quick, file, as_json)
+        return
+    from wayfare.engine.compute import checked_precision
+    from wayfare.report.paper_figures import draw
+    from wayfare.report.paper_page import write_figure_page
+    from wayfare.report.study_json import results_json
+    from wayfare.report.study_tables import study_table
+    from wayfare.studies.jobs import failures_text
+    from wayfare.studies.single import Execution
+    from wayfare.studies.study import plan_of
+    from wayfare.studies.sweeping import sweep
+
+    plan = plan_of(chosen.study(quick=quick))
+    with RunProgress() as progress:
+        done = sweep(
+            plan,
+            out=home,
+            pool=home,
+            jobs=jobs,
+            execution=Execution(device=device, precision=checked_precision(precision), keep_model=not no_models),
+            progress=progress,
+        )
+    if record is not None and done.results.results:
+        write_figure_page(chosen, done.results, record, command=_command(chosen, quick, device, precision))
+    drawn = False
+    if done.results.results:
+        try:
+            draw(chosen, done.results, file)
+            drawn = True
+        except UnavailableError as error:
+            # Runs of hours are not lost for want of a library: the same command draws them elsewhere.
+            messages.print(f"no picture: {error}", markup=False, soft_wrap=True)
+    if as_json:
+        print_json(
+            results_json(done.results)
+            | {
+                "figure": chosen.name,
+                "claim": chosen.claim,
+                "paper": [
+                    {"what": quoted.what, "paper": quoted.paper, "ours": quoted.ours(done.results)}
+                    for quoted in chosen.numbers
+                ],
+                "picture": str(file) if drawn else None,
+            }
+        )
+    else:
+        output.print(study_table(done.results))
+        _print_paper(chosen, done.results, quick)
+        if drawn:
+            output.print(f"Picture: {file}", markup=False, soft_wrap=True)
+    if done.failures:
+        raise RunError(
+            f"{failures_text(done.failures, len(done.results.manifest.runs))}; finished runs are safe, and the same "
+            "command tries the others again"
+        )
+
+
+def _command(figure: PaperFigure, quick: bool, device: str, precision: str) -> str:
+    """What one would type to get the figure again."""
+    options = {
+        "--quick": quick,
+        f"--device {device}": device != "auto",
+        f"--precision {precision}": precision != "fp32",
+    }
+    return " ".join(["wayfare paper", figure.name, *(option for option, given in options.items() if given)])
+
+
+def _list(figures: list[PaperFigure], as_json: bool) -> None:
+    if as_json:
+        print_json({"figures": [{"name": one.name, "title": one.title, "claim": one.claim} for one in figures]})
+        return
+    table = Table("figure", "what it shows", "what the paper reads from it", box=None)
+    for one in figures:
+        table.add_row(one.name, one.title, one.claim)
+    output.print(table)
+
+
+def _print_paper(figure: PaperFigure, results: StudyResults | None, quick: bool) -> None:
+    output.print(f"The paper: {figure.claim}.", highlight=False, soft_wrap=True)
+    if figure.numbers and results is not None:
+        table = Table("", "paper", "here", box=None)
+        for quoted in figure.numbers:
+            ours = quoted.ours(results)
+            table.add_row(quoted.what, f"{quoted.paper:,.6g}", "-" if ours is None else f"{ours:,.4g}")
+        output.print(table)
+    if quick:
+        output.print(
+            "Quick: another task, fewer rounds, one seed. It shows how the figure is made, not what the paper's says.",
+            style="dim",
+            soft_wrap=True,
+        )
+
+
+def _contact_times(figure: PaperFigure, quick: bool, file: Path, as_json: bool) -> None:
+    from wayfare.contacts.speeds import contact_times_by_speed
+    from wayfare.report.contact_figures import plot_speeds
+    from wayfare.scenario import load
+
+    scenario = load(figure.study(quick=quick)["scenario"])
+    points = list(contact_times_by_speed(scenario, models=["waypoint"], seed=0))
+    file.parent.mkdir(parents=True, exist_ok=True)
+    plot_speeds(points, file, title=figure.title)
+    if as_json:
+        rows = [[one.speed_mps, one.contact_s, one.inter_contact_s] for one in points]
+        print_json({"figure": figure.name, "columns": ["speed_mps", "contact_s", "inter_contact_s"], "rows": rows})
+        return
+    table = Table("speed m/s", "contact s", "inter-contact s", box=None)
+    for one in points:
+        table.add_row(f"{one.speed_mps:g}", f"{one.contact_s or 0:.1f}", f"{one.inter_contact_s or 0:.0f}")
+    output.print(table)
+    _print_paper(figure, None, quick=False)
+    output.print(f"Picture: {file}", markup=False, soft_wrap=True)

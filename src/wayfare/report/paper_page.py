@@ -1,0 +1,67 @@
+"""A figure of the paper on the record: picture, table, the paper's numbers beside ours, and where it all came from."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from pathlib import Path
+
+from wayfare.errors import InputError
+from wayfare.records import read_run
+from wayfare.report.markdown import table_lines
+from wayfare.report.paper_figures import draw
+from wayfare.studies.export import evaluation_rows, run_rows, write_csv
+from wayfare.studies.paper import PaperFigure
+from wayfare.studies.results import StudyResults
+
+
+def write_figure_page(figure: PaperFigure, results: StudyResults, folder: Path, *, command: str) -> None:
+    """Write the page, its picture, and the runs and evaluations behind it as CSV."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        draw(figure, results, folder / f"{figure.name}.png")
+        for name, rows in (("runs", run_rows(results)), ("evaluations", evaluation_rows(results))):
+            # Where the runs lay is of no use to a reader elsewhere.
+            write_csv(
+                [{key: value for key, value in row.items() if key != "folder"} for row in rows],
+                folder / f"{figure.name}-{name}.csv",
+            )
+        page = "\n".join(_lines(figure, results, command))
+        (folder / f"{figure.name}.md").write_text(page, encoding="utf-8")
+    except OSError as error:
+        raise InputError(f"{folder}: cannot write here: {error.strerror}") from None
+
+
+def _lines(figure: PaperFigure, results: StudyResults, command: str) -> list[str]:
+    number = figure.name.removeprefix("fig")
+    lines = [f"# Fig. {number}: {figure.title[0].lower()}{figure.title[1:]}", ""]
+    lines += [f"    {command}", "", f"The paper: {figure.claim}.", "", f"![Fig. {number}]({figure.name}.png)", ""]
+    lines += [*table_lines(results), ""]
+    if figure.numbers:
+        lines += ["| | paper | here |", "| --- | --- | --- |"]
+        for quoted in figure.numbers:
+            ours = quoted.ours(results)
+            lines.append(f"| {quoted.what} | {quoted.paper:,.6g} | {'-' if ours is None else f'{ours:,.4g}'} |")
+        lines.append("")
+    lines += [f"{line}  " for line in _origin(results)]
+    csv = f"[runs]({figure.name}-runs.csv), [evaluations]({figure.name}-evaluations.csv)"
+    return [*lines, f"Raw numbers: {csv}.", ""]
+
+
+def _origin(results: StudyResults) -> list[str]:
+    """Which seeds, on what, when, and for how long."""
+    records = [read_run(result.folder) for result in results.results]
+    versions = records[0].meta["versions"]
+    hardware = sorted({str(record.meta["versions"]["hardware"]) for record in records})
+    precisions = sorted({str(record.meta["execution"]["precision"]) for record in records})
+    ended = max(str(record.meta["sessions"][-1]["at"]) for record in records)
+    seeds = sorted({record.seed for record in records})
+    hours = sum(result.wall_s for result in results.results) / 3600
+    lines = [
+        f"Runs: {len(records)}, seeds {', '.join(map(str, seeds))}, {records[0].scenario.rounds:,} rounds, "
+        f"{', '.join(precisions)}; {hours:.2f} h of run time in all.",
+        f"Hardware: {', '.join(hardware)}. Wayfare {versions['wayfare']}, PyTorch {versions['torch']}; last run begun "
+        f"{datetime.fromisoformat(ended):%Y-%m-%d}.",
+    ]
+    if results.missing:
+        lines.append(f"**{results.missing} of {len(results.manifest.runs)} runs are missing.**")
+    return lines

@@ -1,0 +1,49 @@
+"""How schemes other than the paper's exchange models: mixing at the server, and relays between devices."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from wayfare.scenario.section import NonNegative, Section
+
+Share = Annotated[float, Field(gt=0, le=1)]
+Count = Annotated[int, Field(ge=0)]
+
+
+class Mixing(Section):
+    """FedAsync: w <- (1 - a s(theta)) w + a s(theta) w_n, theta the rounds since the device received its model.
+
+    The values are those of its authors' experiments.
+    """
+
+    weight: Share = 0.6  # a
+    # s = (theta + 1)^-exponent
+    polynomial_exponent: NonNegative = 0.5
+    # s = 1 up to so many rounds, then 1 / (slope (theta - rounds) + 1)
+    hinge_rounds: Count = 4
+    hinge_slope: NonNegative = 10.0
+
+
+class Relays(Section):
+    """FedMobile: what devices carry for each other between their contacts with the server.
+
+    An interval of a device runs from one contact with the server to its next. Relays of it are looked for in a window
+    of so many rounds, which opens so many rounds after the interval began.
+    """
+
+    upload_after_rounds: Count = 0
+    upload_window_rounds: Count = 20
+    uploads_per_interval: Count = 1
+    download_after_rounds: Count = 0
+    download_window_rounds: Count = 20
+    downloads_per_interval: Count = 1
+    # `all`: a device sends to another whenever it may, and a contact that ends too soon costs energy for nothing, as
+    # with the server; `fitting`: it knows beforehand which contacts are too short, and lets them pass.
+    attempts: Literal["all", "fitting"] = "all"
+    # `separate`: after its own upload a relay sends what it carries, each by itself, as far as time and energy reach;
+    # `merged`: it adds what it carries to its own update, and one upload delivers both.
+    delivery: Literal["separate", "merged"] = "separate"
+    # Updates of others that a device keeps at a time, each as large as a model.
+    parcels_per_relay: Annotated[int, Field(ge=1)] = 4

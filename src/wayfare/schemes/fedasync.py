@@ -1,0 +1,43 @@
+"""FedAsync: the server mixes whole models, older ones with less weight."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import Literal, TypeAlias
+
+from wayfare.radio import Link
+from wayfare.scenario.exchange import Mixing
+from wayfare.schemes.base import Encounter, EnergyRule, Scheme, Upload
+from wayfare.schemes.sending import power_and_allowance, send_dense
+
+StalenessFunction: TypeAlias = Literal["polynomial", "constant", "hinge"]
+"""How the weight of a model falls with its age; the first is the default."""
+
+
+@dataclass(frozen=True)
+class FedAsync(Scheme):
+    """FedAsync (Xie, Koyejo and Gupta 2019): whole models, mixed by the server with a weight that falls with age."""
+
+    energy_rule: EnergyRule = "greedy"
+    name: str = "fedasync"
+    staleness: StalenessFunction = "polynomial"
+    mixing: Mixing = field(default_factory=Mixing)
+
+    def decide(self, encounter: Encounter, link: Link) -> Upload:
+        """The whole model at the power of the rule."""
+        power_watts, allowance_joules = power_and_allowance(self.energy_rule, encounter, link)
+        return send_dense(encounter, link, power_watts, allowance_joules)
+
+    def mixing_weight(self, staleness_rounds: int) -> float:
+        """a s(theta), with s = 1, (theta + 1)^-c, or 1 up to b and 1 / (d (theta - b) + 1) after it."""
+        mixing = self.mixing
+        if self.staleness == "polynomial":
+            return mixing.weight * math.pow(staleness_rounds + 1.0, -mixing.polynomial_exponent)
+        if self.staleness == "hinge" and staleness_rounds > mixing.hinge_rounds:
+            return mixing.weight / (mixing.hinge_slope * (staleness_rounds - mixing.hinge_rounds) + 1.0)
+        return mixing.weight
+
+    def any_length(self) -> bool:
+        """Only a pace depends on how many rounds there are."""
+        return self.energy_rule != "paced"

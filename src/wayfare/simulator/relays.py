@@ -1,0 +1,299 @@
+"""Relays: devices that meet carry updates and models for each other (FedMobile)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+
+import torch
+from torch import Tensor
+
+from wayfare import device as devices
+from wayfare.device import DeviceState, Offer
+from wayfare.engine import Shelf, Trainer
+from wayfare.mobility import SERVER
+from wayfare.schemes import Scheme, Upload
+from wayfare.simulator.checks import Checks
+from wayfare.simulator.events import RelayEvent, RelayKind
+from wayfare.simulator.peers import Peers, Wish, make_timetable
+from wayfare.simulator.world import World
+from wayfare.sparsify import Sparse
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parcel:
+    """The update of a device on its way with another."""
+
+    relay: int
+    owner: int
+    round: int  # in which it was handed over
+    update: Tensor
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Turn:
+    """How many relays a device has used in the interval that began with a contact in a round."""
+
+    interval: int = 0
+    uploads: int = 0
+    downloads: int = 0
+
+    def at(self, interval: int) -> Turn:
+        """The count in an interval: none in a new one."""
+        return self if self.interval == interval else Turn(interval=interval)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RelayState:
+    """What relays carry from one round to the next."""
+
+    parcels: list[Parcel] = field(default_factory=list)  # each relay's in the order in which it got them
+    turns: list[Turn] = field(default_factory=list)
+
+
+class Relays:
+    """Everything that devices carry for each other in one run. Relays of a round come before its server contacts."""
+
+    def __init__(
+        self,
+        world: World,
+        peers: Peers,
+        scheme: Scheme,
+        *,
+        nothing: Tensor,
+        norm_scale: float,
+        checks: Checks,
+        shelf: Shelf,
+    ) -> None:
+        self._world, self._peers, self._scheme = world, peers, scheme
+        self._nothing, self._norm_scale, self._checks, self._shelf = nothing, norm_scale, checks, shelf
+        self._rules = world.scenario.relays
+        self.timetable = make_timetable(world, peers)
+        fleet = range(world.scenario.fleet.devices)
+        self._parcels: list[list[Parcel]] = [[] for _ in fleet]
+        self._turns = [Turn() for _ in fleet]
+
+    def state(self) -> RelayState:
+        """What is carried into the next round."""
+        return RelayState(parcels=list(self.parcels()), turns=list(self._turns))
+
+    def restore(self, state: RelayState) -> None:
+        """Go on from a state, whose vectors are taken over."""
+        self._turns = list(state.turns)
+        self._parcels = [[] for _ in self._turns]
+        for parcel in state.parcels:
+            self._parcels[parcel.relay].append(parcel)
+
+    def parcels(self) -> Iterator[Parcel]:
+        """All that is on its way."""
+        for carried in self._parcels:
+            yield from carried
+
+    def exchange(self, round_: int, states: list[DeviceState], trainer: Trainer) -> list[RelayEvent]:
+        """The relays of one round, uploads first; what is given as a model is what a device had when it began."""
+        uploads = [
+            wish
+            for wish in self.timetable.uploads.of(round_)
+            if self._turn(wish).uploads < self._rules.uploads_per_interval
+        ]
+        had = list(states)
+        downloads = [
+            (wish, newest)
+            for wish in self.timetable.downloads.of(round_)
+            if self._turn(wish).downloads < self._rules.downloads_per_interval and (newest := _newest(wish, had))
+        ]
+        if not uploads and not downloads:
+            return []
+        trainer.meet(sorted({wish.device for wish in uploads} | {wish.device for wish, _ in downloads}), round_)
+        # What is left of each opportunity: two devices may have something for each other in one.
+        left_s: dict[int, float] = {}
+        events = [self._hand_over(round_, wish, states, trainer, left_s) for wish in uploads]
+        for wish, (giver, row) in downloads:
+            events.append(self._take_model(round_, wish, giver, row, had[giver], states, trainer, left_s))
+        # Who has no energy left does not try.
+        return [event for event in events if event is not None and (event.completed or event.energy_joules > 0)]
+
+    def before_upload(self, device: int, state: DeviceState) -> DeviceState:
+        """A relay at the server; where deliveries are merged, what it carries is part of what it has to send."""
+        if self._rules.delivery == "separate" or not self._parcels[device]:
+            return state
+        memory = state.memory
+        for parcel in self._parcels[device]:
+            memory = memory + parcel.update
+        return replace(state, memory=memory)
+
+    def after_upload(
+        self, device: int, before: DeviceState, state: DeviceState, offer: Offer, upload: Upload
+    ) -> tuple[DeviceState, list[Sparse], list[RelayEvent]]:
+        """What a relay delivers with, or after, its own upload; one that failed took all there was of the contact."""
+        carried = self._parcels[device]
+        if not carried:
+            return state, [], []
+        if not upload.completes:
+            # What it carries is in its hands as before, not in its memory.
+            return replace(state, memory=before.memory), [], []
+        left_s = max(offer.encounter.contact_s - upload.airtime_s, 0.0)
+        if self._rules.delivery == "merged":
+            self._parcels[device] = []
+            free = Upload(entries=0, bits=0.0, power_watts=0.0, energy_joules=0.0)
+            round_ = offer.encounter.round
+            return state, [], [_delivered(parcel, round_, left_s, free) for parcel in carried]
+        return self._deliver(device, state, offer, left_s)
+
+    def _deliver(
+        self, device: int, state: DeviceState, own: Offer, left_s: float
+    ) -> tuple[DeviceState, list[Sparse], list[RelayEvent]]:
+        """Each parcel by itself while it fits; one that does not is not begun, and kept."""
+        round_, sent, events = own.encounter.round, [], []
+        while self._parcels[device] and left_s > 0:
+            parcel = self._parcels[device][0]
+            offer = self._offer(
+                state, parcel.update, round_ - parcel.round, left_s, own.encounter.gain_per_watt, round_, device
+            )
+            upload = self._decide(offer, device)
+            if not devices.is_whole(offer, upload):
+                break
+            state = devices.pay(offer, upload)
+            events.append(_delivered(parcel, round_, left_s, upload))
+            left_s -= upload.airtime_s
+            everything = torch.arange(len(parcel.update), device=parcel.update.device)
+            sent.append(Sparse(everything, parcel.update))
+            self._parcels[device].pop(0)
+        return state, sent, events
+
+    def _hand_over(
+        self, round_: int, wish: Wish, states: list[DeviceState], trainer: Trainer, left_s: dict[int, float]
+    ) -> RelayEvent | None:
+        """An owner gives its update to the one who meets the server soonest and has room for it."""
+        owner = wish.device
+        with_room = [
+            (relay, row) for relay, row in wish.peers if len(self._parcels[relay]) < self._rules.parcels_per_relay
+        ]
+        if not with_room:
+            return None
+        relay, row = with_room[0]
+        # The first transfer of a contact has all of it.
+        contact_s = float(self._peers.meets.contact_s[row])
+        state = states[owner]
+        update = devices.undelivered(state, trainer.model(owner))
+        gain = float(self._peers.gains_per_watt[row])
+        offer = self._offer(state, update, round_ - state.received_round, contact_s, gain, round_, owner)
+        upload = self._decide(offer, owner)
+        if self._lets_pass(offer, upload):
+            return None
+        state, handed = devices.hand_over(offer, upload)
+        if handed is not None:
+            state = replace(state, memory=self._shelf.keep(owner, state.memory))
+            self._parcels[relay].append(Parcel(relay=relay, owner=owner, round=round_, update=handed))
+            turn = self._turn(wish)
+            self._turns[owner] = replace(turn, uploads=turn.uploads + 1)
+        states[owner] = _used(state, upload)
+        left_s[row] = contact_s - upload.airtime_s
+        return _event("upload", round_, owner, relay, owner, contact_s, upload, completed=handed is not None)
+
+    def _take_model(
+        self,
+        round_: int,
+        wish: Wish,
+        giver: int,
+        row: int,
+        given: DeviceState,
+        states: list[DeviceState],
+        trainer: Trainer,
+        left_s: dict[int, float],
+    ) -> RelayEvent | None:
+        """A device takes a newer global model, for which the giver pays, and puts its own update on top."""
+        taker = wish.device
+        contact_s = left_s.get(row, float(self._peers.meets.contact_s[row]))
+        if contact_s <= 0:
+            return None
+        gain = float(self._peers.gains_per_watt[row])
+        newer_by = given.received_round - states[taker].received_round
+        news = given.received - states[taker].received
+        offer = self._offer(states[giver], news, newer_by, contact_s, gain, round_, giver)
+        upload = self._decide(offer, giver)
+        if self._lets_pass(offer, upload):
+            return None
+        states[giver] = _used(devices.pay(offer, upload), upload)
+        completed = devices.is_whole(offer, upload)
+        if completed:
+            update = devices.undelivered(states[taker], trainer.model(taker))
+            states[taker], local = devices.take_model(
+                states[taker], update, given.received, given.received_round, self._nothing
+            )
+            trainer.restart(taker, given.received, local)
+            turn = self._turn(wish)
+            self._turns[taker] = replace(turn, downloads=turn.downloads + 1)
+        return _event("download", round_, giver, taker, SERVER, contact_s, upload, completed=completed)
+
+    def _offer(
+        self,
+        state: DeviceState,
+        update: Tensor,
+        staleness_rounds: int,
+        contact_s: float,
+        gain: float,
+        round_: int,
+        device: int,
+    ) -> Offer:
+        offer = devices.make_offer(
+            state,
+            update,
+            staleness_rounds=staleness_rounds,
+            contact_s=contact_s,
+            gain_per_watt=gain,
+            round_=round_,
+            rounds=self._world.scenario.rounds,
+            link=self._world.link,
+            norm_scale=self._norm_scale,
+        )
+        return self._checks.offer(offer, device=device, round_=round_)
+
+    def _decide(self, offer: Offer, device: int) -> Upload:
+        link, name = self._world.link, self._scheme.name
+        return self._checks.upload(offer, self._scheme.decide(offer.encounter, link), link, scheme=name, device=device)
+
+    def _lets_pass(self, offer: Offer, upload: Upload) -> bool:
+        return self._rules.attempts == "fitting" and not devices.is_whole(offer, upload)
+
+    def _turn(self, wish: Wish) -> Turn:
+        return self._turns[wish.device].at(wish.interval)
+
+
+def _newest(wish: Wish, states: Sequence[DeviceState]) -> tuple[int, int] | None:
+    """The peer with the newest model, if it is newer than the device's own; of equals the one with the least number."""
+    giver, row = max(wish.peers, key=lambda peer: (states[peer[0]].received_round, -peer[0]))
+    return (giver, row) if states[giver].received_round > states[wish.device].received_round else None
+
+
+def _used(state: DeviceState, upload: Upload) -> DeviceState:
+    """Time on the air is time that energy has to last for, with whomever it is spent."""
+    return replace(state, met_s=state.met_s + upload.airtime_s)
+
+
+def _event(
+    kind: RelayKind,
+    round_: int,
+    giver: int,
+    taker: int,
+    owner: int,
+    contact_s: float,
+    upload: Upload,
+    *,
+    completed: bool,
+) -> RelayEvent:
+    return RelayEvent(
+        round=round_,
+        kind=kind,
+        giver=giver,
+        taker=taker,
+        owner=owner,
+        contact_s=contact_s,
+        bits=upload.bits if completed else 0.0,
+        energy_joules=upload.energy_joules,
+        completed=completed,
+    )
+
+
+def _delivered(parcel: Parcel, round_: int, contact_s: float, upload: Upload) -> RelayEvent:
+    return _event("delivery", round_, parcel.relay, SERVER, parcel.owner, contact_s, upload, completed=True)

@@ -1,0 +1,16 @@
+"""Fig. 10: trajectories."""
+
+from __future__ import annotations
+
+from wayfare.studies.paper.base import SCHEMES, PaperFigure
+
+QUICK_SCENES = {"scenario": "argoverse-small", "seeds": 1, "schemes": ["mads", "afl-spar", "afl"]}
+
+FIGURE = PaperFigure(
+    name="fig10",
+    title="ADE against rounds on Argoverse",
+    claim="MADS ends 9.46 % below the best benchmark",
+    drawing="curves",
+    full={"name": "argoverse", "scenario": "paper-argoverse-waypoint", "schemes": SCHEMES, "seeds": 1},
+    quick={**QUICK_SCENES, "set": {"rounds": 90, "learning": {"evaluate_every_rounds": 10}}},
+)

@@ -1,0 +1,401 @@
+"""Relays between devices: nothing is lost or counted twice, and every rule is kept."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+import wayfare
+from tests.conftest import SMALL
+from tests.simulator.test_simulator import Notes
+from wayfare import device as devices
+from wayfare.device import DeviceState
+from wayfare.engine import OnDisk
+from wayfare.errors import InvariantError, ScenarioError
+from wayfare.learning.models.base import load_vector, read_vector
+from wayfare.mobility import SERVER
+from wayfare.radio import Link
+from wayfare.records.checkpoints import read_checkpoint, write_checkpoint
+from wayfare.scenario import Scenario
+from wayfare.schemes import make_scheme
+from wayfare.simulator import Checks, Outcome, RelayEvent, Simulation, SimulationState, World, draw_world
+from wayfare.simulator.peers import draw_peers
+
+LINK = Link(bandwidth_hz=1e3, max_power_watts=0.2, parameters=50, bits_per_entry=38.0, dense_bits=1600.0)
+# Enough bandwidth that most of what devices send for each other arrives, and little enough that some of it does not.
+OFTEN = (*SMALL, "radio.bandwidth_hz=2500", "mobility.width_m=500", "mobility.height_m=500", "rounds=80")
+
+
+def scenario(*overrides: str) -> Scenario:
+    return wayfare.load("fashion-small", [*OFTEN, *overrides])
+
+
+def simulation(world: World, notes: Notes, name: str = "fedmobile:unlimited", **options: object) -> Simulation:
+    scheme = make_scheme(name, world.scenario.control)
+    return Simulation(world, scheme, notes, **options)  # type: ignore[arg-type]
+
+
+def simulate(chosen: Scenario, name: str = "fedmobile:unlimited", **options: object) -> tuple[Outcome, Notes]:
+    notes = Notes()
+    return simulation(draw_world(chosen, 0), notes, name, **options).run(), notes
+
+
+def done(notes: Notes, kind: str) -> list[RelayEvent]:
+    return [event for event in notes.relays if event.kind == kind and event.completed]
+
+
+@pytest.mark.parametrize("delivery", ["separate", "merged"])
+@pytest.mark.parametrize("engine", ["stacked", "reference"])
+def test_mass_is_conserved_with_parcels_on_their_way(delivery: str, engine: str) -> None:
+    """The ledger looks after every round; it fails on what is lost or counted twice."""
+    chosen = scenario(f"relays.delivery={delivery}", "learning.evaluate_every_rounds=1")
+    _, notes = simulate(chosen, engine=engine, checks=Checks(paranoid=True))
+    assert len(done(notes, "upload")) > 10
+    assert len(done(notes, "download")) > 10
+    assert len(done(notes, "delivery")) > 5
+
+
+def test_the_ledger_notices_what_is_counted_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+    honest = devices.hand_over
+    # An owner that does not forget what it handed over delivers it a second time.
+    monkeypatch.setattr(devices, "hand_over", lambda offer, upload: (offer.state, honest(offer, upload)[1]))
+    with pytest.raises(InvariantError, match="lost or counted twice"):
+        simulate(scenario("learning.evaluate_every_rounds=1"), checks=Checks(paranoid=True))
+
+
+def test_every_parcel_is_delivered_once_or_still_on_its_way() -> None:
+    for delivery in ("separate", "merged"):
+        notes = Notes()
+        run = simulation(draw_world(scenario(f"relays.delivery={delivery}"), 0), notes)
+        run.run()
+        handed = Counter((event.taker, event.owner) for event in done(notes, "upload"))
+        delivered = Counter((event.giver, event.owner) for event in done(notes, "delivery"))
+        waiting = Counter((parcel.relay, parcel.owner) for parcel in run.state().relays.parcels)
+        assert handed == delivered + waiting
+        assert delivered
+        assert all(event.taker == SERVER for event in done(notes, "delivery"))
+
+
+def test_merged_and_separate_deliveries_bring_the_server_the_same() -> None:
+    # With room for everything the same parcels arrive at the same contacts, and a sum does not mind its brackets.
+    runs = [simulate(scenario(f"relays.delivery={way}", "radio.bandwidth_hz=1e6")) for way in ("separate", "merged")]
+    (separate, one), (merged, other) = runs
+    assert [(e.round, e.kind, e.giver, e.taker, e.owner) for e in one.relays] == [
+        (e.round, e.kind, e.giver, e.taker, e.owner) for e in other.relays
+    ]
+    assert len(done(one, "delivery")) == len(done(one, "upload")) > 20
+    torch.testing.assert_close(separate.model, merged.model, rtol=0, atol=1e-4)
+    assert all(event.bits > 0 for event in done(one, "delivery"))
+    assert all(event.bits == 0 == event.energy_joules for event in done(other, "delivery"))
+
+
+def contacts_of(world: World, device: int) -> list[int]:
+    return [int(round_) for round_ in world.meets.round[world.meets.device == device]]
+
+
+@pytest.mark.parametrize("limits", [(1, 1), (2, 2), (0, 1), (1, 0)])
+def test_windows_and_limits_hold(limits: tuple[int, int]) -> None:
+    uploads, downloads = limits
+    rules = {
+        "upload_after_rounds": 1,
+        "upload_window_rounds": 5,
+        "download_after_rounds": 2,
+        "download_window_rounds": 4,
+    }
+    rules |= {"uploads_per_interval": uploads, "downloads_per_interval": downloads}
+    chosen = scenario(*(f"relays.{name}={value}" for name, value in rules.items()), "radio.bandwidth_hz=1e5")
+    world = draw_world(chosen, 0)
+    _, notes = simulate(chosen)
+    used: Counter[tuple[str, int, int]] = Counter()
+    for event in notes.relays:
+        if event.kind == "delivery":
+            continue
+        device = event.owner if event.kind == "upload" else event.taker
+        contacts = contacts_of(world, device)
+        last = max((contact for contact in contacts if contact < event.round), default=0)
+        soonest = min((contact for contact in contacts if contact >= event.round), default=10**9)
+        after, window = (1, 5) if event.kind == "upload" else (2, 4)
+        assert after < event.round - last <= after + window
+        if event.kind == "upload":
+            relay = [contact for contact in contacts_of(world, event.taker) if contact >= event.round]
+            assert relay
+            assert relay[0] < soonest
+        else:
+            assert soonest > event.round
+        used[event.kind, device, last] += event.completed
+    found = {kind: [count for (other, *_), count in used.items() if other == kind] for kind in ("upload", "download")}
+    assert max(found["upload"], default=0) == uploads
+    assert max(found["download"], default=0) == downloads
+
+
+def test_a_relay_keeps_no_more_than_it_has_room_for() -> None:
+    for room in (1, 2):
+        carried: Counter[int] = Counter()
+        most = 0
+        _, notes = simulate(scenario(f"relays.parcels_per_relay={room}"))
+        for event in notes.relays:
+            if event.completed and event.kind == "upload":
+                carried[event.taker] += 1
+            elif event.kind == "delivery":
+                carried[event.giver] -= 1
+            most = max(most, *carried.values())
+        assert most == room
+
+
+def test_a_failed_relay_burns_energy_and_changes_nothing_else() -> None:
+    chosen = scenario("radio.bandwidth_hz=1", "rounds=60")
+    (outcome, notes), (without, others) = simulate(chosen), simulate(chosen, "afl:unlimited")
+    assert len([event for event in notes.relays if event.kind == "upload"]) > 10
+    assert not any(event.completed or event.bits for event in notes.relays)
+    # Nobody has a model newer than the first, so there is nothing to take.
+    assert {event.kind for event in notes.relays} == {"upload"}
+    assert torch.equal(outcome.model, without.model)
+    for mine, theirs in zip(outcome.states, without.states, strict=True):
+        assert torch.equal(mine.memory, theirs.memory)
+        assert mine.received_round == theirs.received_round == 0
+    burnt = sum(state.spent_joules for state in outcome.states) - sum(state.spent_joules for state in without.states)
+    assert burnt == pytest.approx(sum(event.energy_joules for event in notes.relays))
+    assert burnt > 0
+    untried = simulate(scenario("radio.bandwidth_hz=1", "rounds=60", "relays.attempts=fitting"))[1]
+    assert not untried.relays
+    assert [event.energy_joules for event in untried.contacts] == [event.energy_joules for event in others.contacts]
+
+
+@pytest.mark.parametrize("rule", ["", ":paced"])
+def test_relays_are_paid_out_of_the_same_budget(rule: str) -> None:
+    outcome, notes = simulate(scenario(), f"fedmobile{rule}")
+    assert notes.relays
+    spent = sum(state.spent_joules for state in outcome.states)
+    assert spent == pytest.approx(
+        sum(event.energy_joules for event in notes.contacts) + sum(event.energy_joules for event in notes.relays)
+    )
+    assert all(state.spent_joules <= state.budget_joules * (1 + 1e-9) for state in outcome.states)
+    assert notes.evaluations[-1].energy_joules == pytest.approx(spent)
+    delivered = sum(event.bits for event in notes.contacts) + sum(event.bits for event in notes.relays)
+    assert notes.evaluations[-1].bits == pytest.approx(delivered)
+
+
+def test_two_transfers_of_one_contact_share_its_time() -> None:
+    chosen = scenario("radio.bandwidth_hz=1e4")
+    world, peers = draw_world(chosen, 0), draw_peers(chosen, 0)
+    _, notes = simulate(chosen)
+    long_s = {
+        (int(r), int(a), int(b)): float(s)
+        for r, a, b, s in zip(
+            peers.meets.round, peers.meets.device, peers.meets.peer, peers.meets.contact_s, strict=True
+        )
+    }
+    used: Counter[tuple[int, int, int]] = Counter()
+    shared = 0
+    for event in notes.relays:
+        if event.kind == "delivery":
+            continue
+        pair = (event.round, *sorted((event.giver, event.taker)))
+        shared += pair in used
+        assert event.contact_s == pytest.approx(long_s[pair] - used[pair])
+        used[pair] += event.energy_joules / world.link.max_power_watts  # type: ignore[assignment]
+    assert shared > 0
+
+
+@pytest.mark.parametrize("delivery", ["separate", "merged"])
+@pytest.mark.parametrize("engine", ["reference", "stacked"])
+def test_a_run_goes_on_to_the_same_bits_with_parcels_on_their_way(delivery: str, engine: str, tmp_path: Path) -> None:
+    world = draw_world(scenario(f"relays.delivery={delivery}"), 0)
+
+    class Saving(Notes):
+        def on_round(self, round_: int) -> None:
+            super().on_round(round_)
+            if round_ in (23, 47):
+                saved.append(write_checkpoint(tmp_path, first.state()))
+                events.append((len(self.contacts), len(self.relays)))
+
+    saved, events = [], []
+    notes = Saving()
+    first = simulation(world, notes, engine=engine)
+    outcome = first.run()
+    assert done(notes, "download")
+    for place, checkpoint in enumerate(saved):
+        state = read_checkpoint(tmp_path, checkpoint)
+        assert state.relays.parcels
+        again = Notes()
+        shelf = OnDisk(tmp_path / "rows", 6, len(world.initial_model)) if place else None
+        second = simulation(world, again, engine=engine, shelf=shelf)
+        second.restore(state)
+        resumed = second.run()
+        assert torch.equal(resumed.model, outcome.model)
+        contacts, relays = events[place]
+        assert again.contacts == notes.contacts[contacts:]
+        assert again.relays == notes.relays[relays:]
+        for mine, theirs in zip(resumed.states, outcome.states, strict=True):
+            assert torch.equal(mine.memory, theirs.memory)
+
+
+def test_a_state_of_a_scheme_without_relays_is_refused() -> None:
+    world = draw_world(scenario(), 0)
+    state = simulation(world, Notes(), "afl").state()
+    with pytest.raises(ValueError, match="of a scheme that relays, or of one that does not"):
+        simulation(world, Notes()).restore(state)
+    broken = replace(state, relays=replace(state.relays, parcels=[]))
+    assert isinstance(broken, SimulationState)
+    assert broken.unsound() is None
+
+
+def test_meetings_of_devices_change_nothing_else_in_a_world(small: Scenario) -> None:
+    draw_world.cache_clear()
+    before = draw_world(small, 3)
+    peers = draw_peers(small, 3)
+    draw_world.cache_clear()
+    after = draw_world(small, 3)
+    assert np.array_equal(before.gains_per_watt, after.gains_per_watt)
+    assert np.array_equal(before.meets.distance_m, after.meets.distance_m)
+    assert len(peers.meets) > 50
+    assert (peers.meets.device < peers.meets.peer).all()
+
+
+def test_channels_between_devices_do_not_depend_on_the_fleet_or_the_length(small: Scenario) -> None:
+    short = draw_peers(small, 0)
+    longer = draw_peers(small.model_copy(update={"rounds": 90}), 0)
+    larger = draw_peers(small.model_copy(update={"fleet": small.fleet.model_copy(update={"devices": 9})}), 0)
+    # A contact that the end cuts short is another one in a longer run.
+    known = {(r, a, b): g for r, a, b, g in rows(short) if r < 50}
+    assert len(known) > 40
+    for other in (longer, larger):
+        found = {(r, a, b): g for r, a, b, g in rows(other)}
+        assert all(found[key] == gain for key, gain in known.items())
+    assert not np.array_equal(draw_peers(small, 1).gains_per_watt[:9], short.gains_per_watt[:9])
+
+
+def rows(peers: object) -> list[tuple[int, int, int, float]]:
+    meets, gains = peers.meets, peers.gains_per_watt  # type: ignore[attr-defined]
+    return list(zip(meets.round.tolist(), meets.device.tolist(), meets.peer.tolist(), gains.tolist(), strict=True))
+
+
+HEAD = "start_s,end_s,a,b,distance_m\n"
+
+
+def list_of(tmp_path: Path, lines: Sequence[str], *overrides: str) -> Scenario:
+    """Devices 0, 1, 2 and a server, on contacts by hand; rounds of 10 s."""
+    file = tmp_path / "contacts.csv"
+    header = "# wayfare contact plan: devices=3 server=server duration_s=100\n"
+    file.write_text(header + HEAD + "\n".join(lines) + "\n")
+    sets = ["mobility.model=trace", f"mobility.file={file}", "rounds=10", "fleet.devices=3", "learning.hidden=[8]"]
+    return wayfare.load(
+        "fashion-small", [*sets, "radio.bandwidth_hz=1e6", "learning.evaluate_every_rounds=1", *overrides]
+    )
+
+
+def test_a_story_by_hand(tmp_path: Path) -> None:
+    """Device 1 carries the update of device 0, which then takes a newer model from device 1 and adds what is new."""
+    chosen = list_of(
+        tmp_path,
+        [
+            "11,19,0,1,10",  # round 2: 0 hands its update to 1
+            "31,39,1,server,10",  # round 4: 1 delivers its own and that of 0
+            "51,59,0,1,10",  # round 6: 1, who never meets the server again, hands its new update to 0, and its model
+            "71,79,0,server,10",  # round 8: 0 delivers what is new of its own, and that of 1
+        ],
+    )
+    world = draw_world(chosen, 0)
+    models: list[torch.Tensor] = []
+
+    class Looking(Notes):
+        def on_round(self, round_: int) -> None:
+            models.append(run._server.model)
+
+    looking = Looking()
+    run = simulation(world, looking, engine="reference")
+    run.run()
+    assert [(e.round, e.kind, e.giver, e.taker, e.owner, e.completed) for e in looking.relays] == [
+        (2, "upload", 0, 1, 0, True),
+        (4, "delivery", 1, SERVER, 0, True),
+        (6, "upload", 1, 0, 1, True),
+        (6, "download", 1, 0, SERVER, True),
+        (8, "delivery", 0, SERVER, 1, True),
+    ]
+    assert [(e.round, e.device, e.staleness_rounds) for e in looking.contacts] == [(4, 1, 4), (8, 0, 4)]
+    # The same by hand, with plain gradient steps.
+    first = world.initial_model
+    at_2 = steps(world, 0, first, 1, 2)
+    handed = first - at_2
+    own_1 = first - steps(world, 1, first, 1, 4)
+    model_4 = first - own_1 / 3 - handed / 3
+    torch.testing.assert_close(models[3], model_4, rtol=0, atol=1e-6)
+    new_0 = at_2 - steps(world, 0, at_2, 3, 6)
+    local_0 = steps(world, 0, model_4 - new_0, 7, 8)
+    new_1 = model_4 - steps(world, 1, model_4, 5, 6)
+    model_8 = model_4 - (model_4 - local_0) / 3 - new_1 / 3
+    torch.testing.assert_close(models[7], model_8, rtol=0, atol=1e-6)
+
+
+def steps(world: World, device: int, model: torch.Tensor, first: int, last: int) -> torch.Tensor:
+    """Local SGD, written out."""
+    module = world.task.model.module()
+    load_vector(module, model)
+    optimizer = torch.optim.SGD(module.parameters(), lr=world.scenario.learning.learning_rate)
+    for round_ in range(first, last + 1):
+        optimizer.zero_grad()
+        world.task.loss(module, torch.from_numpy(world.batches.of(device, round_, 1)[0])).backward()
+        optimizer.step()
+    return read_vector(module)
+
+
+def test_models_without_devices_that_meet_are_refused(tmp_path: Path) -> None:
+    exponential = wayfare.load("fashion-small", ["mobility.model=exponential", "rounds=20"])
+    with pytest.raises(ScenarioError, match=r"mobility.model = 'exponential': devices meet only the server in it"):
+        wayfare.run(exponential, "fedmobile", out=tmp_path)
+    alone = list_of(tmp_path, ["31,39,1,server,10", "41,49,0,server,10"])
+    with pytest.raises(ScenarioError, match=r"mobility.file = .*devices meet only the server in it"):
+        wayfare.run(alone, "fedmobile", out=tmp_path)
+    # Devices that move and do not happen to meet are no mistake.
+    far = wayfare.load("fashion-small", [*SMALL, "rounds=5", "radio.range_m=1e-6", "mobility.speed_mps=0.001"])
+    assert not simulate(far)[1].relays
+
+
+def test_what_a_device_hands_over_leaves_it_only_what_is_new() -> None:
+    rng = torch.Generator().manual_seed(0)
+    received, local, memory = (torch.randn(50, generator=rng) for _ in range(3))
+    state = DeviceState(received=received, received_round=2, memory=memory, budget_joules=5.0)
+    offer = devices.make_offer(
+        state,
+        devices.undelivered(state, local),
+        staleness_rounds=3,
+        contact_s=9.0,
+        gain_per_watt=1e6,
+        round_=5,
+        rounds=10,
+        link=LINK,
+        norm_scale=1.0,
+    )
+    whole = wayfare.Upload(entries=50, bits=1600.0, power_watts=0.1, energy_joules=0.2)
+    after, parcel = devices.hand_over(offer, whole)
+    assert parcel is not None
+    torch.testing.assert_close(parcel, memory + received - local)
+    torch.testing.assert_close(devices.undelivered(after, local), torch.zeros(50), rtol=0, atol=1e-6)
+    assert after.spent_joules == 0.2
+    # A second transmission of the round is not given the pace of a round again.
+    again = devices.make_offer(
+        after,
+        parcel,
+        staleness_rounds=3,
+        contact_s=9.0,
+        gain_per_watt=1e6,
+        round_=5,
+        rounds=10,
+        link=LINK,
+        norm_scale=1.0,
+    )
+    assert devices.pay(again, whole).backlog_joules == pytest.approx(after.backlog_joules + 0.2)
+    model = torch.randn(50, generator=rng)
+    taken, new_local = devices.take_model(after, devices.undelivered(after, local), model, 4, torch.zeros(50))
+    torch.testing.assert_close(new_local, model, rtol=0, atol=1e-5)
+    assert (taken.received_round, int(taken.memory.count_nonzero())) == (4, 0)
+    for less in (replace(whole, entries=49), replace(whole, entries=0, completes=False)):
+        kept, nothing = devices.hand_over(offer, less)
+        assert nothing is None
+        assert kept.memory is memory
