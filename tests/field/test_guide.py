@@ -64,7 +64,7 @@ def test_by_experience_rate_and_time_are_those_measured() -> None:
     assert occasion.contact_s == pytest.approx(4.0)
     # The channel is one that carries at full power what was measured.
     assert LINK.rate_bps(LINK.max_power_watts, occasion.gain_per_watt) == pytest.approx(3e6)
-    assert occasion.chunk_bytes == chunk_bytes_at(3e6) == 56250
+    assert occasion.chunk_bytes == chunk_bytes_at(3e6) == 37500
     assert occasion.round == 7
     clock.now_s += 3
     assert guide.occasion(Progress(trained_round=7), STATE).contact_s == pytest.approx(1.5)

@@ -73,7 +73,7 @@ class Guide(Protocol):
         ...
 
 
-def chunk_bytes_at(rate_bps: float, airtime_s: float = 0.15) -> int:
+def chunk_bytes_at(rate_bps: float, airtime_s: float = 0.1) -> int:
     """Chunks short enough that a cut costs little: at most so much airtime, within what a message may hold."""
     return int(min(max(rate_bps * airtime_s / 8, 2 << 10), 512 << 10))
 
