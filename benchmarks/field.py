@@ -14,7 +14,8 @@ update cut before; ``--fresh`` has it take the old one back and cut a new one in
 of the embedded default's model up, the model down. The devices are the slower part on two cores, so what the server
 could stand follows from its CPU time.
 
-``start``: the commands of an installation, from their start to the first answer and the first exchange; memory.
+``start``: the commands of an installation, from their start to the first answer and the first exchange, by the clock and
+in CPU seconds; memory.
 """
 
 from __future__ import annotations
@@ -180,11 +181,13 @@ def start(arguments: argparse.Namespace, folder: Path) -> dict[str, Any]:
         try:
             _wait_for(lambda: _answers(address))
             figures["server_answers_s"] = time.monotonic() - began_s
+            figures["server_answers_cpu_s"] = cpu_s(server.pid)
             began_s = time.monotonic()
             device = subprocess.Popen([*command, "device", str(fleet.device_folder("device-0")), *work])
             try:
                 _wait_for(lambda: fetch_status(address).devices[0].exchanges > 0)
                 figures["device_first_exchange_s"] = time.monotonic() - began_s
+                figures["device_first_exchange_cpu_s"] = cpu_s(device.pid)
                 time.sleep(15)
                 figures["device_mb"] = memory_mb(device.pid)
                 figures["server_mb"] = memory_mb(server.pid)
