@@ -166,7 +166,9 @@ def first_problem(error: ValidationError, root: type[BaseModel]) -> ScenarioErro
     rule = problem["msg"].removeprefix("Value error, ")
     match problem["type"]:
         case "extra_forbidden":
-            known = f"; known here: {', '.join(section.model_fields)}" if section else ""
+            fields = section.model_fields.items() if section else ()
+            names = ", ".join(info.alias or name for name, info in fields)
+            known = f"; known here: {names}" if names else ""
             return ScenarioError(field, value, f"unknown key{known}")
         case "union_tag_invalid":
             tags = context["expected_tags"].replace("'", "")

@@ -16,7 +16,7 @@ def _figure(letter: str, concentration: float, numbers: tuple[Quoted, ...] = ())
             "scenario": "paper-cifar10-waypoint",
             "schemes": SCHEMES,
             "seeds": 3,
-            "set": {"learning": {"partition": {"concentration": concentration}}},
+            "set": {"learning": {"partition": {"concentration": concentration, "dealing": "once"}}},
         },
         quick={
             **QUICK,
