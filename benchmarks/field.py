@@ -14,8 +14,8 @@ update cut before; ``--fresh`` has it take the old one back and cut a new one in
 of the embedded default's model up, the model down. The devices are the slower part on two cores, so what the server
 could stand follows from its CPU time.
 
-``start``: the commands of an installation, from their start to the first answer and the first exchange, by the clock and
-in CPU seconds; memory.
+``start``: the commands of an installation, from their start to the first answer and the first exchange, by the clock
+and in CPU seconds; memory.
 """
 
 from __future__ import annotations
