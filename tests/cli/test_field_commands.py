@@ -80,8 +80,8 @@ def _check_the_ledger(fleet: Fleet) -> None:
         open_store(name, number, work, DeviceOptions(state=fleet.device_folder(name) / "state"))
         for number, name in enumerate(fleet.devices)
     ]
-    found = audit(intake.ledger, stores, work.layout)
-    assert found.recorded > 4
+    assert audit(intake.ledger, stores, work.layout).promised == 0
+    assert {key.device for key in intake.ledger.applied()} == {0, 1}
     assert {store.progress.trained_round for store in stores} == {30}
     # Whoever exchanged last has the server's model.
     assert any(torch.equal(store.model, intake.ledger.model) for store in stores)
