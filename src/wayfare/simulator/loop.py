@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -17,6 +18,7 @@ from wayfare.errors import ScenarioError
 from wayfare.learning.evaluate import Evaluator
 from wayfare.learning.schedule import Schedule
 from wayfare.schemes import Scheme, Upload
+from wayfare.schemes.sending import MOST_BPS_PER_HZ
 from wayfare.server import ServerState
 from wayfare.simulator.checkpoint import SimulationState
 from wayfare.simulator.checks import Checks, Ledger
@@ -91,6 +93,7 @@ class Simulation:
             training="always" if getattr(scheme, "trains_between_contacts", True) else "in-contact",
             policy=policy,
         )
+        self._least_joules = self._what_anything_takes()
         self._evaluate = Evaluator(task)
         self._bits = 0.0
         self._round = 0
@@ -107,6 +110,13 @@ class Simulation:
             checks=self._checks,
             shelf=self._shelf,
         )
+
+    def _what_anything_takes(self) -> float:
+        """Devices with less energy than this never send again, and stop training: nobody could ever tell."""
+        link, asked = self._world.link, getattr(self._scheme, "least_joules", None)
+        best = float(self._world.gains_per_watt.max(initial=0.0)) * link.max_power_watts
+        believable = math.log2(1 + best) < MOST_BPS_PER_HZ
+        return float(asked(link)) if asked is not None and believable else 0.0
 
     def state(self) -> SimulationState:
         """Everything that is carried into the next round; its tensors are at work and not to be changed."""
@@ -256,6 +266,10 @@ class Simulation:
         for device in finished:
             self._states[device] = devices.receive(self._states[device], self._server.model, round_)
             self._trainer.receive(device, self._server.model)
+        for device in met:
+            # Who has no limit has overdrawn a budget long ago.
+            if self._least_joules > 0 and self._states[device].left_joules < self._least_joules:
+                self._trainer.retire(device)
 
     def _relayed(self, events: list[RelayEvent]) -> None:
         """Count and tell what devices sent for each other."""
