@@ -4,6 +4,7 @@
                                         [--airtime 0.15] [--json FILE]
     python benchmarks/field.py exchanges [--devices 100] [--each 5] [--json FILE]
     python benchmarks/field.py start [--json FILE]
+    python benchmarks/field.py link [--contacts 10] [--json FILE]
 
 ``capacity``: a device with more to send than fits meets the server over emulated air (TLS, a broker, a server in a
 process of its own, the proxy in another). The share is what the server recorded of the contact's seconds times its
@@ -16,6 +17,9 @@ could stand follows from its CPU time.
 
 ``start``: the commands of an installation, from their start to the first answer and the first exchange, by the clock
 and in CPU seconds; memory.
+
+``link``: how long it takes to notice that a contact has ended, with a reset or silently, and to use the next one; and
+the share of a core that a device out of reach spends on trying.
 """
 
 from __future__ import annotations
@@ -39,9 +43,11 @@ import torch
 from field_parts import Device, Server, cpu_s, memory_mb, quiet, server_process
 from wayfare.errors import FieldError
 from wayfare.field.broker import Broker
+from wayfare.field.connect import connect
 from wayfare.field.endpoint import fetch_status
 from wayfare.field.fleet import Fleet, create_fleet, load_bundle
 from wayfare.field.guide import chunk_bytes_at
+from wayfare.field.proxy import Link
 from wayfare.field.proxy_process import ProxyProcess
 
 FASHION_SMALL = 84_618
@@ -203,6 +209,42 @@ def start(arguments: argparse.Namespace, folder: Path) -> dict[str, Any]:
     return figures
 
 
+def link(arguments: argparse.Namespace, folder: Path) -> dict[str, Any]:
+    fleet = create_fleet(folder / "fleet", devices=["device-0"])
+    bundle = load_bundle(fleet.device_folder("device-0"))
+    figures: dict[str, Any] = {"noticed_reset_s": [], "noticed_silence_s": [], "back_s": []}
+
+    async def contacts(broker_port: int) -> None:
+        clock, air = time.monotonic, await Link(broker_port).start()
+        began_s, before_s = clock(), time.process_time()
+        coming = asyncio.ensure_future(connect(bundle, url=air.url))
+        await asyncio.sleep(5)
+        figures["trying_share_of_a_core"] = (time.process_time() - before_s) / (clock() - began_s)
+        air.open(1e6, 1e6)
+        client = await coming
+        for number in range(2 * arguments.contacts):
+            await asyncio.sleep(0.3)
+            silently, began_s = number % 2 == 1, clock()
+            air.close(silently=silently)
+            await client.disconnected.wait()
+            figures["noticed_silence_s" if silently else "noticed_reset_s"].append(clock() - began_s)
+            air.close()
+            await asyncio.sleep(0.3)
+            began_s = clock()
+            air.open(1e6, 1e6)
+            await client.wait_connected()
+            figures["back_s"].append(clock() - began_s)
+        await client.close()
+        await air.stop()
+
+    with Broker(fleet, port=0) as broker:
+        asyncio.run(contacts(broker.port))
+    for name, value in figures.items():
+        each = value if isinstance(value, list) else [value]
+        print(f"{name:24} median {statistics.median(each):.4f}, {min(each):.4f} to {max(each):.4f}")
+    return figures
+
+
 def _answers(address: str) -> bool:
     try:
         urllib.request.urlopen(f"http://{address}/healthz", timeout=1).close()
@@ -225,7 +267,7 @@ def _wait_for(holds: Any) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=("capacity", "exchanges", "start"))
+    parser.add_argument("what", choices=("capacity", "exchanges", "start", "link"))
     parser.add_argument("--contacts", type=int, default=3, help="contacts of each kind")
     parser.add_argument("--rates", type=float, nargs="+", default=[1.0, 5.0, 20.0], help="Mbit/s")
     parser.add_argument("--lengths", type=float, nargs="+", default=[2.0, 5.0, 10.0], help="seconds")
@@ -238,7 +280,7 @@ def main() -> None:
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     quiet()
-    measure = {"capacity": capacity, "exchanges": exchanges, "start": start}[arguments.what]
+    measure = {"capacity": capacity, "exchanges": exchanges, "start": start, "link": link}[arguments.what]
     with tempfile.TemporaryDirectory(prefix="wayfare-field-") as folder:
         figures = measure(arguments, Path(folder))
     if arguments.json:
