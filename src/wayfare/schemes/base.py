@@ -73,3 +73,10 @@ class Scheme(Protocol):
     def any_length(self) -> bool:
         """Whether a run may be made longer afterwards: no decision looks at how many rounds there are."""
         return False
+
+
+def mixes_models(scheme: Scheme) -> bool:
+    """Whether the server mixes models under a scheme, instead of adding updates; one that looks like a scheme may not
+    say."""
+    mixing_weight = getattr(scheme, "mixing_weight", None)
+    return mixing_weight is not None and mixing_weight(1) is not None

@@ -15,9 +15,9 @@ from wayfare.device import DeviceState, Offer
 from wayfare.engine import Compute, InMemory, LocalTraining, Policy, Shelf, Trainer, engine_name, make_engine
 from wayfare.errors import ScenarioError
 from wayfare.learning.evaluate import Evaluator
+from wayfare.learning.local_loss import make_local_loss
 from wayfare.learning.schedule import Schedule
-from wayfare.schemes import Scheme, Upload
-from wayfare.server import ServerState
+from wayfare.schemes import Scheme, Upload, mixes_models
 from wayfare.simulator.checkpoint import SimulationState
 from wayfare.simulator.checks import Checks, Ledger
 from wayfare.simulator.events import ContactEvent, EvaluationEvent, MetricEvent, Observer, RelayEvent
@@ -57,7 +57,9 @@ class Simulation:
         self._compute, self._shelf, self._checks = compute or Compute(), shelf or InMemory(), checks or Checks()
         # Vectors and data lie where the local steps are computed, from the first round to the last.
         task, initial = world.task.to(self._compute.device), world.initial_model.to(self._compute.device)
-        self._initial, self._server = initial, ServerState(model=initial, devices=scenario.fleet.devices)
+        servers.refuse_unfit(scenario.server, scheme)
+        self._initial = initial
+        self._server = servers.begin_server(initial, scenario.fleet.devices, task.model.statistics, scenario.server)
         # Devices that have not met the server share its first model and one zero.
         self._nothing = initial.new_zeros(()).expand(len(initial))
         self._states = [
@@ -70,18 +72,18 @@ class Simulation:
             learning_rate=scenario.learning.learning_rate,
             compute=self._compute,
             schedule=Schedule(scenario.learning.schedule, scenario.rounds),
+            local_loss=make_local_loss(scenario.learning, task, world.held, self._compute.device),
         )
         self.engine = engine_name(engine, training)
         chosen = make_engine(self.engine, training)
-        mixing_weight = getattr(scheme, "mixing_weight", None)
-        self._mixes = mixing_weight is not None and mixing_weight(1) is not None
+        self._mixes = mixes_models(scheme)
         self._ledger = None
         if self._checks.paranoid and self._mixes:
             _log.warning(
                 "%s mixes models at the server: mass is not conserved, and not balanced; all else is", scheme.name
             )
         elif self._checks.paranoid:
-            self._ledger = Ledger(chosen, len(initial), initial.device)
+            self._ledger = Ledger(chosen, len(initial), initial.device, server_adds=scenario.server.is_plain)
         self._norm_scale = 1 / scenario.learning.learning_rate if scenario.control.update_norm == "raw" else 1.0
         self._relays = self._make_relays() if getattr(scheme, "relays", False) else None
         self._trainer = Trainer(
@@ -114,6 +116,7 @@ class Simulation:
             round=self._round,
             bits=self._bits,
             model=self._server.model,
+            moments=self._server.moments,
             devices=list(self._states),
             trainer=self._trainer.state(),
             relays=self._relays.state() if self._relays else RelayState(),
@@ -129,6 +132,9 @@ class Simulation:
             raise ValueError(f"a state of {len(state.devices)} devices, here are {fleet}")
         if len(state.relays.turns) != (fleet if self._relays else 0):
             raise ValueError("the state of a scheme that relays, or of one that does not")
+        expected = [(moment.shape, moment.dtype) for moment in self._server.moments]
+        if [(moment.shape, moment.dtype) for moment in state.moments] != expected:
+            raise ValueError("the state of another optimiser of the server")
         if any(vector.shape != initial.shape or vector.dtype != initial.dtype for vector in vectors):
             raise ValueError("the state of another model")
         if not 0 <= state.round <= self._world.scenario.rounds:
@@ -152,7 +158,7 @@ class Simulation:
             )
             for number, device in enumerate(state.devices)
         ]
-        self._server = replace(self._server, model=own(state.model))
+        self._server = replace(self._server, model=own(state.model), moments=tuple(map(own, state.moments)))
         underway = {device: own(vector) for device, vector in state.trainer.underway.items()}
         self._trainer.restore(replace(state.trainer, underway=underway), [device.received for device in self._states])
         if self._relays:
@@ -248,7 +254,8 @@ class Simulation:
             )
             self._relayed(events)
         # 4. The server aggregates what arrived.
-        self._server = servers.aggregate(servers.mix(self._server, mixed), uploads)
+        self._server = servers.mix(self._server, mixed)
+        self._aggregate(uploads)
         checks.aggregated(self._server.model, norms_sq, round_)
         if self._ledger is not None:
             self._ledger.uploaded(len(uploads))
@@ -256,6 +263,18 @@ class Simulation:
         for device in finished:
             self._states[device] = devices.receive(self._states[device], self._server.model, round_)
             self._trainer.receive(device, self._server.model)
+
+    def _aggregate(self, uploads: list[Sparse]) -> None:
+        """Updates are added to the global model, or the server's optimiser takes a step along their mean."""
+        server = self._world.scenario.server
+        if server.is_plain:
+            self._server = servers.aggregate(self._server, uploads)
+            return
+        update = servers.mean_update(self._server, uploads)
+        if update is not None:
+            self._server = servers.optimise(self._server, update, server)
+            if self._ledger is not None:
+                self._ledger.given(update)
 
     def _relayed(self, events: list[RelayEvent]) -> None:
         """Count and tell what devices sent for each other."""
