@@ -44,7 +44,7 @@ def refuse_unfit(server: Server, scheme: Scheme) -> None:
     """An optimiser works on updates, and a scheme that mixes models sends none."""
     if mixes_models(scheme) and not server.is_plain:
         field, value = ("step", server.step) if server.optimizer == "sgd" else ("optimizer", server.optimizer)
-        rule = f"{scheme.name} mixes models, and has no updates to optimise; leave it out, or set the optimizer to sgd"
+        rule = f"{scheme.name} mixes models, and has no updates to optimise; leave it out, or keep sgd with a step of 1"
         raise ScenarioError(f"server.{field}", value, rule)
 
 
