@@ -25,6 +25,12 @@ class ServerState:
     devices: int
     statistics: int = 0  # entries of normalisation at the end of the vector
     moments: tuple[Tensor, ...] = ()  # of the optimiser: m, and for Adam v, one entry for each parameter
+    averaged: Tensor | None = None  # the mean of the model over the last rounds, where one is kept
+
+    @property
+    def judged(self) -> Tensor:
+        """The model that is evaluated, and what a run ends with."""
+        return self.model if self.averaged is None else self.averaged
 
 
 def begin_server(model: Tensor, devices: int, statistics: int, server: Server) -> ServerState:
@@ -37,7 +43,8 @@ def begin_server(model: Tensor, devices: int, statistics: int, server: Server) -
             moments = (rest,)
         case "adam":
             moments = (rest, torch.full_like(rest, server.epsilon**2))
-    return ServerState(model=model, devices=devices, statistics=statistics, moments=moments)
+    averaged = model if server.average_rounds else None
+    return ServerState(model=model, devices=devices, statistics=statistics, moments=moments, averaged=averaged)
 
 
 def refuse_unfit(server: Server, scheme: Scheme) -> None:
@@ -95,6 +102,16 @@ def optimise(state: ServerState, update: Tensor, server: Server) -> ServerState:
     model = state.model - update
     torch.sub(state.model[:parameters], direction, alpha=server.step_size, out=model[:parameters])
     return replace(state, model=model, moments=moments)
+
+
+def average(state: ServerState, round_: int, server: Server) -> ServerState:
+    """At the end of every round: a <- a + (w - a) / min(round, rounds of the average).
+
+    Which device came last sways the model when each holds few classes; the mean over many is swayed by none.
+    """
+    if state.averaged is None:
+        return state
+    return replace(state, averaged=torch.lerp(state.averaged, state.model, 1 / min(round_, server.average_rounds)))
 
 
 def mix(state: ServerState, models: Sequence[tuple[Tensor, float]]) -> ServerState:

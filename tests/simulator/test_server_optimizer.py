@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,7 @@ from tests.simulator.test_simulator import Notes, simulate
 from wayfare import server as servers
 from wayfare.device import top_k
 from wayfare.errors import InputError, InvariantError, ScenarioError
+from wayfare.learning.evaluate import Evaluator
 from wayfare.records.checkpoints import read_checkpoint
 from wayfare.scenario import Scenario
 from wayfare.scenario.server import Server
@@ -28,7 +30,7 @@ OPTIMISERS = [
     Server(optimizer="sgd", step=0.5),
     Server(optimizer="momentum"),
     Server(optimizer="momentum", momentum=0.0, step=2.0),
-    Server(optimizer="adam"),
+    Server(optimizer="adam", average_rounds=20),
 ]
 
 
@@ -139,6 +141,38 @@ def test_a_run_is_the_loop_written_by_hand(small: Scenario) -> None:
     torch.testing.assert_close(found.model, model, rtol=0, atol=1e-6)
 
 
+def test_the_judged_model_is_a_mean_over_rounds_and_devices_train_from_the_other(small: Scenario) -> None:
+    world = draw_world(with_server(small, Server(average_rounds=15)), 0)
+    models: list[torch.Tensor] = []
+
+    class Watching(Notes):
+        def on_round(self, round_: int) -> None:
+            models.append(simulation.state().model)
+
+    notes = Watching()
+    simulation = Simulation(world, make_scheme("mads", small.control), notes)
+    outcome = simulation.run()
+    # The world's other run, without a mean, has the same global models.
+    plain, other = simulate(draw_world(small, 0), "mads")
+    assert torch.equal(models[-1], plain.model)
+    assert notes.contacts == other.contacts
+    mean = torch.zeros_like(plain.model, dtype=torch.float64)
+    for round_, model in enumerate(models, start=1):
+        mean += (model.double() - mean) / min(round_, 15)
+    torch.testing.assert_close(outcome.model, mean.float(), rtol=1e-4, atol=1e-6)
+    assert notes.evaluations[0] == other.evaluations[0]
+    assert notes.evaluations[-1].score == Evaluator(world.task)(outcome.model).score
+    assert notes.evaluations[-1].loss != other.evaluations[-1].loss
+
+
+def test_the_first_rounds_are_a_plain_mean() -> None:
+    server = Server(average_rounds=100)
+    state = begin_server(torch.zeros(1), 1, 0, server)
+    for round_, value in enumerate([6.0, 0.0, 3.0], start=1):
+        state = servers.average(replace(state, model=torch.tensor([value])), round_, server)
+    assert state.judged.tolist() == pytest.approx([3.0])
+
+
 @pytest.mark.parametrize("server", OPTIMISERS, ids=named)
 @pytest.mark.parametrize("name", ["mads", "fedmobile:unlimited"])
 def test_paranoia_balances_what_the_optimiser_was_given(name: str, server: Server, small: Scenario) -> None:
@@ -179,6 +213,10 @@ def test_a_run_goes_on_to_the_same_bits(engine: str, server: Server, tmp_path: P
 def test_the_state_of_another_optimiser_is_refused(small: Scenario, tmp_path: Path) -> None:
     _, notes = undisturbed(draw_world(with_server(small, OPTIMISERS[1]), 1), "mads", tmp_path, (30,), "stacked")
     state = read_checkpoint(tmp_path, notes.saved[0])
+    with pytest.raises(ValueError, match="a server that averages its model, or of one that does not"):
+        taken_up(
+            draw_world(with_server(small, Server(optimizer="momentum", average_rounds=5)), 1), "mads", state, "stacked"
+        )
     for other in (Server(), OPTIMISERS[3]):
         with pytest.raises(ValueError, match="the state of another optimiser of the server"):
             taken_up(draw_world(with_server(small, other), 1), "mads", state, "stacked")
@@ -213,6 +251,7 @@ def test_a_study_says_so_before_its_first_run(tmp_path: Path) -> None:
         ("server.momentum=1.0", "server.momentum = 1.0: input should be less than 1"),
         ("server.second_moment=-0.1", "server.second_moment = -0.1: input should be greater than or equal to 0"),
         ("server.epsilon=0.0", "server.epsilon = 0.0: input should be greater than 0"),
+        ("server.average_rounds=-1", "server.average_rounds = -1: input should be greater than or equal to 0"),
         ("server.speed=1", "server.speed = 1: unknown key; known here: optimizer, step"),
     ],
 )

@@ -42,6 +42,9 @@ class Server(Section):
     momentum: Decay = 0.9
     second_moment: Decay = 0.99
     epsilon: Positive = 1e-3
+    # The model that is judged and handed on in the end is the mean of the global model over about so many rounds;
+    # devices train from the global model itself. 0: it is the global model.
+    average_rounds: Annotated[int, Field(ge=0, le=10_000_000)] = 0
 
     @property
     def step_size(self) -> float:

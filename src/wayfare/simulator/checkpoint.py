@@ -33,6 +33,7 @@ class SimulationState:
     trainer: TrainerState
     relays: RelayState = field(default_factory=RelayState)
     moments: tuple[Tensor, ...] = ()  # of the server's optimiser
+    averaged: Tensor | None = None
 
     def plain(self) -> dict[str, Any]:
         """Numbers, text, lists, tables and tensors only."""
@@ -42,6 +43,7 @@ class SimulationState:
             "bits": float(self.bits),
             "model": self.model,
             "moments": list(self.moments),
+            "averaged": self.averaged,
             "devices": [_plain(state) for state in self.devices],
             "trainer": {"done": list(self.trainer.done), "underway": dict(self.trainer.underway)},
             "parcels": [_plain(parcel) for parcel in self.relays.parcels],
@@ -54,6 +56,8 @@ class SimulationState:
             return "the global model"
         if not all(map(_finite, self.moments)):
             return "the moments of the server's optimiser"
+        if self.averaged is not None and not _finite(self.averaged):
+            return "the mean of the global model"
         for device, vector in self.trainer.underway.items():
             if not _finite(vector):
                 return f"the local model of device {device}"
@@ -77,6 +81,7 @@ def state_from_plain(table: Mapping[str, Any]) -> SimulationState:
         bits=table["bits"],
         model=table["model"],
         moments=tuple(table["moments"]),
+        averaged=table["averaged"],
         devices=[_device(device) for device in table["devices"]],
         trainer=TrainerState(done=list(trainer["done"]), underway=dict(trainer["underway"])),
         relays=RelayState(

@@ -117,6 +117,7 @@ class Simulation:
             bits=self._bits,
             model=self._server.model,
             moments=self._server.moments,
+            averaged=self._server.averaged,
             devices=list(self._states),
             trainer=self._trainer.state(),
             relays=self._relays.state() if self._relays else RelayState(),
@@ -125,7 +126,7 @@ class Simulation:
     def restore(self, state: SimulationState) -> None:
         """Go on after the round of a state, as if there had been no break; ValueError when it is of another run."""
         initial, fleet = self._server.model, len(self._states)
-        vectors = [state.model, *state.trainer.underway.values()]
+        vectors = [state.model, *([] if state.averaged is None else [state.averaged]), *state.trainer.underway.values()]
         vectors += [vector for device in state.devices for vector in (device.received, device.memory)]
         vectors += [parcel.update for parcel in state.relays.parcels]
         if len(state.devices) != fleet or len(state.trainer.done) != fleet:
@@ -135,6 +136,8 @@ class Simulation:
         expected = [(moment.shape, moment.dtype) for moment in self._server.moments]
         if [(moment.shape, moment.dtype) for moment in state.moments] != expected:
             raise ValueError("the state of another optimiser of the server")
+        if (state.averaged is None) != (self._server.averaged is None):
+            raise ValueError("the state of a server that averages its model, or of one that does not")
         if any(vector.shape != initial.shape or vector.dtype != initial.dtype for vector in vectors):
             raise ValueError("the state of another model")
         if not 0 <= state.round <= self._world.scenario.rounds:
@@ -158,7 +161,12 @@ class Simulation:
             )
             for number, device in enumerate(state.devices)
         ]
-        self._server = replace(self._server, model=own(state.model), moments=tuple(map(own, state.moments)))
+        self._server = replace(
+            self._server,
+            model=own(state.model),
+            moments=tuple(map(own, state.moments)),
+            averaged=None if state.averaged is None else own(state.averaged),
+        )
         underway = {device: own(vector) for device, vector in state.trainer.underway.items()}
         self._trainer.restore(replace(state.trainer, underway=underway), [device.received for device in self._states])
         if self._relays:
@@ -183,12 +191,13 @@ class Simulation:
             rows = np.arange(edges[round_ - 1], edges[round_])
             if len(rows):
                 self._contacts(round_, rows)
+            self._server = servers.average(self._server, round_, scenario.server)
             if round_ % scenario.learning.evaluate_every_rounds == 0 or round_ == scenario.rounds:
                 self._evaluation(round_)
                 self._balance(round_)
             self._round = round_
             self._observer.on_round(round_)
-        return Outcome(model=self._server.model, states=self._states)
+        return Outcome(model=self._server.judged, states=self._states)
 
     def local_model(self, device: int) -> Tensor:
         """w_n, as far as the device trained by its last contact; received - w_n is what it has not delivered yet."""
@@ -290,10 +299,10 @@ class Simulation:
         return self._checks.mixing_weight(weight or 0.0, offer, upload, scheme=name, device=device)
 
     def _evaluation(self, round_: int) -> None:
-        known, initial = self._world.initial_evaluations, self._server.model is self._initial
+        known, initial = self._world.initial_evaluations, self._server.judged is self._initial
         result = known.get(self._compute) if initial else None
         if result is None:
-            result = self._evaluate(self._server.model)
+            result = self._evaluate(self._server.judged)
         if initial:
             known[self._compute] = result
         self._checks.evaluated(result.loss, round_)
