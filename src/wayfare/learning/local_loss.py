@@ -46,8 +46,8 @@ def make_local_loss(learning: Learning, task: Task, held: Sequence[Ints], device
 
 
 def class_shares(counts: Ints, smoothing: float) -> Floats:
-    """(n_c + a) / (n + a C) of every device and class: what a device holds of a class, never nothing."""
-    return np.asarray((counts + smoothing) / (counts + smoothing).sum(axis=1, keepdims=True))
+    """(1 - a) n_c / n + a / C for every device and class: what a device holds of a class, never nothing."""
+    return np.asarray((1 - smoothing) * counts / counts.sum(axis=1, keepdims=True) + smoothing / counts.shape[1])
 
 
 def loss_of(task: Task, module: nn.Module, samples: Tensor, crops: Tensor | None, offset: Tensor | None) -> Tensor:

@@ -79,8 +79,9 @@ class Learning(Section):
     local_loss: LocalLoss = "plain"
     # tau: what the log of a share is multiplied by.
     logit_strength: Positive = 1.0
-    # Samples of every class that a device is taken to hold in addition: a share is never 0.
-    logit_smoothing: Positive = 1.0
+    # The part of a device's class shares that is spread evenly over all classes: no share is 0, and a device with one
+    # class still learns from it.
+    logit_smoothing: Annotated[float, Field(ge=1e-6, le=1)] = 0.1
     # mu of mu/2 |w - received|^2.
     prox_strength: Positive = 0.1
     partition: Partition = DirichletPartition()
