@@ -21,15 +21,22 @@ import wayfare
 from wayfare.records import summarise_run
 from wayfare.records.statistics import difference, estimate
 
-ADJUSTED = "learning.local_loss=logit-adjusted"
+ADJUSTED, MOMENTUM = "learning.local_loss=logit-adjusted", "server.optimizer=momentum"
+ADAM, STEP, MEAN = "server.optimizer=adam", "server.step=5.0", "server.average_rounds=100"
 VARIANTS = (
     "MADS: mads",
+    f"wayfare's loss, step and mean: mads {ADJUSTED} {STEP} {MEAN}",
     f"logit-adjusted: mads {ADJUSTED}",
     "prox: mads learning.local_loss=prox",
-    "momentum: mads server.optimizer=momentum",
-    "adam: mads server.optimizer=adam",
-    f"logit-adjusted, momentum: mads {ADJUSTED} server.optimizer=momentum",
-    f"logit-adjusted, adam: mads {ADJUSTED} server.optimizer=adam",
+    f"step 5: mads {STEP}",
+    f"mean of 100: mads {MEAN}",
+    f"momentum: mads {MOMENTUM}",
+    f"adam: mads {ADAM}",
+    f"logit-adjusted, step 5: mads {ADJUSTED} {STEP}",
+    f"step 5, mean of 100: mads {STEP} {MEAN}",
+    f"logit-adjusted, momentum: mads {ADJUSTED} {MOMENTUM}",
+    f"logit-adjusted, adam: mads {ADJUSTED} {ADAM}",
+    "Optimal: optimal",
 )
 
 
