@@ -3,15 +3,28 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import cache
+from typing import TypeAlias
 
 from torch import Tensor
 
+from wayfare.codec.length import measure
+from wayfare.codec.values import value_width
+from wayfare.codec.widths import profile
 from wayfare.control import queue
-from wayfare.control.auto_weight import NO_EXPERIENCE, Experience, demand
+from wayfare.control.auto_weight import NO_EXPERIENCE, Experience, Wanted
 from wayfare.radio import Link
-from wayfare.schemes import Encounter, Upload
+from wayfare.schemes import Encounter, Upload, paper_demand
 from wayfare.sparsify import Sparse, remainder, top_k, with_tail
+from wayfare.sparsify.spectrum import spectrum
+
+Wants: TypeAlias = Callable[[Encounter, Link], Wanted | None]
+"""How a scheme says what a contact would take at a price."""
+
+# Sums of a few numbers in double precision agree to this.
+_ROUNDING = 1e-9
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,6 +63,7 @@ def begin_contact(
     rounds: int,
     link: Link,
     norm_scale: float,
+    wants: Wants = paper_demand,
 ) -> Offer:
     """x = e + g with g = received - local; the queue is brought to this round.
 
@@ -68,6 +82,7 @@ def begin_contact(
         rounds=rounds,
         link=link,
         norm_scale=norm_scale,
+        wants=wants,
     )
 
 
@@ -87,16 +102,11 @@ def make_offer(
     rounds: int,
     link: Link,
     norm_scale: float,
+    wants: Wants = paper_demand,
 ) -> Offer:
     """What a device has to send in a contact and what its scheme sees of it; the queue is brought to this round."""
-    update_norm_sq = float(update[: link.parameters].double().square().sum()) * norm_scale**2
-    wanted = demand(
-        link,
-        contact_s=contact_s,
-        gain_per_watt=gain_per_watt,
-        staleness_rounds=staleness_rounds,
-        update_norm_sq=update_norm_sq,
-    )
+    parameters = update[: link.parameters]
+    own_norm_sq = float(parameters.double().square().sum())
     pace = state.budget_joules / rounds
     # A device that has already sent something in this round has paid its pace.
     idle_rounds = max(round_ - state.backlog_round, 0)
@@ -104,15 +114,13 @@ def make_offer(
         state,
         backlog_joules=queue.idle(state.backlog_joules, idle_rounds, pace),
         backlog_round=max(round_, state.backlog_round),
-        experience=state.experience.with_contact(
-            wanted.usable_joules if wanted else 0.0, wanted.worth if wanted else 0.0
-        ),
     )
+    is_sound = math.isfinite(own_norm_sq * norm_scale**2)
     encounter = Encounter(
         contact_s=contact_s,
         gain_per_watt=gain_per_watt,
         staleness_rounds=staleness_rounds,
-        update_norm_sq=update_norm_sq,
+        update_norm_sq=own_norm_sq * norm_scale**2,
         backlog_joules=now.backlog_joules,
         spent_joules=now.spent_joules,
         budget_joules=now.budget_joules,
@@ -120,23 +128,73 @@ def make_offer(
         rounds=rounds,
         met_s=now.met_s,
         experience=now.experience,
+        profile=cache(lambda: profile(spectrum(parameters, own_norm_sq), len(update) - len(parameters)))
+        if is_sound
+        else None,
+    )
+    wanted = wants(encounter, link)
+    experience = (
+        now.experience.with_contact(wanted.usable_joules, wanted.worth, wanted.wanted_joules())
+        if wanted
+        else now.experience.with_contact(0.0, 0.0)
     )
     return Offer(
-        state=now,
+        state=replace(now, experience=experience),
         update=update,
         parameters=link.parameters,
-        encounter=encounter,
-        update_is_sound=math.isfinite(encounter.update_norm_sq),
+        encounter=replace(encounter, experience=experience),
+        update_is_sound=is_sound,
     )
 
 
-def transmit(offer: Offer, upload: Upload) -> tuple[DeviceState, Sparse | None]:
-    """Pay for an upload and send it: e = x - S(x). One that does not complete sends nothing and keeps everything."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Transmission:
+    """What became of an upload."""
+
+    state: DeviceState  # of the device, which has paid and remembers what did not arrive
+    upload: Upload  # as it was: entries, bits and energy are those that were really sent
+    sent: Sparse | None  # what arrived; None when the upload did not complete
+    cut: bool = False  # pieces arrived, and then the contact ended
+
+
+def transmit(offer: Offer, upload: Upload, link: Link, lasts_s: float | None = None) -> Transmission:
+    """Pay for an upload and send it: e = x - S(x). One that does not complete sends nothing and keeps everything.
+
+    ``lasts_s`` is how long the contact lasts, where that is not what the encounter said.
+    """
+    lasts_s = offer.encounter.contact_s if lasts_s is None else lasts_s
+    if upload.value_bits is not None and upload.entries > 0:
+        upload, sent = _coded(offer, upload, link)
+    else:
+        sent = with_tail(_largest(offer, upload.entries), offer.update, offer.parameters)
+    if upload.airtime_s > lasts_s * (1 + _ROUNDING):
+        upload = replace(upload, entries=0, bits=0.0, energy_joules=upload.power_watts * lasts_s, completes=False)
     paid = pay(offer, upload)
     if not upload.completes:
-        return paid, None
-    sent = with_tail(_largest(offer, upload.entries), offer.update, offer.parameters)
-    return replace(paid, memory=remainder(offer.update, sent)), sent
+        return Transmission(state=paid, upload=upload, sent=None)
+    return Transmission(state=replace(paid, memory=remainder(offer.update, sent)), upload=upload, sent=sent)
+
+
+def _coded(offer: Offer, upload: Upload, link: Link) -> tuple[Upload, Sparse]:
+    """The largest entries as their encoding delivers them, and what it costs; entries that do not fit are dropped."""
+    gain_per_watt, width = offer.encounter.gain_per_watt, value_width(upload.value_bits)
+    # What diverged cannot be quantised.
+    width = width if offer.update_is_sound else 32
+    airtime_s = min(offer.encounter.contact_s, upload.most_joules / upload.power_watts)
+    room_bits = airtime_s * link.rate_bps(upload.power_watts, gain_per_watt) * (1 + _ROUNDING)
+    entries, fixed_bits = upload.entries, 32 * (len(offer.update) - offer.parameters)
+    while True:
+        kept = with_tail(_largest(offer, entries), offer.update, offer.parameters)
+        if entries == 0:
+            return replace(upload, entries=0, bits=0.0, energy_joules=0.0, power_watts=0.0), kept
+        measured = measure(kept, offer.parameters, width)
+        if measured.bits <= room_bits:
+            break
+        fitting = max(room_bits - fixed_bits, 0.0) / (measured.bits - fixed_bits)
+        entries = min(int(entries * fitting), entries - 1)
+    bits = float(measured.bits)
+    energy_joules = link.energy_joules(bits, upload.power_watts, gain_per_watt)
+    return replace(upload, entries=entries, bits=bits, energy_joules=energy_joules), measured.delivered
 
 
 def hand_over(offer: Offer, upload: Upload) -> tuple[DeviceState, Tensor | None]:

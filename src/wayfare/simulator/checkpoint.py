@@ -14,7 +14,7 @@ from wayfare.device import DeviceState
 from wayfare.engine import TrainerState
 from wayfare.simulator.relays import Parcel, RelayState, Turn
 
-VERSION = 2
+VERSION = 3
 """Of what a saved state means. A state of another version is refused."""
 
 

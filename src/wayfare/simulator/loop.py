@@ -16,7 +16,7 @@ from wayfare.engine import Compute, InMemory, LocalTraining, Policy, Shelf, Trai
 from wayfare.errors import ScenarioError
 from wayfare.learning.evaluate import Evaluator
 from wayfare.learning.schedule import Schedule
-from wayfare.schemes import Scheme, Upload
+from wayfare.schemes import Scheme, Upload, paper_demand
 from wayfare.server import ServerState
 from wayfare.simulator.checkpoint import SimulationState
 from wayfare.simulator.checks import Checks, Ledger
@@ -83,6 +83,7 @@ class Simulation:
         elif self._checks.paranoid:
             self._ledger = Ledger(chosen, len(initial), initial.device)
         self._norm_scale = 1 / scenario.learning.learning_rate if scenario.control.update_norm == "raw" else 1.0
+        self._wants = getattr(scheme, "demand", paper_demand)
         self._relays = self._make_relays() if getattr(scheme, "relays", False) else None
         self._trainer = Trainer(
             self._ledger or chosen,
@@ -209,13 +210,15 @@ class Simulation:
                 rounds=self._world.scenario.rounds,
                 link=link,
                 norm_scale=self._norm_scale,
+                wants=self._wants,
             )
             norms_sq.append(offer.encounter.update_norm_sq)
             offer = checks.offer(offer, device=device, round_=round_)
             upload = checks.upload(offer, self._scheme.decide(offer.encounter, link), link, scheme=name, device=device)
             # 3. It sends the largest entries and remembers the rest.
-            state, sent = devices.transmit(offer, upload)
-            checks.transmitted(offer, state, sent, scheme=name, device=device)
+            sending = devices.transmit(offer, upload, link)
+            checks.transmitted(offer, sending, scheme=name, device=device)
+            state, upload, sent = sending.state, sending.upload, sending.sent
             if sent is not None:
                 state = replace(state, memory=self._shelf.keep(device, state.memory))
                 finished.append(device)

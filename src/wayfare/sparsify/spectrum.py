@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from wayfare.arrays import Floats
@@ -13,20 +14,32 @@ from wayfare.arrays import Floats
 # energy, and no sample knows them, so all entries in the tail are looked at. The rest is even enough to be sampled.
 _SAMPLE, _TAIL = 1 << 16, 256
 # Numbers of entries at which the curve is given, equally far apart in the logarithm.
-_POINTS = 96
+_POINTS = 64
 
 
 @dataclass(frozen=True, slots=True)
 class Spectrum:
-    """``captured[i]`` is the share of |x|^2 that the ``kept[i]`` largest entries hold; both begin at 0 and rise."""
+    """``captured[i]`` is the share of |x|^2 that the ``kept[i]`` largest entries hold; both begin at 0 and rise.
+
+    ``magnitudes`` are those of the tail and of the sample, from the largest on, and ``ranks`` how many entries there
+    are down to each.
+    """
 
     kept: Floats
     captured: Floats
+    magnitudes: Floats
+    ranks: Floats
 
     @property
     def entries(self) -> int:
         """All there are."""
         return int(self.kept[-1])
+
+    def among(self, kept: Floats, count: int) -> Floats:
+        """Magnitudes at ``count`` ranks, equally far apart, among the ``kept`` largest: a row for each of ``kept``."""
+        ranks = np.multiply.outer(kept, (np.arange(count) + 0.5) / count)
+        places = np.searchsorted(self.ranks, ranks)
+        return self.magnitudes[np.minimum(places, len(self.magnitudes) - 1)]
 
 
 def spectrum(vector: Tensor, norm_sq: float | None = None) -> Spectrum:
@@ -39,20 +52,37 @@ def spectrum(vector: Tensor, norm_sq: float | None = None) -> Spectrum:
     sample = _falling(vector[::stride].abs())
     if stride > 1:
         bound = sample[_TAIL]
-        magnitude = vector.abs()
-        tail, body = _falling(magnitude[magnitude > float(bound)]) ** 2, sample[sample <= bound] ** 2
+        tail, body = _falling(_above(vector, float(bound))), sample[sample <= bound]
         each = (len(vector) - len(tail)) / len(body)
         rest = float(vector.double().square().sum()) if norm_sq is None else norm_sq
-        body = body * max(rest - tail.sum(), 0.0) / max(body.sum() * each, 1e-300)
-        energy, weight = np.concatenate([tail, body]), np.repeat([1.0, each], [len(tail), len(body)])
+        body_energy = float(np.square(body).sum()) * each
+        scale = max(rest - float(np.square(tail).sum()), 0.0) / max(body_energy, 1e-300)
+        found = np.concatenate([tail, body])
+        energy = np.square(found) * np.repeat([1.0, scale], [len(tail), len(body)])
+        weight = np.repeat([1.0, each], [len(tail), len(body)])
     else:
-        energy, weight = sample**2, np.ones(len(sample))
+        found, energy, weight = sample, np.square(sample), np.ones(len(sample))
     kept, total = np.cumsum(weight), np.cumsum(energy * weight)
     points = np.unique(np.geomspace(1, len(energy), _POINTS).astype(np.int64)) - 1
     kept[-1] = len(vector)
     whole = total[-1] if total[-1] > 0 else 1.0
-    return Spectrum(np.append(0.0, kept[points]), np.append(0.0, total[points] / whole))
+    return Spectrum(np.append(0.0, kept[points]), np.append(0.0, total[points] / whole), found, kept)
+
+
+def _above(vector: Tensor, bound: float) -> Tensor:
+    """The magnitudes beyond a bound; on a processor piece by piece, in its cache, which takes a fifth of the time."""
+    if vector.device.type != "cpu":
+        magnitude = vector.abs()
+        return magnitude[magnitude > bound]
+    pieces = []
+    for piece in np.array_split(vector.numpy(), max(len(vector) // _SAMPLE, 1)):
+        magnitude = np.abs(piece)
+        pieces.append(magnitude[np.flatnonzero(magnitude > bound)])
+    return torch.from_numpy(np.concatenate(pieces))
 
 
 def _falling(values: Tensor) -> Floats:
-    return np.sort(values.cpu().numpy().astype(np.float64))[::-1]
+    """In falling order; sorted where they lie."""
+    if values.device.type != "cpu":
+        return np.asarray(values.sort(descending=True).values.cpu().numpy(), np.float64)
+    return np.sort(values.numpy()).astype(np.float64)[::-1]
