@@ -25,6 +25,8 @@ Wants: TypeAlias = Callable[[Encounter, Link], Wanted | None]
 
 # Sums of a few numbers in double precision agree to this.
 _ROUNDING = 1e-9
+# An encoding may leave so much of its room unused, and entries are dropped until so much is spare.
+_WELL_USED, _SPARE = 1.03, 0.002
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -182,16 +184,25 @@ def _coded(offer: Offer, upload: Upload, link: Link) -> tuple[Upload, Sparse]:
     width = width if offer.update_is_sound else 32
     airtime_s = min(offer.encounter.contact_s, upload.most_joules / upload.power_watts)
     room_bits = airtime_s * link.rate_bps(upload.power_watts, gain_per_watt) * (1 + _ROUNDING)
-    entries, fixed_bits = upload.entries, 32 * (len(offer.update) - offer.parameters)
-    while True:
+    fixed_bits = 32 * (len(offer.update) - offer.parameters)
+    entries, found, tries = upload.entries, None, 0
+    while entries > 0:
         kept = with_tail(_largest(offer, entries), offer.update, offer.parameters)
-        if entries == 0:
-            return replace(upload, entries=0, bits=0.0, energy_joules=0.0, power_watts=0.0), kept
-        measured = measure(kept, offer.parameters, width)
-        if measured.bits <= room_bits:
+        measured, tries = measure(kept, offer.parameters, width), tries + 1
+        share = max(room_bits - fixed_bits, 0.0) / (measured.bits - fixed_bits)
+        if share >= 1:
+            found = entries, measured
+            # The forecast of the length was too high: what is left over is worth another try.
+            if share <= _WELL_USED or tries > 1 or entries == offer.parameters:
+                break
+            entries = min(int(entries * share / _WELL_USED), offer.parameters)
+        elif found is not None:
             break
-        fitting = max(room_bits - fixed_bits, 0.0) / (measured.bits - fixed_bits)
-        entries = min(int(entries * fitting), entries - 1)
+        else:
+            entries = min(int(entries * share * (1 - _SPARE)), entries - 1)
+    if found is None:
+        return replace(upload, entries=0, bits=0.0, energy_joules=0.0, power_watts=0.0), _largest(offer, 0)
+    entries, measured = found
     bits = float(measured.bits)
     energy_joules = link.energy_joules(bits, upload.power_watts, gain_per_watt)
     return replace(upload, entries=entries, bits=bits, energy_joules=energy_joules), measured.delivered

@@ -6,50 +6,79 @@ import numpy as np
 import torch
 
 from wayfare.arrays import Floats, Ints
-from wayfare.codec.values import BLOCK, VALUE_BITS, quantise, restore
+from wayfare.codec.values import BLOCK, ValueBits, quantise, restore
 from wayfare.codec.wire import HEADER_BYTES
 from wayfare.control.rate_distortion import Profile, Width
 from wayfare.sparsify.spectrum import Spectrum
 
-# Numbers of entries at which values are quantised to see; between them the figures move slowly.
-_LOOKS = 12
-# Bits of a block's two scales, for each of its entries.
-_SCALE_BITS = 64 / BLOCK
-# Entropy coding pays up to this width, and sends a table with a byte for each symbol.
-_CODED_BITS, _TABLE_HEAD_BITS = 8, 16
+# Numbers of entries at which values are quantised to see, down to this share; between them the figures move slowly.
+_LOOKS, _LEAST_SHARE = 8, 1e-3
+# Values that stand for a block, with its extremes as they are to be expected.
+_RANKS = 256
+_EVENLY = (np.arange(_RANKS) + 0.5) / _RANKS
+_EVENLY[[0, -1]] = 0.5 / BLOCK, 1 - 0.5 / BLOCK
+# Widths worth a look: 8 bits lose less than a ten-thousandth, so 16 are never better than 32.
+_WIDTHS: tuple[ValueBits, ...] = (8, 4, 2, 1)
+# Bits of a block's two scales, for each of its entries, and of the head of a table of symbols.
+_SCALE_BITS, _TABLE_HEAD_BITS = 64 / BLOCK, 16
 
 
 def profile(seen: Spectrum, statistics: int = 0) -> Profile:
-    """What an update offers: the energy of its largest entries, and what their values cost.
-
-    A block of entries holds magnitudes as they lie among all that are kept, so one block with evenly spaced ranks
-    stands for all; signs are as good as random.
-    """
-    looks = np.unique(np.geomspace(1, seen.entries, _LOOKS))
-    blocks = seen.among(looks, BLOCK).astype(np.float32)
-    energy = np.maximum(np.square(blocks, dtype=np.float64).sum(1), 1e-300)
+    """What an update offers: the energy of its largest entries, and what their values cost."""
+    looks = np.unique(np.geomspace(max(_LEAST_SHARE * seen.entries, 1.0), seen.entries, _LOOKS))
+    blocks, sizes, of_look = _typical_blocks(seen, looks)
+    values = torch.from_numpy(blocks.astype(np.float32))
+    energy = sizes * np.square(blocks).mean(1)
     place, at = np.log(seen.kept[1:]), np.log(looks)
     widths = [Width(value_bits=32, bits=np.full(len(place), 32.0), lost=np.zeros(len(place)))]
-    for bits in VALUE_BITS:
-        if bits == 32:
-            continue
-        scales, codes = quantise(torch.from_numpy(blocks.ravel()), bits)
-        away = restore(scales, codes, bits).numpy().reshape(blocks.shape) - blocks
-        lost = np.minimum(np.square(away, dtype=np.float64).sum(1) / energy, 1.0)
-        cost = np.full(len(looks), float(bits))
-        if bits <= _CODED_BITS:
-            table = (_TABLE_HEAD_BITS + 8 * 2**bits) / looks
-            cost = np.minimum(cost, 1.0 + _entropies(codes.numpy().reshape(blocks.shape), 2**bits) + table)
+    scales, finest = quantise(values.view(-1), _WIDTHS[0], _RANKS)
+    for bits in _WIDTHS:
+        # Steps of a smaller width are unions of finer ones, and magnitudes have no sign; a mean is another scale.
+        codes = finest >> (_WIDTHS[0] - bits)
+        if bits == 1:
+            scales, codes = quantise(values.view(-1), 1, _RANKS)
+        away = (restore(scales, codes, bits, _RANKS).view(values.shape) - values).double().square().mean(1).numpy()
+        lost = _sums(sizes * away, of_look) / np.maximum(_sums(energy, of_look), 1e-300)
+        # Signs are as good as random.
+        entropy = 1.0 + _entropies(codes.view(values.shape).numpy(), sizes, of_look, 2**bits)
+        cost = np.minimum(entropy + (_TABLE_HEAD_BITS + 8 * 2**bits) / looks, bits)
         widths.append(
-            Width(value_bits=bits, bits=_SCALE_BITS + np.interp(place, at, cost), lost=np.interp(place, at, lost))
+            Width(
+                value_bits=bits,
+                bits=_SCALE_BITS + np.interp(place, at, cost),
+                lost=np.interp(place, at, np.minimum(lost, 1.0)),
+            )
         )
     overhead_bits = 8.0 * (HEADER_BYTES + 4 * statistics)
     return Profile(kept=seen.kept, captured=seen.captured, widths=tuple(widths), overhead_bits=overhead_bits)
 
 
-def _entropies(codes: Ints, symbols: int) -> Floats:
-    """Bits of a symbol, row by row."""
-    rows, count = codes.shape
-    numbered = codes + symbols * np.arange(rows)[:, None]
-    shares = np.bincount(numbered.ravel(), minlength=rows * symbols).reshape(rows, symbols) / count
+def _typical_blocks(seen: Spectrum, looks: Floats) -> tuple[Floats, Floats, Ints]:
+    """Rows of magnitudes that stand for blocks, how many entries each stands for, and of which look it is.
+
+    A block holds neighbours, and layers differ: where there is a block for each stretch of the vector, each has its
+    own. Within a stretch magnitudes lie in a block as they lie among all that are kept, at evenly spaced ranks.
+    """
+    bounds = seen.whole.at(looks)
+    blocks, sizes, of_look = [], [], []
+    for look, (kept, bound) in enumerate(zip(looks, bounds, strict=True)):
+        parts = seen.stretches if kept > BLOCK * len(seen.stretches) else [seen.whole]
+        for part in parts:
+            size = float(part.above(np.array([bound]))[0])
+            if size > 0:
+                blocks.append(part.at(size * _EVENLY))
+                sizes.append(size)
+                of_look.append(look)
+    return np.stack(blocks), np.array(sizes), np.array(of_look)
+
+
+def _sums(values: Floats, of_look: Ints) -> Floats:
+    return np.asarray(np.bincount(of_look, values), np.float64)
+
+
+def _entropies(codes: Ints, sizes: Floats, of_look: Ints, symbols: int) -> Floats:
+    """Bits of a symbol in all the blocks of a look together."""
+    numbered = codes + symbols * of_look[:, None]
+    counts = np.bincount(numbered.ravel(), np.repeat(sizes, codes.shape[1]), (int(of_look[-1]) + 1) * symbols)
+    shares = counts.reshape(-1, symbols) / np.maximum(_sums(sizes, of_look), 1e-300)[:, None] / codes.shape[1]
     return np.asarray(-(shares * np.log2(np.where(shares > 0, shares, 1.0))).sum(1))

@@ -15,6 +15,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 
@@ -36,7 +37,25 @@ class Width:
     lost: Floats
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
+class Curve:
+    """The upper hull of what can be captured with so many bits; it begins with nothing for nothing."""
+
+    bits: Floats
+    captured: Floats
+
+    @cached_property
+    def slopes(self) -> Floats:
+        """The share captured by a bit, segment by segment; it falls."""
+        return np.diff(self.captured) / np.diff(self.bits)
+
+    @cached_property
+    def log_slopes(self) -> Floats:
+        """Their logarithms."""
+        return np.log(self.slopes)
+
+
+@dataclass(frozen=True, kw_only=True)
 class Profile:
     """What a device sees of its own update: the share of |x|^2 in its largest entries, and what their values cost."""
 
@@ -45,14 +64,28 @@ class Profile:
     widths: Sequence[Width]
     overhead_bits: float = 0.0  # of a message, whatever is in it
 
-    def bits_of(self, width: Width) -> Floats:
-        """What the message takes for each number of entries; nothing for none."""
+    @cached_property
+    def message_bits(self) -> Floats:
+        """What a message takes, for each width (rows) and number of entries; nothing for none."""
         numbers = self.kept[1:]
-        return np.append(0.0, self.overhead_bits + index_bits(numbers, int(self.kept[-1])) + numbers * width.bits)
+        places = self.overhead_bits + index_bits(numbers, int(self.kept[-1]))
+        rows = np.zeros((len(self.widths), len(self.kept)))
+        rows[:, 1:] = places + numbers * np.stack([width.bits for width in self.widths])
+        return rows
 
-    def captured_at(self, width: Width) -> Floats:
-        """The share that arrives for each number of entries."""
-        return np.append(0.0, self.captured[1:] * (1.0 - width.lost))
+    @cached_property
+    def arriving(self) -> Floats:
+        """The share of |x|^2 that arrives, for each width and number of entries."""
+        rows = np.zeros((len(self.widths), len(self.kept)))
+        rows[:, 1:] = self.captured[1:] * (1.0 - np.stack([width.lost for width in self.widths]))
+        return rows
+
+    @cached_property
+    def curve(self) -> Curve:
+        """The hull over all numbers of entries and all widths."""
+        bits, captured = self.message_bits.ravel(), self.arriving.ravel()
+        chosen = _upper_hull(bits, captured)
+        return Curve(bits=bits[chosen], captured=captured[chosen])
 
     def only(self, value_bits: int) -> Profile:
         """With values of one width alone."""
@@ -66,37 +99,12 @@ def alike(entries: int, overhead_bits: float = 0.0) -> Profile:
     return Profile(kept=kept, captured=kept / entries, widths=(plain,), overhead_bits=overhead_bits)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Curve:
-    """The upper hull of what can be captured with so many bits; it begins with nothing for nothing."""
-
-    bits: Floats
-    captured: Floats
-
-    @property
-    def slopes(self) -> Floats:
-        """The share captured by a bit, segment by segment; it falls."""
-        return np.diff(self.captured) / np.diff(self.bits)
-
-
 def index_bits(kept: Floats, entries: int) -> Floats:
     """s H(k / s): what it takes at least to say which entries are kept, if their places are random."""
     share = np.clip(np.asarray(kept, np.float64) / entries, 0.0, 1.0)
     with np.errstate(divide="ignore", invalid="ignore"):
         terms = -share * np.log2(share) - (1 - share) * np.log2(1 - share)
     return np.asarray(entries * np.nan_to_num(terms))
-
-
-def curve(of: Profile) -> Curve:
-    """The hull over all numbers of entries and all widths."""
-    points = np.stack(
-        [
-            np.concatenate([[0.0], *(of.bits_of(width)[1:] for width in of.widths)]),
-            np.concatenate([[0.0], *(of.captured_at(width)[1:] for width in of.widths)]),
-        ]
-    )
-    chosen = _upper_hull(points[0], points[1])
-    return Curve(bits=points[0, chosen], captured=points[1, chosen])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,22 +119,21 @@ class Choice:
 def choose(of: Profile, bits: float) -> Choice:
     """The number of entries and the width that capture most with so many bits."""
     best, most = Choice(entries=0, value_bits=32, bits=0.0), 0.0
-    for width in of.widths:
-        costs = of.bits_of(width)
+    for width, costs, shares in zip(of.widths, of.message_bits, of.arriving, strict=True):
         # Where nearly all entries are kept, more of them may cost less: the last number that can be paid counts.
         place = int(np.flatnonzero(costs <= bits)[-1])
         if place == 0:
             continue
         ahead = slice(place, place + 2)
         entries = int(np.interp(bits, costs[ahead], of.kept[ahead])) if place + 1 < len(costs) else int(of.kept[-1])
-        share = float(np.interp(entries, of.kept, of.captured_at(width)))
+        share = float(np.interp(entries, of.kept, shares))
         if share > most:
             cost = min(float(np.interp(entries, of.kept, costs)), bits)
             best, most = Choice(entries=entries, value_bits=width.value_bits, bits=cost), share
     return best
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Problem:
     """One contact: a curve, what capturing all of it is worth, and the radio. A price is that of a joule, q / V.
 
@@ -140,13 +147,13 @@ class Problem:
     bandwidth_hz: float
     max_power_watts: float
 
-    @property
+    @cached_property
     def most_bits(self) -> float:
         """All that there is, or what full power carries."""
         hertz_s = self.contact_s * self.bandwidth_hz
         return min(float(self.curve.bits[-1]), hertz_s * math.log1p(self.max_power_watts * self.gain_per_watt) / _LN2)
 
-    @property
+    @cached_property
     def full_power_watts(self) -> float:
         """Beyond it power buys nothing."""
         return self.power_for(self.most_bits)
@@ -165,7 +172,7 @@ class Problem:
     def best_bits(self, log_prices: Floats) -> Floats:
         """The minimiser at each price. On a segment of slope c:  A = tau B log2(value c B g / (price ln 2))."""
         hertz_s = self.contact_s * self.bandwidth_hz
-        log_level = np.log(self.curve.slopes) + math.log(self.value * self.bandwidth_hz * self.gain_per_watt / _LN2)
+        log_level = self.curve.log_slopes + math.log(self.value * self.bandwidth_hz * self.gain_per_watt / _LN2)
         wanted = hertz_s / _LN2 * (log_level - log_prices[:, None])
         # Slopes fall, so the first segment whose own optimum does not lie beyond it holds the optimum.
         inside = wanted < self.curve.bits[1:]
@@ -189,7 +196,7 @@ class Problem:
         if rate_bps <= 0:
             return 0.0
         log_least = log_price + math.log(power_watts / rate_bps) - math.log(self.value)
-        return float(self.curve.bits[np.count_nonzero(np.log(self.curve.slopes) >= log_least)])
+        return float(self.curve.bits[np.count_nonzero(self.curve.log_slopes >= log_least)])
 
     def wanted_joules(self) -> list[float]:
         """The energy that the contact would take, at every price of `LOG_PRICES`."""
@@ -205,16 +212,16 @@ def power_watts(bits: float, *, contact_s: float, gain_per_watt: float, bandwidt
 
 def _upper_hull(x: Floats, y: Floats) -> Ints:
     """Places of the corners, from left to right, as long as they rise."""
-    corners: list[int] = []
-    for place in np.lexsort((-y, x)):
-        if corners and (x[place] <= x[corners[-1]] or y[place] <= y[corners[-1]]):
+    order = np.lexsort((-y, x))
+    corners: list[tuple[float, float, int]] = []
+    for right, top, place in zip(x[order].tolist(), y[order].tolist(), order.tolist(), strict=True):
+        if corners and (right <= corners[-1][0] or top <= corners[-1][1]):
             continue
-        while len(corners) > 1 and _above(x, y, corners[-2], corners[-1], place):
+        # A corner goes where the way from the one before it to the new one passes above it, or through it.
+        while len(corners) > 1:
+            (x0, y0, _), (x1, y1, _) = corners[-2:]
+            if (top - y0) * (x1 - x0) < (y1 - y0) * (right - x0):
+                break
             corners.pop()
-        corners.append(int(place))
-    return np.array(corners)
-
-
-def _above(x: Floats, y: Floats, first: int, middle: int, last: int) -> bool:
-    """Whether the way from the first to the last passes above the one between, or through it."""
-    return bool((y[last] - y[first]) * (x[middle] - x[first]) >= (y[middle] - y[first]) * (x[last] - x[first]))
+        corners.append((right, top, place))
+    return np.array([place for _, _, place in corners])

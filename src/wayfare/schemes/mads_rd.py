@@ -9,7 +9,7 @@ from typing import Literal, TypeAlias
 import numpy as np
 
 from wayfare.control.auto_weight import Wanted, fitting_log_price
-from wayfare.control.rate_distortion import Curve, Problem, Profile, alike, choose, curve
+from wayfare.control.rate_distortion import Curve, Problem, Profile, alike, choose
 from wayfare.radio import Link
 from wayfare.scenario.model import Control
 from wayfare.schemes.base import Encounter, EnergyRule, Scheme, Upload, paper_demand
@@ -91,8 +91,8 @@ class MadsRd(Scheme):
     def _curve(self, encounter: Encounter, link: Link) -> Curve:
         """What decides about power."""
         if self.step in ("index", "values"):
-            return curve(alike(link.parameters, link.statistics_bits))
-        return curve(self._profile(encounter, link))
+            return alike(link.parameters, link.statistics_bits).curve
+        return self._profile(encounter, link).curve
 
     def _profile(self, encounter: Encounter, link: Link) -> Profile:
         """What decides about entries and their width."""

@@ -10,36 +10,46 @@ from torch import Tensor
 
 from wayfare.arrays import Floats
 
-# Entries of a sample, and how many of its largest bound the tail. Tails are heavy: a few entries hold much of the
-# energy, and no sample knows them, so all entries in the tail are looked at. The rest is even enough to be sampled.
-_SAMPLE, _TAIL = 1 << 16, 256
+# A vector is looked at in so many stretches, because layers differ; entries of a sample, and how many of its largest
+# bound the tail. Tails are heavy: a few entries hold much of the energy, and no sample knows them, so all entries in
+# the tail are looked at. The rest is even enough to be sampled.
+STRETCHES = 8
+_SAMPLE, _TAIL = 1 << 15, 128
 # Numbers of entries at which the curve is given, equally far apart in the logarithm.
 _POINTS = 64
 
 
 @dataclass(frozen=True, slots=True)
-class Spectrum:
-    """``captured[i]`` is the share of |x|^2 that the ``kept[i]`` largest entries hold; both begin at 0 and rise.
+class Ranked:
+    """Magnitudes that stand for those of many entries, from the largest on, and how many entries there are to each."""
 
-    ``magnitudes`` are those of the tail and of the sample, from the largest on, and ``ranks`` how many entries there
-    are down to each.
-    """
+    magnitudes: Floats
+    ranks: Floats
+
+    def above(self, bounds: Floats) -> Floats:
+        """How many entries reach each bound."""
+        places = np.searchsorted(-self.magnitudes, -bounds, side="right")
+        return np.append(0.0, self.ranks)[places]
+
+    def at(self, ranks: Floats) -> Floats:
+        """The magnitudes at some ranks."""
+        places = np.searchsorted(self.ranks, ranks)
+        return self.magnitudes[np.minimum(places, len(self.magnitudes) - 1)]
+
+
+@dataclass(frozen=True, slots=True)
+class Spectrum:
+    """``captured[i]`` is the share of |x|^2 that the ``kept[i]`` largest entries hold; both begin at 0 and rise."""
 
     kept: Floats
     captured: Floats
-    magnitudes: Floats
-    ranks: Floats
+    whole: Ranked
+    stretches: list[Ranked]
 
     @property
     def entries(self) -> int:
         """All there are."""
         return int(self.kept[-1])
-
-    def among(self, kept: Floats, count: int) -> Floats:
-        """Magnitudes at ``count`` ranks, equally far apart, among the ``kept`` largest: a row for each of ``kept``."""
-        ranks = np.multiply.outer(kept, (np.arange(count) + 0.5) / count)
-        places = np.searchsorted(self.ranks, ranks)
-        return self.magnitudes[np.minimum(places, len(self.magnitudes) - 1)]
 
 
 def spectrum(vector: Tensor, norm_sq: float | None = None) -> Spectrum:
@@ -47,26 +57,45 @@ def spectrum(vector: Tensor, norm_sq: float | None = None) -> Spectrum:
 
     ``norm_sq`` is |x|^2, for those who have it at hand.
     """
-    # An odd stride does not fall into step with the sizes of layers, which are even as a rule.
-    stride = max(len(vector) // _SAMPLE, 1) | 1
-    sample = _falling(vector[::stride].abs())
-    if stride > 1:
-        bound = sample[_TAIL]
-        tail, body = _falling(_above(vector, float(bound))), sample[sample <= bound]
-        each = (len(vector) - len(tail)) / len(body)
-        rest = float(vector.double().square().sum()) if norm_sq is None else norm_sq
-        body_energy = float(np.square(body).sum()) * each
-        scale = max(rest - float(np.square(tail).sum()), 0.0) / max(body_energy, 1e-300)
-        found = np.concatenate([tail, body])
-        energy = np.square(found) * np.repeat([1.0, scale], [len(tail), len(body)])
-        weight = np.repeat([1.0, each], [len(tail), len(body)])
+    if len(vector) < _SAMPLE:
+        found = [_falling(piece.abs()) for piece in vector.tensor_split(min(STRETCHES, len(vector)))]
+        weights = [np.ones(len(magnitudes)) for magnitudes in found]
     else:
-        found, energy, weight = sample, np.square(sample), np.ones(len(sample))
-    kept, total = np.cumsum(weight), np.cumsum(energy * weight)
+        found, weights = _sampled(vector)
+    magnitudes, weight = np.concatenate(found), np.concatenate(weights)
+    order = np.argsort(-magnitudes, kind="stable")
+    magnitudes, weight = magnitudes[order], weight[order]
+    energy = np.square(magnitudes) * weight
+    if len(magnitudes) < len(vector):
+        rest = float(vector.double().square().sum()) if norm_sq is None else norm_sq
+        exact = weight == 1.0
+        # What the sample does not know of the body's energy is spread over it.
+        energy[~exact] *= max(rest - energy[exact].sum(), 0.0) / max(energy[~exact].sum(), 1e-300)
+    kept, total = np.cumsum(weight), np.cumsum(energy)
     points = np.unique(np.geomspace(1, len(energy), _POINTS).astype(np.int64)) - 1
     kept[-1] = len(vector)
-    whole = total[-1] if total[-1] > 0 else 1.0
-    return Spectrum(np.append(0.0, kept[points]), np.append(0.0, total[points] / whole), found, kept)
+    share = total[points] / (total[-1] if total[-1] > 0 else 1.0)
+    return Spectrum(
+        np.append(0.0, kept[points]),
+        np.append(0.0, share),
+        Ranked(magnitudes, kept),
+        [Ranked(own, np.cumsum(each)) for own, each in zip(found, weights, strict=True)],
+    )
+
+
+def _sampled(vector: Tensor) -> tuple[list[Floats], list[Floats]]:
+    """Magnitudes of every stretch in falling order, tail and sample, and how many entries each stands for."""
+    length = len(vector) // STRETCHES
+    # A few entries at the end belong to no stretch; an odd stride does not fall into step with the sizes of layers.
+    rows, stride = vector[: STRETCHES * length].view(STRETCHES, length), max(len(vector) // _SAMPLE, 1) | 1
+    samples = [_falling(row) for row in rows[:, ::stride].abs()]
+    found, weights = [], []
+    for row, sample in zip(rows, samples, strict=True):
+        bound = sample[_TAIL // STRETCHES]
+        tail, body = _falling(_above(row, float(bound))), sample[sample <= bound]
+        found.append(np.concatenate([tail, body]))
+        weights.append(np.repeat([1.0, (len(row) - len(tail)) / len(body)], [len(tail), len(body)]))
+    return found, weights
 
 
 def _above(vector: Tensor, bound: float) -> Tensor:
