@@ -10,7 +10,7 @@ from typing import TypeAlias
 
 from torch import Tensor
 
-from wayfare.codec.length import measure
+from wayfare.codec.fitting import CodedUpload, fit, fit_pieces
 from wayfare.codec.values import value_width
 from wayfare.codec.widths import profile
 from wayfare.control import queue
@@ -25,8 +25,6 @@ Wants: TypeAlias = Callable[[Encounter, Link], Wanted | None]
 
 # Sums of a few numbers in double precision agree to this.
 _ROUNDING = 1e-9
-# An encoding may leave so much of its room unused, and entries are dropped until so much is spare.
-_WELL_USED, _SPARE = 1.03, 0.002
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -164,48 +162,57 @@ def transmit(offer: Offer, upload: Upload, link: Link, lasts_s: float | None = N
 
     ``lasts_s`` is how long the contact lasts, where that is not what the encounter said.
     """
-    lasts_s = offer.encounter.contact_s if lasts_s is None else lasts_s
-    if upload.value_bits is not None and upload.entries > 0:
-        upload, sent = _coded(offer, upload, link)
-    else:
+    foreseen_s = offer.encounter.contact_s
+    lasts_s = foreseen_s if lasts_s is None else lasts_s
+    # When the contact is over, the device knows how long it was.
+    offer = replace(offer, state=replace(offer.state, met_s=offer.state.met_s + (lasts_s - foreseen_s)))
+    if upload.value_bits is None or upload.entries == 0:
         sent = with_tail(_largest(offer, upload.entries), offer.update, offer.parameters)
+        return _all_or_nothing(offer, upload, sent, lasts_s)
+    coded = CodedUpload(
+        update=offer.update,
+        parameters=offer.parameters,
+        # What diverged cannot be quantised.
+        value_bits=value_width(upload.value_bits) if offer.update_is_sound else 32,
+        largest=lambda entries: _largest(offer, entries),
+    )
+    rate_bps = link.rate_bps(upload.power_watts, offer.encounter.gain_per_watt)
+    affordable_s = upload.most_joules / upload.power_watts
+    if upload.entries_if_it_lasts is not None:
+        return _in_pieces(offer, upload, coded, rate_bps, min(lasts_s, affordable_s))
+    room_bits = rate_bps * min(foreseen_s, affordable_s) * (1 + _ROUNDING)
+    entries, fitting = fit(coded, upload.entries, room_bits)
+    upload = _costing(upload, entries, fitting.bits, rate_bps)
+    return _all_or_nothing(offer, upload, fitting.delivered, lasts_s)
+
+
+def _all_or_nothing(offer: Offer, upload: Upload, sent: Sparse, lasts_s: float) -> Transmission:
+    """An upload that the end of the contact cuts short is lost, and its energy with it."""
     if upload.airtime_s > lasts_s * (1 + _ROUNDING):
-        upload = replace(upload, entries=0, bits=0.0, energy_joules=upload.power_watts * lasts_s, completes=False)
+        lost_joules = upload.power_watts * lasts_s
+        upload = replace(upload, entries=0, bits=0.0, energy_joules=lost_joules, completes=False)
     paid = pay(offer, upload)
     if not upload.completes:
         return Transmission(state=paid, upload=upload, sent=None)
     return Transmission(state=replace(paid, memory=remainder(offer.update, sent)), upload=upload, sent=sent)
 
 
-def _coded(offer: Offer, upload: Upload, link: Link) -> tuple[Upload, Sparse]:
-    """The largest entries as their encoding delivers them, and what it costs; entries that do not fit are dropped."""
-    gain_per_watt, width = offer.encounter.gain_per_watt, value_width(upload.value_bits)
-    # What diverged cannot be quantised.
-    width = width if offer.update_is_sound else 32
-    airtime_s = min(offer.encounter.contact_s, upload.most_joules / upload.power_watts)
-    room_bits = airtime_s * link.rate_bps(upload.power_watts, gain_per_watt) * (1 + _ROUNDING)
-    fixed_bits = 32 * (len(offer.update) - offer.parameters)
-    entries, found, tries = upload.entries, None, 0
-    while entries > 0:
-        kept = with_tail(_largest(offer, entries), offer.update, offer.parameters)
-        measured, tries = measure(kept, offer.parameters, width), tries + 1
-        share = max(room_bits - fixed_bits, 0.0) / (measured.bits - fixed_bits)
-        if share >= 1:
-            found = entries, measured
-            # The forecast of the length was too high: what is left over is worth another try.
-            if share <= _WELL_USED or tries > 1 or entries == offer.parameters:
-                break
-            entries = min(int(entries * share / _WELL_USED), offer.parameters)
-        elif found is not None:
-            break
-        else:
-            entries = min(int(entries * share * (1 - _SPARE)), entries - 1)
-    if found is None:
-        return replace(upload, entries=0, bits=0.0, energy_joules=0.0, power_watts=0.0), _largest(offer, 0)
-    entries, measured = found
-    bits = float(measured.bits)
-    energy_joules = link.energy_joules(bits, upload.power_watts, gain_per_watt)
-    return replace(upload, entries=entries, bits=bits, energy_joules=energy_joules), measured.delivered
+def _in_pieces(offer: Offer, upload: Upload, coded: CodedUpload, rate_bps: float, airtime_s: float) -> Transmission:
+    """Piece after piece until all are sent, the contact ends, or the energy; those that arrived count."""
+    found = fit_pieces(coded, upload.entries_if_it_lasts or 0, rate_bps * airtime_s * (1 + _ROUNDING))
+    arrived = _costing(upload, found.entries, found.bits, rate_bps)
+    if not found.all_of_it:
+        # The device does not know when the contact will end: the piece that was cut has cost its energy too.
+        arrived = replace(arrived, power_watts=upload.power_watts, energy_joules=upload.power_watts * airtime_s)
+    state = replace(pay(offer, arrived), memory=remainder(offer.update, found.delivered))
+    return Transmission(state=state, upload=arrived, sent=found.delivered, cut=not found.all_of_it)
+
+
+def _costing(upload: Upload, entries: int, bits: float, rate_bps: float) -> Upload:
+    """An upload of so many entries and bits; one of nothing needs no power."""
+    if bits == 0:
+        return replace(upload, entries=0, bits=0.0, power_watts=0.0, energy_joules=0.0)
+    return replace(upload, entries=entries, bits=float(bits), energy_joules=upload.power_watts * bits / rate_bps)
 
 
 def hand_over(offer: Offer, upload: Upload) -> tuple[DeviceState, Tensor | None]:

@@ -36,6 +36,7 @@ class Stream(IntEnum):
     MONTE_CARLO = 16
     PEER_LINE_OF_SIGHT = 17
     PEER_SHADOWING = 18
+    CONTACT_FORECAST = 19
 
 
 def generator(seed: int, stream: Stream, device: int) -> np.random.Generator:

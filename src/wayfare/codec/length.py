@@ -38,29 +38,31 @@ def measure(kept: Sparse, parameters: int, value_bits: ValueBits) -> Measured:
         chosen = int(torch.searchsorted(kept.indices, parameters))
     values, value_bytes = _values(kept.values[:chosen], value_bits)
     statistics = kept.values[chosen:]
-    length = HEADER_BYTES + _index_bytes(kept.indices[:chosen], parameters) + value_bytes + 4 * len(statistics)
-    return Measured(8 * length, Sparse(kept.indices, torch.cat([values, statistics])))
+    length = HEADER_BYTES + _index_bytes(kept.indices[:chosen]) + value_bytes + 4 * len(statistics)
+    return Measured(8 * length, Sparse(kept.indices, torch.cat([values.to(statistics.dtype), statistics])))
 
 
-def _index_bytes(indices: Tensor, entries: int) -> int:
-    """The shortest of the ways in which `encode_indices` may write them."""
-    if len(indices) == entries:
-        return 0
+def _index_bytes(indices: Tensor) -> int:
+    """The shortest of the ways in which `encode_indices` may write them, from the first to the last."""
     if len(indices) == 0:
         return 0
-    gaps = indices.diff(prepend=indices.new_tensor([-1])) - 1
+    places = int(indices[-1] - indices[0]) + 1
+    if len(indices) == places:
+        return 0
+    gaps = indices.diff(prepend=indices[:1] - 1) - 1
     whole = gaps.div(BASE, rounding_mode="floor")
     counts = torch.bincount(gaps - BASE * whole, minlength=BASE + 1)
     counts[BASE] = whole.sum()
     numbers = _trimmed(counts)
-    return min(coded_bytes(numbers), int(numbers.sum()), (entries + 7) // 8)
+    return min(coded_bytes(numbers), int(numbers.sum()), (places + 7) // 8)
 
 
 def _values(values: Tensor, bits: ValueBits) -> tuple[Tensor, int]:
     """The values that arrive, and the bytes they take."""
+    single = values.float()
     if bits == 32 or len(values) == 0:
-        return values, 4 * len(values)
-    scales, codes = quantise(values, bits)
+        return single, 4 * len(values)
+    scales, codes = quantise(single, bits)
     body = -(-len(values) * bits // 8)
     if bits <= 8:
         body = min(body, coded_bytes(_trimmed(torch.bincount(codes))))

@@ -83,6 +83,7 @@ class Simulation:
         elif self._checks.paranoid:
             self._ledger = Ledger(chosen, len(initial), initial.device)
         self._norm_scale = 1 / scenario.learning.learning_rate if scenario.control.update_norm == "raw" else 1.0
+        self._forecasts = getattr(scheme, "forecasts", True)
         self._wants = getattr(scheme, "demand", paper_demand)
         self._relays = self._make_relays() if getattr(scheme, "relays", False) else None
         self._trainer = Trainer(
@@ -200,11 +201,11 @@ class Simulation:
         finished, norms_sq = [], []
         for row, device in zip(rows, met, strict=True):
             # 2. Each device adds its memory to its cumulative update, and its scheme decides.
-            before = self._states[device]
+            before, lasts_s = self._states[device], float(meets.contact_s[row])
             offer = devices.begin_contact(
                 self._relays.before_upload(device, before) if self._relays else before,
                 self._trainer.model(device),
-                contact_s=float(meets.contact_s[row]),
+                contact_s=float(self._world.forecast_s[row]) if self._forecasts else lasts_s,
                 gain_per_watt=float(self._world.gains_per_watt[row]),
                 round_=round_,
                 rounds=self._world.scenario.rounds,
@@ -216,12 +217,12 @@ class Simulation:
             offer = checks.offer(offer, device=device, round_=round_)
             upload = checks.upload(offer, self._scheme.decide(offer.encounter, link), link, scheme=name, device=device)
             # 3. It sends the largest entries and remembers the rest.
-            sending = devices.transmit(offer, upload, link)
+            sending = devices.transmit(offer, upload, link, lasts_s)
             checks.transmitted(offer, sending, scheme=name, device=device)
             state, upload, sent = sending.state, sending.upload, sending.sent
             if sent is not None:
                 state = replace(state, memory=self._shelf.keep(device, state.memory))
-                finished.append(device)
+                finished.append((device, sending.cut))
                 self._bits += upload.bits
                 if self._mixes and len(sent):
                     mixed.append((self._trainer.model(device), self._mixing_weight(offer, upload, device)))
@@ -236,7 +237,7 @@ class Simulation:
                 ContactEvent(
                     round=round_,
                     device=device,
-                    contact_s=offer.encounter.contact_s,
+                    contact_s=lasts_s,
                     distance_m=float(meets.distance_m[row]),
                     gain_per_watt=offer.encounter.gain_per_watt,
                     staleness_rounds=offer.encounter.staleness_rounds,
@@ -251,14 +252,17 @@ class Simulation:
             )
             self._relayed(events)
         # 4. The server aggregates what arrived.
+        begun_with = self._server.model
         self._server = servers.aggregate(servers.mix(self._server, mixed), uploads)
         checks.aggregated(self._server.model, norms_sq, round_)
         if self._ledger is not None:
             self._ledger.uploaded(len(uploads))
-        # 5. Every device whose exchange completed receives the new global model and starts from it.
-        for device in finished:
-            self._states[device] = devices.receive(self._states[device], self._server.model, round_)
-            self._trainer.receive(device, self._server.model)
+        # 5. Every device whose exchange completed receives the new global model and starts from it. One that sends
+        #    in pieces until the contact ends has the model that the server had when it began.
+        for device, cut in finished:
+            model = begun_with if cut else self._server.model
+            self._states[device] = devices.receive(self._states[device], model, round_)
+            self._trainer.receive(device, model)
 
     def _relayed(self, events: list[RelayEvent]) -> None:
         """Count and tell what devices sent for each other."""
