@@ -10,7 +10,7 @@ from typing import TypeAlias
 
 from torch import Tensor
 
-from wayfare.codec.fitting import CodedUpload, fit, fit_pieces
+from wayfare.codec.fitting import CodedUpload, fit, fit_pieces, piece_entries
 from wayfare.codec.values import value_width
 from wayfare.codec.widths import profile
 from wayfare.control import queue
@@ -199,7 +199,9 @@ def _all_or_nothing(offer: Offer, upload: Upload, sent: Sparse, lasts_s: float) 
 
 def _in_pieces(offer: Offer, upload: Upload, coded: CodedUpload, rate_bps: float, airtime_s: float) -> Transmission:
     """Piece after piece until all are sent, the contact ends, or the energy; those that arrived count."""
-    found = fit_pieces(coded, upload.entries_if_it_lasts or 0, rate_bps * airtime_s * (1 + _ROUNDING))
+    entries = max(upload.entries_if_it_lasts or 0, upload.entries)
+    room_bits = rate_bps * airtime_s * (1 + _ROUNDING)
+    found = fit_pieces(coded, entries, piece_entries(upload.entries, upload.bits), room_bits)
     arrived = _costing(upload, found.entries, found.bits, rate_bps)
     if not found.all_of_it:
         # The device does not know when the contact will end: the piece that was cut has cost its energy too.

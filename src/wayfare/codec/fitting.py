@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -15,10 +16,8 @@ from wayfare.sparsify import Sparse, with_tail
 
 # A message may leave so much of its room unused, and entries are dropped until so much is spare.
 _WELL_USED, _SPARE = 1.03, 0.002
-# Pieces of an upload at most, and how many bits one has at least: what any message costs is then little beside it.
-_PIECES, _PIECE_BITS = 12, 40_000
-# Bits of an entry, roughly.
-_TYPICAL_BITS = 7
+# What a piece costs beside its entries, roughly: a header, tables, places that say how large an entry is.
+_PIECE_BITS = 2_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,10 +69,18 @@ class Arrived:
     all_of_it: bool
 
 
-def fit_pieces(coded: CodedUpload, entries: int, room_bits: float) -> Arrived:
+def piece_entries(entries: int, bits: float) -> int:
+    """How many entries go into a piece of an upload that is to have so many entries and bits.
+
+    A contact that ends at any time loses half a piece on average, and every piece costs its overhead o: of n pieces
+    least is lost by n = sqrt(bits / (2 o)).
+    """
+    return max(round(entries / max(math.sqrt(bits / (2 * _PIECE_BITS)), 1.0)), 1)
+
+
+def fit_pieces(coded: CodedUpload, entries: int, entries_in_piece: int, room_bits: float) -> Arrived:
     """The pieces of an upload that fit, one after the other."""
-    count = min(max(entries * _TYPICAL_BITS // _PIECE_BITS, 1), _PIECES)
-    pieces = split(coded.kept(entries), coded.parameters, coded.value_bits, max(entries // count, 1))
+    pieces = split(coded.kept(entries), coded.parameters, coded.value_bits, entries_in_piece)
     bits, arrived = 0, [coded.nothing.delivered]
     for piece in pieces:
         measured = measure(piece.kept, coded.parameters, piece.value_bits)

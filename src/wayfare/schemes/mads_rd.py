@@ -22,6 +22,8 @@ Step: TypeAlias = Literal["curve", "index", "values", "progressive"]
 - ``curve``: and what bits really capture decides about power.
 - ``progressive``: and entries go in pieces by falling importance, so that a contact may end at any time.
 """
+# A contact may last longer than was foreseen, but hardly by more than this.
+_AT_MOST_LONGER = 3
 NOTHING = Upload(entries=0, bits=0.0, power_watts=0.0, energy_joules=0.0)
 
 
@@ -49,14 +51,15 @@ class MadsRd(Scheme):
             return NOTHING
         longer = None
         if self.step == "progressive":
-            longer = choose(profile, problem.bits_worth_their_energy(power_watts, log_price)).entries
+            worth_it = choose(profile, problem.bits_worth_their_energy(power_watts, log_price)).entries
+            longer = min(max(worth_it, chosen.entries), _AT_MOST_LONGER * chosen.entries, link.parameters)
         return Upload(
             entries=chosen.entries,
             bits=chosen.bits,
             power_watts=power_watts,
             energy_joules=link.energy_joules(chosen.bits, power_watts, encounter.gain_per_watt),
             value_bits=chosen.value_bits,
-            entries_if_it_lasts=max(longer, chosen.entries) if longer is not None else None,
+            entries_if_it_lasts=longer,
             most_joules=left_joules,
         )
 
