@@ -60,16 +60,16 @@ def _typical_blocks(seen: Spectrum, looks: Floats) -> tuple[Floats, Floats, Ints
     own. Within a stretch magnitudes lie in a block as they lie among all that are kept, at evenly spaced ranks.
     """
     bounds = seen.whole.at(looks)
+    many = looks > BLOCK * len(seen.stretches)
+    parts = [(seen.whole, ~many), *((stretch, many) for stretch in seen.stretches)]
     blocks, sizes, of_look = [], [], []
-    for look, (kept, bound) in enumerate(zip(looks, bounds, strict=True)):
-        parts = seen.stretches if kept > BLOCK * len(seen.stretches) else [seen.whole]
-        for part in parts:
-            size = float(part.above(np.array([bound]))[0])
-            if size > 0:
-                blocks.append(part.at(size * _EVENLY))
-                sizes.append(size)
-                of_look.append(look)
-    return np.stack(blocks), np.array(sizes), np.array(of_look)
+    for part, own in parts:
+        size = np.where(own, part.above(bounds), 0.0)
+        here = np.flatnonzero(size > 0)
+        blocks.append(part.at(np.multiply.outer(size[here], _EVENLY)))
+        sizes.append(size[here])
+        of_look.append(here)
+    return np.concatenate(blocks), np.concatenate(sizes), np.concatenate(of_look)
 
 
 def _sums(values: Floats, of_look: Ints) -> Floats:
@@ -79,6 +79,6 @@ def _sums(values: Floats, of_look: Ints) -> Floats:
 def _entropies(codes: Ints, sizes: Floats, of_look: Ints, symbols: int) -> Floats:
     """Bits of a symbol in all the blocks of a look together."""
     numbered = codes + symbols * of_look[:, None]
-    counts = np.bincount(numbered.ravel(), np.repeat(sizes, codes.shape[1]), (int(of_look[-1]) + 1) * symbols)
+    counts = np.bincount(numbered.ravel(), np.repeat(sizes, codes.shape[1]), (int(of_look.max()) + 1) * symbols)
     shares = counts.reshape(-1, symbols) / np.maximum(_sums(sizes, of_look), 1e-300)[:, None] / codes.shape[1]
     return np.asarray(-(shares * np.log2(np.where(shares > 0, shares, 1.0))).sum(1))
