@@ -71,9 +71,9 @@ def make_offer(update: torch.Tensor, scheme: Scheme) -> Offer:
     )
 
 
-def decide(offer: Offer, scheme: Scheme, norm_sq: float) -> Upload:
+def decide(offer: Offer, scheme: Scheme) -> Upload:
     """As in a run, with nothing kept from the last time."""
-    fresh = replace(offer.encounter, profile=cache(lambda: profile(spectrum(offer.update, norm_sq))))
+    fresh = replace(offer.encounter, profile=cache(lambda: profile(spectrum(offer.update))))
     wanted = scheme.demand(fresh, LINK)
     if wanted is not None:
         offer.state.experience.with_contact(wanted.usable_joules, wanted.worth, wanted.wanted_joules())
@@ -96,14 +96,13 @@ def main() -> None:
     reference_ms = timed(lambda: top_k(update, ENTRIES // 4), arguments.repeats, device)
     processor = torch.cuda.get_device_name() if device.type == "cuda" else platform.processor() or platform.machine()
     print(f"{processor}, {ENTRIES:,} entries; top-k of a quarter {reference_ms:.2f} ms; goal {GOAL_MS[device.type]} ms")
-    norm_sq = float(update.double().square().sum())
     weights: tuple[Literal["auto"] | float, ...] = (3e-4, "auto")
     rows = []
     for weight, name in product(weights, ("mads", "mads-rd")):
         scheme = make_scheme(name, Control(weight=weight))
         offer = make_offer(update, scheme)
-        upload = decide(offer, scheme, norm_sq)
-        decide_ms = timed(partial(decide, offer, scheme, norm_sq), arguments.repeats, device)
+        upload = decide(offer, scheme)
+        decide_ms = timed(partial(decide, offer, scheme), arguments.repeats, device)
         send_ms = timed(partial(devices.transmit, offer, upload, LINK), arguments.repeats, device)
         kept, ratio = upload.entries / ENTRIES, decide_ms / reference_ms
         row = {"scheme": name, "weight": weight, "decide_ms": decide_ms, "send_ms": send_ms}

@@ -128,9 +128,7 @@ def make_offer(
         rounds=rounds,
         met_s=now.met_s,
         experience=now.experience,
-        profile=cache(lambda: profile(spectrum(parameters, own_norm_sq), len(update) - len(parameters)))
-        if is_sound
-        else None,
+        profile=cache(lambda: profile(spectrum(parameters), len(update) - len(parameters))) if is_sound else None,
     )
     wanted = wants(encounter, link)
     experience = (

@@ -14,8 +14,8 @@ from wayfare.codec.pieces import split
 from wayfare.codec.values import ValueBits
 from wayfare.sparsify import Sparse, with_tail
 
-# A message may leave so much of its room unused, and entries are dropped until so much is spare.
-_WELL_USED, _SPARE = 1.03, 0.002
+# A message may leave so much of its room unused, entries are dropped until so much is spare, and so often it is tried.
+_WELL_USED, _SPARE, _TRIES = 1.03, 0.002, 5
 # What a piece costs beside its entries, roughly: a header, tables, places that say how large an entry is.
 _PIECE_BITS = 2_000
 
@@ -42,20 +42,21 @@ class CodedUpload:
 def fit(coded: CodedUpload, entries: int, room_bits: float) -> tuple[int, Measured]:
     """The largest entries in a message that fits, about so many: fewer if it must be, more if the room is there."""
     fixed_bits = 32 * (len(coded.update) - coded.parameters)
-    found, tries = (0, coded.nothing), 0
-    while entries > 0:
+    found, too_many, tries = (0, coded.nothing), coded.parameters + 1, 0
+    while entries > found[0] and (tries < _TRIES or found[0] == 0):
         measured, tries = measure(coded.kept(entries), coded.parameters, coded.value_bits), tries + 1
         share = max(room_bits - fixed_bits, 0.0) / (measured.bits - fixed_bits)
         if share >= 1:
             found = entries, measured
-            # The message is shorter than was foreseen: what is left over is worth another try.
-            if share <= _WELL_USED or tries > 1 or entries == coded.parameters:
+            # Shorter than was foreseen: what is left over is worth another try.
+            if share <= _WELL_USED:
                 break
-            entries = min(int(entries * share / _WELL_USED), coded.parameters)
-        elif found[0] > 0:
-            break
+            entries = min(int(entries * share * (1 - _SPARE)), too_many - 1)
         else:
-            entries = min(int(entries * share * (1 - _SPARE)), entries - 1)
+            too_many = entries
+            entries = max(
+                min(int(entries * share * (1 - _SPARE)), entries - 1), (found[0] + entries) // 2 if found[0] else 0
+            )
     return found
 
 

@@ -6,21 +6,24 @@ import numpy as np
 import torch
 
 from wayfare.arrays import Floats, Ints
+from wayfare.codec.indices import BASE
 from wayfare.codec.values import BLOCK, ValueBits, quantise, restore
 from wayfare.codec.wire import HEADER_BYTES
-from wayfare.control.rate_distortion import Profile, Width
+from wayfare.control.rate_distortion import Profile, Width, index_bits
 from wayfare.sparsify.spectrum import Spectrum
 
 # Numbers of entries at which values are quantised to see, down to this share; between them the figures move slowly.
-_LOOKS, _LEAST_SHARE = 8, 1e-3
+_LOOKS, _LEAST_SHARE = 6, 1e-3
 # Values that stand for a block, with its extremes as they are to be expected.
-_RANKS = 256
+_RANKS = 128
 _EVENLY = (np.arange(_RANKS) + 0.5) / _RANKS
 _EVENLY[[0, -1]] = 0.5 / BLOCK, 1 - 0.5 / BLOCK
 # Widths worth a look: 8 bits lose less than a ten-thousandth, so 16 are never better than 32.
 _WIDTHS: tuple[ValueBits, ...] = (8, 4, 2, 1)
 # Bits of a block's two scales, for each of its entries, and of the head of a table of symbols.
 _SCALE_BITS, _TABLE_HEAD_BITS = 64 / BLOCK, 16
+# The longest gap that has a place in the table, beside the mean one.
+_TABLE_GAPS = 6
 
 
 def profile(seen: Spectrum, statistics: int = 0) -> Profile:
@@ -30,7 +33,9 @@ def profile(seen: Spectrum, statistics: int = 0) -> Profile:
     values = torch.from_numpy(blocks.astype(np.float32))
     energy = sizes * np.square(blocks).mean(1)
     place, at = np.log(seen.kept[1:]), np.log(looks)
-    widths = [Width(value_bits=32, bits=np.full(len(place), 32.0), lost=np.zeros(len(place)))]
+    # Beside the entropy of places and values, every entry has its part of the tables and scales.
+    beside = _index_table_bits(seen.kept[1:], seen.entries)
+    widths = [Width(value_bits=32, bits=32.0 + beside, lost=np.zeros(len(place)))]
     scales, finest = quantise(values.view(-1), _WIDTHS[0], _RANKS)
     for bits in _WIDTHS:
         # Steps of a smaller width are unions of finer ones, and magnitudes have no sign; a mean is another scale.
@@ -45,7 +50,7 @@ def profile(seen: Spectrum, statistics: int = 0) -> Profile:
         widths.append(
             Width(
                 value_bits=bits,
-                bits=_SCALE_BITS + np.interp(place, at, cost),
+                bits=_SCALE_BITS + beside + np.interp(place, at, cost),
                 lost=np.interp(place, at, np.minimum(lost, 1.0)),
             )
         )
@@ -70,6 +75,13 @@ def _typical_blocks(seen: Spectrum, looks: Floats) -> tuple[Floats, Floats, Ints
         sizes.append(size[here])
         of_look.append(here)
     return np.concatenate(blocks), np.concatenate(sizes), np.concatenate(of_look)
+
+
+def _index_table_bits(kept: Floats, entries: int) -> Floats:
+    """What the table of gaps adds to an entry; without one a gap takes bytes, one for each digit."""
+    gap = entries / kept
+    table = (_TABLE_HEAD_BITS + 8 * np.minimum(_TABLE_GAPS * gap, BASE + 1)) / kept
+    return np.minimum(table, np.maximum(8 * (1 + gap / BASE) - index_bits(kept, entries) / kept, 0.0))
 
 
 def _sums(values: Floats, of_look: Ints) -> Floats:

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from wayfare.arrays import Floats
+from wayfare.arrays import Floats, Ints
 
 # A vector is looked at in so many stretches, because layers differ; entries of a sample, and how many of its largest
 # bound the tail. Tails are heavy: a few entries hold much of the energy, and no sample knows them, so all entries in
@@ -52,35 +52,30 @@ class Spectrum:
         return int(self.kept[-1])
 
 
-def spectrum(vector: Tensor, norm_sq: float | None = None) -> Spectrum:
-    """The curve of a vector: its tail exactly, its body by an even sample if there is much of it.
-
-    ``norm_sq`` is |x|^2, for those who have it at hand.
-    """
+def spectrum(vector: Tensor) -> Spectrum:
+    """The curve of a vector: its tail exactly, its body by an even sample if there is much of it."""
     if len(vector) < _SAMPLE:
         found = [_falling(piece.abs()) for piece in vector.tensor_split(min(STRETCHES, len(vector)))]
         weights = [np.ones(len(magnitudes)) for magnitudes in found]
     else:
         found, weights = _sampled(vector)
-    magnitudes, weight = np.concatenate(found), np.concatenate(weights)
-    order = np.argsort(-magnitudes)
-    magnitudes, weight = magnitudes[order], weight[order]
-    energy = np.square(magnitudes) * weight
-    if len(magnitudes) < len(vector):
-        rest = float(vector.double().square().sum()) if norm_sq is None else norm_sq
-        exact = weight == 1.0
-        # What the sample does not know of the body's energy is spread over it.
-        energy[~exact] *= max(rest - energy[exact].sum(), 0.0) / max(energy[~exact].sum(), 1e-300)
-    kept, total = np.cumsum(weight), np.cumsum(energy)
-    points = np.unique(np.geomspace(1, len(energy), _POINTS).astype(np.int64)) - 1
+    stretches = [Ranked(own, np.cumsum(each)) for own, each in zip(found, weights, strict=True)]
+    # Every stretch says how many entries, and how much energy, lie above bounds that are magnitudes of some stretch.
+    bounds = np.unique(np.concatenate([own[_places(len(own))] for own in found]))[::-1]
+    kept, captured = np.zeros(len(bounds)), np.zeros(len(bounds))
+    for part, each in zip(stretches, weights, strict=True):
+        above = np.searchsorted(-part.magnitudes, -bounds, side="right")
+        kept += np.append(0.0, part.ranks)[above]
+        captured += np.append(0.0, np.cumsum(np.square(part.magnitudes) * each))[above]
     kept[-1] = len(vector)
-    share = total[points] / (total[-1] if total[-1] > 0 else 1.0)
-    return Spectrum(
-        np.append(0.0, kept[points]),
-        np.append(0.0, share),
-        Ranked(magnitudes, kept),
-        [Ranked(own, np.cumsum(each)) for own, each in zip(found, weights, strict=True)],
-    )
+    captured /= captured[-1] if captured[-1] > 0 else 1.0
+    points = np.unique(np.searchsorted(kept, np.geomspace(kept[0], kept[-1], _POINTS)).clip(max=len(kept) - 1))
+    return Spectrum(np.append(0.0, kept[points]), np.append(0.0, captured[points]), Ranked(bounds, kept), stretches)
+
+
+def _places(count: int) -> Ints:
+    """Some places from the first to the last, equally far apart in the logarithm."""
+    return np.unique(np.geomspace(1, count, _POINTS).astype(np.int64)) - 1
 
 
 def _sampled(vector: Tensor) -> tuple[list[Floats], list[Floats]]:
