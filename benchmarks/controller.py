@@ -27,6 +27,7 @@ import torch
 
 from wayfare import device as devices
 from wayfare.codec.widths import profile
+from wayfare.control.auto_weight import after_contact
 from wayfare.device import DeviceState, Offer
 from wayfare.radio import Link
 from wayfare.scenario.model import Control
@@ -74,10 +75,8 @@ def make_offer(update: torch.Tensor, scheme: Scheme) -> Offer:
 def decide(offer: Offer, scheme: Scheme) -> Upload:
     """As in a run, with nothing kept from the last time."""
     fresh = replace(offer.encounter, profile=cache(lambda: profile(spectrum(offer.update))))
-    wanted = scheme.demand(fresh, LINK)
-    if wanted is not None:
-        offer.state.experience.with_contact(wanted.usable_joules, wanted.worth, wanted.wanted_joules())
-    return scheme.decide(fresh, LINK)
+    experience = after_contact(offer.state.experience, scheme.demand(fresh, LINK))
+    return scheme.decide(replace(fresh, experience=experience), LINK)
 
 
 def main() -> None:

@@ -14,7 +14,7 @@ from wayfare.codec.fitting import CodedUpload, fit, fit_pieces, piece_entries
 from wayfare.codec.values import value_width
 from wayfare.codec.widths import profile
 from wayfare.control import queue
-from wayfare.control.auto_weight import NO_EXPERIENCE, Experience, Wanted
+from wayfare.control.auto_weight import NO_EXPERIENCE, Experience, Wanted, after_contact
 from wayfare.radio import Link
 from wayfare.schemes import Encounter, Upload, paper_demand
 from wayfare.sparsify import Sparse, remainder, top_k, with_tail
@@ -130,12 +130,7 @@ def make_offer(
         experience=now.experience,
         profile=cache(lambda: profile(spectrum(parameters), len(update) - len(parameters))) if is_sound else None,
     )
-    wanted = wants(encounter, link)
-    experience = (
-        now.experience.with_contact(wanted.usable_joules, wanted.worth, wanted.wanted_joules())
-        if wanted
-        else now.experience.with_contact(0.0, 0.0)
-    )
+    experience = after_contact(now.experience, wants(encounter, link))
     return Offer(
         state=replace(now, experience=experience),
         update=update,

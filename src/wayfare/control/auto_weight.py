@@ -193,6 +193,13 @@ def demand(
     )
 
 
+def after_contact(experience: Experience, wanted: Wanted | None) -> Experience:
+    """The experience with one contact more, in which a scheme would have taken so much, or nothing."""
+    if wanted is None:
+        return experience.with_contact(0.0, 0.0)
+    return experience.with_contact(wanted.usable_joules, wanted.worth, wanted.wanted_joules())
+
+
 def fitting_power_watts(
     wanted: Wanted, experience: Experience, *, left_joules: float, round_: int, rounds: int
 ) -> float:
