@@ -18,6 +18,7 @@ from wayfare.sparsify import Sparse, with_tail
 _WELL_USED, _SPARE, _TRIES = 1.03, 0.002, 5
 # What a piece costs beside its entries, roughly: a header, tables, places that say how large an entry is.
 _PIECE_BITS = 2_000
+_PIECES = 10
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,7 +77,7 @@ def piece_entries(entries: int, bits: float) -> int:
     A contact that ends at any time loses half a piece on average, and every piece costs its overhead o: of n pieces
     least is lost by n = sqrt(bits / (2 o)).
     """
-    return max(round(entries / max(math.sqrt(bits / (2 * _PIECE_BITS)), 1.0)), 1)
+    return max(round(entries / min(max(math.sqrt(bits / (2 * _PIECE_BITS)), 1.0), _PIECES)), 1)
 
 
 def fit_pieces(coded: CodedUpload, entries: int, entries_in_piece: int, room_bits: float) -> Arrived:

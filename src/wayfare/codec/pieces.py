@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
+from torch import Tensor
 
 from wayfare.codec.errors import WireError
 from wayfare.codec.values import ValueBits
@@ -38,27 +39,35 @@ def split(kept: Sparse, parameters: int, value_bits: ValueBits, piece_entries: i
     if chosen == 0:
         return []
     indices, values = kept.indices[:chosen], kept.values[:chosen]
-    magnitude = values.abs()
-    # The first piece is the largest entries whatever they are, the last one all that is too little for more.
-    bound = float(top_k(values, piece_entries).values.abs().amin())
-    left = magnitude < bound
-    pieces = [Piece(Sparse(indices[~left], values[~left]), value_bits)]
-    for _ in range(_OCTAVES):
-        if int(left.sum()) <= piece_entries:
-            break
-        bound /= 2
-        here = left & (magnitude >= bound)
-        left = magnitude < bound
-        # An octave may be empty, as where most entries are 0.
-        if bool(here.any()):
-            pieces += _stretches(Sparse(indices[here], values[here]), _WITHIN_OCTAVE[value_bits], piece_entries)
-    if bool(left.any()):
-        pieces.append(Piece(Sparse(indices[left], values[left]), value_bits))
+    octaves = _octaves(values, piece_entries)
+    counts = torch.bincount(octaves, minlength=_OCTAVES + 1).tolist()
+    # From an octave on there may be too little for another piece: all of that goes together.
+    left = [sum(counts[octave:]) for octave in range(_OCTAVES + 1)]
+    last = next((octave for octave, count in enumerate(left) if count <= piece_entries), _OCTAVES)
+    bands = [*counts[:last], left[last]]
+    order = octaves.clamp(max=last).sort(stable=True).indices
+    parts = zip(indices[order].split(bands), values[order].split(bands), strict=True)
+    pieces: list[Piece] = []
+    for octave, (places, amounts) in enumerate(parts):
+        is_one = octave > 0 and bands[octave] == counts[octave]
+        width = _WITHIN_OCTAVE[value_bits] if is_one else value_bits
+        if len(places):
+            pieces += _stretches(Sparse(places, amounts), width, piece_entries if is_one else len(places))
     if chosen < len(kept):
         first = pieces[0].kept
         whole = (torch.cat([first.indices, kept.indices[chosen:]]), torch.cat([first.values, kept.values[chosen:]]))
         pieces[0] = Piece(Sparse(*whole), pieces[0].value_bits)
     return pieces
+
+
+def _octaves(values: Tensor, piece_entries: int) -> Tensor:
+    """0 for the largest entries, as many as go into a piece, then the octaves below the smallest of these.
+
+    Bits of positive floats that differ by those of one exponent differ by a factor of 2.
+    """
+    bits = values.abs().float().view(torch.int32)
+    below = bits[top_k(values, piece_entries).indices].amin() - bits
+    return torch.where(below <= 0, 0, 1 + ((below - 1) >> 23)).clamp(max=_OCTAVES).long()
 
 
 def _stretches(band: Sparse, value_bits: ValueBits, piece_entries: int) -> list[Piece]:
