@@ -165,13 +165,13 @@ def transmit(offer: Offer, upload: Upload, link: Link, lasts_s: float | None = N
     coded = CodedUpload(
         update=offer.update,
         parameters=offer.parameters,
-        # What diverged cannot be quantised.
+        # What diverged can neither be quantised nor put in order.
         value_bits=value_width(upload.value_bits) if offer.update_is_sound else 32,
         largest=lambda entries: _largest(offer, entries),
     )
     rate_bps = link.rate_bps(upload.power_watts, offer.encounter.gain_per_watt)
     affordable_s = upload.most_joules / upload.power_watts
-    if upload.entries_if_it_lasts is not None:
+    if upload.entries_if_it_lasts is not None and offer.update_is_sound:
         return _in_pieces(offer, upload, coded, rate_bps, min(lasts_s, affordable_s))
     room_bits = rate_bps * min(foreseen_s, affordable_s) * (1 + _ROUNDING)
     entries, fitting = fit(coded, upload.entries, room_bits)

@@ -106,3 +106,10 @@ def paper_demand(encounter: Encounter, link: Link) -> Wanted | None:
         staleness_rounds=encounter.staleness_rounds,
         update_norm_sq=encounter.update_norm_sq,
     )
+
+
+def mixes_models(scheme: Scheme) -> bool:
+    """Whether the server mixes models under a scheme, instead of adding updates; one that looks like a scheme may not
+    say."""
+    mixing_weight = getattr(scheme, "mixing_weight", None)
+    return mixing_weight is not None and mixing_weight(1) is not None

@@ -153,11 +153,13 @@ class Ledger:
     """An engine that keeps account of everything it computes, so that mass can be balanced.
 
     What devices computed since the last balance must be in the global model, in a memory, in a local model or with a
-    relay. Where the server mixes models instead of adding updates there is no such balance.
+    relay. An optimiser of the server makes of updates what it likes; then what it was given takes the place of the
+    model. Where the server mixes models instead of adding updates there is no such balance.
     """
 
-    def __init__(self, engine: Engine, entries: int, device: torch.device) -> None:
+    def __init__(self, engine: Engine, entries: int, device: torch.device, *, server_adds: bool = True) -> None:
         self._engine = engine
+        self._given = None if server_adds else torch.zeros(entries, dtype=torch.float64, device=device)
         self._computed = torch.zeros(entries, dtype=torch.float64, device=device)
         self._before: Tensor | None = None
         self._uploads = 0
@@ -173,6 +175,11 @@ class Ledger:
         """So many uploads were added to the global model, or relayed, each with its rounding."""
         self._uploads += uploads
 
+    def given(self, update: Tensor) -> None:
+        """The server's optimiser was given a mean update."""
+        if self._given is not None:
+            self._given += update.double()
+
     def balance(
         self,
         model: Tensor,
@@ -183,7 +190,7 @@ class Ledger:
     ) -> None:
         """Compare with the balance before; a difference beyond rounding is a fault."""
         devices = len(states)
-        holdings = -devices * model.double()
+        holdings = devices * (-model.double() if self._given is None else self._given)
         for state, own in zip(states, local, strict=True):
             holdings += state.memory.double() + (state.received.double() - own.double())
         for update in relayed:

@@ -15,9 +15,9 @@ from wayfare.device import DeviceState, Offer
 from wayfare.engine import Compute, InMemory, LocalTraining, Policy, Shelf, Trainer, engine_name, make_engine
 from wayfare.errors import ScenarioError
 from wayfare.learning.evaluate import Evaluator
+from wayfare.learning.local_loss import make_local_loss
 from wayfare.learning.schedule import Schedule
-from wayfare.schemes import Scheme, Upload, paper_demand
-from wayfare.server import ServerState
+from wayfare.schemes import Scheme, Upload, mixes_models, paper_demand
 from wayfare.simulator.checkpoint import SimulationState
 from wayfare.simulator.checks import Checks, Ledger
 from wayfare.simulator.events import ContactEvent, EvaluationEvent, MetricEvent, Observer, RelayEvent
@@ -57,7 +57,9 @@ class Simulation:
         self._compute, self._shelf, self._checks = compute or Compute(), shelf or InMemory(), checks or Checks()
         # Vectors and data lie where the local steps are computed, from the first round to the last.
         task, initial = world.task.to(self._compute.device), world.initial_model.to(self._compute.device)
-        self._initial, self._server = initial, ServerState(model=initial, devices=scenario.fleet.devices)
+        servers.refuse_unfit(scenario.server, scheme)
+        self._initial = initial
+        self._server = servers.begin_server(initial, scenario.fleet.devices, task.model.statistics, scenario.server)
         # Devices that have not met the server share its first model and one zero.
         self._nothing = initial.new_zeros(()).expand(len(initial))
         self._states = [
@@ -70,18 +72,18 @@ class Simulation:
             learning_rate=scenario.learning.learning_rate,
             compute=self._compute,
             schedule=Schedule(scenario.learning.schedule, scenario.rounds),
+            local_loss=make_local_loss(scenario.learning, task, world.held, self._compute.device),
         )
         self.engine = engine_name(engine, training)
         chosen = make_engine(self.engine, training)
-        mixing_weight = getattr(scheme, "mixing_weight", None)
-        self._mixes = mixing_weight is not None and mixing_weight(1) is not None
+        self._mixes = mixes_models(scheme)
         self._ledger = None
         if self._checks.paranoid and self._mixes:
             _log.warning(
                 "%s mixes models at the server: mass is not conserved, and not balanced; all else is", scheme.name
             )
         elif self._checks.paranoid:
-            self._ledger = Ledger(chosen, len(initial), initial.device)
+            self._ledger = Ledger(chosen, len(initial), initial.device, server_adds=scenario.server.is_plain)
         self._norm_scale = 1 / scenario.learning.learning_rate if scenario.control.update_norm == "raw" else 1.0
         self._forecasts = getattr(scheme, "forecasts", True)
         self._wants = getattr(scheme, "demand", paper_demand)
@@ -116,6 +118,8 @@ class Simulation:
             round=self._round,
             bits=self._bits,
             model=self._server.model,
+            moments=self._server.moments,
+            averaged=self._server.averaged,
             devices=list(self._states),
             trainer=self._trainer.state(),
             relays=self._relays.state() if self._relays else RelayState(),
@@ -124,13 +128,18 @@ class Simulation:
     def restore(self, state: SimulationState) -> None:
         """Go on after the round of a state, as if there had been no break; ValueError when it is of another run."""
         initial, fleet = self._server.model, len(self._states)
-        vectors = [state.model, *state.trainer.underway.values()]
+        vectors = [state.model, *([] if state.averaged is None else [state.averaged]), *state.trainer.underway.values()]
         vectors += [vector for device in state.devices for vector in (device.received, device.memory)]
         vectors += [parcel.update for parcel in state.relays.parcels]
         if len(state.devices) != fleet or len(state.trainer.done) != fleet:
             raise ValueError(f"a state of {len(state.devices)} devices, here are {fleet}")
         if len(state.relays.turns) != (fleet if self._relays else 0):
             raise ValueError("the state of a scheme that relays, or of one that does not")
+        expected = [(moment.shape, moment.dtype) for moment in self._server.moments]
+        if [(moment.shape, moment.dtype) for moment in state.moments] != expected:
+            raise ValueError("the state of another optimiser of the server")
+        if (state.averaged is None) != (self._server.averaged is None):
+            raise ValueError("the state of a server that averages its model, or of one that does not")
         if any(vector.shape != initial.shape or vector.dtype != initial.dtype for vector in vectors):
             raise ValueError("the state of another model")
         if not 0 <= state.round <= self._world.scenario.rounds:
@@ -154,7 +163,12 @@ class Simulation:
             )
             for number, device in enumerate(state.devices)
         ]
-        self._server = replace(self._server, model=own(state.model))
+        self._server = replace(
+            self._server,
+            model=own(state.model),
+            moments=tuple(map(own, state.moments)),
+            averaged=None if state.averaged is None else own(state.averaged),
+        )
         underway = {device: own(vector) for device, vector in state.trainer.underway.items()}
         self._trainer.restore(replace(state.trainer, underway=underway), [device.received for device in self._states])
         if self._relays:
@@ -179,12 +193,13 @@ class Simulation:
             rows = np.arange(edges[round_ - 1], edges[round_])
             if len(rows):
                 self._contacts(round_, rows)
+            self._server = servers.average(self._server, round_, scenario.server)
             if round_ % scenario.learning.evaluate_every_rounds == 0 or round_ == scenario.rounds:
                 self._evaluation(round_)
                 self._balance(round_)
             self._round = round_
             self._observer.on_round(round_)
-        return Outcome(model=self._server.model, states=self._states)
+        return Outcome(model=self._server.judged, states=self._states)
 
     def local_model(self, device: int) -> Tensor:
         """w_n, as far as the device trained by its last contact; received - w_n is what it has not delivered yet."""
@@ -253,7 +268,8 @@ class Simulation:
             self._relayed(events)
         # 4. The server aggregates what arrived.
         begun_with = self._server.model
-        self._server = servers.aggregate(servers.mix(self._server, mixed), uploads)
+        self._server = servers.mix(self._server, mixed)
+        self._aggregate(uploads)
         checks.aggregated(self._server.model, norms_sq, round_)
         if self._ledger is not None:
             self._ledger.uploaded(len(uploads))
@@ -263,6 +279,18 @@ class Simulation:
             model = begun_with if cut else self._server.model
             self._states[device] = devices.receive(self._states[device], model, round_)
             self._trainer.receive(device, model)
+
+    def _aggregate(self, uploads: list[Sparse]) -> None:
+        """Updates are added to the global model, or the server's optimiser takes a step along their mean."""
+        server = self._world.scenario.server
+        if server.is_plain:
+            self._server = servers.aggregate(self._server, uploads)
+            return
+        update = servers.mean_update(self._server, uploads)
+        if update is not None:
+            self._server = servers.optimise(self._server, update, server)
+            if self._ledger is not None:
+                self._ledger.given(update)
 
     def _relayed(self, events: list[RelayEvent]) -> None:
         """Count and tell what devices sent for each other."""
@@ -278,10 +306,10 @@ class Simulation:
         return self._checks.mixing_weight(weight or 0.0, offer, upload, scheme=name, device=device)
 
     def _evaluation(self, round_: int) -> None:
-        known, initial = self._world.initial_evaluations, self._server.model is self._initial
+        known, initial = self._world.initial_evaluations, self._server.judged is self._initial
         result = known.get(self._compute) if initial else None
         if result is None:
-            result = self._evaluate(self._server.model)
+            result = self._evaluate(self._server.judged)
         if initial:
             known[self._compute] = result
         self._checks.evaluated(result.loss, round_)
