@@ -41,6 +41,11 @@ class DeviceState:
     met_s: float = 0.0
     experience: Experience = NO_EXPERIENCE
 
+    @property
+    def left_joules(self) -> float:
+        """What there is to spend."""
+        return self.budget_joules - self.spent_joules
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Offer:

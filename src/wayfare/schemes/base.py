@@ -92,6 +92,10 @@ class Scheme(Protocol):
         """
         return None
 
+    def least_joules(self, link: Link) -> float:
+        """With less energy than this left, a device never brings anything through again, and need not train."""
+        return 0.0
+
     def any_length(self) -> bool:
         """Whether a run may be made longer afterwards: no decision looks at how many rounds there are."""
         return False

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -18,6 +19,7 @@ from wayfare.learning.evaluate import Evaluator
 from wayfare.learning.local_loss import make_local_loss
 from wayfare.learning.schedule import Schedule
 from wayfare.schemes import Scheme, Upload, mixes_models, paper_demand
+from wayfare.schemes.sending import MOST_BPS_PER_HZ
 from wayfare.simulator.checkpoint import SimulationState
 from wayfare.simulator.checks import Checks, Ledger
 from wayfare.simulator.events import ContactEvent, EvaluationEvent, MetricEvent, Observer, RelayEvent
@@ -95,6 +97,7 @@ class Simulation:
             training="always" if getattr(scheme, "trains_between_contacts", True) else "in-contact",
             policy=policy,
         )
+        self._least_joules = self._what_anything_takes()
         self._evaluate = Evaluator(task)
         self._bits = 0.0
         self._round = 0
@@ -111,6 +114,13 @@ class Simulation:
             checks=self._checks,
             shelf=self._shelf,
         )
+
+    def _what_anything_takes(self) -> float:
+        """Devices with less energy than this never send again, and stop training: nobody could ever tell."""
+        link, asked = self._world.link, getattr(self._scheme, "least_joules", None)
+        best = float(self._world.gains_per_watt.max(initial=0.0)) * link.max_power_watts
+        believable = math.log2(1 + best) < MOST_BPS_PER_HZ
+        return float(asked(link)) if asked is not None and believable else 0.0
 
     def state(self) -> SimulationState:
         """Everything that is carried into the next round; its tensors are at work and not to be changed."""
@@ -279,6 +289,10 @@ class Simulation:
             model = begun_with if cut else self._server.model
             self._states[device] = devices.receive(self._states[device], model, round_)
             self._trainer.receive(device, model)
+        for device in met:
+            # Who has no limit has overdrawn a budget long ago.
+            if self._least_joules > 0 and self._states[device].left_joules < self._least_joules:
+                self._trainer.retire(device)
 
     def _aggregate(self, uploads: list[Sparse]) -> None:
         """Updates are added to the global model, or the server's optimiser takes a step along their mean."""
