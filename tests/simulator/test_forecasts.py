@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
 import wayfare
+from tests.simulator.test_checkpoint import assert_same, taken_up, undisturbed
 from tests.simulator.test_simulator import Notes, simulate
 from wayfare import device as devices
 from wayfare.contacts import Opportunities, forecast_s
 from wayfare.device import DeviceState, Offer
 from wayfare.errors import ScenarioError
 from wayfare.radio import Link
+from wayfare.records.checkpoints import read_checkpoint
 from wayfare.scenario import Scenario
 from wayfare.scenario.exchange import Contacts
 from wayfare.schemes import make_scheme
@@ -166,3 +169,12 @@ def test_records_have_the_true_length_of_a_contact(small: Scenario) -> None:
     _, notes = simulate(world, "mads-rd:progressive")
     assert [event.contact_s for event in notes.contacts] == world.meets.contact_s.tolist()
     assert not math.isclose(world.forecast_s[0], world.meets.contact_s[0])
+
+
+@pytest.mark.parametrize("name", ["mads-rd", "mads-rd:progressive"])
+def test_a_run_that_finds_its_weight_goes_on_to_the_same_bits(name: str, small: Scenario, tmp_path: Path) -> None:
+    world = draw_world(unsure(small, 0.3), 1)
+    expected = undisturbed(world, name, tmp_path, (33,), "stacked")
+    state = read_checkpoint(tmp_path, expected[1].saved[0])
+    assert any(device.experience.wanted_joules for device in state.devices)
+    assert_same(taken_up(world, name, state, "stacked"), expected, 33)
