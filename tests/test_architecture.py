@@ -65,6 +65,13 @@ def test_files_stay_short_enough_to_read(file: Path) -> None:
     assert len(file.read_text(encoding="utf-8").splitlines()) <= 400
 
 
+def test_only_the_field_knows_of_nats() -> None:
+    for file in FILES:
+        if part_of(file) != "field":
+            assert "import nats" not in file.read_text(encoding="utf-8"), file
+            assert "from nats" not in file.read_text(encoding="utf-8"), file
+
+
 def test_public_names_are_the_promised_ones() -> None:
     assert set(wayfare.__all__) == {
         "Encounter",

@@ -8,10 +8,13 @@
     │   ├── TraceError           a line of a trace or contact file: names file, line, reason
     │   └── RunFolderError       a folder that is not a run, or not a whole one
     ├── UnavailableError         a part that is optional and not installed, or not built yet; exits with 2
-    └── RunError                 a run that began and could not end; exits with 1
-        ├── DivergenceError      training came to a number that is none, or infinite
-        ├── InvariantError       something came out that cannot be: a fault of a scheme, or of Wayfare
-        └── StorageError         the disk is full, or takes nothing more
+    ├── RunError                 a run that began and could not end; exits with 1
+    │   ├── DivergenceError      training came to a number that is none, or infinite
+    │   ├── InvariantError       something came out that cannot be: a fault of a scheme, or of Wayfare
+    │   └── StorageError         the disk is full, or takes nothing more
+    └── FieldError               something between real machines went wrong; exits with 1
+        ├── LinkLostError        the other side cannot be reached now; later it may
+        └── RefusedError         the broker, or we, refused: a key, a certificate, a subject, an unsafe line
 """
 
 from __future__ import annotations
@@ -75,3 +78,15 @@ class InvariantError(RunError):
 
 class StorageError(RunError):
     """The disk is full, or takes nothing more."""
+
+
+class FieldError(WayfareError):
+    """Something between real machines went wrong."""
+
+
+class LinkLostError(FieldError):
+    """The other side cannot be reached now; later it may."""
+
+
+class RefusedError(FieldError):
+    """A key, a certificate, a subject or an unsafe line was refused."""

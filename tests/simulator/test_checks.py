@@ -144,7 +144,9 @@ def test_divergence_that_is_allowed_is_recorded_and_goes_on(
     name: str, small: Scenario, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     spoil(monkeypatch, math.nan)
-    notes = simulate(small, make_scheme(name, small.control), Checks(allow_divergence=True, paranoid=True))
+    # With so much energy nobody stops training before that round.
+    ample = small.model_copy(update={"fleet": small.fleet.model_copy(update={"energy_total_joules": 1e3})})
+    notes = simulate(ample, make_scheme(name, small.control), Checks(allow_divergence=True, paranoid=True))
     assert notes.rounds[-1] == 60
     assert any(math.isnan(event.update_norm_sq) for event in notes.contacts)
     assert all(math.isfinite(event.energy_joules) for event in notes.contacts)

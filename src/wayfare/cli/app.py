@@ -10,6 +10,7 @@ from wayfare.cli.compare import compare_command
 from wayfare.cli.contacts import contacts_app
 from wayfare.cli.data import data_app
 from wayfare.cli.export import export_command
+from wayfare.cli.field import field_app
 from wayfare.cli.listings import presets_command, schemes_command
 from wayfare.cli.paper import paper_command
 from wayfare.cli.plan import plan_command
@@ -42,6 +43,7 @@ app.command("plan")(plan_command)
 app.add_typer(theory_app, name="theory")
 app.add_typer(contacts_app, name="contacts")
 app.add_typer(data_app, name="data")
+app.add_typer(field_app, name="field")
 app.command("schemes")(schemes_command)
 app.command("presets")(presets_command)
 

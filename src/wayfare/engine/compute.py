@@ -100,3 +100,14 @@ class Compute:
             torch.set_float32_matmul_precision(before[0])
             torch.use_deterministic_algorithms(before[1])
             torch.utils.deterministic.fill_uninitialized_memory = fill  # type: ignore[attr-defined]
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """One thread for each process: runs are many and small, and sums come out the same on every machine."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)

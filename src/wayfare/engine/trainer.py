@@ -7,7 +7,7 @@ trainer decides when; every policy gives the same models.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
 import numpy as np
@@ -31,6 +31,7 @@ class TrainerState:
 
     done: list[int]
     underway: dict[int, Tensor]
+    retired: list[int] = field(default_factory=list)
 
 
 class Trainer:
@@ -54,9 +55,13 @@ class Trainer:
         self._free: list[Tensor] = []
         # The round whose step each local model has already taken.
         self._done = [0] * len(contacts)
+        self._retired: set[int] = set()
 
     def meet(self, devices: Sequence[int], round_: int) -> None:
         """Bring the devices met in a round up to date; their step of that round is included."""
+        devices = [device for device in devices if device not in self._retired]
+        if not devices:
+            return
         if self._training == "in-contact":
             for device in devices:
                 self._done[device] = round_ - 1
@@ -86,13 +91,18 @@ class Trainer:
         self.receive(device, received)
         self._own(device).copy_(local)
 
+    def retire(self, device: int) -> None:
+        """Let a device train no more; it still receives models."""
+        self._retired.add(device)
+
     def state(self) -> TrainerState:
         """How far the local models are; the vectors are those at work, to be read before anything is met."""
-        return TrainerState(done=list(self._done), underway=dict(self._underway))
+        return TrainerState(done=list(self._done), underway=dict(self._underway), retired=sorted(self._retired))
 
     def restore(self, state: TrainerState, received: Sequence[Tensor]) -> None:
         """Go on from a state, whose vectors this trainer takes over, with the model that each device received."""
         self._done, self._underway, self._received = list(state.done), dict(state.underway), list(received)
+        self._retired = set(state.retired)
         self._free.clear()
 
     @property
@@ -105,6 +115,7 @@ class Trainer:
         until = {
             device: self._next_contact(device, round_)
             for device in range(len(self._contacts))
+            if device not in self._retired
             # Steps after a device's last contact are never needed by anyone.
             if self._done[device] < self._next_contact(device, round_)
         }

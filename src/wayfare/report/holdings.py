@@ -15,6 +15,7 @@ from wayfare.errors import InputError, UnavailableError
 from wayfare.learning.partition import class_counts, split
 from wayfare.learning.tasks import class_names, load_task
 from wayfare.scenario import Scenario
+from wayfare.studies.store import value_text
 
 # Ten colours that neighbours are told apart by, also without colour vision (Tol's muted scheme and grey).
 _COLOURS = (
@@ -52,7 +53,7 @@ def holdings_of(scenario: Scenario, seed: int) -> Holdings:
     task, partition = load_task(scenario.learning), scenario.learning.partition
     labels = task.class_of_samples()
     held = split(labels, task.classes, scenario.fleet.devices, partition, seed)
-    detail = ", ".join(f"{key} {value:g}" for key, value in partition.model_dump(exclude={"kind"}).items())
+    detail = ", ".join(f"{key} {value_text(value)}" for key, value in partition.model_dump(exclude={"kind"}).items())
     return Holdings(
         scenario=scenario.name,
         partition=partition.kind + (f", {detail}" if detail else ""),

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal, TypeAlias
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 
 from wayfare.scenario.argoverse import Argoverse
-from wayfare.scenario.exchange import Mixing, Relays
+from wayfare.scenario.exchange import Contacts, Mixing, Relays
 from wayfare.scenario.mobility import Mobility, WaypointMobility
 from wayfare.scenario.partition import DirichletPartition, Partition
 from wayfare.scenario.section import LARGEST, Count, Positive, Section
@@ -137,6 +137,7 @@ class Scenario(Section):
     round_s: Positive = 10.0
     fleet: Fleet = Fleet()
     mobility: Mobility = WaypointMobility()
+    contacts: Contacts = Contacts()
     radio: Radio = Radio()
     upload: Upload = Upload()
     learning: Learning = Learning()

@@ -9,7 +9,7 @@ from typing import Literal, TypeAlias
 from wayfare.radio import Link
 from wayfare.scenario.exchange import Mixing
 from wayfare.schemes.base import Encounter, EnergyRule, Scheme, Upload
-from wayfare.schemes.sending import power_and_allowance, send_dense
+from wayfare.schemes.sending import least_joules, power_and_allowance, send_dense
 
 StalenessFunction: TypeAlias = Literal["polynomial", "constant", "hinge"]
 """How the weight of a model falls with its age; the first is the default."""
@@ -21,6 +21,7 @@ class FedAsync(Scheme):
 
     energy_rule: EnergyRule = "greedy"
     name: str = "fedasync"
+    forecasts = False
     staleness: StalenessFunction = "polynomial"
     mixing: Mixing = field(default_factory=Mixing)
 
@@ -37,6 +38,10 @@ class FedAsync(Scheme):
         if self.staleness == "hinge" and staleness_rounds > mixing.hinge_rounds:
             return mixing.weight / (mixing.hinge_slope * (staleness_rounds - mixing.hinge_rounds) + 1.0)
         return mixing.weight
+
+    def least_joules(self, link: Link) -> float:
+        """That of a whole model."""
+        return least_joules(self.energy_rule, link, link.dense_bits)
 
     def any_length(self) -> bool:
         """Only a pace depends on how many rounds there are."""

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from wayfare.radio import Link
 from wayfare.schemes.base import Encounter, EnergyRule, Scheme, Upload
-from wayfare.schemes.sending import power_and_allowance, send_dense
+from wayfare.schemes.sending import least_joules, power_and_allowance, send_dense
 
 
 @dataclass(frozen=True)
@@ -15,12 +15,17 @@ class FedMobile(Scheme):
 
     energy_rule: EnergyRule = "greedy"
     name: str = "fedmobile"
+    forecasts = False
     relays: bool = True
 
     def decide(self, encounter: Encounter, link: Link) -> Upload:
         """Everything at the power of the rule, to the server as to another device."""
         power_watts, allowance_joules = power_and_allowance(self.energy_rule, encounter, link)
         return send_dense(encounter, link, power_watts, allowance_joules)
+
+    def least_joules(self, link: Link) -> float:
+        """That of a whole update."""
+        return least_joules(self.energy_rule, link, link.dense_bits)
 
     def any_length(self) -> bool:
         """Relays are chosen by who meets the server sooner, and after the last round nobody does."""

@@ -8,6 +8,9 @@ from wayfare.control.closed_form import kept_entries
 from wayfare.radio import Link
 from wayfare.schemes.base import Encounter, EnergyRule, Upload
 
+MOST_BPS_PER_HZ = 60.0
+"""No radio has a better rate: it would take a signal 180 dB above the noise."""
+
 
 def send_top_k(encounter: Encounter, link: Link, power_watts: float, allowance_joules: float = math.inf) -> Upload:
     """As many entries as time, power and an energy allowance let through: k = floor(tau A / b) (Proposition 1)."""
@@ -44,6 +47,16 @@ def send_dense(encounter: Encounter, link: Link, power_watts: float, allowance_j
         energy_joules=power_watts * min(needed_s, airtime_s),
         completes=completes,
     )
+
+
+def least_joules(rule: EnergyRule, link: Link, bits: float) -> float:
+    """The least that so many bits cost under a rule, at the best rate that any radio has; 0 if there is no telling.
+
+    Full power has a least: it is on for bits / rate seconds. At a power that falls with what is left there is none.
+    """
+    if rule != "greedy":
+        return 0.0
+    return link.max_power_watts * bits / (MOST_BPS_PER_HZ * link.bandwidth_hz)
 
 
 def power_and_allowance(rule: EnergyRule, encounter: Encounter, link: Link) -> tuple[float, float]:

@@ -14,7 +14,7 @@ from wayfare.device import DeviceState
 from wayfare.engine import TrainerState
 from wayfare.simulator.relays import Parcel, RelayState, Turn
 
-VERSION = 3
+VERSION = 4
 """Of what a saved state means. A state of another version is refused."""
 
 
@@ -45,7 +45,11 @@ class SimulationState:
             "moments": list(self.moments),
             "averaged": self.averaged,
             "devices": [_plain(state) for state in self.devices],
-            "trainer": {"done": list(self.trainer.done), "underway": dict(self.trainer.underway)},
+            "trainer": {
+                "done": list(self.trainer.done),
+                "underway": dict(self.trainer.underway),
+                "retired": list(self.trainer.retired),
+            },
             "parcels": [_plain(parcel) for parcel in self.relays.parcels],
             "turns": [_plain(turn) for turn in self.relays.turns],
         }
@@ -83,7 +87,9 @@ def state_from_plain(table: Mapping[str, Any]) -> SimulationState:
         moments=tuple(table["moments"]),
         averaged=table["averaged"],
         devices=[_device(device) for device in table["devices"]],
-        trainer=TrainerState(done=list(trainer["done"]), underway=dict(trainer["underway"])),
+        trainer=TrainerState(
+            done=list(trainer["done"]), underway=dict(trainer["underway"]), retired=list(trainer["retired"])
+        ),
         relays=RelayState(
             parcels=[Parcel(**parcel) for parcel in table["parcels"]], turns=[Turn(**turn) for turn in table["turns"]]
         ),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -17,7 +18,8 @@ from wayfare.errors import ScenarioError
 from wayfare.learning.evaluate import Evaluator
 from wayfare.learning.local_loss import make_local_loss
 from wayfare.learning.schedule import Schedule
-from wayfare.schemes import Scheme, Upload, mixes_models
+from wayfare.schemes import Scheme, Upload, mixes_models, paper_demand
+from wayfare.schemes.sending import MOST_BPS_PER_HZ
 from wayfare.simulator.checkpoint import SimulationState
 from wayfare.simulator.checks import Checks, Ledger
 from wayfare.simulator.events import ContactEvent, EvaluationEvent, MetricEvent, Observer, RelayEvent
@@ -85,6 +87,8 @@ class Simulation:
         elif self._checks.paranoid:
             self._ledger = Ledger(chosen, len(initial), initial.device, server_adds=scenario.server.is_plain)
         self._norm_scale = 1 / scenario.learning.learning_rate if scenario.control.update_norm == "raw" else 1.0
+        self._forecasts = getattr(scheme, "forecasts", True)
+        self._wants = getattr(scheme, "demand", paper_demand)
         self._relays = self._make_relays() if getattr(scheme, "relays", False) else None
         self._trainer = Trainer(
             self._ledger or chosen,
@@ -93,6 +97,7 @@ class Simulation:
             training="always" if getattr(scheme, "trains_between_contacts", True) else "in-contact",
             policy=policy,
         )
+        self._least_joules = self._what_anything_takes()
         self._evaluate = Evaluator(task)
         self._bits = 0.0
         self._round = 0
@@ -109,6 +114,13 @@ class Simulation:
             checks=self._checks,
             shelf=self._shelf,
         )
+
+    def _what_anything_takes(self) -> float:
+        """Devices with less energy than this never send again, and stop training: nobody could ever tell."""
+        link, asked = self._world.link, getattr(self._scheme, "least_joules", None)
+        best = float(self._world.gains_per_watt.max(initial=0.0)) * link.max_power_watts
+        believable = math.log2(1 + best) < MOST_BPS_PER_HZ
+        return float(asked(link)) if asked is not None and believable else 0.0
 
     def state(self) -> SimulationState:
         """Everything that is carried into the next round; its tensors are at work and not to be changed."""
@@ -214,26 +226,28 @@ class Simulation:
         finished, norms_sq = [], []
         for row, device in zip(rows, met, strict=True):
             # 2. Each device adds its memory to its cumulative update, and its scheme decides.
-            before = self._states[device]
+            before, lasts_s = self._states[device], float(meets.contact_s[row])
             offer = devices.begin_contact(
                 self._relays.before_upload(device, before) if self._relays else before,
                 self._trainer.model(device),
-                contact_s=float(meets.contact_s[row]),
+                contact_s=float(self._world.forecast_s[row]) if self._forecasts else lasts_s,
                 gain_per_watt=float(self._world.gains_per_watt[row]),
                 round_=round_,
                 rounds=self._world.scenario.rounds,
                 link=link,
                 norm_scale=self._norm_scale,
+                wants=self._wants,
             )
             norms_sq.append(offer.encounter.update_norm_sq)
             offer = checks.offer(offer, device=device, round_=round_)
             upload = checks.upload(offer, self._scheme.decide(offer.encounter, link), link, scheme=name, device=device)
             # 3. It sends the largest entries and remembers the rest.
-            state, sent = devices.transmit(offer, upload)
-            checks.transmitted(offer, state, sent, scheme=name, device=device)
+            sending = devices.transmit(offer, upload, link, lasts_s)
+            checks.transmitted(offer, sending, scheme=name, device=device)
+            state, upload, sent = sending.state, sending.upload, sending.sent
             if sent is not None:
                 state = replace(state, memory=self._shelf.keep(device, state.memory))
-                finished.append(device)
+                finished.append((device, sending.cut))
                 self._bits += upload.bits
                 if self._mixes and len(sent):
                     mixed.append((self._trainer.model(device), self._mixing_weight(offer, upload, device)))
@@ -248,7 +262,7 @@ class Simulation:
                 ContactEvent(
                     round=round_,
                     device=device,
-                    contact_s=offer.encounter.contact_s,
+                    contact_s=lasts_s,
                     distance_m=float(meets.distance_m[row]),
                     gain_per_watt=offer.encounter.gain_per_watt,
                     staleness_rounds=offer.encounter.staleness_rounds,
@@ -263,15 +277,22 @@ class Simulation:
             )
             self._relayed(events)
         # 4. The server aggregates what arrived.
+        begun_with = self._server.model
         self._server = servers.mix(self._server, mixed)
         self._aggregate(uploads)
         checks.aggregated(self._server.model, norms_sq, round_)
         if self._ledger is not None:
             self._ledger.uploaded(len(uploads))
-        # 5. Every device whose exchange completed receives the new global model and starts from it.
-        for device in finished:
-            self._states[device] = devices.receive(self._states[device], self._server.model, round_)
-            self._trainer.receive(device, self._server.model)
+        # 5. Every device whose exchange completed receives the new global model and starts from it. One that sends
+        #    in pieces until the contact ends has the model that the server had when it began.
+        for device, cut in finished:
+            model = begun_with if cut else self._server.model
+            self._states[device] = devices.receive(self._states[device], model, round_)
+            self._trainer.receive(device, model)
+        for device in met:
+            # Who has no limit has overdrawn a budget long ago.
+            if self._least_joules > 0 and self._states[device].left_joules < self._least_joules:
+                self._trainer.retire(device)
 
     def _aggregate(self, uploads: list[Sparse]) -> None:
         """Updates are added to the global model, or the server's optimiser takes a step along their mean."""

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from wayfare.engine import Compute, Place, Policy, Precision, Shelf, open_shelf
+from wayfare.engine.compute import one_thread
 from wayfare.errors import DivergenceError, InvariantError, RunError
 from wayfare.learning.tasks import Task
 from wayfare.places import RUNS
@@ -102,7 +103,7 @@ def carry_out(
     compute = execution.compute()
     stop, record = StopRequest(), None
     try:
-        with _one_thread(), RunLock(folder), _enough_memory(folder):
+        with one_thread(), RunLock(folder), _enough_memory(folder):
             found = None if execution.safeguards.fresh else find_unfinished(folder)
             if found is not None and found.is_whole:
                 # It was ended between its last transaction and its name.
@@ -220,14 +221,3 @@ def _enough_memory(folder: Path) -> Iterator[None]:
             f"{folder}: out of memory: {reason}. A smaller fleet.devices, rounds or network needs less; "
             f"checkpoints already written are safe: wayfare resume {folder}"
         ) from None
-
-
-@contextmanager
-def _one_thread() -> Iterator[None]:
-    """One thread for each process: runs are many and small, and sums come out the same on every machine."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(threads)

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from wayfare.arrays import Floats, Ints
+from wayfare.engine.compute import one_thread
 from wayfare.learning.models.base import load_vector, read_vector
 from wayfare.learning.tasks import Task, load_task
 from wayfare.learning.tasks.base import Evaluation
@@ -187,12 +188,8 @@ def measure_run(
     watch.held = [torch.from_numpy(np.asarray(held[:_SAMPLES])) for held in world.held]
     watch.batches = lambda device, turn: torch.from_numpy(world.batches.of(device, 1 + turn % scenario.rounds, 1)[0])
     contacts = _Contacts(on_round)
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)  # as every run: models are small
-    try:
+    with one_thread():
         Simulation(replace(world, task=watched), make_scheme(scheme, scenario.control, scenario.mixing), contacts).run()
-    finally:
-        torch.set_num_threads(threads)
     share = np.mean(contacts.entries) / world.link.parameters if contacts.entries else math.nan
     return MeasuredRun(
         scenario=scenario,

@@ -1,0 +1,291 @@
+"""The field runtime on one machine: what of a contact is used, how many exchanges a server stands, how it starts.
+
+    python benchmarks/field.py capacity [--contacts 3] [--rates 1 5 20] [--lengths 2 5 10] [--fresh]
+                                        [--airtime 0.15] [--json FILE]
+    python benchmarks/field.py exchanges [--devices 100] [--each 5] [--json FILE]
+    python benchmarks/field.py start [--json FILE]
+    python benchmarks/field.py link [--contacts 10] [--json FILE]
+
+``capacity``: a device with more to send than fits meets the server over emulated air (TLS, a broker, a server in a
+process of its own, the proxy in another). The share is what the server recorded of the contact's seconds times its
+rate: the connection, the questions, framing and what was on the air at the end are what is missing. It goes on with an
+update cut before; ``--fresh`` has it take the old one back and cut a new one in every contact.
+
+``exchanges``: devices in one process exchange with one server as fast as they can: an update of a share of the entries
+of the embedded default's model up, the model down. The devices are the slower part on two cores, so what the server
+could stand follows from its CPU time.
+
+``start``: the commands of an installation, from their start to the first answer and the first exchange, by the clock
+and in CPU seconds; memory.
+
+``link``: how long it takes to notice that a contact has ended, with a reset or silently, and to use the next one; and
+the share of a core that a device out of reach spends on trying.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import statistics
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import urllib.error
+import urllib.request
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from field_parts import Device, Server, cpu_s, memory_mb, quiet, server_process
+from wayfare.errors import FieldError
+from wayfare.field.broker import Broker
+from wayfare.field.connect import connect
+from wayfare.field.endpoint import fetch_status
+from wayfare.field.fleet import Fleet, create_fleet, load_bundle
+from wayfare.field.guide import chunk_bytes_at
+from wayfare.field.proxy import Link
+from wayfare.field.proxy_process import ProxyProcess
+
+FASHION_SMALL = 84_618
+BITS_PER_ENTRY = 33.0  # of a dense update, as messages carry it
+
+
+def capacity(arguments: argparse.Namespace, folder: Path) -> dict[str, Any]:
+    print(f"{'Mbit/s':>7} {'contact s':>9} {'share used, each contact':>30} {'median':>8}")
+    rows = []
+    for rate_mbps in arguments.rates:
+        for length_s in arguments.lengths:
+            shares = _shares(rate_mbps, length_s, arguments, folder / f"{rate_mbps:g}-{length_s:g}")
+            median = statistics.median(shares)
+            rows.append({"mbps": rate_mbps, "contact_s": length_s, "shares": shares, "median": median})
+            each = " ".join(f"{100 * share:.1f}" for share in shares)
+            print(f"{rate_mbps:7g} {length_s:9g} {each:>30} {100 * median:7.1f}%", flush=True)
+    return {"fresh": arguments.fresh, "rows": rows}
+
+
+def _shares(rate_mbps: float, length_s: float, arguments: argparse.Namespace, folder: Path) -> list[float]:
+    """The share of its capacity that each of some contacts delivered."""
+    bits, contacts = 1e6 * rate_mbps * length_s, arguments.contacts
+    # A fresh update has to exceed one contact, one that is gone on with all of them.
+    entries = int((1.3 if arguments.fresh else 1.1 * contacts) * bits / BITS_PER_ENTRY)
+    fleet = create_fleet(folder / "fleet", devices=["device-0"])
+    with (
+        Broker(fleet, port=0) as broker,
+        server_process(fleet, broker.url, folder / "mes", entries) as server,
+        ProxyProcess(broker.port, 1) as links,
+    ):
+        bundle = load_bundle(fleet.device_folder("device-0"))
+        device = Device(bundle, links.url(0), folder / "d.sqlite", entries, entries)
+        device.learn()
+
+        async def meet() -> list[float]:
+            stop, shares = threading.Event(), []
+            airtime = {} if arguments.airtime is None else {"airtime_s": arguments.airtime}
+            chunk_bytes = chunk_bytes_at(1e6 * rate_mbps, **airtime)
+            running = asyncio.ensure_future(device.exchange(10**9, chunk_bytes, resumes=not arguments.fresh, stop=stop))
+            if not arguments.fresh:
+                # The update is cut in a first, short contact, in which it cannot be delivered.
+                await asyncio.to_thread(links.open, 0, 64e3, 64e3)
+                while device.outbox.open_update() is None:
+                    await asyncio.sleep(0.01)
+                await asyncio.to_thread(links.close, 0)
+                await asyncio.sleep(1.0)
+            for _ in range(contacts):
+                before = await asyncio.to_thread(_recorded_bytes, server)
+                _, _, open_s = await asyncio.to_thread(links.carried, 0)
+                await asyncio.to_thread(links.open, 0, 1e6 * rate_mbps, 1e6 * rate_mbps)
+                await asyncio.sleep(length_s)
+                await asyncio.to_thread(links.close, 0)
+                await asyncio.sleep(1.0)
+                # By the clock of the proxy: timers are late on a busy machine, and contacts longer than asked.
+                seconds = (await asyncio.to_thread(links.carried, 0))[2] - open_s
+                delivered = await asyncio.to_thread(_recorded_bytes, server) - before
+                shares.append(8 * delivered / (1e6 * rate_mbps * seconds))
+            stop.set()
+            await running
+            return shares
+
+        shares = asyncio.run(meet())
+        device.outbox.close()
+        return shares
+
+
+def _recorded_bytes(server: Server) -> int:
+    (device,) = server.status().devices
+    # What came again was on the air twice and counts once; chunks are of one size but for the last.
+    share = device.chunks / max(device.chunks + device.repeated, 1)
+    return round(device.received_bytes * share)
+
+
+def exchanges(arguments: argparse.Namespace, folder: Path) -> dict[str, Any]:
+    print(f"{arguments.devices} devices, {arguments.each} exchanges each, {FASHION_SMALL:,} parameters")
+    print("  k/s  exchanges/s  server CPU ms  a core stands  server MB  broker MB")
+    rows = []
+    for share in arguments.shares:
+        row = _exchanges(share, arguments, folder / f"{share:g}")
+        rows.append(row)
+        print(
+            f"{share:5g} {row['per_s']:12.1f} {1000 * row['server_cpu_s']:14.1f} {1 / row['server_cpu_s']:12.0f}/s "
+            f"{row['server_mb']:10.0f} {row['broker_mb']:10.0f}",
+            flush=True,
+        )
+    return {"devices": arguments.devices, "each": arguments.each, "rows": rows}
+
+
+def _exchanges(share: float, arguments: argparse.Namespace, folder: Path) -> dict[str, Any]:
+    fleet = create_fleet(folder / "fleet", devices=[f"device-{number}" for number in range(arguments.devices)])
+    entries = round(share * FASHION_SMALL)
+    with Broker(fleet, port=0) as broker, server_process(fleet, broker.url, folder / "mes", FASHION_SMALL) as server:
+        devices = [_device(fleet, name, broker.url, folder, entries) for name in fleet.devices]
+
+        async def all_of_them(each: int) -> None:
+            stop = threading.Event()
+            work = (device.exchange(each, 256 << 10, resumes=True, stop=stop) for device in devices)
+            await asyncio.gather(*work)
+
+        asyncio.run(all_of_them(1))
+        before_s, began_s, done = cpu_s(server.process_id), time.monotonic(), _total(server)
+        asyncio.run(all_of_them(arguments.each))
+        took_s, count = time.monotonic() - began_s, _total(server) - done
+        for device in devices:
+            device.outbox.close()
+        assert broker.process_id is not None
+        return {
+            "share": share,
+            "exchanges": count,
+            "per_s": count / took_s,
+            "server_cpu_s": (cpu_s(server.process_id) - before_s) / count,
+            "server_mb": memory_mb(server.process_id, "VmHWM"),
+            "broker_mb": memory_mb(broker.process_id, "VmHWM"),
+        }
+
+
+def _device(fleet: Fleet, name: str, url: str, folder: Path, entries: int) -> Device:
+    device = Device(load_bundle(fleet.device_folder(name)), url, folder / f"{name}.sqlite", FASHION_SMALL, entries)
+    device.learn()
+    return device
+
+
+def _total(server: Server) -> int:
+    return sum(device.exchanges for device in server.status().devices)
+
+
+def start(arguments: argparse.Namespace, folder: Path) -> dict[str, Any]:
+    fleet = create_fleet(folder / "fleet", devices=["device-0", "device-1"])
+    began_s = time.monotonic()
+    with Broker(fleet, port=0) as broker:
+        figures: dict[str, Any] = {"broker_ready_s": time.monotonic() - began_s}
+        address = "127.0.0.1:19464"
+        command = [sys.executable, "-m", "wayfare", "field"]
+        work = ["--set", "fleet.devices=2", "--url", broker.url]
+        began_s = time.monotonic()
+        server = subprocess.Popen([*command, "mes", str(fleet.server_folder), "--metrics-port", "19464", *work])
+        try:
+            _wait_for(lambda: _answers(address))
+            figures["server_answers_s"] = time.monotonic() - began_s
+            figures["server_answers_cpu_s"] = cpu_s(server.pid)
+            began_s = time.monotonic()
+            device = subprocess.Popen([*command, "device", str(fleet.device_folder("device-0")), *work])
+            try:
+                _wait_for(lambda: fetch_status(address).devices[0].exchanges > 0)
+                figures["device_first_exchange_s"] = time.monotonic() - began_s
+                figures["device_first_exchange_cpu_s"] = cpu_s(device.pid)
+                time.sleep(15)
+                figures["device_mb"] = memory_mb(device.pid)
+                figures["server_mb"] = memory_mb(server.pid)
+                figures["broker_mb"] = memory_mb(broker.process_id or 0)
+            finally:
+                device.terminate()
+                device.wait()
+        finally:
+            server.terminate()
+            server.wait()
+    for name, value in figures.items():
+        print(f"{name:26} {value:8.2f}")
+    return figures
+
+
+def link(arguments: argparse.Namespace, folder: Path) -> dict[str, Any]:
+    fleet = create_fleet(folder / "fleet", devices=["device-0"])
+    bundle = load_bundle(fleet.device_folder("device-0"))
+    figures: dict[str, Any] = {"noticed_reset_s": [], "noticed_silence_s": [], "back_s": []}
+
+    async def contacts(broker_port: int) -> None:
+        clock, air = time.monotonic, await Link(broker_port).start()
+        began_s, before_s = clock(), time.process_time()
+        coming = asyncio.ensure_future(connect(bundle, url=air.url))
+        await asyncio.sleep(5)
+        figures["trying_share_of_a_core"] = (time.process_time() - before_s) / (clock() - began_s)
+        air.open(1e6, 1e6)
+        client = await coming
+        for number in range(2 * arguments.contacts):
+            await asyncio.sleep(0.3)
+            silently, began_s = number % 2 == 1, clock()
+            air.close(silently=silently)
+            await client.disconnected.wait()
+            figures["noticed_silence_s" if silently else "noticed_reset_s"].append(clock() - began_s)
+            air.close()
+            await asyncio.sleep(0.3)
+            began_s = clock()
+            air.open(1e6, 1e6)
+            await client.wait_connected()
+            figures["back_s"].append(clock() - began_s)
+        await client.close()
+        await air.stop()
+
+    with Broker(fleet, port=0) as broker:
+        asyncio.run(contacts(broker.port))
+    for name, value in figures.items():
+        each = value if isinstance(value, list) else [value]
+        print(f"{name:24} median {statistics.median(each):.4f}, {min(each):.4f} to {max(each):.4f}")
+    return figures
+
+
+def _answers(address: str) -> bool:
+    try:
+        urllib.request.urlopen(f"http://{address}/healthz", timeout=1).close()
+    except (urllib.error.URLError, OSError):
+        return False
+    return True
+
+
+def _wait_for(holds: Any) -> None:
+    until_s = time.monotonic() + 120
+    while time.monotonic() < until_s:
+        try:
+            if holds():
+                return
+        except FieldError:
+            pass
+        time.sleep(0.05)
+    raise SystemExit("nothing happened for two minutes")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("what", choices=("capacity", "exchanges", "start", "link"))
+    parser.add_argument("--contacts", type=int, default=3, help="contacts of each kind")
+    parser.add_argument("--rates", type=float, nargs="+", default=[1.0, 5.0, 20.0], help="Mbit/s")
+    parser.add_argument("--lengths", type=float, nargs="+", default=[2.0, 5.0, 10.0], help="seconds")
+    parser.add_argument("--fresh", action="store_true", help="cut a new update in every contact")
+    parser.add_argument("--airtime", type=float, help="seconds of a chunk on the air; Wayfare's own if not given")
+    parser.add_argument("--devices", type=int, default=100)
+    parser.add_argument("--each", type=int, default=5, help="exchanges of each device")
+    parser.add_argument("--shares", type=float, nargs="+", default=[0.05, 0.4], help="k/s")
+    parser.add_argument("--json", type=Path, help="also write the figures to this file")
+    arguments = parser.parse_args()
+    torch.set_num_threads(1)
+    quiet()
+    measure = {"capacity": capacity, "exchanges": exchanges, "start": start, "link": link}[arguments.what]
+    with tempfile.TemporaryDirectory(prefix="wayfare-field-") as folder:
+        figures = measure(arguments, Path(folder))
+    if arguments.json:
+        arguments.json.write_text(json.dumps(figures, indent=2) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,189 @@
+"""Parts of benchmarks/field.py: a server as a process, a device that is told what to do, figures of processes."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import multiprocessing
+import os
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from wayfare.codec.wire import Layout
+from wayfare.device import DeviceState
+from wayfare.field.connect import connect
+from wayfare.field.endpoint import fetch_status, serving
+from wayfare.field.exchange import Exchanger, Patience, Radio
+from wayfare.field.fleet import Bundle, Fleet, load_bundle
+from wayfare.field.gathering import OnArrival
+from wayfare.field.guide import Occasion
+from wayfare.field.intake import Intake
+from wayfare.field.ledger import Ledger
+from wayfare.field.mes import MobileEdgeServer, ServerOptions
+from wayfare.field.outbox import Outbox, Progress
+from wayfare.field.status import FleetStatus
+from wayfare.radio import Link as RadioLink
+from wayfare.schemes import Encounter, Scheme, Upload
+
+_TICKS_PER_S = os.sysconf("SC_CLK_TCK")
+
+
+def quiet() -> None:
+    """The standard library remarks on TLS at every cut."""
+    logging.getLogger("asyncio").setLevel(logging.ERROR)
+
+
+def layout_with(parameters: int) -> Layout:
+    return Layout.of("benchmark", [(parameters,)])
+
+
+def first_model(parameters: int) -> Tensor:
+    return torch.zeros(parameters)
+
+
+class Fixed(Scheme):
+    """So many entries in every contact, whatever it is like."""
+
+    name = "fixed"
+
+    def __init__(self, entries: int) -> None:
+        self.entries = entries
+
+    def decide(self, encounter: Encounter, link: RadioLink) -> Upload:
+        return Upload(entries=self.entries, bits=1.0, power_watts=0.1, energy_joules=0.0)
+
+
+class Told:
+    """Leads a device: exchanges as often as asked, goes on with what broke off if asked."""
+
+    def __init__(self, chunk_bytes: int, *, exchanges: int, resumes: bool, learn: Callable[[], None]) -> None:
+        self.left, self._chunk_bytes, self._resumes, self._learn = exchanges, chunk_bytes, resumes, learn
+
+    def trains_until(self, progress: Progress) -> int | None:
+        return None
+
+    def occasion(self, progress: Progress, state: DeviceState) -> Occasion | None:
+        if self.left <= 0:
+            return None
+        return Occasion(round=progress.cut_round + 1, contact_s=1.0, gain_per_watt=1e3, chunk_bytes=self._chunk_bytes)
+
+    def resumes(self, progress: Progress) -> bool:
+        return self._resumes
+
+    def is_over(self, progress: Progress) -> bool:
+        return self.left <= 0
+
+    def in_reach(self) -> None: ...
+
+    def out_of_reach(self) -> None: ...
+
+    def measured(self, bits: float, seconds: float) -> None: ...
+
+    def exchanged(self) -> None:
+        self.left -= 1
+        self._learn()
+
+
+@dataclass(frozen=True, slots=True)
+class Server:
+    """A mobile edge server in a process of its own."""
+
+    process_id: int
+    address: str
+
+    def status(self) -> FleetStatus:
+        return fetch_status(self.address)
+
+
+@contextmanager
+def server_process(fleet: Fleet, url: str, state: Path, parameters: int) -> Iterator[Server]:
+    context = multiprocessing.get_context("spawn")
+    ours, theirs = context.Pipe()
+    process = context.Process(target=_serve, args=(fleet, url, state, parameters, theirs))
+    process.start()
+    try:
+        yield Server(process.pid or 0, f"127.0.0.1:{ours.recv()}")
+        ours.send("stop")
+        process.join(30)
+    finally:
+        process.kill()
+        process.join()
+
+
+def _serve(fleet: Fleet, url: str, state: Path, parameters: int, told: Connection) -> None:
+    torch.set_num_threads(1)
+    quiet()
+    layout = layout_with(parameters)
+    ledger = Ledger(
+        state, first_model(parameters), layout=layout, devices=len(fleet.devices), identity="benchmark", limits=None
+    )
+    intake, stop = Intake(ledger, OnArrival(), layout, fleet.devices), threading.Event()
+
+    async def serve() -> None:
+        client = await connect(load_bundle(fleet.server_folder), url=url)
+        server = MobileEdgeServer(client, intake, ServerOptions(state=state))
+
+        async def status() -> FleetStatus:
+            return await server.status(fleet.name)
+
+        async with serving(status, port=0) as port:
+            running = asyncio.ensure_future(server.run(stop))
+            told.send(port)
+            await asyncio.to_thread(told.recv)
+            stop.set()
+            await running
+        await client.close()
+
+    asyncio.run(serve())
+    ledger.close()
+
+
+class Device:
+    """A device without training: what it learns is noise."""
+
+    def __init__(self, bundle: Bundle, url: str, store: Path, parameters: int, entries: int) -> None:
+        self._bundle, self._url, self._entries = bundle, url, entries
+        self._layout = layout_with(parameters)
+        self._chance = torch.Generator().manual_seed(bundle.number or 0)
+        self.outbox = Outbox(
+            store, first_model(parameters), layout=self._layout, budget_joules=1.0, identity=bundle.name
+        )
+
+    def learn(self) -> None:
+        start = self.outbox.local
+        noise = torch.randn(len(start), generator=self._chance)
+        self.outbox.trained(start, start + noise, self.outbox.progress.trained_round + 1)
+
+    async def exchange(self, exchanges: int, chunk_bytes: int, *, resumes: bool, stop: threading.Event) -> None:
+        client = await connect(self._bundle, url=self._url)
+        parameters = self._layout.parameters
+        bits = {"bits_per_entry": 42.0, "dense_bits": 32.0 * parameters}
+        link = RadioLink(bandwidth_hz=1e6, max_power_watts=0.2, parameters=parameters, **bits)
+        radio = Radio(scheme=Fixed(self._entries), link=link, norm_scale=1.0, rounds=1_000_000)
+        guide = Told(chunk_bytes, exchanges=exchanges, resumes=resumes, learn=self.learn)
+        exchanger = Exchanger(client, self._bundle.name, self.outbox, guide, radio, self._layout, Patience())
+        try:
+            await exchanger.run(stop)
+        finally:
+            await client.close()
+
+
+def cpu_s(process_id: int) -> float:
+    """CPU seconds of a process so far."""
+    fields = Path(f"/proc/{process_id}/stat").read_text(encoding="ascii").rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / _TICKS_PER_S
+
+
+def memory_mb(process_id: int, figure: str = "VmRSS") -> float:
+    """Resident memory of a process; VmHWM for the most it ever was."""
+    for line in Path(f"/proc/{process_id}/status").read_text(encoding="ascii").splitlines():
+        if line.startswith(figure + ":"):
+            return int(line.split()[1]) / 1024
+    raise SystemExit(f"process {process_id} has no {figure}")

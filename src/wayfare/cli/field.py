@@ -1,0 +1,254 @@
+"""`wayfare field`: the same algorithm on real machines."""
+
+from __future__ import annotations
+
+import tempfile
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, TypeAlias
+
+import typer
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+from wayfare.cli.field_fleet import add_command, init_command, remove_command, status_command
+from wayfare.cli.terminal import EngineOption, JsonOption, ScenarioArgument, SetOption, errors, output, print_json
+from wayfare.errors import InputError
+from wayfare.scenario import DEFAULT_PRESET, load
+
+if TYPE_CHECKING:
+    from wayfare.field.demo import DemoOutcome
+    from wayfare.field.work import Work
+
+field_app = typer.Typer(
+    name="field",
+    help="""Run the algorithm on real machines: a broker, a mobile edge server, devices that come and go.
+
+    Example: `wayfare field demo`
+    """,
+    rich_markup_mode="markdown",
+    no_args_is_help=True,
+)
+field_app.command("init")(init_command)
+field_app.command("add")(add_command)
+field_app.command("remove")(remove_command)
+field_app.command("status")(status_command)
+
+BundleArgument: TypeAlias = Annotated[Path, typer.Argument(metavar="BUNDLE", help="A bundle of `wayfare field init`.")]
+StateOption: TypeAlias = Annotated[
+    Path | None, typer.Option("--state", help="The folder of what it must not lose; BUNDLE/state if not given.")
+]
+WorkScenarioOption: TypeAlias = Annotated[
+    str, typer.Option("--scenario", metavar="PRESET|FILE.toml", help="What is learned; the same for everyone.")
+]
+SchemeOption: TypeAlias = Annotated[str, typer.Option(help="A scheme, see `wayfare schemes`.")]
+SeedOption: TypeAlias = Annotated[int, typer.Option(help="The seed of the work; the same for everyone.")]
+UrlOption: TypeAlias = Annotated[str | None, typer.Option("--url", help="The broker, if not where the bundle says.")]
+
+# The demo: the embedded default with fewer devices and rounds, and as much energy for each.
+_DEMO_DEVICES, _DEMO_ROUNDS, _DEMO_JOULES_PER_DEVICE_ROUND = 8, 200, 0.025
+
+
+@field_app.command("mes")
+def mes_command(
+    bundle: BundleArgument,
+    scenario: WorkScenarioOption = DEFAULT_PRESET,
+    set_: SetOption = [],  # noqa: B006
+    seed: SeedOption = 0,
+    scheme: SchemeOption = "mads",
+    state: StateOption = None,
+    url: UrlOption = None,
+    clip_norm: Annotated[
+        float | None, typer.Option("--clip-norm", help="Scale updates of a larger norm down to this.")
+    ] = None,
+    metrics_host: Annotated[
+        str, typer.Option("--metrics-host", help="Where /metrics and /status are offered; anyone there may read them.")
+    ] = "127.0.0.1",
+    metrics_port: Annotated[int, typer.Option("--metrics-port", min=0, max=65535, help="0: nowhere.")] = 9464,
+) -> None:
+    """Serve a fleet, until SIGTERM or an interrupt. Started again, it goes on where it was.
+
+    Example: `wayfare field mes FLEET/mes --scenario fashion-small --set fleet.devices=8`
+    """
+    from wayfare.field.fleet import load_bundle
+    from wayfare.field.logs import log_to_stderr
+    from wayfare.field.mes import ServerOptions, run_server
+    from wayfare.field.processes import stop_at_signals
+    from wayfare.field.rules import Limits
+
+    loaded = load_bundle(bundle)
+    if loaded.number is not None:
+        raise InputError(f"{bundle}: is the bundle of {loaded.name}; that of the server is FLEET/mes")
+    if clip_norm is not None and not clip_norm > 0:
+        raise InputError(f"--clip-norm = {clip_norm!r}: must be above 0")
+    log_to_stderr(loaded.name)
+    options = ServerOptions(
+        state=state or bundle / "state",
+        url=url,
+        limits=Limits(clip_norm=clip_norm),
+        metrics_host=metrics_host,
+        metrics_port=metrics_port or None,
+    )
+    work = _work(scenario, set_, seed, scheme)
+    run_server(loaded, loaded.devices, work, options, stop_at_signals())
+
+
+@field_app.command("device")
+def device_command(
+    bundle: BundleArgument,
+    scenario: WorkScenarioOption = DEFAULT_PRESET,
+    set_: SetOption = [],  # noqa: B006
+    seed: SeedOption = 0,
+    scheme: SchemeOption = "mads",
+    engine: EngineOption = "auto",
+    state: StateOption = None,
+    url: UrlOption = None,
+    steps: Annotated[int | None, typer.Option(help="Local steps to take; on and on if not given.")] = None,
+    step_every_s: Annotated[float, typer.Option("--step-every-s", help="Seconds between local steps.")] = 0.0,
+    exchange_every_s: Annotated[
+        float, typer.Option("--exchange-every-s", help="Seconds between exchanges while a contact lasts.")
+    ] = 10.0,
+) -> None:
+    """Train, and exchange whenever the broker is in reach. Started again, it goes on where it was.
+
+    Example: `wayfare field device FLEET/devices/bus-1 --scenario fashion-small --set fleet.devices=8`
+    """
+    from wayfare.field.device import DeviceOptions, run_device
+    from wayfare.field.fleet import load_bundle
+    from wayfare.field.logs import log_to_stderr
+    from wayfare.field.processes import stop_at_signals
+
+    loaded = load_bundle(bundle)
+    work = _work(scenario, set_, seed, scheme, engine)
+    number = loaded.number
+    if number is None:
+        raise InputError(f"{bundle}: is the bundle of the server; that of a device lies in FLEET/devices")
+    if number >= work.scenario.fleet.devices:
+        raise InputError(
+            f"fleet.devices = {work.scenario.fleet.devices}: must be above {number}, the number of {loaded.name}"
+        )
+    for name, value in (("--step-every-s", step_every_s), ("--exchange-every-s", exchange_every_s)):
+        if not value >= 0:
+            raise InputError(f"{name} = {value!r}: must be at least 0")
+    log_to_stderr(loaded.name)
+    options = DeviceOptions(
+        state=state or bundle / "state",
+        url=url,
+        steps=steps,
+        step_every_s=step_every_s,
+        exchange_every_s=exchange_every_s,
+    )
+    run_device(loaded, number, work, options, stop_at_signals())
+
+
+@field_app.command("demo")
+def demo_command(
+    scenario: ScenarioArgument = DEFAULT_PRESET,
+    set_: SetOption = [],  # noqa: B006
+    seed: Annotated[int, typer.Option(help="The seed of the world.")] = 0,
+    scheme: SchemeOption = "mads",
+    faults: Annotated[int, typer.Option(help="Cut links and kill processes so many times.")] = 0,
+    fault_seed: Annotated[int, typer.Option("--fault-seed", help="The seed of what goes wrong, and when.")] = 0,
+    strict: Annotated[
+        bool,
+        typer.Option("--strict-clock", help="Contacts end when the plan says; devices go by what they measure."),
+    ] = False,
+    speedup: Annotated[
+        float | None, typer.Option(help="Plan seconds in a second; 60, or 20 by a strict clock.")
+    ] = None,
+    keep: Annotated[Path | None, typer.Option(help="A folder to keep keys, stores and logs in.")] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """A fleet on this machine: a broker, a server and devices as real processes, the contacts of a plan between them.
+
+    Without a strict clock every exchange of the plan takes place, and the global model is the simulator's.
+
+    Examples: `wayfare field demo`, `wayfare field demo --faults 30`
+    """
+    from wayfare.field.demo import DemoOptions, run_demo
+
+    if faults < 0:
+        raise InputError(f"--faults = {faults}: must be at least 0")
+    work = _demo_work(scenario, set_, seed, scheme)
+    bars = Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("rounds"),
+        TimeElapsedColumn(),
+        console=errors,
+        transient=True,
+        disable=not errors.is_terminal,
+    )
+    shown = bars.add_task("keys", total=work.scenario.rounds)
+
+    def on_stage(text: str) -> None:
+        bars.update(shown, description=text)
+        if not errors.is_terminal:
+            errors.print(text, highlight=False)
+
+    with tempfile.TemporaryDirectory(prefix="wayfare-field-") as temporary, bars:
+        options = DemoOptions(
+            folder=keep or Path(temporary) / "demo",
+            speedup=speedup if speedup is not None else 20.0 if strict else 60.0,
+            strict=strict,
+            faults=faults,
+            fault_seed=fault_seed,
+            on_round=lambda round_: bars.update(shown, completed=round_),
+            on_stage=on_stage,
+        )
+        outcome = run_demo(work, options)
+    if as_json:
+        print_json(asdict(outcome))
+        return
+    _say(work, outcome)
+    if keep is not None:
+        output.print(f"Keys, stores and logs: {keep}", markup=False, soft_wrap=True)
+
+
+def _work(scenario: str, set_: list[str], seed: int, scheme: str, engine: str = "auto") -> Work:
+    from wayfare.field.work import Work
+
+    if seed < 0:
+        raise InputError(f"--seed = {seed}: must be at least 0")
+    work = Work(scenario=load(scenario, set_), seed=seed, scheme_name=scheme, engine_name=engine)
+    # A name that is none is found before anything is started.
+    _ = work.scheme
+    return work
+
+
+def _demo_work(scenario: str, set_: list[str], seed: int, scheme: str) -> Work:
+    """Plain PyTorch in both, so that the field and the simulator agree to the bit."""
+    if scenario == DEFAULT_PRESET:
+        given = dict(text.partition("=")[::2] for text in set_)
+        devices = given.get("fleet.devices", str(_DEMO_DEVICES))
+        rounds = given.get("rounds", str(_DEMO_ROUNDS))
+        if devices.isdigit() and rounds.isdigit():
+            joules = _DEMO_JOULES_PER_DEVICE_ROUND * max(int(devices) * int(rounds), 1)
+            sized = [f"fleet.devices={devices}", f"rounds={rounds}", f"fleet.energy_total_joules={joules:g}"]
+            set_ = [*sized, *set_]
+    return _work(scenario, set_, seed, scheme, "reference")
+
+
+def _say(work: Work, outcome: DemoOutcome) -> None:
+    """What happened, in a few lines."""
+    metric, found = work.world.task.metric, outcome.audit
+    lines = [
+        f"{work.scenario.fleet.devices} devices, {work.scenario.rounds} rounds, {outcome.contacts} contacts "
+        f"in {outcome.seconds:.0f} s; {outcome.sent_bytes / 1e6:.1f} MB up, {outcome.received_bytes / 1e6:.1f} MB down",
+        f"{metric.name} {metric.text(outcome.evaluation.score)}"
+        + (f" (simulator: {metric.text(outcome.simulated.score)})" if outcome.simulated else ""),
+    ]
+    if outcome.faults:
+        total = sum(outcome.faults.values())
+        lines.append(f"{total} faults: " + ", ".join(f"{count} x {kind}" for kind, count in outcome.faults.items()))
+    lines.append(
+        f"{found.recorded:,} chunks recorded, each once; {found.returned:,} taken back by their device, "
+        f"{found.promised:,} still promised"
+    )
+    lines.append(f"the ledger's replay is the model, bit by bit ({found.versions:,} versions)")
+    if outcome.difference is not None:
+        same = "bit by bit" if outcome.difference == 0 else f"to {outcome.difference:.1e} relative"
+        differs = f"the model differs from the simulator's by {outcome.difference:.1e} relative"
+        lines.append(f"the model is the simulator's, {same}" if outcome.difference <= 1e-6 else differs)
+    for line in lines:
+        output.print(line, highlight=False, soft_wrap=True)

@@ -1,0 +1,83 @@
+"""A SQLite file that survives the loss of power: what is committed is on the disk."""
+
+from __future__ import annotations
+
+import sqlite3
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from wayfare.errors import RunFolderError, StorageError
+
+
+class Database:
+    """One connection, used by one thread at a time; transactions are explicit."""
+
+    def __init__(self, file: Path, schema: str, format_: int) -> None:
+        self.lock = threading.RLock()
+        self._file, self._depth = file, 0
+        file.parent.mkdir(parents=True, exist_ok=True)
+        self.connection = sqlite3.connect(file, timeout=30, isolation_level=None, check_same_thread=False)
+        try:
+            # A commit returns when it is on the disk; readers of other processes never wait for a writer.
+            self.connection.execute("PRAGMA journal_mode = WAL")
+            self.connection.execute("PRAGMA synchronous = FULL")
+            with self.transaction():
+                (found,) = self.connection.execute("PRAGMA user_version").fetchone()
+                if found not in (0, format_):
+                    raise RunFolderError(f"{file}: of format {found}, this Wayfare reads {format_}")
+                if found == 0:
+                    for statement in schema.split(";"):
+                        self.connection.execute(statement)
+                    self.connection.execute(f"PRAGMA user_version = {format_}")
+        except sqlite3.DatabaseError as error:
+            self.connection.close()
+            raise RunFolderError(f"{file}: cannot be used: {error}") from None
+        except BaseException:
+            self.connection.close()
+            raise
+
+    @contextmanager
+    def transaction(self) -> Iterator[sqlite3.Connection]:
+        """All of it or nothing; inside another it belongs to that one."""
+        with self.lock:
+            if self._depth:
+                yield self.connection
+                return
+            self.connection.execute("BEGIN IMMEDIATE")
+            self._depth += 1
+            try:
+                yield self.connection
+                self._commit()
+            except BaseException:
+                if self.connection.in_transaction:
+                    self.connection.execute("ROLLBACK")
+                raise
+            finally:
+                self._depth -= 1
+
+    def _commit(self) -> None:
+        try:
+            self.connection.execute("COMMIT")
+        except sqlite3.OperationalError as error:
+            raise StorageError(f"{self._file}: {error}; what was committed before is safe") from None
+
+    def close(self) -> None:
+        """Let go of the file."""
+        with self.lock:
+            self.connection.close()
+
+
+def vector_bytes(vector: Tensor) -> bytes:
+    """A float32 vector as little-endian bytes."""
+    return vector.detach().cpu().numpy().astype("<f4", copy=False).tobytes()
+
+
+def vector_of(data: bytes) -> Tensor:
+    """The vector of such bytes, with memory of its own."""
+    return torch.from_numpy(np.frombuffer(data, "<f4").astype(np.float32))

@@ -1,0 +1,43 @@
+"""Logs that a program can read: one JSON object a line."""
+
+from __future__ import annotations
+
+import json
+import logging
+from datetime import UTC, datetime
+from typing import Any
+
+_PLAIN = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
+
+
+class JsonLines(logging.Formatter):
+    """Time, level, who, what, and whatever else was said of it."""
+
+    def __init__(self, who: str) -> None:
+        super().__init__()
+        self._who = who
+
+    def format(self, record: logging.LogRecord) -> str:
+        """One line."""
+        line: dict[str, Any] = {
+            "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
+            "level": record.levelname.lower(),
+            "from": self._who,
+            "message": record.getMessage(),
+        }
+        line |= {name: value for name, value in vars(record).items() if name not in _PLAIN}
+        if record.exc_info:
+            line["error"] = self.formatException(record.exc_info)
+        return json.dumps(line, default=str)
+
+
+def log_to_stderr(who: str, level: str = "INFO") -> None:
+    """Everything that Wayfare says, on standard error."""
+    handler = logging.StreamHandler()
+    handler.setFormatter(JsonLines(who))
+    logger = logging.getLogger("wayfare")
+    logger.handlers[:] = [handler]
+    logger.setLevel(level.upper())
+    logger.propagate = False
+    # The standard library remarks on TLS at every cut.
+    logging.getLogger("asyncio").setLevel(logging.ERROR)

@@ -1,0 +1,38 @@
+"""What the field runtime needs from outside Wayfare, and one clear message where it is missing."""
+
+from __future__ import annotations
+
+import shutil
+from importlib.util import find_spec
+from pathlib import Path
+
+from wayfare.errors import UnavailableError
+
+# Debian puts it there, and not every user's PATH has it.
+_SYSTEM_PROGRAMS = Path("/usr/sbin")
+
+
+def broker_program() -> str | None:
+    """Where nats-server is."""
+    beside = _SYSTEM_PROGRAMS / "nats-server"
+    return shutil.which("nats-server") or (str(beside) if beside.is_file() else None)
+
+
+def need_broker_program() -> str:
+    """Where nats-server is, or an error that says how to get it."""
+    program = broker_program()
+    if program is None:
+        raise UnavailableError(
+            "the field runtime needs nats-server 2.9 or newer, and there is none on the PATH: "
+            "apt-get install nats-server, or a release from https://nats.io"
+        )
+    return program
+
+
+def need_packages() -> None:
+    """The Python packages of the extra ``field``."""
+    missing = [name for name in ("nats", "nkeys", "cryptography") if find_spec(name) is None]
+    if missing:
+        raise UnavailableError(
+            f"the field runtime needs {', '.join(missing)}, not installed: pip install 'wayfare[field]'"
+        )

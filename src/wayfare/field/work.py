@@ -1,0 +1,67 @@
+"""What a fleet works on: a scenario, a seed and a scheme, the same on the server and on every device."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+
+from wayfare.codec.wire import Layout
+from wayfare.engine import Engine, LocalTraining, make_engine
+from wayfare.errors import ScenarioError
+from wayfare.field.messages import layout_of
+from wayfare.learning.schedule import Schedule
+from wayfare.scenario import Scenario
+from wayfare.schemes import Scheme, make_scheme
+from wayfare.simulator import World, draw_world
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Work:
+    """Drawn out by everyone for himself: nothing of it travels."""
+
+    scenario: Scenario
+    seed: int = 0
+    scheme_name: str = "mads"
+    engine_name: str = "auto"
+
+    @property
+    def world(self) -> World:
+        """Data, first model, contacts and channels."""
+        return draw_world(self.scenario, self.seed)
+
+    @property
+    def layout(self) -> Layout:
+        """The model as messages know it."""
+        return layout_of(self.scenario.learning.task, self.world.task.model)
+
+    @property
+    def scheme(self) -> Scheme:
+        """Decides what a device sends."""
+        scheme = make_scheme(self.scheme_name, self.scenario.control, self.scenario.mixing)
+        mixing_weight = getattr(scheme, "mixing_weight", None)
+        if mixing_weight is not None and mixing_weight(1) is not None:
+            raise ScenarioError("--scheme", self.scheme_name, "mixes models at the server; in the field updates add up")
+        if getattr(scheme, "relays", False):
+            raise ScenarioError("--scheme", self.scheme_name, "relays updates over other devices, the field does not")
+        return scheme
+
+    @property
+    def norm_scale(self) -> float:
+        """1 / learning rate where the controller is to see raw gradients."""
+        return 1 / self.scenario.learning.learning_rate if self.scenario.control.update_norm == "raw" else 1.0
+
+    def engine(self) -> Engine:
+        """Takes the local steps, as in the simulator."""
+        world, learning = self.world, self.scenario.learning
+        training = LocalTraining(
+            task=world.task,
+            batches=world.batches,
+            learning_rate=learning.learning_rate,
+            schedule=Schedule(learning.schedule, self.scenario.rounds),
+        )
+        return make_engine(self.engine_name, training)
+
+    def identity(self, who: str) -> str:
+        """Stands for somebody's part in this work: a store goes on only with the work it was begun for."""
+        text = f"{self.scenario.model_dump_json()}:{self.seed}:{self.scheme_name}:{who}"
+        return hashlib.sha256(text.encode()).hexdigest()[:32]

@@ -1,0 +1,114 @@
+"""`wayfare field` as a user types it."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+import torch
+
+from tests.cli.conftest import Finished
+from tests.field.brokers import needs_broker
+from wayfare.field.broker import Broker
+from wayfare.field.fleet import Fleet, create_fleet
+
+WORK = (
+    *("--set", "fleet.devices=2", "--set", "fleet.energy_total_joules=50", "--set", "rounds=400"),
+    *("--set", "learning.hidden=[16]", "--set", "learning.batch_size=8"),
+)
+
+
+def wayfare(*arguments: str | Path) -> subprocess.Popen[str]:
+    command = [sys.executable, "-m", "wayfare", "field", *map(str, arguments)]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment)
+
+
+@pytest.fixture(scope="module")
+def fleet(tmp_path_factory: pytest.TempPathFactory) -> Fleet:
+    return create_fleet(tmp_path_factory.mktemp("fleet") / "fleet", devices=["bus-1", "bus-2"])
+
+
+@pytest.fixture(autouse=True)
+def _logs_as_before() -> Iterator[None]:
+    """Commands that run for long send their log elsewhere; other tests read it."""
+    logger = logging.getLogger("wayfare")
+    before = list(logger.handlers), logger.level, logger.propagate
+    yield
+    logger.handlers[:], logger.propagate = before[0], before[2]
+    logger.setLevel(before[1])
+
+
+@pytest.mark.system
+def test_a_server_and_two_devices_learn_together(fleet: Fleet, tmp_path: Path) -> None:
+    needs_broker()
+    pace = ("--step-every-s", "0.02", "--exchange-every-s", "0.3")
+    with Broker(fleet, store=tmp_path / "store", port=0) as broker:
+        server = wayfare("mes", fleet.server_folder, *WORK, "--url", broker.url)
+        devices = [
+            wayfare("device", fleet.device_folder(name), *WORK, *pace, "--steps", "30", "--url", broker.url)
+            for name in fleet.devices
+        ]
+        for device in devices:
+            _, log = device.communicate(timeout=250)
+            assert device.returncode == 0, log
+            (ended,) = [line for line in map(json.loads, log.splitlines()) if line["message"] == "ended"]
+            assert ended["round"] >= 30
+        server.send_signal(signal.SIGTERM)
+        _, log = server.communicate(timeout=60)
+        assert server.returncode == 0, log
+    _check_the_ledger(fleet)
+
+
+def _check_the_ledger(fleet: Fleet) -> None:
+    from wayfare.field.audit import audit
+    from wayfare.field.device import DeviceOptions, open_store
+    from wayfare.field.mes import ServerOptions, open_intake
+    from wayfare.field.work import Work
+    from wayfare.scenario import load
+
+    work = Work(scenario=load("fashion-small", [text for text in WORK if text != "--set"]))
+    intake = open_intake(work, fleet.devices, ServerOptions(state=fleet.server_folder / "state"))
+    stores = [
+        open_store(name, number, work, DeviceOptions(state=fleet.device_folder(name) / "state"))
+        for number, name in enumerate(fleet.devices)
+    ]
+    assert audit(intake.ledger, stores, work.layout).promised == 0
+    assert {key.device for key in intake.ledger.applied()} == {0, 1}
+    assert {store.progress.trained_round for store in stores} == {30}
+    # Whoever exchanged last has the server's model.
+    assert any(torch.equal(store.model, intake.ledger.model) for store in stores)
+    for store in (*stores, intake.ledger):
+        store.close()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (("device", "{fleet}/mes"), "is the bundle of the server"),
+        (("mes", "{fleet}/devices/bus-1"), "is the bundle of bus-1"),
+        (("mes", "{fleet}/mes", "--set", "fleet.devices=5"), "fleet.devices = 5: must be 2"),
+        (("device", "{fleet}/devices/bus-2", "--set", "fleet.devices=1"), "fleet.devices = 1: must be above 1"),
+        (("mes", "{fleet}/nothing"), "is not a bundle"),
+        (("mes", "{fleet}/mes", "--clip-norm", "0"), "--clip-norm = 0.0: must be above 0"),
+        (("demo", "--faults", "-1"), "--faults = -1: must be at least 0"),
+        (("demo", "--speedup", "0"), "speedup = 0.0: must be above 0"),
+        (("demo", "--scheme", "fedasync"), "mixes models at the server"),
+        (("demo", "--scheme", "fedmobile"), "relays updates"),
+        (("demo", "--scheme", "nothing"), "schemes = 'nothing'"),
+    ],
+)  # fmt: skip
+def test_wrong_input_is_named_in_one_line(
+    arguments: tuple[str, ...], says: str, fleet: Fleet, wayfare_command: Callable[..., Finished]
+) -> None:
+    done = wayfare_command("field", *(argument.format(fleet=fleet.folder) for argument in arguments))
+    assert done.code == 2
+    # Rich breaks lines at the width of a terminal; what was said is one.
+    assert says in " ".join(done.err.split())

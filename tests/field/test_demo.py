@@ -1,0 +1,82 @@
+"""Fleets on one machine, as processes: the simulator's model when all goes well, and nothing lost when it does not.
+
+The long soak is recorded in docs/results/field.md; this is its short sister.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import wayfare
+from tests.field.brokers import needs_broker
+from wayfare.errors import InputError
+from wayfare.field.demo import DemoOptions, run_demo
+from wayfare.field.work import Work
+
+pytestmark = pytest.mark.system
+
+# Six contacts a device or so, and a model whose exchange takes no time.
+SMALL = (
+    *("rounds=30", "fleet.devices=4", "fleet.energy_total_joules=4", "mobility.width_m=400", "mobility.height_m=400"),
+    *("learning.hidden=[16]", "learning.batch_size=8", "radio.bandwidth_hz=3e3"),
+)
+
+
+@pytest.fixture(autouse=True)
+def _broker() -> None:
+    needs_broker()
+
+
+def small_work(scheme: str = "mads", seed: int = 0) -> Work:
+    return Work(scenario=wayfare.load("fashion-small", SMALL), seed=seed, scheme_name=scheme, engine_name="reference")
+
+
+def test_the_demo_ends_with_the_model_of_the_simulator(tmp_path: Path) -> None:
+    """The command itself, with fewer rounds than its default."""
+    done = subprocess.run(
+        [sys.executable, "-m", "wayfare", "field", "demo", "--set", "rounds=40", "--json"],
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=tmp_path,
+    )
+    assert done.returncode == 0, done.stderr
+    outcome = json.loads(done.stdout)
+    assert outcome["difference"] <= 1e-6
+    assert outcome["contacts"] > 10
+    assert outcome["audit"]["recorded"] > 50
+    assert outcome["audit"]["returned"] == outcome["audit"]["promised"] == 0
+    assert outcome["evaluation"]["score"] == pytest.approx(outcome["simulated"]["score"], abs=1e-3)
+
+
+# Schemes that train only in contacts, and that lose a whole upload when it does not fit, are led by the plan too.
+@pytest.mark.parametrize("scheme", ["sfl-spar", "afl"])
+def test_other_schemes_end_with_the_model_of_the_simulator(scheme: str, tmp_path: Path) -> None:
+    outcome = run_demo(small_work(scheme), DemoOptions(folder=tmp_path / "demo", speedup=1000.0))
+    assert outcome.difference <= 1e-6
+
+
+def test_cuts_and_kills_change_nothing_when_every_exchange_takes_place(tmp_path: Path) -> None:
+    outcome = run_demo(small_work(seed=1), DemoOptions(folder=tmp_path / "demo", faults=16, fault_seed=3))
+    assert sum(outcome.faults.values()) >= 10
+    assert len(outcome.faults) >= 4
+    assert outcome.difference <= 1e-6
+
+
+def test_cuts_and_kills_lose_nothing_when_contacts_end_by_the_clock(tmp_path: Path) -> None:
+    options = DemoOptions(folder=tmp_path / "demo", strict=True, speedup=40.0, faults=8, fault_seed=4)
+    outcome = run_demo(small_work(seed=2), options)
+    assert sum(outcome.faults.values()) >= 4
+    assert outcome.audit.recorded > 0
+    assert outcome.audit.mass_error < 1e-5
+
+
+def test_a_folder_with_something_in_it_is_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "mine").touch()
+    with pytest.raises(InputError, match="is not empty"):
+        run_demo(small_work(), DemoOptions(folder=tmp_path))
