@@ -3,15 +3,28 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import cache
+from typing import TypeAlias
 
 from torch import Tensor
 
+from wayfare.codec.fitting import CodedUpload, fit, fit_pieces, piece_entries
+from wayfare.codec.values import value_width
+from wayfare.codec.widths import profile
 from wayfare.control import queue
-from wayfare.control.auto_weight import NO_EXPERIENCE, Experience, demand
+from wayfare.control.auto_weight import NO_EXPERIENCE, Experience, Wanted, after_contact
 from wayfare.radio import Link
-from wayfare.schemes import Encounter, Upload
+from wayfare.schemes import Encounter, Upload, paper_demand
 from wayfare.sparsify import Sparse, remainder, top_k, with_tail
+from wayfare.sparsify.spectrum import spectrum
+
+Wants: TypeAlias = Callable[[Encounter, Link], Wanted | None]
+"""How a scheme says what a contact would take at a price."""
+
+# Sums of a few numbers in double precision agree to this.
+_ROUNDING = 1e-9
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,6 +68,7 @@ def begin_contact(
     rounds: int,
     link: Link,
     norm_scale: float,
+    wants: Wants = paper_demand,
 ) -> Offer:
     """x = e + g with g = received - local; the queue is brought to this round.
 
@@ -73,6 +87,7 @@ def begin_contact(
         rounds=rounds,
         link=link,
         norm_scale=norm_scale,
+        wants=wants,
     )
 
 
@@ -92,16 +107,11 @@ def make_offer(
     rounds: int,
     link: Link,
     norm_scale: float,
+    wants: Wants = paper_demand,
 ) -> Offer:
     """What a device has to send in a contact and what its scheme sees of it; the queue is brought to this round."""
-    update_norm_sq = float(update[: link.parameters].double().square().sum()) * norm_scale**2
-    wanted = demand(
-        link,
-        contact_s=contact_s,
-        gain_per_watt=gain_per_watt,
-        staleness_rounds=staleness_rounds,
-        update_norm_sq=update_norm_sq,
-    )
+    parameters = update[: link.parameters]
+    own_norm_sq = float(parameters.double().square().sum())
     pace = state.budget_joules / rounds
     # A device that has already sent something in this round has paid its pace.
     idle_rounds = max(round_ - state.backlog_round, 0)
@@ -109,15 +119,13 @@ def make_offer(
         state,
         backlog_joules=queue.idle(state.backlog_joules, idle_rounds, pace),
         backlog_round=max(round_, state.backlog_round),
-        experience=state.experience.with_contact(
-            wanted.usable_joules if wanted else 0.0, wanted.worth if wanted else 0.0
-        ),
     )
+    is_sound = math.isfinite(own_norm_sq * norm_scale**2)
     encounter = Encounter(
         contact_s=contact_s,
         gain_per_watt=gain_per_watt,
         staleness_rounds=staleness_rounds,
-        update_norm_sq=update_norm_sq,
+        update_norm_sq=own_norm_sq * norm_scale**2,
         backlog_joules=now.backlog_joules,
         spent_joules=now.spent_joules,
         budget_joules=now.budget_joules,
@@ -125,23 +133,86 @@ def make_offer(
         rounds=rounds,
         met_s=now.met_s,
         experience=now.experience,
+        profile=cache(lambda: profile(spectrum(parameters), len(update) - len(parameters))) if is_sound else None,
     )
+    experience = after_contact(now.experience, wants(encounter, link))
     return Offer(
-        state=now,
+        state=replace(now, experience=experience),
         update=update,
         parameters=link.parameters,
-        encounter=encounter,
-        update_is_sound=math.isfinite(encounter.update_norm_sq),
+        encounter=replace(encounter, experience=experience),
+        update_is_sound=is_sound,
     )
 
 
-def transmit(offer: Offer, upload: Upload) -> tuple[DeviceState, Sparse | None]:
-    """Pay for an upload and send it: e = x - S(x). One that does not complete sends nothing and keeps everything."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Transmission:
+    """What became of an upload."""
+
+    state: DeviceState  # of the device, which has paid and remembers what did not arrive
+    upload: Upload  # as it was: entries, bits and energy are those that were really sent
+    sent: Sparse | None  # what arrived; None when the upload did not complete
+    cut: bool = False  # pieces arrived, and then the contact ended
+
+
+def transmit(offer: Offer, upload: Upload, link: Link, lasts_s: float | None = None) -> Transmission:
+    """Pay for an upload and send it: e = x - S(x). One that does not complete sends nothing and keeps everything.
+
+    ``lasts_s`` is how long the contact lasts, where that is not what the encounter said.
+    """
+    foreseen_s = offer.encounter.contact_s
+    lasts_s = foreseen_s if lasts_s is None else lasts_s
+    # When the contact is over, the device knows how long it was.
+    offer = replace(offer, state=replace(offer.state, met_s=offer.state.met_s + (lasts_s - foreseen_s)))
+    if upload.value_bits is None or upload.entries == 0:
+        sent = with_tail(_largest(offer, upload.entries), offer.update, offer.parameters)
+        return _all_or_nothing(offer, upload, sent, lasts_s)
+    coded = CodedUpload(
+        update=offer.update,
+        parameters=offer.parameters,
+        # What diverged can neither be quantised nor put in order.
+        value_bits=value_width(upload.value_bits) if offer.update_is_sound else 32,
+        largest=lambda entries: _largest(offer, entries),
+    )
+    rate_bps = link.rate_bps(upload.power_watts, offer.encounter.gain_per_watt)
+    affordable_s = upload.most_joules / upload.power_watts
+    if upload.entries_if_it_lasts is not None and offer.update_is_sound:
+        return _in_pieces(offer, upload, coded, rate_bps, min(lasts_s, affordable_s))
+    room_bits = rate_bps * min(foreseen_s, affordable_s) * (1 + _ROUNDING)
+    entries, fitting = fit(coded, upload.entries, room_bits)
+    upload = _costing(upload, entries, fitting.bits, rate_bps)
+    return _all_or_nothing(offer, upload, fitting.delivered, lasts_s)
+
+
+def _all_or_nothing(offer: Offer, upload: Upload, sent: Sparse, lasts_s: float) -> Transmission:
+    """An upload that the end of the contact cuts short is lost, and its energy with it."""
+    if upload.airtime_s > lasts_s * (1 + _ROUNDING):
+        lost_joules = upload.power_watts * lasts_s
+        upload = replace(upload, entries=0, bits=0.0, energy_joules=lost_joules, completes=False)
     paid = pay(offer, upload)
     if not upload.completes:
-        return paid, None
-    sent = with_tail(_largest(offer, upload.entries), offer.update, offer.parameters)
-    return replace(paid, memory=remainder(offer.update, sent)), sent
+        return Transmission(state=paid, upload=upload, sent=None)
+    return Transmission(state=replace(paid, memory=remainder(offer.update, sent)), upload=upload, sent=sent)
+
+
+def _in_pieces(offer: Offer, upload: Upload, coded: CodedUpload, rate_bps: float, airtime_s: float) -> Transmission:
+    """Piece after piece until all are sent, the contact ends, or the energy; those that arrived count."""
+    entries = max(upload.entries_if_it_lasts or 0, upload.entries)
+    room_bits = rate_bps * airtime_s * (1 + _ROUNDING)
+    found = fit_pieces(coded, entries, piece_entries(upload.entries, upload.bits), room_bits)
+    arrived = _costing(upload, found.entries, found.bits, rate_bps)
+    if not found.all_of_it:
+        # The device does not know when the contact will end: the piece that was cut has cost its energy too.
+        arrived = replace(arrived, power_watts=upload.power_watts, energy_joules=upload.power_watts * airtime_s)
+    state = replace(pay(offer, arrived), memory=remainder(offer.update, found.delivered))
+    return Transmission(state=state, upload=arrived, sent=found.delivered, cut=not found.all_of_it)
+
+
+def _costing(upload: Upload, entries: int, bits: float, rate_bps: float) -> Upload:
+    """An upload of so many entries and bits; one of nothing needs no power."""
+    if bits == 0:
+        return replace(upload, entries=0, bits=0.0, power_watts=0.0, energy_joules=0.0)
+    return replace(upload, entries=entries, bits=float(bits), energy_joules=upload.power_watts * bits / rate_bps)
 
 
 def hand_over(offer: Offer, upload: Upload) -> tuple[DeviceState, Tensor | None]:

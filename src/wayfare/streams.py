@@ -37,6 +37,7 @@ class Stream(IntEnum):
     PEER_LINE_OF_SIGHT = 17
     PEER_SHADOWING = 18
     FIELD_FAULTS = 19
+    CONTACT_FORECAST = 20
 
 
 def generator(seed: int, stream: Stream, device: int) -> np.random.Generator:

@@ -1,6 +1,10 @@
-"""The worth of bits: hulls against all points, the closed form against an optimiser."""
+"""The worth of bits: hulls against all points, the closed form against an optimiser, choices against all choices."""
 
 from __future__ import annotations
+
+import math
+from dataclasses import replace
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -8,25 +12,45 @@ import torch
 from scipy.optimize import minimize_scalar
 
 from wayfare.codec.indices import encode_indices
-from wayfare.control.rate_distortion import Curve, Width, best_bits, curve, index_bits, power_watts
+from wayfare.control.auto_weight import LOG_PRICES, NO_EXPERIENCE, fitting_log_price
+from wayfare.control.rate_distortion import Problem, Profile, Width, alike, choose, index_bits
 from wayfare.sparsify import top_k
 from wayfare.sparsify.spectrum import spectrum
-
-WIDTHS = {
-    32: Width(value_bits=32, bits=32.0, lost=0.0),
-    8: Width(value_bits=8, bits=7.2, lost=3e-5),
-    4: Width(value_bits=4, bits=3.2, lost=6.5e-3),
-    1: Width(value_bits=1, bits=1.06, lost=0.16),
-}
 
 
 def vector(entries: int = 30_000, seed: int = 0) -> torch.Tensor:
     return torch.from_numpy(np.random.default_rng(seed).standard_t(4, entries).astype(np.float32))
 
 
-def hull() -> Curve:
+def width(value_bits: int, bits: float, lost: float, points: int) -> Width:
+    return Width(value_bits=value_bits, bits=np.full(points, bits), lost=np.full(points, lost))
+
+
+def offered() -> Profile:
     seen = spectrum(vector())
-    return curve(seen.kept, seen.captured, WIDTHS, 300.0)
+    points = len(seen.kept) - 1
+    table = ((32, 32.0, 0.0), (8, 7.2, 3e-5), (4, 3.2, 6.5e-3), (1, 1.06, 0.16))
+    widths = [width(*row, points) for row in table]
+    return Profile(kept=seen.kept, captured=seen.captured, widths=widths, overhead_bits=300.0)
+
+
+OFFERED = offered()
+HULL = OFFERED.curve
+
+
+def problems(count: int) -> list[Problem]:
+    rng = np.random.default_rng(5)
+    return [
+        Problem(
+            curve=HULL,
+            value=10 ** rng.uniform(-4, 5),
+            contact_s=rng.uniform(0.1, 10),
+            gain_per_watt=10 ** rng.uniform(1, 6),
+            bandwidth_hz=10 ** rng.uniform(3, 6),
+            max_power_watts=0.2,
+        )
+        for _ in range(count)
+    ]
 
 
 @pytest.mark.parametrize("entries", [1, 10, 5_000, 100_000, 1_000_000])
@@ -43,6 +67,19 @@ def test_a_spectrum_says_what_the_largest_entries_hold(entries: int) -> None:
         assert np.interp(k, seen.kept, seen.captured) == pytest.approx(truth, rel=0.05, abs=0.02)
 
 
+def test_stretches_know_their_own_magnitudes() -> None:
+    x = vector(800_000)
+    x[:100_000] *= 100
+    seen = spectrum(x)
+    bound = float(seen.whole.at(np.array([50_000.0]))[0])
+    counts = [float(part.above(np.array([bound]))[0]) for part in seen.stretches]
+    assert sum(counts) == pytest.approx(float(seen.whole.above(np.array([bound]))[0]))
+    assert counts[0] == pytest.approx(50_000, rel=0.2)
+    assert sum(counts[1:]) < 100
+    median = float(seen.stretches[0].at(np.array([50_000.0]))[0])
+    assert median == pytest.approx(float(x[:100_000].abs().median()), rel=0.05)
+
+
 def test_a_vector_of_zeros_captures_nothing() -> None:
     assert float(spectrum(torch.zeros(100)).captured.max()) == 0
 
@@ -55,55 +92,115 @@ def test_index_bits_are_what_the_encoder_takes() -> None:
 
 
 def test_no_point_lies_above_the_hull_and_its_slopes_fall() -> None:
-    seen, found = spectrum(vector()), hull()
-    assert bool(np.all(np.diff(found.slopes) < 0))
-    assert found.bits[0] == found.captured[0] == 0
-    for width in WIDTHS.values():
-        bits = 300.0 + index_bits(seen.kept[1:], seen.entries) + seen.kept[1:] * width.bits
-        beyond = bits > found.bits[-1]
-        reached = np.interp(bits, found.bits, found.captured)
-        assert bool(np.all(seen.captured[1:] * (1 - width.lost) <= reached + 1e-12) | beyond.any())
-        assert bool(np.all((seen.captured[1:] * (1 - width.lost))[~beyond] <= reached[~beyond] + 1e-12))
+    assert bool(np.all(np.diff(HULL.slopes) < 0))
+    assert HULL.bits[0] == HULL.captured[0] == 0
+    for bits, shares in zip(OFFERED.message_bits, OFFERED.arriving, strict=True):
+        # Beyond its last corner the hull stays where it is.
+        assert bool(np.all(shares <= np.interp(bits, HULL.bits, HULL.captured) + 1e-12))
 
 
-def test_four_bits_of_value_are_best_until_nearly_everything_is_sent() -> None:
-    found = hull()
-    widths = found.value_bits[1:]
-    few = found.kept[1:] < 0.3 * found.kept[-1]
-    assert bool(np.all(widths[few] == 4))
-    assert widths[-1] == 32
+def test_the_hull_of_entries_that_are_alike_is_a_line() -> None:
+    line = alike(1000, 50.0).curve
+    assert line.bits.tolist() == [0.0, 32_050.0]
+    assert line.captured.tolist() == [0.0, 1.0]
 
 
 def test_the_closed_form_is_the_minimum() -> None:
-    rng, of = np.random.default_rng(5), hull()
-    for _ in range(400):
-        worth, backlog = 10 ** rng.uniform(-4, 3), 10 ** rng.uniform(-3, 2)
-        contact_s, gain = rng.uniform(0.1, 10), 10 ** rng.uniform(1, 6)
-        bandwidth_hz, most_watts = 10 ** rng.uniform(3, 6), 0.2
-        radio = {"contact_s": contact_s, "gain_per_watt": gain, "bandwidth_hz": bandwidth_hz}
+    rng = np.random.default_rng(6)
+    for problem in problems(300):
+        price = 10 ** rng.uniform(-4, 8)
 
-        def cost(
-            bits: float,
-            worth: float = worth,
-            backlog: float = backlog,
-            contact_s: float = contact_s,
-            radio: dict[str, float] = radio,
-        ) -> float:
-            spent = contact_s * power_watts(bits, **radio)
-            return -worth * float(np.interp(bits, of.bits, of.captured)) + backlog * spent
+        def cost(bits: float, problem: Problem = problem, price: float = price) -> float:
+            captured = float(np.interp(bits, HULL.bits, HULL.captured))
+            return -problem.value * captured + price * problem.contact_s * problem.power_for(bits)
 
-        found = best_bits(of, worth=worth, backlog_joules=backlog, max_power_watts=most_watts, **radio)
-        most = min(of.bits[-1], contact_s * bandwidth_hz * np.log2(1 + most_watts * gain))
+        found = float(problem.best_bits(np.array([math.log(price)]))[0])
+        most = problem.most_bits
         assert 0 <= found <= most * (1 + 1e-12)
-        grid = [cost(bits) for bits in np.linspace(0, most, 2000)]
+        grid = [cost(bits) for bits in np.linspace(0, most, 1000)]
         fine = minimize_scalar(cost, bounds=(0, most), method="bounded", options={"xatol": 1e-6 * most}).fun
-        assert cost(found) <= min(*grid, fine) + 1e-9 * worth
+        assert cost(found) <= min(*grid, fine) + 1e-9 * problem.value
 
 
-def test_without_a_backlog_everything_that_fits_is_sent_and_without_worth_nothing() -> None:
-    of = hull()
-    radio = {"contact_s": 1.0, "gain_per_watt": 1e3, "bandwidth_hz": 1e9, "max_power_watts": 0.2}
-    assert best_bits(of, worth=1.0, backlog_joules=0.0, **radio) == of.bits[-1]
-    assert best_bits(of, worth=0.0, backlog_joules=1.0, **radio) == 0
-    radio["bandwidth_hz"] = 1e3
-    assert best_bits(of, worth=1.0, backlog_joules=0.0, **radio) == pytest.approx(1e3 * np.log2(201))
+def test_worth_is_the_price_up_to_which_full_power_is_right() -> None:
+    for problem in problems(100):
+        below, above = (problem.power_watts(math.log(problem.worth) + step) for step in (-1e-6, 1e-3))
+        assert below == pytest.approx(problem.full_power_watts, rel=1e-6)
+        assert above <= problem.full_power_watts
+
+
+def test_a_joule_that_costs_nothing_buys_everything_and_one_without_bounds_nothing() -> None:
+    for problem in problems(20):
+        free, dear = problem.best_bits(np.array([-math.inf, math.inf]))
+        assert (free, dear) == (problem.most_bits, 0.0)
+
+
+def test_wanted_energy_falls_with_the_price_and_is_that_of_the_best_power() -> None:
+    for problem in problems(20):
+        wanted = problem.wanted_joules()
+        assert all(one >= other for one, other in pairwise(wanted))
+        for place in (0, 100, 130, 240):
+            power_watts = problem.power_watts(float(LOG_PRICES[place]))
+            assert wanted[place] == pytest.approx(problem.contact_s * power_watts, rel=1e-9, abs=1e-300)
+
+
+def test_going_on_pays_until_a_bit_is_worth_less_than_its_energy() -> None:
+    rng = np.random.default_rng(7)
+    for problem in problems(100):
+        price = problem.worth * 10 ** rng.uniform(0, 2)
+        power_watts = problem.power_watts(math.log(price))
+        if power_watts <= 0:
+            continue
+        rate_bps = problem.bandwidth_hz * math.log2(1 + power_watts * problem.gain_per_watt)
+        # The best end among all, at this power, of a contact without end.
+        gains = problem.value * HULL.captured - price * power_watts * HULL.bits / rate_bps
+        found = problem.bits_worth_their_energy(power_watts, math.log(price))
+        assert found == HULL.bits[int(np.argmax(gains))]
+        # That is no less than what was planned for the contact, where it is planned to the segment.
+        planned = float(problem.best_bits(np.array([math.log(price)]))[0])
+        assert found >= planned * (1 - 1e-9)
+
+
+def test_the_choice_captures_most_of_all_choices() -> None:
+    for bits in np.geomspace(500, 2e6, 60):
+        found = choose(OFFERED, float(bits))
+        best = 0.0
+        for costs, shares in zip(OFFERED.message_bits, OFFERED.arriving, strict=True):
+            fine = np.linspace(0, OFFERED.kept[-1], 60_001)
+            payable = np.interp(fine, OFFERED.kept, costs) <= bits
+            best = max(best, float(np.interp(fine, OFFERED.kept, shares)[payable].max()))
+        row = [width.value_bits for width in OFFERED.widths].index(found.value_bits)
+        assert float(np.interp(found.entries, OFFERED.kept, OFFERED.arriving[row])) >= best - 1e-3
+        assert found.bits <= bits
+
+
+def test_four_bits_of_value_are_best_until_nearly_everything_is_sent() -> None:
+    entries = OFFERED.kept[-1]
+    for bits in (5_000.0, 20_000.0, 60_000.0):
+        found = choose(OFFERED, bits)
+        assert found.entries < 0.6 * entries
+        assert found.value_bits == 4
+    assert choose(OFFERED, 1e9).value_bits == 32
+    assert choose(OFFERED, 1e9).entries == entries
+    assert choose(OFFERED, 10.0).entries == 0
+
+
+def test_one_price_uses_up_what_is_left() -> None:
+    """The contacts so far say what they would have taken; as many again are expected, and all pay one price."""
+    met = problems(400)
+    experience = NO_EXPERIENCE
+    for problem in met:
+        experience = experience.with_contact(problem.usable_joules, problem.worth, problem.wanted_joules())
+    usable = sum(problem.usable_joules for problem in met)
+    for share in (0.1, 0.3, 0.7):
+        log_price = fitting_log_price(met[-1], experience, left_joules=share * usable, round_=500, rounds=1000)
+        taken = sum(problem.contact_s * problem.power_watts(log_price) for problem in met)
+        # A little less than is there is expected of the future, so a little more is taken.
+        assert share * usable <= taken * 1.02 <= 1.15 * share * usable
+
+
+def test_experience_without_such_figures_is_as_it_was() -> None:
+    plain = NO_EXPERIENCE.with_contact(1.0, 2.0)
+    assert plain.wanted_joules == ()
+    more = plain.with_contact(1.0, 2.0, problems(1)[0].wanted_joules())
+    assert replace(more, wanted_joules=()) == plain.with_contact(1.0, 2.0)

@@ -10,12 +10,14 @@ import torch
 
 from wayfare.engine import Burst, Compute, LocalTraining, make_engine
 from wayfare.learning.batches import Batches
+from wayfare.learning.local_loss import make_local_loss
 from wayfare.learning.models.base import Model
 from wayfare.learning.models.cnn import SmallCnn
 from wayfare.learning.models.mlp import Mlp
 from wayfare.learning.models.resnet9 import Resnet9
 from wayfare.learning.schedule import Schedule
 from wayfare.learning.tasks import Classification
+from wayfare.scenario.model import Learning
 from wayfare.scenario.model import Schedule as Shape
 from wayfare.streams import Stream, generator
 
@@ -57,6 +59,7 @@ def job(
     rounds: int = 40,
     compute: Compute | None = None,
     schedule: Shape = "constant",
+    learning: Learning | None = None,
 ) -> Job:
     """Random inputs and labels for a model."""
     rng = np.random.default_rng(model.parameters)
@@ -80,6 +83,7 @@ def job(
         learning_rate=0.1,
         compute=compute or Compute(),
         schedule=Schedule(schedule, rounds),
+        local_loss=make_local_loss(learning or Learning(), task, held, (compute or Compute()).device),
     )
     return Job(training, devices)
 

@@ -16,6 +16,7 @@ from wayfare.device import transmit
 from wayfare.field.ledger import Ledger
 from wayfare.field.outbox import OpenUpdate, Outbox
 from wayfare.field.rules import Limits
+from wayfare.radio import Link
 from wayfare.schemes import Encounter, Upload
 
 LAYOUT = Layout.of("small", [(300,)], statistics=4)
@@ -56,8 +57,13 @@ def cut(
     )  # fmt: skip
     update = state.memory + (state.received - outbox.local)
     offer = Offer(state=state, update=update, parameters=LAYOUT.parameters, encounter=encounter, update_is_sound=True)
-    paid, sent = transmit(offer, Upload(entries=entries, bits=1.0, power_watts=0.1, energy_joules=0.1))
-    return outbox.cut(replace(paid), sent, round_=round_, next_update=next_update, chunk_bytes=chunk_bytes)
+    link = Link(
+        bandwidth_hz=1e3, max_power_watts=0.2, parameters=LAYOUT.parameters, bits_per_entry=40.0, dense_bits=1e6
+    )
+    sending = transmit(offer, Upload(entries=entries, bits=1.0, power_watts=0.1, energy_joules=0.1), link)
+    return outbox.cut(
+        replace(sending.state), sending.sent, round_=round_, next_update=next_update, chunk_bytes=chunk_bytes
+    )
 
 
 def undelivered(outbox: Outbox) -> Tensor:

@@ -4,23 +4,36 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from functools import cache
 
 import numpy as np
 import pytest
+import torch
 
 import wayfare
 from wayfare import Encounter, Link, Scheme, Upload
+from wayfare.codec.widths import profile
+from wayfare.control.rate_distortion import Profile
 from wayfare.errors import ScenarioError
 from wayfare.scenario.exchange import Mixing
 from wayfare.scenario.model import Control
 from wayfare.schemes import descriptions, make_scheme, power_and_allowance
+from wayfare.sparsify.spectrum import spectrum
 
-NAMES = ["mads", "optimal"] + [
+CODED = ["mads-rd", "mads-rd:index", "mads-rd:values", "mads-rd:progressive"]
+NAMES = ["mads", "optimal", *CODED] + [
     f"{name}{rule}"
     for name in ("afl-spar", "afl", "sfl-spar", "fedmobile", "fedasync", "fedasync:constant", "fedasync:hinge")
     for rule in ("", ":paced", ":unlimited")
 ]
 LINK = Link(bandwidth_hz=15e3, max_power_watts=0.2, parameters=84_618, bits_per_entry=48.37, dense_bits=84_618 * 32.0)
+
+
+@cache
+def typical_profile() -> Profile:
+    """Of an update as large as the link's model, with heavy tails."""
+    values = np.random.default_rng(0).standard_t(4, LINK.parameters).astype(np.float32)
+    return profile(spectrum(torch.from_numpy(values)))
 
 
 def encounters(count: int = 400) -> list[Encounter]:
@@ -41,6 +54,7 @@ def encounters(count: int = 400) -> list[Encounter]:
                 round=round_,
                 rounds=1000,
                 met_s=contact_s + float(rng.exponential(200)),
+                profile=typical_profile,
             )
         )
     return found
@@ -95,25 +109,58 @@ class TestEveryScheme:
 
     def test_more_time_never_delivers_less(self, name: str) -> None:
         for encounter in encounters(100):
-            entries = [
-                scheme(name).decide(replace(encounter, contact_s=factor * encounter.contact_s), LINK).entries
+            uploads = [
+                scheme(name).decide(replace(encounter, contact_s=factor * encounter.contact_s), LINK)
                 for factor in (0.5, 1.0, 2.0)
             ]
+            # With more bits there may be fewer entries, with wider values.
+            delivered = [upload.bits if name in CODED else upload.entries for upload in uploads]
             if scheme(name).energy_rule != "paced":  # a longer contact spreads the same energy more thinly
-                assert entries == sorted(entries)
+                assert delivered == sorted(delivered)
+
+    def test_decides_without_a_look_at_the_update(self, name: str) -> None:
+        for encounter in encounters(20):
+            upload = scheme(name).decide(replace(encounter, profile=None), LINK)
+            assert 0 <= upload.entries <= LINK.parameters
 
 
+@pytest.mark.parametrize("name", ["mads", *CODED])
 @pytest.mark.parametrize("field", ["staleness_rounds", "update_norm_sq"])
-def test_mads_sends_more_when_more_is_at_stake(field: str) -> None:
+def test_mads_sends_more_when_more_is_at_stake(field: str, name: str) -> None:
     for encounter in encounters(100):
         larger = replace(encounter, **{field: 10 * getattr(encounter, field)})
-        assert scheme("mads").decide(larger, LINK).entries >= scheme("mads").decide(encounter, LINK).entries
+        assert scheme(name).decide(larger, LINK).bits >= scheme(name).decide(encounter, LINK).bits
 
 
-def test_mads_saves_when_it_is_ahead_of_its_pace() -> None:
+@pytest.mark.parametrize("name", ["mads", *CODED])
+def test_mads_saves_when_it_is_ahead_of_its_pace(name: str) -> None:
     for encounter in encounters(100):
         later = replace(encounter, backlog_joules=encounter.backlog_joules + 5)
-        assert scheme("mads").decide(later, LINK).energy_joules <= scheme("mads").decide(encounter, LINK).energy_joules
+        assert scheme(name).decide(later, LINK).energy_joules <= scheme(name).decide(encounter, LINK).energy_joules
+
+
+def test_each_step_beyond_mads_captures_more_of_the_update_with_the_same_weight() -> None:
+    """Within the paper's own power, coding and widths capture more; with the true curve bits go where they count."""
+    of, captured = typical_profile(), {}
+    for name in ("mads", "mads-rd:index", "mads-rd:values"):
+        shares = []
+        for encounter in encounters(100):
+            upload = scheme(name).decide(encounter, LINK)
+            lost = {width.value_bits: width.lost.mean() for width in of.widths}[upload.value_bits or 32]
+            shares.append(float(np.interp(upload.entries, of.kept, of.captured)) * (1 - lost))
+        captured[name] = float(np.mean(shares))
+    assert captured["mads"] < captured["mads-rd:index"] < captured["mads-rd:values"]
+
+
+def test_the_steps_choose_widths_as_their_names_say() -> None:
+    for encounter in encounters(50):
+        assert scheme("mads").decide(encounter, LINK).value_bits is None
+        assert scheme("mads-rd:index").decide(encounter, LINK).value_bits in (None, 32)
+        longer = scheme("mads-rd:progressive").decide(encounter, LINK)
+        plain = scheme("mads-rd").decide(encounter, LINK)
+        assert plain.entries_if_it_lasts is None
+        assert longer.entries == plain.entries
+        assert longer.entries == 0 or (longer.entries_if_it_lasts or 0) >= longer.entries
 
 
 def test_a_paced_device_spends_its_budget_evenly() -> None:
@@ -151,13 +198,15 @@ def test_dense_uploads_are_all_or_nothing() -> None:
     [
         (
             "madness",
-            "schemes = 'madness': unknown; known are mads, optimal, afl-spar, afl, fedmobile, fedasync, sfl-spar",
+            "unknown; known are mads, mads-rd, optimal, afl-spar, afl, fedmobile, fedasync, sfl-spar",
         ),
         ("", "schemes = '': unknown"),
         (
             "mads:greedy",
             "only afl, afl-spar, fedasync, fedmobile, sfl-spar take a rule, one of :greedy, :paced, :unlimited",
         ),
+        ("mads-rd:fast", "takes one of :curve, :index, :values, :progressive"),
+        ("mads-rd:index:values", "takes one of :curve, :index, :values, :progressive"),
         ("afl:fast", "one of :greedy, :paced, :unlimited"),
         ("afl:greedy:paced", "takes one of :greedy, :paced, :unlimited"),
         ("afl:hinge", "takes one of :greedy, :paced, :unlimited"),
@@ -176,6 +225,7 @@ def test_unknown_schemes_and_rules_are_refused(name: str, message: str) -> None:
 
 def test_the_default_rule_may_be_written_out() -> None:
     assert scheme("afl:greedy").name == "afl"
+    assert scheme("mads-rd:curve") == scheme("mads-rd")
     assert scheme("fedasync:polynomial:greedy") == scheme("fedasync")
 
 

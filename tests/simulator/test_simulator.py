@@ -32,7 +32,7 @@ from wayfare.simulator import (
 
 # Those that add updates to the global model; mass is conserved.
 ADDING = ["mads", "optimal", "afl-spar", "afl-spar:paced", "afl", "afl:unlimited", "sfl-spar", "sfl-spar:paced"]
-ADDING += ["fedmobile", "fedmobile:unlimited"]
+ADDING += ["fedmobile", "fedmobile:unlimited", "mads-rd", "mads-rd:progressive"]
 SCHEMES = [*ADDING, "fedasync", "fedasync:hinge:unlimited"]
 
 
@@ -102,7 +102,8 @@ def test_two_runs_with_one_seed_are_identical_to_the_bit(name: str, small: Scena
     assert torch.equal(first.model, fresh.model)
 
 
-@pytest.mark.parametrize("name", SCHEMES)
+# Not those that quantise: there the last digit decides on which side of a step a value falls.
+@pytest.mark.parametrize("name", [name for name in SCHEMES if not name.startswith("mads-rd")])
 def test_every_engine_and_policy_gives_the_same_run(name: str, small: Scenario) -> None:
     # In double precision and on noisy images: the corners of all images are equal, so their weights get equal updates,
     # and a rounding error would decide which of them is sent.

@@ -10,6 +10,7 @@ from wayfare.schemes import descriptions
 
 _CHOICES = """
 Baselines take an energy rule, as in afl-spar:paced: :greedy (default), :paced, :unlimited.
+mads-rd takes how far it goes beyond mads: :index, :values, :curve (default), :progressive.
 fedasync also takes how weight falls with age: :polynomial (default), :constant, :hinge."""
 
 

@@ -34,7 +34,10 @@ from wayfare.scenario import DEFAULT_PRESET, load
 def run_command(
     scenario: ScenarioArgument = DEFAULT_PRESET,
     set_: SetOption = [],  # noqa: B006
-    scheme: Annotated[str, typer.Option(help="A scheme, see `wayfare schemes`.")] = "mads",
+    scheme: Annotated[
+        str | None,
+        typer.Option(help="A scheme, see `wayfare schemes`; the scenario's first if not given.", show_default=False),
+    ] = None,
     seed: Annotated[int, typer.Option(help="The seed of the world.")] = 0,
     out: OutOption = RUNS,
     engine: EngineOption = "auto",
@@ -76,6 +79,7 @@ def run_command(
             fresh=fresh,
         ),
     )
+    scheme = scheme if scheme is not None else next(iter(resolved.schemes), "mads")
     with RunProgress() as progress:
         progress.begin([Line(f"{scheme}, seed {seed}", resolved.rounds)])
         record = run(

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from wayfare.codec.errors import WireError
 
 _HEAD = struct.Struct("<H")
+_WORD_BYTES = 4
 
 
 def encode_symbols(symbols: NDArray[np.unsignedinteger]) -> bytes:
@@ -29,6 +30,14 @@ def encode_symbols(symbols: NDArray[np.unsignedinteger]) -> bytes:
     return b"".join([_HEAD.pack(len(table) - 1), table.tobytes(), words.tobytes()])
 
 
+def coded_bytes(counts: NDArray[np.integer]) -> int:
+    """What `encode_symbols` takes for symbols that occur so often, to a word or two: their cross-entropy."""
+    table = _as_bytes(counts)
+    weights = _weights(table)
+    bits = float(counts @ (np.log2(weights.sum() + 1.0) - np.log2(weights)))
+    return _HEAD.size + len(table) + _WORD_BYTES * (int(bits // (8 * _WORD_BYTES)) + 1)
+
+
 def decode_symbols(data: bytes, count: int) -> NDArray[np.int64]:
     """So many symbols; anything that is not exactly what an encoder writes is refused."""
     if count == 0:
@@ -39,7 +48,7 @@ def decode_symbols(data: bytes, count: int) -> NDArray[np.int64]:
         raise WireError("coded symbols are cut short")
     symbols = _HEAD.unpack_from(data)[0] + 1
     words = data[_HEAD.size + symbols :]
-    if len(data) < _HEAD.size + symbols or len(words) % 4:
+    if len(data) < _HEAD.size + symbols or len(words) % _WORD_BYTES:
         raise WireError("coded symbols are cut short")
     table = np.frombuffer(data, np.uint8, symbols, _HEAD.size)
     try:
@@ -61,8 +70,12 @@ def _as_bytes(counts: NDArray[np.integer]) -> NDArray[np.uint8]:
     return np.asarray(np.minimum(exponent * 8 + mantissa, 255), np.uint8)
 
 
-def _model(table: NDArray[np.uint8]) -> constriction.stream.model.Categorical:
+def _weights(table: NDArray[np.uint8]) -> NDArray[np.float64]:
     numbers = table.astype(np.int64)
-    weights = ((8 + (numbers & 7)) << (numbers >> 3)).astype(np.float64)
+    return ((8 + (numbers & 7)) << (numbers >> 3)).astype(np.float64)
+
+
+def _model(table: NDArray[np.uint8]) -> constriction.stream.model.Categorical:
+    weights = _weights(table)
     # An alphabet of one symbol is none to the library.
     return constriction.stream.model.Categorical(np.append(weights, 1.0), perfect=False)

@@ -12,7 +12,7 @@ from wayfare.codec.entropy import decode_symbols, encode_symbols
 from wayfare.codec.errors import WireError
 
 # A gap is written in digits of this base: as many of the highest symbol as it holds, then the rest.
-_BASE = 255
+BASE = 255
 
 
 class IndexKind(IntEnum):
@@ -56,27 +56,27 @@ def decode_indices(kind: int, data: bytes, kept: int, symbols: int, entries: int
 
 def symbol_count(indices: Ints) -> int:
     """How many digits the gaps have."""
-    return len(indices) + int(((np.diff(indices, prepend=-1) - 1) // _BASE).sum())
+    return len(indices) + int(((np.diff(indices, prepend=-1) - 1) // BASE).sum())
 
 
 def most_symbols(kept: int, entries: int) -> int:
     """How many digits the gaps of so many indices can have."""
-    return kept + (entries - kept) // _BASE
+    return kept + (entries - kept) // BASE
 
 
 def _symbols(indices: Ints) -> NDArray[np.uint8]:
     gaps = np.diff(indices, prepend=-1) - 1
-    whole, rest = np.divmod(gaps, _BASE)
+    whole, rest = np.divmod(gaps, BASE)
     ends = np.cumsum(whole + 1)
-    symbols = np.full(int(ends[-1]) if len(ends) else 0, _BASE, np.uint8)
+    symbols = np.full(int(ends[-1]) if len(ends) else 0, BASE, np.uint8)
     symbols[ends - 1] = rest
     return symbols
 
 
 def _from_symbols(symbols: Ints, kept: int, entries: int) -> Ints:
-    if len(symbols) and (symbols.max() > _BASE or symbols[-1] == _BASE):
+    if len(symbols) and (symbols.max() > BASE or symbols[-1] == BASE):
         raise WireError("a gap that does not end")
-    ends = np.flatnonzero(symbols != _BASE)
+    ends = np.flatnonzero(symbols != BASE)
     if len(ends) != kept:
         raise WireError(f"{len(ends)} gaps, of {kept} that the message announces")
     indices = np.cumsum(symbols)[ends] + np.arange(kept)

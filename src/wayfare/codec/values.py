@@ -13,7 +13,9 @@ from __future__ import annotations
 from typing import Literal, TypeAlias, get_args
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from wayfare.codec.entropy import decode_symbols, encode_symbols
 from wayfare.codec.errors import WireError
@@ -30,40 +32,45 @@ _INFINITY = 0x7F800000
 Float32s: TypeAlias = NDArray[np.float32]
 
 
-def quantise(values: Float32s, bits: ValueBits) -> tuple[NDArray[np.uint32], NDArray[np.uint16]]:
-    """Scales (blocks, 2) as the bits of floats, and a code for every value: its sign, then its step."""
-    whole = values.view(np.uint32)
-    magnitude = (whole & 0x7FFFFFFF).astype(np.int64)
-    begins = np.arange(0, len(values), BLOCK)
-    largest = np.maximum.reduceat(magnitude, begins)
+def value_width(bits: int | None) -> ValueBits:
+    """A width that is known; anything else is refused."""
+    for known in VALUE_BITS:
+        if bits == known:
+            return known
+    raise WireError(f"values of {bits} bits, known are {', '.join(map(str, VALUE_BITS))}")
+
+
+def quantise(values: Tensor, bits: ValueBits, block: int = BLOCK) -> tuple[Tensor, Tensor]:
+    """Scales (blocks, 2) as the bits of floats, and a code for every value: its sign, then its step.
+
+    Works where the values lie, so that a device with a GPU knows what it will have sent without moving an update.
+    """
+    whole = values.view(torch.int32)
+    magnitude = (whole & 0x7FFFFFFF).long()
+    largest = _blocks(magnitude, 0, block).amax(1)
     if bits == 1:
         # One magnitude for all: their mean, which loses least among multiples of the signs.
-        sums = np.add.reduceat(np.abs(values.astype(np.float64)), begins)
-        means = (sums / np.diff(np.append(begins, len(values)))).astype(np.float32)
-        lowest = largest = np.minimum(means.view(np.uint32).astype(np.int64), largest)
+        sums = _blocks(values.abs().double(), 0, block).sum(1)
+        sizes = _blocks(torch.ones_like(magnitude), 0, block).sum(1)
+        means = (sums / sizes).float().view(torch.int32).long()
+        lowest = largest = torch.minimum(means, largest)
     else:
-        lowest = np.maximum(np.minimum.reduceat(magnitude, begins), largest - (_OCTAVES << 23))
-        lowest = np.maximum(lowest, 0)
+        lowest = torch.maximum(_blocks(magnitude, _INFINITY, block).amin(1), largest - (_OCTAVES << 23)).clamp(min=0)
     steps = 1 << (bits - 1)
-    low, span = _of_entries(lowest, len(values)), _of_entries(largest - lowest + 1, len(values))
-    step = np.clip((magnitude - low) * steps // span, 0, steps - 1)
-    codes = ((whole >> 31).astype(np.int64) * steps + step).astype(np.uint16)
-    return np.stack([lowest, largest], axis=1).astype(np.uint32), codes
+    low, span = _of_entries(lowest, len(values), block), _of_entries(largest - lowest + 1, len(values), block)
+    step = ((magnitude - low) * steps).div(span, rounding_mode="floor").clamp(0, steps - 1)
+    return torch.stack([lowest, largest], dim=1), (whole < 0).long() * steps + step
 
 
-def restore(scales: NDArray[np.uint32], codes: NDArray[np.integer], bits: ValueBits) -> Float32s:
+def restore(scales: Tensor, codes: Tensor, bits: ValueBits, block: int = BLOCK) -> Tensor:
     """The values of codes: the middle of each step."""
-    lowest, largest = scales.astype(np.int64).T
-    if bool(np.any((lowest > largest) | (largest >= _INFINITY))):
-        raise WireError("a block whose smallest magnitude is above its largest, or that is not finite")
+    lowest, largest = scales.unbind(1)
     steps = 1 << (bits - 1)
-    numbers = codes.astype(np.int64)
-    low, span = _of_entries(lowest, len(numbers)), _of_entries(largest - lowest + 1, len(numbers))
-    magnitude = low + (2 * (numbers & (steps - 1)) + 1) * span // (2 * steps)
+    low, span = _of_entries(lowest, len(codes), block), _of_entries(largest - lowest + 1, len(codes), block)
+    magnitude = low + ((2 * (codes & (steps - 1)) + 1) * span).div(2 * steps, rounding_mode="floor")
     # With fewer floats in a block than steps the middle may fall on the bound.
-    magnitude = np.minimum(magnitude, low + span - 1)
-    signed = magnitude | ((numbers >= steps).astype(np.int64) << 31)
-    return np.asarray(signed.astype(np.uint32).view(np.float32))
+    magnitude = torch.minimum(magnitude, low + span - 1).int().view(torch.float32)
+    return torch.where(codes >= steps, -magnitude, magnitude)
 
 
 def encode_values(values: Float32s, bits: ValueBits) -> tuple[bytes, Float32s]:
@@ -74,17 +81,17 @@ def encode_values(values: Float32s, bits: ValueBits) -> tuple[bytes, Float32s]:
         return values.astype("<f4").tobytes(), values
     if len(values) == 0:
         return b"", values
-    scales, codes = quantise(values, bits)
-    plain = _packed(codes, bits)
-    coded = encode_symbols(codes) if bits <= 8 else plain
+    scales, codes = quantise(torch.from_numpy(values), bits)
+    numbers = codes.numpy().astype(np.uint16)
+    plain = _packed(numbers, bits)
+    coded = encode_symbols(numbers) if bits <= 8 else plain
     body = b"\x01" + coded if len(coded) < len(plain) else b"\x00" + plain
-    return scales.astype("<u4").tobytes() + body, restore(scales, codes, bits)
+    return scales.numpy().astype("<u4").tobytes() + body, restore(scales, codes, bits).numpy()
 
 
 def decode_values(data: bytes, bits: int, count: int) -> Float32s:
     """So many finite values."""
-    if bits not in VALUE_BITS:
-        raise WireError(f"values of {bits} bits, known are {', '.join(map(str, VALUE_BITS))}")
+    width = value_width(bits)
     if bits == 32:
         if len(data) != 4 * count:
             raise WireError("values are cut short, or longer than their count")
@@ -97,19 +104,27 @@ def decode_values(data: bytes, bits: int, count: int) -> Float32s:
         head = 8 * -(-count // BLOCK)
         if len(data) <= head or data[head] > 1:
             raise WireError("values are cut short, or of an unknown kind")
-        scales = np.frombuffer(data[:head], "<u4").astype(np.uint32).reshape(-1, 2)
+        scales = np.frombuffer(data[:head], "<u4").astype(np.int64).reshape(-1, 2)
+        if bool(np.any((scales[:, 0] > scales[:, 1]) | (scales[:, 1] >= _INFINITY))):
+            raise WireError("a block whose smallest magnitude is above its largest, or that is not finite")
         coded, body = data[head] == 1, data[head + 1 :]
         codes = decode_symbols(body, count) if coded else _unpacked(body, bits, count)
         if coded and (bits > 8 or int(codes.max()) >= 1 << bits):
             raise WireError(f"a code beyond {bits} bits")
-        values = restore(scales, codes, bits)
+        values = restore(torch.from_numpy(scales), torch.from_numpy(codes.astype(np.int64)), width).numpy()
     if not np.all(np.isfinite(values)):
         raise WireError("values that are not finite")
     return values
 
 
-def _of_entries(of_blocks: NDArray[np.int64], count: int) -> NDArray[np.int64]:
-    return np.repeat(of_blocks, BLOCK)[:count]
+def _blocks(values: Tensor, filling: int, block: int) -> Tensor:
+    """Values as rows of a block each, the last one filled up."""
+    missing = -len(values) % block
+    return torch.nn.functional.pad(values, (0, missing), value=filling).view(-1, block)
+
+
+def _of_entries(of_blocks: Tensor, count: int, block: int) -> Tensor:
+    return of_blocks.repeat_interleave(block)[:count]
 
 
 def _packed(codes: NDArray[np.uint16], bits: int) -> bytes:

@@ -23,9 +23,10 @@ from wayfare.codec.values import ValueBits, decode_values, encode_values
 from wayfare.sparsify import Sparse
 
 _MAGIC, _VERSION = b"WF", 1
-# Magic, version, kind of indices, bits of values, model, parameters, statistics, kept, digits of gaps, bytes of
-# indices, bytes of values; a checksum of all that and of everything behind it follows.
-_HEADER = struct.Struct("<2sBBB8sIIIIII")
+# Magic, version, kind of indices, bits of values, model, parameters, statistics, the first index and how many places
+# there are from it to the last, kept, digits of gaps, bytes of indices, bytes of values; a checksum of all that and of
+# everything behind it follows.
+_HEADER = struct.Struct("<2sBBB8sIIIIIIII")
 _CHECKSUM = struct.Struct("<I")
 HEADER_BYTES = _HEADER.size + _CHECKSUM.size
 
@@ -66,7 +67,9 @@ def encode(kept: Sparse, layout: Layout, value_bits: ValueBits = 32) -> Message:
     statistics = values[chosen:]
     if len(statistics) not in (0, layout.statistics):
         raise WireError(f"{len(statistics)} statistics, a message has all {layout.statistics} or none")
-    kind, index_data = encode_indices(indices[:chosen], layout.parameters)
+    first, span = span_of(indices[:chosen])
+    places = indices[:chosen] - first
+    kind, index_data = encode_indices(places, span)
     value_data, received = encode_values(values[:chosen], value_bits)
     tail, _ = encode_values(statistics, 32)
     header = _HEADER.pack(
@@ -77,8 +80,10 @@ def encode(kept: Sparse, layout: Layout, value_bits: ValueBits = 32) -> Message:
         layout.model_id,
         layout.parameters,
         len(statistics),
+        first,
+        span,
         chosen,
-        symbol_count(indices[:chosen]),
+        symbol_count(places),
         len(index_data),
         len(value_data),
     )
@@ -92,9 +97,8 @@ def decode(data: bytes, layout: Layout) -> Sparse:
     """The entries of a message for this model."""
     if len(data) < HEADER_BYTES:
         raise WireError(f"a message of {len(data)} bytes, shorter than its header")
-    magic, version, kind, value_bits, model_id, parameters, statistics, kept, symbols, index_bytes, value_bytes = (
-        _HEADER.unpack_from(data)
-    )
+    magic, version, kind, value_bits, model_id, parameters, statistics, *numbers = _HEADER.unpack_from(data)
+    first, span, kept, symbols, index_bytes, value_bytes = numbers
     if magic != _MAGIC or version != _VERSION:
         raise WireError(f"no message of version {_VERSION}")
     if model_id != layout.model_id or parameters != layout.parameters or statistics not in (0, layout.statistics):
@@ -103,12 +107,29 @@ def decode(data: bytes, layout: Layout) -> Sparse:
     body = data[HEADER_BYTES:]
     if checksum != zlib.crc32(body, zlib.crc32(data[: _HEADER.size])):
         raise WireError("a message that was damaged on its way: its checksum differs")
-    if kept > parameters or symbols > most_symbols(kept, parameters) or symbols < kept:
-        raise WireError(f"a message that announces {kept} entries of {parameters} in {symbols} digits")
+    if first + span > parameters or kept > span or (span > 0) != (kept > 0):
+        raise WireError(f"a message that announces {kept} entries in {span} places from {first} on, of {parameters}")
+    if symbols > most_symbols(kept, span) or symbols < kept:
+        raise WireError(f"a message that announces {kept} entries of {span} places in {symbols} digits")
     if len(body) != index_bytes + value_bytes + 4 * statistics:
         raise WireError("a message whose parts do not add up to its length")
-    indices = decode_indices(kind, body[:index_bytes], kept, symbols, parameters)
+    indices = decode_indices(kind, body[:index_bytes], kept, symbols, span)
+    if kept and (indices[0] != 0 or indices[-1] != span - 1):
+        raise WireError("entries that do not begin and end where the message says")
     values = decode_values(body[index_bytes : index_bytes + value_bytes], value_bits, kept)
     tail = decode_values(body[index_bytes + value_bytes :], 32, statistics)
-    places: NDArray[np.int64] = np.concatenate([indices, np.arange(parameters, parameters + statistics)])
+    places: NDArray[np.int64] = np.concatenate([first + indices, np.arange(parameters, parameters + statistics)])
     return Sparse(torch.from_numpy(places.astype(np.int64)), torch.from_numpy(np.concatenate([values, tail])))
+
+
+def message_bytes(data: bytes) -> int | None:
+    """How long the message is that begins here, as it says itself; None if not even its header is there."""
+    if len(data) < HEADER_BYTES:
+        return None
+    *_, statistics, _, _, _, _, index_bytes, value_bytes = _HEADER.unpack_from(data)
+    return int(HEADER_BYTES + index_bytes + value_bytes + 4 * statistics)
+
+
+def span_of(indices: NDArray[np.int64]) -> tuple[int, int]:
+    """The first index, and how many places there are from it to the last."""
+    return (int(indices[0]), int(indices[-1] - indices[0]) + 1) if len(indices) else (0, 0)

@@ -1,6 +1,7 @@
 """Who meets whom, when and for how long."""
 
 from wayfare.contacts.draw import draw_plan, plan_from_meetings, plan_from_motion, plans_from_motion
+from wayfare.contacts.forecast import forecast_s
 from wayfare.contacts.plan import ContactPlan, Opportunities, PeerOpportunities, opportunities, peer_opportunities
 
 __all__ = [
@@ -8,6 +9,7 @@ __all__ = [
     "Opportunities",
     "PeerOpportunities",
     "draw_plan",
+    "forecast_s",
     "opportunities",
     "peer_opportunities",
     "plan_from_meetings",

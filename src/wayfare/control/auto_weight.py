@@ -17,8 +17,13 @@ Worth and price have one unit, so models of any scale are treated alike; a devic
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
+import numpy as np
+
+from wayfare.arrays import Floats
 from wayfare.control.closed_form import full_update_power_watts
 from wayfare.radio import Link
 
@@ -31,6 +36,10 @@ _REACH, _HALVINGS = 50.0, 48
 # The largest exponent that is safe.
 _LARGEST = 700.0
 
+# Prices, as logarithms, at which contacts say what they would take where worth alone does not tell it.
+_FIRST, _STEP, _PRICES = -60.0, 0.5, 241
+LOG_PRICES: Floats = _FIRST + _STEP * np.arange(_PRICES, dtype=np.float64)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Experience:
@@ -41,8 +50,10 @@ class Experience:
     usable_squares: float = 0.0  # sum of (P tau)^2
     log_worth_mean: float = 0.0  # of the price up to which full power is right, weighted by usable energy
     log_worth_squares: float = 0.0  # sum of squared deviations from that mean, weighted alike
+    # What the contacts would have taken at each of `LOG_PRICES`, from schemes that know.
+    wanted_joules: tuple[float, ...] = ()
 
-    def with_contact(self, usable_joules: float, worth: float) -> Experience:
+    def with_contact(self, usable_joules: float, worth: float, wanted_joules: Sequence[float] = ()) -> Experience:
         """One contact more; one with nothing to send, or no energy to send it with, says nothing of prices."""
         if usable_joules <= 0 or worth <= 0:
             usable_joules, away = 0.0, 0.0
@@ -56,13 +67,21 @@ class Experience:
             usable_squares=self.usable_squares + usable_joules**2,
             log_worth_mean=self.log_worth_mean + away * share,
             log_worth_squares=self.log_worth_squares + away**2 * share * self.usable_joules,
+            wanted_joules=_sums(self.wanted_joules, wanted_joules),
         )
 
     def share_used(self, log_price: float) -> float:
         """The share of the usable energy that such contacts use at a price, E[min(worth / price, 1)].
 
         For log worth ~ N(m, v):  Phi(z) + exp(m - log price + v/2) Phi(-z - sqrt v),  z = (m - log price) / sqrt v
+
+        Contacts whose energy falls otherwise with the price have said what they would have taken.
         """
+        if self.wanted_joules:
+            place = min(max((log_price - _FIRST) / _STEP, 0.0), _PRICES - 1.001)
+            low = int(place)
+            between = self.wanted_joules[low + 1] - self.wanted_joules[low]
+            return (self.wanted_joules[low] + between * (place - low)) / max(self.usable_joules, 1e-300)
         above = self.log_worth_mean - log_price
         spread = math.sqrt(self.log_worth_squares / self.usable_joules) if self.usable_joules > 0 else 0.0
         if spread < 1e-6:
@@ -88,6 +107,38 @@ NO_EXPERIENCE = Experience()
 """Of a device before its first contact."""
 
 
+class Wanted(Protocol):
+    """What a contact would take at a price."""
+
+    @property
+    def contact_s(self) -> float:
+        """How long it lasts."""
+        ...
+
+    @property
+    def full_power_watts(self) -> float:
+        """Beyond it power buys nothing."""
+        ...
+
+    @property
+    def usable_joules(self) -> float:
+        """The most energy that is of use."""
+        ...
+
+    @property
+    def worth(self) -> float:
+        """The price up to which full power is right."""
+        ...
+
+    def power_watts(self, log_price: float) -> float:
+        """The best power at a price."""
+        ...
+
+    def wanted_joules(self) -> Sequence[float]:
+        """The energy at each of `LOG_PRICES`; empty where it is min(worth / price, 1) of what is usable."""
+        ...
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Demand:
     """One contact as the rule sees it."""
@@ -111,6 +162,10 @@ class Demand:
         """Proposition 2 at a price."""
         level_watts = math.exp(min(math.log(self.level_watts) - log_price, _LARGEST))
         return min(max(level_watts - self.inverse_gain_watts, 0.0), self.full_power_watts)
+
+    def wanted_joules(self) -> Sequence[float]:
+        """Worth tells it all."""
+        return ()
 
 
 def demand(
@@ -138,18 +193,32 @@ def demand(
     )
 
 
+def after_contact(experience: Experience, wanted: Wanted | None) -> Experience:
+    """The experience with one contact more, in which a scheme would have taken so much, or nothing."""
+    if wanted is None:
+        return experience.with_contact(0.0, 0.0)
+    return experience.with_contact(wanted.usable_joules, wanted.worth, wanted.wanted_joules())
+
+
 def fitting_power_watts(
-    wanted: Demand, experience: Experience, *, left_joules: float, round_: int, rounds: int
+    wanted: Wanted, experience: Experience, *, left_joules: float, round_: int, rounds: int
 ) -> float:
-    """The power of a contact at the price at which it and those to be expected use up what is left.
+    """The power of a contact at the price at which it and those to be expected use up what is left."""
+    if left_joules <= 0:
+        return 0.0
+    return wanted.power_watts(
+        fitting_log_price(wanted, experience, left_joules=left_joules, round_=round_, rounds=rounds)
+    )
+
+
+def fitting_log_price(wanted: Wanted, experience: Experience, *, left_joules: float, round_: int, rounds: int) -> float:
+    """The price at which a contact and those to be expected use up what is left; -inf where there is enough for all.
 
     tau p(price) + expected_joules * share_used(price) = left;  the experience includes this contact.
     """
-    if left_joules <= 0:
-        return 0.0
     expected_joules = experience.expected_joules(round_, rounds)
     if wanted.usable_joules + expected_joules <= left_joules:
-        return wanted.full_power_watts
+        return -math.inf
     middle = math.log(wanted.worth)
     # Too cheap at the lower end, where both shares are 1; dear enough at the upper one.
     low = min(middle, experience.log_worth_mean) - _REACH
@@ -158,7 +227,13 @@ def fitting_power_watts(
         price = 0.5 * (low + high)
         used = wanted.contact_s * wanted.power_watts(price) + expected_joules * experience.share_used(price)
         low, high = (price, high) if used > left_joules else (low, price)
-    return wanted.power_watts(high)
+    return high
+
+
+def _sums(one: Sequence[float], other: Sequence[float]) -> tuple[float, ...]:
+    if len(one) == 0 or len(other) == 0:
+        return tuple(one or other)
+    return tuple((np.asarray(one) + np.asarray(other)).tolist())
 
 
 def _normal_cdf(z: float) -> float:

@@ -13,36 +13,90 @@ C is concave and p convex, so the first order condition decides, segment by segm
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 
 from wayfare.arrays import Floats, Ints
+from wayfare.control.auto_weight import LOG_PRICES
+
+_LN2 = math.log(2.0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Width:
-    """Values of some bits: what one costs after coding, and the share of its energy that quantisation loses."""
+    """Values of some bits: what one costs after coding, and the share of its energy that quantisation loses.
+
+    Both for every number of entries that is looked at, without 0.
+    """
 
     value_bits: int
-    bits: float
-    lost: float
+    bits: Floats
+    lost: Floats
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Curve:
     """The upper hull of what can be captured with so many bits; it begins with nothing for nothing."""
 
     bits: Floats
     captured: Floats
-    kept: Floats  # entries at every corner
-    value_bits: Ints  # bits of their values
 
-    @property
+    @cached_property
     def slopes(self) -> Floats:
         """The share captured by a bit, segment by segment; it falls."""
         return np.diff(self.captured) / np.diff(self.bits)
+
+    @cached_property
+    def log_slopes(self) -> Floats:
+        """Their logarithms."""
+        return np.log(self.slopes)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Profile:
+    """What a device sees of its own update: the share of |x|^2 in its largest entries, and what their values cost."""
+
+    kept: Floats  # numbers of entries, from 0 to all
+    captured: Floats
+    widths: Sequence[Width]
+    overhead_bits: float = 0.0  # of a message, whatever is in it
+
+    @cached_property
+    def message_bits(self) -> Floats:
+        """What a message takes, for each width (rows) and number of entries; nothing for none."""
+        numbers = self.kept[1:]
+        places = self.overhead_bits + index_bits(numbers, int(self.kept[-1]))
+        rows = np.zeros((len(self.widths), len(self.kept)))
+        rows[:, 1:] = places + numbers * np.stack([width.bits for width in self.widths])
+        return rows
+
+    @cached_property
+    def arriving(self) -> Floats:
+        """The share of |x|^2 that arrives, for each width and number of entries."""
+        rows = np.zeros((len(self.widths), len(self.kept)))
+        rows[:, 1:] = self.captured[1:] * (1.0 - np.stack([width.lost for width in self.widths]))
+        return rows
+
+    @cached_property
+    def curve(self) -> Curve:
+        """The hull over all numbers of entries and all widths."""
+        bits, captured = self.message_bits.ravel(), self.arriving.ravel()
+        chosen = _upper_hull(bits, captured)
+        return Curve(bits=bits[chosen], captured=captured[chosen])
+
+    def only(self, value_bits: int) -> Profile:
+        """With values of one width alone."""
+        return replace(self, widths=[width for width in self.widths if width.value_bits == value_bits])
+
+
+def alike(entries: int, overhead_bits: float = 0.0) -> Profile:
+    """What the paper's bound supposes: k of s entries hold k/s of the energy; values have 32 bits."""
+    kept = np.append(0.0, np.unique(np.geomspace(1, entries, 64).astype(np.int64))).astype(np.float64)
+    plain = Width(value_bits=32, bits=np.full(len(kept) - 1, 32.0), lost=np.zeros(len(kept) - 1))
+    return Profile(kept=kept, captured=kept / entries, widths=(plain,), overhead_bits=overhead_bits)
 
 
 def index_bits(kept: Floats, entries: int) -> Floats:
@@ -53,58 +107,102 @@ def index_bits(kept: Floats, entries: int) -> Floats:
     return np.asarray(entries * np.nan_to_num(terms))
 
 
-def curve(kept: Floats, captured: Floats, widths: Mapping[int, Width], overhead_bits: float = 0.0) -> Curve:
-    """The hull over all numbers of entries and all widths; ``overhead_bits`` is what any message costs."""
-    entries = int(kept[-1])
-    positive = kept > 0
-    numbers, shares = kept[positive], captured[positive]
-    bits = [overhead_bits + index_bits(numbers, entries) + numbers * width.bits for width in widths.values()]
-    points = np.stack(
-        [
-            np.concatenate([[0.0], *bits]),
-            np.concatenate([[0.0], *(shares * (1 - width.lost) for width in widths.values())]),
-            np.concatenate([[0.0], *[numbers] * len(widths)]),
-            np.concatenate([[0.0], *(np.full(len(numbers), width.value_bits) for width in widths.values())]),
-        ]
-    )
-    chosen = _upper_hull(points[0], points[1])
-    return Curve(
-        bits=points[0, chosen],
-        captured=points[1, chosen],
-        kept=points[2, chosen],
-        value_bits=points[3, chosen].astype(np.int64),
-    )
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Choice:
+    """Entries and the width of their values."""
+
+    entries: int
+    value_bits: int
+    bits: float  # as expected
 
 
-def best_bits(
-    of: Curve,
-    *,
-    worth: float,
-    backlog_joules: float,
-    contact_s: float,
-    gain_per_watt: float,
-    bandwidth_hz: float,
-    max_power_watts: float,
-) -> float:
-    """The minimiser; ``worth`` is 3 V theta |x|^2.
+def choose(of: Profile, bits: float) -> Choice:
+    """The number of entries and the width that capture most with so many bits."""
+    best, most = Choice(entries=0, value_bits=32, bits=0.0), 0.0
+    for width, costs, shares in zip(of.widths, of.message_bits, of.arriving, strict=True):
+        # Where nearly all entries are kept, more of them may cost less: the last number that can be paid counts.
+        place = int(np.flatnonzero(costs <= bits)[-1])
+        if place == 0:
+            continue
+        ahead = slice(place, place + 2)
+        entries = int(np.interp(bits, costs[ahead], of.kept[ahead])) if place + 1 < len(costs) else int(of.kept[-1])
+        share = float(np.interp(entries, of.kept, shares))
+        if share > most:
+            cost = min(float(np.interp(entries, of.kept, costs)), bits)
+            best, most = Choice(entries=entries, value_bits=width.value_bits, bits=cost), share
+    return best
 
-    On a segment of slope c:  A = tau B log2(worth c B g / (q ln 2)), within the segment and what full power carries.
+
+@dataclass(frozen=True, kw_only=True)
+class Problem:
+    """One contact: a curve, what capturing all of it is worth, and the radio. A price is that of a joule, q / V.
+
+    ``value`` is 3 theta |x|^2.
     """
-    capacity = contact_s * bandwidth_hz * math.log1p(max_power_watts * gain_per_watt) / math.log(2.0)
-    most = min(float(of.bits[-1]), capacity)
-    if worth <= 0 or most <= 0:
-        return 0.0
-    if backlog_joules <= 0:
-        return most
-    with np.errstate(over="ignore"):
-        level = worth * of.slopes * bandwidth_hz * gain_per_watt / (backlog_joules * np.log(2.0))
-    wanted = contact_s * bandwidth_hz * np.log2(np.maximum(level, 1e-300))
-    # Slopes fall, so the first segment whose own optimum does not lie beyond it holds the optimum.
-    inside = np.flatnonzero(wanted < of.bits[1:])
-    if len(inside) == 0:
-        return most
-    first = int(inside[0])
-    return float(min(max(wanted[first], of.bits[first], 0.0), most))
+
+    curve: Curve
+    value: float
+    contact_s: float
+    gain_per_watt: float
+    bandwidth_hz: float
+    max_power_watts: float
+
+    @cached_property
+    def most_bits(self) -> float:
+        """All that there is, or what full power carries."""
+        hertz_s = self.contact_s * self.bandwidth_hz
+        return min(float(self.curve.bits[-1]), hertz_s * math.log1p(self.max_power_watts * self.gain_per_watt) / _LN2)
+
+    @cached_property
+    def full_power_watts(self) -> float:
+        """Beyond it power buys nothing."""
+        return self.power_for(self.most_bits)
+
+    @property
+    def usable_joules(self) -> float:
+        """The most energy that is of use."""
+        return self.contact_s * self.full_power_watts
+
+    @property
+    def worth(self) -> float:
+        """The price up to which full power is right."""
+        slope = float(self.curve.slopes[np.searchsorted(self.curve.bits[1:-1], self.most_bits)])
+        return self.value * slope * self.bandwidth_hz / ((self.full_power_watts + 1.0 / self.gain_per_watt) * _LN2)
+
+    def best_bits(self, log_prices: Floats) -> Floats:
+        """The minimiser at each price. On a segment of slope c:  A = tau B log2(value c B g / (price ln 2))."""
+        hertz_s = self.contact_s * self.bandwidth_hz
+        log_level = self.curve.log_slopes + math.log(self.value * self.bandwidth_hz * self.gain_per_watt / _LN2)
+        wanted = hertz_s / _LN2 * (log_level - log_prices[:, None])
+        # Slopes fall, so the first segment whose own optimum does not lie beyond it holds the optimum.
+        inside = wanted < self.curve.bits[1:]
+        first = inside.argmax(1)
+        found = np.maximum(np.take_along_axis(wanted, first[:, None], 1)[:, 0], self.curve.bits[first])
+        return np.clip(np.where(inside.any(1), found, math.inf), 0.0, self.most_bits)
+
+    def power_watts(self, log_price: float) -> float:
+        """The best power at a price."""
+        return self.power_for(float(self.best_bits(np.array([log_price]))[0]))
+
+    def power_for(self, bits: float) -> float:
+        """The power that brings so many bits through in the whole contact."""
+        return power_watts(
+            bits, contact_s=self.contact_s, gain_per_watt=self.gain_per_watt, bandwidth_hz=self.bandwidth_hz
+        )
+
+    def bits_worth_their_energy(self, power_watts: float, log_price: float) -> float:
+        """How many bits are worth sending at a power, if the contact lasts: value c >= price p / rate."""
+        rate_bps = self.bandwidth_hz * math.log1p(power_watts * self.gain_per_watt) / _LN2
+        if rate_bps <= 0:
+            return 0.0
+        log_least = log_price + math.log(power_watts / rate_bps) - math.log(self.value)
+        return float(self.curve.bits[np.count_nonzero(self.curve.log_slopes >= log_least)])
+
+    def wanted_joules(self) -> list[float]:
+        """The energy that the contact would take, at every price of `LOG_PRICES`."""
+        exponent = _LN2 * self.best_bits(LOG_PRICES) / (self.contact_s * self.bandwidth_hz)
+        joules: list[float] = (self.contact_s * np.expm1(exponent) / self.gain_per_watt).tolist()
+        return joules
 
 
 def power_watts(bits: float, *, contact_s: float, gain_per_watt: float, bandwidth_hz: float) -> float:
@@ -114,16 +212,16 @@ def power_watts(bits: float, *, contact_s: float, gain_per_watt: float, bandwidt
 
 def _upper_hull(x: Floats, y: Floats) -> Ints:
     """Places of the corners, from left to right, as long as they rise."""
-    corners: list[int] = []
-    for place in np.lexsort((-y, x)):
-        if corners and (x[place] <= x[corners[-1]] or y[place] <= y[corners[-1]]):
+    order = np.lexsort((-y, x))
+    corners: list[tuple[float, float, int]] = []
+    for right, top, place in zip(x[order].tolist(), y[order].tolist(), order.tolist(), strict=True):
+        if corners and (right <= corners[-1][0] or top <= corners[-1][1]):
             continue
-        while len(corners) > 1 and _above(x, y, corners[-2], corners[-1], place):
+        # A corner goes where the way from the one before it to the new one passes above it, or through it.
+        while len(corners) > 1:
+            (x0, y0, _), (x1, y1, _) = corners[-2:]
+            if (top - y0) * (x1 - x0) < (y1 - y0) * (right - x0):
+                break
             corners.pop()
-        corners.append(int(place))
-    return np.array(corners)
-
-
-def _above(x: Floats, y: Floats, first: int, middle: int, last: int) -> bool:
-    """Whether the way from the first to the last passes above the one between, or through it."""
-    return bool((y[last] - y[first]) * (x[middle] - x[first]) >= (y[middle] - y[first]) * (x[last] - x[first]))
+        corners.append((right, top, place))
+    return np.array([place for _, _, place in corners])

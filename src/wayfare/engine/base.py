@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Protocol, TypeAlias
 
 import numpy as np
 import torch
@@ -12,8 +12,11 @@ from torch import Tensor
 
 from wayfare.engine.compute import Compute
 from wayfare.learning.batches import Batches
+from wayfare.learning.local_loss import LocalLoss
 from wayfare.learning.schedule import Schedule
 from wayfare.learning.tasks import Task
+
+Tensors: TypeAlias = list[Tensor] | tuple[Tensor, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +26,8 @@ class Burst:
     device: int
     first_round: int
     steps: int
+    # The global model it trains from, which a proximal term pulls it towards; needed only where there is one.
+    received: Tensor | None = field(default=None, compare=False, repr=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,6 +39,7 @@ class LocalTraining:
     learning_rate: float
     compute: Compute = field(default_factory=Compute)
     schedule: Schedule = field(default_factory=Schedule)
+    local_loss: LocalLoss = field(default_factory=LocalLoss)
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +49,7 @@ class Minibatches:
     samples: Tensor  # (steps, batch)
     crops: Tensor | None  # (steps, batch, 3): how each sample is augmented, if it is
     shares: Tensor | None  # (steps,): of the learning rate, if it changes
+    offset: Tensor | None  # (classes,): added to the logits of this device, if something is
 
 
 class Engine(Protocol):
@@ -59,47 +66,72 @@ def minibatches(training: LocalTraining, burst: Burst) -> Minibatches:
     samples = torch.from_numpy(training.batches.of(burst.device, burst.first_round, burst.steps))
     crops = training.batches.crops_of(burst.device, burst.first_round, burst.steps)
     shares = None if training.schedule.is_constant else _shares(training, burst).to(where)
-    return Minibatches(samples.to(where), None if crops is None else torch.from_numpy(crops).to(where), shares)
+    offsets = training.local_loss.offsets
+    return Minibatches(
+        samples.to(where),
+        None if crops is None else torch.from_numpy(crops).to(where),
+        shares,
+        None if offsets is None else offsets[burst.device],
+    )
 
 
 def _shares(training: LocalTraining, burst: Burst) -> Tensor:
     return torch.from_numpy(training.schedule.shares(burst.first_round, burst.steps))
 
 
+def received_models(training: LocalTraining, bursts: Sequence[Burst], like: Tensor) -> list[Tensor] | None:
+    """What a proximal term pulls each burst's model towards; None where there is no such term."""
+    if not training.local_loss.pull:
+        return None
+    received = [burst.received.to(like) for burst in bursts if burst.received is not None]
+    if len(received) < len(bursts):
+        raise ValueError("a proximal term needs the model that each device received")
+    return received
+
+
 @dataclass(frozen=True, slots=True)
-class Stacking:
-    """Bursts in one stack: at step t those that are under way, always a prefix, each with its own minibatch."""
+class Step:
+    """What the bursts of a stack that are under way take one step on, each with its own minibatch."""
 
-    samples: list[Tensor]  # for every step (active, batch)
-    crops: list[Tensor | None]  # for every step (active, batch, 3)
-    shares: list[Tensor | None]  # for every step (active,): of the learning rate
-
-    def steps(self) -> Iterator[tuple[Tensor, Tensor | None, Tensor | None]]:
-        """Samples, crops and shares, step by step."""
-        return zip(self.samples, self.crops, self.shares, strict=True)
+    samples: Tensor  # (active, batch)
+    crops: Tensor | None  # (active, batch, 3)
+    shares: Tensor | None  # (active,): of the learning rate
+    offsets: Tensor | None  # (active, classes): added to the logits
 
 
-def stack_bursts(training: LocalTraining, bursts: Sequence[Burst]) -> Stacking:
-    """Minibatches by step of bursts that are sorted by falling length: bursts that end leave, so nothing is padding."""
+def stacked_steps(training: LocalTraining, bursts: Sequence[Burst]) -> list[Step]:
+    """The steps of bursts that are sorted by falling length: bursts that end leave, so nothing is padding."""
     where = training.compute.device
     tables = [training.batches.of(burst.device, burst.first_round, burst.steps) for burst in bursts]
     moves = [training.batches.crops_of(burst.device, burst.first_round, burst.steps) for burst in bursts]
-    samples: list[Tensor] = []
-    crops: list[Tensor | None] = []
-    shares: list[Tensor | None] = []
     rates = [] if training.schedule.is_constant else [_shares(training, burst) for burst in bursts]
-    active = len(bursts)
+    offsets = training.local_loss.offsets
+    if offsets is not None:
+        offsets = offsets[[burst.device for burst in bursts]]
+    steps, active = [], len(bursts)
     for step in range(bursts[0].steps):
         while bursts[active - 1].steps <= step:
             active -= 1
-        samples.append(torch.from_numpy(np.stack([table[step] for table in tables[:active]])).to(where))
         chosen = [move[step] for move in moves[:active] if move is not None]
-        crops.append(torch.from_numpy(np.stack(chosen)).to(where) if chosen else None)
-        shares.append(torch.stack([rate[step] for rate in rates[:active]]).to(where) if rates else None)
-    return Stacking(samples, crops, shares)
+        steps.append(
+            Step(
+                samples=torch.from_numpy(np.stack([table[step] for table in tables[:active]])).to(where),
+                crops=torch.from_numpy(np.stack(chosen)).to(where) if chosen else None,
+                shares=torch.stack([rate[step] for rate in rates[:active]]).to(where) if rates else None,
+                offsets=None if offsets is None else offsets[:active],
+            )
+        )
+    return steps
 
 
-def scaled(gradients: list[Tensor] | tuple[Tensor, ...], shares: Tensor | None) -> list[Tensor] | tuple[Tensor, ...]:
+def with_pull(gradients: Tensors, weights: Tensors, received: Tensors | None, pull: float) -> Tensors:
+    """grad f + mu (w - received): gradients with that of the proximal term, if there is one."""
+    if received is None:
+        return gradients
+    return torch._foreach_add(gradients, torch._foreach_sub(weights, received), alpha=pull)
+
+
+def scaled(gradients: Tensors, shares: Tensor | None) -> Tensors:
     """Stacks of gradients, each device's times its share of the learning rate."""
     if shares is None:
         return gradients

@@ -13,6 +13,7 @@ import itertools
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TypeAlias
 
 import torch
@@ -20,9 +21,19 @@ from torch import Tensor, nn
 from torch.func import functional_call
 from torch.nn import functional
 
-from wayfare.engine.base import Burst, LocalTraining, Minibatches, longest_first, minibatches
+from wayfare.engine.base import (
+    Burst,
+    LocalTraining,
+    Minibatches,
+    Tensors,
+    longest_first,
+    minibatches,
+    received_models,
+    with_pull,
+)
 from wayfare.engine.unfolded import unfold_convolutions
 from wayfare.errors import ScenarioError
+from wayfare.learning.local_loss import loss_of
 from wayfare.learning.models.base import entries
 from wayfare.learning.tasks import Task
 from wayfare.learning.tasks.base import Labelled
@@ -71,7 +82,9 @@ class CudaGraphs:
         def network() -> nn.Module:
             return _network(task, training.compute.device, made)
 
-        loss = _compiled_loss(task, network()) if made.compiled and isinstance(task, Labelled) else task.loss
+        loss: _Loss = partial(loss_of, task)
+        if made.compiled and isinstance(task, Labelled):
+            loss = _compiled_loss(task, network())
         self._slots = [_Slot(training, network(), loss) for _ in range(made.slots)]
 
     def run(self, models: Sequence[Tensor], bursts: Sequence[Burst]) -> None:
@@ -84,7 +97,8 @@ class CudaGraphs:
         for place in places:
             load, number = heapq.heappop(loads)
             batches = minibatches(self._training, bursts[place])
-            queues[number].append(self._slots[number].run(models[place], batches))
+            received = received_models(self._training, [bursts[place]], models[place])
+            queues[number].append(self._slots[number].run(models[place], batches, received[0] if received else None))
             heapq.heappush(loads, (load + bursts[place].steps, number))
         here = torch.cuda.current_stream(self._training.compute.device)
         used = self._slots[: len(queues)]
@@ -99,7 +113,7 @@ class CudaGraphs:
 
 
 _DONE = object()
-_Loss: TypeAlias = Callable[[nn.Module, Tensor, Tensor | None], Tensor]
+_Loss: TypeAlias = Callable[[nn.Module, Tensor, Tensor | None, Tensor | None], Tensor]
 
 
 def _network(task: Task, where: torch.device, recipe: Recipe) -> nn.Module:
@@ -118,20 +132,21 @@ def _network(task: Task, where: torch.device, recipe: Recipe) -> nn.Module:
 def _compiled_loss(task: Labelled, template: nn.Module) -> _Loss:
     """The same loss with normalisations, rectifiers and poolings fused into few passes, compiled once for all slots."""
 
-    def of_logits(entries: dict[str, Tensor], inputs: Tensor, labels: Tensor) -> Tensor:
-        return functional.cross_entropy(functional_call(template, entries, (inputs,)), labels)
+    def of_logits(entries: dict[str, Tensor], inputs: Tensor, labels: Tensor, offset: Tensor | None) -> Tensor:
+        logits = functional_call(template, entries, (inputs,))
+        return functional.cross_entropy(logits if offset is None else logits + offset, labels)
 
     with warnings.catch_warnings():
         # The compiler warns of parts of PyTorch that it uses itself, here and when it first runs.
         warnings.simplefilter("ignore")
         compiled = torch.compile(of_logits, dynamic=False)
 
-    def loss(module: nn.Module, samples: Tensor, crops: Tensor | None) -> Tensor:
+    def loss(module: nn.Module, samples: Tensor, crops: Tensor | None, offset: Tensor | None) -> Tensor:
         entries = {**dict(module.named_parameters()), **dict(module.named_buffers())}
         inputs = task.inputs(samples, crops)
         if inputs.dim() == 4:
             inputs = inputs.contiguous(memory_format=torch.channels_last)
-        return compiled(entries, inputs, task.train_labels.index_select(0, samples))
+        return compiled(entries, inputs, task.train_labels.index_select(0, samples), offset)
 
     return loss
 
@@ -150,15 +165,28 @@ class _Slot:
             torch.zeros(_STEPS, batch_size, 3, dtype=torch.int64, device=where) if training.batches.augment else None
         )
         self._shares = None if training.schedule.is_constant else torch.zeros(_STEPS, device=where)
+        offsets = training.local_loss.offsets
+        self._offset = None if offsets is None else torch.zeros_like(offsets[0])
+        # What a proximal term pulls towards: a flat vector, and the same in the order of the weights.
+        self._received = torch.zeros_like(self._vector) if training.local_loss.pull else None
+        self._pulled_to = (
+            None
+            if self._received is None
+            else [torch.zeros_like(weight, requires_grad=False) for weight in self._weights]
+        )
         self._step = torch.zeros(1, dtype=torch.int64, device=where)
         self.stream = torch.cuda.Stream(where)
         self._capture()
 
-    def run(self, model: Tensor, batches: Minibatches) -> Iterator[None]:
+    def run(self, model: Tensor, batches: Minibatches, received: Tensor | None) -> Iterator[None]:
         """Launch a burst on a model, stopping after every step so that other slots can be launched too."""
         steps = len(batches.samples)
         with torch.cuda.stream(self.stream):
             self._vector.copy_(model)
+            if self._offset is not None and batches.offset is not None:
+                self._offset.copy_(batches.offset)
+            if self._received is not None and received is not None:
+                self._received.copy_(received)
             self._copy_in.replay()
         for first in range(0, steps, _STEPS):
             stop = min(first + _STEPS, steps)
@@ -200,8 +228,9 @@ class _Slot:
         """w <- w - eta grad f(w), on the minibatch of the step counter."""
         samples = self._samples.index_select(0, self._step).view(-1)
         crops = None if self._crops is None else self._crops.index_select(0, self._step).view(-1, 3)
-        gradients = torch.autograd.grad(self._loss(self._module, samples, crops), self._weights)
+        gradients: Tensors = torch.autograd.grad(self._loss(self._module, samples, crops, self._offset), self._weights)
         with torch.no_grad():
+            gradients = with_pull(gradients, self._weights, self._pulled_to, self._training.local_loss.pull)
             if self._shares is not None:
                 share = self._shares.index_select(0, self._step).view(())
                 gradients = torch._foreach_mul(gradients, share)
@@ -210,10 +239,14 @@ class _Slot:
 
     @torch.no_grad()
     def _load(self) -> None:
-        """The flat vector into the network, whatever order its weights lie in."""
-        pieces = self._vector.split_with_sizes([entry.numel() for entry in self._entries])
-        for entry, piece in zip(self._entries, pieces, strict=True):
+        """The flat vector into the network, whatever order its weights lie in; what it is pulled towards likewise."""
+        sizes = [entry.numel() for entry in self._entries]
+        for entry, piece in zip(self._entries, self._vector.split_with_sizes(sizes), strict=True):
             entry.copy_(piece.view(entry.shape))
+        if self._received is not None and self._pulled_to is not None:
+            # Statistics, at the end of a vector, are not pulled.
+            for weight, piece in zip(self._pulled_to, self._received.split_with_sizes(sizes), strict=False):
+                weight.copy_(piece.view(weight.shape))
 
     @torch.no_grad()
     def _read(self) -> None:

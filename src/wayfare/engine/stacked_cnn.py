@@ -14,7 +14,17 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from wayfare.engine import winograd
-from wayfare.engine.base import Burst, LocalTraining, longest_first, scaled, stack_bursts
+from wayfare.engine.base import (
+    Burst,
+    LocalTraining,
+    Step,
+    Tensors,
+    longest_first,
+    received_models,
+    scaled,
+    stacked_steps,
+    with_pull,
+)
 from wayfare.engine.normalised import batch_norm
 from wayfare.errors import ScenarioError
 from wayfare.learning.models.base import entries
@@ -62,29 +72,38 @@ class StackedCnn:
         block = torch.stack(list(models)) if len(models) > 1 else models[0].unsqueeze(0)
         pieces = self._network.pieces(block)
         stacks = self._network.stacks(pieces)
-        stacking = stack_bursts(self._training, bursts)
-        for samples, crops, shares in stacking.steps():
-            self._step([stack[: len(samples)] for stack in stacks], samples, crops, shares)
+        received = received_models(self._training, bursts, block)
+        pulled_to = None if received is None else self._network.stacks(self._network.pieces(torch.stack(received)))
+        for step in stacked_steps(self._training, bursts):
+            active = len(step.samples)
+            self._step(
+                [stack[:active] for stack in stacks],
+                step,
+                None if pulled_to is None else [stack[:active] for stack in pulled_to[: self._network.weights]],
+            )
         for piece, stack in zip(pieces, stacks, strict=True):
             if stack.data_ptr() != piece.data_ptr():
                 piece.copy_(stack)
         if len(models) > 1:
             torch._foreach_copy_(list(models), list(block.unbind()))
 
-    def _step(self, stacks: Sequence[Tensor], samples: Tensor, crops: Tensor | None, shares: Tensor | None) -> None:
+    def _step(self, stacks: Sequence[Tensor], step: Step, received: Tensors | None) -> None:
         """One SGD step of every stacked model, on its own minibatch."""
-        task, (count, batch_size) = self._task, samples.shape
+        task, samples, crops, (count, batch_size) = self._task, step.samples, step.crops, step.samples.shape
         # Device by device within an image of the batch: their channels come to lie side by side.
         flat = samples.t().reshape(-1)
         inputs = task.inputs(flat, None if crops is None else crops.transpose(0, 1).reshape(-1, 3)).to(stacks[0].dtype)
         signal = inputs.reshape(batch_size, count * inputs.shape[1], *inputs.shape[2:])
         weights = [stack.detach().requires_grad_() for stack in stacks[: self._network.weights]]
         logits = self._network(signal.contiguous(memory_format=torch.channels_last), weights, stacks, count)
+        if step.offsets is not None:
+            logits = logits + step.offsets.unsqueeze(1)
         labels = task.train_labels.index_select(0, samples.reshape(-1))
         loss = functional.cross_entropy(logits.reshape(count * batch_size, -1), labels, reduction="sum") / batch_size
         gradients = torch.autograd.grad(loss, weights)
         with torch.no_grad():
-            torch._foreach_add_(weights, scaled(gradients, shares), alpha=-self._training.learning_rate)
+            directions = with_pull(gradients, weights, received, self._training.local_loss.pull)
+            torch._foreach_add_(weights, scaled(directions, step.shares), alpha=-self._training.learning_rate)
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from wayfare.engine.base import Burst, LocalTraining, longest_first, stack_bursts
+from wayfare.engine.base import Burst, LocalTraining, Step, longest_first, received_models, stacked_steps
 from wayfare.errors import ScenarioError
 from wayfare.learning.models.mlp import Mlp
 from wayfare.learning.tasks import Task
@@ -53,29 +53,41 @@ class StackedMlp:
 
     def _run_group(self, models: Sequence[Tensor], bursts: Sequence[Burst]) -> None:
         """Copy in, step, copy out; bursts that end sooner leave the stack, so no step is padding."""
-        # Each layer is copied into a stack of its own, for products update a dense stack in one call.
-        shapes = [shape for inputs, outputs in self._model.layers for shape in ((outputs, inputs), (1, outputs))]
-        pieces = [model.split_with_sizes([rows * columns for rows, columns in shapes]) for model in models]
-        stacks = [
-            torch.stack(layer).view(len(models), *shape)
-            for layer, shape in zip(zip(*pieces, strict=True), shapes, strict=True)
-        ]
+        pieces = [self._pieces(model) for model in models]
+        stacks = self._stacks(pieces)
+        received = received_models(self._training, bursts, models[0])
+        pulled_to = None if received is None else self._stacks([self._pieces(model) for model in received])
         underway = stacks
-        stacking = stack_bursts(self._training, bursts)
-        for samples, crops, shares in stacking.steps():
-            if len(samples) < len(underway[0]):
-                underway = [stack[: len(samples)] for stack in stacks]
-            self._step(list(zip(underway[::2], underway[1::2], strict=True)), samples, crops, shares)
+        for step in stacked_steps(self._training, bursts):
+            active = len(step.samples)
+            if active < len(underway[0]):
+                underway = [stack[:active] for stack in stacks]
+            if pulled_to is not None:
+                pulled_to = [stack[:active] for stack in pulled_to]
+            self._step(list(zip(underway[::2], underway[1::2], strict=True)), step, pulled_to)
         trained = zip(*(stack.flatten(1).unbind() for stack in stacks), strict=True)
         torch._foreach_copy_(
             [piece for model in pieces for piece in model], [piece for model in trained for piece in model]
         )
 
-    def _step(
-        self, layers: Sequence[tuple[Tensor, Tensor]], samples: Tensor, crops: Tensor | None, shares: Tensor | None
-    ) -> None:
+    @property
+    def _shapes(self) -> list[tuple[int, int]]:
+        return [shape for inputs, outputs in self._model.layers for shape in ((outputs, inputs), (1, outputs))]
+
+    def _pieces(self, model: Tensor) -> tuple[Tensor, ...]:
+        """Weights and biases of every layer in a flat vector."""
+        return tuple(model.split_with_sizes([rows * columns for rows, columns in self._shapes]))
+
+    def _stacks(self, pieces: Sequence[tuple[Tensor, ...]]) -> list[Tensor]:
+        """Each layer is copied into a stack of its own, for products update a dense stack in one call."""
+        return [
+            torch.stack(layer).view(len(pieces), *shape)
+            for layer, shape in zip(zip(*pieces, strict=True), self._shapes, strict=True)
+        ]
+
+    def _step(self, layers: Sequence[tuple[Tensor, Tensor]], step: Step, received: Sequence[Tensor] | None) -> None:
         """One SGD step of every stacked model, on its own minibatch."""
-        task, (count, batch_size) = self._task, samples.shape
+        task, samples, crops, (count, batch_size) = self._task, step.samples, step.crops, step.samples.shape
         flat = samples.reshape(-1)
         inputs = task.inputs(flat, None if crops is None else crops.reshape(-1, 3))
         signal = inputs.to(layers[0][0].dtype).reshape(count, batch_size, -1)
@@ -86,17 +98,29 @@ class StackedMlp:
                 signal.relu_()
             signals.append(signal)
         labels = task.train_labels.index_select(0, flat).view(count, batch_size, 1)
-        error = _loss_gradient(signals[-1], labels).mul_(self._training.learning_rate / batch_size)
-        if shares is not None:
-            error.mul_(shares.to(error).view(-1, 1, 1))
+        logits = signal if step.offsets is None else signal + step.offsets.to(signal).unsqueeze(1)
+        error = _loss_gradient(logits, labels).mul_(self._training.learning_rate / batch_size)
+        if step.shares is not None:
+            error.mul_(step.shares.to(error).view(-1, 1, 1))
         for depth in reversed(range(len(layers))):
             weights, biases = layers[depth]
             # The error moves on through the weights as they were before this step.
             passed_on = torch.bmm(error, weights) if depth else None
+            if received is not None:
+                self._pull(weights, received[2 * depth], step)
+                self._pull(biases, received[2 * depth + 1], step)
             weights.baddbmm_(error.transpose(1, 2), signals[depth], alpha=-1)
             biases.sub_(error.sum(dim=1, keepdim=True))
             if passed_on is not None:
                 error = torch.ops.aten.threshold_backward(passed_on, signals[depth], 0)
+
+    def _pull(self, weights: Tensor, received: Tensor, step: Step) -> None:
+        """w <- w - eta mu (w - received), the proximal part of a step."""
+        reach = self._training.learning_rate * self._training.local_loss.pull
+        if step.shares is None:
+            weights.lerp_(received, reach)
+        else:
+            weights.lerp_(received, (reach * step.shares).to(weights).view(-1, 1, 1))
 
 
 def _loss_gradient(logits: Tensor, labels: Tensor) -> Tensor:

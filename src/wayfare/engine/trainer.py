@@ -132,7 +132,7 @@ class Trainer:
     def _run(self, until: Mapping[int, int]) -> None:
         """Run every device up to a round of its own."""
         bursts = [
-            Burst(device, self._done[device] + 1, round_ - self._done[device])
+            Burst(device, self._done[device] + 1, round_ - self._done[device], self._received[device])
             for device, round_ in until.items()
             if self._done[device] < round_
         ]

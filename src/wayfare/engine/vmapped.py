@@ -8,7 +8,18 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 
-from wayfare.engine.base import Burst, LocalTraining, longest_first, scaled, stack_bursts
+from wayfare.engine.base import (
+    Burst,
+    LocalTraining,
+    Step,
+    Tensors,
+    longest_first,
+    received_models,
+    scaled,
+    stacked_steps,
+    with_pull,
+)
+from wayfare.learning.local_loss import loss_of
 from wayfare.learning.tasks import Task
 
 _WIDTH_CPU, _WIDTH_CUDA = 8, 32
@@ -26,9 +37,13 @@ class Vmapped:
         self._width = _WIDTH_CUDA if training.compute.device.type == "cuda" else _WIDTH_CPU
 
         def of_one(
-            weights: dict[str, Tensor], buffers: dict[str, Tensor], samples: Tensor, crops: Tensor | None
+            weights: dict[str, Tensor],
+            buffers: dict[str, Tensor],
+            samples: Tensor,
+            crops: Tensor | None,
+            offset: Tensor | None,
         ) -> tuple[Tensor, dict[str, Tensor]]:
-            value = functional_call(loss, {**weights, **buffers}, (samples, crops))
+            value = functional_call(loss, {**weights, **buffers}, (samples, crops, offset))
             return value, {name: buffers[name] for name in self._statistics}
 
         self._gradients = grad(of_one, has_aux=True)
@@ -44,29 +59,40 @@ class Vmapped:
     @torch.no_grad()
     def _run_group(self, models: Sequence[Tensor], bursts: Sequence[Burst]) -> None:
         """Copy in, step, copy out; bursts that end sooner leave the stack."""
-        block = torch.stack(list(models))
-        shapes = {**self._shapes, **self._statistics}
-        pieces = block.split_with_sizes([shape.numel() for shape in shapes.values()], dim=1)
-        stacks = {
-            name: piece.reshape(len(block), *shape).clone()
-            for (name, shape), piece in zip(shapes.items(), pieces, strict=True)
-        }
-        stacking = stack_bursts(self._training, bursts)
-        for samples, crops, shares in stacking.steps():
-            self._step({name: stack[: len(samples)] for name, stack in stacks.items()}, samples, crops, shares)
+        stacks = self._stacks(models)
+        received = received_models(self._training, bursts, models[0])
+        pulled_to = None if received is None else self._stacks(received)
+        for step in stacked_steps(self._training, bursts):
+            self._step(
+                {name: stack[: len(step.samples)] for name, stack in stacks.items()},
+                step,
+                None if pulled_to is None else [pulled_to[name][: len(step.samples)] for name in self._shapes],
+            )
         block = torch.cat([stack.flatten(1) for stack in stacks.values()], dim=1)
         torch._foreach_copy_(list(models), list(block.unbind()))
 
-    def _step(self, stacks: dict[str, Tensor], samples: Tensor, crops: Tensor | None, shares: Tensor | None) -> None:
+    def _stacks(self, models: Sequence[Tensor]) -> dict[str, Tensor]:
+        """Flat vectors as stacks of their tensors, copied."""
+        block = torch.stack(list(models))
+        shapes = {**self._shapes, **self._statistics}
+        pieces = block.split_with_sizes([shape.numel() for shape in shapes.values()], dim=1)
+        return {
+            name: piece.reshape(len(block), *shape).clone()
+            for (name, shape), piece in zip(shapes.items(), pieces, strict=True)
+        }
+
+    def _step(self, stacks: dict[str, Tensor], step: Step, received: Tensors | None) -> None:
         """One SGD step of every stacked model, on its own minibatch."""
         weights = {name: stacks[name] for name in self._shapes}
         buffers = {name: stacks[name].clone() for name in self._statistics}
         # Counters of minibatches are no part of a vector; each device needs one all the same.
-        buffers |= {name: entry.repeat(len(samples), *[1] * entry.dim()) for name, entry in self._counters.items()}
-        mapped = vmap(self._gradients, in_dims=(0, 0, 0, None if crops is None else 0), randomness="error")
-        gradients, statistics = mapped(weights, buffers, samples, crops)
-        steps = scaled([gradients[name] for name in weights], shares)
-        torch._foreach_add_(list(weights.values()), steps, alpha=-self._training.learning_rate)
+        buffers |= {name: entry.repeat(len(step.samples), *[1] * entry.dim()) for name, entry in self._counters.items()}
+        in_dims = 0, 0, 0, None if step.crops is None else 0, None if step.offsets is None else 0
+        mapped = vmap(self._gradients, in_dims=in_dims, randomness="error")
+        gradients, statistics = mapped(weights, buffers, step.samples, step.crops, step.offsets)
+        values = list(weights.values())
+        directions = with_pull([gradients[name] for name in weights], values, received, self._training.local_loss.pull)
+        torch._foreach_add_(values, scaled(directions, step.shares), alpha=-self._training.learning_rate)
         for name, value in statistics.items():
             stacks[name].copy_(value)
 
@@ -78,6 +104,6 @@ class _Loss(nn.Module):
         super().__init__()
         self._task, self.module = task, task.model.module()
 
-    def forward(self, samples: Tensor, crops: Tensor | None) -> Tensor:
+    def forward(self, samples: Tensor, crops: Tensor | None, offset: Tensor | None) -> Tensor:
         """The mean loss on some training samples."""
-        return self._task.loss(self.module, samples, crops)
+        return loss_of(self._task, self.module, samples, crops, offset)

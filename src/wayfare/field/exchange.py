@@ -26,7 +26,7 @@ from wayfare.field.guide import Guide, Occasion
 from wayfare.field.messages import Ask, Finish, Manifest, Mark, Part, Standing, parse
 from wayfare.field.outbox import Outbox
 from wayfare.radio import Link
-from wayfare.schemes import Scheme
+from wayfare.schemes import Scheme, paper_demand
 
 if TYPE_CHECKING:
     from nats.aio.msg import Msg
@@ -157,13 +157,15 @@ class Exchanger:
                 rounds=radio.rounds,
                 link=radio.link,
                 norm_scale=radio.norm_scale,
+                wants=getattr(radio.scheme, "demand", paper_demand),
             )
             if not math.isfinite(offer.encounter.update_norm_sq):
                 raise DivergenceError(f"training diverged: the update of round {occasion.round} is not finite")
             upload = radio.scheme.decide(offer.encounter, radio.link)
-            state, sent = transmit(offer, upload)
+            sending = transmit(offer, upload, radio.link)
+            state, sent = sending.state, sending.sent
             outbox.cut(state, sent, round_=occasion.round, next_update=next_update, chunk_bytes=occasion.chunk_bytes)
-        radio.set_power_watts(float(upload.power_watts))
+        radio.set_power_watts(float(sending.upload.power_watts))
 
     async def _deliver(self) -> int | None:
         """Send what is promised until all of it is recorded; the number of the update, if there is one."""

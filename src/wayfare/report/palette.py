@@ -18,8 +18,8 @@ class Look:
     dash: Dash
 
 
-# Okabe and Ito's palette, told apart by colour-blind readers. Black and yellow vanish on one of the two grounds and
-# have a shade for each.
+# Okabe and Ito's palette, told apart by colour-blind readers, and a violet. Black and yellow vanish on one of the two
+# grounds and have a shade for each.
 _COLOURS = (
     ("#0072B2", "#3B9BD6"),
     ("#D55E00", "#E8772E"),
@@ -29,8 +29,9 @@ _COLOURS = (
     ("#56B4E9", "#56B4E9"),
     ("#000000", "#E6E6E6"),
     ("#A89400", "#F0E442"),
+    ("#7A3E9D", "#B07CD0"),
 )
-_KNOWN = ("mads", "optimal", "afl-spar", "afl-spar:paced", "afl", "sfl-spar", "fedmobile", "fedasync")
+_KNOWN = ("mads", "optimal", "afl-spar", "afl-spar:paced", "afl", "sfl-spar", "fedmobile", "fedasync", "mads-rd")
 # Curves that lie on each other stay visible: ideal and paced ones are broken.
 _DASHES: dict[str, Dash] = {"optimal": "dash", "afl-spar:paced": "dot"}
 # Schemes beyond the palette have its colours again, broken in another way.

@@ -126,7 +126,7 @@ def _notes(schemes: Sequence[SchemeSummary], runs: Sequence[RunRecord]) -> str:
         f"{name:10} on test data, mean of the last {last} evaluations" + (" and of the seeds" if several else ""),
         "energy     spent on transmitting, all devices; red: over budget by more than 3 %",
         "kept       share of an update delivered in a contact; the rest is offered again",
-        "failed     dense uploads per device that a contact cut short: energy for nothing",
+        "failed     uploads per device that a contact cut short: energy for nothing",
         "age        rounds since a device received its model, when it meets the server",
     ]
     lines += [

@@ -1,4 +1,4 @@
-"""How schemes other than the paper's exchange models: mixing at the server, and relays between devices."""
+"""How contacts are foreseen, and how schemes other than the paper's exchange models: mixing, and relays."""
 
 from __future__ import annotations
 
@@ -10,6 +10,14 @@ from wayfare.scenario.section import NonNegative, Section
 
 Share = Annotated[float, Field(gt=0, le=1)]
 Count = Annotated[int, Field(ge=0)]
+
+
+class Contacts(Section):
+    """What devices know of a contact when it begins."""
+
+    # How long they think it will last: its true length times a log-normal factor of mean 1 with this relative
+    # deviation. 0: they know. Who plans an upload longer than the contact loses all of it.
+    forecast_error: Annotated[float, Field(ge=0, le=10)] = 0.0
 
 
 class Mixing(Section):

@@ -10,10 +10,11 @@ from typing import Annotated, Any, Literal, TypeAlias
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 
 from wayfare.scenario.argoverse import Argoverse
-from wayfare.scenario.exchange import Mixing, Relays
+from wayfare.scenario.exchange import Contacts, Mixing, Relays
 from wayfare.scenario.mobility import Mobility, WaypointMobility
 from wayfare.scenario.partition import DirichletPartition, Partition
 from wayfare.scenario.section import LARGEST, Count, Positive, Section
+from wayfare.scenario.server import Server
 
 
 class Fleet(Section):
@@ -54,6 +55,7 @@ class Upload(Section):
 
 
 Schedule = Literal["constant", "linear", "cosine"]
+LocalLoss = Literal["plain", "logit-adjusted", "prox"]
 
 
 class Learning(Section):
@@ -72,6 +74,16 @@ class Learning(Section):
     # How the rate falls over the rounds; by ||x|| of raw gradients the controller means x / learning_rate all the same.
     schedule: Schedule = "constant"
     batch_size: Count = 32
+    # What holds back devices that drift while they train alone. `logit-adjusted` adds the log of a device's own class
+    # shares to its logits while it trains; `prox` pulls its model towards the one it received.
+    local_loss: LocalLoss = "plain"
+    # tau: what the log of a share is multiplied by.
+    logit_strength: Positive = 1.0
+    # The part of a device's class shares that is spread evenly over all classes: no share is 0, and a device with one
+    # class still learns from it.
+    logit_smoothing: Annotated[float, Field(ge=1e-6, le=1)] = 0.1
+    # mu of mu/2 |w - received|^2.
+    prox_strength: Positive = 0.1
     partition: Partition = DirichletPartition()
     argoverse: Argoverse = Argoverse()
     evaluate_every_rounds: Annotated[int, Field(ge=1)] = 20
@@ -83,6 +95,15 @@ class Learning(Section):
     def _kind(cls, partition: object) -> object:
         """A partition that does not say its kind is the paper's."""
         return {"kind": "dirichlet", **partition} if isinstance(partition, dict) else partition
+
+    @model_validator(mode="after")
+    def _pull_stops_short(self) -> Learning:
+        if self.local_loss == "prox" and self.learning_rate * self.prox_strength > 1:
+            raise ValueError(
+                f"prox_strength ({self.prox_strength}) times learning_rate ({self.learning_rate}) must not exceed 1: "
+                "a step would pull a model beyond the one it received"
+            )
+        return self
 
 
 def _number_or_auto(value: Any) -> Any:
@@ -116,10 +137,12 @@ class Scenario(Section):
     round_s: Positive = 10.0
     fleet: Fleet = Fleet()
     mobility: Mobility = WaypointMobility()
+    contacts: Contacts = Contacts()
     radio: Radio = Radio()
     upload: Upload = Upload()
     learning: Learning = Learning()
     control: Control = Control()
+    server: Server = Server()
     mixing: Mixing = Mixing()
     relays: Relays = Relays()
     # What `compare` runs when no schemes are named.

@@ -15,6 +15,7 @@ class Afl(Scheme):
 
     energy_rule: EnergyRule = "greedy"
     name: str = "afl"
+    forecasts = False
 
     def decide(self, encounter: Encounter, link: Link) -> Upload:
         """The whole update at the power of the rule."""

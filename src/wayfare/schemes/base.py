@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Literal, Protocol, TypeAlias
 
-from wayfare.control.auto_weight import NO_EXPERIENCE, Experience
+from wayfare.control.auto_weight import NO_EXPERIENCE, Experience, Wanted, demand
+from wayfare.control.rate_distortion import Profile
 from wayfare.radio import Link
 
 EnergyRule: TypeAlias = Literal["unlimited", "greedy", "paced", "queue"]
@@ -16,7 +19,7 @@ EnergyRule: TypeAlias = Literal["unlimited", "greedy", "paced", "queue"]
 class Encounter:
     """What a device knows when a contact begins; the scheme decides from this alone."""
 
-    contact_s: float
+    contact_s: float  # as far as the device knows: how long the contact will last
     gain_per_watt: float  # |h|^2 / (B N0)
     staleness_rounds: int  # theta: rounds since the last model was received, at least 1
     update_norm_sq: float  # |x|^2 of what there is to send
@@ -27,6 +30,8 @@ class Encounter:
     rounds: int
     met_s: float  # seconds of contact so far, this one included
     experience: Experience = NO_EXPERIENCE  # of the device's contacts so far, this one included
+    # Looks closer at the update itself; the work is done when a scheme first asks. None where there is none to look at.
+    profile: Callable[[], Profile] | None = field(default=None, compare=False, repr=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,6 +47,14 @@ class Upload:
     power_watts: float
     energy_joules: float
     completes: bool = True
+    # Coded: values have so many bits, and the upload costs what its encoding takes; entries that turn out not to fit
+    # are dropped. None: as the link counts, values as they are.
+    value_bits: int | None = None
+    # Progressive: in pieces by falling importance, so many entries if the contact lasts; whatever pieces have arrived
+    # when it ends count. None: all or nothing.
+    entries_if_it_lasts: int | None = None
+    # The energy a progressive upload may take at most.
+    most_joules: float = math.inf
 
     @property
     def airtime_s(self) -> float:
@@ -58,10 +71,19 @@ class Scheme(Protocol):
     trains_between_contacts: bool = True
     # Whether devices that meet carry updates and models for each other, by the rules of the scenario's `relays`.
     relays: bool = False
+    # Whether decisions depend on how long the contact will last; if not, an error of that forecast does no harm.
+    forecasts: bool = True
 
     def decide(self, encounter: Encounter, link: Link) -> Upload:
         """The upload of one contact."""
         ...
+
+    def demand(self, encounter: Encounter, link: Link) -> Wanted | None:
+        """What a contact would take at the price of a joule, for `control.weight = "auto"`: by Proposition 2.
+
+        The encounter does not know of this contact's part in the experience yet. None if there is nothing to send.
+        """
+        return paper_demand(encounter, link)
 
     def mixing_weight(self, staleness_rounds: int) -> float | None:
         """The share of a device's model in the new global one, w <- (1 - a) w + a w_n; None: updates are added.
@@ -77,3 +99,21 @@ class Scheme(Protocol):
     def any_length(self) -> bool:
         """Whether a run may be made longer afterwards: no decision looks at how many rounds there are."""
         return False
+
+
+def paper_demand(encounter: Encounter, link: Link) -> Wanted | None:
+    """What a contact would take by Proposition 2."""
+    return demand(
+        link,
+        contact_s=encounter.contact_s,
+        gain_per_watt=encounter.gain_per_watt,
+        staleness_rounds=encounter.staleness_rounds,
+        update_norm_sq=encounter.update_norm_sq,
+    )
+
+
+def mixes_models(scheme: Scheme) -> bool:
+    """Whether the server mixes models under a scheme, instead of adding updates; one that looks like a scheme may not
+    say."""
+    mixing_weight = getattr(scheme, "mixing_weight", None)
+    return mixing_weight is not None and mixing_weight(1) is not None

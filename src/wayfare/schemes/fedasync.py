@@ -21,6 +21,7 @@ class FedAsync(Scheme):
 
     energy_rule: EnergyRule = "greedy"
     name: str = "fedasync"
+    forecasts = False
     staleness: StalenessFunction = "polynomial"
     mixing: Mixing = field(default_factory=Mixing)
 

@@ -15,6 +15,7 @@ class FedMobile(Scheme):
 
     energy_rule: EnergyRule = "greedy"
     name: str = "fedmobile"
+    forecasts = False
     relays: bool = True
 
     def decide(self, encounter: Encounter, link: Link) -> Upload:

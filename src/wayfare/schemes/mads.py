@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from wayfare.control.auto_weight import demand, fitting_power_watts
+from wayfare.control.auto_weight import fitting_power_watts
 from wayfare.control.closed_form import optimal_power_watts
 from wayfare.radio import Link
 from wayfare.scenario.model import Control
@@ -44,13 +44,7 @@ class Mads(Scheme):
 
     def _decide_by_itself(self, encounter: Encounter, link: Link) -> Upload:
         """Proposition 2 at the price that uses up the budget."""
-        wanted = demand(
-            link,
-            contact_s=encounter.contact_s,
-            gain_per_watt=encounter.gain_per_watt,
-            staleness_rounds=encounter.staleness_rounds,
-            update_norm_sq=encounter.update_norm_sq,
-        )
+        wanted = self.demand(encounter, link)
         left_joules = encounter.budget_joules - encounter.spent_joules
         if wanted is None:
             return send_top_k(encounter, link, 0.0)

@@ -1,7 +1,7 @@
 """Schemes by name: ours, and those that other packages offer as entry points of the group ``wayfare.schemes``.
 
 A name may carry an energy rule, as in ``afl-spar:paced``; that of FedAsync also how a model's weight falls with its
-age, as in ``fedasync:hinge`` or ``fedasync:hinge:paced``.
+age, as in ``fedasync:hinge`` or ``fedasync:hinge:paced``, and that of MADS-RD how far it goes: ``mads-rd:index``.
 """
 
 from __future__ import annotations
@@ -19,11 +19,13 @@ from wayfare.schemes.base import EnergyRule, Scheme
 from wayfare.schemes.fedasync import FedAsync, StalenessFunction
 from wayfare.schemes.fedmobile import FedMobile
 from wayfare.schemes.mads import Mads
+from wayfare.schemes.mads_rd import MadsRd, Step
 from wayfare.schemes.optimal import Optimal
 from wayfare.schemes.sfl_spar import SflSpar
 
 SCHEMES: Mapping[str, type[Any]] = {
     "mads": Mads,
+    "mads-rd": MadsRd,
     "optimal": Optimal,
     "afl-spar": AflSpar,
     "afl": Afl,
@@ -37,12 +39,17 @@ RULED = frozenset({"afl-spar", "afl", "fedmobile", "fedasync", "sfl-spar"})
 
 GROUP = "wayfare.schemes"
 
+_STEPS: tuple[Step, ...] = get_args(Step)
+
 _Choice = TypeVar("_Choice", bound=str)
 
 
 def make_scheme(text: str, control: Control, mixing: Mixing | None = None) -> Scheme:
     """The scheme of a name, with the energy rule and the other choices that the name carries."""
     name, *chosen = text.split(":")
+    if name == "mads-rd":
+        step = _choice(text, chosen, _STEPS)
+        return MadsRd(control, _full_name(name, step, _STEPS), step=step)
     if chosen and name not in RULED:
         raise ScenarioError("schemes", text, f"only {', '.join(sorted(RULED))} take a rule, {_one_of(RULES)}")
     if name == "fedasync":

@@ -14,7 +14,7 @@ from wayfare.device import DeviceState
 from wayfare.engine import TrainerState
 from wayfare.simulator.relays import Parcel, RelayState, Turn
 
-VERSION = 3
+VERSION = 4
 """Of what a saved state means. A state of another version is refused."""
 
 
@@ -32,6 +32,8 @@ class SimulationState:
     devices: list[DeviceState]
     trainer: TrainerState
     relays: RelayState = field(default_factory=RelayState)
+    moments: tuple[Tensor, ...] = ()  # of the server's optimiser
+    averaged: Tensor | None = None
 
     def plain(self) -> dict[str, Any]:
         """Numbers, text, lists, tables and tensors only."""
@@ -40,6 +42,8 @@ class SimulationState:
             "round": self.round,
             "bits": float(self.bits),
             "model": self.model,
+            "moments": list(self.moments),
+            "averaged": self.averaged,
             "devices": [_plain(state) for state in self.devices],
             "trainer": {
                 "done": list(self.trainer.done),
@@ -54,6 +58,10 @@ class SimulationState:
         """Where a number is that is none, or infinite; None when all are sound."""
         if not _finite(self.model):
             return "the global model"
+        if not all(map(_finite, self.moments)):
+            return "the moments of the server's optimiser"
+        if self.averaged is not None and not _finite(self.averaged):
+            return "the mean of the global model"
         for device, vector in self.trainer.underway.items():
             if not _finite(vector):
                 return f"the local model of device {device}"
@@ -76,6 +84,8 @@ def state_from_plain(table: Mapping[str, Any]) -> SimulationState:
         round=table["round"],
         bits=table["bits"],
         model=table["model"],
+        moments=tuple(table["moments"]),
+        averaged=table["averaged"],
         devices=[_device(device) for device in table["devices"]],
         trainer=TrainerState(
             done=list(trainer["done"]), underway=dict(trainer["underway"]), retired=list(trainer["retired"])

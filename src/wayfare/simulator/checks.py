@@ -9,7 +9,9 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from wayfare.device import DeviceState, Offer
+from wayfare.codec.errors import WireError
+from wayfare.codec.values import value_width
+from wayfare.device import DeviceState, Offer, Transmission
 from wayfare.engine import Burst, Engine
 from wayfare.errors import DivergenceError, InvariantError
 from wayfare.radio import Link
@@ -59,8 +61,11 @@ class Checks:
                 power_watts=float(upload.power_watts),
                 energy_joules=float(upload.energy_joules),
                 completes=bool(upload.completes),
+                value_bits=None if upload.value_bits is None else value_width(int(upload.value_bits)),
+                entries_if_it_lasts=None if upload.entries_if_it_lasts is None else int(upload.entries_if_it_lasts),
+                most_joules=float(upload.most_joules),
             )
-        except (AttributeError, TypeError, ValueError, OverflowError) as error:
+        except (AttributeError, TypeError, ValueError, OverflowError, WireError) as error:
             raise self._broken(offer, scheme, device, f"decided on {upload!r}, which is no upload: {error}") from None
         airtime_s = encounter.contact_s * (1 + _SLACK)
         most_joules = max(plain.power_watts, 0.0) * airtime_s
@@ -93,18 +98,30 @@ class Checks:
                 raise self._broken(offer, scheme, device, f"{name} = {value!r}, must be {rule}")
         return plain
 
-    def transmitted(self, offer: Offer, state: DeviceState, sent: Sparse | None, *, scheme: str, device: int) -> None:
+    def transmitted(self, offer: Offer, sending: Transmission, *, scheme: str, device: int) -> None:
         """Every entry of the update is sent or remembered, and those sent are the largest (only if paranoid)."""
+        sent, memory = sending.sent, sending.state.memory
         if not self.paranoid or sent is None or not offer.update.isfinite().all():
             return
         if len(sent) and not bool((sent.indices.diff() > 0).all()):
             raise self._broken(offer, scheme, device, "an entry was sent twice")
-        if not torch.equal(state.memory.index_add(0, sent.indices, sent.values), offer.update):
+        if not self._adds_up(offer, memory, sent, exactly=sending.upload.value_bits is None):
             raise self._broken(offer, scheme, device, "an entry was neither sent nor remembered, or both")
-        chosen = sent.indices < offer.parameters
-        left = offer.update[: offer.parameters].abs().index_fill(0, sent.indices[chosen], 0.0)
-        if bool(chosen.any()) and float(sent.values[chosen].abs().min()) < float(left.max()):
+        chosen = sent.indices[sent.indices < offer.parameters]
+        parameters = offer.update[: offer.parameters].abs()
+        left = parameters.index_fill(0, chosen, 0.0)
+        # Pieces go by octaves, so what they leave may be twice as large as what they hold.
+        factor = 1.0 if sending.upload.entries_if_it_lasts is None else 2.0
+        if len(chosen) and factor * float(parameters[chosen].min()) < float(left.max()):
             raise self._broken(offer, scheme, device, "an entry was sent though a larger one was kept")
+
+    def _adds_up(self, offer: Offer, memory: Tensor, sent: Sparse, *, exactly: bool) -> bool:
+        """Memory and what was sent are the update; what quantisation takes off is remembered to the last digit."""
+        whole = memory.index_add(0, sent.indices, sent.values)
+        if exactly:
+            return torch.equal(whole, offer.update)
+        size = torch.maximum(offer.update.abs(), torch.zeros_like(whole).index_add(0, sent.indices, sent.values.abs()))
+        return bool(((whole - offer.update).abs() <= torch.finfo(torch.float32).eps * size).all())
 
     def mixing_weight(self, weight: float, offer: Offer, upload: Upload, *, scheme: str, device: int) -> float:
         """The share of a model in the global one; what is not between 0 and 1, or of half a model, is refused."""
@@ -136,11 +153,13 @@ class Ledger:
     """An engine that keeps account of everything it computes, so that mass can be balanced.
 
     What devices computed since the last balance must be in the global model, in a memory, in a local model or with a
-    relay. Where the server mixes models instead of adding updates there is no such balance.
+    relay. An optimiser of the server makes of updates what it likes; then what it was given takes the place of the
+    model. Where the server mixes models instead of adding updates there is no such balance.
     """
 
-    def __init__(self, engine: Engine, entries: int, device: torch.device) -> None:
+    def __init__(self, engine: Engine, entries: int, device: torch.device, *, server_adds: bool = True) -> None:
         self._engine = engine
+        self._given = None if server_adds else torch.zeros(entries, dtype=torch.float64, device=device)
         self._computed = torch.zeros(entries, dtype=torch.float64, device=device)
         self._before: Tensor | None = None
         self._uploads = 0
@@ -156,6 +175,11 @@ class Ledger:
         """So many uploads were added to the global model, or relayed, each with its rounding."""
         self._uploads += uploads
 
+    def given(self, update: Tensor) -> None:
+        """The server's optimiser was given a mean update."""
+        if self._given is not None:
+            self._given += update.double()
+
     def balance(
         self,
         model: Tensor,
@@ -166,7 +190,7 @@ class Ledger:
     ) -> None:
         """Compare with the balance before; a difference beyond rounding is a fault."""
         devices = len(states)
-        holdings = -devices * model.double()
+        holdings = devices * (-model.double() if self._given is None else self._given)
         for state, own in zip(states, local, strict=True):
             holdings += state.memory.double() + (state.received.double() - own.double())
         for update in relayed:

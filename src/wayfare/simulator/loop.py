@@ -16,10 +16,10 @@ from wayfare.device import DeviceState, Offer
 from wayfare.engine import Compute, InMemory, LocalTraining, Policy, Shelf, Trainer, engine_name, make_engine
 from wayfare.errors import ScenarioError
 from wayfare.learning.evaluate import Evaluator
+from wayfare.learning.local_loss import make_local_loss
 from wayfare.learning.schedule import Schedule
-from wayfare.schemes import Scheme, Upload
+from wayfare.schemes import Scheme, Upload, mixes_models, paper_demand
 from wayfare.schemes.sending import MOST_BPS_PER_HZ
-from wayfare.server import ServerState
 from wayfare.simulator.checkpoint import SimulationState
 from wayfare.simulator.checks import Checks, Ledger
 from wayfare.simulator.events import ContactEvent, EvaluationEvent, MetricEvent, Observer, RelayEvent
@@ -59,7 +59,9 @@ class Simulation:
         self._compute, self._shelf, self._checks = compute or Compute(), shelf or InMemory(), checks or Checks()
         # Vectors and data lie where the local steps are computed, from the first round to the last.
         task, initial = world.task.to(self._compute.device), world.initial_model.to(self._compute.device)
-        self._initial, self._server = initial, ServerState(model=initial, devices=scenario.fleet.devices)
+        servers.refuse_unfit(scenario.server, scheme)
+        self._initial = initial
+        self._server = servers.begin_server(initial, scenario.fleet.devices, task.model.statistics, scenario.server)
         # Devices that have not met the server share its first model and one zero.
         self._nothing = initial.new_zeros(()).expand(len(initial))
         self._states = [
@@ -72,19 +74,21 @@ class Simulation:
             learning_rate=scenario.learning.learning_rate,
             compute=self._compute,
             schedule=Schedule(scenario.learning.schedule, scenario.rounds),
+            local_loss=make_local_loss(scenario.learning, task, world.held, self._compute.device),
         )
         self.engine = engine_name(engine, training)
         chosen = make_engine(self.engine, training)
-        mixing_weight = getattr(scheme, "mixing_weight", None)
-        self._mixes = mixing_weight is not None and mixing_weight(1) is not None
+        self._mixes = mixes_models(scheme)
         self._ledger = None
         if self._checks.paranoid and self._mixes:
             _log.warning(
                 "%s mixes models at the server: mass is not conserved, and not balanced; all else is", scheme.name
             )
         elif self._checks.paranoid:
-            self._ledger = Ledger(chosen, len(initial), initial.device)
+            self._ledger = Ledger(chosen, len(initial), initial.device, server_adds=scenario.server.is_plain)
         self._norm_scale = 1 / scenario.learning.learning_rate if scenario.control.update_norm == "raw" else 1.0
+        self._forecasts = getattr(scheme, "forecasts", True)
+        self._wants = getattr(scheme, "demand", paper_demand)
         self._relays = self._make_relays() if getattr(scheme, "relays", False) else None
         self._trainer = Trainer(
             self._ledger or chosen,
@@ -124,6 +128,8 @@ class Simulation:
             round=self._round,
             bits=self._bits,
             model=self._server.model,
+            moments=self._server.moments,
+            averaged=self._server.averaged,
             devices=list(self._states),
             trainer=self._trainer.state(),
             relays=self._relays.state() if self._relays else RelayState(),
@@ -132,13 +138,18 @@ class Simulation:
     def restore(self, state: SimulationState) -> None:
         """Go on after the round of a state, as if there had been no break; ValueError when it is of another run."""
         initial, fleet = self._server.model, len(self._states)
-        vectors = [state.model, *state.trainer.underway.values()]
+        vectors = [state.model, *([] if state.averaged is None else [state.averaged]), *state.trainer.underway.values()]
         vectors += [vector for device in state.devices for vector in (device.received, device.memory)]
         vectors += [parcel.update for parcel in state.relays.parcels]
         if len(state.devices) != fleet or len(state.trainer.done) != fleet:
             raise ValueError(f"a state of {len(state.devices)} devices, here are {fleet}")
         if len(state.relays.turns) != (fleet if self._relays else 0):
             raise ValueError("the state of a scheme that relays, or of one that does not")
+        expected = [(moment.shape, moment.dtype) for moment in self._server.moments]
+        if [(moment.shape, moment.dtype) for moment in state.moments] != expected:
+            raise ValueError("the state of another optimiser of the server")
+        if (state.averaged is None) != (self._server.averaged is None):
+            raise ValueError("the state of a server that averages its model, or of one that does not")
         if any(vector.shape != initial.shape or vector.dtype != initial.dtype for vector in vectors):
             raise ValueError("the state of another model")
         if not 0 <= state.round <= self._world.scenario.rounds:
@@ -162,7 +173,12 @@ class Simulation:
             )
             for number, device in enumerate(state.devices)
         ]
-        self._server = replace(self._server, model=own(state.model))
+        self._server = replace(
+            self._server,
+            model=own(state.model),
+            moments=tuple(map(own, state.moments)),
+            averaged=None if state.averaged is None else own(state.averaged),
+        )
         underway = {device: own(vector) for device, vector in state.trainer.underway.items()}
         self._trainer.restore(replace(state.trainer, underway=underway), [device.received for device in self._states])
         if self._relays:
@@ -187,12 +203,13 @@ class Simulation:
             rows = np.arange(edges[round_ - 1], edges[round_])
             if len(rows):
                 self._contacts(round_, rows)
+            self._server = servers.average(self._server, round_, scenario.server)
             if round_ % scenario.learning.evaluate_every_rounds == 0 or round_ == scenario.rounds:
                 self._evaluation(round_)
                 self._balance(round_)
             self._round = round_
             self._observer.on_round(round_)
-        return Outcome(model=self._server.model, states=self._states)
+        return Outcome(model=self._server.judged, states=self._states)
 
     def local_model(self, device: int) -> Tensor:
         """w_n, as far as the device trained by its last contact; received - w_n is what it has not delivered yet."""
@@ -209,26 +226,28 @@ class Simulation:
         finished, norms_sq = [], []
         for row, device in zip(rows, met, strict=True):
             # 2. Each device adds its memory to its cumulative update, and its scheme decides.
-            before = self._states[device]
+            before, lasts_s = self._states[device], float(meets.contact_s[row])
             offer = devices.begin_contact(
                 self._relays.before_upload(device, before) if self._relays else before,
                 self._trainer.model(device),
-                contact_s=float(meets.contact_s[row]),
+                contact_s=float(self._world.forecast_s[row]) if self._forecasts else lasts_s,
                 gain_per_watt=float(self._world.gains_per_watt[row]),
                 round_=round_,
                 rounds=self._world.scenario.rounds,
                 link=link,
                 norm_scale=self._norm_scale,
+                wants=self._wants,
             )
             norms_sq.append(offer.encounter.update_norm_sq)
             offer = checks.offer(offer, device=device, round_=round_)
             upload = checks.upload(offer, self._scheme.decide(offer.encounter, link), link, scheme=name, device=device)
             # 3. It sends the largest entries and remembers the rest.
-            state, sent = devices.transmit(offer, upload)
-            checks.transmitted(offer, state, sent, scheme=name, device=device)
+            sending = devices.transmit(offer, upload, link, lasts_s)
+            checks.transmitted(offer, sending, scheme=name, device=device)
+            state, upload, sent = sending.state, sending.upload, sending.sent
             if sent is not None:
                 state = replace(state, memory=self._shelf.keep(device, state.memory))
-                finished.append(device)
+                finished.append((device, sending.cut))
                 self._bits += upload.bits
                 if self._mixes and len(sent):
                     mixed.append((self._trainer.model(device), self._mixing_weight(offer, upload, device)))
@@ -243,7 +262,7 @@ class Simulation:
                 ContactEvent(
                     round=round_,
                     device=device,
-                    contact_s=offer.encounter.contact_s,
+                    contact_s=lasts_s,
                     distance_m=float(meets.distance_m[row]),
                     gain_per_watt=offer.encounter.gain_per_watt,
                     staleness_rounds=offer.encounter.staleness_rounds,
@@ -258,18 +277,34 @@ class Simulation:
             )
             self._relayed(events)
         # 4. The server aggregates what arrived.
-        self._server = servers.aggregate(servers.mix(self._server, mixed), uploads)
+        begun_with = self._server.model
+        self._server = servers.mix(self._server, mixed)
+        self._aggregate(uploads)
         checks.aggregated(self._server.model, norms_sq, round_)
         if self._ledger is not None:
             self._ledger.uploaded(len(uploads))
-        # 5. Every device whose exchange completed receives the new global model and starts from it.
-        for device in finished:
-            self._states[device] = devices.receive(self._states[device], self._server.model, round_)
-            self._trainer.receive(device, self._server.model)
+        # 5. Every device whose exchange completed receives the new global model and starts from it. One that sends
+        #    in pieces until the contact ends has the model that the server had when it began.
+        for device, cut in finished:
+            model = begun_with if cut else self._server.model
+            self._states[device] = devices.receive(self._states[device], model, round_)
+            self._trainer.receive(device, model)
         for device in met:
             # Who has no limit has overdrawn a budget long ago.
             if self._least_joules > 0 and self._states[device].left_joules < self._least_joules:
                 self._trainer.retire(device)
+
+    def _aggregate(self, uploads: list[Sparse]) -> None:
+        """Updates are added to the global model, or the server's optimiser takes a step along their mean."""
+        server = self._world.scenario.server
+        if server.is_plain:
+            self._server = servers.aggregate(self._server, uploads)
+            return
+        update = servers.mean_update(self._server, uploads)
+        if update is not None:
+            self._server = servers.optimise(self._server, update, server)
+            if self._ledger is not None:
+                self._ledger.given(update)
 
     def _relayed(self, events: list[RelayEvent]) -> None:
         """Count and tell what devices sent for each other."""
@@ -285,10 +320,10 @@ class Simulation:
         return self._checks.mixing_weight(weight or 0.0, offer, upload, scheme=name, device=device)
 
     def _evaluation(self, round_: int) -> None:
-        known, initial = self._world.initial_evaluations, self._server.model is self._initial
+        known, initial = self._world.initial_evaluations, self._server.judged is self._initial
         result = known.get(self._compute) if initial else None
         if result is None:
-            result = self._evaluate(self._server.model)
+            result = self._evaluate(self._server.judged)
         if initial:
             known[self._compute] = result
         self._checks.evaluated(result.loss, round_)

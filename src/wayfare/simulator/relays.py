@@ -12,7 +12,7 @@ from wayfare import device as devices
 from wayfare.device import DeviceState, Offer
 from wayfare.engine import Shelf, Trainer
 from wayfare.mobility import SERVER
-from wayfare.schemes import Scheme, Upload
+from wayfare.schemes import Scheme, Upload, paper_demand
 from wayfare.simulator.checks import Checks
 from wayfare.simulator.events import RelayEvent, RelayKind
 from wayfare.simulator.peers import Peers, Wish, make_timetable
@@ -66,6 +66,7 @@ class Relays:
         shelf: Shelf,
     ) -> None:
         self._world, self._peers, self._scheme = world, peers, scheme
+        self._wants = getattr(scheme, "demand", paper_demand)
         self._nothing, self._norm_scale, self._checks, self._shelf = nothing, norm_scale, checks, shelf
         self._rules = world.scenario.relays
         self.timetable = make_timetable(world, peers)
@@ -246,6 +247,7 @@ class Relays:
             rounds=self._world.scenario.rounds,
             link=self._world.link,
             norm_scale=self._norm_scale,
+            wants=self._wants,
         )
         return self._checks.offer(offer, device=device, round_=round_)
 

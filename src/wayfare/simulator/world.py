@@ -12,7 +12,7 @@ from torch import Tensor
 
 from wayfare.arrays import Floats, Ints
 from wayfare.codec import make_link
-from wayfare.contacts import ContactPlan, Opportunities, draw_plan, opportunities
+from wayfare.contacts import ContactPlan, Opportunities, draw_plan, forecast_s, opportunities
 from wayfare.control.budgets import draw_budgets
 from wayfare.engine import Compute
 from wayfare.errors import ScenarioError
@@ -32,6 +32,7 @@ class World:
     seed: int
     plan: ContactPlan
     meets: Opportunities
+    forecast_s: Floats  # how long devices think that each opportunity lasts
     gains_per_watt: Floats
     budgets_joules: Floats
     link: Link
@@ -57,6 +58,7 @@ def draw_world(scenario: Scenario, seed: int, task: Task | None = None) -> World
         seed=seed,
         plan=plan,
         meets=meets,
+        forecast_s=forecast_s(meets, scenario.contacts.forecast_error, seed),
         gains_per_watt=gains_per_watt(meets, scenario.radio, seed),
         budgets_joules=draw_budgets(scenario.fleet, seed),
         link=make_link(scenario, task.model.parameters, task.model.statistics),
@@ -79,6 +81,7 @@ def fingerprint(world: World) -> dict[str, str]:
     meets = world.meets
     parts = {
         "contacts": (meets.round, meets.device, meets.contact_s, meets.distance_m),
+        "forecasts": (world.forecast_s,),
         "channels": (world.gains_per_watt,),
         "budgets": (world.budgets_joules,),
         "samples": world.held,

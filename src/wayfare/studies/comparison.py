@@ -13,6 +13,7 @@ from wayfare.records import RunRecord, RunSummary, SchemeSummary, read_run, summ
 from wayfare.scenario import Scenario
 from wayfare.scenario.dump import to_toml
 from wayfare.schemes import Scheme, checked, make_scheme
+from wayfare.server import refuse_unfit
 from wayfare.studies.cost import relative_cost
 from wayfare.studies.jobs import Failure, Job, Progress, Queue, Shared, conduct, failures_text
 from wayfare.studies.local import local_backend
@@ -54,6 +55,8 @@ def compare(
         make_scheme(scheme, scenario.control, scenario.mixing) if isinstance(scheme, str) else checked(scheme)
         for scheme in (scenario.schemes if schemes is None else schemes)
     ]
+    for scheme in chosen:
+        refuse_unfit(scenario.server, scheme)
     numbers = list(range(seeds)) if isinstance(seeds, int) else list(seeds)
     check_schemes_and_seeds([scheme.name for scheme in chosen], numbers)
     everything = [

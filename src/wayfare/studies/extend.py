@@ -68,6 +68,7 @@ def same_until(shorter: World, longer: World) -> int:
         for name in ("round", "device", "contact_s", "distance_m")
     ]
     columns.append((shorter.gains_per_watt, longer.gains_per_watt[:rows]))
+    columns.append((shorter.forecast_s, longer.forecast_s[:rows]))
     if any(len(mine) != len(theirs) for mine, theirs in columns):
         return -1
     differ = np.flatnonzero(np.any([mine != theirs for mine, theirs in columns], axis=0))

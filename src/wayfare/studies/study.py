@@ -38,6 +38,7 @@ from wayfare.scenario import DEFAULT_PRESET, Scenario, parse, preset_names
 from wayfare.scenario.load import anchor_files, date_as_text, first_problem, load_table, merge
 from wayfare.scenario.section import Section
 from wayfare.schemes import Scheme, make_scheme
+from wayfare.server import refuse_unfit
 from wayfare.studies.comparison import check_schemes_and_seeds
 
 _PRESETS = files("wayfare.studies") / "presets"
@@ -164,6 +165,9 @@ def _plan(study: Study, folder: Path | None) -> Plan:
     schemes = list(points[0].scenario.schemes if study.schemes is None else study.schemes)
     names = [make_scheme(scheme, points[0].scenario.control, points[0].scenario.mixing).name for scheme in schemes]
     check_schemes_and_seeds(names, study.seed_numbers)
+    for point in points:
+        for scheme in schemes:
+            refuse_unfit(point.scenario.server, make_scheme(scheme, point.scenario.control, point.scenario.mixing))
     return Plan(study=study, axes=axes, points=points, schemes=names, seeds=study.seed_numbers)
 
 

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from wayfare.arrays import Floats
+from wayfare.control.rate_distortion import Profile, Width
 from wayfare.errors import RunFolderError
 from wayfare.streams import Stream, generator
 
@@ -48,6 +49,27 @@ def captured_share(kept_fraction: ArrayLike) -> Floats:
     """The share of |x|^2 in the largest entries, if magnitudes are exponential: f (1 + l + l^2 / 2), l = -ln f."""
     f = np.clip(np.asarray(kept_fraction, dtype=np.float64), 1e-300, 1.0)
     return np.minimum(f * (1.0 - np.log(f) + 0.5 * np.log(f) ** 2), 1.0)
+
+
+# Bits of a value after coding, and the share of energy that is lost, by its width (benchmarks/wire.py).
+_TYPICAL_WIDTHS = {32: (32.0, 0.0), 8: (7.2, 3e-5), 4: (3.2, 6.5e-3), 2: (1.4, 0.106), 1: (1.1, 0.158)}
+
+
+def typical_profile(parameters: int, statistics_bits: float) -> Profile:
+    """What a device would see of an update with exponential magnitudes."""
+    kept = np.append(0.0, np.unique(np.geomspace(1, parameters, 64).astype(np.int64))).astype(np.float64)
+    each = np.ones(len(kept) - 1)
+    widths = [
+        Width(value_bits=value_bits, bits=bits * each, lost=lost * each)
+        for value_bits, (bits, lost) in _TYPICAL_WIDTHS.items()
+    ]
+    captured = np.append(0.0, captured_share(kept[1:] / parameters))
+    return Profile(kept=kept, captured=captured, widths=widths, overhead_bits=statistics_bits)
+
+
+def typical_loss(value_bits: int | None) -> float:
+    """The share of the energy of sent entries that their width loses."""
+    return _TYPICAL_WIDTHS.get(value_bits or 32, (0.0, 0.0))[1]
 
 
 def typical_norms(network: str) -> NormModel:

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cache
 
 import numpy as np
 
 from wayfare.arrays import Floats, Ints
 from wayfare.contacts import Opportunities
 from wayfare.control import queue
-from wayfare.control.auto_weight import NO_EXPERIENCE, demand
+from wayfare.control.auto_weight import NO_EXPERIENCE, after_contact
 from wayfare.control.closed_form import Variant, kept_entries, optimal_power_watts
 from wayfare.radio import Link
-from wayfare.schemes import Encounter, Scheme
-from wayfare.theory.norms import NormModel, captured_share
+from wayfare.schemes import Encounter, Scheme, paper_demand
+from wayfare.theory.norms import NormModel, captured_share, typical_loss, typical_profile
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,14 +75,14 @@ def _device(stage: Stage, scheme: Scheme, device: int) -> list[tuple[int, float,
     pace = budget_joules / stage.rounds
     backlog, spent, memory_sq, met_s, experience = 0.0, 0.0, 0.0, 0.0, NO_EXPERIENCE
     received, idle_since = 0, 1
+    wants = getattr(scheme, "demand", paper_demand)
+    looks = cache(lambda: typical_profile(link.parameters, link.statistics_bits))
     rows = []
     for row, factor in zip(found, factors, strict=True):
         round_, contact_s = int(stage.meets.round[row]), float(stage.meets.contact_s[row])
         gain = float(stage.gains_per_watt[row])
         stale = round_ - received
         norm_sq = float(stage.norms.next_norm_sq(memory_sq, stale, factor))
-        wanted = demand(link, contact_s=contact_s, gain_per_watt=gain, staleness_rounds=stale, update_norm_sq=norm_sq)
-        experience = experience.with_contact(wanted.usable_joules if wanted else 0.0, wanted.worth if wanted else 0.0)
         backlog, met_s = queue.idle(backlog, round_ - idle_since, pace), met_s + contact_s
         encounter = Encounter(
             contact_s=contact_s,
@@ -95,13 +96,16 @@ def _device(stage: Stage, scheme: Scheme, device: int) -> list[tuple[int, float,
             rounds=stage.rounds,
             met_s=met_s,
             experience=experience,
+            profile=looks,
         )
-        upload = scheme.decide(encounter, link)
+        experience = after_contact(experience, wants(encounter, link))
+        upload = scheme.decide(replace(encounter, experience=experience), link)
         spent += upload.energy_joules
         backlog, idle_since = queue.spend(backlog, upload.energy_joules, pace), round_ + 1
         kept = upload.entries / link.parameters
         if upload.completes:
-            received, memory_sq = round_, norm_sq * float(1.0 - captured_share(kept))
+            captured = float(captured_share(kept)) * (1.0 - typical_loss(upload.value_bits))
+            received, memory_sq = round_, norm_sq * (1.0 - captured)
         rows.append((device, kept, stale, upload.energy_joules, upload.completes))
     return rows
 

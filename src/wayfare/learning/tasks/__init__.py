@@ -26,6 +26,7 @@ class _Known:
     model: Callable[[Learning, str], Model]
     task: Callable[[Learning, Model], Task]
     augments: bool  # whether its samples can be moved and mirrored
+    classifies: bool = True  # whether a network's outputs are logits of the classes that a partition tells apart
 
 
 TASKS: Mapping[str, _Known] = {
@@ -38,7 +39,11 @@ TASKS: Mapping[str, _Known] = {
     "fashion": _Known(networks=fashion.NETWORKS, model=fashion.fashion_model, task=fashion.fashion_task, augments=True),
     "cifar10": _Known(networks=cifar10.NETWORKS, model=cifar10.cifar10_model, task=cifar10.cifar10_task, augments=True),
     "argoverse": _Known(
-        networks=argoverse.NETWORKS, model=argoverse.argoverse_model, task=argoverse.argoverse_task, augments=True
+        networks=argoverse.NETWORKS,
+        model=argoverse.argoverse_model,
+        task=argoverse.argoverse_task,
+        augments=True,
+        classifies=False,
     ),
 }
 
@@ -60,6 +65,9 @@ def model_of(learning: Learning) -> Model:
         raise ScenarioError("learning.network", learning.network, rule)
     if learning.augment and not known.augments:
         raise ScenarioError("learning.augment", learning.augment, f"{learning.task} has no images to move and mirror")
+    if learning.local_loss == "logit-adjusted" and not known.classifies:
+        rule = f"needs classes, and {learning.task} has none; plain and prox do without"
+        raise ScenarioError("learning.local_loss", learning.local_loss, rule)
     return known.model(learning, known.networks[0] if learning.network == "auto" else learning.network)
 
 

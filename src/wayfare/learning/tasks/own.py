@@ -53,6 +53,12 @@ class OwnTask:
         """The kinds a partition tells apart."""
         return self.kinds
 
+    @property
+    def labels(self) -> Ints | None:
+        """The class of every training sample, where targets are classes."""
+        targets = self.train[1]
+        return targets.cpu().numpy() if _are_classes(targets) else None
+
     def loss(self, module: nn.Module, samples: Tensor, crops: Tensor | None = None) -> Tensor:
         """The loss on some training samples."""
         inputs, targets = (each.index_select(0, samples) for each in self.train)
@@ -96,7 +102,7 @@ def own_task(
     """
     pairs = _tensors(train, f"{name}: train"), _tensors(test, f"{name}: test")
     targets = pairs[0][1]
-    labelled = not targets.is_floating_point() and targets.ndim == 1
+    labelled = _are_classes(targets)
     if kinds is None:
         kinds = targets.numpy() if labelled else np.zeros(len(targets), dtype=np.int64)
     groups = np.asarray(kinds)
@@ -123,6 +129,11 @@ def own_task(
 def accuracy(outputs: Tensor, targets: Tensor) -> Tensor:
     """The share of samples whose largest output is their class."""
     return (outputs.argmax(dim=1) == targets).double().mean()
+
+
+def _are_classes(targets: Tensor) -> bool:
+    """Whether targets are whole numbers, one for each sample."""
+    return not targets.is_floating_point() and targets.ndim == 1
 
 
 def _tensors(data: Data, where: str) -> tuple[Tensor, Tensor]:

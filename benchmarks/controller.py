@@ -1,0 +1,117 @@
+"""What deciding about a contact costs beside top-k of the same update: MADS, and MADS-RD, which looks at the update.
+
+    python benchmarks/controller.py [--device cuda] [--repeats 20] [--json FILE]
+
+An update of a ResNet-9 with heavy tails and layers of different scale, met again and again. Deciding is all that
+happens between the norm of the update, which every scheme needs, and the choice of power, entries and width: for
+MADS-RD the spectrum, the hull and the price. Sending is top-k and what the message costs. Medians: CPU time with one
+thread, and wall-clock time on a GPU.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import platform
+import statistics
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from functools import cache, partial
+from itertools import product
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+import torch
+
+from wayfare import device as devices
+from wayfare.codec.widths import profile
+from wayfare.control.auto_weight import after_contact
+from wayfare.device import DeviceState, Offer
+from wayfare.radio import Link
+from wayfare.scenario.model import Control
+from wayfare.schemes import Scheme, Upload, make_scheme
+from wayfare.sparsify import top_k
+from wayfare.sparsify.spectrum import spectrum
+
+ENTRIES = 6_568_650
+GOAL_MS = {"cpu": 20.0, "cuda": 2.0}
+LINK = Link(bandwidth_hz=1e6, max_power_watts=0.2, parameters=ENTRIES, bits_per_entry=54.65, dense_bits=ENTRIES * 32.0)
+
+
+def timed(work: Callable[[], object], repeats: int, device: torch.device) -> float:
+    """Milliseconds, after one run that warms up."""
+    found = []
+    for _ in range(repeats + 1):
+        if device.type == "cuda":
+            torch.cuda.synchronize()
+        clock = time.perf_counter if device.type == "cuda" else time.process_time
+        began = clock()
+        work()
+        if device.type == "cuda":
+            torch.cuda.synchronize()
+        found.append(1000 * (clock() - began))
+    return statistics.median(found[1:])
+
+
+def make_offer(update: torch.Tensor, scheme: Scheme) -> Offer:
+    zero = torch.zeros((), device=update.device).expand(len(update))
+    state = DeviceState(received=zero, received_round=0, memory=zero, budget_joules=100.0, backlog_joules=0.3)
+    return devices.make_offer(
+        state,
+        update,
+        staleness_rounds=15,
+        contact_s=6.0,
+        gain_per_watt=1e5,
+        round_=100,
+        rounds=4000,
+        link=LINK,
+        norm_scale=100.0,
+        wants=scheme.demand,
+    )
+
+
+def decide(offer: Offer, scheme: Scheme) -> Upload:
+    """As in a run, with nothing kept from the last time."""
+    fresh = replace(offer.encounter, profile=cache(lambda: profile(spectrum(offer.update))))
+    experience = after_contact(offer.state.experience, scheme.demand(fresh, LINK))
+    return scheme.decide(replace(fresh, experience=experience), LINK)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--device", default="cpu", choices=sorted(GOAL_MS))
+    parser.add_argument("--repeats", type=int, default=20)
+    parser.add_argument("--json", type=Path, help="also write the figures to this file")
+    arguments = parser.parse_args()
+    torch.set_num_threads(1)
+    device = torch.device(arguments.device)
+    values = np.random.default_rng(0).standard_t(5, ENTRIES).astype(np.float32)
+    values *= np.repeat(np.array([1e-2, 3e-3, 1e-3, 2e-3, 8e-4, 5e-4, 2e-3, 4e-3, 1e-2], np.float32), -(-ENTRIES // 9))[
+        :ENTRIES
+    ]
+    update = torch.from_numpy(values).to(device)
+    reference_ms = timed(lambda: top_k(update, ENTRIES // 4), arguments.repeats, device)
+    processor = torch.cuda.get_device_name() if device.type == "cuda" else platform.processor() or platform.machine()
+    print(f"{processor}, {ENTRIES:,} entries; top-k of a quarter {reference_ms:.2f} ms; goal {GOAL_MS[device.type]} ms")
+    weights: tuple[Literal["auto"] | float, ...] = (3e-4, "auto")
+    rows = []
+    for weight, name in product(weights, ("mads", "mads-rd")):
+        scheme = make_scheme(name, Control(weight=weight))
+        offer = make_offer(update, scheme)
+        upload = decide(offer, scheme)
+        decide_ms = timed(partial(decide, offer, scheme), arguments.repeats, device)
+        send_ms = timed(partial(devices.transmit, offer, upload, LINK), arguments.repeats, device)
+        kept, ratio = upload.entries / ENTRIES, decide_ms / reference_ms
+        row = {"scheme": name, "weight": weight, "decide_ms": decide_ms, "send_ms": send_ms}
+        rows.append({**row, "share_kept": kept, "value_bits": upload.value_bits})
+        print(f"{name:>8} V = {weight!s:<6} decide {decide_ms:7.2f} ms ({ratio:4.2f} of top-k)", end="")
+        print(f", send {send_ms:7.1f} ms; k/s {kept:.3f}, value bits {upload.value_bits}", flush=True)
+    if arguments.json:
+        table = {"processor": processor, "entries": ENTRIES, "top_k_ms": reference_ms, "rows": rows}
+        arguments.json.write_text(json.dumps(table, indent=2) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,112 @@
+"""MADS-RD: MADS that looks at the update itself, and pays for bits as they are coded."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+import numpy as np
+
+from wayfare.control.auto_weight import Wanted, fitting_log_price
+from wayfare.control.rate_distortion import Curve, Problem, Profile, alike, choose
+from wayfare.radio import Link
+from wayfare.scenario.model import Control
+from wayfare.schemes.base import Encounter, EnergyRule, Scheme, Upload, paper_demand
+
+Step: TypeAlias = Literal["curve", "index", "values", "progressive"]
+"""How far it goes beyond MADS; the first is the default.
+
+- ``index``: the paper's bound decides about power; kept entries are coded, values have 32 bits.
+- ``values``: and values have the width at which those bits capture most.
+- ``curve``: and what bits really capture decides about power.
+- ``progressive``: and entries go in pieces by falling importance, so that a contact may end at any time.
+"""
+# A contact may last longer than was foreseen, but hardly by more than this.
+_AT_MOST_LONGER = 3
+NOTHING = Upload(entries=0, bits=0.0, power_watts=0.0, energy_joules=0.0)
+
+
+@dataclass(frozen=True)
+class MadsRd(Scheme):
+    """MADS-RD: MADS by what each bit of the device's own update captures; entries and value widths are coded."""
+
+    control: Control
+    name: str = "mads-rd"
+    energy_rule: EnergyRule = "queue"
+    step: Step = "curve"
+
+    def decide(self, encounter: Encounter, link: Link) -> Upload:
+        """Drift plus penalty on the curve of captured energy over bits, then entries and width for those bits."""
+        problem = self._problem(encounter, link)
+        left_joules = encounter.budget_joules - encounter.spent_joules if self.control.weight == "auto" else math.inf
+        if problem is None or left_joules <= 0:
+            return NOTHING
+        log_price = self._log_price(problem, encounter, left_joules)
+        bits = float(problem.best_bits(np.array([log_price]))[0])
+        power_watts = min(problem.power_for(bits), link.max_power_watts)
+        profile = self._profile(encounter, link)
+        chosen = choose(profile, min(bits, _affordable_bits(encounter, link, power_watts, left_joules)))
+        if chosen.entries == 0:
+            return NOTHING
+        longer = None
+        if self.step == "progressive":
+            worth_it = choose(profile, problem.bits_worth_their_energy(power_watts, log_price)).entries
+            longer = min(max(worth_it, chosen.entries), _AT_MOST_LONGER * chosen.entries, link.parameters)
+        return Upload(
+            entries=chosen.entries,
+            bits=chosen.bits,
+            power_watts=power_watts,
+            energy_joules=link.energy_joules(chosen.bits, power_watts, encounter.gain_per_watt),
+            value_bits=chosen.value_bits,
+            entries_if_it_lasts=longer,
+            most_joules=left_joules,
+        )
+
+    def demand(self, encounter: Encounter, link: Link) -> Wanted | None:
+        """The problem of the contact itself; a weight that is a number needs none."""
+        return self._problem(encounter, link) if self.control.weight == "auto" else paper_demand(encounter, link)
+
+    def _log_price(self, problem: Problem, encounter: Encounter, left_joules: float) -> float:
+        """Of a joule: q / V, or the price that uses up the budget."""
+        if self.control.weight == "auto":
+            return fitting_log_price(
+                problem, encounter.experience, left_joules=left_joules, round_=encounter.round, rounds=encounter.rounds
+            )
+        with np.errstate(divide="ignore", invalid="ignore"):
+            price = np.divide(encounter.backlog_joules, self.control.weight)
+            return float(np.log(price)) if self.control.weight > 0 else math.inf
+
+    def _problem(self, encounter: Encounter, link: Link) -> Problem | None:
+        value = 3.0 * encounter.staleness_rounds * encounter.update_norm_sq
+        # An update that diverged has no worth that one could reckon with.
+        if not (encounter.contact_s > 0 and encounter.gain_per_watt > 0 and 0 < value < math.inf):
+            return None
+        return Problem(
+            curve=self._curve(encounter, link),
+            value=value,
+            contact_s=encounter.contact_s,
+            gain_per_watt=encounter.gain_per_watt,
+            bandwidth_hz=link.bandwidth_hz,
+            max_power_watts=link.max_power_watts,
+        )
+
+    def _curve(self, encounter: Encounter, link: Link) -> Curve:
+        """What decides about power."""
+        if self.step in ("index", "values"):
+            return alike(link.parameters, link.statistics_bits).curve
+        return self._profile(encounter, link).curve
+
+    def _profile(self, encounter: Encounter, link: Link) -> Profile:
+        """What decides about entries and their width."""
+        if encounter.profile is None:
+            return alike(link.parameters, link.statistics_bits)
+        seen = encounter.profile()
+        return seen.only(32) if self.step == "index" else seen
+
+
+def _affordable_bits(encounter: Encounter, link: Link, power_watts: float, left_joules: float) -> float:
+    if power_watts <= 0:
+        return 0.0
+    airtime_s = min(encounter.contact_s, left_joules / power_watts)
+    return airtime_s * link.rate_bps(power_watts, encounter.gain_per_watt)
