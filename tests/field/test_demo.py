@@ -61,6 +61,14 @@ def test_other_schemes_end_with_the_model_of_the_simulator(scheme: str, tmp_path
     assert outcome.difference <= 1e-6
 
 
+def test_a_loss_against_drift_ends_with_the_model_of_the_simulator(tmp_path: Path) -> None:
+    scenario = wayfare.load("fashion-small", [*SMALL, "learning.local_loss=logit-adjusted"])
+    outcome = run_demo(
+        Work(scenario=scenario, engine_name="reference"), DemoOptions(folder=tmp_path / "demo", speedup=1000.0)
+    )
+    assert outcome.difference <= 1e-6
+
+
 def test_cuts_and_kills_change_nothing_when_every_exchange_takes_place(tmp_path: Path) -> None:
     outcome = run_demo(small_work(seed=1), DemoOptions(folder=tmp_path / "demo", faults=16, fault_seed=3))
     assert sum(outcome.faults.values()) >= 10

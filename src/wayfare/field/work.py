@@ -6,9 +6,10 @@ import hashlib
 from dataclasses import dataclass
 
 from wayfare.codec.wire import Layout
-from wayfare.engine import Engine, LocalTraining, make_engine
+from wayfare.engine import Compute, Engine, LocalTraining, make_engine
 from wayfare.errors import ScenarioError
 from wayfare.field.messages import layout_of
+from wayfare.learning.local_loss import make_local_loss
 from wayfare.learning.schedule import Schedule
 from wayfare.scenario import Scenario
 from wayfare.schemes import Scheme, make_scheme
@@ -23,6 +24,21 @@ class Work:
     seed: int = 0
     scheme_name: str = "mads"
     engine_name: str = "auto"
+
+    def __post_init__(self) -> None:
+        server, learning = self.scenario.server, self.scenario.learning
+        if learning.local_loss == "prox":
+            # While an upload is on its way, what a device's learning counts from is not what it received.
+            rule = "is for the simulator; in the field plain and logit-adjusted are there"
+            raise ScenarioError("learning.local_loss", learning.local_loss, rule)
+        if not server.is_plain:
+            field, value = ("step", server.step) if server.optimizer == "sgd" else ("optimizer", server.optimizer)
+            raise ScenarioError(
+                f"server.{field}", value, "is for the simulator; in the field updates are added as they are"
+            )
+        if server.average_rounds:
+            rule = "is for the simulator; in the field the model itself is what is handed on"
+            raise ScenarioError("server.average_rounds", server.average_rounds, rule)
 
     @property
     def world(self) -> World:
@@ -58,6 +74,7 @@ class Work:
             batches=world.batches,
             learning_rate=learning.learning_rate,
             schedule=Schedule(learning.schedule, self.scenario.rounds),
+            local_loss=make_local_loss(learning, world.task, world.held, Compute().device),
         )
         return make_engine(self.engine_name, training)
 
