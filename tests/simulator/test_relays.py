@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -361,16 +362,19 @@ def test_what_a_device_hands_over_leaves_it_only_what_is_new() -> None:
     rng = torch.Generator().manual_seed(0)
     received, local, memory = (torch.randn(50, generator=rng) for _ in range(3))
     state = DeviceState(received=received, received_round=2, memory=memory, budget_joules=5.0)
+    now: dict[str, Any] = {
+        "contact_s": 9.0,
+        "gain_per_watt": 1e6,
+        "round_": 5,
+        "rounds": 10,
+        "link": LINK,
+        "norm_scale": 1.0,
+    }
     offer = devices.make_offer(
         state,
         devices.undelivered(state, local),
         staleness_rounds=3,
-        contact_s=9.0,
-        gain_per_watt=1e6,
-        round_=5,
-        rounds=10,
-        link=LINK,
-        norm_scale=1.0,
+        **now,
     )
     whole = wayfare.Upload(entries=50, bits=1600.0, power_watts=0.1, energy_joules=0.2)
     after, parcel = devices.hand_over(offer, whole)
@@ -383,12 +387,7 @@ def test_what_a_device_hands_over_leaves_it_only_what_is_new() -> None:
         after,
         parcel,
         staleness_rounds=3,
-        contact_s=9.0,
-        gain_per_watt=1e6,
-        round_=5,
-        rounds=10,
-        link=LINK,
-        norm_scale=1.0,
+        **now,
     )
     assert devices.pay(again, whole).backlog_joules == pytest.approx(after.backlog_joules + 0.2)
     model = torch.randn(50, generator=rng)
