@@ -17,9 +17,9 @@ Worth and price have one unit, so models of any scale are treated alike; a devic
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -52,6 +52,11 @@ class Experience:
     log_worth_squares: float = 0.0  # sum of squared deviations from that mean, weighted alike
     # What the contacts would have taken at each of `LOG_PRICES`, from schemes that know.
     wanted_joules: tuple[float, ...] = ()
+
+    @classmethod
+    def of(cls, table: Mapping[str, Any]) -> Experience:
+        """The experience of a table, which may have lists where there were tuples."""
+        return cls(**{**table, "wanted_joules": tuple(table["wanted_joules"])})
 
     def with_contact(self, usable_joules: float, worth: float, wanted_joules: Sequence[float] = ()) -> Experience:
         """One contact more; one with nothing to send, or no energy to send it with, says nothing of prices."""

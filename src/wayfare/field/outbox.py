@@ -287,5 +287,5 @@ def _plain(state: DeviceState) -> dict[str, Any]:
 
 
 def _state_of(numbers: dict[str, Any], vectors: dict[str, Tensor]) -> DeviceState:
-    experience = Experience(**numbers.pop("experience"))
+    experience = Experience.of(numbers.pop("experience"))
     return DeviceState(received=vectors["base"], memory=vectors["memory"], experience=experience, **numbers)

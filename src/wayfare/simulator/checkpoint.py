@@ -109,7 +109,7 @@ def _plain_value(value: Any) -> Any:
 
 
 def _device(table: Mapping[str, Any]) -> DeviceState:
-    return DeviceState(**{**table, "experience": Experience(**table["experience"])})
+    return DeviceState(**{**table, "experience": Experience.of(table["experience"])})
 
 
 def _finite(vector: Tensor) -> bool:
