@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 import shutil
 import ssl
+import warnings
 from pathlib import Path
 
 import nats
@@ -42,11 +44,19 @@ async def refusal(bundle: Bundle, broker: Broker) -> str:
     return str(raised.value)
 
 
-async def plain_error(broker: Broker, **options: object) -> Exception:
-    """What a client that is not ours meets."""
-    with pytest.raises((nats.errors.Error, OSError)) as raised:
-        await nats.connect(broker.url, allow_reconnect=False, error_cb=_ignore, **options)
-    return raised.value
+def plain_error(broker: Broker, **options: object) -> str:
+    """What a client that is not ours meets. It leaves its line open where it is refused, which is swept up here."""
+
+    async def try_it() -> str:
+        with pytest.raises((nats.errors.Error, OSError)) as raised:
+            await nats.connect(broker.url, allow_reconnect=False, error_cb=_ignore, **options)
+        return f"{type(raised.value).__name__}: {raised.value}"
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ResourceWarning)
+        told = finish(try_it())
+        gc.collect()
+    return told
 
 
 async def _ignore(error: Exception) -> None:
@@ -62,16 +72,15 @@ def context_of(bundle: Bundle, *, with_certificate: bool = True) -> ssl.SSLConte
 
 def test_without_a_key_a_certificate_of_the_fleet_is_not_enough(fleet: Fleet, broker: Broker) -> None:
     bundle = load_bundle(fleet.device_folder("bus-1"))
-    error = finish(plain_error(broker, tls=context_of(bundle)))
-    assert "Authorization Violation" in str(error)
+    assert "Authorization Violation" in plain_error(broker, tls=context_of(bundle))
 
 
 def test_without_a_certificate_a_key_of_the_fleet_is_not_enough(fleet: Fleet, broker: Broker) -> None:
     bundle = load_bundle(fleet.device_folder("bus-1"))
     seed = bundle.seed_file.read_text().strip()
-    error = finish(plain_error(broker, tls=context_of(bundle, with_certificate=False), nkeys_seed_str=seed))
+    told = plain_error(broker, tls=context_of(bundle, with_certificate=False), nkeys_seed_str=seed)
     # The broker closes the line; its reason may be lost with it.
-    assert isinstance(error, OSError)
+    assert told.split(":")[0] in ("SSLError", "ConnectionResetError", "BrokenPipeError", "OSError")
 
 
 def test_a_wrong_key_is_refused(fleet: Fleet, broker: Broker, tmp_path: Path) -> None:
