@@ -14,10 +14,10 @@ import torch
 from tests.conftest import SMALL
 from tests.engine.jobs import MODELS, Job, job, run, starts
 from tests.engine.test_engines import CPU_ENGINES, FAST, bursts_for
-from torch import nn
+from torch import Tensor, nn
 
 import wayfare
-from wayfare.engine import Burst, Compute, Policy, Trainer, cuda_graphs, make_engine
+from wayfare.engine import Burst, Compute, Policy, Precision, Trainer, cuda_graphs, make_engine
 from wayfare.engine.base import minibatches
 from wayfare.errors import InputError, ScenarioError
 from wayfare.learning.local_loss import class_shares, loss_of, make_local_loss
@@ -236,25 +236,33 @@ def test_a_whole_run_differs_from_the_plain_one_and_engines_agree(local_loss: st
     assert float((models[0] - models[1]).norm()) <= 0.01 * float((models[0] - unchanged).norm())
 
 
+def _error(engine: str, model: Model, learning: Learning, precision: Precision, truth: Tensor) -> float:
+    """How far updates on a GPU are from the true ones."""
+    local = job(model, learning=learning, schedule="linear", compute=Compute.named("cuda", precision))
+    initial = starts(local, torch.float32)
+    update = (run(engine, local, initial, _one_step(local)) - initial).double()
+    return float(((update - truth).norm(dim=1) / truth.norm(dim=1)).mean())
+
+
+def _one_step(local: Job) -> list[Burst]:
+    return with_received([Burst(device, 1 + device, 1) for device in range(local.devices)], local)
+
+
 @pytest.mark.gpu
 @pytest.mark.parametrize("learning", [ADJUSTED, PROXIMAL], ids=lambda learning: learning.local_loss)
 @pytest.mark.parametrize("precision", ["fp32", "tf32"])
-@pytest.mark.parametrize("engine", ["reference", "stacked", "vmap", "cuda_graphs"])
-def test_a_gpu_takes_the_steps_of_a_processor(engine: str, precision: str, learning: Learning) -> None:
-    for model in (Mlp((12, 8, 5)), Resnet9(width=4), Resnet9()):
-        here = job(model, learning=learning, schedule="linear")
-        there = job(
-            model,
-            learning=learning,
-            schedule="linear",
-            compute=Compute.named("cuda", precision),  # type: ignore[arg-type]
-        )
-        initial = starts(here, torch.float32)
-        bursts = with_received([Burst(device, 1 + device, 1) for device in range(here.devices)], here)
-        expected = run("reference", here, initial.double(), bursts)
-        found = run(engine, there, initial.cuda(), bursts).cpu().double()
-        limit = 5e-3 if precision == "fp32" else 0.15
-        assert float((found - expected).norm()) <= limit * float((expected - initial.double()).norm())
+@pytest.mark.parametrize("model", [Mlp((12, 8, 5)), Resnet9(width=4), Resnet9()], ids=str)
+@pytest.mark.parametrize("engine", ["stacked", "vmap", "cuda_graphs"])
+def test_a_gpu_takes_the_steps_of_double_precision(
+    engine: str, model: Model, precision: Precision, learning: Learning
+) -> None:
+    exact = job(model, learning=learning, schedule="linear", compute=Compute.named("cuda"))
+    initial = starts(exact, torch.float32).double()
+    truth = run("reference", exact, initial, _one_step(exact)) - initial
+    found, plain = (_error(name, model, learning, precision, truth) for name in (engine, "reference"))
+    # One value on the other side of a kink moves a small batch, so that the plain loop is the measure.
+    assert found <= 2 * plain + 1e-6
+    assert found < 0.5 * _error("reference", model, Learning(), precision, truth), "no trace of the loss"
 
 
 class _Stream:
