@@ -120,6 +120,7 @@ def test_presets_are_listed(wayfare_command: Type) -> None:
     assert "fleet-size" in wayfare_command("sweep", "--list-presets").out
     listed = wayfare_command("sweep", "--list-presets", "--json").json["presets"]
     assert {preset["name"]: preset["runs"] for preset in listed} == {
+        "beyond-cifar10": 30,
         "beyond-mads": 160,
         "fleet-size": 60,
         "schemes-by-speed": 60,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from wayfare.report.paper_page import write_figure_page
 from wayfare.studies.paper import FIGURES, paper_figure
 from wayfare.studies.paper.base import Quoted
 from wayfare.studies.results import read_results
+from wayfare.studies.single import Execution
 from wayfare.studies.study import plan_of
 from wayfare.studies.sweeping import sweep
 
@@ -80,6 +82,23 @@ def test_numbers_of_the_paper_stand_beside_ours(tmp_path: Path) -> None:
     assert "| mads at 20 | 71.15 | - |" in page
     written = sorted(file.name for file in (tmp_path / "page").iterdir())
     assert written == ["fig9-evaluations.csv", "fig9-runs.csv", "fig9.md", "fig9.png"]
+
+
+def test_a_difference_is_that_of_the_seeds_both_have(tmp_path: Path) -> None:
+    plan = plan_of({**smallest(paper_figure("fig8b").study(quick=True)), "seeds": 2})
+    whole = sweep(plan, out=tmp_path, jobs=1).results
+    gone = next(one for one in whole.results if one.run.scheme == "optimal" and one.run.seed == 1)
+    shutil.rmtree(gone.folder)
+    part = sweep(plan, out=tmp_path, run_missing=False).results
+    assert (len(part.results), part.missing) == (3, 1)
+    mads, optimal = (next(one for one in part.results if one.run.scheme == name) for name in ("mads", "optimal"))
+    difference = 100 * (mads.measures["score"] - optimal.measures["score"])
+    assert Quoted(paper=1.0, scheme="optimal", below="mads").ours(part) == pytest.approx(difference, abs=1e-9)
+
+
+def test_runs_of_a_gpu_are_shown_where_there_is_none(tmp_path: Path) -> None:
+    plan = plan_of(smallest(paper_figure("fig8b").study(quick=True)))
+    assert sweep(plan, out=tmp_path, execution=Execution(precision="tf32"), run_missing=False).results.missing == 2
 
 
 def test_unknown_figures_are_refused() -> None:

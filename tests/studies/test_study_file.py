@@ -69,7 +69,13 @@ def test_kinds_can_vary_and_files_lie_beside_the_study(tmp_path: Path) -> None:
 
 
 def test_presets_load_and_say_what_they_ask() -> None:
-    assert study_presets() == ["beyond-mads", "fleet-size", "schemes-by-speed", "weight-against-energy"]
+    assert study_presets() == [
+        "beyond-cifar10",
+        "beyond-mads",
+        "fleet-size",
+        "schemes-by-speed",
+        "weight-against-energy",
+    ]
     for name in study_presets():
         plan = load_study(name)
         assert plan.study.name == name
@@ -117,7 +123,8 @@ def test_studies_that_make_no_sense_are_refused(text: str, message: str, tmp_pat
 
 def test_a_study_that_is_nowhere_is_refused_with_the_presets() -> None:
     with pytest.raises(
-        ScenarioError, match=r"study = 'nowhere': neither a preset \(beyond-mads, fleet-size, .*\) nor a readable file"
+        ScenarioError,
+        match=r"study = 'nowhere': neither a preset \(beyond-cifar10, .*\) nor a readable file",
     ):
         load_study("nowhere")
 

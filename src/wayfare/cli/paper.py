@@ -19,7 +19,7 @@ from wayfare.cli.terminal import (
     print_json,
 )
 from wayfare.cli.terminal import errors as messages
-from wayfare.errors import RunError, UnavailableError
+from wayfare.errors import InputError, RunError, UnavailableError
 from wayfare.places import RUNS
 
 if TYPE_CHECKING:
@@ -38,6 +38,9 @@ def paper_command(
     device: DeviceOption = "auto",
     precision: PrecisionOption = "fp32",
     no_models: NoModelsOption = False,
+    finished: Annotated[
+        bool, typer.Option("--finished", help="Take the runs that are finished, wherever they were done; run none.")
+    ] = False,
     record: Annotated[
         Path | None, typer.Option(help="A folder for a page with picture, tables, command, hardware, and CSV files.")
     ] = None,
@@ -80,6 +83,11 @@ def paper_command(
             jobs=jobs,
             execution=Execution(device=device, precision=checked_precision(precision), keep_model=not no_models),
             progress=progress,
+            run_missing=not finished,
+        )
+    if finished and not done.results.results:
+        raise InputError(
+            f"{home}: no run of {chosen.name} in {precision} is finished; without --finished they are done"
         )
     if record is not None and done.results.results:
         write_figure_page(chosen, done.results, record, command=_command(chosen, quick, device, precision))

@@ -24,6 +24,7 @@ from torch import Tensor
 from wayfare.errors import RunFolderError, StorageError
 from wayfare.records.checkpoints import forget_others, write_checkpoint
 from wayfare.records.layout import as_list, connect, give_name, partial_folder, read_meta, stored_devices
+from wayfare.records.origin import commit_of_code
 from wayfare.records.schema import CONTACT_COLUMNS, EVALUATION_COLUMNS, METRIC_COLUMNS, RELAY_COLUMNS, TABLES, VERSION
 from wayfare.records.seal import Tally, seal
 from wayfare.schemes import Scheme
@@ -260,8 +261,8 @@ def beginning(world: World, scheme: Scheme, execution: Mapping[str, Any], hardwa
 
 
 def session(round_: int) -> dict[str, Any]:
-    """One stretch of a run: after which round it began, when and where."""
-    return {"after_round": round_, "at": _now(), "host": platform.node()}
+    """One stretch of a run: after which round it began, when, where and by which code."""
+    return {"after_round": round_, "at": _now(), "host": platform.node(), "commit": commit_of_code()}
 
 
 def device_rows(world: World) -> list[tuple[int, float, int, str]]:

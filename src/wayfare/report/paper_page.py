@@ -48,19 +48,21 @@ def _lines(figure: PaperFigure, results: StudyResults, command: str) -> list[str
 
 
 def _origin(results: StudyResults) -> list[str]:
-    """Which seeds, on what, when, and for how long."""
+    """Which seeds, by which code, on what, when, and for how long."""
     records = [read_run(result.folder) for result in results.results]
     versions = records[0].meta["versions"]
     hardware = sorted({str(record.meta["versions"]["hardware"]) for record in records})
     precisions = sorted({str(record.meta["execution"]["precision"]) for record in records})
-    ended = max(str(record.meta["sessions"][-1]["at"]) for record in records)
+    sessions = [session for record in records for session in record.meta["sessions"]]
+    ended = max(str(session["at"]) for session in sessions)
+    commits = sorted({str(session.get("commit") or "unknown") for session in sessions})
     seeds = sorted({record.seed for record in records})
     hours = sum(result.wall_s for result in results.results) / 3600
     lines = [
         f"Runs: {len(records)}, seeds {', '.join(map(str, seeds))}, {records[0].scenario.rounds:,} rounds, "
         f"{', '.join(precisions)}; {hours:.2f} h of run time in all.",
-        f"Hardware: {', '.join(hardware)}. Wayfare {versions['wayfare']}, PyTorch {versions['torch']}; last run begun "
-        f"{datetime.fromisoformat(ended):%Y-%m-%d}.",
+        f"Hardware: {', '.join(hardware)}. Wayfare {versions['wayfare']} (commit {', '.join(commits)}), "
+        f"PyTorch {versions['torch']}; last run begun {datetime.fromisoformat(ended):%Y-%m-%d}.",
     ]
     if results.missing:
         lines.append(f"**{results.missing} of {len(results.manifest.runs)} runs are missing.**")

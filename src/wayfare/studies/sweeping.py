@@ -78,12 +78,13 @@ def sweep(
     backend: Backend | None = None,
     progress: Progress | None = None,
     on_record: Callable[[Path, RunRecord], None] | None = None,
+    run_missing: bool = True,
 ) -> Sweep:
     """Do every run of a study that is not finished yet: on this machine, or wherever the back end has its workers.
 
     Finished runs are found by their key and never repeated. Several sweeps of one study may go on at the same time:
     each takes the runs that no other has taken; and so do sweeps of studies with one ``pool``, which holds the runs of
-    all of them. ``on_record`` is told of every run that comes in.
+    all of them. ``on_record`` is told of every run that comes in. Without ``run_missing`` it only reads what is there.
     """
     shared = Shared(execution=execution or Execution())
     folder, manifest = StudyFolder(study_folder(plan, out), pool), manifest_of(plan, shared.execution)
@@ -99,7 +100,7 @@ def sweep(
         if folder.is_finished(run):
             keep(run, read_run(folder.run_folder(run)))
             folder.clear(run)
-    waiting = [run for run in manifest.runs if run.key not in found]
+    waiting = [run for run in manifest.runs if run.key not in found] if run_missing else []
     estimates = _estimates(list(found.values()))
     costs = {run.key: estimates.seconds(run.point, run.scheme, run.cost) or run.cost for run in waiting}
     todo = folder.jobs(manifest, waiting, costs)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from statistics import fmean
 from typing import Any, Literal, TypeAlias
 
 from wayfare.studies.results import Row, StudyResults
@@ -41,18 +42,22 @@ class Quoted:
         return f"{self.scheme}{place}" if self.below is None else f"{self.scheme}{place}, below {self.below}"
 
     def ours(self, results: StudyResults) -> float | None:
-        """The same number in a study, a mean over its seeds; None if it is not there."""
-        mine = self._value(results, self.scheme)
-        if mine is None or self.below is None:
-            return mine
-        other = self._value(results, self.below)
-        return None if other is None else other - mine
+        """The same number in a study, a mean over its seeds, of a difference over those that both have; or None."""
+        mine = self._by_seed(results, self.scheme)
+        others = dict.fromkeys(mine, 0.0) if self.below is None else self._by_seed(results, self.below)
+        seeds = mine.keys() & others.keys()
+        if not seeds:
+            return None
+        sign = 1.0 if self.below is None else -1.0
+        return sign * fmean(mine[seed] - others[seed] for seed in sorted(seeds))
 
-    def _value(self, results: StudyResults, scheme: str) -> float | None:
+    def _by_seed(self, results: StudyResults, scheme: str) -> dict[int, float]:
         metric = results.metric
         scale = 100.0 if self.metric == "score" and metric is not None and metric.percent else 1.0
         rows = [row for row in results.rows if row.scheme == scheme and self._is_at(results, row)]
-        return scale * rows[0].estimates[self.metric].mean if len(rows) == 1 else None
+        if len(rows) != 1:
+            return {}
+        return {one.run.seed: scale * one.measures[self.metric] for one in rows[0].results}
 
     def _is_at(self, results: StudyResults, row: Row) -> bool:
         return self.at is None or self.at in results.manifest.points[row.point].values()

@@ -1,0 +1,49 @@
+"""`wayfare paper` as typed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import pytest
+
+from tests.cli.conftest import Finished
+from tests.studies.test_paper import smallest
+from wayfare.studies.paper import PaperFigure
+
+Type: TypeAlias = Callable[..., Finished]
+
+
+@pytest.fixture
+def small_figures(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every figure at the smallest size."""
+    study = PaperFigure.study
+
+    def small(figure: PaperFigure, *, quick: bool) -> Mapping[str, Any]:
+        return smallest(study(figure, quick=quick))
+
+    monkeypatch.setattr(PaperFigure, "study", small)
+
+
+@pytest.mark.usefixtures("small_figures")
+def test_a_figure_is_drawn_recorded_and_drawn_again_from_what_is_there(wayfare_command: Type, tmp_path: Path) -> None:
+    words = ["paper", "fig8c", "--quick", "--jobs", "1", "--out", tmp_path / "runs"]
+    none = wayfare_command(*words, "--finished")
+    assert none.code == 2
+    assert "no run of fig8c in fp32 is finished" in none.err
+    done = wayfare_command(*words, "--record", tmp_path / "page")
+    assert done.code == 0
+    assert "65.66" in done.out
+    assert "commit" in (tmp_path / "page" / "fig8c.md").read_text(encoding="utf-8")
+    again = wayfare_command(*words, "--finished", "--json").json
+    assert again["figure"] == "fig8c"
+    assert Path(again["picture"]).read_bytes().startswith(b"\x89PNG")
+
+
+def test_figures_are_listed_and_others_refused(wayfare_command: Type) -> None:
+    assert "fig8c" in wayfare_command("paper", "list").out
+    assert len(wayfare_command("paper", "list", "--json").json["figures"]) == 12
+    refused = wayfare_command("paper", "fig12")
+    assert refused.code == 2
+    assert "fig12" in refused.err
