@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,6 +14,7 @@ import wayfare
 from wayfare.errors import RunError, ScenarioError, StorageError
 from wayfare.records import RunRecord
 from wayfare.scenario import Scenario
+from wayfare.simulator import Simulation
 from wayfare.studies import keeping
 
 
@@ -73,7 +75,8 @@ def test_checkpoints_come_by_the_clock_and_never_cost_more_than_their_share(
         keeper = keeping.Keeper(
             wayfare.Safeguards(checkpoint_every_s=every_s), keeping.StopRequest(), None, extend_from=10**9
         )
-        keeper.open(Slow(), Still())  # type: ignore[arg-type]
+        simulation = Still()
+        keeper.open(Slow(), simulation)  # type: ignore[arg-type]
         for round_ in range(1, 241):
             clock[0] += 1.0
             keeper.on_round(round_)
@@ -113,3 +116,18 @@ def test_a_run_that_memory_cannot_hold_ends_with_a_sentence(override: str, small
     scenario = wayfare.load("fashion-small", [*overrides, "fleet.energy_total_joules=9"])
     with pytest.raises(RunError, match="out of memory: "):
         wayfare.run(scenario, "optimal", out=tmp_path)
+
+
+@pytest.mark.parametrize("scheme", ["mads", "mads-rd", "fedmobile"])
+def test_the_models_of_a_run_are_gone_with_it(small: Scenario, scheme: str, tmp_path: Path) -> None:
+    def alive() -> int:
+        return sum(type(one) is Simulation for one in gc.get_objects())
+
+    gc.collect()
+    before = alive()
+    gc.disable()
+    try:
+        wayfare.run(small, scheme, out=tmp_path)
+        assert alive() == before
+    finally:
+        gc.enable()

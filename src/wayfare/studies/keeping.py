@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 import threading
 import time
+import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from types import FrameType
@@ -95,7 +96,9 @@ class Keeper:
 
     def open(self, writer: RunWriter, simulation: Simulation) -> None:
         """Begin to keep what the simulation tells."""
-        self._writer, self._simulation = writer, simulation
+        # The simulation holds this observer. Holding it in turn would keep its models, gigabytes of them in a large
+        # network, until Python looks for such rings, which may be many runs later.
+        self._writer, self._simulation = writer, weakref.proxy(simulation)
 
     @property
     def elapsed_s(self) -> float:
