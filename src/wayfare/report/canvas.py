@@ -70,6 +70,12 @@ def legend_below(figure: Any, axes: Any) -> None:
     )
 
 
+def legend_beside(figure: Any, axes: Any) -> None:
+    """The legend to the right of the plot, in the order of its lines."""
+    handles, labels = axes.get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside right upper", frameon=False, fontsize=9, handlelength=2.2)
+
+
 @contextmanager
 def _figure(
     file: Path | str, size_in: tuple[float, float], *, dpi: int, style: dict[Any, Any], layout: Layout = "constrained"

@@ -16,6 +16,17 @@ _UNITS = {
     "bits": "bit",
     "rounds": "rounds",
 }
+# Schemes as their authors write them.
+_SCHEMES = {
+    "mads": "MADS",
+    "mads-rd": "MADS-RD",
+    "optimal": "Optimal",
+    "afl-spar": "AFL-Spar",
+    "afl": "AFL",
+    "fedmobile": "FedMobile",
+    "fedasync": "FedAsync",
+    "sfl-spar": "SFL-Spar",
+}
 # Words that are letters.
 _SHORT = ("ade", "fde", "mse", "rmse")
 
@@ -27,6 +38,18 @@ def words_and_unit(name: str) -> tuple[str, str]:
     if words and suffix in _UNITS:
         return words.replace("_", " "), _UNITS[suffix]
     return last.replace("_", " "), ""
+
+
+def scheme_label(name: str) -> str:
+    """``afl-spar:paced`` is AFL-Spar, paced; a name that is not known stays as it is."""
+    scheme, *choices = name.split(":")
+    return ", ".join([_SCHEMES.get(scheme, scheme), *choices])
+
+
+def value_label(name: str, value: str) -> str:
+    """One value of a field: ``contact_s`` and 4 is contact 4 s."""
+    words, unit = words_and_unit(name)
+    return " ".join(part for part in (words, value, unit) if part)
 
 
 def metric_words_and_unit(metric: Metric) -> tuple[str, str]:

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from wayfare.records import read_run
-from wayfare.report.canvas import plain_axes, wide_figure
-from wayfare.report.labels import axis_label
+from wayfare.report.canvas import legend_beside, plain_axes, wide_figure
+from wayfare.report.labels import axis_label, scheme_label, value_label
 from wayfare.report.palette import colour_of, dashes_of
 from wayfare.report.study_figures import study_figure
 from wayfare.studies.paper import PaperFigure
@@ -23,9 +23,9 @@ _SHADES = ("#9ECAE1", "#6BAED6", "#4292C6", "#2171B5", "#08519C", "#08306B")
 def draw(figure: PaperFigure, results: StudyResults, file: Path) -> None:
     """The figure, from what its study has found so far."""
     if figure.drawing == "metric":
-        study_figure(results, figure.metric, file)
+        study_figure(results, figure.metric, file, title=figure.title)
         return
-    with wide_figure(file, width_in=6.8, height_in=4.2) as canvas:
+    with wide_figure(file, width_in=7.6, height_in=4.2) as canvas:
         axes = canvas.add_subplot()
         axes.set_title(figure.title, loc="left", fontsize=10)
         plain_axes(axes)
@@ -34,7 +34,7 @@ def draw(figure: PaperFigure, results: StudyResults, file: Path) -> None:
         else:
             _rounds_to_target(results, axes)
         if axes.get_legend_handles_labels()[0]:
-            axes.legend(frameon=False, fontsize=9)
+            legend_beside(canvas, axes)
         else:
             axes.text(0.5, 0.5, "no run got there", transform=axes.transAxes, ha="center", color="#555555")
 
@@ -59,8 +59,14 @@ def _curves(results: StudyResults, axes: Any) -> None:
 def _line(results: StudyResults, row: Row) -> tuple[str, str, Any]:
     manifest = results.manifest
     if not manifest.axes:
-        return colour_of(row.scheme, manifest.schemes), row.scheme, dashes_of(row.scheme, manifest.schemes)
-    return _SHADES[row.point % len(_SHADES)], manifest.point_name(row.point), "-"
+        return (
+            colour_of(row.scheme, manifest.schemes),
+            scheme_label(row.scheme),
+            dashes_of(row.scheme, manifest.schemes),
+        )
+    values = manifest.points[row.point]
+    label = ", ".join(value_label(axis, value_text(values[axis])) for axis in manifest.axes)
+    return _SHADES[row.point % len(_SHADES)], label, "-"
 
 
 def _rounds_to_target(results: StudyResults, axes: Any) -> None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from wayfare.report.canvas import column_figure, legend_below, wide_figure
-from wayfare.report.labels import axis_label, metric_words_and_unit
+from wayfare.report.canvas import column_figure, legend_below, legend_beside, wide_figure
+from wayfare.report.labels import axis_label, metric_words_and_unit, scheme_label
 from wayfare.report.palette import colour_of, dashes_of
 from wayfare.studies.results import Row, StudyResults
 from wayfare.studies.store import value_text
@@ -15,33 +15,34 @@ from wayfare.studies.store import value_text
 _WIDE = 8
 
 
-def study_figure(results: StudyResults, metric_name: str, file: Path, *, column: bool = False) -> None:
+def study_figure(results: StudyResults, metric_name: str, file: Path, *, column: bool = False, title: str = "") -> None:
     """One metric against the first field that varies; a panel for each combination of the others.
 
-    Panels stand side by side, or one below the other in a journal's column.
+    Panels stand side by side, or one below the other in a journal's column, which has its title in the text.
     """
     panels = panels_of(results)
     if column:
         with column_figure(file, height_in=1.7 * len(panels) + 0.7) as figure:
             axes = figure.subplots(len(panels), 1, squeeze=False, sharex=True)[:, 0]
             _draw_panels(results, metric_name, panels, axes)
-            _warn(results, figure)
+            _headline(results, figure)
             for panel in axes[:-1]:
                 panel.set_xlabel("")
             legend_below(figure, axes[-1])
         return
-    with wide_figure(file, width_in=min(4.6 * len(panels), 16) if len(panels) > 1 else 6.4) as figure:
+    with wide_figure(file, width_in=min(4.6 * len(panels) + 1.5, 16) if len(panels) > 1 else 7.6) as figure:
         axes = figure.subplots(1, len(panels), squeeze=False, sharey=True)[0]
         _draw_panels(results, metric_name, panels, axes)
-        _warn(results, figure)
-        axes[0].legend(frameon=False, fontsize=9)
+        _headline(results, figure, title)
+        legend_beside(figure, axes[0])
         for panel in axes[1:]:
             panel.set_ylabel("")
 
 
-def _warn(results: StudyResults, figure: Any) -> None:
-    if results.seeds == 1:
-        figure.suptitle("one seed alone is not a result", fontsize="medium", color="#555555")
+def _headline(results: StudyResults, figure: Any, title: str = "") -> None:
+    warning = "one seed alone is not a result" if results.seeds == 1 else ""
+    if title or warning:
+        figure.suptitle("\n".join(filter(None, (title, warning))), fontsize="medium", color="#555555")
 
 
 def _draw_panels(results: StudyResults, metric_name: str, panels: dict[str, list[Row]], axes: Any) -> None:
@@ -95,7 +96,7 @@ def _draw(results: StudyResults, metric_name: str, rows: list[Row], panel: Any) 
             ms=4,
             lw=1.6,
             capsize=3,
-            label=scheme,
+            label=scheme_label(scheme),
         )
     ordered: list[Any] = sorted(set(values)) if numeric else []
     if ordered and ordered[0] > 0 and ordered[-1] / ordered[0] >= _WIDE:

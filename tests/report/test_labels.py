@@ -1,0 +1,18 @@
+"""Names as people read them."""
+
+from __future__ import annotations
+
+from wayfare.report.labels import axis_label, scheme_label, value_label
+from wayfare.schemes import SCHEMES
+
+
+def test_fields_become_words_and_units() -> None:
+    assert axis_label("mobility.speed_mps") == "speed (m/s)"
+    assert value_label("mobility.contact_s", "4") == "contact 4 s"
+    assert value_label("control.weight", "0.001") == "weight 0.001"
+
+
+def test_schemes_are_called_as_their_authors_call_them() -> None:
+    assert scheme_label("afl-spar:paced") == "AFL-Spar, paced"
+    assert scheme_label("patient") == "patient"
+    assert all(scheme_label(name) != name for name in SCHEMES), "a scheme of ours without a label"
