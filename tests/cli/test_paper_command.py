@@ -41,6 +41,13 @@ def test_a_figure_is_drawn_recorded_and_drawn_again_from_what_is_there(wayfare_c
     assert Path(again["picture"]).read_bytes().startswith(b"\x89PNG")
 
 
+def test_a_figure_without_training_has_a_page_too(wayfare_command: Type, tmp_path: Path) -> None:
+    done = wayfare_command("paper", "fig4", "--quick", "--out", tmp_path / "runs", "--record", tmp_path / "page")
+    assert done.code == 0
+    assert sorted(file.name for file in (tmp_path / "page").iterdir()) == ["fig4.csv", "fig4.md", "fig4.png"]
+    assert "| 20 |" in (tmp_path / "page" / "fig4.md").read_text(encoding="utf-8")
+
+
 def test_figures_are_listed_and_others_refused(wayfare_command: Type) -> None:
     assert "fig8c" in wayfare_command("paper", "list").out
     assert len(wayfare_command("paper", "list", "--json").json["figures"]) == 12

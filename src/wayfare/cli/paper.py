@@ -62,7 +62,7 @@ def paper_command(
     home = out / "paper"
     file = picture or home / f"{chosen.study(quick=quick)['name']}" / f"{chosen.name}.png"
     if chosen.drawing == "contact times":
-        _contact_times(chosen, quick, file, as_json)
+        _contact_times(chosen, quick, file, record, as_json)
         return
     from wayfare.engine.compute import checked_precision
     from wayfare.report.paper_figures import draw
@@ -160,15 +160,18 @@ def _print_paper(figure: PaperFigure, results: StudyResults | None, quick: bool)
         )
 
 
-def _contact_times(figure: PaperFigure, quick: bool, file: Path, as_json: bool) -> None:
+def _contact_times(figure: PaperFigure, quick: bool, file: Path, record: Path | None, as_json: bool) -> None:
     from wayfare.contacts.speeds import contact_times_by_speed
     from wayfare.report.contact_figures import plot_speeds
+    from wayfare.report.paper_page import write_contact_times_page
     from wayfare.scenario import load
 
-    scenario = load(figure.study(quick=quick)["scenario"])
-    points = list(contact_times_by_speed(scenario, models=["waypoint"], seed=0))
+    scenario, seed = load(figure.study(quick=quick)["scenario"]), 0
+    points = list(contact_times_by_speed(scenario, models=["waypoint"], seed=seed))
     file.parent.mkdir(parents=True, exist_ok=True)
     plot_speeds(points, file, title=figure.title)
+    if record is not None:
+        write_contact_times_page(figure, points, record, command=_command(figure, quick, "auto", "fp32"), seed=seed)
     if as_json:
         rows = [[one.speed_mps, one.contact_s, one.inter_contact_s] for one in points]
         print_json({"figure": figure.name, "columns": ["speed_mps", "contact_s", "inter_contact_s"], "rows": rows})

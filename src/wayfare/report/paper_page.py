@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
-from datetime import datetime
+from collections.abc import Sequence
+from dataclasses import asdict
+from datetime import date, datetime
 from pathlib import Path
 
+from wayfare.contacts.speeds import SpeedPoint
 from wayfare.errors import InputError
 from wayfare.records import read_run
+from wayfare.records.origin import commit_of_code
+from wayfare.report.contact_figures import plot_speeds
 from wayfare.report.markdown import table_lines
 from wayfare.report.paper_figures import draw
 from wayfare.studies.export import evaluation_rows, run_rows, write_csv
 from wayfare.studies.paper import PaperFigure
 from wayfare.studies.results import StudyResults
+from wayfare.version import __version__
 
 
 def write_figure_page(figure: PaperFigure, results: StudyResults, folder: Path, *, command: str) -> None:
@@ -31,11 +37,40 @@ def write_figure_page(figure: PaperFigure, results: StudyResults, folder: Path, 
         raise InputError(f"{folder}: cannot write here: {error.strerror}") from None
 
 
-def _lines(figure: PaperFigure, results: StudyResults, command: str) -> list[str]:
+def write_contact_times_page(
+    figure: PaperFigure, points: Sequence[SpeedPoint], folder: Path, *, command: str, seed: int
+) -> None:
+    """The same for a figure without training: contacts alone, drawn anew in seconds."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        plot_speeds(list(points), folder / f"{figure.name}.png", title=figure.title)
+        write_csv([asdict(point) for point in points], folder / f"{figure.name}.csv")
+        lines = [
+            *_head(figure, command),
+            "| speed, m/s | contacts | contact, s | inter-contact, s | C, m | Lambda, m |",
+        ]
+        lines.append("| --- | --- | --- | --- | --- | --- |")
+        for point in points:
+            numbers = (point.contact_s, point.inter_contact_s, point.contact_m, point.inter_contact_m)
+            cells = " | ".join("-" if number is None else f"{number:,.4g}" for number in numbers)
+            lines.append(f"| {point.speed_mps:g} | {point.contacts:,} | {cells} |")
+        origin = (
+            f"Seed {seed}. Wayfare {__version__} (commit {commit_of_code() or 'unknown'}), {date.today():%Y-%m-%d}."
+        )
+        lines += ["", f"{origin} Raw numbers: [points]({figure.name}.csv).", ""]
+        (folder / f"{figure.name}.md").write_text("\n".join(lines), encoding="utf-8")
+    except OSError as error:
+        raise InputError(f"{folder}: cannot write here: {error.strerror}") from None
+
+
+def _head(figure: PaperFigure, command: str) -> list[str]:
     number = figure.name.removeprefix("fig")
     lines = [f"# Fig. {number}: {figure.title[0].lower()}{figure.title[1:]}", ""]
-    lines += [f"    {command}", "", f"The paper: {figure.claim}.", "", f"![Fig. {number}]({figure.name}.png)", ""]
-    lines += [*table_lines(results), ""]
+    return [*lines, f"    {command}", "", f"The paper: {figure.claim}.", "", f"![Fig. {number}]({figure.name}.png)", ""]
+
+
+def _lines(figure: PaperFigure, results: StudyResults, command: str) -> list[str]:
+    lines = [*_head(figure, command), *table_lines(results), ""]
     if figure.numbers:
         lines += ["| | paper | here |", "| --- | --- | --- |"]
         for quoted in figure.numbers:
