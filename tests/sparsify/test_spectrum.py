@@ -51,8 +51,8 @@ def test_stretches_count_as_if_magnitudes_were_looked_at_one_by_one(kind: str, e
     counts = np.array([[each[own >= bound].sum() for bound in bounds] for own, each in parts])
     energies = np.array([[(each * own**2)[own >= bound].sum() for bound in bounds] for own, each in parts])
     np.testing.assert_allclose(stretches.above(bounds), counts, rtol=1e-12)
-    for found, true in zip(stretches.counts_and_energies(bounds), (counts, energies), strict=True):
-        np.testing.assert_allclose(found, true.sum(0), rtol=1e-12)
+    np.testing.assert_allclose(stretches.energies(bounds), energies.sum(0), rtol=1e-12)
+    np.testing.assert_allclose(stretches.energies(bounds[::5]), energies.sum(0)[::5], rtol=1e-12)
     # Ranks that no rounding moves to another magnitude.
     shares = np.random.default_rng(0).uniform(0, 1, 200)
     ranks = np.stack([each.sum() * shares for _, each in parts])

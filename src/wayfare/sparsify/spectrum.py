@@ -70,23 +70,21 @@ class Stretches:
         places = np.maximum(self.ends[:, None] - np.maximum(from_the_largest, 1), self.starts[:, None])
         return self.magnitudes[places]
 
-    def counts_and_energies(self, bounds: Floats) -> tuple[Floats, Floats]:
-        """How many entries of all stretches together reach each of some rising bounds, and their sum of squares."""
-        places = self._reaching(bounds)
+    def energies(self, bounds: Floats) -> Floats:
+        """The sum of squares of all entries that reach each of some falling bounds."""
         squares = np.zeros(len(self.magnitudes) + 1)
         np.square(self.magnitudes, out=squares[:-1])
         for start, end, weight in zip(self.starts, self.ends - self.tails, self.weights, strict=True):
             squares[start:end] *= weight
         # From one bound to the next; where no magnitude lies between them, `reduceat` gives that of the first place.
-        edges = np.concatenate([places, self.ends[:, None]], axis=1)
+        edges = np.concatenate([self._reaching(bounds[::-1]), self.ends[:, None]], axis=1)
         between = np.add.reduceat(squares, edges.ravel()).reshape(edges.shape)[:, :-1]
-        energies = np.where(edges[:, 1:] > edges[:, :-1], between, 0.0).sum(0)
-        return self._standing_for(self.ends[:, None] - places).sum(0), np.cumsum(energies[::-1])[::-1]
+        return np.cumsum(np.where(edges[:, 1:] > edges[:, :-1], between, 0.0).sum(0)[::-1])
 
     def bounds(self) -> Floats:
-        """Some magnitudes of every stretch, all of them in rising order; the smallest and largest are among them."""
+        """Some magnitudes of every stretch, all of them in falling order; the largest and smallest are among them."""
         places = self.ends[:, None] - log_spaced(1, self.ends - self.starts, _POINTS).astype(np.int64)
-        return np.unique(self.magnitudes[places])
+        return np.unique(self.magnitudes[places])[::-1]
 
     def _reaching(self, bounds: Floats) -> Ints:
         """The place of the first magnitude of every stretch (rows) that reaches each bound."""
@@ -119,13 +117,12 @@ def spectrum(vector: Tensor) -> Spectrum:
     stretches = _sampled(vector) if len(vector) >= _SAMPLE else _all_of(vector)
     # Every stretch says how many entries, and how much energy, lie above bounds that are magnitudes of some stretch.
     bounds = stretches.bounds()
-    counts, energies = stretches.counts_and_energies(bounds)
-    kept, captured = counts[::-1], energies[::-1]
+    kept = stretches.above(bounds).sum(0)
     kept[-1] = len(vector)
-    captured /= captured[-1] if captured[-1] > 0 else 1.0
     points = np.unique(np.searchsorted(kept, log_spaced(kept[0], kept[-1], _POINTS)).clip(max=len(kept) - 1))
-    whole = Ranked(bounds[::-1], kept)
-    return Spectrum(np.append(0.0, kept[points]), np.append(0.0, captured[points]), whole, stretches)
+    energies = stretches.energies(bounds[points])
+    captured = energies / (energies[-1] if energies[-1] > 0 else 1.0)
+    return Spectrum(np.append(0.0, kept[points]), np.append(0.0, captured), Ranked(bounds, kept), stretches)
 
 
 def log_spaced(first: ArrayLike, last: ArrayLike, count: int) -> Floats:
@@ -173,8 +170,8 @@ def _look_on_gpu(rows: Tensor, stride: int) -> tuple[list[Magnitudes], list[Magn
     magnitude = rows.abs()
     longest = int((magnitude > samples[:, _BOUND, None]).sum(1).max())
     found = torch.cat([samples, magnitude.topk(longest).values.flip(1)], dim=1).cpu().numpy()
-    samples_here, largest = np.split(found, [samples.shape[1]], axis=1)
-    bodies = [_body(sample) for sample in samples_here]
+    bodies = [_body(row) for row in found[:, : samples.shape[1]]]
+    largest = found[:, samples.shape[1] :]
     return bodies, [row[row.searchsorted(body[-1], "right") :] for row, body in zip(largest, bodies, strict=True)]
 
 
