@@ -144,6 +144,14 @@ def test_worth_is_the_price_up_to_which_full_power_is_right() -> None:
         assert above <= problem.full_power_watts
 
 
+def test_one_price_gives_the_power_that_many_prices_give() -> None:
+    log_prices = np.append(np.linspace(-20, 25, 200), [-math.inf, math.inf])
+    for problem in problems(20):
+        bits = problem.best_bits(log_prices)
+        for log_price, best in zip(log_prices.tolist(), bits.tolist(), strict=True):
+            assert problem.power_watts(log_price) == problem.power_for(best)
+
+
 def test_a_joule_that_costs_nothing_buys_everything_and_one_without_bounds_nothing() -> None:
     for problem in problems(20):
         free, dear = problem.best_bits(np.array([-math.inf, math.inf]))
