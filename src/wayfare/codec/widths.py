@@ -38,10 +38,9 @@ def profile(seen: Spectrum, statistics: int = 0) -> Profile:
     beside = _index_table_bits(seen.kept[1:], seen.entries)
     widths = [Width(value_bits=32, bits=32.0 + beside, lost=np.zeros(len(place)))]
     for bits in _WIDTHS:
-        if bits == 1:
-            low, span = _mean_scale(values), np.ones_like(span)
         # Steps of a smaller width are unions of finer ones, and magnitudes have no sign.
-        restored = middles_of(finest >> (_WIDTHS[0] - bits), low, span, bits).astype(np.int32).view(np.float32)
+        step = finest >> (_WIDTHS[0] - bits)
+        restored = _means(values) if bits == 1 else _floats(middles_of(step, low, span, bits))
         away = np.square(restored - values, dtype=np.float64).mean(1)
         lost = _sums(sizes * away, of_look) / energy
         # Signs are as good as random.
@@ -84,10 +83,15 @@ def _quantised(values: Float32s) -> tuple[Ints, Ints, Ints]:
     return low, span, steps_of(magnitude, low, span, _WIDTHS[0])
 
 
-def _mean_scale(values: Float32s) -> Ints:
-    """With one bit the only magnitude of a block is its mean."""
-    means: Float32s = np.minimum(values.mean(1, dtype=np.float64).astype(np.float32), values[:, 0])
-    return means.view(np.int32).astype(np.int64)[:, None]
+def _means(values: Float32s) -> Float32s:
+    """All that one bit knows of the magnitudes of a block."""
+    means: Float32s = values.mean(1, dtype=np.float64, keepdims=True).astype(np.float32)
+    return np.minimum(means, values[:, :1])
+
+
+def _floats(whole: Ints) -> Float32s:
+    """The numbers of which these are the bits."""
+    return whole.astype(np.int32).view(np.float32)
 
 
 def _index_table_bits(kept: Floats, entries: int) -> Floats:

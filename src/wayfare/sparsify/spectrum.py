@@ -71,20 +71,21 @@ class Stretches:
         return self.magnitudes[places]
 
     def energies(self, bounds: Floats) -> Floats:
-        """The sum of squares of all entries that reach each of some falling bounds."""
+        """The sum of squares of all entries that reach each of some rising bounds."""
         squares = np.zeros(len(self.magnitudes) + 1)
         np.square(self.magnitudes, out=squares[:-1])
         for start, end, weight in zip(self.starts, self.ends - self.tails, self.weights, strict=True):
             squares[start:end] *= weight
         # From one bound to the next; where no magnitude lies between them, `reduceat` gives that of the first place.
-        edges = np.concatenate([self._reaching(bounds[::-1]), self.ends[:, None]], axis=1)
+        edges = np.concatenate([self._reaching(bounds), self.ends[:, None]], axis=1)
         between = np.add.reduceat(squares, edges.ravel()).reshape(edges.shape)[:, :-1]
-        return np.cumsum(np.where(edges[:, 1:] > edges[:, :-1], between, 0.0).sum(0)[::-1])
+        energies = np.where(edges[:, 1:] > edges[:, :-1], between, 0.0).sum(0)
+        return np.cumsum(energies[::-1])[::-1]
 
     def bounds(self) -> Floats:
-        """Some magnitudes of every stretch, all of them in falling order; the largest and smallest are among them."""
+        """Some magnitudes of every stretch, all of them in rising order; the smallest and largest are among them."""
         places = self.ends[:, None] - log_spaced(1, self.ends - self.starts, _POINTS).astype(np.int64)
-        return np.unique(self.magnitudes[places])[::-1]
+        return np.unique(self.magnitudes[places])
 
     def _reaching(self, bounds: Floats) -> Ints:
         """The place of the first magnitude of every stretch (rows) that reaches each bound."""
@@ -117,12 +118,13 @@ def spectrum(vector: Tensor) -> Spectrum:
     stretches = _sampled(vector) if len(vector) >= _SAMPLE else _all_of(vector)
     # Every stretch says how many entries, and how much energy, lie above bounds that are magnitudes of some stretch.
     bounds = stretches.bounds()
-    kept = stretches.above(bounds).sum(0)
-    kept[-1] = len(vector)
-    points = np.unique(np.searchsorted(kept, log_spaced(kept[0], kept[-1], _POINTS)).clip(max=len(kept) - 1))
-    energies = stretches.energies(bounds[points])
-    captured = energies / (energies[-1] if energies[-1] > 0 else 1.0)
-    return Spectrum(np.append(0.0, kept[points]), np.append(0.0, captured), Ranked(bounds, kept), stretches)
+    whole = Ranked(bounds[::-1], stretches.above(bounds).sum(0)[::-1])
+    whole.ranks[-1] = len(vector)
+    wanted = log_spaced(whole.ranks[0], len(vector), _POINTS)
+    points = np.unique(np.searchsorted(whole.ranks, wanted).clip(max=len(bounds) - 1))
+    captured = stretches.energies(whole.magnitudes[points][::-1])[::-1]
+    captured /= captured[-1] if captured[-1] > 0 else 1.0
+    return Spectrum(np.append(0.0, whole.ranks[points]), np.append(0.0, captured), whole, stretches)
 
 
 def log_spaced(first: ArrayLike, last: ArrayLike, count: int) -> Floats:
