@@ -4,8 +4,9 @@
 
 An update of a ResNet-9 with heavy tails and layers of different scale, met again and again. Deciding is all that
 happens between the norm of the update, which every scheme needs, and the choice of power, entries and width: for
-MADS-RD the spectrum, the hull and the price. Sending is top-k and what the message costs. Medians: CPU time with one
-thread, and wall-clock time on a GPU.
+MADS-RD the spectrum, the profile of widths, the hull and the price. With `auto` the budget is small, so that the price
+has to be searched for. Sending is top-k and what the message costs. Medians: CPU time with one thread, and wall-clock
+time on a GPU.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ import torch
 from wayfare import device as devices
 from wayfare.codec.widths import profile
 from wayfare.control.auto_weight import after_contact
+from wayfare.control.rate_distortion import Curve, Profile
 from wayfare.device import DeviceState, Offer
 from wayfare.radio import Link
 from wayfare.scenario.model import Control
@@ -36,6 +38,7 @@ from wayfare.sparsify import top_k
 from wayfare.sparsify.spectrum import spectrum
 
 ENTRIES = 6_568_650
+BUDGET_JOULES = 2.0  # less than the contacts to be expected would take for nothing
 GOAL_MS = {"cpu": 20.0, "cuda": 2.0}
 LINK = Link(bandwidth_hz=1e6, max_power_watts=0.2, parameters=ENTRIES, bits_per_entry=54.65, dense_bits=ENTRIES * 32.0)
 
@@ -57,7 +60,7 @@ def timed(work: Callable[[], object], repeats: int, device: torch.device) -> flo
 
 def make_offer(update: torch.Tensor, scheme: Scheme) -> Offer:
     zero = torch.zeros((), device=update.device).expand(len(update))
-    state = DeviceState(received=zero, received_round=0, memory=zero, budget_joules=100.0, backlog_joules=0.3)
+    state = DeviceState(received=zero, received_round=0, memory=zero, budget_joules=BUDGET_JOULES, backlog_joules=0.3)
     return devices.make_offer(
         state,
         update,
@@ -79,6 +82,11 @@ def decide(offer: Offer, scheme: Scheme) -> Upload:
     return scheme.decide(replace(fresh, experience=experience), LINK)
 
 
+def curve(offered: Profile) -> Curve:
+    """With nothing kept from the last time."""
+    return replace(offered).curve
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", default="cpu", choices=sorted(GOAL_MS))
@@ -95,6 +103,13 @@ def main() -> None:
     reference_ms = timed(lambda: top_k(update, ENTRIES // 4), arguments.repeats, device)
     processor = torch.cuda.get_device_name() if device.type == "cuda" else platform.processor() or platform.machine()
     print(f"{processor}, {ENTRIES:,} entries; top-k of a quarter {reference_ms:.2f} ms; goal {GOAL_MS[device.type]} ms")
+    seen = spectrum(update)
+    parts_ms = {
+        "spectrum": timed(lambda: spectrum(update), arguments.repeats, device),
+        "profile": timed(lambda: profile(seen), arguments.repeats, device),
+        "curve": timed(partial(curve, profile(seen)), arguments.repeats, device),
+    }
+    print("of mads-rd " + ", ".join(f"{name} {part_ms:.2f} ms" for name, part_ms in parts_ms.items()))
     weights: tuple[Literal["auto"] | float, ...] = (3e-4, "auto")
     rows = []
     for weight, name in product(weights, ("mads", "mads-rd")):
@@ -109,7 +124,13 @@ def main() -> None:
         print(f"{name:>8} V = {weight!s:<6} decide {decide_ms:7.2f} ms ({ratio:4.2f} of top-k)", end="")
         print(f", send {send_ms:7.1f} ms; k/s {kept:.3f}, value bits {upload.value_bits}", flush=True)
     if arguments.json:
-        table = {"processor": processor, "entries": ENTRIES, "top_k_ms": reference_ms, "rows": rows}
+        table = {
+            "processor": processor,
+            "entries": ENTRIES,
+            "top_k_ms": reference_ms,
+            "parts_ms": parts_ms,
+            "rows": rows,
+        }
         arguments.json.write_text(json.dumps(table, indent=2) + "\n", encoding="utf-8")
 
 

@@ -72,11 +72,11 @@ def test_stretches_know_their_own_magnitudes() -> None:
     x[:100_000] *= 100
     seen = spectrum(x)
     bound = float(seen.whole.at(np.array([50_000.0]))[0])
-    counts = [float(part.above(np.array([bound]))[0]) for part in seen.stretches]
+    counts = seen.stretches.above(np.array([bound]))[:, 0].tolist()
     assert sum(counts) == pytest.approx(float(seen.whole.above(np.array([bound]))[0]))
     assert counts[0] == pytest.approx(50_000, rel=0.2)
     assert sum(counts[1:]) < 100
-    median = float(seen.stretches[0].at(np.array([50_000.0]))[0])
+    median = float(seen.stretches.at(np.full((8, 1), 50_000.0))[0, 0])
     assert median == pytest.approx(float(x[:100_000].abs().median()), rel=0.05)
 
 
@@ -122,11 +122,34 @@ def test_the_closed_form_is_the_minimum() -> None:
         assert cost(found) <= min(*grid, fine) + 1e-9 * problem.value
 
 
+def test_best_bits_at_many_prices_are_the_best_of_every_segment() -> None:
+    log_prices = np.linspace(-20, 25, 90)
+    for problem in problems(40):
+        best, least = np.zeros(len(log_prices)), np.zeros(len(log_prices))
+        hertz_s = problem.contact_s * problem.bandwidth_hz
+        level = problem.value * problem.bandwidth_hz * problem.gain_per_watt / math.log(2)
+        for slope, (begin, end) in zip(HULL.slopes, pairwise(HULL.bits), strict=True):
+            inside = hertz_s / math.log(2) * (math.log(level * slope) - log_prices)
+            bits = np.clip(inside, begin, end).clip(max=problem.most_bits)
+            joules = np.array([problem.contact_s * problem.power_for(float(each)) for each in bits])
+            cost = np.exp(log_prices) * joules - problem.value * np.interp(bits, HULL.bits, HULL.captured)
+            best, least = np.where(cost < least, bits, best), np.minimum(cost, least)
+        assert problem.best_bits(log_prices) == pytest.approx(best, rel=1e-6, abs=1e-6)
+
+
 def test_worth_is_the_price_up_to_which_full_power_is_right() -> None:
     for problem in problems(100):
         below, above = (problem.power_watts(math.log(problem.worth) + step) for step in (-1e-6, 1e-3))
         assert below == pytest.approx(problem.full_power_watts, rel=1e-6)
         assert above <= problem.full_power_watts
+
+
+def test_one_price_gives_the_power_that_many_prices_give() -> None:
+    log_prices = np.append(np.linspace(-20, 25, 200), [-math.inf, math.inf])
+    for problem in problems(20):
+        bits = problem.best_bits(log_prices)
+        for log_price, best in zip(log_prices.tolist(), bits.tolist(), strict=True):
+            assert problem.power_watts(log_price) == problem.power_for(best)
 
 
 def test_a_joule_that_costs_nothing_buys_everything_and_one_without_bounds_nothing() -> None:

@@ -10,13 +10,14 @@ Entries go in blocks, each with the bits of its smallest and largest magnitude.
 
 from __future__ import annotations
 
-from typing import Literal, TypeAlias, get_args
+from typing import Literal, TypeAlias, TypeVar, get_args
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from wayfare.arrays import Ints
 from wayfare.codec.entropy import decode_symbols, encode_symbols
 from wayfare.codec.errors import WireError
 
@@ -40,37 +41,56 @@ def value_width(bits: int | None) -> ValueBits:
     raise WireError(f"values of {bits} bits, known are {', '.join(map(str, VALUE_BITS))}")
 
 
-def quantise(values: Tensor, bits: ValueBits, block: int = BLOCK) -> tuple[Tensor, Tensor]:
+def quantise(values: Tensor, bits: ValueBits) -> tuple[Tensor, Tensor]:
     """Scales (blocks, 2) as the bits of floats, and a code for every value: its sign, then its step.
 
     Works where the values lie, so that a device with a GPU knows what it will have sent without moving an update.
     """
     whole = values.view(torch.int32)
     magnitude = (whole & 0x7FFFFFFF).long()
-    largest = _blocks(magnitude, 0, block).amax(1)
+    largest = _blocks(magnitude, 0).amax(1)
     if bits == 1:
         # One magnitude for all: their mean, which loses least among multiples of the signs.
-        sums = _blocks(values.abs().double(), 0, block).sum(1)
-        sizes = _blocks(torch.ones_like(magnitude), 0, block).sum(1)
+        sums = _blocks(values.abs().double(), 0).sum(1)
+        sizes = _blocks(torch.ones_like(magnitude), 0).sum(1)
         means = (sums / sizes).float().view(torch.int32).long()
         lowest = largest = torch.minimum(means, largest)
     else:
-        lowest = torch.maximum(_blocks(magnitude, _INFINITY, block).amin(1), largest - (_OCTAVES << 23)).clamp(min=0)
-    steps = 1 << (bits - 1)
-    low, span = _of_entries(lowest, len(values), block), _of_entries(largest - lowest + 1, len(values), block)
-    step = ((magnitude - low) * steps).div(span, rounding_mode="floor").clamp(0, steps - 1)
-    return torch.stack([lowest, largest], dim=1), (whole < 0).long() * steps + step
+        lowest = lower_scale(_blocks(magnitude, _INFINITY).amin(1), largest)
+    low, span = _of_entries(lowest, len(values)), _of_entries(largest - lowest + 1, len(values))
+    sign = (whole < 0).long() << (bits - 1)
+    return torch.stack([lowest, largest], dim=1), sign + steps_of(magnitude, low, span, bits)
 
 
-def restore(scales: Tensor, codes: Tensor, bits: ValueBits, block: int = BLOCK) -> Tensor:
+def restore(scales: Tensor, codes: Tensor, bits: ValueBits) -> Tensor:
     """The values of codes: the middle of each step."""
     lowest, largest = scales.unbind(1)
     steps = 1 << (bits - 1)
-    low, span = _of_entries(lowest, len(codes), block), _of_entries(largest - lowest + 1, len(codes), block)
-    magnitude = low + ((2 * (codes & (steps - 1)) + 1) * span).div(2 * steps, rounding_mode="floor")
-    # With fewer floats in a block than steps the middle may fall on the bound.
-    magnitude = torch.minimum(magnitude, low + span - 1).int().view(torch.float32)
+    low, span = _of_entries(lowest, len(codes)), _of_entries(largest - lowest + 1, len(codes))
+    magnitude = middles_of(codes & (steps - 1), low, span, bits).int().view(torch.float32)
     return torch.where(codes >= steps, -magnitude, magnitude)
+
+
+# The arithmetic of blocks, on magnitudes as whole numbers: of many values in tensors, of a few in arrays.
+Whole = TypeVar("Whole", Ints, Tensor)
+
+
+def lower_scale(smallest: Whole, largest: Whole) -> Whole:
+    """Where the steps of a block begin."""
+    return smallest.clip(min=largest - (_OCTAVES << 23)).clip(min=0)
+
+
+def steps_of(magnitude: Whole, low: Whole, span: Whole, bits: ValueBits) -> Whole:
+    """The step that each magnitude lies in; a block's begin at ``low`` and divide ``span`` whole numbers."""
+    steps = 1 << (bits - 1)
+    return ((magnitude - low) * steps // span).clip(0, steps - 1)
+
+
+def middles_of(step: Whole, low: Whole, span: Whole, bits: ValueBits) -> Whole:
+    """The magnitude in the middle of each step."""
+    middle = low + ((2 * step + 1) * span >> bits)
+    # With fewer floats in a block than steps the middle may fall on the bound.
+    return middle.clip(max=low + span - 1)
 
 
 def encode_values(values: Float32s, bits: ValueBits) -> tuple[bytes, Float32s]:
@@ -117,14 +137,14 @@ def decode_values(data: bytes, bits: int, count: int) -> Float32s:
     return values
 
 
-def _blocks(values: Tensor, filling: int, block: int) -> Tensor:
+def _blocks(values: Tensor, filling: int) -> Tensor:
     """Values as rows of a block each, the last one filled up."""
-    missing = -len(values) % block
-    return torch.nn.functional.pad(values, (0, missing), value=filling).view(-1, block)
+    missing = -len(values) % BLOCK
+    return torch.nn.functional.pad(values, (0, missing), value=filling).view(-1, BLOCK)
 
 
-def _of_entries(of_blocks: Tensor, count: int, block: int) -> Tensor:
-    return of_blocks.repeat_interleave(block)[:count]
+def _of_entries(of_blocks: Tensor, count: int) -> Tensor:
+    return of_blocks.repeat_interleave(BLOCK)[:count]
 
 
 def _packed(codes: NDArray[np.uint16], bits: int) -> bytes:

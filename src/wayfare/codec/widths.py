@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import numpy as np
-import torch
 
 from wayfare.arrays import Floats, Ints
 from wayfare.codec.indices import BASE
-from wayfare.codec.values import BLOCK, ValueBits, quantise, restore
+from wayfare.codec.values import BLOCK, Float32s, ValueBits, lower_scale, middles_of, steps_of
 from wayfare.codec.wire import HEADER_BYTES
 from wayfare.control.rate_distortion import Profile, Width, index_bits
-from wayfare.sparsify.spectrum import Spectrum
+from wayfare.sparsify.spectrum import Spectrum, log_spaced
 
 # Numbers of entries at which values are quantised to see, down to this share; between them the figures move slowly.
 _LOOKS, _LEAST_SHARE = 6, 1e-3
@@ -28,24 +27,24 @@ _TABLE_GAPS = 6
 
 def profile(seen: Spectrum, statistics: int = 0) -> Profile:
     """What an update offers: the energy of its largest entries, and what their values cost."""
-    looks = np.unique(np.geomspace(max(_LEAST_SHARE * seen.entries, 1.0), seen.entries, _LOOKS))
+    looks = np.unique(log_spaced(max(_LEAST_SHARE * seen.entries, 1.0), seen.entries, _LOOKS))
     blocks, sizes, of_look = _typical_blocks(seen, looks)
-    values = torch.from_numpy(blocks.astype(np.float32))
-    energy = sizes * np.square(blocks).mean(1)
+    energy = np.maximum(_sums(sizes * np.square(blocks).mean(1), of_look), 1e-300)
+    values = blocks.astype(np.float32)
+    low, span, finest = _quantised(values)
+    shares = _shares(finest, sizes, of_look)
     place, at = np.log(seen.kept[1:]), np.log(looks)
     # Beside the entropy of places and values, every entry has its part of the tables and scales.
     beside = _index_table_bits(seen.kept[1:], seen.entries)
     widths = [Width(value_bits=32, bits=32.0 + beside, lost=np.zeros(len(place)))]
-    scales, finest = quantise(values.view(-1), _WIDTHS[0], _RANKS)
     for bits in _WIDTHS:
-        # Steps of a smaller width are unions of finer ones, and magnitudes have no sign; a mean is another scale.
-        codes = finest >> (_WIDTHS[0] - bits)
-        if bits == 1:
-            scales, codes = quantise(values.view(-1), 1, _RANKS)
-        away = (restore(scales, codes, bits, _RANKS).view(values.shape) - values).double().square().mean(1).numpy()
-        lost = _sums(sizes * away, of_look) / np.maximum(_sums(energy, of_look), 1e-300)
+        # Steps of a smaller width are unions of finer ones, and magnitudes have no sign.
+        step = finest >> (_WIDTHS[0] - bits)
+        restored = _means(values) if bits == 1 else _floats(middles_of(step, low, span, bits))
+        away = np.square(restored - values, dtype=np.float64).mean(1)
+        lost = _sums(sizes * away, of_look) / energy
         # Signs are as good as random.
-        entropy = 1.0 + _entropies(codes.view(values.shape).numpy(), sizes, of_look, 2**bits)
+        entropy = 1.0 + _entropies(shares.reshape(len(looks), 1 << (bits - 1), -1).sum(2))
         cost = np.minimum(entropy + (_TABLE_HEAD_BITS + 8 * 2**bits) / looks, bits)
         widths.append(
             Width(
@@ -62,19 +61,37 @@ def _typical_blocks(seen: Spectrum, looks: Floats) -> tuple[Floats, Floats, Ints
     """Rows of magnitudes that stand for blocks, how many entries each stands for, and of which look it is.
 
     A block holds neighbours, and layers differ: where there is a block for each stretch of the vector, each has its
-    own. Within a stretch magnitudes lie in a block as they lie among all that are kept, at evenly spaced ranks.
+    own. Within a stretch magnitudes lie in a block as they lie among all that are kept, at evenly spaced ranks. The
+    largest comes first.
     """
-    bounds = seen.whole.at(looks)
-    many = looks > BLOCK * len(seen.stretches)
-    parts = [(seen.whole, ~many), *((stretch, many) for stretch in seen.stretches)]
-    blocks, sizes, of_look = [], [], []
-    for part, own in parts:
-        size = np.where(own, part.above(bounds), 0.0)
-        here = np.flatnonzero(size > 0)
-        blocks.append(part.at(np.multiply.outer(size[here], _EVENLY)))
-        sizes.append(size[here])
-        of_look.append(here)
-    return np.concatenate(blocks), np.concatenate(sizes), np.concatenate(of_look)
+    bounds, stretches = seen.whole.at(looks), seen.stretches
+    few = int(np.searchsorted(looks, BLOCK * len(stretches), side="right"))
+    together, apart = seen.whole.above(bounds[:few]), stretches.above(bounds[few:])
+    blocks = [
+        seen.whole.at(np.multiply.outer(together, _EVENLY)),
+        stretches.at(np.multiply.outer(apart, _EVENLY).reshape(len(stretches), -1)).reshape(-1, _RANKS),
+    ]
+    of_look = np.concatenate([np.arange(few), np.tile(np.arange(few, len(looks)), len(stretches))])
+    return np.concatenate(blocks), np.append(together, apart), of_look
+
+
+def _quantised(values: Float32s) -> tuple[Ints, Ints, Ints]:
+    """Where the steps of every block begin, how far they reach, and the finest step of every value."""
+    magnitude = values.view(np.int32).astype(np.int64)
+    largest, low = magnitude[:, :1], lower_scale(magnitude[:, -1:], magnitude[:, :1])
+    span = largest - low + 1
+    return low, span, steps_of(magnitude, low, span, _WIDTHS[0])
+
+
+def _means(values: Float32s) -> Float32s:
+    """All that one bit knows of the magnitudes of a block."""
+    means: Float32s = values.mean(1, dtype=np.float64, keepdims=True).astype(np.float32)
+    return np.minimum(means, values[:, :1])
+
+
+def _floats(whole: Ints) -> Float32s:
+    """The numbers of which these are the bits."""
+    return whole.astype(np.int32).view(np.float32)
 
 
 def _index_table_bits(kept: Floats, entries: int) -> Floats:
@@ -88,9 +105,15 @@ def _sums(values: Floats, of_look: Ints) -> Floats:
     return np.asarray(np.bincount(of_look, values), np.float64)
 
 
-def _entropies(codes: Ints, sizes: Floats, of_look: Ints, symbols: int) -> Floats:
-    """Bits of a symbol in all the blocks of a look together."""
-    numbered = codes + symbols * of_look[:, None]
-    counts = np.bincount(numbered.ravel(), np.repeat(sizes, codes.shape[1]), (int(of_look.max()) + 1) * symbols)
-    shares = counts.reshape(-1, symbols) / np.maximum(_sums(sizes, of_look), 1e-300)[:, None] / codes.shape[1]
+def _shares(steps: Ints, sizes: Floats, of_look: Ints) -> Floats:
+    """How often each of the finest steps occurs in all the blocks of a look (rows) together."""
+    finest = 1 << (_WIDTHS[0] - 1)
+    numbered = steps + finest * of_look[:, None]
+    counts = np.bincount(numbered.ravel(), np.repeat(sizes, _RANKS), (int(of_look.max()) + 1) * finest)
+    entries = np.maximum(_sums(sizes, of_look), 1e-300) * _RANKS
+    return np.asarray(counts.reshape(-1, finest) / entries[:, None])
+
+
+def _entropies(shares: Floats) -> Floats:
+    """Bits of a symbol, row by row."""
     return np.asarray(-(shares * np.log2(np.where(shares > 0, shares, 1.0))).sum(1))

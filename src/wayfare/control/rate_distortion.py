@@ -13,6 +13,7 @@ C is concave and p convex, so the first order condition decides, segment by segm
 from __future__ import annotations
 
 import math
+from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -102,9 +103,11 @@ def alike(entries: int, overhead_bits: float = 0.0) -> Profile:
 def index_bits(kept: Floats, entries: int) -> Floats:
     """s H(k / s): what it takes at least to say which entries are kept, if their places are random."""
     share = np.clip(np.asarray(kept, np.float64) / entries, 0.0, 1.0)
-    with np.errstate(divide="ignore", invalid="ignore"):
-        terms = -share * np.log2(share) - (1 - share) * np.log2(1 - share)
-    return np.asarray(entries * np.nan_to_num(terms))
+    return -entries * (_times_its_log2(share) + _times_its_log2(1.0 - share))
+
+
+def _times_its_log2(share: Floats) -> Floats:
+    return np.asarray(share * np.log2(np.where(share > 0, share, 1.0)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -169,20 +172,35 @@ class Problem:
         slope = float(self.curve.slopes[np.searchsorted(self.curve.bits[1:-1], self.most_bits)])
         return self.value * slope * self.bandwidth_hz / ((self.full_power_watts + 1.0 / self.gain_per_watt) * _LN2)
 
+    @cached_property
+    def _log_levels(self) -> Floats:
+        """log(value c B g / ln 2) of every segment, and beyond the last one more than any price."""
+        levels = self.curve.log_slopes + math.log(self.value * self.bandwidth_hz * self.gain_per_watt / _LN2)
+        return np.append(levels, math.inf)
+
+    @cached_property
+    def _log_cheapness(self) -> Floats:
+        """Minus the logarithm of the price at which each segment is taken to its end; it rises."""
+        return self.curve.bits[1:] * (_LN2 / (self.contact_s * self.bandwidth_hz)) - self._log_levels[:-1]
+
     def best_bits(self, log_prices: Floats) -> Floats:
         """The minimiser at each price. On a segment of slope c:  A = tau B log2(value c B g / (price ln 2))."""
-        hertz_s = self.contact_s * self.bandwidth_hz
-        log_level = self.curve.log_slopes + math.log(self.value * self.bandwidth_hz * self.gain_per_watt / _LN2)
-        wanted = hertz_s / _LN2 * (log_level - log_prices[:, None])
         # Slopes fall, so the first segment whose own optimum does not lie beyond it holds the optimum.
-        inside = wanted < self.curve.bits[1:]
-        first = inside.argmax(1)
-        found = np.maximum(np.take_along_axis(wanted, first[:, None], 1)[:, 0], self.curve.bits[first])
-        return np.clip(np.where(inside.any(1), found, math.inf), 0.0, self.most_bits)
+        first = self._log_cheapness.searchsorted(-log_prices, side="right")
+        wanted = self.contact_s * self.bandwidth_hz / _LN2 * (self._log_levels[first] - log_prices)
+        return np.minimum(np.maximum(wanted, self.curve.bits[first]), self.most_bits)
 
     def power_watts(self, log_price: float) -> float:
         """The best power at a price."""
-        return self.power_for(float(self.best_bits(np.array([log_price]))[0]))
+        # A search for a price asks for it some fifty times, and one number is found faster in a list than in an array.
+        ends, levels, bits = self._as_lists
+        first = bisect_right(ends, -log_price)
+        wanted = self.contact_s * self.bandwidth_hz / _LN2 * (levels[first] - log_price)
+        return self.power_for(min(max(wanted, bits[first]), self.most_bits))
+
+    @cached_property
+    def _as_lists(self) -> tuple[list[float], list[float], list[float]]:
+        return self._log_cheapness.tolist(), self._log_levels.tolist(), self.curve.bits.tolist()
 
     def power_for(self, bits: float) -> float:
         """The power that brings so many bits through in the whole contact."""
@@ -207,16 +225,17 @@ class Problem:
 
 def power_watts(bits: float, *, contact_s: float, gain_per_watt: float, bandwidth_hz: float) -> float:
     """p = (2^(A / (tau B)) - 1) / g: the least power that brings so many bits through."""
-    return float(np.expm1(np.log(2.0) * bits / (contact_s * bandwidth_hz)) / gain_per_watt) if bits > 0 else 0.0
+    return float(np.expm1(_LN2 * bits / (contact_s * bandwidth_hz)) / gain_per_watt) if bits > 0 else 0.0
 
 
 def _upper_hull(x: Floats, y: Floats) -> Ints:
     """Places of the corners, from left to right, as long as they rise."""
     order = np.lexsort((-y, x))
+    heights = y[order]
+    # Only what lies higher than all to its left can be a corner.
+    order = order[np.append(True, heights[1:] > np.maximum.accumulate(heights)[:-1])]
     corners: list[tuple[float, float, int]] = []
     for right, top, place in zip(x[order].tolist(), y[order].tolist(), order.tolist(), strict=True):
-        if corners and (right <= corners[-1][0] or top <= corners[-1][1]):
-            continue
         # A corner goes where the way from the one before it to the new one passes above it, or through it.
         while len(corners) > 1:
             (x0, y0, _), (x1, y1, _) = corners[-2:]

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TypeAlias
 
 import numpy as np
 import torch
+from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
 from wayfare.arrays import Floats, Ints
@@ -15,8 +17,12 @@ from wayfare.arrays import Floats, Ints
 # the tail are looked at. The rest is even enough to be sampled.
 STRETCHES = 8
 _SAMPLE, _TAIL = 1 << 15, 64
+# Where the bound lies in the rising sample of a stretch.
+_BOUND = -1 - _TAIL // STRETCHES
 # Numbers of entries at which the curve is given, equally far apart in the logarithm.
 _POINTS = 64
+
+Magnitudes: TypeAlias = NDArray[np.floating]
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,13 +44,68 @@ class Ranked:
 
 
 @dataclass(frozen=True, slots=True)
+class Stretches:
+    """Magnitudes of all stretches, one stretch after the other and each in rising order.
+
+    The last ones of a stretch, its tail, stand for themselves alone; each of the others for ``weights`` entries.
+    """
+
+    magnitudes: Floats
+    starts: Ints  # of each stretch among the magnitudes
+    ends: Ints
+    tails: Ints
+    weights: Floats
+
+    def __len__(self) -> int:
+        return len(self.ends)
+
+    def above(self, bounds: Floats) -> Floats:
+        """How many entries of every stretch (rows) reach each bound."""
+        return self._standing_for(self.ends[:, None] - self._reaching(bounds))
+
+    def at(self, ranks: Floats) -> Floats:
+        """The magnitudes of every stretch (rows) at some ranks, where 1 is the rank of its largest."""
+        in_tail = np.minimum(ranks, self.tails[:, None])
+        from_the_largest: Ints = np.ceil(in_tail + (ranks - in_tail) / self.weights[:, None]).astype(np.int64)
+        places = np.maximum(self.ends[:, None] - np.maximum(from_the_largest, 1), self.starts[:, None])
+        return self.magnitudes[places]
+
+    def energies(self, bounds: Floats) -> Floats:
+        """The sum of squares of all entries that reach each of some rising bounds."""
+        squares = np.zeros(len(self.magnitudes) + 1)
+        np.square(self.magnitudes, out=squares[:-1])
+        for start, end, weight in zip(self.starts, self.ends - self.tails, self.weights, strict=True):
+            squares[start:end] *= weight
+        # From one bound to the next; where no magnitude lies between them, `reduceat` gives that of the first place.
+        edges = np.concatenate([self._reaching(bounds), self.ends[:, None]], axis=1)
+        between = np.add.reduceat(squares, edges.ravel()).reshape(edges.shape)[:, :-1]
+        energies = np.where(edges[:, 1:] > edges[:, :-1], between, 0.0).sum(0)
+        return np.cumsum(energies[::-1])[::-1]
+
+    def bounds(self) -> Floats:
+        """Some magnitudes of every stretch, all of them in rising order; the smallest and largest are among them."""
+        places = self.ends[:, None] - log_spaced(1, self.ends - self.starts, _POINTS).astype(np.int64)
+        return np.unique(self.magnitudes[places])
+
+    def _reaching(self, bounds: Floats) -> Ints:
+        """The place of the first magnitude of every stretch (rows) that reaches each bound."""
+        parts = [self.magnitudes[start:end] for start, end in zip(self.starts, self.ends, strict=True)]
+        return np.stack([part.searchsorted(bounds) for part in parts]) + self.starts[:, None]
+
+    def _standing_for(self, largest: Ints) -> Floats:
+        """How many entries so many of the largest magnitudes of every stretch stand for."""
+        in_tail = np.minimum(largest, self.tails[:, None])
+        return in_tail + self.weights[:, None] * (largest - in_tail)
+
+
+@dataclass(frozen=True, slots=True)
 class Spectrum:
     """``captured[i]`` is the share of |x|^2 that the ``kept[i]`` largest entries hold; both begin at 0 and rise."""
 
     kept: Floats
     captured: Floats
     whole: Ranked
-    stretches: list[Ranked]
+    stretches: Stretches
 
     @property
     def entries(self) -> int:
@@ -54,65 +115,77 @@ class Spectrum:
 
 def spectrum(vector: Tensor) -> Spectrum:
     """The curve of a vector: its tail exactly, its body by an even sample if there is much of it."""
-    if len(vector) < _SAMPLE:
-        found = [_falling(piece.abs()) for piece in vector.tensor_split(min(STRETCHES, len(vector)))]
-        weights = [np.ones(len(magnitudes)) for magnitudes in found]
-    else:
-        found, weights = _sampled(vector)
-    stretches = [Ranked(own, np.cumsum(each)) for own, each in zip(found, weights, strict=True)]
+    stretches = _sampled(vector) if len(vector) >= _SAMPLE else _all_of(vector)
     # Every stretch says how many entries, and how much energy, lie above bounds that are magnitudes of some stretch.
-    bounds = np.unique(np.concatenate([own[_places(len(own))] for own in found]))[::-1]
-    kept, captured = np.zeros(len(bounds)), np.zeros(len(bounds))
-    for part, each in zip(stretches, weights, strict=True):
-        above = np.searchsorted(-part.magnitudes, -bounds, side="right")
-        kept += np.append(0.0, part.ranks)[above]
-        captured += np.append(0.0, np.cumsum(np.square(part.magnitudes) * each))[above]
-    kept[-1] = len(vector)
+    bounds = stretches.bounds()
+    whole = Ranked(bounds[::-1], stretches.above(bounds).sum(0)[::-1])
+    whole.ranks[-1] = len(vector)
+    wanted = log_spaced(whole.ranks[0], len(vector), _POINTS)
+    points = np.unique(np.searchsorted(whole.ranks, wanted).clip(max=len(bounds) - 1))
+    captured = stretches.energies(whole.magnitudes[points][::-1])[::-1]
     captured /= captured[-1] if captured[-1] > 0 else 1.0
-    points = np.unique(np.searchsorted(kept, np.geomspace(kept[0], kept[-1], _POINTS)).clip(max=len(kept) - 1))
-    return Spectrum(np.append(0.0, kept[points]), np.append(0.0, captured[points]), Ranked(bounds, kept), stretches)
+    return Spectrum(np.append(0.0, whole.ranks[points]), np.append(0.0, captured), whole, stretches)
 
 
-def _places(count: int) -> Ints:
-    """Some places from the first to the last, equally far apart in the logarithm."""
-    return np.unique(np.geomspace(1, count, _POINTS).astype(np.int64)) - 1
+def log_spaced(first: ArrayLike, last: ArrayLike, count: int) -> Floats:
+    """Numbers equally far apart in the logarithm: those of `np.geomspace`, which takes most of its time to begin."""
+    low, high = np.log10(first), np.log10(last)
+    step = np.asarray((high - low) / (count - 1))
+    spaced: Floats = np.power(10.0, np.arange(count) * step[..., None] + np.asarray(low)[..., None])
+    spaced[..., 0], spaced[..., -1] = first, last
+    return spaced
 
 
-def _sampled(vector: Tensor) -> tuple[list[Floats], list[Floats]]:
-    """Magnitudes of every stretch in falling order, tail and sample, and how many entries each stands for."""
+def _all_of(vector: Tensor) -> Stretches:
+    pieces = np.array_split(vector.abs().cpu().numpy(), min(STRETCHES, len(vector)))
+    return _joined([piece[:0] for piece in pieces], [np.sort(piece) for piece in pieces], np.ones(len(pieces)))
+
+
+def _sampled(vector: Tensor) -> Stretches:
+    """Of every stretch its tail, and a sample of all else."""
     length = len(vector) // STRETCHES
     # A few entries at the end belong to no stretch; an odd stride does not fall into step with the sizes of layers.
     rows, stride = vector[: STRETCHES * length].view(STRETCHES, length), max(len(vector) // _SAMPLE, 1) | 1
-    samples = _falling(rows[:, ::stride].abs())
-    bounds = samples[:, _TAIL // STRETCHES]
-    found, weights = [], []
-    for tail, sample, bound in zip(_tails(rows, bounds), samples, bounds, strict=True):
-        body = sample[sample <= bound]
-        found.append(np.concatenate([tail, body]))
-        weights.append(np.repeat([1.0, (length - len(tail)) / len(body)], [len(tail), len(body)]))
-    return found, weights
+    look = _look_on_processor if rows.device.type == "cpu" else _look_on_gpu
+    bodies, tails = look(rows, stride)
+    weights = [(length - len(tail)) / len(body) for body, tail in zip(bodies, tails, strict=True)]
+    return _joined(bodies, tails, np.array(weights))
 
 
-def _tails(rows: Tensor, bounds: Floats) -> list[Floats]:
-    """The magnitudes of every row beyond its bound, in falling order."""
-    if rows.device.type == "cpu":
-        return [_falling(_above(row, float(bound))) for row, bound in zip(rows, bounds, strict=True)]
+def _joined(bodies: list[Magnitudes], tails: list[Magnitudes], weights: Floats) -> Stretches:
+    parts = [part for both in zip(bodies, tails, strict=True) for part in both]
+    edges = np.cumsum([0, *map(len, parts)])
+    starts, tails_from, ends = edges[:-1:2], edges[1::2], edges[2::2]
+    return Stretches(np.concatenate(parts, dtype=np.float64), starts, ends, ends - tails_from, weights)
+
+
+def _look_on_processor(rows: Tensor, stride: int) -> tuple[list[Magnitudes], list[Magnitudes]]:
+    """The sample up to its bound and the tail beyond it, of every row and in rising order."""
+    samples = np.sort(rows[:, ::stride].abs().numpy())
+    bodies = [_body(sample) for sample in samples]
+    return bodies, [np.sort(_above(row.numpy(), body[-1])) for row, body in zip(rows, bodies, strict=True)]
+
+
+def _look_on_gpu(rows: Tensor, stride: int) -> tuple[list[Magnitudes], list[Magnitudes]]:
+    """The same, all of it put in order there; the processor waits twice: for the longest tail's length, and for all."""
+    samples = rows[:, ::stride].abs().sort().values
     magnitude = rows.abs()
-    beyond = magnitude > torch.as_tensor(bounds, dtype=rows.dtype, device=rows.device)[:, None]
-    # One transfer for all rows: each would have to wait for the GPU.
-    ends = np.cumsum(beyond.sum(1).cpu().numpy())
-    return [np.sort(tail)[::-1] for tail in np.split(magnitude[beyond].double().cpu().numpy(), ends[:-1])]
+    longest = int((magnitude > samples[:, _BOUND, None]).sum(1).max())
+    found = torch.cat([samples, magnitude.topk(longest).values.flip(1)], dim=1).cpu().numpy()
+    bodies = [_body(row) for row in found[:, : samples.shape[1]]]
+    largest = found[:, samples.shape[1] :]
+    return bodies, [row[row.searchsorted(body[-1], "right") :] for row, body in zip(largest, bodies, strict=True)]
 
 
-def _above(vector: Tensor, bound: float) -> Tensor:
+def _body(sample: Magnitudes) -> Magnitudes:
+    """A rising sample up to the bound, and all that equals it."""
+    return sample[: sample.searchsorted(sample[_BOUND], "right")]
+
+
+def _above(row: Magnitudes, bound: np.floating) -> Magnitudes:
     """The magnitudes beyond a bound, piece by piece in the cache of a processor: that takes a fifth of the time."""
     pieces = []
-    for piece in np.array_split(vector.numpy(), max(len(vector) // _SAMPLE, 1)):
+    for piece in np.array_split(row, max(len(row) // _SAMPLE, 1)):
         magnitude = np.abs(piece)
         pieces.append(magnitude[np.flatnonzero(magnitude > bound)])
-    return torch.from_numpy(np.concatenate(pieces))
-
-
-def _falling(values: Tensor) -> Floats:
-    """In falling order, row by row."""
-    return np.sort(values.cpu().numpy(), axis=-1).astype(np.float64)[..., ::-1]
+    return np.concatenate(pieces)

@@ -1,0 +1,61 @@
+"""What values cost and lose at every width is foreseen with the arithmetic that the encoder uses."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from wayfare.codec import widths as module
+from wayfare.codec.values import ValueBits, lower_scale, middles_of, quantise, restore, steps_of
+from wayfare.codec.widths import profile
+from wayfare.sparsify.spectrum import Spectrum, spectrum
+
+
+def seen(entries: int, scale: float = 1.0) -> Spectrum:
+    rng = np.random.default_rng(entries)
+    scales = scale * np.repeat([1.0, 0.1, 3.0, 0.03], -(-entries // 4))[:entries]
+    return spectrum(torch.from_numpy((scales * rng.standard_t(4, entries)).astype(np.float32)))
+
+
+# Beside plain updates one with denormal magnitudes.
+@pytest.mark.parametrize(("entries", "scale"), [(3, 1.0), (20_000, 1.0), (400_003, 1.0), (50_000, 1e-41)])
+def test_typical_blocks_lose_and_cost_what_the_encoder_makes_of_them(entries: int, scale: float) -> None:
+    of = seen(entries, scale)
+    looks = of.kept[-1:]
+    blocks, sizes, of_look = module._typical_blocks(of, looks)
+    assert bool(np.all(np.diff(blocks) <= 0))
+    assert float(sizes.sum()) == pytest.approx(entries, rel=1e-3)
+    assert set(of_look.tolist()) == {0}
+    offered = profile(of)
+    for width in offered.widths[1:]:
+        bits: ValueBits = width.value_bits  # type: ignore[assignment]
+        lost, energy, counts = 0.0, 0.0, np.zeros(2**bits)
+        for block, size in zip(blocks, sizes, strict=True):
+            values = torch.from_numpy(block.astype(np.float32))
+            scales, codes = quantise(values, bits)
+            away = (restore(scales, codes, bits) - values).double().square().mean()
+            lost, energy = lost + size * float(away), energy + size * float(np.square(block).mean())
+            counts += size * np.bincount(codes.numpy(), minlength=2**bits)
+        shares = counts[counts > 0] / counts.sum()
+        coded = 1.0 - float((shares * np.log2(shares)).sum()) + (16 + 8 * 2**bits) / entries
+        assert width.lost[-1] == pytest.approx(min(lost / max(energy, 1e-300), 1.0), rel=1e-9)
+        beside = offered.widths[0].bits[-1] - 32.0
+        assert width.bits[-1] == pytest.approx(64 / 1024 + beside + min(coded, bits), rel=1e-9)
+
+
+@pytest.mark.parametrize("bits", [16, 8, 4, 2, 1])
+def test_arrays_and_tensors_are_quantised_alike(bits: ValueBits) -> None:
+    rng = np.random.default_rng(bits)
+    magnitude = rng.integers(0, 0x7F800000, (200, 30))
+    magnitude[:20] = magnitude[:20, :1] + rng.integers(0, 5, (20, 30))
+    largest = magnitude.max(1, keepdims=True)
+    low = lower_scale(magnitude.min(1, keepdims=True), largest)
+    span = largest - low + 1
+    steps = steps_of(magnitude, low, span, bits)
+    middles = middles_of(steps, low, span, bits)
+    assert bool(np.all((middles >= low) & (middles <= largest)))
+    there = [torch.from_numpy(array) for array in (magnitude, low, span)]
+    steps_there = steps_of(*there, bits)
+    np.testing.assert_array_equal(steps_there.numpy(), steps)
+    np.testing.assert_array_equal(middles_of(steps_there, there[1], there[2], bits).numpy(), middles)

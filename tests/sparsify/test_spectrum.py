@@ -1,0 +1,100 @@
+"""What is counted of an update: fast ways against plain ones, and what a GPU does against what a processor does."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from wayfare.arrays import Floats
+from wayfare.sparsify import spectrum as module
+from wayfare.sparsify.spectrum import Stretches, log_spaced, spectrum
+
+KINDS = ("heavy", "layers", "ties", "sparse", "constant")
+
+
+def update(kind: str, entries: int) -> Tensor:
+    rng = np.random.default_rng(entries)
+    values = rng.standard_t(4, entries)
+    match kind:
+        case "layers":
+            values *= np.repeat([1.0, 0.1, 3.0, 0.03], -(-entries // 4))[:entries]
+        case "ties":
+            values = np.round(3 * values)
+        case "sparse":
+            values *= rng.random(entries) < 0.01
+        case "constant":
+            values = np.ones(entries)
+    return torch.from_numpy(values.astype(np.float32))
+
+
+def one_by_one(stretches: Stretches) -> list[tuple[Floats, Floats]]:
+    """Of every stretch the magnitudes from the largest on, and how many entries each stands for."""
+    found = []
+    for start, end, tail, weight in zip(
+        stretches.starts, stretches.ends, stretches.tails, stretches.weights, strict=True
+    ):
+        entries = np.full(end - start, weight)
+        entries[len(entries) - tail :] = 1.0
+        found.append((stretches.magnitudes[start:end][::-1], entries[::-1]))
+    return found
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("entries", [7, 5_000, 50_000, 400_003])
+def test_stretches_count_as_if_magnitudes_were_looked_at_one_by_one(kind: str, entries: int) -> None:
+    stretches = spectrum(update(kind, entries)).stretches
+    bounds = stretches.bounds()
+    parts = one_by_one(stretches)
+    assert all(bool(np.all(np.diff(magnitudes) <= 0)) for magnitudes, _ in parts)
+    counts = np.array([[each[own >= bound].sum() for bound in bounds] for own, each in parts])
+    energies = np.array([[(each * own**2)[own >= bound].sum() for bound in bounds] for own, each in parts])
+    np.testing.assert_allclose(stretches.above(bounds), counts, rtol=1e-12)
+    np.testing.assert_allclose(stretches.energies(bounds), energies.sum(0), rtol=1e-12)
+    np.testing.assert_allclose(stretches.energies(bounds[::5]), energies.sum(0)[::5], rtol=1e-12)
+    # Ranks that no rounding moves to another magnitude.
+    shares = np.random.default_rng(0).uniform(0, 1, 200)
+    ranks = np.stack([each.sum() * shares for _, each in parts])
+    at = [own[np.cumsum(each).searchsorted(rank)] for (own, each), rank in zip(parts, ranks, strict=True)]
+    np.testing.assert_array_equal(stretches.at(ranks), at)
+
+
+def test_ranks_beyond_a_stretch_are_those_of_its_ends() -> None:
+    stretches = spectrum(update("heavy", 50_000)).stretches
+    ends = stretches.at(np.tile([0.0, 1.0, 1e9], (len(stretches), 1)))
+    np.testing.assert_array_equal(ends[:, 0], stretches.magnitudes[stretches.ends - 1])
+    np.testing.assert_array_equal(ends[:, 1], stretches.magnitudes[stretches.ends - 1])
+    np.testing.assert_array_equal(ends[:, 2], stretches.magnitudes[stretches.starts])
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("entries", [40_000, 400_003, 1_000_000])
+def test_a_gpu_sees_what_a_processor_sees(kind: str, entries: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is done on a GPU is plain tensor work, and may be done anywhere."""
+    vector = update(kind, entries)
+    here = spectrum(vector)
+    monkeypatch.setattr(module, "_look_on_processor", module._look_on_gpu)
+    there = spectrum(vector)
+    for name in ("magnitudes", "starts", "ends", "tails", "weights"):
+        np.testing.assert_array_equal(getattr(there.stretches, name), getattr(here.stretches, name))
+    np.testing.assert_array_equal(there.kept, here.kept)
+    np.testing.assert_array_equal(there.captured, here.captured)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.parametrize("entries", [5_000, 400_003])
+def test_a_real_gpu_does_too(entries: int) -> None:
+    vector = update("layers", entries)
+    here, there = spectrum(vector), spectrum(vector.cuda())
+    np.testing.assert_array_equal(there.kept, here.kept)
+    np.testing.assert_array_equal(there.captured, here.captured)
+
+
+def test_numbers_equally_far_apart_in_the_logarithm_are_those_of_numpy() -> None:
+    rng = np.random.default_rng(0)
+    for first, last in zip(10 ** rng.uniform(0, 3, 50), 10 ** rng.uniform(3, 8, 50), strict=True):
+        np.testing.assert_array_equal(log_spaced(first, last, 64), np.geomspace(first, last, 64))
+    lasts = np.array([1, 2, 4096, 8000, 821_081])
+    rows = [np.geomspace(1, last, 64) for last in lasts]
+    np.testing.assert_array_equal(log_spaced(1, lasts, 64), rows)
