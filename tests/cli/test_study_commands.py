@@ -55,6 +55,19 @@ def test_the_table_of_a_study_tells_how_sure_it_is(
     assert max(len(line.rstrip()) for line in shown.splitlines()) <= 80
 
 
+def test_points_are_called_by_their_labels(wayfare_command: Type, tmp_path: Path) -> None:
+    file = write_study(tmp_path, rounds=20, seeds=1, speeds="[10]")
+    with file.open("a", encoding="utf-8") as more:
+        more.write('[[paired]]\nlabel = "a wide radio"\nradio = { bandwidth_hz = 1e6, range_m = 90.0 }\n')
+        more.write('[[paired]]\nlabel = "a narrow radio"\nradio = { bandwidth_hz = 1e4, range_m = 110.0 }\n')
+    shown = wayfare_command("sweep", file, "--out", tmp_path, "--jobs", 1).out
+    assert "speed_mps 10, a narrow radio" in shown
+    assert "bandwidth" not in shown
+    assert wayfare_command("report", tmp_path / "small", "--out", tmp_path).code == 0
+    assert "| mobility.speed_mps | point | scheme |" in (tmp_path / "report.md").read_text(encoding="utf-8")
+    assert "a narrow radio" in (tmp_path / "index.html").read_text(encoding="utf-8")
+
+
 def test_one_seed_is_said_to_be_one(wayfare_command: Type, tmp_path: Path) -> None:
     file = write_study(tmp_path, rounds=20, seeds=1, speeds="[10]", more='metrics = ["accuracy", "loss", "fame"]')
     shown = wayfare_command("sweep", file, "--out", tmp_path, "--jobs", 1).out

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -8,6 +9,7 @@ from wayfare.errors import InputError, ScenarioError
 from wayfare.scenario import load
 from wayfare.studies.keys import run_key
 from wayfare.studies.single import Execution
+from wayfare.studies.store import manifest_of
 from wayfare.studies.study import load_study, study_presets
 
 EXAMPLES = Path(__file__).parents[2] / "examples" / "studies"
@@ -66,6 +68,40 @@ def test_kinds_can_vary_and_files_lie_beside_the_study(tmp_path: Path) -> None:
     assert [point.scenario.mobility.model for point in plan.points] == ["walk", "trace"]
     assert [point.scenario.rounds for point in plan.points] == [7, 7]
     assert getattr(plan.points[1].scenario.mobility, "file", None) == str(tmp_path / "log.csv")
+
+
+LABELLED = """
+schemes = ["mads"]
+[grid]
+mobility.speed_mps = [5.0, 10.0]
+[[paired]]
+label = "few"
+fleet = { devices = 3, energy_total_joules = 30.0 }
+[[paired]]
+label = "many"
+fleet = { devices = 6, energy_total_joules = 60.0 }
+"""
+
+
+def test_paired_values_may_have_a_name(tmp_path: Path) -> None:
+    manifest = manifest_of(load_study(study(tmp_path, LABELLED)), Execution())
+    assert manifest.varies == ["mobility.speed_mps", "point"]
+    assert [manifest.point_name(point) for point in (0, 3)] == ["speed_mps 5, few", "speed_mps 10, many"]
+    assert manifest.place_of(1) == {"mobility.speed_mps": 5.0, "point": "many"}
+    assert manifest.points[1]["fleet.devices"] == 6, "exports have every field"
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ('label = "many"', "", "paired.1.label = '': must be a text, and all"),
+        ('label = "many"', "label = 7", "paired.1.label = 7: must be a text"),
+        ('label = "many"', 'label = "few"', "paired.label = 'few': must not be listed twice"),
+    ],
+)
+def test_labels_that_say_nothing_are_refused(tmp_path: Path, old: str, new: str, message: str) -> None:
+    with pytest.raises(ScenarioError, match=re.escape(message)):
+        load_study(study(tmp_path, LABELLED.replace(old, new)))
 
 
 def test_presets_load_and_say_what_they_ask() -> None:

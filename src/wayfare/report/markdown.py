@@ -31,10 +31,11 @@ def markdown(results: StudyResults, figures: Sequence[str]) -> str:
 def table_lines(results: StudyResults) -> list[str]:
     """The table alone, and what its columns mean."""
     columns = study_columns(results)
-    headings = [*results.manifest.axes, *(column.heading.replace("\n", " ") for column in columns)]
+    manifest = results.manifest
+    headings = [*manifest.varies, *(column.heading.replace("\n", " ") for column in columns)]
     lines = [_row(headings), _row(["---"] * len(headings))]
     for place, row in enumerate(results.rows):
-        values = [str(results.manifest.points[row.point][axis]) for axis in results.manifest.axes]
+        values = map(str, manifest.place_of(row.point).values())
         lines.append(_row([*values, *(column.cells[place] for column in columns)]))
     return [*lines, "", *(f"- {' '.join(note.split())}" for note in study_notes(results))]
 

@@ -149,7 +149,7 @@ def _replay(material: Material) -> dict[str, Any]:
 
 def _study_json(results: StudyResults) -> dict[str, Any]:
     """Metrics against what varies."""
-    manifest, axis = results.manifest, results.manifest.axes[0]
+    manifest, axis = results.manifest, results.manifest.varies[0]
     metrics = list(dict.fromkeys(name for row in results.rows for name in row.estimates))
     return {
         "axis": axis_label(axis),
@@ -157,7 +157,7 @@ def _study_json(results: StudyResults) -> dict[str, Any]:
         "rows": [
             {
                 "scheme": row.scheme,
-                "x": _plain(manifest.points[row.point][axis]),
+                "x": _plain(manifest.place_of(row.point)[axis]),
                 "panel": panel,
                 "seeds": len(row.results),
                 "estimates": {name: {"mean": one.mean, "ci95": one.ci95} for name, one in row.estimates.items()},

@@ -116,8 +116,9 @@ def _study_toml(results: StudyResults, seeds: Sequence[int]) -> str:
         "targets": manifest.targets,
     }
     lines = [f"{key} = {json.dumps(value)}" for key, value in content.items()]
-    for values in manifest.points if manifest.axes else []:
-        lines += ["", "[[paired]]", *(f"{axis} = {_toml(values[axis])}" for axis in manifest.axes)]
+    for point, values in enumerate(manifest.points if manifest.axes else []):
+        label = [f"label = {_toml(manifest.point_name(point))}"] if manifest.labelled else []
+        lines += ["", "[[paired]]", *label, *(f"{axis} = {_toml(values[axis])}" for axis in manifest.axes)]
     return "\n".join(lines) + "\n"
 
 

@@ -13,6 +13,8 @@ from wayfare.studies.store import value_text
 
 # Values that span more than this are drawn on a logarithmic axis.
 _WIDE = 8
+# Names that are longer stand beside each other at a slant.
+_LONG = 12
 
 
 def study_figure(results: StudyResults, metric_name: str, file: Path, *, column: bool = False, title: str = "") -> None:
@@ -55,26 +57,27 @@ def _draw_panels(results: StudyResults, metric_name: str, panels: dict[str, list
 def panels_of(results: StudyResults) -> dict[str, list[Row]]:
     """Rows by everything that varies but the first field; fields that always change with the first are part of it."""
     manifest, panels = results.manifest, dict[str, list[Row]]()
-    others = [axis for axis in manifest.axes[1:] if not _follows(results, axis)]
+    others = [axis for axis in manifest.varies[1:] if not _follows(results, axis)]
     for row in results.rows:
-        values = manifest.points[row.point]
+        values = manifest.place_of(row.point)
         title = ", ".join(f"{axis.split('.')[-1]} {value_text(values[axis])}" for axis in others)
         panels.setdefault(title, []).append(row)
     return panels
 
 
 def _follows(results: StudyResults, axis: str) -> bool:
-    first, seen = results.manifest.axes[0], dict[str, str]()
+    manifest, seen = results.manifest, dict[str, str]()
+    places = [manifest.place_of(point) for point in range(len(manifest.points))]
     return all(
-        seen.setdefault(value_text(values[first]), value_text(values[axis])) == value_text(values[axis])
-        for values in results.manifest.points
+        seen.setdefault(value_text(values[manifest.varies[0]]), value_text(values[axis])) == value_text(values[axis])
+        for values in places
     )
 
 
 def _draw(results: StudyResults, metric_name: str, rows: list[Row], panel: Any) -> None:
     manifest = results.manifest
-    axis = manifest.axes[0] if manifest.axes else None
-    values = [manifest.points[row.point][axis] if axis else "" for row in rows]
+    axis = manifest.varies[0] if manifest.varies else None
+    values = [manifest.place_of(row.point)[axis] if axis else "" for row in rows]
     numeric = axis is not None and all(
         isinstance(value, int | float) and not isinstance(value, bool) for value in values
     )
@@ -104,7 +107,8 @@ def _draw(results: StudyResults, metric_name: str, rows: list[Row], panel: Any) 
         panel.set_xticks(ordered, [value_text(value) for value in ordered])
         panel.minorticks_off()
     elif not numeric:
-        panel.set_xticks(range(len(labels)), labels)
+        tilted = {"rotation": 25, "ha": "right"} if max(map(len, labels)) > _LONG else {}
+        panel.set_xticks(range(len(labels)), labels, **tilted)
     panel.set_xlabel(axis_label(axis) if axis else "")
     panel.grid(alpha=0.25, lw=0.6)
     panel.spines[["top", "right"]].set_visible(False)

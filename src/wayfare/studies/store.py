@@ -18,7 +18,7 @@ import json
 import os
 import shutil
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import IO, Any
 
@@ -34,6 +34,7 @@ from wayfare.studies.single import Execution
 from wayfare.studies.study import Plan
 
 _VERSION = 1
+_POINT = "point"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,10 +67,25 @@ class Manifest:
     metrics: list[str]
     targets: list[float]
     runs: list[PlannedRun]
+    labels: list[str] = field(default_factory=list)  # of every point, where they have any
+    labelled: list[str] = field(default_factory=list)  # the axes that labels stand for
+
+    @property
+    def varies(self) -> list[str]:
+        """The axes as people see them: those that labels stand for are one, `point`."""
+        return [axis for axis in self.axes if axis not in self.labelled] + ([_POINT] if self.labelled else [])
+
+    def place_of(self, point: int) -> dict[str, Any]:
+        """Where a point lies on each of what varies."""
+        everything = self.points[point] | ({_POINT: self.labels[point]} if self.labelled else {})
+        return {axis: everything[axis] for axis in self.varies}
 
     def point_name(self, point: int) -> str:
         """What a point is called in one line; the last word of a field says enough."""
-        return ", ".join(f"{axis.split('.')[-1]} {value_text(self.points[point][axis])}" for axis in self.axes)
+        return ", ".join(
+            value_text(value) if axis == _POINT else f"{axis.split('.')[-1]} {value_text(value)}"
+            for axis, value in self.place_of(point).items()
+        )
 
     def run_name(self, run: PlannedRun) -> str:
         """What a run is called in one line."""
@@ -96,6 +112,8 @@ def manifest_of(plan: Plan, execution: Execution) -> Manifest:
         metrics=list(plan.study.metrics),
         targets=list(plan.study.targets),
         runs=runs,
+        labels=[point.label for point in plan.points] if plan.labelled else [],
+        labelled=plan.labelled,
     )
 
 

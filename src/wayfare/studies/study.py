@@ -15,8 +15,10 @@
     mobility.speed_mps = [5, 10, 20]
 
     [[paired]]                           # values that belong together, each table one of them
+    label = "small"                      # what to call it; without, its values
     fleet = { devices = 10, energy_total_joules = 250 }
     [[paired]]
+    label = "large"
     fleet = { devices = 20, energy_total_joules = 500 }
 """
 
@@ -86,6 +88,7 @@ class Point:
 
     values: Mapping[str, Any]
     scenario: Scenario
+    label: str = ""  # what its paired values are called
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,6 +97,7 @@ class Plan:
 
     study: Study
     axes: list[str]  # the fields that vary
+    labelled: list[str]  # those of them that labels stand for
     points: list[Point]
     schemes: list[str]
     seeds: list[int]
@@ -151,16 +155,16 @@ def _plan(study: Study, folder: Path | None) -> Plan:
     if folder is not None and base not in preset_names():
         base = str(folder / base)
     table = merge(load_table(base), _anchored(study.settings, folder))
-    grid, paired = _grid(study.grid), _paired(study.paired)
+    grid, (labels, paired) = _grid(study.grid), _paired(study.paired)
     axes = [*grid, *(paired[0] if paired else ())]
     for axis in axes:
         _check_axis(axis, [*grid], axes)
     points = []
-    for values in _combinations(grid, paired):
+    for values, label in _combinations(grid, paired, labels):
         over: dict[str, Any] = {}
         for axis, value in values.items():
             over = merge(over, _nested(axis, value))
-        points.append(Point(values=values, scenario=parse(merge(table, _anchored(over, folder)))))
+        points.append(Point(values=values, scenario=parse(merge(table, _anchored(over, folder))), label=label))
     _check_points(points)
     schemes = list(points[0].scenario.schemes if study.schemes is None else study.schemes)
     names = [make_scheme(scheme, points[0].scenario.control, points[0].scenario.mixing).name for scheme in schemes]
@@ -168,7 +172,8 @@ def _plan(study: Study, folder: Path | None) -> Plan:
     for point in points:
         for scheme in schemes:
             refuse_unfit(point.scenario.server, make_scheme(scheme, point.scenario.control, point.scenario.mixing))
-    return Plan(study=study, axes=axes, points=points, schemes=names, seeds=study.seed_numbers)
+    labelled = [*paired[0]] if any(labels) else []
+    return Plan(study=study, axes=axes, labelled=labelled, points=points, schemes=names, seeds=study.seed_numbers)
 
 
 def _anchored(table: dict[str, Any], folder: Path | None) -> dict[str, Any]:
@@ -188,15 +193,22 @@ def _grid(table: Mapping[str, Any]) -> dict[str, list[Any]]:
     return grid
 
 
-def _paired(tables: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Every combination with its fields."""
+def _paired(tables: Sequence[Mapping[str, Any]]) -> tuple[list[str], list[dict[str, Any]]]:
+    """What every combination is called, and its fields."""
     paired = [dict(_leaves(table)) for table in tables]
+    labels = [values.pop("label", "") for values in paired]
+    for place, label in enumerate(labels):
+        if not isinstance(label, str) or bool(label) != bool(labels[0]):
+            raise ScenarioError(
+                f"paired.{place}.label", label, "must be a text, and all paired tables have one or none"
+            )
     for place, values in enumerate(paired):
         if not values or values.keys() != paired[0].keys():
             fields = ", ".join(paired[0]) or "at least one"
             raise ScenarioError(f"paired.{place}", list(values), f"must set the same fields as the first: {fields}")
     _check_repeats("paired", paired)
-    return paired
+    _check_repeats("paired.label", [label for label in labels if label])
+    return labels, paired
 
 
 def _leaves(table: Mapping[str, Any], path: tuple[str, ...] = ()) -> Iterator[tuple[str, Any]]:
@@ -215,11 +227,13 @@ def _nested(field: str, value: Any) -> dict[str, Any]:
     return nested
 
 
-def _combinations(grid: Mapping[str, Sequence[Any]], paired: Sequence[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
-    """The first field changes slowest; paired values change fastest."""
+def _combinations(
+    grid: Mapping[str, Sequence[Any]], paired: Sequence[Mapping[str, Any]], labels: Sequence[str]
+) -> Iterator[tuple[dict[str, Any], str]]:
+    """The first field changes slowest; paired values change fastest, and bring their label."""
     for values in itertools.product(*grid.values()):
-        for together in paired or ({},):
-            yield dict(zip(grid, values, strict=True)) | dict(together)
+        for together, label in zip(paired or ({},), labels or ("",), strict=True):
+            yield dict(zip(grid, values, strict=True)) | dict(together), label
 
 
 def _check_axis(axis: str, grid: Sequence[str], axes: Sequence[str]) -> None:
