@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import groupby
+from typing import Literal
 
 from rich.console import Group
 from rich.table import Table
@@ -43,23 +45,36 @@ def study_table(results: StudyResults) -> Group:
     """The tables of a study in the terminal, points below each other; targets have a table of their own."""
     lines: list[Text | Table] = [Text(study_title(results), "bold"), Text()]
     if results.rows:
-        lines += [_rich(results, [*_schemes(results), *_measures(results)]), Text()]
+        lines += [*_rich(results, [*_schemes(results), *_measures(results)]), Text()]
     if results.rows and results.manifest.targets:
-        lines += [_rich(results, [*_schemes(results), *_targets(results)]), Text()]
+        lines += [*_rich(results, [*_schemes(results), *_targets(results)]), Text()]
     return Group(*lines, *(Text(note, "dim") for note in study_notes(results)))
 
 
-def _rich(results: StudyResults, columns: Sequence[Column]) -> Table:
-    table = Table(box=None, padding=(0, 1, 0, 0), pad_edge=False, header_style="bold cyan")
-    for column in columns:
-        table.add_column(column.heading, justify="left" if column.left else "right", no_wrap=True)
-    for place, row in enumerate(results.rows):
-        if results.manifest.axes and (place == 0 or results.rows[place - 1].point != row.point):
-            table.add_row(Text(results.manifest.point_name(row.point), "italic"))
-        cells = [column.cells[place] for column in columns]
-        indent = "  " if results.manifest.axes else ""
-        table.add_row(Text(indent + cells[0], "bold"), *cells[1:])
-    return table
+def _rich(results: StudyResults, columns: Sequence[Column]) -> list[Text | Table]:
+    """A table for each point under its name, however long that is; columns are as wide in all of them."""
+    indent = "  " if results.manifest.axes else ""
+    texts = [[column.heading.split("\n"), column.cells] for column in columns]
+    widths = [max(len(text) for group in groups for text in group) for groups in texts]
+    widths[0] += len(indent)
+
+    def table(*, headed: bool) -> Table:
+        made = Table(box=None, padding=(0, 1, 0, 0), pad_edge=False, header_style="bold cyan", show_header=headed)
+        for column, width in zip(columns, widths, strict=True):
+            justify: Literal["left", "right"] = "left" if column.left else "right"
+            made.add_column(column.heading, justify=justify, no_wrap=True, width=width)
+        return made
+
+    parts: list[Text | Table] = [table(headed=True)]
+    for point, places in groupby(range(len(results.rows)), lambda place: results.rows[place].point):
+        if name := results.manifest.point_name(point):
+            parts.append(Text(name, "italic"))
+        rows = table(headed=False)
+        for place in places:
+            cells = [column.cells[place] for column in columns]
+            rows.add_row(Text(indent + cells[0], "bold"), *cells[1:])
+        parts.append(rows)
+    return parts
 
 
 def _schemes(results: StudyResults) -> list[Column]:
