@@ -30,7 +30,7 @@ from wayfare import device as devices
 from wayfare.codec.widths import profile
 from wayfare.control.auto_weight import after_contact
 from wayfare.control.rate_distortion import Curve, Profile
-from wayfare.device import DeviceState, Offer
+from wayfare.device import DeviceState, Meeting, Offer, Terms
 from wayfare.radio import Link
 from wayfare.scenario.model import Control
 from wayfare.schemes import Scheme, Upload, make_scheme
@@ -61,18 +61,9 @@ def timed(work: Callable[[], object], repeats: int, device: torch.device) -> flo
 def make_offer(update: torch.Tensor, scheme: Scheme) -> Offer:
     zero = torch.zeros((), device=update.device).expand(len(update))
     state = DeviceState(received=zero, received_round=0, memory=zero, budget_joules=BUDGET_JOULES, backlog_joules=0.3)
-    return devices.make_offer(
-        state,
-        update,
-        staleness_rounds=15,
-        contact_s=6.0,
-        gain_per_watt=1e5,
-        round_=100,
-        rounds=4000,
-        link=LINK,
-        norm_scale=100.0,
-        wants=scheme.demand,
-    )
+    meeting = Meeting(round=100, contact_s=6.0, gain_per_watt=1e5)
+    terms = Terms(link=LINK, rounds=4000, norm_scale=100.0, wants=scheme.demand)
+    return devices.make_offer(state, update, meeting, terms, staleness_rounds=15)
 
 
 def decide(offer: Offer, scheme: Scheme) -> Upload:

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from wayfare.codec.wire import Layout
-from wayfare.device import DeviceState
+from wayfare.device import DeviceState, Terms
 from wayfare.field.connect import connect
 from wayfare.field.endpoint import fetch_status, serving
 from wayfare.field.exchange import Exchanger, Patience, Radio
@@ -166,7 +166,7 @@ class Device:
         parameters = self._layout.parameters
         bits = {"bits_per_entry": 42.0, "dense_bits": 32.0 * parameters}
         link = RadioLink(bandwidth_hz=1e6, max_power_watts=0.2, parameters=parameters, **bits)
-        radio = Radio(scheme=Fixed(self._entries), link=link, norm_scale=1.0, rounds=1_000_000)
+        radio = Radio(scheme=Fixed(self._entries), terms=Terms(link=link, rounds=1_000_000))
         guide = Told(chunk_bytes, exchanges=exchanges, resumes=resumes, learn=self.learn)
         exchanger = Exchanger(client, self._bundle.name, self.outbox, guide, radio, self._layout, Patience())
         try:

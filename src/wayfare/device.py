@@ -16,7 +16,8 @@ from wayfare.codec.widths import profile
 from wayfare.control import queue
 from wayfare.control.auto_weight import NO_EXPERIENCE, Experience, Wanted, after_contact
 from wayfare.radio import Link
-from wayfare.schemes import Encounter, Upload, paper_demand
+from wayfare.scenario import Scenario
+from wayfare.schemes import Encounter, Scheme, Upload, paper_demand
 from wayfare.sparsify import Sparse, remainder, top_k, with_tail
 from wayfare.sparsify.spectrum import spectrum
 
@@ -58,36 +59,47 @@ class Offer:
     update_is_sound: bool  # every number of it is one, and finite
 
 
-def begin_contact(
-    state: DeviceState,
-    local_model: Tensor,
-    *,
-    contact_s: float,
-    gain_per_watt: float,
-    round_: int,
-    rounds: int,
-    link: Link,
-    norm_scale: float,
-    wants: Wants = paper_demand,
-) -> Offer:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Terms:
+    """What is the same at all contacts of a run.
+
+    ``norm_scale`` is 1 / learning rate where the controller is to see raw gradients, 1 where it is to see x itself.
+    """
+
+    link: Link
+    rounds: int
+    norm_scale: float = 1.0
+    wants: Wants = paper_demand
+
+
+def terms_of(scenario: Scenario, scheme: Scheme, link: Link) -> Terms:
+    """The terms of a scheme in a scenario."""
+    norm_scale = 1 / scenario.learning.learning_rate if scenario.control.update_norm == "raw" else 1.0
+    wants = getattr(scheme, "demand", paper_demand)
+    return Terms(link=link, rounds=scenario.rounds, norm_scale=norm_scale, wants=wants)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Meeting:
+    """A contact as a device sees it when it begins."""
+
+    round: int
+    contact_s: float
+    gain_per_watt: float
+
+
+def begin_contact(state: DeviceState, local_model: Tensor, meeting: Meeting, terms: Terms) -> Offer:
     """x = e + g with g = received - local; the queue is brought to this round.
 
     A vector is entries to choose from, as many as the link's model has, and then normalisation statistics that go with
     every upload.
-
-    ``norm_scale`` is 1 / learning rate where the controller is to see raw gradients, 1 where it is to see x itself.
     """
     return make_offer(
-        replace(state, met_s=state.met_s + contact_s),
+        replace(state, met_s=state.met_s + meeting.contact_s),
         undelivered(state, local_model),
-        staleness_rounds=round_ - state.received_round,
-        contact_s=contact_s,
-        gain_per_watt=gain_per_watt,
-        round_=round_,
-        rounds=rounds,
-        link=link,
-        norm_scale=norm_scale,
-        wants=wants,
+        meeting,
+        terms,
+        staleness_rounds=meeting.round - state.received_round,
     )
 
 
@@ -96,50 +108,38 @@ def undelivered(state: DeviceState, local_model: Tensor) -> Tensor:
     return state.memory + (state.received - local_model)
 
 
-def make_offer(
-    state: DeviceState,
-    update: Tensor,
-    *,
-    staleness_rounds: int,
-    contact_s: float,
-    gain_per_watt: float,
-    round_: int,
-    rounds: int,
-    link: Link,
-    norm_scale: float,
-    wants: Wants = paper_demand,
-) -> Offer:
+def make_offer(state: DeviceState, update: Tensor, meeting: Meeting, terms: Terms, *, staleness_rounds: int) -> Offer:
     """What a device has to send in a contact and what its scheme sees of it; the queue is brought to this round."""
-    parameters = update[: link.parameters]
-    own_norm_sq = float(parameters.double().square().sum())
-    pace = state.budget_joules / rounds
+    parameters = update[: terms.link.parameters]
+    norm_sq = float(parameters.double().square().sum()) * terms.norm_scale**2
+    pace = state.budget_joules / terms.rounds
     # A device that has already sent something in this round has paid its pace.
-    idle_rounds = max(round_ - state.backlog_round, 0)
+    idle_rounds = max(meeting.round - state.backlog_round, 0)
     now = replace(
         state,
         backlog_joules=queue.idle(state.backlog_joules, idle_rounds, pace),
-        backlog_round=max(round_, state.backlog_round),
+        backlog_round=max(meeting.round, state.backlog_round),
     )
-    is_sound = math.isfinite(own_norm_sq * norm_scale**2)
+    is_sound = math.isfinite(norm_sq)
     encounter = Encounter(
-        contact_s=contact_s,
-        gain_per_watt=gain_per_watt,
+        contact_s=meeting.contact_s,
+        gain_per_watt=meeting.gain_per_watt,
         staleness_rounds=staleness_rounds,
-        update_norm_sq=own_norm_sq * norm_scale**2,
+        update_norm_sq=norm_sq,
         backlog_joules=now.backlog_joules,
         spent_joules=now.spent_joules,
         budget_joules=now.budget_joules,
-        round=round_,
-        rounds=rounds,
+        round=meeting.round,
+        rounds=terms.rounds,
         met_s=now.met_s,
         experience=now.experience,
         profile=cache(lambda: profile(spectrum(parameters), len(update) - len(parameters))) if is_sound else None,
     )
-    experience = after_contact(now.experience, wants(encounter, link))
+    experience = after_contact(now.experience, terms.wants(encounter, terms.link))
     return Offer(
         state=replace(now, experience=experience),
         update=update,
-        parameters=link.parameters,
+        parameters=terms.link.parameters,
         encounter=replace(encounter, experience=experience),
         update_is_sound=is_sound,
     )

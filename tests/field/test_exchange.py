@@ -17,7 +17,7 @@ from tests.field.brokers import finish
 from tests.field.fuzzing import KINDS
 from tests.field.parts import INITIAL, LAYOUT, open_outbox, train
 from tests.field.test_ledger import chunks_of
-from wayfare.device import DeviceState
+from wayfare.device import DeviceState, Terms
 from wayfare.field.audit import audit
 from wayfare.field.broker import Broker
 from wayfare.field.connect import connect
@@ -110,7 +110,7 @@ class Site:
 
     async def device(self, guide: Told, *, entries: int = 200, outbox: Outbox | None = None) -> None:
         client = await connect(load_bundle(self.fleet.device_folder("bus-1")), url=self.broker.url, wait_s=10)
-        radio = Radio(scheme=Fixed(entries), link=LINK, norm_scale=1.0, rounds=100)
+        radio = Radio(scheme=Fixed(entries), terms=Terms(link=LINK, rounds=100))
         try:
             exchanger = Exchanger(client, "bus-1", outbox or self.outbox, guide, radio, LAYOUT, QUICK)
             await exchanger.run(threading.Event())

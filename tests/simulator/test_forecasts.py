@@ -15,7 +15,7 @@ from tests.simulator.test_checkpoint import assert_same, taken_up, undisturbed
 from tests.simulator.test_simulator import Notes, simulate
 from wayfare import device as devices
 from wayfare.contacts import Opportunities, forecast_s
-from wayfare.device import DeviceState, Offer
+from wayfare.device import DeviceState, Meeting, Offer, Terms
 from wayfare.errors import ScenarioError
 from wayfare.radio import Link
 from wayfare.records.checkpoints import read_checkpoint
@@ -74,14 +74,9 @@ def offer(
     found = devices.make_offer(
         state,
         update,
+        Meeting(round=10, contact_s=contact_s, gain_per_watt=1e4),
+        Terms(link=LINK, rounds=1000, wants=scheme.demand),
         staleness_rounds=9,
-        contact_s=contact_s,
-        gain_per_watt=1e4,
-        round_=10,
-        rounds=1000,
-        link=LINK,
-        norm_scale=1.0,
-        wants=scheme.demand,
     )
     return found, scheme.decide(found.encounter, LINK)
 

@@ -6,7 +6,6 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -16,7 +15,7 @@ import wayfare
 from tests.conftest import SMALL
 from tests.simulator.test_simulator import Notes
 from wayfare import device as devices
-from wayfare.device import DeviceState
+from wayfare.device import DeviceState, Meeting, Terms
 from wayfare.engine import OnDisk
 from wayfare.errors import InvariantError, ScenarioError
 from wayfare.learning.models.base import load_vector, read_vector
@@ -362,20 +361,8 @@ def test_what_a_device_hands_over_leaves_it_only_what_is_new() -> None:
     rng = torch.Generator().manual_seed(0)
     received, local, memory = (torch.randn(50, generator=rng) for _ in range(3))
     state = DeviceState(received=received, received_round=2, memory=memory, budget_joules=5.0)
-    now: dict[str, Any] = {
-        "contact_s": 9.0,
-        "gain_per_watt": 1e6,
-        "round_": 5,
-        "rounds": 10,
-        "link": LINK,
-        "norm_scale": 1.0,
-    }
-    offer = devices.make_offer(
-        state,
-        devices.undelivered(state, local),
-        staleness_rounds=3,
-        **now,
-    )
+    meeting, terms = Meeting(round=5, contact_s=9.0, gain_per_watt=1e6), Terms(link=LINK, rounds=10)
+    offer = devices.make_offer(state, devices.undelivered(state, local), meeting, terms, staleness_rounds=3)
     whole = wayfare.Upload(entries=50, bits=1600.0, power_watts=0.1, energy_joules=0.2)
     after, parcel = devices.hand_over(offer, whole)
     assert parcel is not None
@@ -383,12 +370,7 @@ def test_what_a_device_hands_over_leaves_it_only_what_is_new() -> None:
     torch.testing.assert_close(devices.undelivered(after, local), torch.zeros(50), rtol=0, atol=1e-6)
     assert after.spent_joules == 0.2
     # A second transmission of the round is not given the pace of a round again.
-    again = devices.make_offer(
-        after,
-        parcel,
-        staleness_rounds=3,
-        **now,
-    )
+    again = devices.make_offer(after, parcel, meeting, terms, staleness_rounds=3)
     assert devices.pay(again, whole).backlog_joules == pytest.approx(after.backlog_joules + 0.2)
     model = torch.randn(50, generator=rng)
     taken, new_local = devices.take_model(after, devices.undelivered(after, local), model, 4, torch.zeros(50))

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from wayfare.device import terms_of
 from wayfare.errors import ScenarioError
 from wayfare.field.connect import FieldClient, connect
 from wayfare.field.exchange import Exchanger, Patience, Radio, no_radio
@@ -94,9 +95,7 @@ async def _run(
         if client is not None:
             radio = Radio(
                 scheme=scheme,
-                link=work.world.link,
-                norm_scale=work.norm_scale,
-                rounds=work.scenario.rounds,
+                terms=terms_of(work.scenario, scheme, work.world.link),
                 set_power_watts=options.set_power_watts,
             )
             exchanger = Exchanger(client, bundle.name, outbox, guide, radio, work.layout, options.patience)

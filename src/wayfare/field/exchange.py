@@ -19,14 +19,13 @@ import nats.errors
 
 from wayfare.codec.errors import WireError
 from wayfare.codec.wire import Layout
-from wayfare.device import begin_contact, transmit
+from wayfare.device import Meeting, Terms, begin_contact, transmit
 from wayfare.errors import DivergenceError, FieldError, RefusedError
 from wayfare.field.downloads import unpacked
 from wayfare.field.guide import Guide, Occasion
 from wayfare.field.messages import Ask, Finish, Manifest, Mark, Part, Standing, parse
 from wayfare.field.outbox import Outbox
-from wayfare.radio import Link
-from wayfare.schemes import Scheme, paper_demand
+from wayfare.schemes import Scheme
 
 if TYPE_CHECKING:
     from nats.aio.msg import Msg
@@ -61,9 +60,7 @@ class Radio:
     """What the scheme decides by, and the hook by which its decision reaches a radio."""
 
     scheme: Scheme
-    link: Link
-    norm_scale: float
-    rounds: int
+    terms: Terms
     set_power_watts: Callable[[float], None] = no_radio
 
 
@@ -148,21 +145,12 @@ class Exchanger:
         """Decide as the simulator does, and promise it."""
         outbox, radio = self._outbox, self._radio
         with outbox.holding():
-            offer = begin_contact(
-                outbox.state,
-                outbox.local,
-                contact_s=occasion.contact_s,
-                gain_per_watt=occasion.gain_per_watt,
-                round_=occasion.round,
-                rounds=radio.rounds,
-                link=radio.link,
-                norm_scale=radio.norm_scale,
-                wants=getattr(radio.scheme, "demand", paper_demand),
-            )
+            meeting = Meeting(round=occasion.round, contact_s=occasion.contact_s, gain_per_watt=occasion.gain_per_watt)
+            offer = begin_contact(outbox.state, outbox.local, meeting, radio.terms)
             if not math.isfinite(offer.encounter.update_norm_sq):
                 raise DivergenceError(f"training diverged: the update of round {occasion.round} is not finite")
-            upload = radio.scheme.decide(offer.encounter, radio.link)
-            sending = transmit(offer, upload, radio.link)
+            upload = radio.scheme.decide(offer.encounter, radio.terms.link)
+            sending = transmit(offer, upload, radio.terms.link)
             state, sent = sending.state, sending.sent
             outbox.cut(state, sent, round_=occasion.round, next_update=next_update, chunk_bytes=occasion.chunk_bytes)
         radio.set_power_watts(float(sending.upload.power_watts))

@@ -61,11 +61,6 @@ class Work:
             raise ScenarioError("--scheme", self.scheme_name, "relays updates over other devices, the field does not")
         return scheme
 
-    @property
-    def norm_scale(self) -> float:
-        """1 / learning rate where the controller is to see raw gradients."""
-        return 1 / self.scenario.learning.learning_rate if self.scenario.control.update_norm == "raw" else 1.0
-
     def engine(self) -> Engine:
         """Takes the local steps, as in the simulator."""
         world, learning = self.world, self.scenario.learning

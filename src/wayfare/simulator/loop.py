@@ -12,13 +12,13 @@ from torch import Tensor
 from wayfare import device as devices
 from wayfare import server as servers
 from wayfare.arrays import Ints
-from wayfare.device import DeviceState, Offer
+from wayfare.device import DeviceState, Meeting, Offer
 from wayfare.engine import Compute, InMemory, LocalTraining, Policy, Shelf, Trainer, engine_name, make_engine
 from wayfare.errors import ScenarioError
 from wayfare.learning.evaluate import Evaluator
 from wayfare.learning.local_loss import make_local_loss
 from wayfare.learning.schedule import Schedule
-from wayfare.schemes import Scheme, Upload, mixes_models, paper_demand
+from wayfare.schemes import Scheme, Upload, mixes_models
 from wayfare.schemes.sending import MOST_BPS_PER_HZ
 from wayfare.simulator.checkpoint import SimulationState
 from wayfare.simulator.checks import Checks, Ledger
@@ -86,9 +86,8 @@ class Simulation:
             )
         elif self._checks.paranoid:
             self._ledger = Ledger(chosen, len(initial), initial.device, server_adds=scenario.server.is_plain)
-        self._norm_scale = 1 / scenario.learning.learning_rate if scenario.control.update_norm == "raw" else 1.0
+        self._terms = devices.terms_of(scenario, scheme, world.link)
         self._forecasts = getattr(scheme, "forecasts", True)
-        self._wants = getattr(scheme, "demand", paper_demand)
         self._relays = self._make_relays() if getattr(scheme, "relays", False) else None
         self._trainer = Trainer(
             self._ledger or chosen,
@@ -110,7 +109,7 @@ class Simulation:
             draw_peers(self._world.scenario, self._world.seed),
             self._scheme,
             nothing=self._nothing,
-            norm_scale=self._norm_scale,
+            terms=self._terms,
             checks=self._checks,
             shelf=self._shelf,
         )
@@ -230,13 +229,12 @@ class Simulation:
             offer = devices.begin_contact(
                 self._relays.before_upload(device, before) if self._relays else before,
                 self._trainer.model(device),
-                contact_s=float(self._world.forecast_s[row]) if self._forecasts else lasts_s,
-                gain_per_watt=float(self._world.gains_per_watt[row]),
-                round_=round_,
-                rounds=self._world.scenario.rounds,
-                link=link,
-                norm_scale=self._norm_scale,
-                wants=self._wants,
+                Meeting(
+                    round=round_,
+                    contact_s=float(self._world.forecast_s[row]) if self._forecasts else lasts_s,
+                    gain_per_watt=float(self._world.gains_per_watt[row]),
+                ),
+                self._terms,
             )
             norms_sq.append(offer.encounter.update_norm_sq)
             offer = checks.offer(offer, device=device, round_=round_)

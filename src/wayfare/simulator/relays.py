@@ -9,10 +9,10 @@ import torch
 from torch import Tensor
 
 from wayfare import device as devices
-from wayfare.device import DeviceState, Offer
+from wayfare.device import DeviceState, Meeting, Offer, Terms
 from wayfare.engine import Shelf, Trainer
 from wayfare.mobility import SERVER
-from wayfare.schemes import Scheme, Upload, paper_demand
+from wayfare.schemes import Scheme, Upload
 from wayfare.simulator.checks import Checks
 from wayfare.simulator.events import RelayEvent, RelayKind
 from wayfare.simulator.peers import Peers, Wish, make_timetable
@@ -61,13 +61,12 @@ class Relays:
         scheme: Scheme,
         *,
         nothing: Tensor,
-        norm_scale: float,
+        terms: Terms,
         checks: Checks,
         shelf: Shelf,
     ) -> None:
         self._world, self._peers, self._scheme = world, peers, scheme
-        self._wants = getattr(scheme, "demand", paper_demand)
-        self._nothing, self._norm_scale, self._checks, self._shelf = nothing, norm_scale, checks, shelf
+        self._nothing, self._terms, self._checks, self._shelf = nothing, terms, checks, shelf
         self._rules = world.scenario.relays
         self.timetable = make_timetable(world, peers)
         fleet = range(world.scenario.fleet.devices)
@@ -237,18 +236,8 @@ class Relays:
         round_: int,
         device: int,
     ) -> Offer:
-        offer = devices.make_offer(
-            state,
-            update,
-            staleness_rounds=staleness_rounds,
-            contact_s=contact_s,
-            gain_per_watt=gain,
-            round_=round_,
-            rounds=self._world.scenario.rounds,
-            link=self._world.link,
-            norm_scale=self._norm_scale,
-            wants=self._wants,
-        )
+        meeting = Meeting(round=round_, contact_s=contact_s, gain_per_watt=gain)
+        offer = devices.make_offer(state, update, meeting, self._terms, staleness_rounds=staleness_rounds)
         return self._checks.offer(offer, device=device, round_=round_)
 
     def _decide(self, offer: Offer, device: int) -> Upload:
