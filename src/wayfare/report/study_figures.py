@@ -13,8 +13,10 @@ from wayfare.studies.store import value_text
 
 # Values that span more than this are drawn on a logarithmic axis.
 _WIDE = 8
-# Names that are longer stand beside each other at a slant.
+# Points with names longer than this stand below each other, where they can be read.
 _LONG = 12
+# Inches that a scheme takes at such a point, and what is around them.
+_NAMED_IN, _AROUND_IN = 0.075, 1.2
 
 
 def study_figure(results: StudyResults, metric_name: str, file: Path, *, column: bool = False, title: str = "") -> None:
@@ -23,8 +25,10 @@ def study_figure(results: StudyResults, metric_name: str, file: Path, *, column:
     Panels stand side by side, or one below the other in a journal's column, which has its title in the text.
     """
     panels = panels_of(results)
+    names = _long_names(results)
+    named_in = _NAMED_IN * len(names) * (len(results.manifest.schemes) + 1) + _AROUND_IN if names else 0.0
     if column:
-        with column_figure(file, height_in=1.7 * len(panels) + 0.7) as figure:
+        with column_figure(file, height_in=max(named_in, 1.7) * len(panels) + 0.7) as figure:
             axes = figure.subplots(len(panels), 1, squeeze=False, sharex=True)[:, 0]
             _draw_panels(results, metric_name, panels, axes)
             _headline(results, figure)
@@ -32,7 +36,8 @@ def study_figure(results: StudyResults, metric_name: str, file: Path, *, column:
                 panel.set_xlabel("")
             legend_below(figure, axes[-1])
         return
-    with wide_figure(file, width_in=min(4.6 * len(panels) + 1.5, 16) if len(panels) > 1 else 7.6) as figure:
+    width_in = min(4.6 * len(panels) + 1.5, 16) if len(panels) > 1 else 7.6
+    with wide_figure(file, width_in=width_in, height_in=max(named_in, 4.0)) as figure:
         axes = figure.subplots(1, len(panels), squeeze=False, sharey=True)[0]
         _draw_panels(results, metric_name, panels, axes)
         _headline(results, figure, title)
@@ -48,10 +53,15 @@ def _headline(results: StudyResults, figure: Any, title: str = "") -> None:
 
 
 def _draw_panels(results: StudyResults, metric_name: str, panels: dict[str, list[Row]], axes: Any) -> None:
+    names = _long_names(results)
     for panel, (title, rows) in zip(axes, panels.items(), strict=True):
-        _draw(results, metric_name, rows, panel)
         panel.set_title(title, loc="left", fontsize="medium")
-        panel.set_ylabel(_label(results, metric_name))
+        if names:
+            _draw_named(results, metric_name, rows, names, panel)
+            panel.set_xlabel(_label(results, metric_name))
+        else:
+            _draw(results, metric_name, rows, panel)
+            panel.set_ylabel(_label(results, metric_name))
 
 
 def panels_of(results: StudyResults) -> dict[str, list[Row]]:
@@ -72,6 +82,46 @@ def _follows(results: StudyResults, axis: str) -> bool:
         seen.setdefault(value_text(values[manifest.varies[0]]), value_text(values[axis])) == value_text(values[axis])
         for values in places
     )
+
+
+def _long_names(results: StudyResults) -> list[str]:
+    """The values of the first field that varies, if they are words that need room."""
+    manifest = results.manifest
+    if not manifest.varies:
+        return []
+    values = [manifest.place_of(point)[manifest.varies[0]] for point in range(len(manifest.points))]
+    names = list(dict.fromkeys(value for value in values if isinstance(value, str)))
+    return names if names and max(map(len, names)) > _LONG else []
+
+
+def _draw_named(results: StudyResults, metric_name: str, rows: list[Row], names: list[str], panel: Any) -> None:
+    """A line for each point from top to bottom, and on it the schemes below each other."""
+    manifest, scale = results.manifest, 100.0 if _percent(results, metric_name) else 1.0
+    step = 1.0 / (len(manifest.schemes) + 1)
+    for number, scheme in enumerate(manifest.schemes, start=1):
+        mine = [row for row in rows if row.scheme == scheme and metric_name in row.estimates]
+        found = [row.estimates[metric_name] for row in mine]
+        colour = colour_of(scheme, manifest.schemes)
+        panel.errorbar(
+            [scale * one.mean for one in found],
+            [names.index(manifest.place_of(row.point)[manifest.varies[0]]) + number * step for row in mine],
+            xerr=[scale * (one.ci95 or 0.0) for one in found],
+            color=colour,
+            # Colours come again, and then marks are hollow as lines are broken.
+            mfc=colour if dashes_of(scheme, manifest.schemes) == "-" else "white",
+            ls="none",
+            marker="o",
+            ms=4,
+            lw=1.0,
+            label=scheme_label(scheme),
+        )
+    panel.set_yticks([place + 0.5 for place in range(len(names))], names)
+    panel.set_ylim(len(names), 0)
+    for place in range(1, len(names)):
+        panel.axhline(place, color="#CCCCCC", lw=0.6)
+    panel.tick_params(axis="y", length=0)
+    panel.grid(axis="x", alpha=0.25, lw=0.6)
+    panel.spines[["top", "right", "left"]].set_visible(False)
 
 
 def _draw(results: StudyResults, metric_name: str, rows: list[Row], panel: Any) -> None:
@@ -107,8 +157,7 @@ def _draw(results: StudyResults, metric_name: str, rows: list[Row], panel: Any) 
         panel.set_xticks(ordered, [value_text(value) for value in ordered])
         panel.minorticks_off()
     elif not numeric:
-        tilted = {"rotation": 25, "ha": "right"} if max(map(len, labels)) > _LONG else {}
-        panel.set_xticks(range(len(labels)), labels, **tilted)
+        panel.set_xticks(range(len(labels)), labels)
     panel.set_xlabel(axis_label(axis) if axis else "")
     panel.grid(alpha=0.25, lw=0.6)
     panel.spines[["top", "right"]].set_visible(False)
