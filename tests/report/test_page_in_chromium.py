@@ -20,6 +20,8 @@ from wayfare.records import find_runs, read_run
 from wayfare.report.write import write_report
 from wayfare.scenario import Scenario, load
 from wayfare.studies import compare, run
+from wayfare.studies.study import plan_of
+from wayfare.studies.sweeping import sweep
 
 pytestmark = pytest.mark.system
 
@@ -272,6 +274,25 @@ def test_the_page_of_a_study_follows_the_chosen_point(browser: Any, study: Path,
     assert script(browser, "return document.documentElement.scrollWidth") <= NARROW
     assert script(browser, "return document.querySelectorAll('#theory-bound .scatterlayer .trace').length") == 5
     assert "at speed_mps 10" in browser.find_element("id", "map-note").text
+    assert console_errors(browser) == []
+
+
+def test_points_with_long_names_stand_below_each_other(browser: Any, tmp_path: Path) -> None:
+    names = ["a radio that reaches far", "<b>a radio that does not</b>"]
+    paired = [{"label": name, "radio": {"range_m": 100.0 - 10 * place}} for place, name in enumerate(names)]
+    small = {"rounds": 20, "fleet": {"devices": 4}, "learning": {"hidden": [8]}}
+    study = {"name": "named", "schemes": ["mads", "afl"], "seeds": 2, "set": small, "paired": paired}
+    folder = sweep(plan_of(study), out=tmp_path, jobs=1).results.folder
+    write_report(folder, tmp_path / "page")
+    open_page(browser, tmp_path / "page" / "index.html")
+    ticks = script(
+        browser, "return [...document.querySelectorAll('#study-plot .ytick')].map((tick) => tick.textContent)"
+    )
+    assert ticks == names
+    lanes = script(
+        browser, "return document.getElementById('study-plot').data.map((trace) => [trace.name, ...trace.y])"
+    )
+    assert lanes == [["mads", 1 / 3, 1 + 1 / 3], ["afl", 2 / 3, 1 + 2 / 3]]
     assert console_errors(browser) == []
 
 

@@ -130,7 +130,15 @@ const Charts = (() => {
     const places = [...new Set(rows.map((row) => row.x))];
     const numeric = places.every((x) => typeof x === "number");
     const wide = numeric && Math.min(...places) > 0 && Math.max(...places) / Math.min(...places) >= 8;
-    const traces = [...new Set(rows.map((row) => row.scheme))].filter((scheme) => !hidden.has(scheme)).map((scheme) => {
+    const schemes = [...new Set(rows.map((row) => row.scheme))].filter((scheme) => !hidden.has(scheme));
+    /* Long names have room below each other only. */
+    const named = !numeric && Math.max(...places.map((x) => String(x).length)) > 12;
+    byId("study-plot").style.height = named ? `${80 + 12 * places.length * (schemes.length + 1)}px` : "";
+    if (named) {
+      drawNamed(rows, places, schemes, of);
+      return;
+    }
+    const traces = schemes.map((scheme) => {
       const mine = rows.filter((row) => row.scheme === scheme);
       if (numeric) mine.sort((one, other) => one.x - other.x);
       const found = mine.map((row) => row.estimates[choice.metric]);
@@ -141,6 +149,22 @@ const Charts = (() => {
     });
     const ticks = numeric ? { tickvals: places, ticktext: places.map(String) } : {};
     draw("study-plot", traces, axis(Page.study.axis, { type: wide ? "log" : numeric ? "linear" : "category", ...ticks }), axis(of.title));
+  }
+
+  /* A band for each point from top to bottom, and in it the schemes below each other; marks of broken lines are hollow. */
+  function drawNamed(rows, places, schemes, of) {
+    const traces = schemes.map((scheme, number) => {
+      const mine = rows.filter((row) => row.scheme === scheme);
+      const found = mine.map((row) => row.estimates[choice.metric]);
+      const lane = (number + 1) / (schemes.length + 1);
+      return line(scheme, scaled(found.map((one) => one.mean), of.factor), mine.map((row) => places.indexOf(row.x) + lane), {
+        mode: "markers", marker: { size: 7, symbol: Page.looks[scheme].dash === "solid" ? "circle" : "circle-open" }, hovertemplate: "%{x:.4g}",
+        error_x: { type: "data", array: scaled(found.map((one) => one.ci95 ?? 0), of.factor), thickness: 1.3, width: 0, visible: true },
+      });
+    });
+    const bands = axis("", { tickvals: places.map((_, place) => place + 0.5), ticktext: places.map(plain), range: [places.length, 0], showgrid: false, ticks: "" });
+    const edges = places.slice(1).map((_, place) => ({ type: "line", xref: "paper", x0: 0, x1: 1, y0: place + 1, y1: place + 1, line: { color: Theme.colour("grid"), width: 1 } }));
+    draw("study-plot", traces, axis(of.title), bands, { hovermode: "closest", shapes: edges });
   }
 
   function chips() {
