@@ -12,6 +12,7 @@ import pytest
 
 from tests.cli.conftest import Finished
 from tests.conftest import SMALL
+from wayfare.records import find_runs, read_run
 
 Type = Callable[..., Finished]
 SETTINGS = [word for override in SMALL for word in ("--set", override)]
@@ -250,3 +251,11 @@ def alive(group: int) -> bool:
     except ProcessLookupError:
         return False
     return True
+
+
+@pytest.mark.parametrize("words", [["run"], ["compare", "--schemes", "mads,afl", "--seeds", "1", "--jobs", "1"]])
+def test_records_may_do_without_models(wayfare_command: Type, words: list[str], tmp_path: Path) -> None:
+    command, *options = words
+    done = wayfare_command(command, "fashion-small", *SETTINGS, *options, "--no-models", "--out", tmp_path)
+    assert done.code == 0
+    assert {read_run(folder).model for folder in find_runs(tmp_path)} == {None}

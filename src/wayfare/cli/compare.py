@@ -17,6 +17,7 @@ from wayfare.cli.terminal import (
     FreshOption,
     JsonOption,
     KeepOption,
+    NoModelsOption,
     OutOption,
     ParanoidOption,
     PrecisionOption,
@@ -46,6 +47,7 @@ def compare_command(
     device: DeviceOption = "auto",
     precision: PrecisionOption = "fp32",
     fast: FastOption = False,
+    no_models: NoModelsOption = False,
     device_state: DeviceStateOption = "memory",
     checkpoint_every_s: CheckpointSecondsOption = None,
     checkpoint_every_rounds: CheckpointRoundsOption = None,
@@ -73,6 +75,7 @@ def compare_command(
         precision=checked_precision(precision),
         fast=fast,
         device_state=checked_place(device_state),
+        keep_model=not no_models,
         safeguards=Safeguards(
             checkpoint_every_s=checkpoint_every_s,
             checkpoint_every_rounds=checkpoint_every_rounds,

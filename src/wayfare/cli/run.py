@@ -18,6 +18,7 @@ from wayfare.cli.terminal import (
     JsonOption,
     KeepOption,
     Line,
+    NoModelsOption,
     OutOption,
     ParanoidOption,
     PrecisionOption,
@@ -44,6 +45,7 @@ def run_command(
     device: DeviceOption = "auto",
     precision: PrecisionOption = "fp32",
     fast: FastOption = False,
+    no_models: NoModelsOption = False,
     device_state: DeviceStateOption = "memory",
     checkpoint_every_s: CheckpointSecondsOption = None,
     checkpoint_every_rounds: CheckpointRoundsOption = None,
@@ -70,6 +72,7 @@ def run_command(
         precision=checked_precision(precision),
         fast=fast,
         device_state=checked_place(device_state),
+        keep_model=not no_models,
         safeguards=Safeguards(
             checkpoint_every_s=checkpoint_every_s,
             checkpoint_every_rounds=checkpoint_every_rounds,
