@@ -69,9 +69,7 @@ def panels_of(results: StudyResults) -> dict[str, list[Row]]:
     manifest, panels = results.manifest, dict[str, list[Row]]()
     others = [axis for axis in manifest.varies[1:] if not _follows(results, axis)]
     for row in results.rows:
-        values = manifest.place_of(row.point)
-        title = ", ".join(f"{axis.split('.')[-1]} {value_text(values[axis])}" for axis in others)
-        panels.setdefault(title, []).append(row)
+        panels.setdefault(manifest.point_name(row.point, others), []).append(row)
     return panels
 
 

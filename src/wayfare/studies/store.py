@@ -80,11 +80,12 @@ class Manifest:
         everything = self.points[point] | ({_POINT: self.labels[point]} if self.labelled else {})
         return {axis: everything[axis] for axis in self.varies}
 
-    def point_name(self, point: int) -> str:
-        """What a point is called in one line; the last word of a field says enough."""
+    def point_name(self, point: int, axes: Sequence[str] | None = None) -> str:
+        """What a point is called in one line, or as far as some axes go; the last word of a field says enough."""
+        place = self.place_of(point)
         return ", ".join(
-            value_text(value) if axis == _POINT else f"{axis.split('.')[-1]} {value_text(value)}"
-            for axis, value in self.place_of(point).items()
+            value_text(place[axis]) if axis == _POINT else f"{axis.split('.')[-1]} {value_text(place[axis])}"
+            for axis in (self.varies if axes is None else axes)
         )
 
     def run_name(self, run: PlannedRun) -> str:

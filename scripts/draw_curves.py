@@ -1,0 +1,54 @@
+"""Draw learning curves out of the CSV files of docs/results: a line for each name, the mean over its seeds.
+
+    python scripts/draw_curves.py PICTURE.png 'NAME=FILE.csv:SCHEME' ...
+
+Thin lines are single seeds. The files are those that `wayfare export` and `wayfare paper --record` write.
+"""
+
+from __future__ import annotations
+
+import csv
+import sys
+from collections import defaultdict
+from pathlib import Path
+
+import numpy as np
+
+from wayfare.report.canvas import legend_beside, plain_axes, wide_figure
+
+COLOURS = ("#0072B2", "#D55E00", "#7A3E9D", "#009E73", "#E69F00", "#56B4E9")
+
+
+def curves_of(file: str, scheme: str) -> tuple[list[int], np.ndarray]:
+    """Rounds, and the score in per cent of every seed (rows)."""
+    found: dict[int, dict[int, float]] = defaultdict(dict)
+    with Path(file).open(encoding="utf-8", newline="") as lines:
+        for row in csv.DictReader(lines):
+            if row["scheme"] == scheme:
+                found[int(row["seed"])][int(row["round"])] = 100 * float(row["score"])
+    if not found:
+        raise SystemExit(f"{file}: no run of {scheme}")
+    rounds = sorted(next(iter(found.values())))
+    return rounds, np.array([[scores[round_] for round_ in rounds] for scores in found.values()])
+
+
+def main() -> None:
+    """Read, draw, write."""
+    if len(sys.argv) < 3:
+        raise SystemExit(__doc__)
+    with wide_figure(sys.argv[1], width_in=7.6, height_in=3.8) as figure:
+        axes = figure.add_subplot()
+        plain_axes(axes)
+        for colour, argument in zip(COLOURS, sys.argv[2:], strict=False):
+            name, _, source = argument.partition("=")
+            file, _, scheme = source.partition(":")
+            rounds, scores = curves_of(file, scheme)
+            axes.plot(rounds, scores.T, color=colour, lw=0.8, alpha=0.35)
+            axes.plot(rounds, scores.mean(axis=0), color=colour, lw=2, label=name)
+        axes.set_xlabel("round")
+        axes.set_ylabel("test accuracy (%)")
+        legend_beside(figure, axes)
+
+
+if __name__ == "__main__":
+    main()
