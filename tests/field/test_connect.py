@@ -129,6 +129,24 @@ def test_a_first_contact_is_waited_for_as_long_as_asked(fleet: Fleet, broker: Br
     finish(scene())
 
 
+@pytest.mark.parametrize("after_s", [0.06, 0.09, 0.12, 0.3])
+def test_who_leaves_while_it_is_coming_back_leaves(fleet: Fleet, broker: Broker, after_s: float) -> None:
+    async def scene() -> None:
+        link = await Link(broker.port).start()
+        link.open()
+        settings = LinkSettings(farewell_s=0.2)
+        device = await connect(load_bundle(fleet.device_folder("drone")), url=link.url, settings=settings)
+        link.close()
+        # So slowly that the handshake has only begun.
+        link.open(uplink_bps=2e4)
+        await asyncio.sleep(after_s)
+        await asyncio.wait_for(device.close(), 10)
+        assert device.is_closed
+        await link.stop()
+
+    finish(scene())
+
+
 def test_a_first_contact_that_ends_in_the_handshake_is_not_the_last(fleet: Fleet, broker: Broker) -> None:
     async def scene() -> None:
         link = await Link(broker.port).start()

@@ -108,12 +108,14 @@ class Site:
     def ledger(self) -> Ledger:
         return Ledger(self.folder / "mes", INITIAL, layout=LAYOUT, devices=3, identity="fleet", limits=self.limits)
 
-    async def device(self, guide: Told, *, entries: int = 200, outbox: Outbox | None = None) -> None:
+    async def device(
+        self, guide: Told, *, entries: int = 200, outbox: Outbox | None = None, stop: threading.Event | None = None
+    ) -> None:
         client = await connect(load_bundle(self.fleet.device_folder("bus-1")), url=self.broker.url, wait_s=10)
         radio = Radio(scheme=Fixed(entries), terms=Terms(link=LINK, rounds=100))
         try:
             exchanger = Exchanger(client, "bus-1", outbox or self.outbox, guide, radio, LAYOUT, QUICK)
-            await exchanger.run(threading.Event())
+            await exchanger.run(stop or threading.Event())
         finally:
             await client.close()
 
@@ -135,6 +137,26 @@ def site(fleet: Fleet, broker: Broker, tmp_path: Path) -> Site:
 async def until(holds: Callable[[], bool]) -> None:
     while not holds():
         await asyncio.sleep(0.01)
+
+
+def test_a_device_that_waits_for_others_ends_when_it_is_told_to(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def story() -> None:
+        async with site.server() as intake:
+            train(site.outbox, 1, 1)
+            monkeypatch.setattr(intake.gathering, "version_for", lambda *_: None)
+            stop = threading.Event()
+            waiting = asyncio.ensure_future(site.device(Told(1), stop=stop))
+            await until(lambda: site.outbox.open_update() is None and site.outbox.progress.cut_round == 1)
+            assert not waiting.done()
+            stop.set()
+            await asyncio.wait_for(waiting, 5)
+            assert site.outbox.progress.finished_round == 0
+            monkeypatch.undo()
+            await site.device(Told(1))
+            assert torch.equal(site.outbox.model, intake.ledger.model)
+
+    finish(story())
+    site.check()
 
 
 def test_an_exchange_delivers_all_that_was_cut_and_takes_the_model(site: Site) -> None:

@@ -100,11 +100,20 @@ class FieldClient(Client):
         """Leave in order, but do not wait long for somebody who is out of reach."""
         if self._watch is not None:
             self._watch.cancel()
-        late = asyncio.get_running_loop().call_later(self._settings.farewell_s, self._let_go)
+        leaving = asyncio.ensure_future(super().close())
         try:
-            await super().close()
+            await asyncio.wait((leaving,), timeout=self._settings.farewell_s)
+            if not leaving.done():
+                self._let_go()
+                await asyncio.wait((leaving,), timeout=self._settings.farewell_s)
         finally:
-            late.cancel()
+            # A line that was given up in the middle of its handshake never says that it is closed.
+            cut = leaving.cancel()
+        if cut:
+            await asyncio.wait((leaving,), timeout=self._settings.farewell_s)
+            await self._on_closed()
+        else:
+            leaving.result()
 
     def _let_go(self) -> None:
         """Drop the socket: closing an encrypted line in order waits half a minute for an answer."""

@@ -64,6 +64,10 @@ class Radio:
     set_power_watts: Callable[[float], None] = no_radio
 
 
+class _ToldToStopError(Exception):
+    """The device is to end; what is open goes on when it begins again."""
+
+
 class Exchanger:
     """Exchanges whenever the broker is in reach and the guide says so."""
 
@@ -87,9 +91,11 @@ class Exchanger:
         # A value and a place for every entry, and a header: no download of this model is larger.
         self._most_bytes = 8 * (layout.parameters + layout.statistics) + 4096
         self._attempt = time.time_ns()
+        self._stop = threading.Event()
 
     async def run(self, stop: threading.Event) -> None:
         """Until told to stop, or until the guide says that all is done."""
+        self._stop = stop
         await self._client.subscribe(f"applied.{self._name}", cb=self._on_mark)
         reached = False
         while not stop.is_set() and not self._guide.is_over(self._outbox.progress):
@@ -105,6 +111,8 @@ class Exchanger:
             try:
                 if not await self._exchange():
                     await asyncio.sleep(self._patience.idle_s)
+            except _ToldToStopError:
+                return
             except RefusedError as error:
                 _log.error("refused", extra={"device": self._name, "reason": str(error)})
                 await asyncio.sleep(self._patience.refused_s)
@@ -163,6 +171,7 @@ class Exchanger:
             return progress.last_update or None
         self._refused, began_s, bits = None, time.monotonic(), 0
         while True:
+            self._check_stop()
             waiting = dict(await asyncio.to_thread(self._outbox.pending, opened.number))
             if not waiting:
                 break
@@ -213,6 +222,7 @@ class Exchanger:
         """Say that all is delivered, and take the model."""
         progress = self._outbox.progress
         while True:
+            self._check_stop()
             asked = Finish(
                 round=progress.cut_round, update=number, have_version=progress.version, take=progress.takes_model
             )
@@ -277,6 +287,11 @@ class Exchanger:
             size_bytes = min(self._part_bytes, end - begin)
             yield begin, size_bytes
             begin += size_bytes
+
+    def _check_stop(self) -> None:
+        """Wherever one may wait for others for long."""
+        if self._stop.is_set():
+            raise _ToldToStopError
 
     async def _request(self, kind: str, data: bytes, headers: dict[str, Any] | None = None) -> bytes:
         answer = await self._client.request(
