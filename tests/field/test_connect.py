@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 
 import numpy as np
 import pytest
@@ -143,6 +143,23 @@ def test_who_leaves_while_it_is_coming_back_leaves(fleet: Fleet, broker: Broker,
         await asyncio.wait_for(device.close(), 10)
         assert device.is_closed
         await link.stop()
+
+    finish(scene())
+
+
+def test_who_leaves_does_not_go_on_trying_to_come_back(fleet: Fleet, broker: Broker) -> None:
+    async def coming_back() -> None:
+        # Twice a cancellation is lost, as it is when a timeout comes at the same instant.
+        for _ in range(2):
+            with suppress(asyncio.CancelledError):
+                await asyncio.sleep(60)
+        await asyncio.sleep(60)
+
+    async def scene() -> None:
+        device = await connect(load_bundle(fleet.device_folder("drone")), url=broker.url, wait_s=10)
+        device._reconnection_task = asyncio.ensure_future(coming_back())
+        await asyncio.wait_for(device.close(), 10)
+        assert device._reconnection_task.done()
 
     finish(scene())
 

@@ -109,6 +109,7 @@ class FieldClient(Client):
         finally:
             # A line that was given up in the middle of its handshake never says that it is closed.
             cut = leaving.cancel()
+        await _cancelled(self._reconnection_task)
         if cut:
             await asyncio.wait((leaving,), timeout=self._settings.farewell_s)
             await self._on_closed()
@@ -248,13 +249,17 @@ async def connect(
         trying.result()
         await client._on_connected()
     except BaseException:
-        # Once is not always enough: a cancellation can be lost to a timeout of the same instant.
-        while not trying.done():
-            trying.cancel()
-            await asyncio.wait((trying,), timeout=0.1)
+        await _cancelled(trying)
         await client.close()
         raise
     return client
+
+
+async def _cancelled(task: asyncio.Task[Any] | None) -> None:
+    """End a task. Once is not always enough: a cancellation can be lost to a timeout of the same instant."""
+    while task is not None and not task.done():
+        task.cancel()
+        await asyncio.wait((task,), timeout=0.1)
 
 
 def refusal_of(error: Exception | None) -> str | None:
