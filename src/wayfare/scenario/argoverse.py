@@ -12,7 +12,7 @@ from wayfare.scenario.section import Positive, Section
 class Argoverse(Section):
     """Motion forecasting: where the sequences and the map are, what a scene holds, and the size of the network."""
 
-    # Holds train/data/*.csv and val/data/*.csv, or is a file of prepared scenes (.npz). Without it: synthetic scenes.
+    # Holds train/data/*.csv and val/data/*.csv, or scenes.npz, prepared ones; or is such a file. Without it: synthetic.
     folder: Annotated[str, Field(min_length=1)] | None = None
     # Of synthetic scenes: so many to train on, a quarter of that to be judged by.
     synthetic_scenes: Annotated[int, Field(ge=4)] = 800
