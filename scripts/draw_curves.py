@@ -1,8 +1,9 @@
 """Draw learning curves out of the CSV files of docs/results: a line for each name, the mean over its seeds.
 
-    python scripts/draw_curves.py PICTURE.png 'NAME=FILE.csv:SCHEME' ...
+    python scripts/draw_curves.py PICTURE.png 'NAME=FILE.csv:SCHEME[:COLUMN=VALUE]...' ...
 
-Thin lines are single seeds. The files are those that `wayfare export` and `wayfare paper --record` write.
+A column such as `radio.bandwidth_hz=20000.0` says which runs of a scheme are meant where a study has several. Thin
+lines are single seeds. The files are those that `wayfare export` and `wayfare paper --record` write.
 """
 
 from __future__ import annotations
@@ -19,15 +20,20 @@ from wayfare.report.canvas import legend_beside, plain_axes, wide_figure
 COLOURS = ("#0072B2", "#D55E00", "#7A3E9D", "#009E73", "#E69F00", "#56B4E9")
 
 
-def curves_of(file: str, scheme: str) -> tuple[list[int], np.ndarray]:
-    """Rounds, and the score in per cent of every seed (rows)."""
+def curves_of(file: str, wanted: dict[str, str]) -> tuple[list[int], np.ndarray]:
+    """Rounds, and the score in per cent of every seed (rows), of the rows that have the wanted values."""
     found: dict[int, dict[int, float]] = defaultdict(dict)
     with Path(file).open(encoding="utf-8", newline="") as lines:
         for row in csv.DictReader(lines):
-            if row["scheme"] == scheme:
-                found[int(row["seed"])][int(row["round"])] = 100 * float(row["score"])
+            if all(row.get(column) == value for column, value in wanted.items()):
+                seed, round_ = int(row["seed"]), int(row["round"])
+                if round_ in found[seed]:
+                    raise SystemExit(
+                        f"{file}: several runs of seed {seed} fit {wanted}; name a column that tells them apart"
+                    )
+                found[seed][round_] = 100 * float(row["score"])
     if not found:
-        raise SystemExit(f"{file}: no run of {scheme}")
+        raise SystemExit(f"{file}: no run has {wanted}")
     rounds = sorted(next(iter(found.values())))
     return rounds, np.array([[scores[round_] for round_ in rounds] for scores in found.values()])
 
@@ -40,9 +46,10 @@ def main() -> None:
         axes = figure.add_subplot()
         plain_axes(axes)
         for colour, argument in zip(COLOURS, sys.argv[2:], strict=False):
-            name, _, source = argument.partition("=")
-            file, _, scheme = source.partition(":")
-            rounds, scores = curves_of(file, scheme)
+            name, source = argument.split("=", 1)
+            file, scheme, *columns = source.split(":")
+            wanted = {"scheme": scheme} | dict(column.split("=", 1) for column in columns)
+            rounds, scores = curves_of(file, wanted)
             axes.plot(rounds, scores.T, color=colour, lw=0.8, alpha=0.35)
             axes.plot(rounds, scores.mean(axis=0), color=colour, lw=2, label=name)
         axes.set_xlabel("round")
