@@ -21,7 +21,8 @@ def small_figures(monkeypatch: pytest.MonkeyPatch) -> None:
     study = PaperFigure.study
 
     def small(figure: PaperFigure, *, quick: bool) -> Mapping[str, Any]:
-        return smallest(study(figure, quick=quick))
+        table = smallest(study(figure, quick=quick))
+        return {**table, "schemes": [*table["schemes"], *figure.also]}
 
     monkeypatch.setattr(PaperFigure, "study", small)
 
@@ -39,6 +40,27 @@ def test_a_figure_is_drawn_recorded_and_drawn_again_from_what_is_there(wayfare_c
     again = wayfare_command(*words, "--finished", "--json").json
     assert again["figure"] == "fig8c"
     assert Path(again["picture"]).read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.usefixtures("small_figures")
+def test_another_scheme_and_other_settings_make_a_figure_of_their_own(wayfare_command: Type, tmp_path: Path) -> None:
+    words = ["paper", "fig8c", "--quick", "--jobs", "1", "--out", tmp_path / "runs"]
+    changed = ["--also", "mads-rd", "--set", "radio.bandwidth_hz=2e4"]
+    done = wayfare_command(*words, *changed, "--record", tmp_path / "page", "--json").json
+    assert done["rows"][-1]["scheme"] == "mads-rd"
+    assert "--quick --also mads-rd --set radio.bandwidth_hz=2e4" in (tmp_path / "page" / "fig8c.md").read_text("utf-8")
+    # The paper's own figure is another study, and has none of these runs.
+    assert wayfare_command(*words, "--finished").code == 2
+    assert wayfare_command(*words, *changed, "--finished").code == 0
+    unknown = wayfare_command(*words, "--also", "nobody")
+    assert unknown.code == 2
+    assert "nobody" in unknown.err
+    wrong = wayfare_command(*words, "--set", "radio.width=1")
+    assert wrong.code == 2
+    assert "radio.width" in wrong.err
+    nothing = wayfare_command("paper", "fig4", "--also", "mads-rd")
+    assert nothing.code == 2
+    assert "--also" in nothing.err
 
 
 def test_a_figure_without_training_has_a_page_too(wayfare_command: Type, tmp_path: Path) -> None:

@@ -15,11 +15,12 @@ from wayfare.cli.terminal import (
     OutOption,
     PrecisionOption,
     RunProgress,
+    SetOption,
     output,
     print_json,
 )
 from wayfare.cli.terminal import errors as messages
-from wayfare.errors import InputError, RunError, UnavailableError
+from wayfare.errors import InputError, RunError, ScenarioError, UnavailableError
 from wayfare.places import RUNS
 
 if TYPE_CHECKING:
@@ -32,6 +33,10 @@ def paper_command(
     quick: Annotated[
         bool, typer.Option("--quick", help="The same study, small, on the data inside the package.")
     ] = False,
+    also: Annotated[
+        str, typer.Option(metavar="SCHEME,...", help="Schemes beside those of the paper: Wayfare's, or your own.")
+    ] = "",
+    set_: SetOption = [],  # noqa: B006
     picture: Annotated[Path | None, typer.Option(help="Where the picture goes; beside the study if not given.")] = None,
     jobs: Annotated[int | None, typer.Option(help="Runs at the same time; all cores if not given.")] = None,
     out: OutOption = RUNS,
@@ -51,14 +56,14 @@ def paper_command(
     At full size a figure needs CIFAR-10 or Argoverse and a GPU; with --quick about a minute on two cores.
     Figures share runs: what one has done, no other does again.
 
-    Example: `wayfare paper list`, `wayfare paper fig8b --quick`
+    Example: `wayfare paper list`, `wayfare paper fig8b --quick --also mads-rd`
     """
     from wayfare.studies.paper import FIGURES, paper_figure
 
     if figure == "list":
         _list(list(FIGURES.values()), as_json)
         return
-    chosen = paper_figure(figure)
+    chosen = paper_figure(figure).changed(set_, [name.strip() for name in also.split(",") if name.strip()])
     home = out / "paper"
     file = picture or home / f"{chosen.study(quick=quick)['name']}" / f"{chosen.name}.png"
     if chosen.drawing == "contact times":
@@ -128,6 +133,8 @@ def _command(figure: PaperFigure, quick: bool, device: str, precision: str) -> s
     """What one would type to get the figure again."""
     options = {
         "--quick": quick,
+        f"--also {','.join(figure.also)}": bool(figure.also),
+        " ".join(f"--set {override}" for override in figure.overrides): bool(figure.overrides),
         f"--device {device}": device != "auto",
         f"--precision {precision}": precision != "fp32",
     }
@@ -166,7 +173,9 @@ def _contact_times(figure: PaperFigure, quick: bool, file: Path, record: Path | 
     from wayfare.report.paper_page import write_contact_times_page
     from wayfare.scenario import load
 
-    scenario, seed = load(figure.study(quick=quick)["scenario"]), 0
+    if figure.also:
+        raise ScenarioError("--also", ",".join(figure.also), f"{figure.name} compares no schemes: nothing is trained")
+    scenario, seed = load(figure.study(quick=quick)["scenario"], figure.overrides), 0
     points = list(contact_times_by_speed(scenario, models=["waypoint"], seed=seed))
     file.parent.mkdir(parents=True, exist_ok=True)
     plot_speeds(points, file, title=figure.title)

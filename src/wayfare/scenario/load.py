@@ -51,6 +51,14 @@ def with_overrides(scenario: Scenario, overrides: Sequence[str]) -> Scenario:
     return parse(data)
 
 
+def table_of(overrides: Sequence[str]) -> dict[str, Any]:
+    """Overrides as a nested table."""
+    data: dict[str, Any] = {}
+    for override in overrides:
+        _apply(data, override)
+    return data
+
+
 def parse(data: dict[str, Any]) -> Scenario:
     """Validate a nested table; the first field that breaks a rule is named."""
     try:

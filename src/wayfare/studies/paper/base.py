@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from statistics import fmean
 from typing import Any, Literal, TypeAlias
 
+from wayfare.scenario.load import merge, table_of
 from wayfare.studies.results import Row, StudyResults
 
 Drawing: TypeAlias = Literal["curves", "metric", "rounds to target", "contact times"]
@@ -75,9 +77,22 @@ class PaperFigure:
     quick: Mapping[str, Any]
     metric: str = "score"
     numbers: tuple[Quoted, ...] = ()
+    overrides: tuple[str, ...] = ()
+    also: tuple[str, ...] = ()  # schemes beside those of the paper
+
+    def changed(self, overrides: Sequence[str], also: Sequence[str]) -> PaperFigure:
+        """The figure with other settings, such as ``rounds=1000``, and with more schemes."""
+        return replace(self, overrides=tuple(overrides), also=tuple(also))
 
     def study(self, *, quick: bool) -> dict[str, Any]:
-        """The study as a table; figures of one study share its name."""
+        """The study as a table; figures of one study share its name, and one that was changed has a name of its own."""
         chosen = {"metrics": ["score", "energy_joules", "kept_fraction", "uploads_per_device"], **self.full}
         chosen |= self.quick if quick else {}
-        return {**chosen, "name": f"{'quick-' if quick else ''}{chosen['name']}"}
+        name = f"{'quick-' if quick else ''}{chosen['name']}"
+        if self.overrides:
+            chosen["set"] = merge(dict(chosen.get("set", {})), table_of(self.overrides))
+        if self.also:
+            chosen["schemes"] = [*chosen.get("schemes", ()), *self.also]
+        if self.overrides or self.also:
+            name += "-" + hashlib.sha256(repr((self.overrides, self.also)).encode()).hexdigest()[:6]
+        return {**chosen, "name": name}
