@@ -76,3 +76,14 @@ def test_figures_are_listed_and_others_refused(wayfare_command: Type) -> None:
     refused = wayfare_command("paper", "fig12")
     assert refused.code == 2
     assert "fig12" in refused.err
+
+
+def test_data_that_are_missing_are_told_once(
+    wayfare_command: Type, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("WAYFARE_DATA", str(tmp_path / "none"))
+    for words in (["paper", "fig8b"], ["sweep", "beyond-cifar10"]):
+        told = wayfare_command(*words, "--device", "cpu", "--jobs", "1", "--out", tmp_path / "runs")
+        assert told.code == (2 if words[0] == "paper" else 1)
+        assert told.err.count("error: ") == 1
+        assert told.err.rpartition("error: ")[2].count("type `wayfare data fetch cifar10`") == 1

@@ -89,6 +89,7 @@ def paper_command(
             execution=Execution(device=device, precision=checked_precision(precision), keep_model=not no_models),
             progress=progress,
             run_missing=not finished,
+            same_input=True,
         )
     if finished and not done.results.results:
         raise InputError(

@@ -104,10 +104,11 @@ def sweep_command(
         output.print(study_table(done.results))
         output.print(f"Records: {folder}   Again: wayfare show {folder}", markup=False, soft_wrap=True)
     if done.failures:
+        there = len(done.results.results)
+        safe = f"The other {there} are finished and safe in {folder}. " if there else ""
         raise RunError(
             f"{failures_text(done.failures, len(done.results.manifest.runs))}. "
-            f"The other {len(done.results.results)} are finished and safe in {folder}; "
-            f"traces are in {folder}/runs/*.error.txt; the same command tries again"
+            f"{safe}Traces are in {folder}/runs/*.error.txt; the same command tries again"
         )
 
 

@@ -289,7 +289,9 @@ def reason_of(error: BaseException) -> str:
 
 
 def failures_text(failures: Sequence[tuple[str, str]], runs: int) -> str:
-    """Which runs failed and why, the first few of them."""
+    """Which runs failed and why: the reason once if all have the same, as when data are missing; else the first few."""
+    if len(failures) == runs > 1 and len({reason for _, reason in failures}) == 1:
+        return f"all {runs} runs failed: {failures[0][1]}"
     told = "; ".join(f"{name}: {reason}" for name, reason in failures[:_TOLD])
     more = f"; and {len(failures) - _TOLD} more" if len(failures) > _TOLD else ""
     return f"{len(failures)} of {runs} runs failed: {told}{more}"

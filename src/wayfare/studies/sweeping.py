@@ -79,12 +79,14 @@ def sweep(
     progress: Progress | None = None,
     on_record: Callable[[Path, RunRecord], None] | None = None,
     run_missing: bool = True,
+    same_input: bool = False,
 ) -> Sweep:
     """Do every run of a study that is not finished yet: on this machine, or wherever the back end has its workers.
 
     Finished runs are found by their key and never repeated. Several sweeps of one study may go on at the same time:
     each takes the runs that no other has taken; and so do sweeps of studies with one ``pool``, which holds the runs of
     all of them. ``on_record`` is told of every run that comes in. Without ``run_missing`` it only reads what is there.
+    With ``same_input`` all runs need the same data, and the first that misses them ends the study.
     """
     shared = Shared(execution=execution or Execution())
     folder, manifest = StudyFolder(study_folder(plan, out), pool), manifest_of(plan, shared.execution)
@@ -126,13 +128,19 @@ def sweep(
 
     if progress:
         progress.begin(todo, len(found))
-    failures = conduct(
-        Queue(todo, claim),
-        backend or local_backend(jobs, len(todo), shared),
-        on_finished=arrived,
-        on_failed=lambda failure: release(failure.place),
-        progress=progress,
-    )
+    try:
+        failures = conduct(
+            Queue(todo, claim),
+            backend or local_backend(jobs, len(todo), shared),
+            on_finished=arrived,
+            on_failed=lambda failure: release(failure.place),
+            progress=progress,
+            same_input=same_input,
+        )
+    finally:
+        # However it ends, others may have what was taken and not done.
+        for place in list(held):
+            release(place)
     in_order = [found[run.key] for run in manifest.runs if run.key in found]
     return Sweep(
         results=results_of(folder.path, manifest, in_order, len(failures)),
