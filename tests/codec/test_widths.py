@@ -59,3 +59,20 @@ def test_arrays_and_tensors_are_quantised_alike(bits: ValueBits) -> None:
     steps_there = steps_of(*there, bits)
     np.testing.assert_array_equal(steps_there.numpy(), steps)
     np.testing.assert_array_equal(middles_of(steps_there, there[1], there[2], bits).numpy(), middles)
+
+
+@pytest.mark.parametrize("bits", [16, 8, 4, 2, 1])
+def test_steps_and_their_middles_are_those_of_whole_numbers(bits: ValueBits) -> None:
+    """What goes through double precision is not rounded: also right at, before and behind the edges of steps."""
+    rng = np.random.default_rng(bits)
+    steps = 1 << (bits - 1)
+    low, span = rng.integers(0, 0x70000000, (300, 1)), rng.integers(1, (24 << 23) + 2, (300, 1))
+    span[:100] = rng.integers(1, 40, (100, 1))
+    span[100:110, 0] = steps * np.arange(1, 11)
+    edges = -(-rng.integers(0, steps + 1, (300, 200)) * span // steps)
+    for away in (-2, -1, 0, 1, 2):
+        magnitude = low + np.clip(edges + away, -2, span - 1)
+        exact = ((magnitude - low) * steps // span).clip(0, steps - 1)
+        found = steps_of(magnitude, low, span, bits)
+        np.testing.assert_array_equal(found, exact)
+        np.testing.assert_array_equal(middles_of(found, low, span, bits), low + ((2 * exact + 1) * span >> bits))

@@ -30,6 +30,11 @@ class CodedUpload:
     value_bits: ValueBits
     largest: Callable[[int], Sparse]
 
+    @property
+    def statistics(self) -> int:
+        """How many entries lie behind the parameters."""
+        return len(self.update) - self.parameters
+
     def kept(self, entries: int) -> Sparse:
         """The largest parameters, and everything behind the parameters."""
         return with_tail(self.largest(entries), self.update, self.parameters)
@@ -42,10 +47,11 @@ class CodedUpload:
 
 def fit(coded: CodedUpload, entries: int, room_bits: float) -> tuple[int, Measured]:
     """The largest entries in a message that fits, about so many: fewer if it must be, more if the room is there."""
-    fixed_bits = 32 * (len(coded.update) - coded.parameters)
+    fixed_bits = 32 * coded.statistics
     found, too_many, tries = (0, coded.nothing), coded.parameters + 1, 0
     while entries > found[0] and (tries < _TRIES or found[0] == 0):
-        measured, tries = measure(coded.kept(entries), coded.parameters, coded.value_bits), tries + 1
+        kept, tries = coded.kept(entries), tries + 1
+        measured = measure(kept, coded.parameters, coded.value_bits, len(kept) - coded.statistics)
         share = max(room_bits - fixed_bits, 0.0) / (measured.bits - fixed_bits)
         if share >= 1:
             found = entries, measured
@@ -84,11 +90,12 @@ def fit_pieces(coded: CodedUpload, entries: int, entries_in_piece: int, room_bit
     """The pieces of an upload that fit, one after the other."""
     pieces = split(coded.kept(entries), coded.parameters, coded.value_bits, entries_in_piece)
     bits, arrived = 0, [coded.nothing.delivered]
+    statistics = coded.statistics  # They go with the first piece.
     for piece in pieces:
-        measured = measure(piece.kept, coded.parameters, piece.value_bits)
+        measured = measure(piece.kept, coded.parameters, piece.value_bits, len(piece.kept) - statistics)
         if bits + measured.bits > room_bits:
             break
-        bits += measured.bits
+        bits, statistics = bits + measured.bits, 0
         arrived.append(measured.delivered)
     all_of_it = len(arrived) == len(pieces) + 1
     indices, values = torch.cat([piece.indices for piece in arrived]), torch.cat([piece.values for piece in arrived])

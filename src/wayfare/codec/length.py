@@ -28,48 +28,64 @@ class Measured:
     delivered: Sparse
 
 
-def measure(kept: Sparse, parameters: int, value_bits: ValueBits) -> Measured:
+def measure(kept: Sparse, parameters: int, value_bits: ValueBits, chosen: int | None = None) -> Measured:
     """The message of kept parameters, and of all that lies behind the parameters as it is, as `encode` would write it.
 
-    Lengths are those of `encode` to a few bytes.
+    Lengths are those of `encode` to a few bytes. Whoever knows how many parameters were chosen spares a look at them.
     """
-    chosen = len(kept)
-    if chosen and int(kept.indices[-1]) >= parameters:
+    if chosen is None:
         chosen = int(torch.searchsorted(kept.indices, parameters))
-    values, value_bytes = _values(kept.values[:chosen], value_bits)
-    statistics = kept.values[chosen:]
-    length = HEADER_BYTES + _index_bytes(kept.indices[:chosen]) + value_bytes + 4 * len(statistics)
-    return Measured(8 * length, Sparse(kept.indices, torch.cat([values.to(statistics.dtype), statistics])))
+    indices, statistics = kept.indices[:chosen], kept.values[chosen:]
+    values, codes = _quantised(kept.values[:chosen].float(), value_bits)
+    code_counts = torch.bincount(codes, minlength=1 << value_bits) if len(codes) and value_bits <= 8 else indices[:0]
+    gap_counts = _gap_counts(indices) if 0 < chosen < parameters else indices[:0]
+    # All that has to be known of a message leaves a GPU together.
+    counts: Ints = torch.cat([code_counts, gap_counts]).cpu().numpy()
+    of_codes, of_gaps = counts[: len(code_counts)], counts[len(code_counts) :]
+    length = HEADER_BYTES + _index_bytes(of_gaps, chosen) + _value_bytes(of_codes, chosen, value_bits)
+    values = values.to(statistics.dtype)
+    delivered = torch.cat([values, statistics]) if len(statistics) else values
+    return Measured(8 * (length + 4 * len(statistics)), Sparse(kept.indices, delivered))
 
 
-def _index_bytes(indices: Tensor) -> int:
-    """The shortest of the ways in which `encode_indices` may write them, from the first to the last."""
-    if len(indices) == 0:
-        return 0
-    places = int(indices[-1] - indices[0]) + 1
-    if len(indices) == places:
-        return 0
+def _quantised(values: Tensor, bits: ValueBits) -> tuple[Tensor, Tensor]:
+    """The values that arrive, and their codes where there are any."""
+    if bits == 32 or len(values) == 0:
+        return values, values[:0]
+    scales, codes = quantise(values, bits)
+    return restore(scales, codes, bits), codes
+
+
+def _gap_counts(indices: Tensor) -> Tensor:
+    """How often each digit of a gap occurs, and then the first and the last index."""
     gaps = indices.diff(prepend=indices[:1] - 1) - 1
     whole = gaps.div(BASE, rounding_mode="floor")
-    counts = torch.bincount(gaps - BASE * whole, minlength=BASE + 1)
+    # Of bytes PyTorch does not have to see first that none is negative.
+    counts = torch.bincount((gaps - BASE * whole).to(torch.uint8), minlength=BASE + 1)
     counts[BASE] = whole.sum()
-    numbers = _trimmed(counts)
+    return torch.cat([counts, indices[:1], indices[-1:]])
+
+
+def _index_bytes(counts: Ints, kept: int) -> int:
+    """The shortest of the ways in which `encode_indices` may write them, from the first to the last."""
+    if len(counts) == 0:
+        return 0
+    places = int(counts[-1] - counts[-2]) + 1
+    if kept == places:
+        return 0
+    numbers = _trimmed(counts[:-2])
     return min(coded_bytes(numbers), int(numbers.sum()), (places + 7) // 8)
 
 
-def _values(values: Tensor, bits: ValueBits) -> tuple[Tensor, int]:
-    """The values that arrive, and the bytes they take."""
-    single = values.float()
-    if bits == 32 or len(values) == 0:
-        return single, 4 * len(values)
-    scales, codes = quantise(single, bits)
-    body = -(-len(values) * bits // 8)
-    if bits <= 8:
-        body = min(body, coded_bytes(_trimmed(torch.bincount(codes))))
-    return restore(scales, codes, bits), 8 * -(-len(values) // BLOCK) + 1 + body
+def _value_bytes(counts: Ints, kept: int, bits: ValueBits) -> int:
+    if bits == 32 or kept == 0:
+        return 4 * kept
+    body = -(-kept * bits // 8)
+    if len(counts):
+        body = min(body, coded_bytes(_trimmed(counts)))
+    return 8 * -(-kept // BLOCK) + 1 + body
 
 
-def _trimmed(counts: Tensor) -> Ints:
+def _trimmed(counts: Ints) -> Ints:
     """Counts up to the last symbol that occurs: the alphabet of the encoder ends there."""
-    numbers: Ints = counts.cpu().numpy()
-    return np.trim_zeros(numbers, "b")
+    return np.trim_zeros(counts, "b")

@@ -10,14 +10,13 @@ Entries go in blocks, each with the bits of its smallest and largest magnitude.
 
 from __future__ import annotations
 
-from typing import Literal, TypeAlias, TypeVar, get_args
+from typing import Any, Literal, TypeAlias, TypeVar, get_args
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from wayfare.arrays import Ints
 from wayfare.codec.entropy import decode_symbols, encode_symbols
 from wayfare.codec.errors import WireError
 
@@ -44,35 +43,37 @@ def value_width(bits: int | None) -> ValueBits:
 def quantise(values: Tensor, bits: ValueBits) -> tuple[Tensor, Tensor]:
     """Scales (blocks, 2) as the bits of floats, and a code for every value: its sign, then its step.
 
-    Works where the values lie, so that a device with a GPU knows what it will have sent without moving an update.
+    Works where the values lie, so that a device with a GPU knows what it will have sent without moving an update. There
+    every pass over all values counts, and how many bytes it moves.
     """
-    whole = values.view(torch.int32)
-    magnitude = (whole & 0x7FFFFFFF).long()
-    largest = _blocks(magnitude, 0).amax(1)
+    whole = _blocks(values.view(torch.int32))
+    magnitude = whole & 0x7FFFFFFF
+    smallest, largest = torch.aminmax(magnitude, dim=1)
     if bits == 1:
         # One magnitude for all: their mean, which loses least among multiples of the signs.
-        sums = _blocks(values.abs().double(), 0).sum(1)
-        sizes = _blocks(torch.ones_like(magnitude), 0).sum(1)
-        means = (sums / sizes).float().view(torch.int32).long()
-        lowest = largest = torch.minimum(means, largest)
+        lowest = largest = torch.minimum(_means(values).view(torch.int32), largest)
+        codes = torch.zeros_like(magnitude, dtype=torch.uint8)
     else:
-        lowest = lower_scale(_blocks(magnitude, _INFINITY).amin(1), largest)
-    low, span = _of_entries(lowest, len(values)), _of_entries(largest - lowest + 1, len(values))
-    sign = (whole < 0).long() << (bits - 1)
-    return torch.stack([lowest, largest], dim=1), sign + steps_of(magnitude, low, span, bits)
+        lowest = lower_scale(smallest, largest)
+        low, span = lowest[:, None], (largest - lowest + 1)[:, None]
+        codes = steps_of(magnitude, low, span, bits)
+    codes.add_(whole < 0, alpha=1 << (bits - 1))
+    return torch.stack([lowest, largest], dim=1), codes.view(-1)[: len(values)]
 
 
 def restore(scales: Tensor, codes: Tensor, bits: ValueBits) -> Tensor:
     """The values of codes: the middle of each step."""
-    lowest, largest = scales.unbind(1)
-    steps = 1 << (bits - 1)
-    low, span = _of_entries(lowest, len(codes)), _of_entries(largest - lowest + 1, len(codes))
-    magnitude = middles_of(codes & (steps - 1), low, span, bits).int().view(torch.float32)
-    return torch.where(codes >= steps, -magnitude, magnitude)
+    low, largest = scales[:, :1], scales[:, 1:]
+    steps, coded = 1 << (bits - 1), _blocks(codes)
+    whole = middles_of(coded & (steps - 1), low, largest - low + 1, bits)
+    # The bit of the sign, as a whole number.
+    whole.add_(coded >= steps, alpha=-(1 << 31))
+    return whole.view(torch.float32).view(-1)[: len(codes)]
 
 
-# The arithmetic of blocks, on magnitudes as whole numbers: of many values in tensors, of a few in arrays.
-Whole = TypeVar("Whole", Ints, Tensor)
+# The arithmetic of blocks, on magnitudes as whole numbers: of many values in tensors, of a few in arrays. Products go
+# through double precision, which holds them to the last digit and divides faster than whole numbers do.
+Whole = TypeVar("Whole", "NDArray[Any]", Tensor)
 
 
 def lower_scale(smallest: Whole, largest: Whole) -> Whole:
@@ -81,16 +82,32 @@ def lower_scale(smallest: Whole, largest: Whole) -> Whole:
 
 
 def steps_of(magnitude: Whole, low: Whole, span: Whole, bits: ValueBits) -> Whole:
-    """The step that each magnitude lies in; a block's begin at ``low`` and divide ``span`` whole numbers."""
-    steps = 1 << (bits - 1)
-    return ((magnitude - low) * steps // span).clip(0, steps - 1)
+    """The step that each magnitude lies in: (magnitude - low) steps / span, rounded down; the first for all below it.
+
+    The steps of a block begin at ``low`` and divide ``span`` whole numbers. The factor is at most two units in the last
+    place too large, so that the product reaches every whole number that it should; and it stays below the next one,
+    from which it is away by 1 / span or more: a 2^28th, beside a 2^51st of at most 2^15.
+    """
+    step = (magnitude - low).clip(min=0) * _just_above((1 << (bits - 1)) / _double(span))
+    # Bytes are moved and counted faster.
+    return step.to(torch.uint8 if bits <= 8 else torch.int32) if isinstance(step, Tensor) else step.astype(np.int64)
 
 
 def middles_of(step: Whole, low: Whole, span: Whole, bits: ValueBits) -> Whole:
-    """The magnitude in the middle of each step."""
-    middle = low + ((2 * step + 1) * span >> bits)
-    # With fewer floats in a block than steps the middle may fall on the bound.
-    return middle.clip(max=low + span - 1)
+    """The magnitude in the middle of each step: low + (2 step + 1) span / 2^bits, rounded down."""
+    part = _double(span) * 2.0**-bits
+    middle = step * (2 * part) + (part + low)
+    return middle.int() if isinstance(middle, Tensor) else middle.astype(np.int64)
+
+
+def _double(whole: Whole) -> Whole:
+    return whole.double() if isinstance(whole, Tensor) else whole.astype(np.float64)
+
+
+def _just_above(numbers: Whole) -> Whole:
+    if isinstance(numbers, Tensor):
+        return torch.nextafter(numbers, torch.full_like(numbers, torch.inf))
+    return np.nextafter(numbers, np.inf)
 
 
 def encode_values(values: Float32s, bits: ValueBits) -> tuple[bytes, Float32s]:
@@ -137,14 +154,20 @@ def decode_values(data: bytes, bits: int, count: int) -> Float32s:
     return values
 
 
-def _blocks(values: Tensor, filling: int) -> Tensor:
-    """Values as rows of a block each, the last one filled up."""
+def _blocks(values: Tensor) -> Tensor:
+    """Values as rows of a block each, the last one filled up with its last value."""
     missing = -len(values) % BLOCK
-    return torch.nn.functional.pad(values, (0, missing), value=filling).view(-1, BLOCK)
+    filled = torch.cat([values, values[-1:].expand(missing)]) if missing else values
+    return filled.view(-1, BLOCK)
 
 
-def _of_entries(of_blocks: Tensor, count: int) -> Tensor:
-    return of_blocks.repeat_interleave(BLOCK)[:count]
+def _means(values: Tensor) -> Tensor:
+    """The mean magnitude of every block."""
+    missing = -len(values) % BLOCK
+    sums = torch.nn.functional.pad(values.abs().double(), (0, missing)).view(-1, BLOCK).sum(1)
+    sizes = torch.full_like(sums, BLOCK)
+    sizes[-1] -= missing
+    return (sums / sizes).float()
 
 
 def _packed(codes: NDArray[np.uint16], bits: int) -> bytes:
