@@ -14,7 +14,7 @@ from torch import Tensor
 from wayfare.errors import ScenarioError
 from wayfare.scenario.server import Server
 from wayfare.schemes import Scheme, mixes_models
-from wayfare.sparsify import Sparse
+from wayfare.sparsify import Sparse, subtract
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,10 +61,7 @@ def aggregate(state: ServerState, uploads: Sequence[Sparse]) -> ServerState:
         return state
     model = state.model.clone()
     for upload in uploads:
-        if len(upload) == len(model):
-            model.sub_(upload.values, alpha=1.0 / state.devices)
-        else:
-            model.index_add_(0, upload.indices, upload.values, alpha=-1.0 / state.devices)
+        subtract(model, upload, 1.0 / state.devices)
     return replace(state, model=model)
 
 
@@ -74,10 +71,7 @@ def mean_update(state: ServerState, uploads: Sequence[Sparse]) -> Tensor | None:
         return None
     update = torch.zeros_like(state.model)
     for upload in uploads:
-        if len(upload) == len(update):
-            update.add_(upload.values, alpha=1.0 / state.devices)
-        else:
-            update.index_add_(0, upload.indices, upload.values, alpha=1.0 / state.devices)
+        subtract(update, upload, -1.0 / state.devices)
     return update
 
 

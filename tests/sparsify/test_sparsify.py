@@ -6,7 +6,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from wayfare.sparsify import remainder, top_k
+from wayfare.engine import Compute
+from wayfare.sparsify import Sparse, remainder, subtract, top_k
+from wayfare.sparsify.memory import spread
 from wayfare.sparsify.topk import kth_largest
 
 
@@ -65,3 +67,36 @@ def test_nothing_and_everything() -> None:
     assert len(top_k(vector, 0)) == 0
     assert torch.equal(remainder(vector, top_k(vector, 0)), vector)
     assert torch.equal(remainder(vector, top_k(vector, 5)), torch.zeros(2))
+
+
+def bits_of(vector: torch.Tensor) -> torch.Tensor:
+    """Zeros of both signs differ here."""
+    return vector.cpu().view(torch.int32)
+
+
+@pytest.mark.parametrize("k", [0, 1, 300, 9_999])
+def test_entries_spread_among_zeros_are_those_put_by_index(k: int) -> None:
+    """The way of a GPU, on a processor: what it takes off and what it leaves are the same to the last bit."""
+    vector = torch.from_numpy(np.random.default_rng(k).standard_normal(10_000).astype(np.float32))
+    vector[::7] = -0.0
+    kept = top_k(vector, k)
+    sent = Sparse(kept.indices, 0.9 * kept.values)
+    assert torch.equal(bits_of(vector - spread(sent, len(vector))), bits_of(remainder(vector, sent)))
+    there, here = vector - spread(Sparse(sent.indices, 0.05 * sent.values), len(vector)), vector.clone()
+    subtract(here, sent, 0.05)
+    assert torch.equal(bits_of(there), bits_of(here))
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("k", [0, 1, 300, 9_999, 10_000])
+def test_a_gpu_takes_off_what_a_processor_takes_off(k: int) -> None:
+    vector = torch.from_numpy(np.random.default_rng(k).standard_normal(10_000).astype(np.float32))
+    kept = top_k(vector, k)
+    with Compute.named("cuda").numerics():
+        there = Sparse(kept.indices.cuda(), kept.values.cuda())
+        assert torch.equal(bits_of(remainder(vector.cuda(), there)), bits_of(remainder(vector, kept)))
+        models = [torch.ones(10_000), torch.ones(10_000, device="cuda")]
+        for model, sent in zip(models, (kept, there), strict=True):
+            subtract(model, sent, 0.125)
+    # A power of two, so that a product and a sum in one step round like the two of them.
+    assert torch.equal(models[1].cpu(), models[0])

@@ -1,7 +1,7 @@
 """Top-k with error feedback."""
 
-from wayfare.sparsify.memory import remainder
+from wayfare.sparsify.memory import remainder, subtract
 from wayfare.sparsify.tail import with_tail
 from wayfare.sparsify.topk import Sparse, top_k
 
-__all__ = ["Sparse", "remainder", "top_k", "with_tail"]
+__all__ = ["Sparse", "remainder", "subtract", "top_k", "with_tail"]
