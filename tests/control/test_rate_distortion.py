@@ -73,7 +73,9 @@ def test_stretches_know_their_own_magnitudes() -> None:
     seen = spectrum(x)
     bound = float(seen.whole.at(np.array([50_000.0]))[0])
     counts = seen.stretches.above(np.array([bound]))[:, 0].tolist()
-    assert sum(counts) == pytest.approx(float(seen.whole.above(np.array([bound]))[0]))
+    place = int(seen.whole.places(np.array([50_000.0]))[0])
+    assert sum(counts) == pytest.approx(float(seen.whole.ranks[place]))
+    assert counts == seen.whole.in_stretches[:, place].tolist()
     assert counts[0] == pytest.approx(50_000, rel=0.2)
     assert sum(counts[1:]) < 100
     median = float(seen.stretches.at(np.full((8, 1), 50_000.0))[0, 0])

@@ -9,7 +9,7 @@ from wayfare.codec.indices import BASE
 from wayfare.codec.values import BLOCK, Float32s, ValueBits, lower_scale, middles_of, steps_of
 from wayfare.codec.wire import HEADER_BYTES
 from wayfare.control.rate_distortion import Profile, Width, index_bits
-from wayfare.sparsify.spectrum import Spectrum, log_spaced
+from wayfare.sparsify.spectrum import Spectrum, different, log_spaced
 
 # Numbers of entries at which values are quantised to see, down to this share; between them the figures move slowly.
 _LOOKS, _LEAST_SHARE = 6, 1e-3
@@ -27,7 +27,7 @@ _TABLE_GAPS = 6
 
 def profile(seen: Spectrum, statistics: int = 0) -> Profile:
     """What an update offers: the energy of its largest entries, and what their values cost."""
-    looks = np.unique(log_spaced(max(_LEAST_SHARE * seen.entries, 1.0), seen.entries, _LOOKS))
+    looks = different(log_spaced(max(_LEAST_SHARE * seen.entries, 1.0), seen.entries, _LOOKS))
     blocks, sizes, of_look = _typical_blocks(seen, looks)
     energy = np.maximum(_sums(sizes * np.square(blocks).mean(1), of_look), 1e-300)
     values = blocks.astype(np.float32)
@@ -64,15 +64,16 @@ def _typical_blocks(seen: Spectrum, looks: Floats) -> tuple[Floats, Floats, Ints
     own. Within a stretch magnitudes lie in a block as they lie among all that are kept, at evenly spaced ranks. The
     largest comes first.
     """
-    bounds, stretches = seen.whole.at(looks), seen.stretches
-    few = int(np.searchsorted(looks, BLOCK * len(stretches), side="right"))
-    together, apart = seen.whole.above(bounds[:few]), stretches.above(bounds[few:])
+    whole, stretches = seen.whole, seen.stretches
+    places = whole.places(looks)
+    few = int(looks.searchsorted(BLOCK * len(stretches), side="right"))
+    together, apart = whole.ranks[places[:few]], whole.in_stretches[:, places[few:]]
     blocks = [
-        seen.whole.at(np.multiply.outer(together, _EVENLY)),
+        whole.at(np.multiply.outer(together, _EVENLY)),
         stretches.at(np.multiply.outer(apart, _EVENLY).reshape(len(stretches), -1)).reshape(-1, _RANKS),
     ]
     of_look = np.concatenate([np.arange(few), np.tile(np.arange(few, len(looks)), len(stretches))])
-    return np.concatenate(blocks), np.append(together, apart), of_look
+    return np.concatenate(blocks), np.concatenate([together, apart.ravel()]), of_look
 
 
 def _quantised(values: Float32s) -> tuple[Ints, Ints, Ints]:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TypeAlias
+from itertools import pairwise
+from typing import TypeAlias, TypeVar
 
 import numpy as np
 import torch
@@ -23,6 +24,7 @@ _BOUND = -1 - _TAIL // STRETCHES
 _POINTS = 64
 
 Magnitudes: TypeAlias = NDArray[np.floating]
+Numbers = TypeVar("Numbers", Floats, Ints)
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,16 +33,15 @@ class Ranked:
 
     magnitudes: Floats
     ranks: Floats
+    in_stretches: Floats  # how many entries of every stretch (rows) there are to each
 
-    def above(self, bounds: Floats) -> Floats:
-        """How many entries reach each bound."""
-        places = np.searchsorted(-self.magnitudes, -bounds, side="right")
-        return np.append(0.0, self.ranks)[places]
+    def places(self, ranks: Floats) -> Ints:
+        """Where the magnitudes are that some ranks have."""
+        return np.minimum(self.ranks.searchsorted(ranks), len(self.magnitudes) - 1)
 
     def at(self, ranks: Floats) -> Floats:
         """The magnitudes at some ranks."""
-        places = np.searchsorted(self.ranks, ranks)
-        return self.magnitudes[np.minimum(places, len(self.magnitudes) - 1)]
+        return self.magnitudes[self.places(ranks)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +62,7 @@ class Stretches:
 
     def above(self, bounds: Floats) -> Floats:
         """How many entries of every stretch (rows) reach each bound."""
-        return self._standing_for(self.ends[:, None] - self._reaching(bounds))
+        return self.standing_for(self.reaching(bounds))
 
     def at(self, ranks: Floats) -> Floats:
         """The magnitudes of every stretch (rows) at some ranks, where 1 is the rank of its largest."""
@@ -72,30 +73,38 @@ class Stretches:
 
     def energies(self, bounds: Floats) -> Floats:
         """The sum of squares of all entries that reach each of some rising bounds."""
-        squares = np.zeros(len(self.magnitudes) + 1)
-        np.square(self.magnitudes, out=squares[:-1])
-        for start, end, weight in zip(self.starts, self.ends - self.tails, self.weights, strict=True):
-            squares[start:end] *= weight
-        # From one bound to the next; where no magnitude lies between them, `reduceat` gives that of the first place.
-        edges = np.concatenate([self._reaching(bounds), self.ends[:, None]], axis=1)
-        between = np.add.reduceat(squares, edges.ravel()).reshape(edges.shape)[:, :-1]
-        energies = np.where(edges[:, 1:] > edges[:, :-1], between, 0.0).sum(0)
-        return np.cumsum(energies[::-1])[::-1]
+        return self.energies_from(self.reaching(bounds))
 
     def bounds(self) -> Floats:
         """Some magnitudes of every stretch, all of them in rising order; the smallest and largest are among them."""
         places = self.ends[:, None] - log_spaced(1, self.ends - self.starts, _POINTS).astype(np.int64)
-        return np.unique(self.magnitudes[places])
+        return different(np.sort(self.magnitudes[places], axis=None))
 
-    def _reaching(self, bounds: Floats) -> Ints:
+    def reaching(self, bounds: Floats) -> Ints:
         """The place of the first magnitude of every stretch (rows) that reaches each bound."""
-        parts = [self.magnitudes[start:end] for start, end in zip(self.starts, self.ends, strict=True)]
-        return np.stack([part.searchsorted(bounds) for part in parts]) + self.starts[:, None]
+        places = np.empty((len(self), len(bounds)), np.int64)
+        edges = zip(self.starts.tolist(), self.ends.tolist(), strict=True)
+        for row, (start, end) in zip(places, edges, strict=True):
+            np.add(self.magnitudes[start:end].searchsorted(bounds), start, out=row)
+        return places
 
-    def _standing_for(self, largest: Ints) -> Floats:
-        """How many entries so many of the largest magnitudes of every stretch stand for."""
+    def standing_for(self, places: Ints) -> Floats:
+        """How many entries all magnitudes from some places of every stretch (rows) on stand for."""
+        largest = self.ends[:, None] - places
         in_tail = np.minimum(largest, self.tails[:, None])
         return in_tail + self.weights[:, None] * (largest - in_tail)
+
+    def energies_from(self, places: Ints) -> Floats:
+        """The sum of their squares, for rising places."""
+        squares = np.zeros(len(self.magnitudes) + 1)
+        np.square(self.magnitudes, out=squares[:-1])
+        for start, end, weight in zip(self.starts, self.ends - self.tails, self.weights, strict=True):
+            squares[start:end] *= weight
+        # From one place to the next; where no magnitude lies between them, `reduceat` gives that of the first.
+        edges = np.concatenate([places, self.ends[:, None]], axis=1)
+        between = np.add.reduceat(squares, edges.ravel()).reshape(edges.shape)[:, :-1]
+        energies = np.where(edges[:, 1:] > edges[:, :-1], between, 0.0).sum(0)
+        return np.cumsum(energies[::-1])[::-1]
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,13 +127,26 @@ def spectrum(vector: Tensor) -> Spectrum:
     stretches = _sampled(vector) if len(vector) >= _SAMPLE else _all_of(vector)
     # Every stretch says how many entries, and how much energy, lie above bounds that are magnitudes of some stretch.
     bounds = stretches.bounds()
-    whole = Ranked(bounds[::-1], stretches.above(bounds).sum(0)[::-1])
+    reaching = stretches.reaching(bounds)[:, ::-1]
+    in_stretches = stretches.standing_for(reaching)
+    whole = Ranked(bounds[::-1], in_stretches.sum(0), in_stretches)
     whole.ranks[-1] = len(vector)
-    wanted = log_spaced(whole.ranks[0], len(vector), _POINTS)
-    points = np.unique(np.searchsorted(whole.ranks, wanted).clip(max=len(bounds) - 1))
-    captured = stretches.energies(whole.magnitudes[points][::-1])[::-1]
+    points = different(whole.places(log_spaced(whole.ranks[0], len(vector), _POINTS)))
+    captured = stretches.energies_from(reaching[:, points[::-1]])[::-1]
     captured /= captured[-1] if captured[-1] > 0 else 1.0
-    return Spectrum(np.append(0.0, whole.ranks[points]), np.append(0.0, captured), whole, stretches)
+    return Spectrum(_from_zero(whole.ranks[points]), _from_zero(captured), whole, stretches)
+
+
+def different(rising: Numbers) -> Numbers:
+    """Rising numbers, each of them once: `np.unique` looks for what is known here."""
+    is_new = np.empty(len(rising), np.bool_)
+    is_new[:1] = True
+    np.not_equal(rising[1:], rising[:-1], out=is_new[1:])
+    return rising[is_new]
+
+
+def _from_zero(numbers: Floats) -> Floats:
+    return np.concatenate([np.zeros(1), numbers])
 
 
 def log_spaced(first: ArrayLike, last: ArrayLike, count: int) -> Floats:
@@ -167,14 +189,20 @@ def _look_on_processor(rows: Tensor, stride: int) -> tuple[list[Magnitudes], lis
 
 
 def _look_on_gpu(rows: Tensor, stride: int) -> tuple[list[Magnitudes], list[Magnitudes]]:
-    """The same, all of it put in order there; the processor waits twice: for the longest tail's length, and for all."""
+    """The same; all that is found leaves a GPU together, so that the processor waits once."""
     samples = rows[:, ::stride].abs().sort().values
     magnitude = rows.abs()
-    longest = int((magnitude > samples[:, _BOUND, None]).sum(1).max())
-    found = torch.cat([samples, magnitude.topk(longest).values.flip(1)], dim=1).cpu().numpy()
-    bodies = [_body(row) for row in found[:, : samples.shape[1]]]
-    largest = found[:, samples.shape[1] :]
-    return bodies, [row[row.searchsorted(body[-1], "right") :] for row, body in zip(largest, bodies, strict=True)]
+    beyond = magnitude > samples[:, _BOUND, None]
+    # Twice as many as are to be expected, and hardly ever too few where a sample stands for its stretch.
+    room = -2 * _BOUND * magnitude.numel() // samples.shape[1]
+    places = torch.nonzero_static(beyond.view(-1), size=room, fill_value=0).view(-1)
+    counts = beyond.sum(1).clamp(max=room + 1).to(rows.dtype)
+    found = torch.cat([samples.view(-1), magnitude.view(-1).index_select(0, places), counts]).cpu().numpy()
+    bodies = [_body(sample) for sample in found[: samples.numel()].reshape(samples.shape)]
+    ends = samples.numel() + np.cumsum([0, *found[-len(rows) :]]).astype(np.int64)
+    if ends[-1] <= samples.numel() + room:
+        return bodies, [np.sort(found[start:end]) for start, end in pairwise(ends.tolist())]
+    return bodies, [np.sort(row[tail].cpu().numpy()) for row, tail in zip(magnitude, beyond, strict=True)]
 
 
 def _body(sample: Magnitudes) -> Magnitudes:
