@@ -234,13 +234,15 @@ def _upper_hull(x: Floats, y: Floats) -> Ints:
     heights = y[order]
     # Only what lies higher than all to its left can be a corner.
     order = order[np.append(True, heights[1:] > np.maximum.accumulate(heights)[:-1])]
-    corners: list[tuple[float, float, int]] = []
-    for right, top, place in zip(x[order].tolist(), y[order].tolist(), order.tolist(), strict=True):
+    xs, ys = x[order].tolist(), y[order].tolist()
+    corners: list[int] = []
+    for new, (right, top) in enumerate(zip(xs, ys, strict=True)):
         # A corner goes where the way from the one before it to the new one passes above it, or through it.
         while len(corners) > 1:
-            (x0, y0, _), (x1, y1, _) = corners[-2:]
-            if (top - y0) * (x1 - x0) < (y1 - y0) * (right - x0):
+            before, last = corners[-2], corners[-1]
+            x0, y0 = xs[before], ys[before]
+            if (top - y0) * (xs[last] - x0) < (ys[last] - y0) * (right - x0):
                 break
             corners.pop()
-        corners.append((right, top, place))
-    return np.array([place for _, _, place in corners])
+        corners.append(new)
+    return order[corners]
