@@ -63,16 +63,24 @@ class Engine(Protocol):
 def minibatches(training: LocalTraining, burst: Burst) -> Minibatches:
     """The minibatches of a burst, on the device that computes."""
     where = training.compute.device
-    samples = torch.from_numpy(training.batches.of(burst.device, burst.first_round, burst.steps))
+    samples = training.batches.of(burst.device, burst.first_round, burst.steps)
     crops = training.batches.crops_of(burst.device, burst.first_round, burst.steps)
-    shares = None if training.schedule.is_constant else _shares(training, burst).to(where)
     offsets = training.local_loss.offsets
     return Minibatches(
-        samples.to(where),
-        None if crops is None else torch.from_numpy(crops).to(where),
-        shares,
+        _moved(torch.from_numpy(samples), where),
+        None if crops is None else _moved(torch.from_numpy(crops), where),
+        None if training.schedule.is_constant else _moved(_shares(training, burst), where),
         None if offsets is None else offsets[burst.device],
     )
+
+
+def _moved(values: Tensor, where: torch.device) -> Tensor:
+    """Values where they are computed with.
+
+    From pinned memory, which PyTorch does not use again before it has been read, a GPU takes them when it gets there;
+    from any other the processor would wait until the GPU has done all that was asked of it before.
+    """
+    return values.pin_memory().to(where, non_blocking=True) if where.type == "cuda" else values.to(where)
 
 
 def _shares(training: LocalTraining, burst: Burst) -> Tensor:
@@ -115,9 +123,9 @@ def stacked_steps(training: LocalTraining, bursts: Sequence[Burst]) -> list[Step
         chosen = [move[step] for move in moves[:active] if move is not None]
         steps.append(
             Step(
-                samples=torch.from_numpy(np.stack([table[step] for table in tables[:active]])).to(where),
-                crops=torch.from_numpy(np.stack(chosen)).to(where) if chosen else None,
-                shares=torch.stack([rate[step] for rate in rates[:active]]).to(where) if rates else None,
+                samples=_moved(torch.from_numpy(np.stack([table[step] for table in tables[:active]])), where),
+                crops=_moved(torch.from_numpy(np.stack(chosen)), where) if chosen else None,
+                shares=_moved(torch.stack([rate[step] for rate in rates[:active]]), where) if rates else None,
                 offsets=None if offsets is None else offsets[:active],
             )
         )
