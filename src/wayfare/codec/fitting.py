@@ -89,16 +89,16 @@ def piece_entries(entries: int, bits: float) -> int:
 def fit_pieces(coded: CodedUpload, entries: int, entries_in_piece: int, room_bits: float) -> Arrived:
     """The pieces of an upload that fit, one after the other."""
     pieces = split(coded.kept(entries), coded.parameters, coded.value_bits, entries_in_piece)
-    bits, arrived = 0, [coded.nothing.delivered]
-    statistics = coded.statistics  # They go with the first piece.
-    for piece in pieces:
-        measured = measure(piece.kept, coded.parameters, piece.value_bits, len(piece.kept) - statistics)
+    bits, found, arrived = 0, 0, [coded.nothing.delivered]
+    for number, piece in enumerate(pieces):
+        # All that lies behind the parameters goes with the first piece.
+        chosen = len(piece.kept) - (coded.statistics if number == 0 else 0)
+        measured = measure(piece.kept, coded.parameters, piece.value_bits, chosen)
         if bits + measured.bits > room_bits:
             break
-        bits, statistics = bits + measured.bits, 0
+        bits, found = bits + measured.bits, found + chosen
         arrived.append(measured.delivered)
     all_of_it = len(arrived) == len(pieces) + 1
     indices, values = torch.cat([piece.indices for piece in arrived]), torch.cat([piece.values for piece in arrived])
     indices, order = indices.sort()
-    entries = int(torch.searchsorted(indices, coded.parameters))
-    return Arrived(entries=entries, bits=bits, delivered=Sparse(indices, values[order]), all_of_it=all_of_it)
+    return Arrived(entries=found, bits=bits, delivered=Sparse(indices, values[order]), all_of_it=all_of_it)

@@ -67,7 +67,7 @@ def _octaves(values: Tensor, piece_entries: int) -> Tensor:
     """
     bits = values.abs().float().view(torch.int32)
     below = bits[top_k(values, piece_entries).indices].amin() - bits
-    return torch.where(below <= 0, 0, 1 + ((below - 1) >> 23)).clamp(max=_OCTAVES).long()
+    return torch.where(below <= 0, 0, 1 + ((below - 1) >> 23)).clamp(max=_OCTAVES).to(torch.uint8)
 
 
 def _stretches(band: Sparse, value_bits: ValueBits, piece_entries: int) -> list[Piece]:

@@ -10,7 +10,7 @@ Entries go in blocks, each with the bits of its smallest and largest magnitude.
 
 from __future__ import annotations
 
-from typing import Any, Literal, TypeAlias, TypeVar, get_args
+from typing import Any, Literal, TypeAlias, TypeVar, get_args, overload
 
 import numpy as np
 import torch
@@ -88,26 +88,43 @@ def steps_of(magnitude: Whole, low: Whole, span: Whole, bits: ValueBits) -> Whol
     place too large, so that the product reaches every whole number that it should; and it stays below the next one,
     from which it is away by 1 / span or more: a 2^28th, beside a 2^51st of at most 2^15.
     """
-    step = (magnitude - low).clip(min=0) * _just_above((1 << (bits - 1)) / _double(span))
-    # Bytes are moved and counted faster.
-    return step.to(torch.uint8 if bits <= 8 else torch.int32) if isinstance(step, Tensor) else step.astype(np.int64)
+    step: Whole = (magnitude - low).clip(min=0) * _just_above((1 << (bits - 1)) / _double(span))
+    # Bytes are moved and counted faster than what could hold more.
+    return _down(step, torch.uint8 if bits <= 8 else torch.int32)
 
 
 def middles_of(step: Whole, low: Whole, span: Whole, bits: ValueBits) -> Whole:
     """The magnitude in the middle of each step: low + (2 step + 1) span / 2^bits, rounded down."""
     part = _double(span) * 2.0**-bits
-    middle = step * (2 * part) + (part + low)
-    return middle.int() if isinstance(middle, Tensor) else middle.astype(np.int64)
+    middle: Whole = step * (2 * part) + (part + low)
+    return _down(middle, torch.int32)
 
 
-def _double(whole: Whole) -> Whole:
+@overload
+def _double(whole: Tensor) -> Tensor: ...
+@overload
+def _double(whole: NDArray[Any]) -> NDArray[Any]: ...
+def _double(whole: Tensor | NDArray[Any]) -> Tensor | NDArray[Any]:
     return whole.double() if isinstance(whole, Tensor) else whole.astype(np.float64)
 
 
-def _just_above(numbers: Whole) -> Whole:
+@overload
+def _just_above(numbers: Tensor) -> Tensor: ...
+@overload
+def _just_above(numbers: NDArray[Any]) -> NDArray[Any]: ...
+def _just_above(numbers: Tensor | NDArray[Any]) -> Tensor | NDArray[Any]:
     if isinstance(numbers, Tensor):
         return torch.nextafter(numbers, torch.full_like(numbers, torch.inf))
-    return np.nextafter(numbers, np.inf)
+    return np.asarray(np.nextafter(numbers, np.inf))
+
+
+@overload
+def _down(numbers: Tensor, kind: torch.dtype) -> Tensor: ...
+@overload
+def _down(numbers: NDArray[Any], kind: torch.dtype) -> NDArray[Any]: ...
+def _down(numbers: Tensor | NDArray[Any], kind: torch.dtype) -> Tensor | NDArray[Any]:
+    """Whole numbers, in a tensor those of a kind."""
+    return numbers.to(kind) if isinstance(numbers, Tensor) else numbers.astype(np.int64)
 
 
 def encode_values(values: Float32s, bits: ValueBits) -> tuple[bytes, Float32s]:

@@ -245,4 +245,4 @@ def _upper_hull(x: Floats, y: Floats) -> Ints:
                 break
             corners.pop()
         corners.append(new)
-    return order[corners]
+    return np.asarray(order[corners])

@@ -1,4 +1,4 @@
-"""Kept entries taken from a vector or added to it; error feedback: what was not sent is remembered (e in Algorithm 1)."""
+"""Kept entries taken off a vector; error feedback: what was not sent is remembered (e in Algorithm 1)."""
 
 from __future__ import annotations
 

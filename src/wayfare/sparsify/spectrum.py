@@ -92,7 +92,7 @@ class Stretches:
         """How many entries all magnitudes from some places of every stretch (rows) on stand for."""
         largest = self.ends[:, None] - places
         in_tail = np.minimum(largest, self.tails[:, None])
-        return in_tail + self.weights[:, None] * (largest - in_tail)
+        return np.asarray(in_tail + self.weights[:, None] * (largest - in_tail))
 
     def energies_from(self, places: Ints) -> Floats:
         """The sum of their squares, for rising places."""
@@ -195,9 +195,9 @@ def _look_on_gpu(rows: Tensor, stride: int) -> tuple[list[Magnitudes], list[Magn
     beyond = magnitude > samples[:, _BOUND, None]
     # Twice as many as are to be expected, and hardly ever too few where a sample stands for its stretch.
     room = -2 * _BOUND * magnitude.numel() // samples.shape[1]
-    places = torch.nonzero_static(beyond.view(-1), size=room, fill_value=0).view(-1)
+    places = torch.nonzero_static(beyond.flatten(), size=room, fill_value=0).view(-1)
     counts = beyond.sum(1).clamp(max=room + 1).to(rows.dtype)
-    found = torch.cat([samples.view(-1), magnitude.view(-1).index_select(0, places), counts]).cpu().numpy()
+    found = torch.cat([samples.flatten(), magnitude.flatten().index_select(0, places), counts]).cpu().numpy()
     bodies = [_body(sample) for sample in found[: samples.numel()].reshape(samples.shape)]
     ends = samples.numel() + np.cumsum([0, *found[-len(rows) :]]).astype(np.int64)
     if ends[-1] <= samples.numel() + room:
