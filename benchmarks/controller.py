@@ -5,8 +5,8 @@
 An update of a ResNet-9 with heavy tails and layers of different scale, met again and again. Deciding is all that
 happens between the norm of the update, which every scheme needs, and the choice of power, entries and width: for
 MADS-RD the spectrum, the profile of widths, the hull and the price. With `auto` the budget is small, so that the price
-has to be searched for. Sending is top-k and what the message costs. Medians: CPU time with one thread, and wall-clock
-time on a GPU.
+has to be searched for. Sending is top-k, what the message costs, and what stays in the memory. Medians: CPU time with
+one thread, and wall-clock time on a GPU.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ from wayfare.codec.widths import profile
 from wayfare.control.auto_weight import after_contact
 from wayfare.control.rate_distortion import Curve, Profile
 from wayfare.device import DeviceState, Meeting, Offer, Terms
+from wayfare.engine import Compute
 from wayfare.radio import Link
 from wayfare.scenario.model import Control
 from wayfare.schemes import Scheme, Upload, make_scheme
@@ -85,20 +86,27 @@ def main() -> None:
     parser.add_argument("--json", type=Path, help="also write the figures to this file")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
-    device = torch.device(arguments.device)
+    compute = Compute.named(arguments.device)
+    # Results repeat, as in a run.
+    with compute.numerics():
+        measure(compute.device, arguments.repeats, arguments.json)
+
+
+def measure(device: torch.device, repeats: int, file: Path | None) -> None:
+    """Print what deciding and sending take, and write it to a file if there is one."""
     values = np.random.default_rng(0).standard_t(5, ENTRIES).astype(np.float32)
     values *= np.repeat(np.array([1e-2, 3e-3, 1e-3, 2e-3, 8e-4, 5e-4, 2e-3, 4e-3, 1e-2], np.float32), -(-ENTRIES // 9))[
         :ENTRIES
     ]
     update = torch.from_numpy(values).to(device)
-    reference_ms = timed(lambda: top_k(update, ENTRIES // 4), arguments.repeats, device)
+    reference_ms = timed(lambda: top_k(update, ENTRIES // 4), repeats, device)
     processor = torch.cuda.get_device_name() if device.type == "cuda" else platform.processor() or platform.machine()
     print(f"{processor}, {ENTRIES:,} entries; top-k of a quarter {reference_ms:.2f} ms; goal {GOAL_MS[device.type]} ms")
     seen = spectrum(update)
     parts_ms = {
-        "spectrum": timed(lambda: spectrum(update), arguments.repeats, device),
-        "profile": timed(lambda: profile(seen), arguments.repeats, device),
-        "curve": timed(partial(curve, profile(seen)), arguments.repeats, device),
+        "spectrum": timed(lambda: spectrum(update), repeats, device),
+        "profile": timed(lambda: profile(seen), repeats, device),
+        "curve": timed(partial(curve, profile(seen)), repeats, device),
     }
     print("of mads-rd " + ", ".join(f"{name} {part_ms:.2f} ms" for name, part_ms in parts_ms.items()))
     weights: tuple[Literal["auto"] | float, ...] = (3e-4, "auto")
@@ -107,14 +115,14 @@ def main() -> None:
         scheme = make_scheme(name, Control(weight=weight))
         offer = make_offer(update, scheme)
         upload = decide(offer, scheme)
-        decide_ms = timed(partial(decide, offer, scheme), arguments.repeats, device)
-        send_ms = timed(partial(devices.transmit, offer, upload, LINK), arguments.repeats, device)
+        decide_ms = timed(partial(decide, offer, scheme), repeats, device)
+        send_ms = timed(partial(devices.transmit, offer, upload, LINK), repeats, device)
         kept, ratio = upload.entries / ENTRIES, decide_ms / reference_ms
         row = {"scheme": name, "weight": weight, "decide_ms": decide_ms, "send_ms": send_ms}
         rows.append({**row, "share_kept": kept, "value_bits": upload.value_bits})
         print(f"{name:>8} V = {weight!s:<6} decide {decide_ms:7.2f} ms ({ratio:4.2f} of top-k)", end="")
         print(f", send {send_ms:7.1f} ms; k/s {kept:.3f}, value bits {upload.value_bits}", flush=True)
-    if arguments.json:
+    if file:
         table = {
             "processor": processor,
             "entries": ENTRIES,
@@ -122,7 +130,7 @@ def main() -> None:
             "parts_ms": parts_ms,
             "rows": rows,
         }
-        arguments.json.write_text(json.dumps(table, indent=2) + "\n", encoding="utf-8")
+        file.write_text(json.dumps(table, indent=2) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 import pytest
 import torch
@@ -13,6 +15,7 @@ from wayfare.codec.length import measure
 from wayfare.codec.values import VALUE_BITS, ValueBits, encode_values
 from wayfare.codec.widths import profile
 from wayfare.codec.wire import HEADER_BYTES, Layout, encode
+from wayfare.engine import Compute
 from wayfare.sparsify import Sparse, top_k, with_tail
 from wayfare.sparsify.spectrum import spectrum
 
@@ -146,3 +149,31 @@ def test_measured_values_are_those_of_the_encoder_to_the_bit_in_any_precision() 
     assert measured.delivered.values.dtype == torch.float64
     _, received = encode_values(values.float().numpy(), 8)
     assert np.array_equal(measured.delivered.values.numpy(), received.astype(np.float64))
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("bits", VALUE_BITS)
+def test_a_gpu_whose_results_repeat_sees_and_measures_what_a_processor_does(bits: ValueBits) -> None:
+    entries = 100_000
+    here = layered(entries + 6)
+    found = []
+    with Compute.named("cuda").numerics():
+        for vector in (here, here.cuda()):
+            offered = profile(spectrum(vector[:entries]), 6)
+            coded = CodedUpload(
+                update=vector,
+                parameters=entries,
+                value_bits=bits,
+                largest=partial(top_k, vector[:entries]),
+            )
+            whole, some = (fit(coded, share, 32.0 * share) for share in (entries, entries // 5))
+            pieces = fit_pieces(coded, entries // 5, piece_entries(entries // 5, 1e6), 5e5)
+            found.append((offered.curve.bits.tolist(), whole, some, pieces))
+    (curve, *sent), (curve_there, *sent_there) = found
+    assert curve_there == curve
+    for (kept, one), (kept_there, other) in zip(sent[:2], sent_there[:2], strict=True):
+        assert (kept_there, other.bits) == (kept, one.bits)
+        assert torch.equal(other.delivered.indices.cpu(), one.delivered.indices)
+        assert torch.equal(other.delivered.values.cpu(), one.delivered.values)
+    assert (sent_there[2].entries, sent_there[2].bits) == (sent[2].entries, sent[2].bits)
+    assert torch.equal(sent_there[2].delivered.values.cpu(), sent[2].delivered.values)
