@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import pytest
 import torch
 
-from wayfare.sparsify import top_k
+from wayfare.sparsify import places, top_k
 from wayfare.sparsify.topk import _largest_by_selection, _largest_by_threshold
 
 
@@ -30,3 +32,12 @@ def test_a_gpu_keeps_the_same_entries_as_a_processor(k: int) -> None:
         assert there.indices.is_cuda
         assert torch.equal(here.indices, there.indices.cpu())
         assert torch.equal(here.values, there.values.cpu())
+
+
+@pytest.mark.parametrize("size", [0, 1, 3, 5])
+@pytest.mark.parametrize("find", [places.first_places, places.counted_places])
+def test_places_that_are_set_are_found_with_and_without_asking_how_many(
+    size: int, find: Callable[[torch.Tensor, int], torch.Tensor]
+) -> None:
+    mask = torch.tensor([False, True, False, True, True])
+    assert find(mask, size).tolist() == [1, 3, 4, 0, 0][:size]

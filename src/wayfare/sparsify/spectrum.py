@@ -12,6 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
 from wayfare.arrays import Floats, Ints
+from wayfare.sparsify.places import first_places
 
 # A vector is looked at in so many stretches, because layers differ; entries of a sample, and how many of its largest
 # bound the tail. Tails are heavy: a few entries hold much of the energy, and no sample knows them, so all entries in
@@ -195,7 +196,7 @@ def _look_on_gpu(rows: Tensor, stride: int) -> tuple[list[Magnitudes], list[Magn
     beyond = magnitude > samples[:, _BOUND, None]
     # Twice as many as are to be expected, and hardly ever too few where a sample stands for its stretch.
     room = -2 * _BOUND * magnitude.numel() // samples.shape[1]
-    places = torch.nonzero_static(beyond.flatten(), size=room, fill_value=0).view(-1)
+    places = first_places(beyond.flatten(), room)
     counts = beyond.sum(1).clamp(max=room + 1).to(rows.dtype)
     found = torch.cat([samples.flatten(), magnitude.flatten().index_select(0, places), counts]).cpu().numpy()
     bodies = [_body(sample) for sample in found[: samples.numel()].reshape(samples.shape)]

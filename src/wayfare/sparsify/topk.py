@@ -10,6 +10,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from wayfare.sparsify.places import first_places
+
 _SAMPLE_EVERY = 64
 _SAMPLED_FROM = 1 << 14
 
@@ -59,7 +61,7 @@ def _largest_by_selection(vector: Tensor, k: int) -> Tensor:
     # Above the threshold all stay, and of those that equal it the first ones.
     room = k - above.sum()
     kept = above | (equal & (equal.cumsum(0, dtype=torch.int32) <= room))
-    return torch.nonzero_static(kept, size=k).view(-1)
+    return first_places(kept, k)
 
 
 def kth_largest(values: NDArray[np.floating], k: int) -> np.floating:
