@@ -107,9 +107,12 @@ class Step:
     offsets: Tensor | None  # (active, classes): added to the logits
 
 
-def stacked_steps(training: LocalTraining, bursts: Sequence[Burst]) -> list[Step]:
-    """The steps of bursts that are sorted by falling length: bursts that end leave, so nothing is padding."""
-    where = training.compute.device
+def stacked_steps(training: LocalTraining, bursts: Sequence[Burst], where: torch.device | None = None) -> list[Step]:
+    """The steps of bursts that are sorted by falling length: bursts that end leave, so nothing is padding.
+
+    They lie on the device that computes unless told otherwise.
+    """
+    where = where or training.compute.device
     tables = [training.batches.of(burst.device, burst.first_round, burst.steps) for burst in bursts]
     moves = [training.batches.crops_of(burst.device, burst.first_round, burst.steps) for burst in bursts]
     rates = [] if training.schedule.is_constant else [_shares(training, burst) for burst in bursts]

@@ -162,12 +162,23 @@ class _Head(nn.Module):
         """(actors, width) and metres per step -> places and scores."""
         modes = self.of_mode(actors + self.shared(actors)).view(len(actors), self._modes, -1)
         deviation = self.places(torch.relu(self.norm(modes))).view(len(actors), self._modes, FUTURE_STEPS, 2)
-        ahead = torch.arange(1, FUTURE_STEPS + 1, dtype=actors.dtype, device=actors.device)
-        straight = torch.stack([ahead * speed[:, None], torch.zeros_like(ahead * speed[:, None])], dim=-1)
-        places = straight[:, None] + deviation * (ahead * (_REACH_M / FUTURE_STEPS))[:, None]
-        end = self.end(places[:, :, -1].detach() / (2 * _REACH_M))
+        places = futures(deviation, speed)
+        end = self.end(ends(places))
         features = torch.cat([actors[:, None].expand_as(end), end], dim=2)
         return Forecast(places, self.judge(features).squeeze(2))
+
+
+def futures(deviation: Tensor, speed: Tensor) -> Tensor:
+    """(..., actors, K, 30, 2) in the head's unit, which grows with time, and (..., actors) metres per step -> places."""
+    ahead = torch.arange(1, FUTURE_STEPS + 1, dtype=deviation.dtype, device=deviation.device)
+    along = ahead * speed[..., None]
+    straight = torch.stack([along, torch.zeros_like(along)], dim=-1)
+    return straight.unsqueeze(-3) + deviation * (ahead * (_REACH_M / FUTURE_STEPS))[:, None]
+
+
+def ends(places: Tensor) -> Tensor:
+    """(..., 30, 2) -> (..., 2): where futures end, to be scored; scores must not move them."""
+    return places[..., -1, :].detach() / (2 * _REACH_M)
 
 
 def _poses(

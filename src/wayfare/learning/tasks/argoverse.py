@@ -176,30 +176,44 @@ def reading_bar() -> Iterator[Progress]:
 
 
 def forecast_loss(forecast: Forecast, batch: SceneBatch) -> Tensor:
+    """The loss of a forecast on the scenes of a batch."""
+    future = batch.future.to(forecast.places.dtype)
+    return forecast_losses(forecast, future, batch.future_seen, actor_weights(batch).to(future))
+
+
+def actor_weights(batch: SceneBatch) -> Tensor:
+    """(actors,): what every road user counts in the loss."""
+    return torch.ones_like(batch.speed).index_fill(0, batch.agents, _AGENT_WEIGHT)
+
+
+def forecast_losses(forecast: Forecast, future: Tensor, seen: Tensor, weight: Tensor) -> Tensor:
     """LaneGCN's loss, smooth L1 of the nearest future and a margin for its score, and the expected error of the scores.
 
     The nearest future is the one that ends nearest to the truth. The expected error, sum_k softmax(score)_k |error_k|,
     is not in the paper: with thousands of scenes instead of hundreds of thousands the margin alone leaves the most
     likely future, by which a forecast is judged, no better than constant velocity. A road user counts with the steps in
     which it was seen, and ends with the last of them; without any it is left out.
+
+    Dimensions before that of the road users are kept: (..., actors, 30, 2), (..., actors, 30), (..., actors) -> (...).
     """
-    known = batch.future_seen.any(dim=1).nonzero().squeeze(1)
-    seen, truth = batch.future_seen[known], batch.future[known].to(forecast.places.dtype)
-    places, scores = forecast.places[known], forecast.scores[known]
-    rows = torch.arange(len(known), device=seen.device)
-    last = (seen * torch.arange(1, seen.shape[1] + 1, device=seen.device)).argmax(dim=1)
+    places, scores = forecast.places, forecast.scores
+    weight = weight * seen.any(dim=-1)
+    truth = future.unsqueeze(-3).expand_as(places)
     with torch.no_grad():
-        ends = torch.linalg.vector_norm(places[rows, :, last] - truth[rows, last][:, None], dim=2)
-        nearest, best = ends.min(dim=1)
-    agent = torch.zeros_like(batch.speed, dtype=places.dtype).index_fill(0, batch.agents, _AGENT_WEIGHT - 1)
-    weight = 1 + agent[known]
-    share = seen / seen.sum(dim=1, keepdim=True)
-    regression = nn.functional.smooth_l1_loss(places[rows, best], truth, reduction="none").sum(dim=2)
-    distance = torch.sqrt((places - truth[:, None]).square().sum(dim=3) + _SMALL_M**2)
-    expected = (scores.softmax(dim=1)[:, :, None] * distance * share[:, None]).sum(dim=(1, 2))
-    behind = _MARGIN - (scores[rows, best][:, None] - scores)
-    compared = ((nearest < _NEAR_M)[:, None] & (ends - nearest[:, None] > _CLEARLY_M)) * weight[:, None]
-    scoring = (behind.clamp(min=0) * compared).sum() / compared.sum().clamp(min=1)
-    errors = (regression * share).sum(dim=1) + _EXPECTED_WEIGHT * expected
-    total: Tensor = (weight * errors).sum() / weight.sum() + scoring
+        last = (seen * torch.arange(1, seen.shape[-1] + 1, device=seen.device)).argmax(dim=-1)
+        at_last = last[..., None, None, None].expand(*places.shape[:-2], 1, 2)
+        apart = torch.take_along_dim(places, at_last, dim=-2) - torch.take_along_dim(truth, at_last, dim=-2)
+        ends = torch.linalg.vector_norm(apart.squeeze(-2), dim=-1)
+        nearest, best = ends.min(dim=-1, keepdim=True)
+        # As a mask: the derivative of a choice by number would be a sum in no certain order on a GPU.
+        chosen = best == torch.arange(ends.shape[-1], device=best.device)
+        compared = ((nearest < _NEAR_M) & (ends - nearest > _CLEARLY_M)) * weight.unsqueeze(-1)
+    share = seen / seen.sum(dim=-1, keepdim=True).clamp(min=1)
+    regression = nn.functional.smooth_l1_loss(places, truth, reduction="none").sum(dim=-1)
+    distance = torch.sqrt((places - truth).square().sum(dim=-1) + _SMALL_M**2)
+    of_future = chosen.unsqueeze(-1) * regression + _EXPECTED_WEIGHT * scores.softmax(dim=-1).unsqueeze(-1) * distance
+    errors = (of_future * share.unsqueeze(-2)).sum(dim=(-2, -1))
+    behind = _MARGIN - ((scores * chosen).sum(dim=-1, keepdim=True) - scores)
+    scoring = (behind.clamp(min=0) * compared).sum(dim=(-2, -1)) / compared.sum(dim=(-2, -1)).clamp(min=1)
+    total: Tensor = (weight * errors).sum(dim=-1) / weight.sum(dim=-1) + scoring
     return total

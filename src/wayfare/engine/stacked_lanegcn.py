@@ -1,0 +1,113 @@
+"""Devices stacked in one batch of scenes: LaneGCN by batched products and sums along prepared lists.
+
+A step of one device is thousands of calls on graphs of a few hundred nodes, which no GPU can be kept busy with. All
+devices take the same step on models and scenes of their own: their scenes lie in one batch, their layers in one stack.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from wayfare.arrays import Ints
+from wayfare.engine.base import (
+    Burst,
+    LocalTraining,
+    Step,
+    Tensors,
+    longest_first,
+    received_models,
+    scaled,
+    stacked_steps,
+    with_pull,
+)
+from wayfare.engine.lanegcn_stack import stacked_forecast
+from wayfare.engine.scene_tables import SceneTables, scene_tables
+from wayfare.engine.stacked_scenes import Plan, plans
+from wayfare.errors import ScenarioError
+from wayfare.learning.tasks import Task
+from wayfare.learning.tasks.argoverse import Forecasting, forecast_losses
+
+# Devices in a stack. A processor is busy with one already, and its signals then stay nearer to the core.
+_WIDTH_CPU, _WIDTH_CUDA = 1, 32
+
+
+class StackedLaneGcn:
+    """Forward, backward and update of n networks at once."""
+
+    def __init__(self, training: LocalTraining) -> None:
+        task = training.task.to(training.compute.device)
+        if not isinstance(task, Forecasting):
+            raise ScenarioError("--engine", "stacked", f"stacks LaneGCN here, and {task.name} has none")
+        self._training, self._task = training, task
+        with torch.device("meta"):
+            self._shapes = {name: entry.shape for name, entry in task.model.module().named_parameters()}
+        self._tables: dict[torch.dtype, SceneTables] = {}
+        self._width = _WIDTH_CUDA if training.compute.device.type == "cuda" else _WIDTH_CPU
+
+    @staticmethod
+    def fits(task: Task) -> bool:
+        """Whether a task is a forecast by LaneGCN."""
+        return isinstance(task, Forecasting)
+
+    def run(self, models: Sequence[Tensor], bursts: Sequence[Burst]) -> None:
+        """Advance bursts in groups; within a group all take a step together."""
+        places = longest_first(bursts)
+        with self._training.compute.numerics():
+            for first in range(0, len(places), self._width):
+                group = places[first : first + self._width]
+                self._run_group([models[place] for place in group], [bursts[place] for place in group])
+
+    def _run_group(self, models: Sequence[Tensor], bursts: Sequence[Burst]) -> None:
+        """Copy in, step, copy out; bursts that end sooner leave the stack."""
+        block = torch.stack(list(models))
+        stacks = self._stacks(block)
+        received = received_models(self._training, bursts, block)
+        pulled_to = None if received is None else self._stacks(torch.stack(received))
+        steps = stacked_steps(self._training, bursts, torch.device("cpu"))
+        tables = self._tables_for(block.dtype)
+        shares = [None if step.shares is None else step.shares.to(block.device, block.dtype) for step in steps]
+        for plan, step, share in zip(plans(tables, [_scenes(step, tables) for step in steps]), steps, shares, strict=True):
+            active = len(step.samples)
+            self._step(
+                [stack[:active] for stack in stacks],
+                plan,
+                share,
+                None if pulled_to is None else [stack[:active] for stack in pulled_to],
+            )
+        block = torch.cat([stack.flatten(1) for stack in stacks], dim=1)
+        torch._foreach_copy_(list(models), list(block.unbind()))
+
+    def _stacks(self, block: Tensor) -> list[Tensor]:
+        """The tensors of flat vectors (n, entries) as dense stacks (n, ...)."""
+        pieces = block.split_with_sizes([shape.numel() for shape in self._shapes.values()], dim=1)
+        shapes = self._shapes.values()
+        return [piece.unflatten(1, shape).contiguous() for piece, shape in zip(pieces, shapes, strict=True)]
+
+    def _tables_for(self, dtype: torch.dtype) -> SceneTables:
+        if dtype not in self._tables:
+            mirrored = self._training.batches.augment
+            self._tables[dtype] = scene_tables(self._task.train, self._task.model, dtype, mirrored=mirrored)
+        return self._tables[dtype]
+
+    def _step(self, stacks: list[Tensor], plan: Plan, shares: Tensor | None, received: Tensors | None) -> None:
+        """One SGD step of every stacked model, on its own minibatch. The gradient of the sum of losses is theirs."""
+        scenes = plan.scenes()
+        weights = [stack.detach().requires_grad_() for stack in stacks]
+        forecast = stacked_forecast(dict(zip(self._shapes, weights, strict=True)), self._task.model, scenes)
+        losses = forecast_losses(forecast, scenes.future, scenes.future_seen, scenes.weight)
+        gradients = torch.autograd.grad(losses.sum(), weights)
+        with torch.no_grad():
+            directions = with_pull(gradients, weights, received, self._training.local_loss.pull)
+            torch._foreach_add_(weights, scaled(directions, shares), alpha=-self._training.learning_rate)
+
+
+def _scenes(step: Step, tables: SceneTables) -> Ints:
+    """(active, batch): rows of the tables, whose second half are scenes with left and right exchanged."""
+    samples: Ints = step.samples.numpy()
+    if step.crops is None:
+        return samples
+    return np.asarray(samples + tables.scenes * step.crops[..., 2].numpy())

@@ -1,0 +1,233 @@
+"""Scenes of many devices as one batch: (devices, rows, features), padded to the device that has most.
+
+How many rows every scene takes is known on the host, so nothing waits for the GPU: a step is a small table of where
+scenes lie, and everything else is looked up there. Every device has at least one row of padding. A padded link joins
+padded rows, no sum includes one, and no loss depends on one, so the derivative by anything in padding is zero.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from wayfare.arrays import Ints
+from wayfare.engine.flows import Flow, Sum
+from wayfare.engine.scene_tables import Links, SceneTables
+from wayfare.learning.argoverse.batch import ACTOR_CHANNELS, RELATIONS
+from wayfare.learning.argoverse.sequence import OBSERVED_STEPS
+
+# Rows are a multiple of this: memory of a few sizes is used again, and products have whole tiles.
+_TILE = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Pairs:
+    """Nodes that hear from others: what flows to pairs from either end, and how each giver is seen."""
+
+    pose: Tensor  # (devices, pairs, 4)
+    from_receiver: Flow
+    from_giver: Flow
+
+
+@dataclass(frozen=True, slots=True)
+class Relations:
+    """Pieces of lane that hear from others by a relation."""
+
+    features: Tensor  # (devices, links, 4 + RELATIONS): pose, and one for the relation
+    to_receiver: Flow  # from links to lanes
+    between: Flow  # from (lane, relation) to lanes
+
+
+@dataclass(frozen=True, slots=True)
+class Lanes:
+    """The map of a batch, and who hears from whom."""
+
+    features: Tensor  # (devices, lanes, LANE_FEATURES)
+    relations: Relations
+    actor_to_lane: Pairs
+    lane_to_actor: Pairs
+
+
+@dataclass(frozen=True, slots=True)
+class StackedScenes:
+    """A batch of scenes for every device."""
+
+    past: Tensor  # (devices, actors, ACTOR_CHANNELS, 20)
+    speed: Tensor  # (devices, actors)
+    future: Tensor  # (devices, actors, 30, 2)
+    future_seen: Tensor  # (devices, actors, 30)
+    weight: Tensor  # (devices, actors): 0 for padding
+    actor_to_actor: Pairs
+    lanes: Lanes | None
+
+
+class Plan:
+    """Where the scenes of one step lie; what a step is taken on is looked up when it is taken."""
+
+    def __init__(self, tables: SceneTables, spaces: Sequence[_Space]) -> None:
+        self._tables, self._spaces = tables, spaces
+
+    def scenes(self) -> StackedScenes:
+        """Look everything up."""
+        tables, actors, (past, speed) = self._tables, self._spaces[0], (ACTOR_CHANNELS * OBSERVED_STEPS, 1)
+        features = actors.rows(tables.actors.features)
+        return StackedScenes(
+            past=features[..., :past].unflatten(2, (ACTOR_CHANNELS, OBSERVED_STEPS)),
+            speed=features[..., past : past + speed].squeeze(2),
+            future=actors.rows(tables.futures.places),
+            future_seen=actors.rows(tables.futures.seen),
+            weight=actors.rows(tables.futures.weight),
+            actor_to_actor=_pairs(tables.actor_to_actor, self._spaces[1], actors, actors),
+            lanes=self._lanes(),
+        )
+
+    def _lanes(self) -> Lanes | None:
+        tables = self._tables
+        if not (tables.lanes and tables.actor_to_lane and tables.lane_to_actor and tables.relations):
+            return None
+        actors, _, lanes, actor_to_lane, lane_to_actor, relations = self._spaces
+        return Lanes(
+            features=lanes.rows(tables.lanes.features),
+            relations=_relations(tables.relations, relations, lanes),
+            actor_to_lane=_pairs(tables.actor_to_lane, actor_to_lane, lanes, actors),
+            lane_to_actor=_pairs(tables.lane_to_actor, lane_to_actor, actors, lanes),
+        )
+
+
+def plans(tables: SceneTables, steps: Sequence[Ints]) -> list[Plan]:
+    """Plans of steps on scenes (devices, batch); all numbers go to the device that computes in one copy."""
+    kinds = tables.actors, tables.actor_to_actor, tables.lanes
+    kinds_of_lanes = tables.actor_to_lane, tables.lane_to_actor, tables.relations
+    firsts = [kind.first for kind in (*kinds, *kinds_of_lanes) if kind is not None]
+    layouts = [[_layout(first, scenes) for first in firsts] for scenes in steps]
+    flat = [layout.numbers.ravel() for step in layouts for layout in step]
+    host, where = torch.from_numpy(np.concatenate(flat)), tables.actors.features.device
+    if where.type == "cuda":
+        # From memory that stays where it is the copy needs no word from the host.
+        host = host.pin_memory()
+    pieces = iter(host.to(where, non_blocking=True).split([len(part) for part in flat]))
+    return [Plan(tables, [_Space(layout, next(pieces)) for layout in step]) for step in layouts]
+
+
+@dataclass(frozen=True, slots=True)
+class _Layout:
+    """Where the rows of one table come to lie: devices have slots, one for each scene and a last one for padding."""
+
+    devices: int
+    rows: int  # of a device, padding included
+    total: int  # of all devices, without padding
+    zeros: int  # the row of the table that padding refers to
+    numbers: Ints  # (6, slots), as `_Space` names them
+
+
+def _layout(first: Ints, scenes: Ints) -> _Layout:
+    count = first[scenes + 1] - first[scenes]
+    devices, batch = scenes.shape
+    sizes = count.sum(axis=1)
+    rows = (int(sizes.max()) // _TILE + 1) * _TILE
+    zeros = int(first[-1])
+    numbers = np.empty((6, devices, batch + 1), dtype=np.int32)
+    padded, real, base, begin, shift, real_shift = numbers
+    before = np.arange(devices)[:, None] * rows
+    padded[:, :-1], padded[:, -1] = count, rows - sizes
+    real[:, :-1], real[:, -1] = count, 0
+    base[:, :-1] = np.cumsum(count, axis=1) - count + before
+    base[:, -1] = before[:, 0] + rows - 1
+    begin[:] = (np.cumsum(real) - real.ravel()).reshape(real.shape)
+    shift[:, :-1], shift[:, -1] = first[scenes] - base[:, :-1], zeros
+    real_shift[:, :-1], real_shift[:, -1] = first[scenes] - begin[:, :-1], 0
+    return _Layout(devices, rows, int(sizes.sum()), zeros, numbers.reshape(6, -1))
+
+
+class _Space:
+    """The rows of one table in a batch: a slot for each row, and the row of the table that is meant."""
+
+    def __init__(self, layout: _Layout, numbers: Tensor) -> None:
+        self._layout = layout
+        # Rows of every slot with and without padding, its first row, the same among rows without padding, and what to
+        # add to the number of a row, with and without padding, for the row of the table.
+        self._padded, self._real, self.base, self.begin, self._shift, self._real_shift = numbers.view(6, -1)
+        self._found: tuple[Tensor, Tensor] | None = None
+
+    @property
+    def found(self) -> tuple[Tensor, Tensor]:
+        """(devices x rows,): the slot of every row, and the row of the table."""
+        if self._found is None:
+            size = self._layout.devices * self._layout.rows
+            slot = torch.repeat_interleave(self._padded, output_size=size)
+            row = self._shift.index_select(0, slot).add_(_ramp(size, slot)).clamp_(max=self._layout.zeros)
+            self._found = slot, row
+        return self._found
+
+    def without_padding(self) -> tuple[Tensor, Tensor, Tensor]:
+        """(total,): slots, rows of the table, and where the rows lie in the batch."""
+        size = self._layout.total
+        slot = torch.repeat_interleave(self._real, output_size=size)
+        ramp = _ramp(size, slot)
+        return (
+            slot,
+            self._real_shift.index_select(0, slot).add_(ramp),
+            (self.base - self.begin).index_select(0, slot).add_(ramp),
+        )
+
+    def rows(self, table: Tensor) -> Tensor:
+        """(devices, rows, ...): what a table holds for every row."""
+        looked_up = table.index_select(0, self.found[1])
+        return looked_up.view(self._layout.devices, self._layout.rows, *table.shape[1:])
+
+    def moved(self, table: Tensor, to: Tensor) -> Tensor:
+        """(devices x rows,): places within a scene, moved to where the slot lies."""
+        slot, row = self.found
+        return table.index_select(0, row).add_(to.index_select(0, slot))
+
+    def firsts(self, table: Tensor, links: _Space) -> Tensor:
+        """(devices x rows x ways,): where the links of every row begin among all links of the batch."""
+        slot, row = self.found
+        return table.index_select(0, row).add_(links.begin.index_select(0, slot).view(-1, *[1] * (table.dim() - 1)))
+
+
+def _pairs(links: Links, space: _Space, receivers: _Space, givers: _Space) -> Pairs:
+    slot, row, place = space.without_padding()
+    by_giver = links.by_giver.index_select(0, row).add_(space.base.index_select(0, slot))
+    return Pairs(
+        pose=space.rows(links.pose),
+        from_receiver=Flow(
+            Sum(space.moved(links.receiver, receivers.base)),
+            Sum(place, receivers.firsts(links.first_of_receiver, space)),
+        ),
+        from_giver=Flow(
+            Sum(space.moved(links.giver, givers.base)),
+            Sum(by_giver, givers.firsts(links.first_of_giver, space).view(-1)),
+        ),
+    )
+
+
+def _relations(links: Links, space: _Space, lanes: _Space) -> Relations:
+    slot, row, place = space.without_padding()
+    base = lanes.base.index_select(0, slot)
+    first_of_receiver = lanes.firsts(links.first_of_receiver, space)
+    relation = space.rows(links.giver).remainder_(RELATIONS).unsqueeze(2)
+    which = torch.arange(RELATIONS, dtype=torch.int32, device=relation.device)
+    pose = space.rows(links.pose)
+    return Relations(
+        features=torch.cat([pose, (relation == which).to(pose.dtype)], dim=2),
+        to_receiver=Flow(
+            Sum(place, first_of_receiver),
+            Sum(space.moved(links.receiver, lanes.base)),
+        ),
+        between=Flow(
+            Sum(links.giver.index_select(0, row).add_(base, alpha=RELATIONS), first_of_receiver),
+            Sum(
+                links.by_giver.index_select(0, row).add_(base),
+                lanes.firsts(links.first_of_giver, space).view(-1),
+            ),
+        ),
+    )
+
+
+def _ramp(size: int, like: Tensor) -> Tensor:
+    return torch.arange(size, dtype=like.dtype, device=like.device)
