@@ -4,19 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 
 import numpy as np
 import torch
 
 from wayfare.engine import Burst, Compute, LocalTraining, make_engine
+from wayfare.learning.argoverse.scenes import SceneSettings
+from wayfare.learning.argoverse.synthetic import synthetic_scenes
 from wayfare.learning.batches import Batches
 from wayfare.learning.local_loss import make_local_loss
 from wayfare.learning.models.base import Model
 from wayfare.learning.models.cnn import SmallCnn
+from wayfare.learning.models.lanegcn import LaneGcn
 from wayfare.learning.models.mlp import Mlp
 from wayfare.learning.models.resnet9 import Resnet9
 from wayfare.learning.schedule import Schedule
 from wayfare.learning.tasks import Classification
+from wayfare.learning.tasks.argoverse import Forecasting, forecasting
 from wayfare.scenario.model import Learning
 from wayfare.scenario.model import Schedule as Shape
 from wayfare.streams import Stream, generator
@@ -86,6 +91,48 @@ def job(
         local_loss=make_local_loss(learning or Learning(), task, held, (compute or Compute()).device),
     )
     return Job(training, devices)
+
+
+@cache
+def forecasting_of(model: LaneGcn) -> Forecasting:
+    """A few synthetic scenes for a model."""
+    return forecasting(synthetic_scenes(24, 4, SceneSettings(), roads=model.lanes), model)
+
+
+def lane_job(
+    model: LaneGcn,
+    *,
+    devices: int = 5,
+    batch: int = 3,
+    rounds: int = 40,
+    compute: Compute | None = None,
+    schedule: Shape = "constant",
+    learning: Learning | None = None,
+    augment: bool = False,
+    task: Forecasting | None = None,
+) -> Job:
+    """Scenes for LaneGCN, some of them with every device."""
+    task = task or forecasting_of(model)
+    rng = np.random.default_rng(model.parameters)
+    held = [rng.integers(0, len(task.train), 9) for _ in range(devices)]
+    compute = compute or Compute()
+    training = LocalTraining(
+        task=task,
+        batches=Batches(held, batch, rounds, seed=0, augment=augment),
+        learning_rate=0.05,
+        compute=compute,
+        schedule=Schedule(schedule, rounds),
+        local_loss=make_local_loss(learning or Learning(), task, held, compute.device),
+    )
+    return Job(training, devices)
+
+
+def lane_starts(local: Job, dtype: torch.dtype) -> torch.Tensor:
+    """A model of its own for every device, with every layer at work: the last norms of blocks begin at zero."""
+    rng = np.random.default_rng(1)
+    plain = starts(local, torch.float64)
+    noise = torch.from_numpy(rng.normal(0, 0.1, plain.shape)).to(plain)
+    return (plain + noise).to(dtype)
 
 
 def starts(local: Job, dtype: torch.dtype) -> torch.Tensor:

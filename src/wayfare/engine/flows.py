@@ -5,7 +5,7 @@ to it. The way back of a flow is the same with givers and receivers exchanged, s
 
 A sum is one `embedding_bag`. On a GPU one thread adds up one feature of one receiver in the order of the list, without
 atomic additions, and what is given is never written out edge by edge; on a processor it is a fraction of the time of
-`index_add`. The deterministic `index_add` of CUDA and the derivative of `index_select` sort their indices at every call.
+`index_add`. On CUDA the deterministic `index_add` and the derivative of `index_select` sort indices in every call.
 """
 
 from __future__ import annotations

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from wayfare.engine.row_norm import normalised
 from wayfare.engine.stacked_scenes import Lanes, Pairs, Relations, StackedScenes
 from wayfare.learning.argoverse.sequence import FUTURE_STEPS
 from wayfare.learning.models.lanegcn import Forecast, LaneGcn, ends, futures
@@ -58,18 +59,16 @@ class _Part:
         bias, weight = self.bias(name), self.weight(name).transpose(1, 2)
         return torch.bmm(rows, weight) if bias is None else torch.baddbmm(bias.unsqueeze(1), rows, weight)
 
-    def norm(self, name: str, rows: Tensor) -> Tensor:
-        """Over the features of a row, or over time and features of a track."""
+    def norm(self, name: str, rows: Tensor, added: Tensor | None = None, *, rectified: bool = True) -> Tensor:
+        """Norm over the features of a row, or over time and features of a track; then a sum and ReLU, if wanted."""
         bias = self.bias(name)
         assert bias is not None
-        shape = len(bias), *[1] * (rows.dim() - 2), -1
-        normalised = functional.layer_norm(rows, rows.shape[2:])
-        return torch.addcmul(bias.view(shape), normalised, self.weight(name).view(shape))
+        return normalised(rows, self.weight(name), bias, added, rectified=rectified)
 
     def dense(self, name: str, rows: Tensor) -> Tensor:
         """Linear layer, norm and ReLU."""
         inner = self.part(name)
-        return torch.relu(inner.norm("1", inner.linear("0", rows)))
+        return inner.norm("1", inner.linear("0", rows))
 
     def convolution(self, name: str, tracks: Tensor, stride: int = 1) -> Tensor:
         """(devices, actors, time, inputs) -> (devices, actors, time / stride, outputs), as products.
@@ -97,8 +96,8 @@ def _tracks(part: _Part, past: Tensor) -> Tensor:
     joined = None
     for place in reversed(range(len(levels))):
         lateral = part.part(f"lateral.{place}")
-        level = lateral.norm("1", lateral.convolution("0", levels[place]))
-        joined = level if joined is None else level + _twice(joined)
+        level = lateral.convolution("0", levels[place])
+        joined = lateral.norm("1", level, None if joined is None else _twice(joined), rectified=False)
     assert joined is not None
     return _residual(part.part("output"), joined)[:, :, -1] + plain
 
@@ -110,11 +109,11 @@ def _twice(tracks: Tensor) -> Tensor:
 
 def _residual(part: _Part, tracks: Tensor, stride: int = 1) -> Tensor:
     """Two convolutions over time with norms, and a way past them."""
-    inner = torch.relu(part.norm("body.1", part.convolution("body.0", tracks, stride)))
-    inner = part.norm("body.4", part.convolution("body.3", inner))
+    inner = part.norm("body.1", part.convolution("body.0", tracks, stride))
+    inner = part.convolution("body.3", inner)
     if part.has("past.0"):
-        tracks = part.norm("past.1", part.convolution("past.0", tracks, stride))
-    return torch.relu(inner + tracks)
+        tracks = part.norm("past.1", part.convolution("past.0", tracks, stride), rectified=False)
+    return part.norm("body.4", inner, tracks)
 
 
 def _with_lanes(network: _Part, actors: Tensor, lanes: Lanes) -> Tensor:
@@ -133,20 +132,25 @@ def _map(part: _Part, lanes: Lanes) -> Tensor:
     """MapNet: (devices, lanes, width). Pose and relation of a link go through one product."""
     bias = part.bias("kind")
     assert bias is not None
-    weight = torch.cat([part.weight("pose"), part.weight("kind")], dim=2)
+    weight = torch.cat([part.weight("pose"), part.weight("kind")[..., : lanes.relations.kinds]], dim=2)
     shapes = torch.relu(torch.baddbmm(bias.unsqueeze(1), lanes.relations.features, weight.transpose(1, 2)))
     own = part.linear("own", lanes.features)
-    nodes = torch.relu(part.norm("norm", own + lanes.relations.to_receiver(shapes.flatten(0, 1)).view_as(own)))
+    nodes = part.norm("norm", own + lanes.relations.to_receiver(shapes.flatten(0, 1)).view_as(own))
     for layer in range(_MAP_LAYERS):
         nodes = _lane_convolution(part.part(f"layers.{layer}"), nodes, lanes.relations)
     return nodes
 
 
 def _lane_convolution(part: _Part, nodes: Tensor, relations: Relations) -> Tensor:
-    """y_i = W x_i + sum over relations r and givers j of W_r x_j, then a residual block."""
-    given = part.linear("related", nodes).view(-1, nodes.shape[2])
+    """y_i = W x_i + sum over relations r and givers j of W_r x_j, then a residual block.
+
+    The product by all W_r that are needed is most of the arithmetic of the network.
+    """
+    width = nodes.shape[2]
+    related = part.weight("related")[:, : relations.kinds * width]
+    given = torch.bmm(nodes, related.transpose(1, 2)).view(-1, width)
     mixed = part.linear("own", nodes) + relations.between(given).view_as(nodes)
-    return torch.relu(part.norm("output.1", part.linear("output.0", torch.relu(part.norm("norm", mixed)))) + nodes)
+    return part.norm("output.1", part.linear("output.0", part.norm("norm", mixed)), nodes)
 
 
 def _attention(part: _Part, nodes: Tensor, others: Tensor, pairs: Pairs) -> Tensor:
@@ -157,17 +161,17 @@ def _attention(part: _Part, nodes: Tensor, others: Tensor, pairs: Pairs) -> Tens
     offered = part.linear("from_giver", others)
     joint = pairs.from_receiver(asked.flatten(0, 1)) + pairs.from_giver(offered.flatten(0, 1))
     joint = part.linear("from_pose", seen) + joint.view_as(seen)
-    taken = torch.relu(part.norm("norm", joint))
+    taken = part.norm("norm", joint)
     summed = pairs.from_receiver.reverse(taken.flatten(0, 1)).view_as(nodes)
     mixed = torch.baddbmm(part.linear("own", nodes), summed, part.weight("given").transpose(1, 2))
-    return torch.relu(part.norm("output.1", part.linear("output.0", torch.relu(part.norm("mixed", mixed)))) + nodes)
+    return part.norm("output.1", part.linear("output.0", part.norm("mixed", mixed)), nodes)
 
 
 def _head(part: _Part, actors: Tensor, speed: Tensor, modes: int) -> Forecast:
     """K futures as deviations from constant velocity, and a score for each from where it ends."""
     devices, rows, width = actors.shape
     of_mode = part.linear("of_mode", actors + part.dense("shared", actors)).view(devices, rows * modes, width)
-    deviation = part.linear("places", torch.relu(part.norm("norm", of_mode)))
+    deviation = part.linear("places", part.norm("norm", of_mode))
     places = futures(deviation.view(devices, rows, modes, FUTURE_STEPS, 2), speed)
     end = part.part("end")
     judged = end.dense("2", torch.relu(end.linear("0", ends(places).flatten(1, 2))))

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from wayfare.arrays import Ints
-from wayfare.learning.argoverse.batch import RELATIONS, SceneBatch, SceneStore, pairs_within, relative_pose
+from wayfare.learning.argoverse.batch import SceneBatch, SceneStore, pairs_within, relative_pose
 from wayfare.learning.models.lanegcn import LaneGcn
 from wayfare.learning.tasks.argoverse import actor_weights
 
@@ -58,6 +58,7 @@ class SceneTables:
     """All scenes of a split, then, if they are wanted, all of them mirrored."""
 
     scenes: int
+    kinds: int  # of relations that occur, the last included: a graph of roads has no left and right
     actors: Nodes  # features: the past, and then the speed
     futures: Futures
     actor_to_actor: Links
@@ -74,7 +75,8 @@ def scene_tables(store: SceneStore, model: LaneGcn, dtype: torch.dtype, *, mirro
         everyone = torch.arange(len(store), device=store.past.device)
         batches.append(store.batch(everyone, torch.ones_like(everyone)))
     batches = [batch.cast(dtype) for batch in batches]
-    radii, hd = model.radii, model.lanes
+    radii, has_map = model.radii, model.lanes
+    kinds = max((int(batch.relation[2].max()) + 1 for batch in batches if batch.relation.numel()), default=1)
 
     def all_links(of: Callable[[SceneBatch], Links]) -> Links:
         return _joined_links([of(batch) for batch in batches])
@@ -84,6 +86,7 @@ def scene_tables(store: SceneStore, model: LaneGcn, dtype: torch.dtype, *, mirro
 
     return SceneTables(
         scenes=len(store),
+        kinds=kinds,
         actors=Nodes(_firsts(batch.first_actor for batch in batches), _rows(map(actors_of, batches))),
         futures=Futures(
             _rows(batch.future for batch in batches),
@@ -93,12 +96,16 @@ def scene_tables(store: SceneStore, model: LaneGcn, dtype: torch.dtype, *, mirro
         actor_to_actor=all_links(lambda batch: _near(batch, "actor", "actor", radii.actor_to_actor_m)),
         lanes=(
             Nodes(_firsts(batch.first_lane for batch in batches), _rows(batch.lane_features for batch in batches))
-            if hd
+            if has_map
             else None
         ),
-        actor_to_lane=all_links(lambda batch: _near(batch, "lane", "actor", radii.actor_to_lane_m)) if hd else None,
-        lane_to_actor=all_links(lambda batch: _near(batch, "actor", "lane", radii.lane_to_actor_m)) if hd else None,
-        relations=all_links(_related) if hd else None,
+        actor_to_lane=all_links(lambda batch: _near(batch, "lane", "actor", radii.actor_to_lane_m))
+        if has_map
+        else None,
+        lane_to_actor=all_links(lambda batch: _near(batch, "actor", "lane", radii.lane_to_actor_m))
+        if has_map
+        else None,
+        relations=all_links(lambda batch: _related(batch, kinds)) if has_map else None,
     )
 
 
@@ -113,15 +120,15 @@ def _near(batch: SceneBatch, receivers: str, givers: str, radius_m: float) -> Li
     return _links(scene, firsts, (receiver, giver), pose, order, order, 1)
 
 
-def _related(batch: SceneBatch) -> Links:
+def _related(batch: SceneBatch, kinds: int) -> Links:
     """Every piece of lane with its relatives; all relations of a piece are rows of one table."""
     receiver, giver, kind = batch.relation
     scene, first, centre, direction = _side(batch, "lane")
     pose = relative_pose(centre[receiver], direction[receiver], centre[giver], direction[giver])
-    row = giver * RELATIONS + kind
+    row = giver * kinds + kind
     order = torch.argsort(row, stable=True)
-    firsts = torch.searchsorted(receiver, first), first, first * RELATIONS
-    return _links(scene, firsts, (receiver, row), pose, order, receiver[order], RELATIONS)
+    firsts = torch.searchsorted(receiver, first), first, first * kinds
+    return _links(scene, firsts, (receiver, row), pose, order, receiver[order], kinds)
 
 
 def _side(batch: SceneBatch, name: str) -> tuple[Tensor, Tensor, Tensor, Tensor]:

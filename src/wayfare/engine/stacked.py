@@ -10,7 +10,7 @@ from wayfare.engine.vmapped import Vmapped
 
 
 def stacked(training: LocalTraining) -> Engine:
-    """The stack that suits a task: batched products, grouped convolutions, graphs in one batch, or whatever `vmap` makes of it."""
+    """The stack that suits a task: products, grouped convolutions, graphs in one batch, or what `vmap` makes of it."""
     if StackedMlp.fits(training.task):
         return StackedMlp(training)
     if StackedCnn.fits(training.task):

@@ -26,7 +26,7 @@ from wayfare.engine.base import (
 )
 from wayfare.engine.lanegcn_stack import stacked_forecast
 from wayfare.engine.scene_tables import SceneTables, scene_tables
-from wayfare.engine.stacked_scenes import Plan, plans
+from wayfare.engine.stacked_scenes import Plan, plans, sent
 from wayfare.errors import ScenarioError
 from wayfare.learning.tasks import Task
 from wayfare.learning.tasks.argoverse import Forecasting, forecast_losses
@@ -38,7 +38,7 @@ _WIDTH_CPU, _WIDTH_CUDA = 1, 32
 class StackedLaneGcn:
     """Forward, backward and update of n networks at once."""
 
-    def __init__(self, training: LocalTraining) -> None:
+    def __init__(self, training: LocalTraining, width: int | None = None) -> None:
         task = training.task.to(training.compute.device)
         if not isinstance(task, Forecasting):
             raise ScenarioError("--engine", "stacked", f"stacks LaneGCN here, and {task.name} has none")
@@ -46,7 +46,7 @@ class StackedLaneGcn:
         with torch.device("meta"):
             self._shapes = {name: entry.shape for name, entry in task.model.module().named_parameters()}
         self._tables: dict[torch.dtype, SceneTables] = {}
-        self._width = _WIDTH_CUDA if training.compute.device.type == "cuda" else _WIDTH_CPU
+        self._width = width or (_WIDTH_CUDA if training.compute.device.type == "cuda" else _WIDTH_CPU)
 
     @staticmethod
     def fits(task: Task) -> bool:
@@ -69,13 +69,12 @@ class StackedLaneGcn:
         pulled_to = None if received is None else self._stacks(torch.stack(received))
         steps = stacked_steps(self._training, bursts, torch.device("cpu"))
         tables = self._tables_for(block.dtype)
-        shares = [None if step.shares is None else step.shares.to(block.device, block.dtype) for step in steps]
-        for plan, step, share in zip(plans(tables, [_scenes(step, tables) for step in steps]), steps, shares, strict=True):
+        for step, plan in zip(steps, plans(tables, [_scenes(step, tables) for step in steps]), strict=True):
             active = len(step.samples)
             self._step(
                 [stack[:active] for stack in stacks],
                 plan,
-                share,
+                None if step.shares is None else sent(step.shares, block.device),
                 None if pulled_to is None else [stack[:active] for stack in pulled_to],
             )
         block = torch.cat([stack.flatten(1) for stack in stacks], dim=1)

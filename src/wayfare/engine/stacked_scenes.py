@@ -17,11 +17,11 @@ from torch import Tensor
 from wayfare.arrays import Ints
 from wayfare.engine.flows import Flow, Sum
 from wayfare.engine.scene_tables import Links, SceneTables
-from wayfare.learning.argoverse.batch import ACTOR_CHANNELS, RELATIONS
+from wayfare.learning.argoverse.batch import ACTOR_CHANNELS
 from wayfare.learning.argoverse.sequence import OBSERVED_STEPS
 
-# Rows are a multiple of this: memory of a few sizes is used again, and products have whole tiles.
-_TILE = 64
+# Rows are a multiple of this. On a GPU products then have whole tiles, and memory comes in few sizes and is used again.
+_TILE_CPU, _TILE_CUDA = 8, 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,9 +37,10 @@ class Pairs:
 class Relations:
     """Pieces of lane that hear from others by a relation."""
 
-    features: Tensor  # (devices, links, 4 + RELATIONS): pose, and one for the relation
+    kinds: int  # how many of the relations occur
+    features: Tensor  # (devices, links, 4 + kinds): pose, and a one for the relation
     to_receiver: Flow  # from links to lanes
-    between: Flow  # from (lane, relation) to lanes
+    between: Flow  # from lanes by relation, (lanes x kinds), to lanes
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +93,7 @@ class Plan:
         actors, _, lanes, actor_to_lane, lane_to_actor, relations = self._spaces
         return Lanes(
             features=lanes.rows(tables.lanes.features),
-            relations=_relations(tables.relations, relations, lanes),
+            relations=_relations(tables.relations, relations, lanes, tables.kinds),
             actor_to_lane=_pairs(tables.actor_to_lane, actor_to_lane, lanes, actors),
             lane_to_actor=_pairs(tables.lane_to_actor, lane_to_actor, actors, lanes),
         )
@@ -103,14 +104,17 @@ def plans(tables: SceneTables, steps: Sequence[Ints]) -> list[Plan]:
     kinds = tables.actors, tables.actor_to_actor, tables.lanes
     kinds_of_lanes = tables.actor_to_lane, tables.lane_to_actor, tables.relations
     firsts = [kind.first for kind in (*kinds, *kinds_of_lanes) if kind is not None]
-    layouts = [[_layout(first, scenes) for first in firsts] for scenes in steps]
+    where = tables.actors.features.device
+    tile = _TILE_CUDA if where.type == "cuda" else _TILE_CPU
+    layouts = [[_layout(first, scenes, tile) for first in firsts] for scenes in steps]
     flat = [layout.numbers.ravel() for step in layouts for layout in step]
-    host, where = torch.from_numpy(np.concatenate(flat)), tables.actors.features.device
-    if where.type == "cuda":
-        # From memory that stays where it is the copy needs no word from the host.
-        host = host.pin_memory()
-    pieces = iter(host.to(where, non_blocking=True).split([len(part) for part in flat]))
+    pieces = iter(sent(torch.from_numpy(np.concatenate(flat)), where).split([len(part) for part in flat]))
     return [Plan(tables, [_Space(layout, next(pieces)) for layout in step]) for step in layouts]
+
+
+def sent(host: Tensor, where: torch.device) -> Tensor:
+    """A copy where steps are computed. Out of pinned memory nobody waits for what a GPU has still to do before it."""
+    return host.pin_memory().to(where, non_blocking=True) if where.type == "cuda" else host
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,11 +128,11 @@ class _Layout:
     numbers: Ints  # (6, slots), as `_Space` names them
 
 
-def _layout(first: Ints, scenes: Ints) -> _Layout:
+def _layout(first: Ints, scenes: Ints, tile: int) -> _Layout:
     count = first[scenes + 1] - first[scenes]
     devices, batch = scenes.shape
     sizes = count.sum(axis=1)
-    rows = (int(sizes.max()) // _TILE + 1) * _TILE
+    rows = (int(sizes.max()) // tile + 1) * tile
     zeros = int(first[-1])
     numbers = np.empty((6, devices, batch + 1), dtype=np.int32)
     padded, real, base, begin, shift, real_shift = numbers
@@ -206,21 +210,22 @@ def _pairs(links: Links, space: _Space, receivers: _Space, givers: _Space) -> Pa
     )
 
 
-def _relations(links: Links, space: _Space, lanes: _Space) -> Relations:
+def _relations(links: Links, space: _Space, lanes: _Space, kinds: int) -> Relations:
     slot, row, place = space.without_padding()
     base = lanes.base.index_select(0, slot)
     first_of_receiver = lanes.firsts(links.first_of_receiver, space)
-    relation = space.rows(links.giver).remainder_(RELATIONS).unsqueeze(2)
-    which = torch.arange(RELATIONS, dtype=torch.int32, device=relation.device)
+    relation = space.rows(links.giver).remainder_(kinds).unsqueeze(2)
+    which = torch.arange(kinds, dtype=torch.int32, device=relation.device)
     pose = space.rows(links.pose)
     return Relations(
+        kinds=kinds,
         features=torch.cat([pose, (relation == which).to(pose.dtype)], dim=2),
         to_receiver=Flow(
             Sum(place, first_of_receiver),
             Sum(space.moved(links.receiver, lanes.base)),
         ),
         between=Flow(
-            Sum(links.giver.index_select(0, row).add_(base, alpha=RELATIONS), first_of_receiver),
+            Sum(links.giver.index_select(0, row).add_(base, alpha=kinds), first_of_receiver),
             Sum(
                 links.by_giver.index_select(0, row).add_(base),
                 lanes.firsts(links.first_of_giver, space).view(-1),

@@ -169,8 +169,8 @@ class _Head(nn.Module):
 
 
 def futures(deviation: Tensor, speed: Tensor) -> Tensor:
-    """(..., actors, K, 30, 2) in the head's unit, which grows with time, and (..., actors) metres per step -> places."""
-    ahead = torch.arange(1, FUTURE_STEPS + 1, dtype=deviation.dtype, device=deviation.device)
+    """Deviations (..., actors, K, 30, 2) in a unit that grows with time, and speeds (..., actors) -> places."""
+    ahead = torch.arange(1, FUTURE_STEPS + 1, dtype=speed.dtype, device=speed.device)
     along = ahead * speed[..., None]
     straight = torch.stack([along, torch.zeros_like(along)], dim=-1)
     return straight.unsqueeze(-3) + deviation * (ahead * (_REACH_M / FUTURE_STEPS))[:, None]
