@@ -132,7 +132,7 @@ def _map(part: _Part, lanes: Lanes) -> Tensor:
     """MapNet: (devices, lanes, width). Pose and relation of a link go through one product."""
     bias = part.bias("kind")
     assert bias is not None
-    weight = torch.cat([part.weight("pose"), part.weight("kind")[..., : lanes.relations.kinds]], dim=2)
+    weight = torch.cat([part.weight("pose"), part.weight("kind")], dim=2)
     shapes = torch.relu(torch.baddbmm(bias.unsqueeze(1), lanes.relations.features, weight.transpose(1, 2)))
     own = part.linear("own", lanes.features)
     nodes = part.norm("norm", own + lanes.relations.to_receiver(shapes.flatten(0, 1)).view_as(own))

@@ -69,14 +69,14 @@ class StackedLaneGcn:
         pulled_to = None if received is None else self._stacks(torch.stack(received))
         steps = stacked_steps(self._training, bursts, torch.device("cpu"))
         tables = self._tables_for(block.dtype)
+        underway = _first(stacks, len(block))
         for step, plan in zip(steps, plans(tables, [_scenes(step, tables) for step in steps]), strict=True):
             active = len(step.samples)
-            self._step(
-                [stack[:active] for stack in stacks],
-                plan,
-                None if step.shares is None else sent(step.shares, block.device),
-                None if pulled_to is None else [stack[:active] for stack in pulled_to],
-            )
+            if active < len(underway[0]):
+                underway = _first(stacks, active)
+                pulled_to = None if pulled_to is None else [stack[:active] for stack in pulled_to]
+            shares = None if step.shares is None else sent(step.shares, block.device)
+            self._step(underway, plan, shares, pulled_to)
         block = torch.cat([stack.flatten(1) for stack in stacks], dim=1)
         torch._foreach_copy_(list(models), list(block.unbind()))
 
@@ -92,16 +92,20 @@ class StackedLaneGcn:
             self._tables[dtype] = scene_tables(self._task.train, self._task.model, dtype, mirrored=mirrored)
         return self._tables[dtype]
 
-    def _step(self, stacks: list[Tensor], plan: Plan, shares: Tensor | None, received: Tensors | None) -> None:
+    def _step(self, weights: list[Tensor], plan: Plan, shares: Tensor | None, received: Tensors | None) -> None:
         """One SGD step of every stacked model, on its own minibatch. The gradient of the sum of losses is theirs."""
         scenes = plan.scenes()
-        weights = [stack.detach().requires_grad_() for stack in stacks]
         forecast = stacked_forecast(dict(zip(self._shapes, weights, strict=True)), self._task.model, scenes)
         losses = forecast_losses(forecast, scenes.future, scenes.future_seen, scenes.weight)
         gradients = torch.autograd.grad(losses.sum(), weights)
         with torch.no_grad():
             directions = with_pull(gradients, weights, received, self._training.local_loss.pull)
             torch._foreach_add_(weights, scaled(directions, shares), alpha=-self._training.learning_rate)
+
+
+def _first(stacks: Sequence[Tensor], active: int) -> list[Tensor]:
+    """The weights of the first devices, to be differentiated by, in the memory of the stacks."""
+    return [stack[:active].detach().requires_grad_() for stack in stacks]
 
 
 def _scenes(step: Step, tables: SceneTables) -> Ints:

@@ -17,7 +17,7 @@ from torch import Tensor
 from wayfare.arrays import Ints
 from wayfare.engine.flows import Flow, Sum
 from wayfare.engine.scene_tables import Links, SceneTables
-from wayfare.learning.argoverse.batch import ACTOR_CHANNELS
+from wayfare.learning.argoverse.batch import ACTOR_CHANNELS, RELATIONS
 from wayfare.learning.argoverse.sequence import OBSERVED_STEPS
 
 # Rows are a multiple of this. On a GPU products then have whole tiles, and memory comes in few sizes and is used again.
@@ -38,7 +38,7 @@ class Relations:
     """Pieces of lane that hear from others by a relation."""
 
     kinds: int  # how many of the relations occur
-    features: Tensor  # (devices, links, 4 + kinds): pose, and a one for the relation
+    features: Tensor  # (devices, links, 4 + RELATIONS): pose, and a one for the relation
     to_receiver: Flow  # from links to lanes
     between: Flow  # from lanes by relation, (lanes x kinds), to lanes
 
@@ -215,7 +215,7 @@ def _relations(links: Links, space: _Space, lanes: _Space, kinds: int) -> Relati
     base = lanes.base.index_select(0, slot)
     first_of_receiver = lanes.firsts(links.first_of_receiver, space)
     relation = space.rows(links.giver).remainder_(kinds).unsqueeze(2)
-    which = torch.arange(kinds, dtype=torch.int32, device=relation.device)
+    which = torch.arange(RELATIONS, dtype=torch.int32, device=relation.device)
     pose = space.rows(links.pose)
     return Relations(
         kinds=kinds,
