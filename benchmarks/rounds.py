@@ -1,14 +1,15 @@
 """What a round of local steps costs: a plain loop, stacked devices, captured graphs, one model at the whole batch.
 
-    python benchmarks/rounds.py [--device cuda] [--precision tf32 fp32] [--json FILE]
+    python benchmarks/rounds.py [--device cuda] [--precision tf32 fp32] [--only LaneGCN] [--scenes FILE] [--json FILE]
 
 In a round every one of 20 devices takes one SGD step on a minibatch of 32 of its own, with a model of its own. The
 plain loop is what one writes first: for every device a module, an optimiser, `backward` and `step`. One model at batch
 20 x 32 does the same arithmetic without separate models, which no method with separate models can do. All take turns in
 one run, so that whatever else the machine does hits them alike, and the median counts.
 
-On a GPU the model is ResNet-9 and the figure milliseconds per round by the clock. On a processor it is device-steps per
-CPU second, with one thread, of several models.
+On a GPU the models are ResNet-9 and LaneGCN and the figure milliseconds per round by the clock. On a processor it is
+device-steps per CPU second, with one thread, of several models. LaneGCN takes minibatches of 16 scenes: synthetic ones,
+or those of a file of prepared scenes, which are larger.
 """
 
 from __future__ import annotations
@@ -18,22 +19,26 @@ import json
 import platform
 import statistics
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 
 import numpy as np
 import torch
-from torch import nn
 
-from wayfare.engine import Burst, Compute, Engine, LocalTraining, Precision, make_engine
+from wayfare.engine import Burst, Compute, Engine, LocalTraining, make_engine
 from wayfare.engine.cuda_graphs import CudaGraphs, Recipe, best_recipe
+from wayfare.learning.argoverse.cache import load_prepared
+from wayfare.learning.argoverse.scenes import SceneSettings
+from wayfare.learning.argoverse.synthetic import synthetic_scenes
 from wayfare.learning.batches import Batches
 from wayfare.learning.models.base import Model
 from wayfare.learning.models.cnn import SmallCnn
+from wayfare.learning.models.lanegcn import LaneGcn
 from wayfare.learning.models.mlp import Mlp
 from wayfare.learning.models.resnet9 import Resnet9
 from wayfare.learning.tasks import Classification
+from wayfare.learning.tasks.argoverse import Forecasting, forecasting
 
 DEVICES, BATCH, ROUNDS = 20, 32, 400
 
@@ -48,6 +53,8 @@ class Case:
     goal: float
     steps: int = 12
     repeats: int = 7
+    batch: int = BATCH
+    graphs: bool = True  # whether a step can be captured: its inputs must have one size
 
 
 CPU_CASES = (
@@ -57,32 +64,47 @@ CPU_CASES = (
     Case(name="small CNN 28x28", model=SmallCnn(), shape=(1, 28, 28), goal=1.4, repeats=5),
     Case(name="small CNN 14x14", model=SmallCnn(image=(1, 14, 14)), shape=(1, 14, 14), goal=1.4, repeats=5),
     Case(name="ResNet-9", model=Resnet9(), shape=(3, 32, 32), goal=1.3, steps=1, repeats=3),
+    Case(name="LaneGCN", model=LaneGcn(), shape=(), goal=1.0, steps=1, repeats=3, batch=16, graphs=False),
 )
-GPU_CASE = Case(name="ResNet-9", model=Resnet9(), shape=(3, 32, 32), goal=5.0, steps=12, repeats=5)
+GPU_CASES = (
+    Case(name="ResNet-9", model=Resnet9(), shape=(3, 32, 32), goal=5.0, steps=12, repeats=5),
+    Case(name="LaneGCN", model=LaneGcn(), shape=(), goal=10.0, steps=4, repeats=5, batch=16, graphs=False),
+)
 
 
-def job(case: Case, compute: Compute, samples: int) -> LocalTraining:
+def job(case: Case, compute: Compute, samples: int, scenes: Path | None) -> LocalTraining:
+    task = random_task(case.model, case.shape, samples) if case.shape else forecast_task(case.model, scenes)
     rng = np.random.default_rng(0)
-    inputs = torch.from_numpy(rng.standard_normal((samples, *case.shape), dtype=np.float32))
+    held = [rng.integers(0, len(task.class_of_samples()), 500) for _ in range(DEVICES)]
+    batches = Batches(held, case.batch, ROUNDS, seed=0)
+    return LocalTraining(task=task.to(compute.device), batches=batches, learning_rate=0.01, compute=compute)
+
+
+def forecast_task(model: Model, scenes: Path | None) -> Forecasting:
+    """Prepared scenes of a file, or synthetic ones."""
+    assert isinstance(model, LaneGcn)
+    return forecasting(load_prepared(scenes) if scenes else synthetic_scenes(400, 1, SceneSettings()), model)
+
+
+def random_task(model: Model, shape: tuple[int, ...], samples: int) -> Classification:
+    """Random inputs and labels."""
+    rng = np.random.default_rng(0)
+    inputs = torch.from_numpy(rng.standard_normal((samples, *shape), dtype=np.float32))
     labels = torch.from_numpy(rng.integers(0, 10, samples))
-    task = Classification(
+    return Classification(
         name="random",
-        model=case.model,
+        model=model,
         classes=10,
         train_inputs=inputs,
         train_labels=labels,
         test_inputs=inputs[:1],
         test_labels=labels[:1],
-    ).to(compute.device)
-    held = [rng.integers(0, samples, 500) for _ in range(DEVICES)]
-    batches = Batches(held, BATCH, ROUNDS, seed=0)
-    return LocalTraining(task=task, batches=batches, learning_rate=0.01, compute=compute)
+    )
 
 
 def plain_loop(local: LocalTraining) -> Callable[[int], None]:
     """Modules and optimisers, one device after another."""
     where, task = local.compute.device, local.task
-    assert isinstance(task, Classification)
     modules = [task.model.module().to(where) for _ in range(DEVICES)]
     optimisers = [torch.optim.SGD(module.parameters(), lr=local.learning_rate) for module in modules]
     batches = [torch.from_numpy(local.batches.of(device, 1, ROUNDS)).to(where) for device in range(DEVICES)]
@@ -91,10 +113,8 @@ def plain_loop(local: LocalTraining) -> Callable[[int], None]:
         with local.compute.numerics():
             for step in range(steps):
                 for device in range(DEVICES):
-                    batch = batches[device][step]
                     optimisers[device].zero_grad()
-                    logits = modules[device](task.train_inputs[batch])
-                    nn.functional.cross_entropy(logits, task.train_labels[batch]).backward()
+                    task.loss(modules[device], batches[device][step]).backward()
                     optimisers[device].step()
 
     return run
@@ -103,7 +123,6 @@ def plain_loop(local: LocalTraining) -> Callable[[int], None]:
 def one_model(local: LocalTraining) -> Callable[[int], None]:
     """One model on the samples of all devices at once."""
     where, task = local.compute.device, local.task
-    assert isinstance(task, Classification)
     module = task.model.module().to(device=where, memory_format=torch.channels_last)  # type: ignore[call-overload]
     optimiser = torch.optim.SGD(module.parameters(), lr=local.learning_rate)
     tables = [local.batches.of(device, 1, ROUNDS) for device in range(DEVICES)]
@@ -113,8 +132,7 @@ def one_model(local: LocalTraining) -> Callable[[int], None]:
         with local.compute.numerics():
             for step in range(steps):
                 optimiser.zero_grad()
-                logits = module(task.train_inputs[batches[step]])
-                nn.functional.cross_entropy(logits, task.train_labels[batches[step]]).backward()
+                task.loss(module, batches[step]).backward()
                 optimiser.step()
 
     return run
@@ -165,36 +183,45 @@ def changed(recipe: Recipe, text: str) -> Recipe:
     return replace(recipe, **{name: kinds[name](int(value)) for name, value in settings.items()})
 
 
-def on_gpu(precisions: list[Precision], recipes: list[str], *, fast: bool) -> list[dict[str, object]]:
+def on_gpu(settings: argparse.Namespace) -> list[dict[str, object]]:
     rows: list[dict[str, object]] = []
-    for precision in precisions:
-        local = job(GPU_CASE, Compute.named("cuda", precision, fast=fast), 50_000)
-        best, began = best_recipe(local), time.perf_counter()
-        ways = {"plain loop": plain_loop(local), "stacked": engine(make_engine("stacked", local), local)}
-        ways["graphs"] = engine(CudaGraphs(local), local)
-        ways |= {f"graphs, {text}": engine(CudaGraphs(local, changed(best, text)), local) for text in recipes}
-        ways["one model"] = one_model(local)
-        ready_s = time.perf_counter() - began
-        found = measure(GPU_CASE, ways, cuda=True)
-        print(f"{GPU_CASE.name}, {precision}{', fast' if fast else ''} (made ready in {ready_s:.1f} s)")
-        print(f"{'':>38} {'ms a round':>11} {'times plain':>12}")
-        for name, row in found.items():
-            print(f"{name:>38} {1e3 * row['seconds_per_round']:11.2f} {row['ratio']:12.2f}", flush=True)
-            rows.append({"model": GPU_CASE.name, "precision": precision, "fast": fast, "way": name, **row})
-        del ways
-        torch.cuda.empty_cache()
+    fast: bool = settings.fast
+    for case in chosen(GPU_CASES, settings.only):
+        for precision in settings.precision:
+            local = job(case, Compute.named("cuda", precision, fast=fast), 50_000, settings.scenes)
+            began = time.perf_counter()
+            ways = {"plain loop": plain_loop(local), "stacked": engine(make_engine("stacked", local), local)}
+            if case.graphs:
+                best = best_recipe(local)
+                ways["graphs"] = engine(CudaGraphs(local), local)
+                ways |= {
+                    f"graphs, {text}": engine(CudaGraphs(local, changed(best, text)), local)
+                    for text in settings.recipes
+                }
+            ways["one model"] = one_model(local)
+            ready_s = time.perf_counter() - began
+            found = measure(case, ways, cuda=True)
+            print(f"{case.name}, {precision}{', fast' if fast else ''} (made ready in {ready_s:.1f} s)")
+            print(f"{'':>38} {'ms a round':>11} {'times plain':>12}")
+            for name, row in found.items():
+                print(f"{name:>38} {1e3 * row['seconds_per_round']:11.2f} {row['ratio']:12.2f}", flush=True)
+                rows.append({"model": case.name, "precision": precision, "fast": fast, "way": name, **row})
+            del ways
+            torch.cuda.empty_cache()
     return rows
 
 
-def on_cpu(only: str | None) -> list[dict[str, object]]:
+def chosen(cases: Sequence[Case], only: str | None) -> list[Case]:
+    return [case for case in cases if not only or only in case.name]
+
+
+def on_cpu(settings: argparse.Namespace) -> list[dict[str, object]]:
     rows: list[dict[str, object]] = []
     print(
         f"{'device-steps per CPU s':>22} {'plain loop':>11} {'stacked':>9} {'one model':>10} {'ratio':>6} {'goal':>5}"
     )
-    for case in CPU_CASES:
-        if only and only not in case.name:
-            continue
-        local = job(case, Compute(), 2_000)
+    for case in chosen(CPU_CASES, settings.only):
+        local = job(case, Compute(), 2_000, settings.scenes)
         ways = {
             "plain loop": plain_loop(local),
             "stacked": engine(make_engine("auto", local), local),
@@ -219,15 +246,16 @@ def main() -> None:
         "--recipes", nargs="+", default=[], help="other ways to make graphs: slots=5,unfold_pixels=256 compiled=0 ..."
     )
     parser.add_argument("--fast", action="store_true", help="without deterministic algorithms")
-    parser.add_argument("--only", help="models whose name has this in it (on a processor)")
+    parser.add_argument("--only", help="models whose name has this in it")
+    parser.add_argument("--scenes", type=Path, help="a file of prepared scenes for LaneGCN instead of synthetic ones")
     parser.add_argument("--json", type=Path, help="also write the figures to this file")
     arguments = parser.parse_args()
     compute = Compute.named(arguments.device)
     torch.set_num_threads(1)
     cuda = compute.device.type == "cuda"
     machine = torch.cuda.get_device_name() if cuda else platform.processor() or platform.machine()
-    print(f"{machine}, torch {torch.__version__}, {DEVICES} devices, batch {BATCH}")
-    rows = on_gpu(arguments.precision, arguments.recipes, fast=arguments.fast) if cuda else on_cpu(arguments.only)
+    print(f"{machine}, torch {torch.__version__}, {DEVICES} devices, batch {BATCH} (LaneGCN: 16)")
+    rows = on_gpu(arguments) if cuda else on_cpu(arguments)
     if arguments.json:
         table = {"machine": machine, "torch": torch.__version__, "rows": rows}
         arguments.json.write_text(json.dumps(table, indent=2) + "\n", encoding="utf-8")

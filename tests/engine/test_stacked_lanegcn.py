@@ -11,6 +11,7 @@ import torch
 from tests.engine.jobs import Job, forecasting_of, job, lane_job, lane_starts, run
 
 from wayfare.engine import Burst, Compute, Precision, make_engine
+from wayfare.engine.reference import Reference
 from wayfare.engine.stacked_lanegcn import StackedLaneGcn
 from wayfare.errors import ScenarioError
 from wayfare.learning.argoverse.scenes import SceneSettings
@@ -155,7 +156,9 @@ def test_groups_do_not_depend_on_each_other() -> None:
 
 
 def test_an_engine_is_chosen_for_lanegcn_and_refuses_others() -> None:
-    assert isinstance(make_engine("stacked", lane_job(SMALL).training), StackedLaneGcn)
+    for name in ("auto", "stacked"):
+        assert isinstance(make_engine(name, lane_job(SMALL).training), StackedLaneGcn)
+    assert isinstance(make_engine("reference", lane_job(SMALL).training), Reference)
     assert StackedLaneGcn.fits(forecasting_of(SMALL))
     with pytest.raises(ScenarioError, match="stacks LaneGCN here, and random has none"):
         StackedLaneGcn(job(Mlp((6, 3))).training)

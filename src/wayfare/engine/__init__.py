@@ -11,6 +11,7 @@ from wayfare.engine.reference import Reference
 from wayfare.engine.shelf import InMemory, OnDisk, Place, Shelf, open_shelf
 from wayfare.engine.stacked import stacked
 from wayfare.engine.stacked_cnn import StackedCnn
+from wayfare.engine.stacked_lanegcn import StackedLaneGcn
 from wayfare.engine.stacked_mlp import StackedMlp
 from wayfare.engine.trainer import Policy, Trainer, TrainerState, Training
 from wayfare.engine.vmapped import Vmapped
@@ -62,9 +63,12 @@ def engine_name(name: str, training: LocalTraining) -> str:
 def _fastest(training: LocalTraining) -> str:
     """Graphs on a GPU and stacks on a processor, for tasks that are known to allow them; plain PyTorch for any other.
 
-    A loss of someone's own may ask for values while it is computed, which neither a graph nor `vmap` can give.
+    Scenes of LaneGCN differ in size, which a captured graph cannot; they are stacked on a GPU too. A loss of someone's
+    own may ask for values while it is computed, which neither a graph nor `vmap` can give.
     """
+    task = training.task
+    if StackedLaneGcn.fits(task):
+        return "stacked"
     if training.compute.device.type == "cuda":
-        return "cuda_graphs" if isinstance(training.task, Labelled) else "reference"
-    stacks = StackedMlp.fits(training.task) or StackedCnn.fits(training.task)
-    return "stacked" if stacks else "reference"
+        return "cuda_graphs" if isinstance(task, Labelled) else "reference"
+    return "stacked" if StackedMlp.fits(task) or StackedCnn.fits(task) else "reference"
