@@ -112,6 +112,15 @@ def test_one_step_in_single_precision_is_as_good_as_the_plain_loop(device: str) 
     assert float(found.mean()) <= 2 * float(plain.mean()) + 1e-7
 
 
+def test_products_in_bfloat16_give_about_the_same_step() -> None:
+    local = lane_job(SMALL)
+    initial = lane_starts(local, torch.float32)
+    with torch.autocast("cpu", dtype=torch.bfloat16, cache_enabled=False):
+        found, plain = stacked(local, initial, EACH), run("reference", local, initial, EACH)
+    assert float(errors(found, local, initial).max()) <= 0.6
+    assert float(errors(found, local, initial).mean()) <= 2 * float(errors(plain, local, initial).mean())
+
+
 @pytest.mark.gpu
 @pytest.mark.parametrize(("precision", "limit"), [("tf32", 0.1), ("bf16", 0.6)])
 def test_fewer_bits_give_about_the_same_step(precision: Precision, limit: float) -> None:

@@ -111,8 +111,10 @@ class MapNet(nn.Module):
         centre, direction = batch.lane_centre, batch.lane_direction
         pose = relative_pose(centre[receiver], direction[receiver], centre[giver], direction[giver])
         of_kind = (self.kind.weight.T + self.kind.bias).index_select(0, kind)
-        lanes: Tensor = self.own(batch.lane_features).index_add(0, receiver, torch.relu(self.pose(pose) + of_kind))
-        lanes = torch.relu(self.norm(lanes))
+        own: Tensor = self.own(batch.lane_features)
+        # With products in bfloat16 the two sides of the sum would have different types.
+        shapes = torch.relu(self.pose(pose) + of_kind).to(own.dtype)
+        lanes: Tensor = torch.relu(self.norm(own.index_add(0, receiver, shapes)))
         for layer in self.layers:
             lanes = layer(lanes, batch.relation)
         return lanes
