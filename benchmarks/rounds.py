@@ -230,7 +230,7 @@ def on_cpu(settings: argparse.Namespace) -> list[dict[str, object]]:
         found = measure(case, ways, cuda=False)
         per_s = {name: DEVICES / row["seconds_per_round"] for name, row in found.items()}
         print(
-            f"{case.name:>22} {per_s['plain loop']:11,.0f} {per_s['stacked']:9,.0f} {per_s['one model']:10,.0f}"
+            f"{case.name:>22} {per_s['plain loop']:11,.1f} {per_s['stacked']:9,.1f} {per_s['one model']:10,.1f}"
             f" {found['stacked']['ratio']:6.2f} {case.goal:5}",
             flush=True,
         )
