@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from wayfare.engine.row_norm import normalised
-from wayfare.engine.stacked_scenes import Lanes, Pairs, Relations, StackedScenes
+from wayfare.engine.stacked_scenes import Map, Pairs, Relations, StackedScenes
 from wayfare.learning.argoverse.sequence import FUTURE_STEPS
 from wayfare.learning.models.lanegcn import Forecast, LaneGcn, ends, futures
 
@@ -116,7 +116,7 @@ def _residual(part: _Part, tracks: Tensor, stride: int = 1) -> Tensor:
     return part.norm("body.4", inner, tracks)
 
 
-def _with_lanes(network: _Part, actors: Tensor, lanes: Lanes) -> Tensor:
+def _with_lanes(network: _Part, actors: Tensor, lanes: Map) -> Tensor:
     """MapNet, actors to lanes, along the lanes, and back to the actors."""
     nodes = _map(network.part("map"), lanes)
     for layer in range(_ATTENTION_LAYERS):
@@ -128,7 +128,7 @@ def _with_lanes(network: _Part, actors: Tensor, lanes: Lanes) -> Tensor:
     return actors
 
 
-def _map(part: _Part, lanes: Lanes) -> Tensor:
+def _map(part: _Part, lanes: Map) -> Tensor:
     """MapNet: (devices, lanes, width). Pose and relation of a link go through one product."""
     bias = part.bias("kind")
     assert bias is not None

@@ -9,17 +9,20 @@ Every table ends with a row of zeros, which is what padding refers to.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
+from typing import TypeVar
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from wayfare.arrays import Ints
-from wayfare.learning.argoverse.batch import SceneBatch, SceneStore, pairs_within, relative_pose
+from wayfare.learning.argoverse.batch import RELATIONS, SCALES, SceneBatch, SceneStore, pairs_within, relative_pose
 from wayfare.learning.models.lanegcn import LaneGcn
 from wayfare.learning.tasks.argoverse import actor_weights
+
+# Few enough that working them out takes no more memory than the tables.
+_SCENES_AT_A_TIME = 256
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,82 +33,79 @@ class Links:
     pose: Tensor  # (links + 1, 4): of the giver, seen from the receiver
     receiver: Tensor  # (links + 1,)
     giver: Tensor  # (links + 1,)
-    # In the order of givers: which link, or, where ``giver`` is a row of a larger table, which receiver.
-    by_giver: Tensor  # (links + 1,)
+    by_giver: Tensor  # (links + 1,): which link, or which receiver, in the order of givers
     first_of_receiver: Tensor  # (receivers + 1,): places among the links of the scene
     first_of_giver: Tensor  # (givers + 1, ways): likewise, in the order of givers
 
 
 @dataclass(frozen=True, slots=True)
-class Nodes:
-    """Road users or pieces of lane, scene by scene."""
+class Actors:
+    """Road users, scene by scene."""
 
     first: Ints  # (scenes + 1,), on the host
-    features: Tensor  # (nodes + 1, ...)
+    past: Tensor  # (actors + 1, ACTOR_CHANNELS x 20 + 1): the track, and the speed in metres per step
+    future: Tensor  # (actors + 1, 30, 2)
+    future_seen: Tensor  # (actors + 1, 30)
+    weight: Tensor  # (actors + 1,): what each counts in the loss
 
 
 @dataclass(frozen=True, slots=True)
-class Futures:
-    """What is to be forecast of every road user."""
+class Lanes:
+    """Pieces of lane, scene by scene."""
 
-    places: Tensor  # (actors + 1, 30, 2)
-    seen: Tensor  # (actors + 1, 30)
-    weight: Tensor  # (actors + 1,)
+    first: Ints  # (scenes + 1,), on the host
+    features: Tensor  # (lanes + 1, LANE_FEATURES)
 
 
 @dataclass(frozen=True, slots=True)
 class SceneTables:
     """All scenes of a split, then, if they are wanted, all of them mirrored."""
 
-    scenes: int
-    kinds: int  # of relations that occur, the last included: a graph of roads has no left and right
-    actors: Nodes  # features: the past, and then the speed
-    futures: Futures
+    scenes: int  # without the mirrored ones
+    kinds: int  # of relations, as far as they occur: a graph of roads has no left and right
+    actors: Actors
     actor_to_actor: Links
-    lanes: Nodes | None
+    lanes: Lanes | None
     actor_to_lane: Links | None
     lane_to_actor: Links | None
-    relations: Links | None  # a giver is a pair of a piece of lane and a relation
+    relations: Links | None  # a giver is a piece of lane and a relation: piece x kinds + kind
+
+
+_TABLES = tuple(entry.name for entry in fields(SceneTables))[2:]
+_Table = TypeVar("_Table", Actors, Lanes | None, Links | None)
 
 
 def scene_tables(store: SceneStore, model: LaneGcn, dtype: torch.dtype, *, mirrored: bool) -> SceneTables:
     """Tables of a store, where it lies, for models of a type; the same numbers that `SceneStore.batch` gives."""
-    batches = [store.batch_of_all()]
-    if mirrored:
-        everyone = torch.arange(len(store), device=store.past.device)
-        batches.append(store.batch(everyone, torch.ones_like(everyone)))
-    batches = [batch.cast(dtype) for batch in batches]
-    radii, has_map = model.radii, model.lanes
-    kinds = max((int(batch.relation[2].max()) + 1 for batch in batches if batch.relation.numel()), default=1)
+    everyone = torch.arange(len(store), device=store.past.device)
+    sides = bool((store.relation_kind >= 2 * SCALES).any())
+    kinds = RELATIONS if sides else 2 * SCALES
+    parts = [
+        _tables(store.batch(some, torch.ones_like(some) if mirror else None).cast(dtype), model, kinds)
+        for mirror in ((False, True) if mirrored else (False,))
+        for some in everyone.split(_SCENES_AT_A_TIME)
+    ]
+    return SceneTables(len(store), kinds, *(_joined([getattr(part, name) for part in parts]) for name in _TABLES))
 
-    def all_links(of: Callable[[SceneBatch], Links]) -> Links:
-        return _joined_links([of(batch) for batch in batches])
 
-    def actors_of(batch: SceneBatch) -> Tensor:
-        return torch.cat([batch.past.flatten(1), batch.speed[:, None]], dim=1)
-
+def _tables(batch: SceneBatch, model: LaneGcn, kinds: int) -> SceneTables:
+    """Tables of the scenes of a batch."""
+    radii, lanes = model.radii, model.lanes
     return SceneTables(
-        scenes=len(store),
+        scenes=len(batch.agents),
         kinds=kinds,
-        actors=Nodes(_firsts(batch.first_actor for batch in batches), _rows(map(actors_of, batches))),
-        futures=Futures(
-            _rows(batch.future for batch in batches),
-            _rows(batch.future_seen for batch in batches),
-            _rows(actor_weights(batch) for batch in batches),
+        actors=Actors(
+            first=_on_host(batch.first_actor),
+            past=_with_zeros(torch.cat([batch.past.flatten(1), batch.speed[:, None]], dim=1)),
+            future=_with_zeros(batch.future),
+            future_seen=_with_zeros(batch.future_seen),
+            weight=_with_zeros(actor_weights(batch)),
         ),
-        actor_to_actor=all_links(lambda batch: _near(batch, "actor", "actor", radii.actor_to_actor_m)),
-        lanes=(
-            Nodes(_firsts(batch.first_lane for batch in batches), _rows(batch.lane_features for batch in batches))
-            if has_map
-            else None
-        ),
-        actor_to_lane=all_links(lambda batch: _near(batch, "lane", "actor", radii.actor_to_lane_m))
-        if has_map
-        else None,
-        lane_to_actor=all_links(lambda batch: _near(batch, "actor", "lane", radii.lane_to_actor_m))
-        if has_map
-        else None,
-        relations=all_links(lambda batch: _related(batch, kinds)) if has_map else None,
+        actor_to_actor=_near(batch, "actor", "actor", radii.actor_to_actor_m),
+        lanes=Lanes(_on_host(batch.first_lane), _with_zeros(batch.lane_features)) if lanes else None,
+        actor_to_lane=_near(batch, "lane", "actor", radii.actor_to_lane_m) if lanes else None,
+        lane_to_actor=_near(batch, "actor", "lane", radii.lane_to_actor_m) if lanes else None,
+        relations=_related(batch, kinds) if lanes else None,
     )
 
 
@@ -115,20 +115,15 @@ def _near(batch: SceneBatch, receivers: str, givers: str, radius_m: float) -> Li
     _, other_first, other_centre, other_direction = _side(batch, givers)
     receiver, giver = pairs_within(centre, scene, other_centre, other_first, radius_m)
     pose = relative_pose(centre[receiver], direction[receiver], other_centre[giver], other_direction[giver])
-    order = torch.argsort(giver, stable=True)
-    firsts = torch.searchsorted(receiver, first), first, other_first
-    return _links(scene, firsts, (receiver, giver), pose, order, order, 1)
+    return _links(scene, (first, other_first), (receiver, giver), pose)
 
 
 def _related(batch: SceneBatch, kinds: int) -> Links:
-    """Every piece of lane with its relatives; all relations of a piece are rows of one table."""
+    """Every piece of lane with its relatives."""
     receiver, giver, kind = batch.relation
     scene, first, centre, direction = _side(batch, "lane")
     pose = relative_pose(centre[receiver], direction[receiver], centre[giver], direction[giver])
-    row = giver * kinds + kind
-    order = torch.argsort(row, stable=True)
-    firsts = torch.searchsorted(receiver, first), first, first * kinds
-    return _links(scene, firsts, (receiver, row), pose, order, receiver[order], kinds)
+    return _links(scene, (first, first), (receiver, giver * kinds + kind), pose, kinds)
 
 
 def _side(batch: SceneBatch, name: str) -> tuple[Tensor, Tensor, Tensor, Tensor]:
@@ -139,53 +134,44 @@ def _side(batch: SceneBatch, name: str) -> tuple[Tensor, Tensor, Tensor, Tensor]
 
 
 def _links(
-    scene: Tensor,
-    firsts: tuple[Tensor, Tensor, Tensor],
-    pairs: tuple[Tensor, Tensor],
-    pose: Tensor,
-    order: Tensor,
-    by_giver: Tensor,
-    ways: int,
+    scene: Tensor, firsts: tuple[Tensor, Tensor], ends: tuple[Tensor, Tensor], pose: Tensor, ways: int = 1
 ) -> Links:
-    """Links by places within their scenes; ``firsts`` are the first link, receiver and giver of every scene."""
-    (first, first_receiver, first_giver), (receiver, giver) = firsts, pairs
+    """Links by places within their scenes; ``firsts`` are the first receiver and giver of every scene.
+
+    A giver has as many rows as there are ways to give. With one way links have rows of their own, and are listed in the
+    order of givers; with several nothing is written out for a link, and its receivers are listed.
+    """
+    (first_receiver, first_giver), (receiver, giver) = firsts, ends
+    first = torch.searchsorted(receiver, first_receiver)
+    receivers = torch.arange(len(scene), device=scene.device)
+    givers = torch.arange(int(first_giver[-1]) * ways, device=scene.device)
+    giver_scene = torch.repeat_interleave(first_giver.diff() * ways)
     link_scene = scene[receiver]
-    sorted_scene = link_scene[order]
-    from_links = by_giver is order
-    givers = torch.arange(int(first_giver[-1]), device=scene.device)
-    receivers = torch.arange(int(first_receiver[-1]), device=scene.device)
-    giver_scene = torch.bucketize(givers, first_giver[1:], right=True)
+    order = torch.argsort(giver, stable=True)
+    in_scene = receiver - first_receiver[link_scene]
     return Links(
         first=_on_host(first),
         pose=_with_zeros(pose),
-        receiver=_places(receiver - first_receiver[link_scene]),
-        giver=_places(giver - first_giver[link_scene]),
-        by_giver=_places(by_giver - (first if from_links else first_receiver)[sorted_scene]),
+        receiver=_places(in_scene),
+        giver=_places(giver - ways * first_giver[link_scene]),
+        by_giver=_places(order - first[link_scene[order]] if ways == 1 else in_scene[order]),
         first_of_receiver=_places(torch.searchsorted(receiver, receivers) - first[scene]),
         first_of_giver=_places((torch.searchsorted(giver[order], givers) - first[giver_scene]).view(-1, ways)),
     )
 
 
-def _joined_links(parts: list[Links]) -> Links:
-    """The links of several sets of scenes, one after the other."""
+def _joined(parts: list[_Table]) -> _Table:
+    """The same table of several sets of scenes, one after the other."""
+    whole = parts[0]
+    if whole is None:
+        return whole
     tables = {
         entry.name: _with_zeros(torch.cat([getattr(part, entry.name)[:-1] for part in parts]))
-        for entry in fields(Links)
+        for entry in fields(whole)
         if entry.name != "first"
     }
-    return Links(first=_after_one_another([part.first for part in parts]), **tables)
-
-
-def _firsts(parts: Iterable[Tensor]) -> Ints:
-    return _after_one_another([_on_host(part) for part in parts])
-
-
-def _after_one_another(parts: list[Ints]) -> Ints:
-    return np.concatenate([[0], np.cumsum(np.concatenate([np.diff(part) for part in parts]))])
-
-
-def _rows(parts: Iterable[Tensor]) -> Tensor:
-    return _with_zeros(torch.cat(list(parts)))
+    counts = np.concatenate([np.diff(part.first) for part in parts if part is not None])
+    return replace(whole, first=np.concatenate([[0], np.cumsum(counts)]), **tables)
 
 
 def _on_host(numbers: Tensor) -> Ints:

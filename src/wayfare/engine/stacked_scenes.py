@@ -44,7 +44,7 @@ class Relations:
 
 
 @dataclass(frozen=True, slots=True)
-class Lanes:
+class Map:
     """The map of a batch, and who hears from whom."""
 
     features: Tensor  # (devices, lanes, LANE_FEATURES)
@@ -63,7 +63,7 @@ class StackedScenes:
     future_seen: Tensor  # (devices, actors, 30)
     weight: Tensor  # (devices, actors): 0 for padding
     actor_to_actor: Pairs
-    lanes: Lanes | None
+    lanes: Map | None
 
 
 class Plan:
@@ -75,23 +75,23 @@ class Plan:
     def scenes(self) -> StackedScenes:
         """Look everything up."""
         tables, actors, (past, speed) = self._tables, self._spaces[0], (ACTOR_CHANNELS * OBSERVED_STEPS, 1)
-        features = actors.rows(tables.actors.features)
+        features = actors.rows(tables.actors.past)
         return StackedScenes(
             past=features[..., :past].unflatten(2, (ACTOR_CHANNELS, OBSERVED_STEPS)),
             speed=features[..., past : past + speed].squeeze(2),
-            future=actors.rows(tables.futures.places),
-            future_seen=actors.rows(tables.futures.seen),
-            weight=actors.rows(tables.futures.weight),
+            future=actors.rows(tables.actors.future),
+            future_seen=actors.rows(tables.actors.future_seen),
+            weight=actors.rows(tables.actors.weight),
             actor_to_actor=_pairs(tables.actor_to_actor, self._spaces[1], actors, actors),
             lanes=self._lanes(),
         )
 
-    def _lanes(self) -> Lanes | None:
+    def _lanes(self) -> Map | None:
         tables = self._tables
         if not (tables.lanes and tables.actor_to_lane and tables.lane_to_actor and tables.relations):
             return None
         actors, _, lanes, actor_to_lane, lane_to_actor, relations = self._spaces
-        return Lanes(
+        return Map(
             features=lanes.rows(tables.lanes.features),
             relations=_relations(tables.relations, relations, lanes, tables.kinds),
             actor_to_lane=_pairs(tables.actor_to_lane, actor_to_lane, lanes, actors),
@@ -104,7 +104,7 @@ def plans(tables: SceneTables, steps: Sequence[Ints]) -> list[Plan]:
     kinds = tables.actors, tables.actor_to_actor, tables.lanes
     kinds_of_lanes = tables.actor_to_lane, tables.lane_to_actor, tables.relations
     firsts = [kind.first for kind in (*kinds, *kinds_of_lanes) if kind is not None]
-    where = tables.actors.features.device
+    where = tables.actors.past.device
     tile = _TILE_CUDA if where.type == "cuda" else _TILE_CPU
     layouts = [[_layout(first, scenes, tile) for first in firsts] for scenes in steps]
     flat = [layout.numbers.ravel() for step in layouts for layout in step]
