@@ -22,12 +22,15 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
 import torch
 
 from wayfare.engine import Burst, Compute, Engine, LocalTraining, make_engine
 from wayfare.engine.cuda_graphs import CudaGraphs, Recipe, best_recipe
+from wayfare.engine.stacked_lanegcn import StackedLaneGcn, best_packing
+from wayfare.engine.stacked_scenes import Packing
 from wayfare.learning.argoverse.cache import load_prepared
 from wayfare.learning.argoverse.scenes import SceneSettings
 from wayfare.learning.argoverse.synthetic import synthetic_scenes
@@ -176,11 +179,14 @@ def measure(case: Case, ways: Mapping[str, Callable[[int], None]], *, cuda: bool
     }
 
 
-def changed(recipe: Recipe, text: str) -> Recipe:
-    """A recipe with other settings, as in ``slots=5,compiled=0``."""
+_Way = TypeVar("_Way", Recipe, Packing)
+
+
+def changed(way: _Way, text: str) -> _Way:
+    """A recipe or a packing with other settings, as in ``slots=5,compiled=0``."""
     settings = dict(setting.split("=") for setting in text.split(","))
-    kinds = {entry.name: type(getattr(recipe, entry.name)) for entry in fields(recipe)}
-    return replace(recipe, **{name: kinds[name](int(value)) for name, value in settings.items()})
+    kinds = {entry.name: type(getattr(way, entry.name)) for entry in fields(way)}
+    return replace(way, **{name: kinds[name](int(value)) for name, value in settings.items()})
 
 
 def on_gpu(settings: argparse.Namespace) -> list[dict[str, object]]:
@@ -198,6 +204,8 @@ def on_gpu(settings: argparse.Namespace) -> list[dict[str, object]]:
                     f"graphs, {text}": engine(CudaGraphs(local, changed(best, text)), local)
                     for text in settings.recipes
                 }
+            else:
+                ways |= {f"stacked, {text}": engine(packed(local, text), local) for text in settings.packings}
             ways["one model"] = one_model(local)
             ready_s = time.perf_counter() - began
             found = measure(case, ways, cuda=True)
@@ -209,6 +217,10 @@ def on_gpu(settings: argparse.Namespace) -> list[dict[str, object]]:
             del ways
             torch.cuda.empty_cache()
     return rows
+
+
+def packed(local: LocalTraining, text: str) -> Engine:
+    return StackedLaneGcn(local, changed(best_packing(local), text))
 
 
 def chosen(cases: Sequence[Case], only: str | None) -> list[Case]:
@@ -244,6 +256,12 @@ def main() -> None:
     parser.add_argument("--precision", nargs="+", default=["tf32", "fp32", "bf16"], choices=["fp32", "tf32", "bf16"])
     parser.add_argument(
         "--recipes", nargs="+", default=[], help="other ways to make graphs: slots=5,unfold_pixels=256 compiled=0 ..."
+    )
+    parser.add_argument(
+        "--packings",
+        nargs="+",
+        default=[],
+        help="other ways to lay out scenes: pair_rows=0 pair_rows=1024,tile=256 ...",
     )
     parser.add_argument("--fast", action="store_true", help="without deterministic algorithms")
     parser.add_argument("--only", help="models whose name has this in it")

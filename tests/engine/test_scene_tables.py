@@ -12,7 +12,7 @@ from torch import Tensor
 
 from wayfare.engine.flows import Flow, Sum
 from wayfare.engine.scene_tables import SceneTables, scene_tables
-from wayfare.engine.stacked_scenes import Pairs, StackedScenes, plans
+from wayfare.engine.stacked_scenes import Packing, Pairs, StackedScenes, plans
 from wayfare.learning.argoverse.batch import SceneBatch, pairs_within, relative_pose
 from wayfare.learning.argoverse.lanes import LaneGraph
 from wayfare.learning.argoverse.scenes import SceneSettings
@@ -22,6 +22,7 @@ from wayfare.learning.tasks.argoverse import Forecasting, forecasting
 
 MODEL = LaneGcn(width=16, modes=3)
 SCENES = np.array([[3, 5, 3], [8, 0, 20]])
+PACKING = Packing(width=2, tile=16)
 MIRRORED = np.array([[0, 1, 1], [1, 0, 0]])
 
 
@@ -46,7 +47,7 @@ def tables(task: Forecasting) -> SceneTables:
 
 @pytest.fixture(scope="module")
 def stacked(tables: SceneTables) -> StackedScenes:
-    return plans(tables, [SCENES + tables.scenes * MIRRORED])[0].scenes()
+    return plans(tables, [SCENES + tables.scenes * MIRRORED], PACKING)[0].scenes()
 
 
 @pytest.fixture(scope="module")

@@ -13,6 +13,7 @@ from tests.engine.jobs import Job, forecasting_of, job, lane_job, lane_starts, r
 from wayfare.engine import Burst, Compute, Precision, make_engine
 from wayfare.engine.reference import Reference
 from wayfare.engine.stacked_lanegcn import StackedLaneGcn
+from wayfare.engine.stacked_scenes import Packing
 from wayfare.errors import ScenarioError
 from wayfare.learning.argoverse.scenes import SceneSettings
 from wayfare.learning.argoverse.synthetic import synthetic_scenes
@@ -27,17 +28,21 @@ EACH = [Burst(device, 1, 1) for device in range(5)]
 ON_GPU = pytest.param("cuda", marks=pytest.mark.gpu)
 
 
-def stacked(local: Job, initial: torch.Tensor, bursts: Sequence[Burst], width: int | None = 4) -> torch.Tensor:
-    """The models after some bursts; in stacks wider than a processor would have them."""
+WIDE = Packing(width=4, tile=8)
+BLOCKS = Packing(width=4, tile=64, pair_rows=16)
+
+
+def stacked(local: Job, initial: torch.Tensor, bursts: Sequence[Burst], packing: Packing = WIDE) -> torch.Tensor:
+    """The models after some bursts."""
     models = initial.clone()
-    StackedLaneGcn(local.training, width).run(list(models.unbind()), bursts)
+    StackedLaneGcn(local.training, packing).run(list(models.unbind()), bursts)
     return models
 
 
-def agree(local: Job, bursts: Sequence[Burst], width: int | None = 4) -> None:
+def agree(local: Job, bursts: Sequence[Burst], packing: Packing = WIDE) -> None:
     """The stack gives the updates of the reference in double precision."""
     initial = lane_starts(local, torch.float64)[[burst.device for burst in bursts]]
-    expected, found = run("reference", local, initial, bursts), stacked(local, initial, bursts, width)
+    expected, found = run("reference", local, initial, bursts), stacked(local, initial, bursts, packing)
     for place, burst in enumerate(bursts):
         update = (expected - initial)[place]
         assert float((found - expected)[place].norm()) <= 1e-10 * float(update.norm())
@@ -52,10 +57,16 @@ def test_a_stack_gives_the_updates_of_the_reference(lanes: bool, augment: bool, 
     agree(local, RAGGED)
 
 
-@pytest.mark.parametrize("width", [1, None])
-def test_one_device_at_a_time_is_a_stack_too(width: int | None) -> None:
-    agree(lane_job(SMALL, augment=True), [Burst(2, 3, 2), Burst(0, 1, 1)], width)
+def test_one_device_at_a_time_is_a_stack_too() -> None:
+    agree(lane_job(SMALL, augment=True), [Burst(2, 3, 2), Burst(0, 1, 1)], Packing(width=1, tile=8))
     agree(lane_job(SMALL), [Burst(1, 4, 1)])
+
+
+@pytest.mark.parametrize("device", ["cpu", ON_GPU])
+def test_pairs_may_lie_in_blocks(device: str) -> None:
+    agree(lane_job(SMALL, augment=True, compute=Compute.named(device)), RAGGED, BLOCKS)
+    radii = Radii(actor_to_lane_m=1e-6, lane_to_actor_m=1e-6, actor_to_actor_m=2.0)
+    agree(lane_job(replace(SMALL, radii=radii), compute=Compute.named(device)), EACH, BLOCKS)
 
 
 def without_relations() -> Forecasting:
@@ -138,7 +149,7 @@ def test_a_run_repeats_bit_by_bit(device: str) -> None:
     initial = lane_starts(local, torch.float32)
     torch.use_deterministic_algorithms(True)
     try:
-        first, second = (stacked(local, initial, RAGGED) for _ in range(2))
+        first, second = (stacked(local, initial, RAGGED, BLOCKS) for _ in range(2))
     finally:
         torch.use_deterministic_algorithms(False)
     assert torch.equal(first, second)
@@ -159,9 +170,8 @@ def test_a_step_never_waits_for_the_gpu() -> None:
 def test_groups_do_not_depend_on_each_other() -> None:
     local = lane_job(SMALL)
     initial = lane_starts(local, torch.float32)
-    torch.testing.assert_close(
-        stacked(local, initial, RAGGED, 5), stacked(local, initial, RAGGED, 2), rtol=1e-5, atol=1e-5
-    )
+    together, apart = (stacked(local, initial, RAGGED, Packing(width=width, tile=8)) for width in (5, 2))
+    torch.testing.assert_close(together, apart, rtol=1e-5, atol=1e-5)
 
 
 def test_an_engine_is_chosen_for_lanegcn_and_refuses_others() -> None:

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from wayfare.engine.flows import Flow
 from wayfare.engine.row_norm import normalised
 from wayfare.engine.stacked_scenes import Map, Pairs, Relations, StackedScenes
 from wayfare.learning.argoverse.sequence import FUTURE_STEPS
@@ -40,19 +41,28 @@ class _Part:
 
     weights: Mapping[str, Tensor]
     name: str = ""
+    spread: Flow | None = None  # from devices to what the rows belong to, if that is something else
 
     def part(self, name: str) -> _Part:
         """A part of this part."""
-        return _Part(self.weights, f"{self.name}{name}.")
+        return _Part(self.weights, f"{self.name}{name}.", self.spread)
+
+    def spread_by(self, flow: Flow | None) -> _Part:
+        """The same for rows that belong to parts of devices."""
+        return _Part(self.weights, self.name, flow)
 
     def has(self, name: str) -> bool:
         return f"{self.name}{name}.weight" in self.weights
 
     def weight(self, name: str) -> Tensor:
-        return self.weights[f"{self.name}{name}.weight"]
+        return self._spread(self.weights[f"{self.name}{name}.weight"])
 
     def bias(self, name: str) -> Tensor | None:
-        return self.weights.get(f"{self.name}{name}.bias")
+        bias = self.weights.get(f"{self.name}{name}.bias")
+        return None if bias is None else self._spread(bias)
+
+    def _spread(self, stack: Tensor) -> Tensor:
+        return stack if self.spread is None else self.spread(stack.flatten(1)).unflatten(1, stack.shape[1:])
 
     def linear(self, name: str, rows: Tensor) -> Tensor:
         """(devices, rows, inputs) -> (devices, rows, outputs)."""
@@ -155,13 +165,13 @@ def _lane_convolution(part: _Part, nodes: Tensor, relations: Relations) -> Tenso
 
 def _attention(part: _Part, nodes: Tensor, others: Tensor, pairs: Pairs) -> Tensor:
     """y_i = W x_i + sum_j W_2 phi(W_1 [x_i, pose of j seen from i, x_j])."""
-    pose = part.part("pose")
+    of_pairs = part.spread_by(pairs.to_blocks)
+    pose = of_pairs.part("pose")
     seen = pose.dense("2", torch.relu(pose.linear("0", pairs.pose)))
     asked = part.linear("from_query", part.dense("query", nodes))
     offered = part.linear("from_giver", others)
     joint = pairs.from_receiver(asked.flatten(0, 1)) + pairs.from_giver(offered.flatten(0, 1))
-    joint = part.linear("from_pose", seen) + joint.view_as(seen)
-    taken = part.norm("norm", joint)
+    taken = of_pairs.norm("norm", of_pairs.linear("from_pose", seen) + joint.view_as(seen))
     summed = pairs.from_receiver.reverse(taken.flatten(0, 1)).view_as(nodes)
     mixed = torch.baddbmm(part.linear("own", nodes), summed, part.weight("given").transpose(1, 2))
     return part.norm("output.1", part.linear("output.0", part.norm("mixed", mixed)), nodes)

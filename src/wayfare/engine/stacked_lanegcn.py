@@ -26,21 +26,28 @@ from wayfare.engine.base import (
 )
 from wayfare.engine.lanegcn_stack import stacked_forecast
 from wayfare.engine.scene_tables import SceneTables, scene_tables
-from wayfare.engine.stacked_scenes import Plan, plans, sent
+from wayfare.engine.stacked_scenes import Packing, Plan, plans, sent
 from wayfare.errors import ScenarioError
 from wayfare.learning.tasks import Task
 from wayfare.learning.tasks.argoverse import Forecasting, forecast_losses
 
-# Devices in a stack. On a processor small networks spend their time in calls, and a large one is busy with products
-# (measured: a third of the plain loop's time at a width of 16, nine tenths at 128).
-_WIDTH_CPU, _WIDTH_CUDA = 8, 32
 _ALONE_FROM_PARAMETERS = 1_000_000
+
+
+def best_packing(training: LocalTraining) -> Packing:
+    """On a processor small networks spend their time in calls, and a large one is busy with products.
+
+    Measured there: a third of the plain loop's time at a width of 16, nine tenths at 128.
+    """
+    if training.compute.device.type == "cuda":
+        return Packing(width=32, tile=64, pair_rows=512)
+    return Packing(width=1 if training.task.model.parameters >= _ALONE_FROM_PARAMETERS else 8, tile=8)
 
 
 class StackedLaneGcn:
     """Forward, backward and update of n networks at once."""
 
-    def __init__(self, training: LocalTraining, width: int | None = None) -> None:
+    def __init__(self, training: LocalTraining, packing: Packing | None = None) -> None:
         task = training.task.to(training.compute.device)
         if not isinstance(task, Forecasting):
             raise ScenarioError("--engine", "stacked", f"stacks LaneGCN here, and {task.name} has none")
@@ -48,7 +55,7 @@ class StackedLaneGcn:
         with torch.device("meta"):
             self._shapes = {name: entry.shape for name, entry in task.model.module().named_parameters()}
         self._tables: dict[torch.dtype, SceneTables] = {}
-        self._width = width or _width(training)
+        self._packing = packing or best_packing(training)
 
     @staticmethod
     def fits(task: Task) -> bool:
@@ -59,8 +66,8 @@ class StackedLaneGcn:
         """Advance bursts in groups; within a group all take a step together."""
         places = longest_first(bursts)
         with self._training.compute.numerics():
-            for first in range(0, len(places), self._width):
-                group = places[first : first + self._width]
+            for first in range(0, len(places), self._packing.width):
+                group = places[first : first + self._packing.width]
                 self._run_group([models[place] for place in group], [bursts[place] for place in group])
 
     def _run_group(self, models: Sequence[Tensor], bursts: Sequence[Burst]) -> None:
@@ -72,7 +79,8 @@ class StackedLaneGcn:
         steps = stacked_steps(self._training, bursts, torch.device("cpu"))
         tables = self._tables_for(block.dtype)
         underway = _first(stacks, len(block))
-        for step, plan in zip(steps, plans(tables, [_scenes(step, tables) for step in steps]), strict=True):
+        planned = plans(tables, [_scenes(step, tables) for step in steps], self._packing)
+        for step, plan in zip(steps, planned, strict=True):
             active = len(step.samples)
             if active < len(underway[0]):
                 underway = _first(stacks, active)
@@ -103,12 +111,6 @@ class StackedLaneGcn:
         with torch.no_grad():
             directions = with_pull(gradients, weights, received, self._training.local_loss.pull)
             torch._foreach_add_(weights, scaled(directions, shares), alpha=-self._training.learning_rate)
-
-
-def _width(training: LocalTraining) -> int:
-    if training.compute.device.type == "cuda":
-        return _WIDTH_CUDA
-    return 1 if training.task.model.parameters >= _ALONE_FROM_PARAMETERS else _WIDTH_CPU
 
 
 def _first(stacks: Sequence[Tensor], active: int) -> list[Tensor]:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from wayfare.arrays import Ints
@@ -20,17 +21,29 @@ from wayfare.engine.scene_tables import Links, SceneTables
 from wayfare.learning.argoverse.batch import ACTOR_CHANNELS, RELATIONS
 from wayfare.learning.argoverse.sequence import OBSERVED_STEPS
 
-# Rows are a multiple of this. On a GPU products then have whole tiles, and memory comes in few sizes and is used again.
-_TILE_CPU, _TILE_CUDA = 8, 64
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Packing:
+    """How scenes are laid out; it decides about speed alone.
+
+    Numbers of pairs differ most from device to device. In blocks of some rows, each with a copy of the weights of its
+    device, they need little padding, and the gradients of the weights are sums of many short products instead of few
+    long ones.
+    """
+
+    width: int  # devices in a stack
+    tile: int  # rows of a device are a multiple of this, so that memory comes in few sizes and is used again
+    pair_rows: int = 0  # of a block of pairs; 0: pairs of a device are one block
 
 
 @dataclass(frozen=True, slots=True)
 class Pairs:
     """Nodes that hear from others: what flows to pairs from either end, and how each giver is seen."""
 
-    pose: Tensor  # (devices, pairs, 4)
+    pose: Tensor  # (blocks, pairs, 4)
     from_receiver: Flow
     from_giver: Flow
+    to_blocks: Flow | None  # from devices to their blocks; None: one is the other
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,17 +112,24 @@ class Plan:
         )
 
 
-def plans(tables: SceneTables, steps: Sequence[Ints]) -> list[Plan]:
+def plans(tables: SceneTables, steps: Sequence[Ints], packing: Packing) -> list[Plan]:
     """Plans of steps on scenes (devices, batch); all numbers go to the device that computes in one copy."""
-    kinds = tables.actors, tables.actor_to_actor, tables.lanes
-    kinds_of_lanes = tables.actor_to_lane, tables.lane_to_actor, tables.relations
-    firsts = [kind.first for kind in (*kinds, *kinds_of_lanes) if kind is not None]
-    where = tables.actors.past.device
-    tile = _TILE_CUDA if where.type == "cuda" else _TILE_CPU
-    layouts = [[_layout(first, scenes, tile) for first in firsts] for scenes in steps]
-    flat = [layout.numbers.ravel() for step in layouts for layout in step]
-    pieces = iter(sent(torch.from_numpy(np.concatenate(flat)), where).split([len(part) for part in flat]))
-    return [Plan(tables, [_Space(layout, next(pieces)) for layout in step]) for step in layouts]
+    of_nodes = (packing.tile, 0)
+    of_pairs = (packing.tile, packing.pair_rows)
+    kinds = (
+        (tables.actors, of_nodes),
+        (tables.actor_to_actor, of_pairs),
+        (tables.lanes, of_nodes),
+        (tables.actor_to_lane, of_pairs),
+        (tables.lane_to_actor, of_pairs),
+        (tables.relations, of_nodes),
+    )
+    firsts = [(kind.first, *rows) for kind, rows in kinds if kind is not None]
+    layouts = [[_layout(first, scenes, tile, block) for first, tile, block in firsts] for scenes in steps]
+    flat = [part for step in layouts for layout in step for part in (layout.numbers.ravel(), layout.blocks.ravel())]
+    on_device = sent(torch.from_numpy(np.concatenate(flat)), tables.actors.past.device)
+    pieces = iter(on_device.split([len(part) for part in flat]))
+    return [Plan(tables, [_Space(layout, next(pieces), next(pieces)) for layout in step]) for step in layouts]
 
 
 def sent(host: Tensor, where: torch.device) -> Tensor:
@@ -121,22 +141,28 @@ def sent(host: Tensor, where: torch.device) -> Tensor:
 class _Layout:
     """Where the rows of one table come to lie: devices have slots, one for each scene and a last one for padding."""
 
-    devices: int
-    rows: int  # of a device, padding included
-    total: int  # of all devices, without padding
+    rows: int  # of all devices, padding included
+    block: int  # rows of a block
+    total: int  # rows without padding
     zeros: int  # the row of the table that padding refers to
-    numbers: Ints  # (6, slots), as `_Space` names them
+    numbers: NDArray[np.int32]  # (6, slots), as `_Space` names them
+    blocks: NDArray[
+        np.int32
+    ]  # the device of every block, every block, and the first block of every device; empty: they are devices
 
 
-def _layout(first: Ints, scenes: Ints, tile: int) -> _Layout:
+def _layout(first: Ints, scenes: Ints, tile: int, block: int) -> _Layout:
+    """All devices have as many rows as the one that has most; or, given the rows of a block, the blocks they need."""
     count = first[scenes + 1] - first[scenes]
     devices, batch = scenes.shape
     sizes = count.sum(axis=1)
-    rows = (int(sizes.max()) // tile + 1) * tile
+    rows = (sizes // (block or tile) + 1) * (block or tile)
+    if not block:
+        rows[:] = rows.max()
+    before = (np.cumsum(rows) - rows)[:, None]
     zeros = int(first[-1])
     numbers = np.empty((6, devices, batch + 1), dtype=np.int32)
     padded, real, base, begin, shift, real_shift = numbers
-    before = np.arange(devices)[:, None] * rows
     padded[:, :-1], padded[:, -1] = count, rows - sizes
     real[:, :-1], real[:, -1] = count, 0
     base[:, :-1] = np.cumsum(count, axis=1) - count + before
@@ -144,14 +170,19 @@ def _layout(first: Ints, scenes: Ints, tile: int) -> _Layout:
     begin[:] = (np.cumsum(real) - real.ravel()).reshape(real.shape)
     shift[:, :-1], shift[:, -1] = first[scenes] - base[:, :-1], zeros
     real_shift[:, :-1], real_shift[:, -1] = first[scenes] - begin[:, :-1], 0
-    return _Layout(devices, rows, int(sizes.sum()), zeros, numbers.reshape(6, -1))
+    blocks = np.empty(0, dtype=np.int32)
+    if block:
+        owner = np.repeat(np.arange(devices), rows // block)
+        blocks = np.concatenate([owner, np.arange(len(owner)), before[:, 0] // block]).astype(np.int32)
+    whole = int(rows.sum())
+    return _Layout(whole, block or whole // devices, int(sizes.sum()), zeros, numbers.reshape(6, -1), blocks)
 
 
 class _Space:
     """The rows of one table in a batch: a slot for each row, and the row of the table that is meant."""
 
-    def __init__(self, layout: _Layout, numbers: Tensor) -> None:
-        self._layout = layout
+    def __init__(self, layout: _Layout, numbers: Tensor, blocks: Tensor) -> None:
+        self._layout, self._blocks = layout, blocks
         # Rows of every slot with and without padding, its first row, the same among rows without padding, and what to
         # add to the number of a row, with and without padding, for the row of the table.
         self._padded, self._real, self.base, self.begin, self._shift, self._real_shift = numbers.view(6, -1)
@@ -159,9 +190,9 @@ class _Space:
 
     @property
     def found(self) -> tuple[Tensor, Tensor]:
-        """(devices x rows,): the slot of every row, and the row of the table."""
+        """(rows,): the slot of every row, and the row of the table."""
         if self._found is None:
-            size = self._layout.devices * self._layout.rows
+            size = self._layout.rows
             slot = torch.repeat_interleave(self._padded, output_size=size)
             row = self._shift.index_select(0, slot).add_(_ramp(size, slot)).clamp_(max=self._layout.zeros)
             self._found = slot, row
@@ -179,17 +210,24 @@ class _Space:
         )
 
     def rows(self, table: Tensor) -> Tensor:
-        """(devices, rows, ...): what a table holds for every row."""
-        looked_up = table.index_select(0, self.found[1])
-        return looked_up.view(self._layout.devices, self._layout.rows, *table.shape[1:])
+        """(devices or blocks, rows, ...): what a table holds for every row."""
+        return table.index_select(0, self.found[1]).view(-1, self._layout.block, *table.shape[1:])
+
+    def to_blocks(self) -> Flow | None:
+        """From devices to blocks, where they are not the same."""
+        if not len(self._blocks):
+            return None
+        count = self._layout.rows // self._layout.block
+        owner, every, first = self._blocks.split([count, count, len(self._blocks) - 2 * count])
+        return Flow(Sum(owner), Sum(every, first))
 
     def moved(self, table: Tensor, to: Tensor) -> Tensor:
-        """(devices x rows,): places within a scene, moved to where the slot lies."""
+        """(rows,): places within a scene, moved to where the slot lies."""
         slot, row = self.found
         return table.index_select(0, row).add_(to.index_select(0, slot))
 
     def firsts(self, table: Tensor, links: _Space) -> Tensor:
-        """(devices x rows x ways,): where the links of every row begin among all links of the batch."""
+        """(rows x ways,): where the links of every row begin among all links of the batch."""
         slot, row = self.found
         return table.index_select(0, row).add_(links.begin.index_select(0, slot).view(-1, *[1] * (table.dim() - 1)))
 
@@ -207,6 +245,7 @@ def _pairs(links: Links, space: _Space, receivers: _Space, givers: _Space) -> Pa
             Sum(space.moved(links.giver, givers.base)),
             Sum(by_giver, givers.firsts(links.first_of_giver, space).view(-1)),
         ),
+        to_blocks=space.to_blocks(),
     )
 
 
