@@ -67,14 +67,14 @@ def minibatches(training: LocalTraining, burst: Burst) -> Minibatches:
     crops = training.batches.crops_of(burst.device, burst.first_round, burst.steps)
     offsets = training.local_loss.offsets
     return Minibatches(
-        _moved(torch.from_numpy(samples), where),
-        None if crops is None else _moved(torch.from_numpy(crops), where),
-        None if training.schedule.is_constant else _moved(_shares(training, burst), where),
+        moved(torch.from_numpy(samples), where),
+        None if crops is None else moved(torch.from_numpy(crops), where),
+        None if training.schedule.is_constant else moved(_shares(training, burst), where),
         None if offsets is None else offsets[burst.device],
     )
 
 
-def _moved(values: Tensor, where: torch.device) -> Tensor:
+def moved(values: Tensor, where: torch.device) -> Tensor:
     """Values where they are computed with.
 
     From pinned memory, which PyTorch does not use again before it has been read, a GPU takes them when it gets there;
@@ -126,9 +126,9 @@ def stacked_steps(training: LocalTraining, bursts: Sequence[Burst], where: torch
         chosen = [move[step] for move in moves[:active] if move is not None]
         steps.append(
             Step(
-                samples=_moved(torch.from_numpy(np.stack([table[step] for table in tables[:active]])), where),
-                crops=_moved(torch.from_numpy(np.stack(chosen)), where) if chosen else None,
-                shares=_moved(torch.stack([rate[step] for rate in rates[:active]]), where) if rates else None,
+                samples=moved(torch.from_numpy(np.stack([table[step] for table in tables[:active]])), where),
+                crops=moved(torch.from_numpy(np.stack(chosen)), where) if chosen else None,
+                shares=moved(torch.stack([rate[step] for rate in rates[:active]]), where) if rates else None,
                 offsets=None if offsets is None else offsets[:active],
             )
         )

@@ -19,6 +19,7 @@ from wayfare.engine.base import (
     Step,
     Tensors,
     longest_first,
+    moved,
     received_models,
     scaled,
     stacked_steps,
@@ -26,7 +27,7 @@ from wayfare.engine.base import (
 )
 from wayfare.engine.lanegcn_stack import stacked_forecast
 from wayfare.engine.scene_tables import SceneTables, scene_tables
-from wayfare.engine.stacked_scenes import Packing, Plan, plans, sent
+from wayfare.engine.stacked_scenes import Packing, Plan, plans
 from wayfare.errors import ScenarioError
 from wayfare.learning.tasks import Task
 from wayfare.learning.tasks.argoverse import Forecasting, forecast_losses
@@ -85,7 +86,7 @@ class StackedLaneGcn:
             if active < len(underway[0]):
                 underway = _first(stacks, active)
                 pulled_to = None if pulled_to is None else [stack[:active] for stack in pulled_to]
-            shares = None if step.shares is None else sent(step.shares, block.device)
+            shares = None if step.shares is None else moved(step.shares, block.device)
             self._step(underway, plan, shares, pulled_to)
         block = torch.cat([stack.flatten(1) for stack in stacks], dim=1)
         torch._foreach_copy_(list(models), list(block.unbind()))

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from wayfare.arrays import Ints
+from wayfare.engine.base import moved
 from wayfare.engine.flows import Flow, Sum
 from wayfare.engine.scene_tables import Links, SceneTables
 from wayfare.learning.argoverse.batch import ACTOR_CHANNELS, RELATIONS
@@ -127,14 +128,9 @@ def plans(tables: SceneTables, steps: Sequence[Ints], packing: Packing) -> list[
     firsts = [(kind.first, *rows) for kind, rows in kinds if kind is not None]
     layouts = [[_layout(first, scenes, tile, block) for first, tile, block in firsts] for scenes in steps]
     flat = [part for step in layouts for layout in step for part in (layout.numbers.ravel(), layout.blocks.ravel())]
-    on_device = sent(torch.from_numpy(np.concatenate(flat)), tables.actors.past.device)
+    on_device = moved(torch.from_numpy(np.concatenate(flat)), tables.actors.past.device)
     pieces = iter(on_device.split([len(part) for part in flat]))
     return [Plan(tables, [_Space(layout, next(pieces), next(pieces)) for layout in step]) for step in layouts]
-
-
-def sent(host: Tensor, where: torch.device) -> Tensor:
-    """A copy where steps are computed. Out of pinned memory nobody waits for what a GPU has still to do before it."""
-    return host.pin_memory().to(where, non_blocking=True) if where.type == "cuda" else host
 
 
 @dataclass(frozen=True, slots=True)
