@@ -20,7 +20,7 @@ FIGURE = PaperFigure(
     quick={
         **QUICK_SCENES,
         "schemes": ["mads", "afl"],
-        "set": {"rounds": 40, "learning": {"evaluate_every_rounds": 20}},
+        "set": {"rounds": 60, "learning": {"evaluate_every_rounds": 20}},
         "grid": {"mobility": {"speed_mps": [5.0, 20.0, 40.0]}},
     },
 )
