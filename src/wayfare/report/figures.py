@@ -12,7 +12,7 @@ from wayfare.errors import InputError
 from wayfare.learning.tasks import Metric
 from wayfare.records import RunRecord, SchemeSummary
 from wayfare.report.canvas import column_figure, legend_below, plain_axes, wide_figure
-from wayfare.report.labels import metric_words_and_unit
+from wayfare.report.labels import score_label
 from wayfare.report.palette import colour_of, dashes_of
 from wayfare.report.study_figures import study_figure
 from wayfare.studies.results import StudyResults
@@ -43,7 +43,7 @@ def score_curves(schemes: Sequence[SchemeSummary], runs: Sequence[RunRecord], fi
             )
             axes.fill_between(rounds, score.min(axis=0), score.max(axis=0), color=colour, alpha=0.15, lw=0)
         axes.set_xlabel("round")
-        axes.set_ylabel(_score_label(metric))
+        axes.set_ylabel(score_label(metric))
         axes.set_title(f"{runs[0].scenario.name}: budget {schemes[0].budget_joules:,.0f} J", loc="left")
         plain_axes(axes)
         axes.legend(frameon=False, fontsize=9)
@@ -89,7 +89,7 @@ def _curves(axes: Any, groups: Groups, metric: Metric, across: str, factor: floa
             low, high = (_scale(metric) * _floats(curve[edge]) for edge in ("low", "high"))
             axes.fill_between(x, low, high, color=colour, alpha=0.13, lw=0)
     axes.set_xlabel(label)
-    axes.set_ylabel(_score_label(metric))
+    axes.set_ylabel(score_label(metric))
     plain_axes(axes)
 
 
@@ -148,8 +148,3 @@ def _floats(values: Sequence[float | None]) -> Any:
 
 def _scale(metric: Metric) -> float:
     return 100.0 if metric.percent else 1.0
-
-
-def _score_label(metric: Metric) -> str:
-    words, unit = metric_words_and_unit(metric)
-    return f"test {words} ({unit})" if unit else f"test {words}"

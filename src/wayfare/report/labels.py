@@ -62,3 +62,9 @@ def axis_label(name: str) -> str:
     """For a figure: ``speed (m/s)``."""
     words, unit = words_and_unit(name)
     return f"{words} ({unit})" if unit else words
+
+
+def score_label(metric: Metric) -> str:
+    """For a figure of scores: ``test accuracy (%)``."""
+    words, unit = metric_words_and_unit(metric)
+    return f"test {words} ({unit})" if unit else f"test {words}"

@@ -9,7 +9,7 @@ import numpy as np
 
 from wayfare.records import read_run
 from wayfare.report.canvas import legend_beside, plain_axes, wide_figure
-from wayfare.report.labels import axis_label, scheme_label, value_label
+from wayfare.report.labels import axis_label, scheme_label, score_label, value_label
 from wayfare.report.palette import colour_of, dashes_of
 from wayfare.report.study_figures import study_figure
 from wayfare.studies.paper import PaperFigure
@@ -53,7 +53,7 @@ def _curves(results: StudyResults, axes: Any) -> None:
             axes.fill_between(rounds, score.min(axis=0), score.max(axis=0), color=colour, alpha=0.15, lw=0)
     axes.set_xlabel("round")
     if metric is not None:
-        axes.set_ylabel(f"test {metric.name}" + (" (%)" if metric.percent else ""))
+        axes.set_ylabel(score_label(metric))
 
 
 def _line(results: StudyResults, row: Row) -> tuple[str, str, Any]:
