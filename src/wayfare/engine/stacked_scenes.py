@@ -142,9 +142,8 @@ class _Layout:
     total: int  # rows without padding
     zeros: int  # the row of the table that padding refers to
     numbers: NDArray[np.int32]  # (6, slots), as `_Space` names them
-    blocks: NDArray[
-        np.int32
-    ]  # the device of every block, every block, and the first block of every device; empty: they are devices
+    # The device of every block, every block, and the first block of every device; empty where blocks are devices.
+    blocks: NDArray[np.int32]
 
 
 def _layout(first: Ints, scenes: Ints, tile: int, block: int) -> _Layout:
