@@ -63,6 +63,22 @@ def test_another_scheme_and_other_settings_make_a_figure_of_their_own(wayfare_co
     assert "--also" in nothing.err
 
 
+def test_more_seeds_make_a_study_of_their_own_that_shares_its_runs(wayfare_command: Type, tmp_path: Path) -> None:
+    words = ["paper", "fig5", "--quick", "--jobs", "1", "--out", tmp_path / "runs", "--set", "rounds=4"]
+    words += ["--set", "fleet.devices=3", "--set", "learning.hidden=[8]"]
+    one = wayfare_command(*words, "--json").json
+    two = wayfare_command(*words, "--seeds", "2", "--also", "afl", "--record", tmp_path / "page", "--json").json
+    assert all(row["seeds"] == [0] for row in one["rows"])
+    assert all(row["seeds"] == [0, 1] for row in two["rows"])
+    assert "--seeds 2" in (tmp_path / "page" / "fig5.md").read_text("utf-8")
+    assert one["picture"] != two["picture"]
+    # 6 speeds, 2 schemes, 2 seeds: the first seed of one scheme was there.
+    assert len(list((tmp_path / "runs" / "paper" / "runs").iterdir())) == 24
+    refused = wayfare_command("paper", "fig4", "--seeds", "2")
+    assert refused.code == 2
+    assert "--seeds" in refused.err
+
+
 def test_a_figure_without_training_has_a_page_too(wayfare_command: Type, tmp_path: Path) -> None:
     done = wayfare_command("paper", "fig4", "--quick", "--out", tmp_path / "runs", "--record", tmp_path / "page")
     assert done.code == 0

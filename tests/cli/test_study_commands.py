@@ -136,6 +136,7 @@ def test_presets_are_listed(wayfare_command: Type) -> None:
         "beyond-cifar10": 30,
         "beyond-mads": 160,
         "fleet-size": 60,
+        "paper-bits": 100,
         "paper-open": 243,
         "schemes-by-speed": 60,
         "weight-against-energy": 30,

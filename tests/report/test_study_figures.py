@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import struct
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from wayfare.report.canvas import wide_figure
 from wayfare.report.study_figures import study_figure
 from wayfare.studies.study import plan_of
 from wayfare.studies.sweeping import sweep
@@ -30,3 +32,26 @@ def test_points_with_long_names_stand_below_each_other(column: bool, tmp_path: P
         study_figure(results, "score", tmp_path / "figure.png", column=column)
         heights.append(_pixels(tmp_path / "figure.png")[1])
     assert heights[1] > heights[0]
+
+
+def test_small_differences_of_accuracy_are_drawn_small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    small = {"rounds": 4, "fleet": {"devices": 3}, "learning": {"hidden": [8]}}
+    grid = {"radio": {"range_m": [90.0, 91.0]}}
+    study = {"name": "alike", "schemes": ["mads"], "seeds": 1, "set": small, "grid": grid}
+    results = sweep(plan_of(study), out=tmp_path, jobs=1).results
+    spans = []
+
+    def spanned(file: Path, **size: float) -> Any:
+        spans.clear()
+        return wide_figure(file, **size)
+
+    monkeypatch.setattr("wayfare.report.study_figures.wide_figure", spanned)
+    monkeypatch.setattr(
+        "wayfare.report.study_figures.legend_beside", lambda _, axes: spans.append((axes.get_ylim(), len(axes.lines)))
+    )
+    study_figure(results, "score", tmp_path / "score.png")
+    (low, high), _ = spans[0]
+    assert high - low >= 5.0
+    study_figure(results, "energy_joules", tmp_path / "energy.png", levels={"budget": 1e6})
+    (low, high), _ = spans[0]
+    assert low < 1e6 < high

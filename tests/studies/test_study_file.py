@@ -109,6 +109,7 @@ def test_presets_load_and_say_what_they_ask() -> None:
         "beyond-cifar10",
         "beyond-mads",
         "fleet-size",
+        "paper-bits",
         "paper-open",
         "schemes-by-speed",
         "weight-against-energy",

@@ -37,6 +37,9 @@ def paper_command(
         str, typer.Option(metavar="SCHEME,...", help="Schemes beside those of the paper: Wayfare's, or your own.")
     ] = "",
     set_: SetOption = [],  # noqa: B006
+    seeds: Annotated[
+        int | None, typer.Option(min=1, help="Worlds to run in; as many as the figure has if not given.")
+    ] = None,
     picture: Annotated[Path | None, typer.Option(help="Where the picture goes; beside the study if not given.")] = None,
     jobs: Annotated[int | None, typer.Option(help="Runs at the same time; all cores if not given.")] = None,
     out: OutOption = RUNS,
@@ -63,7 +66,7 @@ def paper_command(
     if figure == "list":
         _list(list(FIGURES.values()), as_json)
         return
-    chosen = paper_figure(figure).changed(set_, [name.strip() for name in also.split(",") if name.strip()])
+    chosen = paper_figure(figure).changed(set_, [name.strip() for name in also.split(",") if name.strip()], seeds)
     home = out / "paper"
     file = picture or home / f"{chosen.study(quick=quick)['name']}" / f"{chosen.name}.png"
     if chosen.drawing == "contact times":
@@ -136,6 +139,7 @@ def _command(figure: PaperFigure, quick: bool, device: str, precision: str) -> s
         "--quick": quick,
         f"--also {','.join(figure.also)}": bool(figure.also),
         " ".join(f"--set {override}" for override in figure.overrides): bool(figure.overrides),
+        f"--seeds {figure.seeds}": figure.seeds is not None,
         f"--device {device}": device != "auto",
         f"--precision {precision}": precision != "fp32",
     }
@@ -161,8 +165,9 @@ def _print_paper(figure: PaperFigure, results: StudyResults | None, quick: bool)
             table.add_row(quoted.what, f"{quoted.paper:,.6g}", "-" if ours is None else f"{ours:,.4g}")
         output.print(table)
     if quick:
+        smaller = "another task, fewer rounds, one seed" if figure.seeds is None else "another task, fewer rounds"
         output.print(
-            "Quick: another task, fewer rounds, one seed. It shows how the figure is made, not what the paper's says.",
+            f"Quick: {smaller}. It shows how the figure is made, not what the paper's says.",
             style="dim",
             soft_wrap=True,
         )
@@ -176,6 +181,8 @@ def _contact_times(figure: PaperFigure, quick: bool, file: Path, record: Path | 
 
     if figure.also:
         raise ScenarioError("--also", ",".join(figure.also), f"{figure.name} compares no schemes: nothing is trained")
+    if figure.seeds is not None:
+        raise ScenarioError("--seeds", figure.seeds, f"{figure.name} is one long draw of contacts")
     scenario, seed = load(figure.study(quick=quick)["scenario"], figure.overrides), 0
     points = list(contact_times_by_speed(scenario, models=["waypoint"], seed=seed))
     file.parent.mkdir(parents=True, exist_ok=True)

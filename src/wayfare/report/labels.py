@@ -36,8 +36,12 @@ def words_and_unit(name: str) -> tuple[str, str]:
     last = name.rpartition(".")[2]
     words, _, suffix = last.rpartition("_")
     if words and suffix in _UNITS:
-        return words.replace("_", " "), _UNITS[suffix]
-    return last.replace("_", " "), ""
+        return _words(words), _UNITS[suffix]
+    return _words(last), ""
+
+
+def _words(name: str) -> str:
+    return name.replace("inter_contact", "inter-contact").replace("_", " ")
 
 
 def scheme_label(name: str) -> str:

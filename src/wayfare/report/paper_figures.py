@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import numpy as np
 
+from wayfare.control.budgets import draw_budgets
 from wayfare.records import read_run
 from wayfare.report.canvas import legend_beside, plain_axes, wide_figure
 from wayfare.report.labels import axis_label, scheme_label, score_label, value_label
@@ -18,12 +20,15 @@ from wayfare.studies.store import value_text
 
 # Points of a grid, from few to many of what varies.
 _SHADES = ("#9ECAE1", "#6BAED6", "#4292C6", "#2171B5", "#08519C", "#08306B")
+# Schemes, where shades are targets.
+_DASHES = ("-", "--", ":", "-.")
 
 
 def draw(figure: PaperFigure, results: StudyResults, file: Path) -> None:
     """The figure, from what its study has found so far."""
     if figure.drawing == "metric":
-        study_figure(results, figure.metric, file, title=figure.title)
+        levels = {"budget": _budget_joules(results)} if figure.metric == "energy_joules" else {}
+        study_figure(results, figure.metric, file, title=figure.title, levels=levels)
         return
     with wide_figure(file, width_in=7.6, height_in=4.2) as canvas:
         axes = canvas.add_subplot()
@@ -37,6 +42,13 @@ def draw(figure: PaperFigure, results: StudyResults, file: Path) -> None:
             legend_beside(canvas, axes)
         else:
             axes.text(0.5, 0.5, "no run got there", transform=axes.transAxes, ha="center", color="#555555")
+
+
+def _budget_joules(results: StudyResults) -> float:
+    """What the fleet may spend, a mean over the seeds."""
+    records = [read_run(result.folder) for result in results.results]
+    by_seed = {record.seed: float(draw_budgets(record.scenario.fleet, record.seed).sum()) for record in records}
+    return fmean(by_seed.values())
 
 
 def _curves(results: StudyResults, axes: Any) -> None:
@@ -72,16 +84,21 @@ def _line(results: StudyResults, row: Row) -> tuple[str, str, Any]:
 def _rounds_to_target(results: StudyResults, axes: Any) -> None:
     """Rounds to each target against what varies; a point that never gets there is left out."""
     manifest, axis = results.manifest, results.manifest.axes[0]
-    places = [manifest.points[row.point][axis] for row in results.rows]
-    for number, target in enumerate(manifest.targets):
-        medians = [row.rounds_to[number].median for row in results.rows]
-        known = [(place, value) for place, value in zip(places, medians, strict=True) if value is not None]
-        if known:
-            axes.plot(
-                *zip(*known, strict=True), marker="o", ms=4, lw=1.6, color=_SHADES[2 + number], label=f"{target:.0%}"
-            )
+    for place, scheme in enumerate(manifest.schemes):
+        rows = [row for row in results.rows if row.scheme == scheme]
+        for number, target in enumerate(manifest.targets):
+            found = [(manifest.points[row.point][axis], row.rounds_to[number].median) for row in rows]
+            known = [(value, rounds) for value, rounds in found if rounds is not None]
+            if not known:
+                continue
+            label = f"{target:.0%}" if len(manifest.schemes) == 1 else f"{scheme_label(scheme)}, {target:.0%}"
+            dashes = _DASHES[place % len(_DASHES)]
+            colour = _SHADES[2 + number]
+            axes.plot(*zip(*known, strict=True), marker="o", ms=4, lw=1.6, ls=dashes, color=colour, label=label)
+    values = [point[axis] for point in manifest.points]
     axes.set_xscale("log")
-    axes.set_xticks(places, [value_text(place) for place in places])
+    axes.set_xticks(values, [value_text(value) for value in values])
     axes.minorticks_off()
+    axes.set_ylim(bottom=0)
     axes.set_xlabel(axis_label(axis))
     axes.set_ylabel("rounds to the target")

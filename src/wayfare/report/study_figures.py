@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,14 +16,25 @@ from wayfare.studies.store import value_text
 _WIDE = 8
 # Points with names longer than this stand below each other, where they can be read.
 _LONG = 12
+# Differences of less than this many points, drawn as high as the figure, would look like more than they are.
+_LEAST_POINTS = 5.0
 # Inches that a scheme takes at such a point, and what is around them.
 _NAMED_IN, _AROUND_IN = 0.075, 1.2
 
 
-def study_figure(results: StudyResults, metric_name: str, file: Path, *, column: bool = False, title: str = "") -> None:
+def study_figure(
+    results: StudyResults,
+    metric_name: str,
+    file: Path,
+    *,
+    column: bool = False,
+    title: str = "",
+    levels: Mapping[str, float] | None = None,
+) -> None:
     """One metric against the first field that varies; a panel for each combination of the others.
 
-    Panels stand side by side, or one below the other in a journal's column, which has its title in the text.
+    Panels stand side by side, or one below the other in a journal's column, which has its title in the text. Levels are
+    drawn across them, to be compared with.
     """
     panels = panels_of(results)
     names = _long_names(results)
@@ -40,6 +52,9 @@ def study_figure(results: StudyResults, metric_name: str, file: Path, *, column:
     with wide_figure(file, width_in=width_in, height_in=max(named_in, 4.0)) as figure:
         axes = figure.subplots(1, len(panels), squeeze=False, sharey=True)[0]
         _draw_panels(results, metric_name, panels, axes)
+        for name, level in (levels or {}).items():
+            for panel in axes:
+                panel.axhline(level, color="#777777", ls=":", lw=1.2, label=name)
         _headline(results, figure, title)
         legend_beside(figure, axes[0])
         for panel in axes[1:]:
@@ -157,6 +172,10 @@ def _draw(results: StudyResults, metric_name: str, rows: list[Row], panel: Any) 
     elif not numeric:
         panel.set_xticks(range(len(labels)), labels)
     panel.set_xlabel(axis_label(axis) if axis else "")
+    if metric_name == "score" and scale > 1:
+        low, high = panel.get_ylim()
+        beyond = max(_LEAST_POINTS - (high - low), 0.0) / 2
+        panel.set_ylim(low - beyond, high + beyond)
     panel.grid(alpha=0.25, lw=0.6)
     panel.spines[["top", "right"]].set_visible(False)
 

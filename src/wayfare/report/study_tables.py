@@ -128,7 +128,7 @@ def study_notes(results: StudyResults) -> list[str]:
     notes, seeds, name = [], results.seeds, results.metric.name
     if results.missing:
         failed = f" ({results.failed} failed: runs/*.error.txt)" if results.failed else ""
-        notes.append(f"incomplete  {results.missing} runs missing{failed}; `wayfare sweep` goes on with them")
+        notes.append(f"incomplete  {results.missing} runs missing{failed}; the same command goes on with them")
     if min(len(row.results) for row in results.rows) == 1:
         notes.append("one seed    is one world: numbers without ± are no result")
     if seeds > 1:

@@ -79,10 +79,11 @@ class PaperFigure:
     numbers: tuple[Quoted, ...] = ()
     overrides: tuple[str, ...] = ()
     also: tuple[str, ...] = ()  # schemes beside those of the paper
+    seeds: int | None = None  # another number of seeds
 
-    def changed(self, overrides: Sequence[str], also: Sequence[str]) -> PaperFigure:
-        """The figure with other settings, such as ``rounds=1000``, and with more schemes."""
-        return replace(self, overrides=tuple(overrides), also=tuple(also))
+    def changed(self, overrides: Sequence[str], also: Sequence[str], seeds: int | None = None) -> PaperFigure:
+        """The figure with other settings, such as ``rounds=1000``, with more schemes, and with more seeds."""
+        return replace(self, overrides=tuple(overrides), also=tuple(also), seeds=seeds)
 
     def study(self, *, quick: bool) -> dict[str, Any]:
         """The study as a table; figures of one study share its name, and one that was changed has a name of its own."""
@@ -95,4 +96,7 @@ class PaperFigure:
             chosen["schemes"] = [*chosen.get("schemes", ()), *self.also]
         if self.overrides or self.also:
             name += "-" + hashlib.sha256(repr((self.overrides, self.also)).encode()).hexdigest()[:6]
+        if self.seeds is not None:
+            chosen["seeds"] = self.seeds
+            name += f"-seeds{self.seeds}"
         return {**chosen, "name": name}
