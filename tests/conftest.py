@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Generator
 
 import pytest
@@ -8,6 +9,10 @@ import torch
 
 import wayfare
 from wayfare.scenario import Scenario
+
+# A shell starts jobs in the background with Ctrl-C ignored, and whatever the tests start would inherit that.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # Everything small enough to run a scheme in a fraction of a second, and still with every kind of contact in it.
 SMALL = (
