@@ -1,7 +1,8 @@
 """LaneGCN on stacks: every layer of many devices in one call, on tensors (devices, rows, features).
 
 The layers are those of `learning.models.lanegcn`, called by the names their tensors have there. Products are batched,
-normalisation is within a row, and its weights, which differ from device to device, are applied behind it.
+normalisation is within a row, and its weights, which differ from device to device, are applied behind it. Kernels of
+convolutions lie with the inputs last, as signals do.
 """
 
 from __future__ import annotations
@@ -11,10 +12,10 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
-from torch.nn import functional
 
 from wayfare.engine.flows import Flow
 from wayfare.engine.row_norm import normalised
+from wayfare.engine.stacked_products import convolution, product
 from wayfare.engine.stacked_scenes import Map, Pairs, Relations, StackedScenes
 from wayfare.learning.argoverse.sequence import FUTURE_STEPS
 from wayfare.learning.models.lanegcn import Forecast, LaneGcn, ends, futures
@@ -64,10 +65,9 @@ class _Part:
     def _spread(self, stack: Tensor) -> Tensor:
         return stack if self.spread is None else self.spread(stack.flatten(1)).unflatten(1, stack.shape[1:])
 
-    def linear(self, name: str, rows: Tensor) -> Tensor:
-        """(devices, rows, inputs) -> (devices, rows, outputs)."""
-        bias, weight = self.bias(name), self.weight(name).transpose(1, 2)
-        return torch.bmm(rows, weight) if bias is None else torch.baddbmm(bias.unsqueeze(1), rows, weight)
+    def linear(self, name: str, rows: Tensor, onto: Tensor | None = None) -> Tensor:
+        """(devices, rows, inputs) -> (devices, rows, outputs), added to ``onto``, which is used up."""
+        return product(rows, self.weight(name), self.bias(name), onto)
 
     def norm(self, name: str, rows: Tensor, added: Tensor | None = None, *, rectified: bool = True) -> Tensor:
         """Norm over the features of a row, or over time and features of a track; then a sum and ReLU, if wanted."""
@@ -81,18 +81,8 @@ class _Part:
         return inner.norm("1", inner.linear("0", rows))
 
     def convolution(self, name: str, tracks: Tensor, stride: int = 1) -> Tensor:
-        """(devices, actors, time, inputs) -> (devices, actors, time / stride, outputs), as products.
-
-        The neighbourhood of every step is a row, with inputs and then times as the kernel has them.
-        """
-        kernel = self.weight(name)
-        if kernel.shape[3] == 1:
-            rows = tracks[:, :, ::stride]
-        else:
-            rows = functional.pad(tracks, (0, 0, 1, 1)).unfold(2, kernel.shape[3], stride).flatten(3)
-        devices, actors, time, inputs = rows.shape
-        product = torch.bmm(rows.reshape(devices, actors * time, inputs), kernel.flatten(2).transpose(1, 2))
-        return product.view(devices, actors, time, -1)
+        """(devices, actors, time, inputs) -> (devices, actors, time / stride, outputs)."""
+        return convolution(tracks, self.weight(name), stride)
 
 
 def _tracks(part: _Part, past: Tensor) -> Tensor:
@@ -143,7 +133,7 @@ def _map(part: _Part, lanes: Map) -> Tensor:
     bias = part.bias("kind")
     assert bias is not None
     weight = torch.cat([part.weight("pose"), part.weight("kind")], dim=2)
-    shapes = torch.relu(torch.baddbmm(bias.unsqueeze(1), lanes.relations.features, weight.transpose(1, 2)))
+    shapes = torch.relu(product(lanes.relations.features, weight, bias))
     own = part.linear("own", lanes.features)
     nodes = part.norm("norm", own + lanes.relations.to_receiver(shapes.flatten(0, 1)).view_as(own))
     for layer in range(_MAP_LAYERS):
@@ -157,9 +147,8 @@ def _lane_convolution(part: _Part, nodes: Tensor, relations: Relations) -> Tenso
     The product by all W_r that are needed is most of the arithmetic of the network.
     """
     width = nodes.shape[2]
-    related = part.weight("related")[:, : relations.kinds * width]
-    given = torch.bmm(nodes, related.transpose(1, 2)).view(-1, width)
-    mixed = part.linear("own", nodes) + relations.between(given).view_as(nodes)
+    given = product(nodes, part.weight("related")[:, : relations.kinds * width]).view(-1, width)
+    mixed = part.linear("own", nodes, relations.between(given).view_as(nodes))
     return part.norm("output.1", part.linear("output.0", part.norm("norm", mixed)), nodes)
 
 
@@ -171,9 +160,9 @@ def _attention(part: _Part, nodes: Tensor, others: Tensor, pairs: Pairs) -> Tens
     asked = part.linear("from_query", part.dense("query", nodes))
     offered = part.linear("from_giver", others)
     joint = pairs.from_receiver(asked.flatten(0, 1)) + pairs.from_giver(offered.flatten(0, 1))
-    taken = of_pairs.norm("norm", of_pairs.linear("from_pose", seen) + joint.view_as(seen))
+    taken = of_pairs.norm("norm", of_pairs.linear("from_pose", seen, joint.view_as(seen)))
     summed = pairs.from_receiver.reverse(taken.flatten(0, 1)).view_as(nodes)
-    mixed = torch.baddbmm(part.linear("own", nodes), summed, part.weight("given").transpose(1, 2))
+    mixed = part.linear("given", summed, part.linear("own", nodes))
     return part.norm("output.1", part.linear("output.0", part.norm("mixed", mixed)), nodes)
 
 

@@ -88,14 +88,14 @@ class StackedLaneGcn:
                 pulled_to = None if pulled_to is None else [stack[:active] for stack in pulled_to]
             shares = None if step.shares is None else moved(step.shares, block.device)
             self._step(underway, plan, shares, pulled_to)
-        block = torch.cat([stack.flatten(1) for stack in stacks], dim=1)
+        block = torch.cat([_turned(stack).flatten(1) for stack in stacks], dim=1)
         torch._foreach_copy_(list(models), list(block.unbind()))
 
     def _stacks(self, block: Tensor) -> list[Tensor]:
-        """The tensors of flat vectors (n, entries) as dense stacks (n, ...)."""
-        pieces = block.split_with_sizes([shape.numel() for shape in self._shapes.values()], dim=1)
+        """The tensors of flat vectors (n, entries) as dense stacks (n, ...), kernels over time with the inputs last."""
         shapes = self._shapes.values()
-        return [piece.unflatten(1, shape).contiguous() for piece, shape in zip(pieces, shapes, strict=True)]
+        pieces = block.split_with_sizes([shape.numel() for shape in shapes], dim=1)
+        return [_turned(piece.unflatten(1, shape)).contiguous() for piece, shape in zip(pieces, shapes, strict=True)]
 
     def _tables_for(self, dtype: torch.dtype) -> SceneTables:
         if dtype not in self._tables:
@@ -108,15 +108,25 @@ class StackedLaneGcn:
         scenes = plan.scenes()
         forecast = stacked_forecast(dict(zip(self._shapes, weights, strict=True)), self._task.model, scenes)
         losses = forecast_losses(forecast, scenes.future, scenes.future_seen, scenes.weight)
+        if shares is not None and received is None:
+            # A share of the loss has that share of the gradient, in one product instead of one for every tensor.
+            losses, shares = losses * shares.to(losses), None
         gradients = torch.autograd.grad(losses.sum(), weights)
         with torch.no_grad():
-            directions = with_pull(gradients, weights, received, self._training.local_loss.pull)
+            # Tensors that lie alike are updated in few calls, and a single one that does not would undo that.
+            dense = [gradient.contiguous() for gradient in gradients]
+            directions = with_pull(dense, weights, received, self._training.local_loss.pull)
             torch._foreach_add_(weights, scaled(directions, shares), alpha=-self._training.learning_rate)
 
 
 def _first(stacks: Sequence[Tensor], active: int) -> list[Tensor]:
     """The weights of the first devices, to be differentiated by, in the memory of the stacks."""
     return [stack[:active].detach().requires_grad_() for stack in stacks]
+
+
+def _turned(stack: Tensor) -> Tensor:
+    """Kernels (n, outputs, inputs, times) with inputs and times exchanged; what is no kernel as it is."""
+    return stack.transpose(2, 3) if stack.dim() == 4 else stack
 
 
 def _scenes(step: Step, tables: SceneTables) -> Ints:
