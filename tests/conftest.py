@@ -9,6 +9,10 @@ import torch
 import wayfare
 from wayfare.scenario import Scenario
 
+# Triton reads this when it is first imported, by whatever: without a GPU its kernels are tested in its interpreter.
+if not torch.cuda.is_available():
+    os.environ.setdefault("TRITON_INTERPRET", "1")
+
 # Everything small enough to run a scheme in a fraction of a second, and still with every kind of contact in it.
 SMALL = (
     "rounds=60",

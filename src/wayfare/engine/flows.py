@@ -10,12 +10,15 @@ atomic additions, and what is given is never written out edge by edge; on a proc
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn import functional
+
+from wayfare.engine.fused import fused_kernels
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +56,18 @@ class Flow:
         return received
 
 
+def met(one: Flow, rows: Tensor, other: Flow, more: Tensor) -> Tensor:
+    """What each receives from two tables, (rows, features) and (more, features), by flows of one giver each, added."""
+    received: Tensor = _Meeting.apply(one, rows, other, more)  # type: ignore[no-untyped-call]
+    return received
+
+
+def spread(flow: Flow, stacks: Sequence[Tensor]) -> tuple[Tensor, ...]:
+    """Several tensors (rows, ...) along one flow, in as few calls as one."""
+    received: tuple[Tensor, ...] = _Spreading.apply(flow, *stacks)  # type: ignore[no-untyped-call]
+    return received
+
+
 class _Flowing(torch.autograd.Function):
     """Nothing needs to be kept but the lists."""
 
@@ -64,3 +79,49 @@ class _Flowing(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
         return ctx.flow.back.of(gradient.contiguous()), None
+
+
+class _Meeting(torch.autograd.Function):
+    """On a GPU in one pass; the gradient is the same for both."""
+
+    @staticmethod
+    def forward(ctx: Any, one: Flow, rows: Tensor, other: Flow, more: Tensor) -> Tensor:
+        ctx.flows = one, other
+        kernels = fused_kernels(rows.device) if rows.is_cuda else None
+        if kernels is None or rows.dtype == torch.float64:
+            return one.onward.of(rows).add_(other.onward.of(more))
+        received: Tensor = kernels.sum_of_two(rows, one.onward.givers, more, other.onward.givers)
+        return received
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[None, Tensor, None, Tensor]:
+        one, other = ctx.flows
+        gradient = gradient.contiguous()
+        return None, one.back.of(gradient), None, other.back.of(gradient)
+
+
+class _Spreading(torch.autograd.Function):
+    """Side by side in one table each way."""
+
+    @staticmethod
+    def forward(ctx: Any, flow: Flow, *stacks: Tensor) -> tuple[Tensor, ...]:
+        ctx.flow, ctx.shapes = flow, [stack.shape for stack in stacks]
+        return _apart(flow.onward.of(_side_by_side(stacks)), ctx.shapes)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        given = ctx.flow.back.of(_side_by_side(gradients))
+        sizes = [shape[1:].numel() for shape in ctx.shapes]
+        # Dense, as whatever goes on with gradients of weights likes them, in one call.
+        dense = [given.new_empty(shape) for shape in ctx.shapes]
+        torch.split_with_sizes_copy(given, sizes, dim=1, out=[one.view(len(given), -1) for one in dense])
+        return None, *dense
+
+
+def _side_by_side(stacks: Sequence[Tensor]) -> Tensor:
+    return torch.cat([stack.flatten(1) for stack in stacks], dim=1)
+
+
+def _apart(table: Tensor, shapes: Sequence[torch.Size]) -> tuple[Tensor, ...]:
+    pieces = table.split_with_sizes([shape[1:].numel() for shape in shapes], dim=1)
+    return tuple(piece.unflatten(1, shape[1:]) for piece, shape in zip(pieces, shapes, strict=True))

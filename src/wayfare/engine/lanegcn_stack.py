@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from wayfare.engine.flows import Flow
+from wayfare.engine.flows import Flow, met, spread
 from wayfare.engine.row_norm import normalised
 from wayfare.engine.stacked_products import convolution, product
 from wayfare.engine.stacked_scenes import Map, Pairs, Relations, StackedScenes
@@ -42,28 +42,27 @@ class _Part:
 
     weights: Mapping[str, Tensor]
     name: str = ""
-    spread: Flow | None = None  # from devices to what the rows belong to, if that is something else
 
     def part(self, name: str) -> _Part:
         """A part of this part."""
-        return _Part(self.weights, f"{self.name}{name}.", self.spread)
+        return _Part(self.weights, f"{self.name}{name}.")
 
-    def spread_by(self, flow: Flow | None) -> _Part:
-        """The same for rows that belong to parts of devices."""
-        return _Part(self.weights, self.name, flow)
+    def spread_by(self, flow: Flow | None, *parts: str) -> _Part:
+        """Some of its parts for rows that belong to blocks of devices."""
+        if flow is None:
+            return self
+        names = [name for name in self.weights if name.startswith(tuple(f"{self.name}{part}." for part in parts))]
+        stacks = spread(flow, [self.weights[name] for name in names])
+        return _Part(dict(zip(names, stacks, strict=True)), self.name)
 
     def has(self, name: str) -> bool:
         return f"{self.name}{name}.weight" in self.weights
 
     def weight(self, name: str) -> Tensor:
-        return self._spread(self.weights[f"{self.name}{name}.weight"])
+        return self.weights[f"{self.name}{name}.weight"]
 
     def bias(self, name: str) -> Tensor | None:
-        bias = self.weights.get(f"{self.name}{name}.bias")
-        return None if bias is None else self._spread(bias)
-
-    def _spread(self, stack: Tensor) -> Tensor:
-        return stack if self.spread is None else self.spread(stack.flatten(1)).unflatten(1, stack.shape[1:])
+        return self.weights.get(f"{self.name}{name}.bias")
 
     def linear(self, name: str, rows: Tensor, onto: Tensor | None = None) -> Tensor:
         """(devices, rows, inputs) -> (devices, rows, outputs), added to ``onto``, which is used up."""
@@ -154,12 +153,12 @@ def _lane_convolution(part: _Part, nodes: Tensor, relations: Relations) -> Tenso
 
 def _attention(part: _Part, nodes: Tensor, others: Tensor, pairs: Pairs) -> Tensor:
     """y_i = W x_i + sum_j W_2 phi(W_1 [x_i, pose of j seen from i, x_j])."""
-    of_pairs = part.spread_by(pairs.to_blocks)
+    of_pairs = part.spread_by(pairs.to_blocks, "pose", "from_pose", "norm")
     pose = of_pairs.part("pose")
     seen = pose.dense("2", torch.relu(pose.linear("0", pairs.pose)))
     asked = part.linear("from_query", part.dense("query", nodes))
     offered = part.linear("from_giver", others)
-    joint = pairs.from_receiver(asked.flatten(0, 1)) + pairs.from_giver(offered.flatten(0, 1))
+    joint = met(pairs.from_receiver, asked.flatten(0, 1), pairs.from_giver, offered.flatten(0, 1))
     taken = of_pairs.norm("norm", of_pairs.linear("from_pose", seen, joint.view_as(seen)))
     summed = pairs.from_receiver.reverse(taken.flatten(0, 1)).view_as(nodes)
     mixed = part.linear("given", summed, part.linear("own", nodes))

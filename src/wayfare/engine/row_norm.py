@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import warnings
-from functools import cache
 from typing import Any
 
 import torch
 from torch import Tensor
+
+from wayfare.engine.fused import fused_kernels
 
 _EPS = 1e-5
 _FUSED_TYPES = (torch.float32, torch.bfloat16)
@@ -20,28 +20,12 @@ def normalised(rows: Tensor, weight: Tensor, bias: Tensor, added: Tensor | None 
     Rows in bfloat16 come out so, and all sums are in the type of the weights. On a GPU it is one kernel.
     """
     if rows.is_cuda and rows.dtype in _FUSED_TYPES and weight.dtype == torch.float32 and rows.numel():
-        fused = fused_norm(rows.device)
-        if fused is not None:
-            out: Tensor = fused.apply(rows, weight, bias, added, rectified, _EPS)
-            return out
-    out = _Normalised.apply(rows.to(weight.dtype), weight, bias, added, rectified)  # type: ignore[no-untyped-call]
+        kernels = fused_kernels(rows.device)
+        if kernels is not None:
+            fused: Tensor = kernels.FusedNorm.apply(rows, weight, bias, added, rectified, _EPS)
+            return fused
+    out: Tensor = _Normalised.apply(rows.to(weight.dtype), weight, bias, added, rectified)  # type: ignore[no-untyped-call]
     return out.to(rows.dtype)
-
-
-@cache
-def fused_norm(device: torch.device) -> Any | None:
-    """`row_norm_kernels.FusedNorm` if Triton is there and can compile for a device."""
-    try:
-        from wayfare.engine.row_norm_kernels import FusedNorm
-    except ImportError:
-        return None
-    row = torch.ones(1, 1, 16, device=device)
-    try:
-        FusedNorm.apply(row, row[0], row[0], None, True, _EPS)  # type: ignore[no-untyped-call]
-    except Exception as error:  # a compiler, a driver or a place for the cache may be missing: each has its own error
-        warnings.warn(f"Triton cannot compile for {device}, so norms take more passes: {error}", stacklevel=2)
-        return None
-    return FusedNorm
 
 
 class _Normalised(torch.autograd.Function):

@@ -1,9 +1,9 @@
-"""Normalisation within rows on a GPU: one kernel forward, and one and a short sum back.
+"""Kernels of our own for a GPU, in Triton: norms within rows, and sums of rows from two tables.
 
-Kernels of Triton, which comes with PyTorch for CUDA on Linux; `row_norm` imports them where they can be used. Rows are
-read and written once each way, and nothing is kept for the way back but a mean and a deviation of each. Gradients of
-weights are sums over rows: every program writes out the sum over its own, and those are added up in a fixed order, so
-repeats have the same bits.
+`fused` imports them where they can be used. A norm is one kernel forward, and one and a short sum back. Rows are read
+and written once each way, and nothing is kept for the way back but a mean and a deviation of each. Gradients of weights
+are sums over rows: every program writes out the sum over its own, and those are added up in a fixed order, so repeats
+have the same bits.
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ class FusedNorm(torch.autograd.Function):
         rectified: bool,
         eps: float,
     ) -> Tensor:
-        rows, weight, bias = rows.contiguous(), weight.contiguous(), bias.contiguous()
+        rows, weight, bias = rows.contiguous(), _with_dense_rows(weight), _with_dense_rows(bias)
         added = None if added is None else added.contiguous()
         deal = _Deal(rows)
         out = torch.empty_like(rows)
         mean, inverse = torch.empty(2, *rows.shape[:2], dtype=torch.float32, device=rows.device).unbind()
-        with deal.where:
+        with _on_device_of(rows):
             _forward[(deal.programs(1),)](
                 rows,
                 out if added is None else added,
@@ -52,6 +52,8 @@ class FusedNorm(torch.autograd.Function):
                 mean,
                 inverse,
                 deal.rows,
+                weight.stride(0),
+                bias.stride(0),
                 eps=eps,
                 has_added=added is not None,
                 rectified=rectified,
@@ -71,7 +73,7 @@ class FusedNorm(torch.autograd.Function):
             of_added = torch.empty_like(out, dtype=ctx.added_type)
         programs = deal.programs(deal.tiles_summed)
         sums = torch.empty(2, programs, deal.entries, dtype=torch.float32, device=rows.device)
-        with deal.where:
+        with _on_device_of(rows):
             _backward[(programs,)](
                 gradient,
                 rows,
@@ -84,6 +86,8 @@ class FusedNorm(torch.autograd.Function):
                 of_rows if out is None else of_added,
                 sums,
                 deal.rows,
+                weight.stride(0),
+                bias.stride(0),
                 programs,
                 cut=_CUT_AS_KEPT if out is not None else _CUT_AGAIN if ctx.rectified else _NOTHING_CUT,
                 tiles_summed=deal.tiles_summed,
@@ -91,6 +95,28 @@ class FusedNorm(torch.autograd.Function):
             )
         of_weight, of_bias = sums.view(2, len(rows), -1, deal.features).sum(dim=2).unbind()
         return of_rows, of_weight, of_bias, of_added, None, None
+
+
+def _with_dense_rows(weight: Tensor) -> Tensor:
+    return weight if weight.stride(-1) == 1 else weight.contiguous()
+
+
+def sum_of_two(first: Tensor, of_first: Tensor, second: Tensor, of_second: Tensor) -> Tensor:
+    """(rows, features): row ``of_first[i]`` of one table and ``of_second[i]`` of another, added."""
+    first, second = first.contiguous(), second.contiguous()
+    out = first.new_empty(len(of_first), first.shape[1])
+    columns = 1 << (first.shape[1] - 1).bit_length()
+    tile = max(1, _TILE_ENTRIES // columns)
+    with _on_device_of(first):
+        _sum_of_two[(-(-len(out) // tile),)](
+            first, of_first, second, of_second, out, len(out), features=first.shape[1], columns=columns, tile=tile
+        )
+    return out
+
+
+def _on_device_of(rows: Tensor) -> AbstractContextManager[None]:
+    """Triton launches on the current GPU, wherever the rows are."""
+    return torch.cuda.device(rows.device) if rows.is_cuda else nullcontext()
 
 
 class _Deal:
@@ -112,8 +138,6 @@ class _Deal:
             "enable_fp_fusion": True,
         }
         self._devices, self._tile = rows.shape[0], tile
-        # Triton launches on the current GPU, wherever the rows are.
-        self.where: AbstractContextManager[None] = torch.cuda.device(rows.device) if rows.is_cuda else nullcontext()
 
     def programs(self, tiles: int) -> int:
         """How many programs it takes if each has so many tiles; none has rows of two devices."""
@@ -131,6 +155,8 @@ def _forward(
     mean: tl.tensor,
     inverse: tl.tensor,
     rows: tl.tensor,
+    weight_stride: tl.tensor,
+    bias_stride: tl.tensor,
     features: tl.constexpr,
     entries: tl.constexpr,
     columns: tl.constexpr,
@@ -152,9 +178,9 @@ def _forward(
     narrow = tl.rsqrt(tl.sum(values * values, axis=1) / entries + eps)
     tl.store(mean + at_row, centre, mask=row < rows)
     tl.store(inverse + at_row, narrow, mask=row < rows)
-    at_feature = device * features + column % features
-    times = tl.load(weight + at_feature, mask=column < entries, other=0.0).to(tl.float32)
-    plus = tl.load(bias + at_feature, mask=column < entries, other=0.0).to(tl.float32)
+    feature = column % features
+    times = tl.load(weight + device * weight_stride + feature, mask=column < entries, other=0.0)
+    plus = tl.load(bias + device * bias_stride + feature, mask=column < entries, other=0.0)
     values = values * narrow[:, None] * times[None, :] + plus[None, :]
     if has_added:
         values += tl.load(added + at, mask=inside, other=0.0).to(tl.float32)
@@ -176,6 +202,8 @@ def _backward(
     of_added: tl.tensor,
     sums: tl.tensor,
     rows: tl.tensor,
+    weight_stride: tl.tensor,
+    bias_stride: tl.tensor,
     programs: tl.tensor,
     features: tl.constexpr,
     entries: tl.constexpr,
@@ -191,9 +219,9 @@ def _backward(
     device = program // shares
     first = (tl.program_id(0) % shares) * (tile * tiles_summed)
     column = tl.arange(0, columns)
-    at_feature = device * features + column % features
-    times = tl.load(weight + at_feature, mask=column < entries, other=0.0).to(tl.float32)
-    plus = tl.load(bias + at_feature, mask=column < entries, other=0.0).to(tl.float32)
+    feature = column % features
+    times = tl.load(weight + device * weight_stride + feature, mask=column < entries, other=0.0)
+    plus = tl.load(bias + device * bias_stride + feature, mask=column < entries, other=0.0)
     of_weight = tl.zeros((columns,), dtype=tl.float32)
     of_bias = tl.zeros((columns,), dtype=tl.float32)
     for step in range(tiles_summed):
@@ -221,3 +249,25 @@ def _backward(
     at_sum = program * entries + column
     tl.store(sums + at_sum, of_weight, mask=column < entries)
     tl.store(sums + programs.to(tl.int64) * entries + at_sum, of_bias, mask=column < entries)
+
+
+@triton.jit(do_not_specialize=["rows"])  # type: ignore[untyped-decorator]
+def _sum_of_two(
+    first: tl.tensor,
+    of_first: tl.tensor,
+    second: tl.tensor,
+    of_second: tl.tensor,
+    out: tl.tensor,
+    rows: tl.tensor,
+    features: tl.constexpr,
+    columns: tl.constexpr,
+    tile: tl.constexpr,
+) -> None:
+    row = tl.program_id(0) * tile + tl.arange(0, tile)
+    column = tl.arange(0, columns)
+    inside = (row < rows)[:, None] & (column < features)[None, :]
+    one = tl.load(of_first + row, mask=row < rows, other=0).to(tl.int64)
+    other = tl.load(of_second + row, mask=row < rows, other=0).to(tl.int64)
+    values = tl.load(first + one[:, None] * features + column[None, :], mask=inside, other=0.0).to(tl.float32)
+    values += tl.load(second + other[:, None] * features + column[None, :], mask=inside, other=0.0).to(tl.float32)
+    tl.store(out + row.to(tl.int64)[:, None] * features + column[None, :], values, mask=inside)
