@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import pytest
 import torch
+from tests.engine.kernels import WHERE, with_kernels
 from torch import Tensor
 
-from wayfare.engine.flows import Flow, Sum
+from wayfare.engine.flows import Flow, Sum, met, spread
+from wayfare.engine.fused import fused_kernels
 
 GIVERS, RECEIVERS, FEATURES = 7, 5, 3
 
@@ -61,6 +63,47 @@ def test_one_giver_for_each_receiver_is_a_choice_of_rows() -> None:
     assert torch.equal(flow(rows), rows[giver])
     assert torch.autograd.gradcheck(flow, rows)
     assert torch.autograd.gradcheck(flow.reverse, torch.randn(4, FEATURES, dtype=torch.float64, requires_grad=True))
+
+
+def choice(giver: Tensor, givers: int) -> Flow:
+    """A flow that gives every receiver one row."""
+    order = torch.argsort(giver, stable=True)
+    return Flow(Sum(giver.int()), Sum(order.int(), torch.searchsorted(giver[order], torch.arange(givers)).int()))
+
+
+def test_two_choices_of_rows_are_added() -> None:
+    one, other = torch.tensor([4, 0, 4, 2]), torch.tensor([1, 1, 0, 2])
+    flows = choice(one, GIVERS), choice(other, RECEIVERS)
+    rows, more = (torch.randn(size, FEATURES, dtype=torch.float64, requires_grad=True) for size in (GIVERS, RECEIVERS))
+    assert torch.equal(met(flows[0], rows, flows[1], more), rows[one] + more[other])
+    assert torch.autograd.gradcheck(lambda *both: met(flows[0], both[0], flows[1], both[1]), (rows, more))
+
+
+def test_tensors_are_spread_together_as_each_alone_and_their_gradients_are_dense() -> None:
+    flow = choice(torch.tensor([0, 0, 1, 2, 2, 2]), 3)
+    stacks = [torch.randn(3, *shape, dtype=torch.float64, requires_grad=True) for shape in ((4, 2), (5,), (1, 3))]
+    for found, stack in zip(spread(flow, stacks), stacks, strict=True):
+        assert torch.equal(found, flow(stack.flatten(1)).view(6, *stack.shape[1:]))
+    assert torch.autograd.gradcheck(lambda *given: spread(flow, given), stacks)
+    gradients = torch.autograd.grad(sum(found.square().sum() for found in spread(flow, stacks)), stacks)
+    assert all(gradient.is_contiguous() for gradient in gradients)
+
+
+@with_kernels
+@pytest.mark.parametrize("features", [128, 12])
+def test_the_kernel_adds_rows_of_two_tables(features: int) -> None:
+    rng = torch.Generator().manual_seed(features)
+    rows, more = (torch.randn(size, features, generator=rng).to(WHERE) for size in (37, 5))
+    # Lists that begin anywhere within longer ones, as those of a step do.
+    one, other = (torch.randint(0, size, (301,), generator=rng).int().to(WHERE)[3:] for size in (37, 5))
+    kernels = fused_kernels(WHERE)
+    assert kernels is not None
+    assert torch.equal(kernels.sum_of_two(rows, one, more, other), rows[one.long()] + more[other.long()])
+    rows, more = rows.bfloat16(), more.bfloat16()
+    # The interpreter cuts bits off where a GPU rounds.
+    torch.testing.assert_close(
+        kernels.sum_of_two(rows, one, more, other), rows[one.long()] + more[other.long()], rtol=2**-7, atol=0
+    )
 
 
 @pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])

@@ -1,7 +1,4 @@
-"""Norms whose weights differ from device to device: those of `nn.LayerNorm`, and the GPU's kernels against them.
-
-The kernels run on a GPU, and without one in Triton's interpreter, where Triton is installed.
-"""
+"""Norms whose weights differ from device to device: those of `nn.LayerNorm`, and the GPU's kernels against them."""
 
 from __future__ import annotations
 
@@ -10,6 +7,7 @@ from collections.abc import Callable
 import pytest
 import torch
 from tests.engine.jobs import lane_job, lane_starts
+from tests.engine.kernels import WHERE, with_kernels
 from torch import Tensor
 from torch.nn import functional
 
@@ -19,9 +17,6 @@ from wayfare.engine.row_norm import normalised
 from wayfare.engine.stacked_lanegcn import StackedLaneGcn
 from wayfare.learning.models.lanegcn import LaneGcn
 
-WHERE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-# On a GPU for those who ask for such tests, and elsewhere for everyone.
-with_kernels = pytest.mark.gpu if WHERE.type == "cuda" else pytest.mark.usefixtures("_interpreter")
 # Ragged numbers of rows, widths that are no powers of two, more rows than a program takes, tracks over time.
 SHAPES = [(1, 1, 16), (3, 5, 128), (2, 37, 12), (2, 70, 128), (3, 4, 20, 12), (2, 17, 5, 24), (2, 3, 20, 128)]
 EXTRAS = [(added, rectified) for added in (False, True) for rectified in (False, True)]
@@ -78,11 +73,6 @@ def test_a_norm_is_the_layer_norm_of_every_device_with_the_right_derivative(
         torch.testing.assert_close(one, other, rtol=1e-10, atol=1e-10)
 
 
-@pytest.fixture(scope="module")
-def _interpreter() -> None:
-    pytest.importorskip("triton", reason="no CUDA device and no Triton to interpret its kernels")
-
-
 @with_kernels
 @pytest.mark.parametrize(("added", "rectified"), EXTRAS)
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
@@ -114,7 +104,7 @@ def test_kernels_take_rows_in_bfloat16_and_sum_in_float32(added: bool, rectified
 
 @with_kernels
 def test_rows_and_gradients_need_not_be_dense() -> None:
-    rows, weight, bias, _ = drawn((2, 6, 32), added=False)
+    rows, weight, _, _ = drawn((2, 6, 32), added=False)
     assert rows is not None
     assert weight is not None
     wide = [rows[:, :, ::2], weight[:, ::2], weight[:, 1::2], None]

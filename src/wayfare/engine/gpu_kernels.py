@@ -37,6 +37,7 @@ class FusedNorm(torch.autograd.Function):
         rectified: bool,
         eps: float,
     ) -> Tensor:
+        """Rows that are normalised, weighted, added to and cut off."""
         rows, weight, bias = rows.contiguous(), _with_dense_rows(weight), _with_dense_rows(bias)
         added = None if added is None else added.contiguous()
         deal = _Deal(rows)
@@ -66,6 +67,7 @@ class FusedNorm(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor | None, None, None]:
+        """Derivatives by rows, weight, bias and what was added."""
         rows, mean, inverse, weight, bias, out = ctx.saved_tensors
         deal, gradient = ctx.deal, gradient.contiguous()
         of_rows, of_added = torch.empty_like(rows), None if ctx.added_type is None else gradient
@@ -251,7 +253,10 @@ def _backward(
     tl.store(sums + programs.to(tl.int64) * entries + at_sum, of_bias, mask=column < entries)
 
 
-@triton.jit(do_not_specialize=["rows"])  # type: ignore[untyped-decorator]
+# Lists are cut out of longer ones, so where they begin differs too.
+@triton.jit(  # type: ignore[untyped-decorator]
+    do_not_specialize=["rows"], do_not_specialize_on_alignment=["of_first", "of_second"]
+)
 def _sum_of_two(
     first: tl.tensor,
     of_first: tl.tensor,

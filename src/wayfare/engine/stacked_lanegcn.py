@@ -27,7 +27,7 @@ from wayfare.engine.base import (
 )
 from wayfare.engine.lanegcn_stack import stacked_forecast
 from wayfare.engine.scene_tables import SceneTables, scene_tables
-from wayfare.engine.stacked_scenes import Packing, Plan, plans
+from wayfare.engine.stacked_scenes import Packing, StackedScenes, stacked_scenes
 from wayfare.errors import ScenarioError
 from wayfare.learning.tasks import Task
 from wayfare.learning.tasks.argoverse import Forecasting, forecast_losses
@@ -41,7 +41,7 @@ def best_packing(training: LocalTraining) -> Packing:
     Measured there: a third of the plain loop's time at a width of 16, nine tenths at 128.
     """
     if training.compute.device.type == "cuda":
-        return Packing(width=32, tile=64, pair_rows=512)
+        return Packing(width=32, tile=64, pair_rows=512, steps=8)
     return Packing(width=1 if training.task.model.parameters >= _ALONE_FROM_PARAMETERS else 8, tile=8)
 
 
@@ -80,14 +80,14 @@ class StackedLaneGcn:
         steps = stacked_steps(self._training, bursts, torch.device("cpu"))
         tables = self._tables_for(block.dtype)
         underway = _first(stacks, len(block))
-        planned = plans(tables, [_scenes(step, tables) for step in steps], self._packing)
-        for step, plan in zip(steps, planned, strict=True):
+        looked_up = stacked_scenes(tables, [_scenes(step, tables) for step in steps], self._packing)
+        for step, scenes in zip(steps, looked_up, strict=True):
             active = len(step.samples)
             if active < len(underway[0]):
                 underway = _first(stacks, active)
                 pulled_to = None if pulled_to is None else [stack[:active] for stack in pulled_to]
             shares = None if step.shares is None else moved(step.shares, block.device)
-            self._step(underway, plan, shares, pulled_to)
+            self._step(underway, scenes, shares, pulled_to)
         block = torch.cat([_turned(stack).flatten(1) for stack in stacks], dim=1)
         torch._foreach_copy_(list(models), list(block.unbind()))
 
@@ -103,9 +103,10 @@ class StackedLaneGcn:
             self._tables[dtype] = scene_tables(self._task.train, self._task.model, dtype, mirrored=mirrored)
         return self._tables[dtype]
 
-    def _step(self, weights: list[Tensor], plan: Plan, shares: Tensor | None, received: Tensors | None) -> None:
+    def _step(
+        self, weights: list[Tensor], scenes: StackedScenes, shares: Tensor | None, received: Tensors | None
+    ) -> None:
         """One SGD step of every stacked model, on its own minibatch. The gradient of the sum of losses is theirs."""
-        scenes = plan.scenes()
         forecast = stacked_forecast(dict(zip(self._shapes, weights, strict=True)), self._task.model, scenes)
         losses = forecast_losses(forecast, scenes.future, scenes.future_seen, scenes.weight)
         if shares is not None and received is None:

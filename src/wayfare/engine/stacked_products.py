@@ -58,9 +58,7 @@ class _Product(torch.autograd.Function):
         return torch.bmm(rows, weight.transpose(1, 2))
 
     @staticmethod
-    def backward(
-        ctx: Any, gradient: Tensor
-    ) -> tuple[Tensor | None, Tensor | None, Tensor | None, Tensor | None, None]:
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, Tensor | None, Tensor | None, Tensor | None, None]:
         rows, weight = ctx.saved_tensors
         of_rows, of_weight = ctx.types
         return (
