@@ -20,6 +20,8 @@ from torch import Tensor
 _TILE_ENTRIES = 2048
 # On the way back a program sums over some tiles: few sums are soon added up, and many programs keep a GPU busy.
 _TILES_SUMMED, _ROWS_SUMMED = 2, 16
+# A product and a sum are rounded once; versions of Triton differ in what they do unless told.
+_ROUNDING = {"enable_fp_fusion": True}
 # How the way back knows what ReLU cut off.
 _NOTHING_CUT, _CUT_AGAIN, _CUT_AS_KEPT = 0, 1, 2
 
@@ -111,7 +113,16 @@ def sum_of_two(first: Tensor, of_first: Tensor, second: Tensor, of_second: Tenso
     tile = max(1, _TILE_ENTRIES // columns)
     with _on_device_of(first):
         _sum_of_two[(-(-len(out) // tile),)](
-            first, of_first, second, of_second, out, len(out), features=first.shape[1], columns=columns, tile=tile
+            first,
+            of_first,
+            second,
+            of_second,
+            out,
+            len(out),
+            features=first.shape[1],
+            columns=columns,
+            tile=tile,
+            **_ROUNDING,
         )
     return out
 
@@ -136,8 +147,7 @@ class _Deal:
             "columns": columns,
             "tile": tile,
             "num_warps": 8 if columns > _TILE_ENTRIES else 4,
-            # Products and sums in one rounding; versions of Triton differ in what they do unless told.
-            "enable_fp_fusion": True,
+            **_ROUNDING,
         }
         self._devices, self._tile = rows.shape[0], tile
 
@@ -146,8 +156,10 @@ class _Deal:
         return self._devices * -(-self.rows // (self._tile * tiles))
 
 
-# The number of rows differs from step to step: nothing may be compiled for one of them.
-@triton.jit(do_not_specialize=["rows"])  # type: ignore[untyped-decorator]
+# The number of rows differs from step to step, and with it where some lists begin: nothing is compiled for either.
+@triton.jit(  # type: ignore[untyped-decorator]
+    do_not_specialize=["rows"], do_not_specialize_on_alignment=["mean", "inverse"]
+)
 def _forward(
     source: tl.tensor,
     added: tl.tensor,
@@ -191,7 +203,9 @@ def _forward(
     tl.store(out + at, values, mask=inside)
 
 
-@triton.jit(do_not_specialize=["rows", "programs"])  # type: ignore[untyped-decorator]
+@triton.jit(  # type: ignore[untyped-decorator]
+    do_not_specialize=["rows", "programs"], do_not_specialize_on_alignment=["mean", "inverse"]
+)
 def _backward(
     gradient: tl.tensor,
     source: tl.tensor,
@@ -253,7 +267,6 @@ def _backward(
     tl.store(sums + programs.to(tl.int64) * entries + at_sum, of_bias, mask=column < entries)
 
 
-# Lists are cut out of longer ones, so where they begin differs too.
 @triton.jit(  # type: ignore[untyped-decorator]
     do_not_specialize=["rows"], do_not_specialize_on_alignment=["of_first", "of_second"]
 )
