@@ -1,8 +1,8 @@
 """LaneGCN on stacks: every layer of many devices in one call, on tensors (devices, rows, features).
 
 The layers are those of `learning.models.lanegcn`, called by the names their tensors have there. Products are batched,
-normalisation is within a row, and its weights, which differ from device to device, are applied behind it. Kernels of
-convolutions lie with the inputs last, as signals do.
+normalisation is within a row, and its weights, which differ from device to device, are applied behind it. All weights
+lie turned round (`stacked_products.turned`).
 """
 
 from __future__ import annotations
@@ -131,10 +131,10 @@ def _map(part: _Part, lanes: Map) -> Tensor:
     """MapNet: (devices, lanes, width). Pose and relation of a link go through one product."""
     bias = part.bias("kind")
     assert bias is not None
-    weight = torch.cat([part.weight("pose"), part.weight("kind")], dim=2)
+    weight = torch.cat([part.weight("pose"), part.weight("kind")], dim=1)
     shapes = torch.relu(product(lanes.relations.features, weight, bias))
     own = part.linear("own", lanes.features)
-    nodes = part.norm("norm", own + lanes.relations.to_receiver(shapes.flatten(0, 1)).view_as(own))
+    nodes = part.norm("norm", own + lanes.relations.to_receiver(shapes, len(own)))
     for layer in range(_MAP_LAYERS):
         nodes = _lane_convolution(part.part(f"layers.{layer}"), nodes, lanes.relations)
     return nodes
@@ -146,8 +146,8 @@ def _lane_convolution(part: _Part, nodes: Tensor, relations: Relations) -> Tenso
     The product by all W_r that are needed is most of the arithmetic of the network.
     """
     width = nodes.shape[2]
-    given = product(nodes, part.weight("related")[:, : relations.kinds * width]).view(-1, width)
-    mixed = part.linear("own", nodes, relations.between(given).view_as(nodes))
+    given = product(nodes, part.weight("related")[:, :, : relations.kinds * width]).view(-1, width)
+    mixed = part.linear("own", nodes, relations.between(given, len(nodes)))
     return part.norm("output.1", part.linear("output.0", part.norm("norm", mixed)), nodes)
 
 
@@ -158,9 +158,9 @@ def _attention(part: _Part, nodes: Tensor, others: Tensor, pairs: Pairs) -> Tens
     seen = pose.dense("2", torch.relu(pose.linear("0", pairs.pose)))
     asked = part.linear("from_query", part.dense("query", nodes))
     offered = part.linear("from_giver", others)
-    joint = met(pairs.from_receiver, asked.flatten(0, 1), pairs.from_giver, offered.flatten(0, 1))
-    taken = of_pairs.norm("norm", of_pairs.linear("from_pose", seen, joint.view_as(seen)))
-    summed = pairs.from_receiver.reverse(taken.flatten(0, 1)).view_as(nodes)
+    joint = met(pairs.from_receiver, asked, pairs.from_giver, offered, len(seen))
+    taken = of_pairs.norm("norm", of_pairs.linear("from_pose", seen, joint))
+    summed = pairs.from_receiver.reverse(taken, len(nodes))
     mixed = part.linear("given", summed, part.linear("own", nodes))
     return part.norm("output.1", part.linear("output.0", part.norm("mixed", mixed)), nodes)
 

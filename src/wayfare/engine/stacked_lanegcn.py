@@ -27,6 +27,7 @@ from wayfare.engine.base import (
 )
 from wayfare.engine.lanegcn_stack import stacked_forecast
 from wayfare.engine.scene_tables import SceneTables, scene_tables
+from wayfare.engine.stacked_products import turned
 from wayfare.engine.stacked_scenes import Packing, StackedScenes, stacked_scenes
 from wayfare.errors import ScenarioError
 from wayfare.learning.tasks import Task
@@ -88,14 +89,14 @@ class StackedLaneGcn:
                 pulled_to = None if pulled_to is None else [stack[:active] for stack in pulled_to]
             shares = None if step.shares is None else moved(step.shares, block.device)
             self._step(underway, scenes, shares, pulled_to)
-        block = torch.cat([_turned(stack).flatten(1) for stack in stacks], dim=1)
+        block = torch.cat([turned(stack).flatten(1) for stack in stacks], dim=1)
         torch._foreach_copy_(list(models), list(block.unbind()))
 
     def _stacks(self, block: Tensor) -> list[Tensor]:
-        """The tensors of flat vectors (n, entries) as dense stacks (n, ...), kernels over time with the inputs last."""
+        """The tensors of flat vectors (n, entries) as dense stacks (n, ...), turned round."""
         shapes = self._shapes.values()
         pieces = block.split_with_sizes([shape.numel() for shape in shapes], dim=1)
-        return [_turned(piece.unflatten(1, shape)).contiguous() for piece, shape in zip(pieces, shapes, strict=True)]
+        return [turned(piece.unflatten(1, shape)).contiguous() for piece, shape in zip(pieces, shapes, strict=True)]
 
     def _tables_for(self, dtype: torch.dtype) -> SceneTables:
         if dtype not in self._tables:
@@ -123,11 +124,6 @@ class StackedLaneGcn:
 def _first(stacks: Sequence[Tensor], active: int) -> list[Tensor]:
     """The weights of the first devices, to be differentiated by, in the memory of the stacks."""
     return [stack[:active].detach().requires_grad_() for stack in stacks]
-
-
-def _turned(stack: Tensor) -> Tensor:
-    """Kernels (n, outputs, inputs, times) with inputs and times exchanged; what is no kernel as it is."""
-    return stack.transpose(2, 3) if stack.dim() == 4 else stack
 
 
 def _scenes(step: Step, tables: SceneTables) -> Ints:

@@ -1,7 +1,7 @@
 """Products of rows by matrices that differ from device to device, and convolutions over time as such products.
 
-The derivatives are written out: gradients of weights come out in the order the weights lie in, so that one call can
-update all of them (PyTorch would take them one by one), and nothing is transposed on the way.
+Weights lie turned round, with the outputs last, as rows do: nothing is transposed on the way, and gradients come out in
+the order the weights lie in, so that one call can update all of them; otherwise PyTorch takes them one by one.
 """
 
 from __future__ import annotations
@@ -13,61 +13,33 @@ from torch import Tensor
 from torch.nn import functional
 
 # A convolution over time looks one step back and one ahead.
-TIMES = 3
+_TIMES = 3
+
+
+def turned(stack: Tensor) -> Tensor:
+    """Weights of devices as a module has them, (devices, outputs, inputs, times), with the outputs last; and back."""
+    return stack.permute(0, *range(stack.dim() - 1, 0, -1))
 
 
 def product(rows: Tensor, weight: Tensor, bias: Tensor | None = None, onto: Tensor | None = None) -> Tensor:
-    """(devices, rows, inputs) by ``weight`` (devices, outputs, inputs) -> (devices, rows, outputs).
+    """(devices, rows, inputs) by ``weight`` (devices, inputs, outputs) -> (devices, rows, outputs).
 
     A ``bias`` (devices, outputs) is added, or the product is added to ``onto``, which is used up.
     """
-    kind = _kind(rows)
-    if onto is not None and onto.dtype != kind:
-        onto = onto.to(kind)
-    out: Tensor = _Product.apply(rows, weight, bias, onto, kind)  # type: ignore[no-untyped-call]
-    return out
+    if onto is not None:
+        # Where products are taken in another type PyTorch sees to it, but not in place.
+        in_place = not torch.is_autocast_enabled(rows.device.type)
+        return onto.baddbmm_(rows, weight) if in_place else torch.baddbmm(onto, rows, weight)
+    return torch.bmm(rows, weight) if bias is None else torch.baddbmm(bias.unsqueeze(1), rows, weight)
 
 
 def convolution(tracks: Tensor, kernel: Tensor, stride: int = 1) -> Tensor:
-    """(devices, actors, time, inputs) by ``kernel`` (devices, outputs, times, inputs) -> (devices, actors, time /
+    """(devices, actors, time, inputs) by ``kernel`` (devices, times, inputs, outputs) -> (devices, actors, time /
     stride, outputs); a kernel has one time or three."""
-    rows = tracks[:, :, ::stride] if kernel.shape[2] == 1 else _around(tracks, stride)
+    rows = tracks[:, :, ::stride] if kernel.shape[1] == 1 else _around(tracks, stride)
     devices, actors, time, inputs = rows.shape
-    return product(rows.reshape(devices, actors * time, inputs), kernel.flatten(2)).view(devices, actors, time, -1)
-
-
-def _kind(rows: Tensor) -> torch.dtype:
-    """The type products are taken in."""
-    where = rows.device.type
-    return torch.get_autocast_dtype(where) if torch.is_autocast_enabled(where) else rows.dtype
-
-
-class _Product(torch.autograd.Function):
-    @staticmethod
-    def forward(
-        ctx: Any, rows: Tensor, weight: Tensor, bias: Tensor | None, onto: Tensor | None, kind: torch.dtype
-    ) -> Tensor:
-        ctx.types, ctx.bias, ctx.onto = (rows.dtype, weight.dtype), bias is not None, onto is not None
-        rows, weight = rows.to(kind), weight.to(kind)
-        ctx.save_for_backward(rows, weight)
-        if onto is not None:
-            # Into the same memory, which autograd is not told of: nothing else reads it, and it may be a view.
-            return onto.detach().baddbmm_(rows, weight.transpose(1, 2))
-        if bias is not None:
-            return torch.baddbmm(bias.to(kind).unsqueeze(1), rows, weight.transpose(1, 2))
-        return torch.bmm(rows, weight.transpose(1, 2))
-
-    @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, Tensor | None, Tensor | None, Tensor | None, None]:
-        rows, weight = ctx.saved_tensors
-        of_rows, of_weight = ctx.types
-        return (
-            torch.bmm(gradient, weight).to(of_rows) if ctx.needs_input_grad[0] else None,
-            torch.bmm(gradient.transpose(1, 2), rows).to(of_weight),
-            gradient.sum(dim=1, dtype=of_weight) if ctx.bias else None,
-            gradient if ctx.onto else None,
-            None,
-        )
+    out = product(rows.reshape(devices, actors * time, inputs), kernel.flatten(1, 2))
+    return out.view(devices, actors, time, -1)
 
 
 def _around(tracks: Tensor, stride: int) -> Tensor:
@@ -78,14 +50,16 @@ def _around(tracks: Tensor, stride: int) -> Tensor:
 
 
 class _Around(torch.autograd.Function):
+    """The derivative written out: that of `unfold` is slow on a GPU."""
+
     @staticmethod
     def forward(ctx: Any, tracks: Tensor, stride: int) -> Tensor:
         ctx.stride, ctx.time = stride, tracks.shape[2]
-        return functional.pad(tracks, (0, 0, 1, 1)).unfold(2, TIMES, stride).transpose(3, 4).flatten(3)
+        return functional.pad(tracks, (0, 0, 1, 1)).unfold(2, _TIMES, stride).transpose(3, 4).flatten(3)
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
-        before, here, after = gradient.unflatten(3, (TIMES, -1)).unbind(dim=3)
+        before, here, after = gradient.unflatten(3, (_TIMES, -1)).unbind(dim=3)
         stride, time = ctx.stride, ctx.time
         if stride == 1:
             of_tracks = here.clone(memory_format=torch.contiguous_format)
