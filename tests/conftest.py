@@ -14,6 +14,10 @@ from wayfare.scenario import Scenario
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
+# Triton reads this when it is first imported, by whatever: without a GPU its kernels are tested in its interpreter.
+if not torch.cuda.is_available():
+    os.environ.setdefault("TRITON_INTERPRET", "1")
+
 # Everything small enough to run a scheme in a fraction of a second, and still with every kind of contact in it.
 SMALL = (
     "rounds=60",

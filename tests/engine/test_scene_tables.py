@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Iterator
+from dataclasses import fields, is_dataclass, replace
 
 import numpy as np
 import pytest
@@ -12,7 +13,7 @@ from torch import Tensor
 
 from wayfare.engine.flows import Flow, Sum
 from wayfare.engine.scene_tables import SceneTables, scene_tables
-from wayfare.engine.stacked_scenes import Packing, Pairs, StackedScenes, plans
+from wayfare.engine.stacked_scenes import Packing, Pairs, StackedScenes, stacked_scenes
 from wayfare.learning.argoverse.batch import SceneBatch, pairs_within, relative_pose
 from wayfare.learning.argoverse.lanes import LaneGraph
 from wayfare.learning.argoverse.scenes import SceneSettings
@@ -47,7 +48,7 @@ def tables(task: Forecasting) -> SceneTables:
 
 @pytest.fixture(scope="module")
 def stacked(tables: SceneTables) -> StackedScenes:
-    return plans(tables, [SCENES + tables.scenes * MIRRORED], PACKING)[0].scenes()
+    return next(stacked_scenes(tables, [SCENES + tables.scenes * MIRRORED], PACKING))
 
 
 @pytest.fixture(scope="module")
@@ -144,3 +145,24 @@ def test_road_users_are_those_of_the_batch(stacked: StackedScenes, batches: list
         assert stacked.weight[device, batch.agents].unique().tolist() == [10.0]
         assert not stacked.weight[device, count:].any()
         assert not stacked.past[device, count:].any()
+
+
+def tensors(made: object) -> Iterator[Tensor]:
+    """All tensors of nested values."""
+    if isinstance(made, Tensor):
+        yield made
+    elif is_dataclass(made):
+        for entry in fields(made):
+            yield from tensors(getattr(made, entry.name))
+
+
+@pytest.mark.parametrize("pair_rows", [0, 16])
+def test_steps_looked_up_together_are_those_looked_up_one_by_one(tables: SceneTables, pair_rows: int) -> None:
+    steps = [SCENES, SCENES[:, ::-1] + tables.scenes * MIRRORED, SCENES[:1], SCENES[1:] + 1]
+    apart, together = (
+        list(stacked_scenes(tables, steps, replace(PACKING, pair_rows=pair_rows, steps=count))) for count in (1, 3)
+    )
+    for one, other in zip(apart, together, strict=True):
+        found, expected = list(tensors(other)), list(tensors(one))
+        assert len(found) > 30
+        assert all(torch.equal(*pair) for pair in zip(found, expected, strict=True))

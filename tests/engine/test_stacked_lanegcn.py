@@ -29,7 +29,7 @@ ON_GPU = pytest.param("cuda", marks=pytest.mark.gpu)
 
 
 WIDE = Packing(width=4, tile=8)
-BLOCKS = Packing(width=4, tile=64, pair_rows=16)
+BLOCKS = Packing(width=4, tile=64, pair_rows=16, steps=2)
 
 
 def stacked(local: Job, initial: torch.Tensor, bursts: Sequence[Burst], packing: Packing = WIDE) -> torch.Tensor:

@@ -1,7 +1,8 @@
 """LaneGCN on stacks: every layer of many devices in one call, on tensors (devices, rows, features).
 
 The layers are those of `learning.models.lanegcn`, called by the names their tensors have there. Products are batched,
-normalisation is within a row, and its weights, which differ from device to device, are applied behind it.
+normalisation is within a row, and its weights, which differ from device to device, are applied behind it. All weights
+lie turned round (`stacked_products.turned`).
 """
 
 from __future__ import annotations
@@ -11,10 +12,10 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
-from torch.nn import functional
 
-from wayfare.engine.flows import Flow
+from wayfare.engine.flows import Flow, met, spread
 from wayfare.engine.row_norm import normalised
+from wayfare.engine.stacked_products import convolution, product
 from wayfare.engine.stacked_scenes import Map, Pairs, Relations, StackedScenes
 from wayfare.learning.argoverse.sequence import FUTURE_STEPS
 from wayfare.learning.models.lanegcn import Forecast, LaneGcn, ends, futures
@@ -41,33 +42,31 @@ class _Part:
 
     weights: Mapping[str, Tensor]
     name: str = ""
-    spread: Flow | None = None  # from devices to what the rows belong to, if that is something else
 
     def part(self, name: str) -> _Part:
         """A part of this part."""
-        return _Part(self.weights, f"{self.name}{name}.", self.spread)
+        return _Part(self.weights, f"{self.name}{name}.")
 
-    def spread_by(self, flow: Flow | None) -> _Part:
-        """The same for rows that belong to parts of devices."""
-        return _Part(self.weights, self.name, flow)
+    def spread_by(self, flow: Flow | None, *parts: str) -> _Part:
+        """Some of its parts for rows that belong to blocks of devices."""
+        if flow is None:
+            return self
+        names = [name for name in self.weights if name.startswith(tuple(f"{self.name}{part}." for part in parts))]
+        stacks = spread(flow, [self.weights[name] for name in names])
+        return _Part(dict(zip(names, stacks, strict=True)), self.name)
 
     def has(self, name: str) -> bool:
         return f"{self.name}{name}.weight" in self.weights
 
     def weight(self, name: str) -> Tensor:
-        return self._spread(self.weights[f"{self.name}{name}.weight"])
+        return self.weights[f"{self.name}{name}.weight"]
 
     def bias(self, name: str) -> Tensor | None:
-        bias = self.weights.get(f"{self.name}{name}.bias")
-        return None if bias is None else self._spread(bias)
+        return self.weights.get(f"{self.name}{name}.bias")
 
-    def _spread(self, stack: Tensor) -> Tensor:
-        return stack if self.spread is None else self.spread(stack.flatten(1)).unflatten(1, stack.shape[1:])
-
-    def linear(self, name: str, rows: Tensor) -> Tensor:
-        """(devices, rows, inputs) -> (devices, rows, outputs)."""
-        bias, weight = self.bias(name), self.weight(name).transpose(1, 2)
-        return torch.bmm(rows, weight) if bias is None else torch.baddbmm(bias.unsqueeze(1), rows, weight)
+    def linear(self, name: str, rows: Tensor, onto: Tensor | None = None) -> Tensor:
+        """(devices, rows, inputs) -> (devices, rows, outputs), added to ``onto``, which is used up."""
+        return product(rows, self.weight(name), self.bias(name), onto)
 
     def norm(self, name: str, rows: Tensor, added: Tensor | None = None, *, rectified: bool = True) -> Tensor:
         """Norm over the features of a row, or over time and features of a track; then a sum and ReLU, if wanted."""
@@ -81,18 +80,8 @@ class _Part:
         return inner.norm("1", inner.linear("0", rows))
 
     def convolution(self, name: str, tracks: Tensor, stride: int = 1) -> Tensor:
-        """(devices, actors, time, inputs) -> (devices, actors, time / stride, outputs), as products.
-
-        The neighbourhood of every step is a row, with inputs and then times as the kernel has them.
-        """
-        kernel = self.weight(name)
-        if kernel.shape[3] == 1:
-            rows = tracks[:, :, ::stride]
-        else:
-            rows = functional.pad(tracks, (0, 0, 1, 1)).unfold(2, kernel.shape[3], stride).flatten(3)
-        devices, actors, time, inputs = rows.shape
-        product = torch.bmm(rows.reshape(devices, actors * time, inputs), kernel.flatten(2).transpose(1, 2))
-        return product.view(devices, actors, time, -1)
+        """(devices, actors, time, inputs) -> (devices, actors, time / stride, outputs)."""
+        return convolution(tracks, self.weight(name), stride)
 
 
 def _tracks(part: _Part, past: Tensor) -> Tensor:
@@ -142,10 +131,10 @@ def _map(part: _Part, lanes: Map) -> Tensor:
     """MapNet: (devices, lanes, width). Pose and relation of a link go through one product."""
     bias = part.bias("kind")
     assert bias is not None
-    weight = torch.cat([part.weight("pose"), part.weight("kind")], dim=2)
-    shapes = torch.relu(torch.baddbmm(bias.unsqueeze(1), lanes.relations.features, weight.transpose(1, 2)))
+    weight = torch.cat([part.weight("pose"), part.weight("kind")], dim=1)
+    shapes = torch.relu(product(lanes.relations.features, weight, bias))
     own = part.linear("own", lanes.features)
-    nodes = part.norm("norm", own + lanes.relations.to_receiver(shapes.flatten(0, 1)).view_as(own))
+    nodes = part.norm("norm", own + lanes.relations.to_receiver(shapes, len(own)))
     for layer in range(_MAP_LAYERS):
         nodes = _lane_convolution(part.part(f"layers.{layer}"), nodes, lanes.relations)
     return nodes
@@ -157,23 +146,22 @@ def _lane_convolution(part: _Part, nodes: Tensor, relations: Relations) -> Tenso
     The product by all W_r that are needed is most of the arithmetic of the network.
     """
     width = nodes.shape[2]
-    related = part.weight("related")[:, : relations.kinds * width]
-    given = torch.bmm(nodes, related.transpose(1, 2)).view(-1, width)
-    mixed = part.linear("own", nodes) + relations.between(given).view_as(nodes)
+    given = product(nodes, part.weight("related")[:, :, : relations.kinds * width]).view(-1, width)
+    mixed = part.linear("own", nodes, relations.between(given, len(nodes)))
     return part.norm("output.1", part.linear("output.0", part.norm("norm", mixed)), nodes)
 
 
 def _attention(part: _Part, nodes: Tensor, others: Tensor, pairs: Pairs) -> Tensor:
     """y_i = W x_i + sum_j W_2 phi(W_1 [x_i, pose of j seen from i, x_j])."""
-    of_pairs = part.spread_by(pairs.to_blocks)
+    of_pairs = part.spread_by(pairs.to_blocks, "pose", "from_pose", "norm")
     pose = of_pairs.part("pose")
     seen = pose.dense("2", torch.relu(pose.linear("0", pairs.pose)))
     asked = part.linear("from_query", part.dense("query", nodes))
     offered = part.linear("from_giver", others)
-    joint = pairs.from_receiver(asked.flatten(0, 1)) + pairs.from_giver(offered.flatten(0, 1))
-    taken = of_pairs.norm("norm", of_pairs.linear("from_pose", seen) + joint.view_as(seen))
-    summed = pairs.from_receiver.reverse(taken.flatten(0, 1)).view_as(nodes)
-    mixed = torch.baddbmm(part.linear("own", nodes), summed, part.weight("given").transpose(1, 2))
+    joint = met(pairs.from_receiver, asked, pairs.from_giver, offered, len(seen))
+    taken = of_pairs.norm("norm", of_pairs.linear("from_pose", seen, joint))
+    summed = pairs.from_receiver.reverse(taken, len(nodes))
+    mixed = part.linear("given", summed, part.linear("own", nodes))
     return part.norm("output.1", part.linear("output.0", part.norm("mixed", mixed)), nodes)
 
 

@@ -27,7 +27,8 @@ from wayfare.engine.base import (
 )
 from wayfare.engine.lanegcn_stack import stacked_forecast
 from wayfare.engine.scene_tables import SceneTables, scene_tables
-from wayfare.engine.stacked_scenes import Packing, Plan, plans
+from wayfare.engine.stacked_products import turned
+from wayfare.engine.stacked_scenes import Packing, StackedScenes, stacked_scenes
 from wayfare.errors import ScenarioError
 from wayfare.learning.tasks import Task
 from wayfare.learning.tasks.argoverse import Forecasting, forecast_losses
@@ -41,7 +42,7 @@ def best_packing(training: LocalTraining) -> Packing:
     Measured there: a third of the plain loop's time at a width of 16, nine tenths at 128.
     """
     if training.compute.device.type == "cuda":
-        return Packing(width=32, tile=64, pair_rows=512)
+        return Packing(width=32, tile=64, pair_rows=512, steps=8)
     return Packing(width=1 if training.task.model.parameters >= _ALONE_FROM_PARAMETERS else 8, tile=8)
 
 
@@ -80,22 +81,22 @@ class StackedLaneGcn:
         steps = stacked_steps(self._training, bursts, torch.device("cpu"))
         tables = self._tables_for(block.dtype)
         underway = _first(stacks, len(block))
-        planned = plans(tables, [_scenes(step, tables) for step in steps], self._packing)
-        for step, plan in zip(steps, planned, strict=True):
+        looked_up = stacked_scenes(tables, [_scenes(step, tables) for step in steps], self._packing)
+        for step, scenes in zip(steps, looked_up, strict=True):
             active = len(step.samples)
             if active < len(underway[0]):
                 underway = _first(stacks, active)
                 pulled_to = None if pulled_to is None else [stack[:active] for stack in pulled_to]
             shares = None if step.shares is None else moved(step.shares, block.device)
-            self._step(underway, plan, shares, pulled_to)
-        block = torch.cat([stack.flatten(1) for stack in stacks], dim=1)
+            self._step(underway, scenes, shares, pulled_to)
+        block = torch.cat([turned(stack).flatten(1) for stack in stacks], dim=1)
         torch._foreach_copy_(list(models), list(block.unbind()))
 
     def _stacks(self, block: Tensor) -> list[Tensor]:
-        """The tensors of flat vectors (n, entries) as dense stacks (n, ...)."""
-        pieces = block.split_with_sizes([shape.numel() for shape in self._shapes.values()], dim=1)
+        """The tensors of flat vectors (n, entries) as dense stacks (n, ...), turned round."""
         shapes = self._shapes.values()
-        return [piece.unflatten(1, shape).contiguous() for piece, shape in zip(pieces, shapes, strict=True)]
+        pieces = block.split_with_sizes([shape.numel() for shape in shapes], dim=1)
+        return [turned(piece.unflatten(1, shape)).contiguous() for piece, shape in zip(pieces, shapes, strict=True)]
 
     def _tables_for(self, dtype: torch.dtype) -> SceneTables:
         if dtype not in self._tables:
@@ -103,14 +104,20 @@ class StackedLaneGcn:
             self._tables[dtype] = scene_tables(self._task.train, self._task.model, dtype, mirrored=mirrored)
         return self._tables[dtype]
 
-    def _step(self, weights: list[Tensor], plan: Plan, shares: Tensor | None, received: Tensors | None) -> None:
+    def _step(
+        self, weights: list[Tensor], scenes: StackedScenes, shares: Tensor | None, received: Tensors | None
+    ) -> None:
         """One SGD step of every stacked model, on its own minibatch. The gradient of the sum of losses is theirs."""
-        scenes = plan.scenes()
         forecast = stacked_forecast(dict(zip(self._shapes, weights, strict=True)), self._task.model, scenes)
         losses = forecast_losses(forecast, scenes.future, scenes.future_seen, scenes.weight)
+        if shares is not None and received is None:
+            # A share of the loss has that share of the gradient, in one product instead of one for every tensor.
+            losses, shares = losses * shares.to(losses), None
         gradients = torch.autograd.grad(losses.sum(), weights)
         with torch.no_grad():
-            directions = with_pull(gradients, weights, received, self._training.local_loss.pull)
+            # Tensors that lie alike are updated in few calls, and a single one that does not would undo that.
+            dense = [gradient.contiguous() for gradient in gradients]
+            directions = with_pull(dense, weights, received, self._training.local_loss.pull)
             torch._foreach_add_(weights, scaled(directions, shares), alpha=-self._training.learning_rate)
 
 
