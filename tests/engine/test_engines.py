@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -10,7 +11,7 @@ import torch
 from tests.engine.jobs import MODELS, job, run, starts
 from torch import nn
 
-from wayfare.engine import ENGINES, Burst, Compute, Policy, Trainer, make_engine
+from wayfare.engine import AHEAD_STEPS, ENGINES, Burst, Compute, Policy, Trainer, make_engine
 from wayfare.engine.reference import Reference
 from wayfare.engine.stacked_cnn import StackedCnn
 from wayfare.engine.stacked_mlp import StackedMlp
@@ -124,13 +125,14 @@ def test_batch_statistics_come_back_in_the_tail_of_the_vector() -> None:
         assert not torch.equal(tail[0], tail[1])
 
 
-def visits(engine: str, policy: Policy) -> list[torch.Tensor]:
+def visits(engine: str, policy: Policy, ahead_steps: int = AHEAD_STEPS) -> list[torch.Tensor]:
     """Train a fleet through a plan of contacts; after each, the device starts from a model that depends on the past."""
     local = job(Mlp((12, 8, 5)))
     initial = starts(local, torch.float64)[0]
     plan = {3: [0], 5: [1, 2], 6: [0], 11: [4, 5], 12: [2], 20: [0, 1, 2, 3], 33: [5, 0], 40: [1]}
     contacts = [np.array([r for r, met in plan.items() if device in met]) for device in range(local.devices)]
-    trainer = Trainer(make_engine(engine, local.training), initial, contacts, training="always", policy=policy)
+    made = make_engine(engine, local.training)
+    trainer = Trainer(made, initial, contacts, training="always", policy=policy, ahead_steps=ahead_steps)
     seen, shared = [], initial.clone()
     for round_, met in plan.items():
         trainer.meet(met, round_)
@@ -145,8 +147,9 @@ def visits(engine: str, policy: Policy) -> list[torch.Tensor]:
 @pytest.mark.parametrize("engine", CPU_ENGINES)
 def test_lazy_and_ahead_bursts_equal_step_by_step_execution(engine: str) -> None:
     stepwise = visits(engine, "stepwise")
-    for policy in ("lazy", "ahead"):
-        for found, expected in zip(visits(engine, policy), stepwise, strict=True):
+    ways: list[tuple[Policy, int]] = [("lazy", AHEAD_STEPS), ("ahead", AHEAD_STEPS), ("ahead", 1)]
+    for policy, ahead_steps in ways:
+        for found, expected in zip(visits(engine, policy, ahead_steps), stepwise, strict=True):
             torch.testing.assert_close(found, expected, rtol=1e-12, atol=1e-13)
 
 
@@ -156,6 +159,26 @@ def test_the_reference_gives_the_same_bits_whenever_it_runs() -> None:
             torch.equal(found, expected)
             for found, expected in zip(visits("reference", policy), visits("reference", "stepwise"), strict=True)
         )
+
+
+class Counting:
+    """An engine that computes nothing and remembers what it was asked for."""
+
+    def __init__(self) -> None:
+        self.asked: list[dict[int, int]] = []
+
+    def run(self, models: Sequence[torch.Tensor], bursts: Sequence[Burst]) -> None:
+        del models
+        self.asked.append({burst.device: burst.steps for burst in bursts})
+
+
+def test_others_are_taken_along_as_far_as_an_engine_likes() -> None:
+    contacts = [np.array([3, 30]), np.array([20, 30]), np.array([4, 30])]
+    for ahead_steps, along in ((1, {0: 3, 1: 3, 2: 3}), (12, {0: 3, 1: 12, 2: 4})):
+        engine = Counting()
+        trainer = Trainer(engine, torch.zeros(2), contacts, training="always", ahead_steps=ahead_steps)
+        trainer.meet([0], 3)
+        assert engine.asked == [along]
 
 
 def test_training_in_contact_takes_the_step_of_the_contact_round_only() -> None:

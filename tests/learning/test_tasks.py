@@ -258,3 +258,11 @@ def test_another_package_can_offer_a_task(monkeypatch: pytest.MonkeyPatch) -> No
     assert model_of(scenario.learning).parameters == 30
     with pytest.raises(ScenarioError, match=r"must be one of fashion-small, .*sides"):
         load_task(wayfare.load(overrides=["learning.task=chess"]).learning)
+
+
+def test_a_forecast_can_be_handed_to_several_runs(tmp_path: Path) -> None:
+    small = ("rounds=2", "fleet.devices=2", "learning.argoverse.synthetic_scenes=16", "learning.argoverse.width=8")
+    scenario = wayfare.load("argoverse-small", small)
+    task = load_task(scenario.learning)
+    first, second = (wayfare.run(scenario, task=task, out=tmp_path / name) for name in ("first", "second"))
+    assert first.evaluations["score"].tolist() == second.evaluations["score"].tolist()

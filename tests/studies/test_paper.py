@@ -12,7 +12,7 @@ from wayfare.errors import ScenarioError
 from wayfare.report.paper_figures import draw
 from wayfare.report.paper_page import write_figure_page
 from wayfare.studies.paper import FIGURES, paper_figure
-from wayfare.studies.paper.base import Quoted
+from wayfare.studies.paper.base import Quoted, QuotedGain
 from wayfare.studies.results import read_results
 from wayfare.studies.single import Execution
 from wayfare.studies.study import plan_of
@@ -94,6 +94,14 @@ def test_a_difference_is_that_of_the_seeds_both_have(tmp_path: Path) -> None:
     mads, optimal = (next(one for one in part.results if one.run.scheme == name) for name in ("mads", "optimal"))
     difference = 100 * (mads.measures["score"] - optimal.measures["score"])
     assert Quoted(paper=1.0, scheme="optimal", below="mads").ours(part) == pytest.approx(difference, abs=1e-9)
+
+
+def test_a_gain_is_over_the_best_of_the_others(tmp_path: Path) -> None:
+    results = sweep(plan_of(smallest(paper_figure("fig8b").study(quick=True))), out=tmp_path, jobs=1).results
+    mads, optimal = (row.estimates["score"].mean for row in results.rows)
+    gain = QuotedGain(paper=9.46, scheme="mads", others=("mads", "optimal"))
+    assert gain.ours(results) == pytest.approx(100 * (1 - mads / min(mads, optimal)))
+    assert QuotedGain(paper=9.46, scheme="mads", others=("optimal", "afl")).ours(results) is None
 
 
 def test_runs_of_a_gpu_are_shown_where_there_is_none(tmp_path: Path) -> None:

@@ -13,12 +13,13 @@ from wayfare.engine.stacked import stacked
 from wayfare.engine.stacked_cnn import StackedCnn
 from wayfare.engine.stacked_lanegcn import StackedLaneGcn
 from wayfare.engine.stacked_mlp import StackedMlp
-from wayfare.engine.trainer import Policy, Trainer, TrainerState, Training
+from wayfare.engine.trainer import AHEAD_STEPS, Policy, Trainer, TrainerState, Training
 from wayfare.engine.vmapped import Vmapped
 from wayfare.errors import ScenarioError
 from wayfare.learning.tasks.base import Labelled
 
 __all__ = [
+    "AHEAD_STEPS",
     "ENGINES",
     "Burst",
     "Compute",

@@ -29,6 +29,7 @@ from wayfare.engine.lanegcn_stack import stacked_forecast
 from wayfare.engine.scene_tables import SceneTables, scene_tables
 from wayfare.engine.stacked_products import turned
 from wayfare.engine.stacked_scenes import Packing, StackedScenes, stacked_scenes
+from wayfare.engine.trainer import AHEAD_STEPS
 from wayfare.errors import ScenarioError
 from wayfare.learning.tasks import Task
 from wayfare.learning.tasks.argoverse import Forecasting, forecast_losses
@@ -58,6 +59,15 @@ class StackedLaneGcn:
             self._shapes = {name: entry.shape for name, entry in task.model.module().named_parameters()}
         self._tables: dict[torch.dtype, SceneTables] = {}
         self._packing = packing or best_packing(training)
+
+    @property
+    def ahead_steps(self) -> int:
+        """How far the trainer may take devices along that nobody has met yet.
+
+        On a GPU a step costs the host hundreds of calls, however many devices take it. With the contacts of the paper's
+        preset a round is then one step of 19.9 devices, and with bursts of 12 steps it would be 2.2 steps of 8.9.
+        """
+        return 1 if self._training.compute.device.type == "cuda" else AHEAD_STEPS
 
     @staticmethod
     def fits(task: Task) -> bool:

@@ -20,8 +20,9 @@ from wayfare.engine.base import Burst, Engine
 Policy: TypeAlias = Literal["stepwise", "lazy", "ahead"]
 Training: TypeAlias = Literal["always", "in-contact"]
 
-# A stack is worth its copies from about this many steps on, and wide enough with this many devices.
-_AHEAD_STEPS = 12
+# A stack is worth its copies from about this many steps on, unless an engine knows better, and wide enough with this
+# many devices.
+AHEAD_STEPS = 12
 _AHEAD_DEVICES = 48
 
 
@@ -45,9 +46,16 @@ class Trainer:
     """
 
     def __init__(
-        self, engine: Engine, initial: Tensor, contacts: Sequence[Ints], *, training: Training, policy: Policy = "ahead"
+        self,
+        engine: Engine,
+        initial: Tensor,
+        contacts: Sequence[Ints],
+        *,
+        training: Training,
+        policy: Policy = "ahead",
+        ahead_steps: int = AHEAD_STEPS,
     ) -> None:
-        self._engine, self._training, self._policy = engine, training, policy
+        self._engine, self._training, self._policy, self._ahead_steps = engine, training, policy, ahead_steps
         # The rounds in which every device's local model is looked at or replaced, in order.
         self._contacts = contacts
         self._received = [initial] * len(contacts)
@@ -74,7 +82,7 @@ class Trainer:
         else:
             needed = max(round_ - self._done[device] for device in devices)
             if needed > 0:
-                self._run_ahead(devices, round_, max(needed, _AHEAD_STEPS))
+                self._run_ahead(devices, round_, max(needed, self._ahead_steps))
 
     def model(self, device: int) -> Tensor:
         """w_n: the local model, as far as it was brought; to be read before anything is received or met."""

@@ -62,6 +62,11 @@ def metric_words_and_unit(metric: Metric) -> tuple[str, str]:
     return " ".join(word.upper() if word in _SHORT else word for word in words.split()), unit
 
 
+def metric_heading(metric: Metric) -> str:
+    """For the head of a column: the unit below the name."""
+    return "\n".join(part for part in metric_words_and_unit(metric) if part)
+
+
 def axis_label(name: str) -> str:
     """For a figure: ``speed (m/s)``."""
     words, unit = words_and_unit(name)

@@ -65,7 +65,8 @@ def write_contact_times_page(
 
 def _head(figure: PaperFigure, command: str) -> list[str]:
     number = figure.name.removeprefix("fig")
-    lines = [f"# Fig. {number}: {figure.title[0].lower()}{figure.title[1:]}", ""]
+    title = figure.title if figure.title[:2].isupper() else figure.title[0].lower() + figure.title[1:]
+    lines = [f"# Fig. {number}: {title}", ""]
     return [*lines, f"    {command}", "", f"The paper: {figure.claim}.", "", f"![Fig. {number}]({figure.name}.png)", ""]
 
 

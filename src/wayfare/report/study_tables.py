@@ -12,6 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from wayfare.records.statistics import Censored, Estimate
+from wayfare.report.labels import metric_heading, metric_words_and_unit
 from wayfare.studies.results import StudyResults
 
 _HEADINGS = {
@@ -125,7 +126,7 @@ def study_notes(results: StudyResults) -> list[str]:
     """What the columns mean and what they do not show."""
     if results.metric is None:
         return ["no run is finished yet"]
-    notes, seeds, name = [], results.seeds, results.metric.name
+    notes, seeds, name = [], results.seeds, metric_words_and_unit(results.metric)[0]
     if results.missing:
         failed = f" ({results.failed} failed: runs/*.error.txt)" if results.failed else ""
         notes.append(f"incomplete  {results.missing} runs missing{failed}; the same command goes on with them")
@@ -152,7 +153,6 @@ def study_notes(results: StudyResults) -> list[str]:
 def _score_columns(results: StudyResults, of: Sequence[Estimate | None]) -> list[Column]:
     metric = results.results[0].metric
     scale, digits = (100.0, 1) if metric.percent else (1.0, 3)
-    unit = "\n%" if metric.percent else ""
 
     def with_interval(mean: float, half: float | None, sign: str = "") -> str:
         interval = "" if half is None else f" ± {scale * half:.{digits}f}"
@@ -161,7 +161,7 @@ def _score_columns(results: StudyResults, of: Sequence[Estimate | None]) -> list
     scores = ["" if one is None else with_interval(one.mean, one.ci95) for one in of]
     deviations = ["" if one is None or one.sd is None else f"{scale * one.sd:.{digits}f}" for one in of]
     differences = [row.to_reference for row in results.rows]
-    columns = [Column(heading=f"{metric.name}{unit}", cells=scores)]
+    columns = [Column(heading=metric_heading(metric), cells=scores)]
     if any(deviations):
         columns.append(Column(heading="sd", cells=deviations))
     if any(differences):

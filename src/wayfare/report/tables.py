@@ -12,6 +12,7 @@ from rich.text import Text
 from wayfare.arrays import Floats
 from wayfare.learning.tasks import Metric
 from wayfare.records import RunRecord, SchemeSummary, paired_difference, summarise_run
+from wayfare.report.labels import metric_heading, metric_words_and_unit
 
 # Energy counts as over budget from here on: a controller steers by a queue, not by a wall.
 OVER_BUDGET = 1.03
@@ -34,8 +35,8 @@ def comparison_table(
     for heading, column_width, shown in (
         ("scheme", _NAME_WIDTH, True),
         ("energy\nrule", 9, True),
-        (f"{metric.name}\n%" if metric.percent else metric.name, 11, True),
-        (f"{metric.name}\nover rounds", 0, with_curve),
+        (metric_heading(metric), 11, True),
+        (f"{metric_words_and_unit(metric)[0]}\nover rounds", 0, with_curve),
         (f"difference\nto {reference}", 12, with_pairs),
         ("energy\nJ", 6, True),
         ("kept\n%", 4, True),
@@ -121,7 +122,7 @@ def _notes(schemes: Sequence[SchemeSummary], runs: Sequence[RunRecord]) -> str:
     """What the columns mean, for one who sees them for the first time."""
     last = min(runs[0].scenario.learning.final_evaluations, len(runs[0].evaluations["round"]))
     several = max(scheme.seeds for scheme in schemes) > 1
-    name = schemes[0].metric.name
+    name = metric_words_and_unit(schemes[0].metric)[0]
     lines = [
         f"{name:10} on test data, mean of the last {last} evaluations" + (" and of the seeds" if several else ""),
         "energy     spent on transmitting, all devices; red: over budget by more than 3 %",

@@ -13,7 +13,17 @@ from wayfare import device as devices
 from wayfare import server as servers
 from wayfare.arrays import Ints
 from wayfare.device import DeviceState, Meeting, Offer
-from wayfare.engine import Compute, InMemory, LocalTraining, Policy, Shelf, Trainer, engine_name, make_engine
+from wayfare.engine import (
+    AHEAD_STEPS,
+    Compute,
+    InMemory,
+    LocalTraining,
+    Policy,
+    Shelf,
+    Trainer,
+    engine_name,
+    make_engine,
+)
 from wayfare.errors import ScenarioError
 from wayfare.learning.evaluate import Evaluator
 from wayfare.learning.local_loss import make_local_loss
@@ -95,6 +105,7 @@ class Simulation:
             _observed_rounds(world, self._relays),
             training="always" if getattr(scheme, "trains_between_contacts", True) else "in-contact",
             policy=policy,
+            ahead_steps=getattr(chosen, "ahead_steps", AHEAD_STEPS),
         )
         self._least_joules = self._what_anything_takes()
         self._evaluate = Evaluator(task)

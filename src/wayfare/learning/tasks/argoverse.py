@@ -46,7 +46,7 @@ _SMALL_M = 1e-3
 _EVALUATED_SCENES = 64
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Forecasting:
     """Scenes to learn from and to be judged by; the agents of the latter are what counts."""
 

@@ -66,6 +66,27 @@ class Quoted:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class QuotedGain:
+    """How many percent the error of one scheme is below that of the best of others; nothing while one is missing."""
+
+    paper: float
+    scheme: str
+    others: tuple[str, ...]
+
+    @property
+    def what(self) -> str:
+        """What it is, for people."""
+        return f"{self.scheme}, % below the best of {', '.join(self.others)}"
+
+    def ours(self, results: StudyResults) -> float | None:
+        """The same number in a study, of means over its seeds; or None."""
+        mean = {row.scheme: row.estimates["score"].mean for row in results.rows if row.results}
+        if len(results.manifest.points) > 1 or not {self.scheme, *self.others} <= mean.keys():
+            return None
+        return 100.0 * (1.0 - mean[self.scheme] / min(mean[name] for name in self.others))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PaperFigure:
     """One figure: the study at full size, what is different in the quick one, and what to set beside it."""
 
@@ -76,7 +97,7 @@ class PaperFigure:
     full: Mapping[str, Any]
     quick: Mapping[str, Any]
     metric: str = "score"
-    numbers: tuple[Quoted, ...] = ()
+    numbers: tuple[Quoted | QuotedGain, ...] = ()
     overrides: tuple[str, ...] = ()
     also: tuple[str, ...] = ()  # schemes beside those of the paper
     seeds: int | None = None  # another number of seeds
