@@ -1,0 +1,72 @@
+"""What the documentation points at is there: files, headings, commands and their options."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+
+from wayfare.cli.app import app
+
+ROOT = Path(__file__).parent.parent
+PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "benchmarks").glob("*.md")])
+LINK = re.compile(r"\]\(([^)\s]+)\)")
+CODE = re.compile(r"^```.*?^```|`[^`\n]+`", re.MULTILINE | re.DOTALL)
+pages = pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+
+
+def anchors_of(page: Path) -> set[str]:
+    """The names by which headings are linked to."""
+    headings = re.findall(r"^#+ (.+)$", page.read_text(encoding="utf-8"), re.MULTILINE)
+    plain = [re.sub(r"\[([^]]*)\]\([^)]*\)|`", r"\1", heading) for heading in headings]
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in plain}
+
+
+@pages
+def test_links_lead_somewhere(page: Path) -> None:
+    for target in LINK.findall(CODE.sub("", page.read_text(encoding="utf-8"))):
+        if re.match(r"[a-z]+:", target):
+            continue
+        file, _, anchor = target.partition("#")
+        there = page.parent / file if file else page
+        assert there.exists(), f"{target}: no such file"
+        assert not anchor or anchor in anchors_of(there), f"{target}: no such heading"
+
+
+@pages
+def test_no_merge_was_left_unfinished(page: Path) -> None:
+    assert not re.search(r"^(<<<<<<<|=======|>>>>>>>)", page.read_text(encoding="utf-8"), re.MULTILINE)
+
+
+def commands_on(page: Path) -> list[str]:
+    """Every command that is shown, up to a comment."""
+    text = re.sub(r"\\\n\s*", " ", page.read_text(encoding="utf-8"))
+    return [line.partition(" # ")[0] for line in re.findall(r"^ {4}wayfare ([a-z].*)$", text, re.MULTILINE)]
+
+
+def found(words: list[str]) -> list[Any]:
+    """The commands that words begin with, of which ``list|fetch`` are two; what is no command is an argument."""
+    commands: list[Any] = [typer.main.get_command(app)]
+    for word in words:
+        below = [command.commands for command in commands if hasattr(command, "commands")]
+        if not below:
+            break
+        names = [name.strip("[],") for name in word.split("|")]
+        unknown = [name for name in names if name not in below[0] and name != "..."]
+        if unknown and "inspect" in below[0]:  # of `wayfare contacts SOURCE`
+            return [below[0]["inspect"]]
+        assert not unknown, f"no command {unknown}"
+        commands = [below[0][name] for name in names if name in below[0]]
+    return commands
+
+
+@pages
+def test_commands_and_their_options_are_known(page: Path) -> None:
+    for line in commands_on(page):
+        commands = found(line.split())
+        known = {name for command in commands for entry in command.params for name in entry.opts + entry.secondary_opts}
+        given = set(re.findall(r"(?<![\w-])--[a-z][\w-]*", line))
+        assert given <= known | {"--help"}, f"wayfare {line}: no option {given - known}"
