@@ -70,6 +70,18 @@ def test_the_table_fits_a_terminal_of_eighty_columns(wayfare_command: Type, fold
     assert "age" in done.out
 
 
+def test_errors_in_metres_fit_too(wayfare_command: Type, tmp_path: Path) -> None:
+    small = ("rounds=6", "fleet.devices=3", "learning.argoverse.synthetic_scenes=16", "learning.argoverse.width=8")
+    settings = [word for one in small for word in ("--set", one)]
+    schemes = ("--schemes", "mads,afl", "--seeds", "2")
+    done = wayfare_command("compare", "argoverse-small", *schemes, *settings, "--out", tmp_path, "--no-models")
+    table = [line for line in done.out.splitlines() if line.startswith(("mads", "afl"))]
+    assert len(table) == 2
+    assert not any("…" in line for line in table)
+    assert "ADE" in done.out
+    assert " age" in done.out
+
+
 def test_run_leaves_a_folder_that_show_reads(wayfare_command: Type, tmp_path: Path) -> None:
     done = wayfare_command("run", *SETTINGS, "--scheme", "optimal", "--seed", 3, "--out", tmp_path, "--json")
     assert done.code == 0

@@ -97,7 +97,8 @@ def _short_name(scheme: SchemeSummary) -> str:
 
 def _interval(metric: Metric, value: float, half_width: float | None, sign: str = "") -> str:
     """A value and its interval, in the unit of the metric."""
-    scale, digits = (100, 1) if metric.percent else (1, 3)
+    # Beside an interval there is no room for a third digit, and seldom a meaning.
+    scale, digits = (100, 1) if metric.percent else (1, 3 if half_width is None else 2)
     interval = "" if half_width is None else f" ± {scale * half_width:.{digits}f}"
     return f"{scale * value:{sign}.{digits}f}{interval}"
 
