@@ -195,3 +195,26 @@ def test_a_trace_counts_by_its_content_and_not_by_its_place(tmp_path: Path) -> N
     scheme = load_study("weight-against-energy").scheme_at(load_study("weight-against-energy").points[0], "afl")
     one, same, other = (run_key(scenario, scheme, 0, Execution()) for scenario in scenarios)
     assert one == same != other
+
+
+def test_sequences_count_by_what_there_is_and_not_by_their_place(tmp_path: Path) -> None:
+    names = ("a", "b", "c", "d")
+    for name in names:
+        for split in ("train", "val"):
+            (tmp_path / name / split / "data").mkdir(parents=True)
+            (tmp_path / name / split / "data" / "1.csv").write_text("same size")
+    (tmp_path / "c" / "train" / "data" / "2.csv").write_text("one more")
+    (tmp_path / "d" / "scenes.npz").write_bytes(b"prepared")
+    (tmp_path / "alone.npz").write_bytes(b"prepared")
+    scheme = load_study("weight-against-energy").scheme_at(load_study("weight-against-energy").points[0], "afl")
+
+    def key(place: Path, map_kind: str = "none") -> str:
+        settings = [f"learning.argoverse.folder={place}", f"learning.argoverse.map={map_kind}"]
+        return run_key(load("argoverse-small", settings), scheme, 0, Execution())
+
+    one, same, more, prepared = (key(tmp_path / name) for name in names)
+    assert one == same
+    assert len({one, more, prepared, key(tmp_path / "nowhere")}) == 4
+    assert prepared == key(tmp_path / "alone.npz")
+    (tmp_path / "alone.npz").write_bytes(b"prepared anew")
+    assert prepared != key(tmp_path / "alone.npz")

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
 from wayfare.scenario.section import Positive, Section
+
+PREPARED = "scenes.npz"
+"""Prepared scenes in a folder stand for its sequences: 9 MB that travel to a machine instead of 320."""
 
 
 class Argoverse(Section):
@@ -25,6 +29,15 @@ class Argoverse(Section):
     width: Annotated[int, Field(ge=8, multiple_of=4)] = 128
     # K: futures for every road user.
     modes: Annotated[int, Field(ge=1, le=32)] = 6
+
+    @property
+    def prepared_file(self) -> Path | None:
+        """The file of prepared scenes that is read instead of sequences, if there is one."""
+        if self.folder is None:
+            return None
+        folder = Path(self.folder)
+        prepared = folder if folder.suffix == ".npz" else folder / PREPARED
+        return prepared if prepared is folder or prepared.is_file() else None
 
     @model_validator(mode="after")
     def _map_is_there(self) -> Argoverse:

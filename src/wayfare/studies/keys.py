@@ -22,13 +22,14 @@ _CHARACTERS = 16
 def run_key(scenario: Scenario, scheme: Scheme, seed: int, execution: Execution) -> str:
     """Scenario, scheme with its parameters, seed, the version of the algorithm, and the precision of its numbers.
 
-    What a scenario is called and which schemes it lists does not count, nor does where its trace lies: the trace's
-    content does. Engine and device do not count either: they decide about speed, and rounding at most.
+    What a scenario is called and which schemes it lists does not count, nor does where its trace or its sequences lie:
+    their content does. Engine and device do not count either: they decide about speed, and rounding at most.
     """
     content = scenario.model_dump(mode="json", exclude={"name", "schemes"})
     trace = content["mobility"].get("file")
     if trace is not None:
         content["mobility"]["file"] = _content_of(trace)
+    content["learning"]["argoverse"] |= _sequences(scenario)
     everything = {
         "algorithm": ALGORITHM,
         "scenario": content,
@@ -50,6 +51,34 @@ def _scheme(scheme: Scheme) -> dict[str, Any]:
 
 def _plain(value: object) -> Any:
     return value.model_dump(mode="json") if isinstance(value, BaseModel) else repr(value)
+
+
+def _sequences(scenario: Scenario) -> dict[str, str | None]:
+    """What a task of sequences reads: the content of a file of prepared scenes, or names and sizes of many files.
+
+    Prepared scenes hold their map.
+    """
+    section = scenario.learning.argoverse
+    if section.folder is None:
+        return {}
+    if section.prepared_file is not None:
+        return {"folder": _content_of(str(section.prepared_file)), "map_folder": None}
+    return {
+        "folder": _listing_of(Path(section.folder)),
+        "map_folder": section.map_folder and _listing_of(Path(section.map_folder)),
+    }
+
+
+def _listing_of(folder: Path) -> str:
+    """A hash of names and sizes; a folder that is not there has its name only."""
+    changed_ns = tuple(path.stat().st_mtime_ns for path in (folder, *folder.glob("*/data")) if path.is_dir())
+    return _listed(folder, changed_ns) if changed_ns else str(folder)
+
+
+@lru_cache
+def _listed(folder: Path, changed_ns: tuple[int, ...]) -> str:
+    files = [f"{path.relative_to(folder).as_posix()} {path.stat().st_size}" for path in folder.rglob("*.*")]
+    return hashlib.sha256("\n".join(sorted(files)).encode()).hexdigest()
 
 
 def _content_of(file: str) -> str:

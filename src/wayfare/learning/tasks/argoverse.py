@@ -30,8 +30,6 @@ from wayfare.scenario.model import Learning
 
 NETWORKS = ("lanegcn",)
 ADE = Metric(name="ade_m", better="lower")
-PREPARED = "scenes.npz"
-"""Prepared scenes in a folder stand for its sequences: 9 MB that travel to a machine instead of 320."""
 
 # Of the loss of the scores: a future is to be judged better than another by this margin ...
 _MARGIN = 0.2
@@ -148,14 +146,14 @@ def argoverse_task(learning: Learning, model: Model) -> Forecasting:
     if section.folder is None:
         scenes = section.synthetic_scenes
         return forecasting(synthetic_scenes(scenes, scenes // 4, settings, roads=model.lanes), model)
-    folder = Path(section.folder)
-    prepared = folder if folder.suffix == ".npz" else folder / PREPARED
-    if folder.suffix == ".npz" or prepared.is_file():
-        return forecasting(load_prepared(prepared), model)
+    if section.prepared_file is not None:
+        return forecasting(load_prepared(section.prepared_file), model)
     map_folder = None if section.map_folder is None else Path(section.map_folder)
     with reading_bar() as progress:
         cache_folder = data_folder() / "argoverse"
-        return forecasting(prepared_scenes(folder, section.map, map_folder, settings, cache_folder, progress), model)
+        return forecasting(
+            prepared_scenes(Path(section.folder), section.map, map_folder, settings, cache_folder, progress), model
+        )
 
 
 @contextmanager
