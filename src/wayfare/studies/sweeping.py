@@ -126,7 +126,7 @@ def sweep(
         keep(waiting[place], record)
         release(place)
 
-    if progress:
+    if progress and run_missing:
         progress.begin(todo, len(found))
     try:
         failures = conduct(
