@@ -99,8 +99,11 @@ def test_a_difference_is_that_of_the_seeds_both_have(tmp_path: Path) -> None:
 def test_a_gain_is_over_the_best_of_the_others(tmp_path: Path) -> None:
     results = sweep(plan_of(smallest(paper_figure("fig8b").study(quick=True))), out=tmp_path, jobs=1).results
     mads, optimal = (row.estimates["score"].mean for row in results.rows)
-    gain = QuotedGain(paper=9.46, scheme="mads", others=("mads", "optimal"))
-    assert gain.ours(results) == pytest.approx(100 * (1 - mads / min(mads, optimal)))
+    gain = QuotedGain(paper=9.46, scheme="mads", others=("optimal",))
+    assert gain.ours(results) == pytest.approx(100 * (1 - mads / optimal))
+    assert QuotedGain(paper=9.46, scheme="mads", others=("mads", "optimal")).ours(results) == pytest.approx(
+        100 * (1 - mads / min(mads, optimal))
+    )
     assert QuotedGain(paper=9.46, scheme="mads", others=("optimal", "afl")).ours(results) is None
 
 

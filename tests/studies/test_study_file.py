@@ -208,8 +208,8 @@ def test_sequences_count_by_what_there_is_and_not_by_their_place(tmp_path: Path)
     (tmp_path / "alone.npz").write_bytes(b"prepared")
     scheme = load_study("weight-against-energy").scheme_at(load_study("weight-against-energy").points[0], "afl")
 
-    def key(place: Path, map_kind: str = "none") -> str:
-        settings = [f"learning.argoverse.folder={place}", f"learning.argoverse.map={map_kind}"]
+    def key(place: Path) -> str:
+        settings = [f"learning.argoverse.folder={place}", "learning.argoverse.map=none"]
         return run_key(load("argoverse-small", settings), scheme, 0, Execution())
 
     one, same, more, prepared = (key(tmp_path / name) for name in names)

@@ -53,7 +53,10 @@ class Minibatches:
 
 
 class Engine(Protocol):
-    """Runs bursts: w <- w - eta grad f(w, minibatch of (device, round)), once for each round."""
+    """Runs bursts: w <- w - eta grad f(w, minibatch of (device, round)), once for each round.
+
+    One that has ``ahead_steps`` says how far the trainer is to take devices along that nobody has met yet.
+    """
 
     def run(self, models: Sequence[Tensor], bursts: Sequence[Burst]) -> None:
         """Advance ``models[i]``, a flat vector, in place by ``bursts[i]``; no device appears twice."""
