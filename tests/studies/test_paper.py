@@ -29,6 +29,13 @@ def test_every_figure_is_a_sound_study(name: str, quick: bool) -> None:
     assert (plan.study.scenario.startswith("paper-")) != quick
 
 
+@pytest.mark.parametrize("name", ["fig10", "fig11"])
+@pytest.mark.parametrize("quick", [False, True])
+def test_scenes_are_divided_uniformly_as_in_the_paper(name: str, quick: bool) -> None:
+    points = plan_of(FIGURES[name].study(quick=quick)).points
+    assert {point.scenario.learning.partition.kind for point in points} == {"iid"}
+
+
 def smallest(table: dict[str, Any]) -> dict[str, Any]:
     """Two schemes, two values of what varies, and hardly any training."""
     settings = dict(table.get("set", {}))

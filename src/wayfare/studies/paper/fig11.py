@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from wayfare.studies.paper.base import SCHEMES, SPEEDS, PaperFigure
-from wayfare.studies.paper.fig10 import QUICK_SCENES
+from wayfare.studies.paper.fig10 import QUICK_SCENES, UNIFORM
 
 FIGURE = PaperFigure(
     name="fig11",
@@ -20,7 +20,7 @@ FIGURE = PaperFigure(
     quick={
         **QUICK_SCENES,
         "schemes": ["mads", "afl"],
-        "set": {"rounds": 60, "learning": {"evaluate_every_rounds": 20}},
+        "set": {"rounds": 60, "learning": {"evaluate_every_rounds": 20, "partition": UNIFORM}},
         "grid": {"mobility": {"speed_mps": [5.0, 20.0, 40.0]}},
     },
 )
