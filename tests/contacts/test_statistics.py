@@ -35,11 +35,21 @@ def test_counts_and_times_of_a_plan_written_by_hand():
     # After the last contact of device 0, before the first of device 1, all the time of device 2.
     assert found.inter_contact.cut == 3
     assert "Too few contacts to tell" in verdict_sentence(found)
+    # 271 s without contact, in which three contacts begin.
+    assert found.mean_wait_s == pytest.approx(271 / 3)
+
+
+def test_the_mean_wait_is_right_where_whole_times_are_the_short_ones():
+    scenario = wayfare.load("paper-cifar10-exponential", ["rounds=20", "fleet.devices=2000"])
+    found = plan_statistics(draw_plan(scenario, 1))
+    assert found.inter_contact.mean_s < 60.0
+    assert found.mean_wait_s == pytest.approx(100.0, rel=0.05)
 
 
 def test_a_plan_without_contacts_has_statistics_too():
     found = plan_statistics(plan([]))
     assert (found.contacts, found.contact.mean_s, found.inter_contact.fit) == (0, None, None)
+    assert found.mean_wait_s is None
     assert found.inter_contact.cut == 3
     assert "Too few" in verdict_sentence(found)
 

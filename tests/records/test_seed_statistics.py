@@ -48,7 +48,7 @@ def test_under_the_null_p_is_uniform_enough() -> None:
     assert abs((found <= 0.1).mean() - 0.1) < 0.05
 
 
-@pytest.mark.parametrize("count", [2, 3, 10, 31])
+@pytest.mark.parametrize("count", [2, 3, 10, 31, 32, 60, 500])
 def test_intervals_are_those_of_student(count: int) -> None:
     sample = list(np.random.default_rng(count).normal(5, 2, count))
     low, high = stats.t.interval(0.95, count - 1, loc=np.mean(sample), scale=stats.sem(sample))
@@ -83,3 +83,11 @@ def test_seeds_that_never_got_there_count_as_later_than_all_others(
     found = censored_median(reached)
     assert found.median == median
     assert (found.reached, found.seeds) == (sum(one is not None for one in reached), len(reached))
+
+
+@pytest.mark.parametrize("odd", [math.nan, math.inf, -math.inf])
+def test_a_value_that_is_no_number_leaves_no_interval_and_no_test(odd: float) -> None:
+    found, apart = estimate([0.5, odd, 0.7]), difference([odd, 1.0, -2.0])
+    assert math.isnan(found.mean)
+    assert math.isnan(apart.mean)
+    assert (found.sd, found.ci95, apart.ci95, apart.p) == (None, None, None, None)

@@ -80,3 +80,13 @@ def test_no_scheme_within_the_budget_is_said() -> None:
 @pytest.mark.parametrize(("value", "text"), [(-0.0001, "+0.0"), (0.0, "+0.0"), (-0.012, "\u22121.2"), (0.5, "+50.0")])
 def test_a_difference_of_zero_has_no_minus(value: float, text: str) -> None:
     assert score_text(ACCURACY, value, None, sign="+") == text
+
+
+@pytest.mark.parametrize("metric", [ACCURACY, ADE])
+def test_a_scheme_that_diverged_comes_last(metric: Metric) -> None:
+    nan = float("nan")
+    verdict = verdict_of([runs("gone", [nan, 0.1], metric=metric), runs("mads", [0.7, 0.8], metric=metric)])
+    assert verdict.winner.name == "mads"
+    assert [rival.told_apart for rival in verdict.rivals] == [False]
+    alone = verdict_of([runs("gone", [nan], metric=metric)])
+    assert "nan" in headline(alone)

@@ -7,14 +7,15 @@ import numpy as np
 import pytest
 from tests.report.conftest import HOSTILE
 
-from wayfare.records import find_runs, read_run
+import wayfare
+from wayfare.records import RunRecord, find_runs, read_run, summarise_run
 from wayfare.report.digest import RunDigest, detail_of, digest_run, group_json, numbers, thinned
 from wayfare.report.page import page_json, read_material
 from wayfare.report.palette import look_of
 from wayfare.report.repeat import recipe_of
 from wayfare.report.terminal_curves import terminal_curves
 from wayfare.report.write import write_report
-from wayfare.scenario import load
+from wayfare.scenario import Scenario, load
 from wayfare.studies import summarise
 from wayfare.studies.results import read_results, results_of
 from wayfare.studies.single import Execution
@@ -175,3 +176,23 @@ def test_curves_in_the_terminal_rise_where_scores_do(comparison: Path) -> None:
     score = records[0].evaluations["score"]
     assert (last < first) == (score[-1] > score[0])
     assert "60 rounds" in lines[-2]
+
+
+def test_what_relays_cost_is_on_the_account_of_who_gave(small: Scenario, tmp_path: Path) -> None:
+    record = wayfare.run(small, "fedmobile", out=tmp_path)
+    relayed = sum(relay.energy_joules for relay in record.relays)
+    assert relayed > 0
+    digest = digest_run(record)
+    spent = (np.sort(digest.budget_shares) * record.budgets_joules[np.argsort(_shares(record))]).sum()
+    assert spent == pytest.approx(summarise_run(record).energy_joules)
+    assert digest.failed_joules >= sum(relay.energy_joules for relay in record.relays if not relay.completed)
+
+
+def _shares(record: RunRecord) -> np.ndarray:
+    """Spent over budget, device by device, from the rows of the record."""
+    spent = np.zeros(len(record.budgets_joules))
+    for device, joules in zip(record.contacts["device"], record.contacts["energy_joules"], strict=True):
+        spent[int(device)] += joules
+    for relay in record.relays:
+        spent[relay.giver] += relay.energy_joules
+    return spent / record.budgets_joules

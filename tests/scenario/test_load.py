@@ -151,3 +151,8 @@ def test_a_written_scenario_finds_its_trace_again(tmp_path: Path, monkeypatch: p
     (tmp_path / "runs").mkdir()
     (tmp_path / "runs" / "scenario.toml").write_text(to_toml(scenario))
     assert load("runs/scenario.toml") == scenario
+
+
+def test_the_printed_controller_has_no_weight_that_finds_itself() -> None:
+    with pytest.raises(ScenarioError, match="variant = 'printed' needs a weight that is a number"):
+        load("fashion-small", ["control.variant=printed", "control.weight=auto"])

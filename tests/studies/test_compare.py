@@ -203,3 +203,20 @@ def test_a_fleet_on_disk_needs_a_processor(tmp_path: Path) -> None:
         open_shelf("disk", Compute(), tmp_path / "file" / "runs", 2, 3),
     ):
         pass
+
+
+def test_runs_of_another_world_are_not_taken_for_those_that_are_there(small: Scenario, tmp_path: Path) -> None:
+    trace = tmp_path / "trace.csv"
+    text = "start_s,end_s,a,b\n" + "".join(f"{60 * d + 5},{60 * d + 15},server,d{d}\n" for d in range(1, 7))
+    trace.write_text(text)
+    scenario = wayfare.load("fashion-small", [*SMALL_TRACE, f"mobility.file={trace}"])
+    wayfare.compare(scenario, ["mads"], seeds=1, jobs=1, out=tmp_path)
+    trace.write_text(text.replace("65,75", "65,85"))
+    watch = Watch()
+    whole = wayfare.compare(scenario, ["mads", "afl"], seeds=1, jobs=1, out=tmp_path, progress=watch, only_missing=True)
+    assert (len(watch.names), watch.before) == (2, 0)
+    one, other = whole.runs
+    assert one.meta["world"] == other.meta["world"]
+
+
+SMALL_TRACE = ("rounds=40", "fleet.devices=6", "learning.hidden=[8]", "mobility.model=trace", "mobility.repeat=true")

@@ -197,6 +197,17 @@ def test_a_trace_counts_by_its_content_and_not_by_its_place(tmp_path: Path) -> N
     assert one == same != other
 
 
+def test_a_folder_of_logs_is_a_trace_with_content_too(tmp_path: Path) -> None:
+    scheme = load_study("weight-against-energy").scheme_at(load_study("weight-against-energy").points[0], "afl")
+    keys = []
+    for name, text in (("a", "same"), ("b", "same"), ("c", "other")):
+        (tmp_path / name / "log").mkdir(parents=True)
+        (tmp_path / name / "log" / "1.gpx").write_text(text)
+        scenario = load("fashion-small", ["mobility.model=trace", f"mobility.file={tmp_path / name}"])
+        keys.append(run_key(scenario, scheme, 0, Execution()))
+    assert keys[0] == keys[1] != keys[2]
+
+
 def test_sequences_count_by_what_there_is_and_not_by_their_place(tmp_path: Path) -> None:
     names = ("a", "b", "c", "d")
     for name in names:

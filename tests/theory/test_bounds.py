@@ -263,3 +263,7 @@ def test_bounds_take_arrays_of_any_shape() -> None:
         assert found.shape == (2, 3)
         one = bounds.mobility_factor(contact_s=4.0, inter_contact_s=400.0, variant=variant, **kwargs)  # type: ignore[arg-type]
         assert found[1, 1] == pytest.approx(float(one))
+
+
+def test_all_is_kept_where_the_rate_has_no_limit() -> None:
+    assert bounds.kept_share([np.inf, 1e300, 0.0], 4.0, 1000, 32).tolist() == pytest.approx([1.0, 1.0, 0.0])

@@ -50,3 +50,11 @@ def test_a_learning_rate_above_half_the_inverse_of_smoothness_is_said_to_be(meas
     constants = Constants(smoothness=5.0, gradient_sq=1.0, noise_sq=0.1, initial_gap=1.0)
     assert constants.rate_is_small_enough(0.1)
     assert not constants.rate_is_small_enough(0.11)
+
+
+@pytest.mark.parametrize("speed_mps", [1.0, 0.001])
+def test_a_model_that_nothing_has_reached_yet_is_looked_at_once(speed_mps: float) -> None:
+    settings = ["rounds=60", "fleet.devices=2", f"mobility.speed_mps={speed_mps}", "learning.hidden=[8]"]
+    measured = measure_run(wayfare.load("fashion-small", settings), "mads", seed=0)
+    assert len(measured.gradient_sq) == len(measured.loss) == len(measured.rounds)
+    assert measured.gradient_sq[0] == measured.gradient_sq[1]

@@ -176,3 +176,10 @@ def test_captured_share_is_that_of_exponential_magnitudes() -> None:
         assert captured_share(fraction) == pytest.approx(energy[int(fraction * 200_000) - 1], rel=0.02)
     assert captured_share(0.0) == pytest.approx(0.0, abs=1e-100)
     assert captured_share(1.0) == 1.0
+
+
+def test_a_plan_says_that_it_takes_forecasts_as_right() -> None:
+    settings = ("rounds=100", "learning.hidden=[8]")
+    assert not any("forecast_error" in line for line in warnings_of(planned(*settings)))
+    lines = warnings_of(planned(*settings, "contacts.forecast_error=0.5"))
+    assert any("contacts.forecast_error = 0.5" in line for line in lines)

@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Protocol, TypeAlias
 
@@ -69,8 +70,19 @@ JsonOption: TypeAlias = Annotated[bool, typer.Option("--json", help="Print one J
 
 
 def print_json(value: Any) -> None:
-    """One JSON object on standard output."""
-    print(json.dumps(value, indent=2))
+    """One JSON object on standard output; what is no number, such as the score of a run that diverged, is null."""
+    print(json.dumps(_without_nan(value), indent=2, allow_nan=False))
+
+
+def _without_nan(value: Any) -> Any:
+    match value:
+        case float():
+            return value if isfinite(value) else None
+        case dict():
+            return {key: _without_nan(entry) for key, entry in value.items()}
+        case list() | tuple():
+            return [_without_nan(entry) for entry in value]
+    return value
 
 
 class Shown(Protocol):

@@ -10,7 +10,7 @@ import numpy as np
 from wayfare import mobility
 from wayfare.arrays import Floats, Ints
 from wayfare.contacts.pairs import PairContacts, pair_contacts
-from wayfare.contacts.plan import ContactPlan
+from wayfare.contacts.plan import ContactPlan, merge
 from wayfare.mobility import SERVER, Meetings, Motion
 from wayfare.mobility.extent import refuse_endless
 from wayfare.scenario import Scenario
@@ -105,7 +105,7 @@ def plan_from_meetings(meetings: Meetings, range_m: float, duration_s: float, se
         shares = _shares(seed, meetings.devices, int(number.max(initial=-1)) + 1)
         distance_m = range_m * np.sqrt(_share(shares, device, peer, number))
     order = np.lexsort((meetings.start_s[by_pair], device))
-    return ContactPlan(
+    plan = ContactPlan(
         devices=meetings.devices,
         duration_s=duration_s,
         device=device[order],
@@ -114,6 +114,10 @@ def plan_from_meetings(meetings: Meetings, range_m: float, duration_s: float, se
         end_s=meetings.end_s[by_pair][order],
         distance_m=distance_m[order],
     )
+    starts, ends = meetings.start_s[by_pair], meetings.end_s[by_pair]
+    same_pair = (device[1:] == device[:-1]) & (peer[1:] == peer[:-1])
+    # A contact that lasts over the seam of a trace played again, or stands in two lines, is one.
+    return merge([plan]) if (same_pair & (starts[1:] <= ends[:-1])).any() else plan
 
 
 def _shares(seed: int, devices: int, contacts: int) -> Floats:

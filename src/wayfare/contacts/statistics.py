@@ -57,6 +57,9 @@ class PlanStatistics:
     time_in_contact_share: float
     contact: Distribution
     inter_contact: Distribution
+    # Time out of contact for each contact that begins. Times that lie whole inside a plan are the shorter ones, so
+    # their mean is too small where a plan is not much longer than they are; None where no contact begins.
+    mean_wait_s: float | None
 
 
 def plan_statistics(plan: ContactPlan) -> PlanStatistics:
@@ -69,7 +72,7 @@ def plan_statistics(plan: ContactPlan) -> PlanStatistics:
     gap_s = (served.start_s[1:] - served.end_s[:-1])[same]
     # Before its first contact and after its last a device waits for a time nobody saw the whole of.
     waits = np.concatenate([served.start_s[np.append(True, ~same)[: len(served)]] > 0, _last_ends(served, same)])
-    silent = int((per_device == 0).sum())
+    silent, begun = int((per_device == 0).sum()), int((served.start_s > 0).sum())
     return PlanStatistics(
         devices=plan.devices,
         duration_s=plan.duration_s,
@@ -80,6 +83,7 @@ def plan_statistics(plan: ContactPlan) -> PlanStatistics:
         time_in_contact_share=float(length_s.sum() / (plan.devices * plan.duration_s)),
         contact=distribution(length_s[whole], cut=int((~whole).sum())),
         inter_contact=distribution(gap_s, cut=int(waits.sum()) + silent),
+        mean_wait_s=(plan.devices * plan.duration_s - float(length_s.sum())) / begun if begun else None,
     )
 
 
@@ -101,7 +105,7 @@ def distribution(times_s: Floats, cut: int) -> Distribution:
 
 
 def exponential_fit(times_s: Floats) -> ExponentialFit:
-    """Maximum likelihood: the mean. The distance is the larger of the steps above and below the fitted curve."""
+    """By the sample's mean. The distance is the larger of the steps above and below the fitted curve."""
     times_s = np.sort(times_s)
     n, mean_s = len(times_s), float(times_s.mean())
     model = -np.expm1(-times_s / mean_s)

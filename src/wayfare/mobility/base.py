@@ -5,6 +5,7 @@ Nodes ``0 .. devices - 1`` are the devices, node ``devices`` is the server.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Protocol, TypeAlias
 
@@ -77,29 +78,31 @@ class Mobility(Protocol):
         ...
 
 
-def clip_knots(time_s: Floats, place_m: Floats, duration_s: float, begin_s: float = 0.0) -> Knots:
-    """Knots of the duration after a beginning, which becomes time 0; the first and the last leg are cut."""
-    until_s = begin_s + duration_s
-    first, last = np.searchsorted(time_s, begin_s, side="right"), np.searchsorted(time_s, until_s)
-    knots_s = np.concatenate([[begin_s], time_s[first:last], [until_s]])
-    x_m, y_m = np.interp(knots_s, time_s, place_m[:, 0]), np.interp(knots_s, time_s, place_m[:, 1])
-    since_s = np.minimum(knots_s - begin_s, duration_s)
-    since_s[-1] = duration_s
-    return since_s, x_m, y_m
+def knots_from(time_s: Floats, place_m: Floats, duration_s: float, begin_s: float = 0.0) -> Knots:
+    """Knots from a beginning, which becomes time 0, up to the first that is not within the duration.
+
+    The leg that the end will cut stays whole: from a shortened one its velocity would have other last bits than in a
+    longer run.
+    """
+    since_s = time_s - begin_s
+    first, last = np.searchsorted(since_s, 0.0, side="right"), np.searchsorted(since_s, duration_s)
+    knots_s = np.concatenate([[0.0], since_s[first : last + 1]])
+    x_m, y_m = (np.interp(knots_s, since_s, place_m[:, axis]) for axis in (0, 1))
+    return knots_s, x_m, y_m
 
 
-def motion_from_knots(knots: list[Knots]) -> Motion:
-    """Motion of nodes given by their knots, one after another."""
+def motion_from_knots(knots: list[Knots], duration_s: float = math.inf) -> Motion:
+    """Motion of nodes given by their knots, one after another, for a duration."""
     tables = []
     for node, (time_s, x_m, y_m) in enumerate(knots):
         span = np.diff(time_s)
-        real = span > 0
+        real = (span > 0) & (time_s[:-1] < duration_s)
         span = span[real]
         tables.append(
             (
                 np.full(len(span), node, dtype=np.int64),
                 time_s[:-1][real],
-                time_s[1:][real],
+                np.minimum(time_s[1:][real], duration_s),
                 x_m[:-1][real],
                 y_m[:-1][real],
                 np.diff(x_m)[real] / span,

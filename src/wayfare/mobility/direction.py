@@ -14,7 +14,7 @@ import numpy as np
 
 from wayfare.arrays import Floats
 from wayfare.mobility import legs
-from wayfare.mobility.base import Knots, Motion, clip_knots
+from wayfare.mobility.base import Knots, Motion, knots_from
 from wayfare.mobility.server import fleet_motion
 from wayfare.scenario.mobility import DirectionMobility
 
@@ -57,7 +57,7 @@ class Direction:
                 times += [arrival_s, clock_s]
                 places += [place, place]
         time_s, place_m = np.stack(times, axis=1), np.stack(places, axis=1)
-        return [clip_knots(t, p, duration_s, self.warm_up_s) for t, p in zip(time_s, place_m, strict=True)]
+        return [knots_from(t, p, duration_s, self.warm_up_s) for t, p in zip(time_s, place_m, strict=True)]
 
     def _heading(self, place: Floats, uniform: Floats) -> Floats:
         """Directions uniform in the half circle that leads away from the border; anywhere for the first leg."""

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from wayfare.arrays import Floats
-from wayfare.mobility.base import Knots, Motion, clip_knots
+from wayfare.mobility.base import Knots, Motion, knots_from
 from wayfare.mobility.fold import fold
 from wayfare.mobility.server import fleet_motion
 from wayfare.scenario.mobility import GaussMarkovMobility
@@ -58,7 +58,7 @@ class GaussMarkov:
         step_m = (speed_mps * span_s)[:, None] * np.column_stack([np.cos(direction), np.sin(direction)])
         place_m = start_m + np.vstack([np.zeros(2), np.cumsum(step_m, axis=0)])
         time_s = np.append(0.0, first_step_s + spec.step_s * np.arange(steps))
-        return fold(*clip_knots(time_s, place_m, duration_s), spec.width_m, spec.height_m)
+        return fold(*knots_from(time_s, place_m, duration_s), spec.width_m, spec.height_m)
 
 
 def _transition(memory: float) -> tuple[Floats, Floats]:

@@ -13,7 +13,7 @@ import numpy as np
 
 from wayfare.arrays import Floats, Ints
 from wayfare.mobility import legs
-from wayfare.mobility.base import Knots, Motion, clip_knots
+from wayfare.mobility.base import Knots, Motion, knots_from
 from wayfare.mobility.server import fleet_motion
 from wayfare.scenario.mobility import ManhattanMobility
 
@@ -70,7 +70,7 @@ class Manhattan:
         # From blocks to metres by shares of the side, so that the last street lies on the border exactly.
         sides_m = np.array([spec.width_m, spec.height_m])
         time_s, place_m = np.stack(times, axis=1), np.stack(places, axis=1) / self._blocks() * sides_m
-        return [clip_knots(t, p, duration_s, self.warm_up_s) for t, p in zip(time_s, place_m, strict=True)]
+        return [knots_from(t, p, duration_s, self.warm_up_s) for t, p in zip(time_s, place_m, strict=True)]
 
     def _stationary_start(self, uniform: Floats) -> tuple[Floats, Ints, Ints, Floats, Floats]:
         """Place, next crossing and heading at time 0, when the crossing is reached and when it is left."""

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from wayfare.mobility.base import Knots, Motion, clip_knots, motion_from_knots
+from wayfare.mobility.base import Knots, Motion, knots_from, motion_from_knots
 from wayfare.scenario.mobility import FixedServer, MovingServer, RouteServer, SpatialMobility
 from wayfare.streams import FLEET, Stream, generator
 
@@ -19,11 +19,13 @@ def fleet_motion(spec: SpatialMobility, draw: DrawKnots, devices: int, duration_
     rngs = [generator(seed, Stream.DEVICE_MOTION, device) for device in range(devices)]
     match spec.server:
         case MovingServer():
-            return motion_from_knots(draw([*rngs, generator(seed, Stream.SERVER_MOTION, FLEET)], duration_s))
+            return motion_from_knots(
+                draw([*rngs, generator(seed, Stream.SERVER_MOTION, FLEET)], duration_s), duration_s
+            )
         case FixedServer() as server:
-            return motion_from_knots([*draw(rngs, duration_s), _fixed_knots(server, spec, duration_s)])
+            return motion_from_knots([*draw(rngs, duration_s), _fixed_knots(server, spec, duration_s)], duration_s)
         case RouteServer() as server:
-            return motion_from_knots([*draw(rngs, duration_s), _route_knots(server, duration_s)])
+            return motion_from_knots([*draw(rngs, duration_s), _route_knots(server, duration_s)], duration_s)
 
 
 def _fixed_knots(server: FixedServer, spec: SpatialMobility, duration_s: float) -> Knots:
@@ -45,4 +47,4 @@ def _route_knots(server: RouteServer, duration_s: float) -> Knots:
     rounds = int(duration_s // round_s) + 2
     time_s = (round_s * np.arange(rounds)[:, None] + within_s).ravel()
     place_m = np.tile(np.repeat(stops_m, 2, axis=0), (rounds, 1))
-    return clip_knots(time_s, place_m, duration_s)
+    return knots_from(time_s, place_m, duration_s)

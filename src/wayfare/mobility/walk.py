@@ -16,7 +16,7 @@ import numpy as np
 
 from wayfare.arrays import Floats
 from wayfare.mobility import legs
-from wayfare.mobility.base import Knots, Motion, clip_knots
+from wayfare.mobility.base import Knots, Motion, knots_from
 from wayfare.mobility.fold import fold
 from wayfare.mobility.server import fleet_motion
 from wayfare.scenario.mobility import WalkMobility
@@ -55,7 +55,7 @@ class Walk:
             step_m = (speed_mps * travel_s)[:, None] * np.column_stack([np.cos(angle), np.sin(angle)])
             times.append(times[-1][-1] + np.cumsum(np.column_stack([travel_s, pause_s]).ravel()))
             places.append(np.repeat(places[-1][-1] + np.cumsum(step_m, axis=0), 2, axis=0))
-        time_s, x_m, y_m = clip_knots(np.concatenate(times), np.concatenate(places), duration_s)
+        time_s, x_m, y_m = knots_from(np.concatenate(times), np.concatenate(places), duration_s)
         return fold(time_s, x_m, y_m, spec.width_m, spec.height_m)
 
     def _stationary_start(self, rng: np.random.Generator) -> tuple[float, float | None]:

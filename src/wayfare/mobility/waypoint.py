@@ -13,7 +13,7 @@ import numpy as np
 
 from wayfare.arrays import Floats
 from wayfare.mobility import legs
-from wayfare.mobility.base import Knots, Motion, clip_knots
+from wayfare.mobility.base import Knots, Motion, knots_from
 from wayfare.mobility.server import fleet_motion
 from wayfare.scenario.mobility import WaypointMobility
 
@@ -46,7 +46,7 @@ class Waypoint:
             travel_s = np.linalg.norm(targets_m - from_m, axis=1) / speed_mps
             times.append(times[-1][-1] + np.cumsum(np.column_stack([travel_s, pause_s]).ravel()))
             places.append(np.repeat(targets_m, 2, axis=0))
-        return clip_knots(np.concatenate(times), np.concatenate(places), duration_s)
+        return knots_from(np.concatenate(times), np.concatenate(places), duration_s)
 
     def _stationary_start(self, rng: np.random.Generator) -> tuple[list[float], list[Floats]]:
         """Knots of the leg or pause under way at time 0, up to the first waypoint after it."""

@@ -6,6 +6,7 @@ from wayfare.records.read import RunRecord, find_runs, read_run
 from wayfare.records.summary import (
     RunSummary,
     SchemeSummary,
+    final_evaluations,
     paired_difference,
     summarise_run,
     summarise_scheme,
@@ -23,6 +24,7 @@ __all__ = [
     "Unfinished",
     "beginning",
     "complete",
+    "final_evaluations",
     "find_runs",
     "find_unfinished",
     "paired_difference",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import isfinite, nan
 from statistics import fmean, median, stdev
 
 import numpy as np
@@ -23,7 +24,7 @@ _DRAWN = 100_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Estimate:
-    """A mean over seeds; deviation and half the 95 % interval are None when there is one seed only."""
+    """A mean over seeds; deviation and half the 95 % interval are None of one seed only, and where one is no number."""
 
     mean: float
     sd: float | None
@@ -61,23 +62,33 @@ class Censored:
 
 def estimate(values: Sequence[float]) -> Estimate:
     """Mean, standard deviation and interval of values, one a seed."""
-    sd = stdev(values) if len(values) > 1 else None
-    return Estimate(mean=fmean(values), sd=sd, ci95=half_width_95(values), seeds=len(values))
+    sd = stdev(values) if _spread(values) else None
+    return Estimate(mean=_mean(values), sd=sd, ci95=half_width_95(values), seeds=len(values))
 
 
 def difference(differences: Sequence[float]) -> Difference:
     """The mean of paired differences, its interval and its test."""
-    p = sign_flip_test(differences) if len(differences) > 1 else None
-    return Difference(mean=fmean(differences), ci95=half_width_95(differences), p=p, pairs=len(differences))
+    p = sign_flip_test(differences) if _spread(differences) else None
+    return Difference(mean=_mean(differences), ci95=half_width_95(differences), p=p, pairs=len(differences))
 
 
 def half_width_95(values: Sequence[float]) -> float | None:
     """Half the 95 % confidence interval of a mean: t s / sqrt(n)."""
-    freedom = len(values) - 1
-    if freedom < 1:
+    if not _spread(values):
         return None
-    quantile = _T95[freedom - 1] if freedom <= len(_T95) else 1.96
+    freedom = len(values) - 1
+    # Beyond the table by its expansion in 1 / freedom.
+    quantile = _T95[freedom - 1] if freedom <= len(_T95) else 1.96 + 2.372 / freedom + 2.82 / freedom**2
     return float(quantile * stdev(values) / len(values) ** 0.5)
+
+
+def _spread(values: Sequence[float]) -> bool:
+    """Whether values have one: a run that diverged may have no number for a score."""
+    return len(values) > 1 and all(map(isfinite, values))
+
+
+def _mean(values: Sequence[float]) -> float:
+    return fmean(values) if all(map(isfinite, values)) else nan
 
 
 def sign_flip_test(differences: Sequence[float]) -> float:

@@ -66,13 +66,12 @@ def summarise_run(record: RunRecord) -> RunSummary:
     met = len(contacts["round"]) > 0
     completed = contacts["completed"] > 0
     sent = completed & (contacts["entries"] > 0)
-    last = record.scenario.learning.final_evaluations
     return RunSummary(
         scheme=record.scheme,
         energy_rule=record.energy_rule,
         seed=record.seed,
         metric=record.metric,
-        score=float(np.mean(record.evaluations["score"][-last:])),
+        score=float(np.mean(record.evaluations["score"][-final_evaluations(record) :])),
         energy_joules=float(contacts["energy_joules"].sum()) + sum(relay.energy_joules for relay in record.relays),
         budget_joules=float(record.budgets_joules.sum()),
         kept_fraction=float(np.mean(contacts["entries"]) / record.parameters) if met else 0.0,
@@ -84,6 +83,12 @@ def summarise_run(record: RunRecord) -> RunSummary:
         models_taken_per_device=_relays(record, "download") / devices,
         failed_relays_per_device=sum(not relay.completed for relay in record.relays) / devices,
     )
+
+
+def final_evaluations(record: RunRecord) -> int:
+    """How many evaluations a score is the mean of: the last so many, never that of the initial model."""
+    trained = int((record.evaluations["round"] > 0).sum())
+    return max(min(record.scenario.learning.final_evaluations, trained), 1)
 
 
 def _relays(record: RunRecord, kind: RelayKind) -> int:

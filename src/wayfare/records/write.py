@@ -38,7 +38,7 @@ from wayfare.simulator import (
     fingerprint,
 )
 from wayfare.simulator.peers import peers_fingerprint
-from wayfare.version import __version__
+from wayfare.version import ALGORITHM, __version__
 
 _log = logging.getLogger("wayfare")
 
@@ -241,6 +241,7 @@ def beginning(world: World, scheme: Scheme, execution: Mapping[str, Any], hardwa
     identity = repr(scheme) if hasattr(scheme, "__dataclass_fields__") else f"{kind.__module__}.{kind.__qualname__}"
     return {
         "version": VERSION,
+        "algorithm": ALGORITHM,
         "scenario": world.scenario.model_dump(mode="json"),
         "scheme": scheme.name,
         "scheme_identity": identity,

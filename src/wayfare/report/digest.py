@@ -36,7 +36,6 @@ class RunDigest:
     silent: int  # contacts in which nothing was sent
     failed: int
     failed_joules: float
-    energy_joules: float
     parameters: int
     contact_s: float  # mean of the contacts
     gap_s: float  # mean of the time between two contacts of a device
@@ -48,6 +47,8 @@ def digest_run(record: RunRecord) -> RunDigest:
     contacts, devices = record.contacts, len(record.budgets_joules)
     failed = (contacts["completed"] == 0) & (contacts["energy_joules"] > 0)
     spent = np.bincount(contacts["device"].astype(np.int64), contacts["energy_joules"], minlength=devices)
+    for relay in record.relays:
+        spent[relay.giver] += relay.energy_joules
     low, high = _in_bins(contacts["round"], contacts["backlog_joules"], record.scenario.rounds)
     rows = thinned(len(record.evaluations["round"]), CURVE_POINTS)
     met_s, radio = float(contacts["contact_s"].sum()), record.scenario.radio
@@ -63,8 +64,8 @@ def digest_run(record: RunRecord) -> RunDigest:
         contacts=len(contacts["round"]),
         silent=int((contacts["energy_joules"] == 0).sum()),
         failed=int(failed.sum()),
-        failed_joules=float(contacts["energy_joules"][failed].sum()),
-        energy_joules=float(contacts["energy_joules"].sum()),
+        failed_joules=float(contacts["energy_joules"][failed].sum())
+        + sum(relay.energy_joules for relay in record.relays if not relay.completed),
         parameters=record.parameters,
         contact_s=met_s / max(len(contacts["round"]), 1),
         gap_s=(devices * record.scenario.duration_s - met_s) / max(len(contacts["round"]), 1),

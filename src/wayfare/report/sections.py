@@ -146,7 +146,9 @@ def failures_section(results: StudyResults, digests: Mapping[tuple[int, str], Se
         if results.manifest.axes:
             cells.insert(0, escaped(results.manifest.point_name(point)))
         body.append(_row(headings, cells, left=2 if results.manifest.axes else 1))
-    notes = ["contacts: of all seeds; energy lost: mean over seeds, all devices; over budget: by more than 3 %"]
+    notes = [
+        "contacts: of all seeds; energy lost: mean over seeds, all devices, relays too; over budget: by more than 3 %"
+    ]
     failed = _failed_runs(results)
     runs_text = (
         f"<h3>Runs that failed</h3><ul>{''.join(f'<li>{escaped(line)}</li>' for line in failed)}</ul>" if failed else ""

@@ -11,7 +11,7 @@ from rich.text import Text
 
 from wayfare.arrays import Floats
 from wayfare.learning.tasks import Metric
-from wayfare.records import RunRecord, SchemeSummary, paired_difference, summarise_run
+from wayfare.records import RunRecord, SchemeSummary, final_evaluations, paired_difference, summarise_run
 from wayfare.report.labels import metric_heading, metric_words_and_unit
 
 # Energy counts as over budget from here on: a controller steers by a queue, not by a wall.
@@ -47,9 +47,10 @@ def comparison_table(
         if shown:
             left = "over rounds" in heading or heading in ("scheme", "energy\nrule")
             table.add_column(heading, justify="left" if left else "right", min_width=column_width, no_wrap=True)
-    scores = [scheme.score_mean for scheme in schemes]
-    best = max(scores) if metric.better == "higher" else min(scores)
-    top = 1.0 if metric.percent else max(float(run.evaluations["score"].max()) for run in runs)
+    scores = [scheme.score_mean for scheme in schemes if np.isfinite(scheme.score_mean)]
+    best = (max if metric.better == "higher" else min)(scores, default=np.nan)
+    every = np.concatenate([run.evaluations["score"] for run in runs])
+    top = 1.0 if metric.percent else float(every[np.isfinite(every)].max(initial=0.0)) or 1.0
     for scheme in schemes:
         over = scheme.energy_joules_mean > OVER_BUDGET * scheme.budget_joules
         cells: list[Text | str] = [
@@ -80,8 +81,10 @@ def mean_curve(runs: Sequence[RunRecord]) -> Floats:
 def sparkline(values: Floats, width: int) -> str:
     """A curve of values between 0 and 1 in one line of text."""
     places = np.linspace(0, len(values) - 1, min(width, len(values))).round().astype(int)
-    heights = np.clip(values[places] * len(_BARS), 0, len(_BARS) - 1).astype(int)
-    return "".join(_BARS[height] for height in heights)
+    shown = values[places]
+    heights = np.clip(np.nan_to_num(shown) * len(_BARS), 0, len(_BARS) - 1).astype(int)
+    # Where there was no number there is no bar.
+    return "".join(_BARS[height] if known else " " for height, known in zip(heights, np.isfinite(shown), strict=True))
 
 
 def _reference(schemes: Sequence[SchemeSummary]) -> str:
@@ -121,7 +124,7 @@ def _title(schemes: Sequence[SchemeSummary], runs: Sequence[RunRecord]) -> str:
 
 def _notes(schemes: Sequence[SchemeSummary], runs: Sequence[RunRecord]) -> str:
     """What the columns mean, for one who sees them for the first time."""
-    last = min(runs[0].scenario.learning.final_evaluations, len(runs[0].evaluations["round"]))
+    last = final_evaluations(runs[0])
     several = max(scheme.seeds for scheme in schemes) > 1
     name = metric_words_and_unit(schemes[0].metric)[0]
     lines = [

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import inf, isfinite
 
 from wayfare.learning.tasks import Metric
 from wayfare.records import RunSummary, SchemeSummary, paired_difference, summarise_scheme
@@ -51,8 +52,9 @@ def verdict_of(runs: Sequence[Sequence[RunSummary]]) -> Verdict:
     schemes = [summarise_scheme(mine) for mine in runs]
     sign = 1 if schemes[0].metric.better == "higher" else -1
     inside = [scheme for scheme in schemes if not over_budget(scheme)]
-    best = max(sign * scheme.score_mean for scheme in inside or schemes)
-    level = [scheme for scheme in inside or schemes if best - sign * scheme.score_mean < _LEVEL]
+    worth = {scheme.name: _worth(sign * scheme.score_mean) for scheme in inside or schemes}
+    best = max(worth.values())
+    level = [scheme for scheme in inside or schemes if worth[scheme.name] > best - _LEVEL or not isfinite(best)]
     # Of those that are level the one that spends least.
     winner = min(level, key=lambda scheme: scheme.energy_joules_mean)
     theirs = runs[schemes.index(winner)]
@@ -66,13 +68,18 @@ def verdict_of(runs: Sequence[Sequence[RunSummary]]) -> Verdict:
         for scheme, mine in zip(schemes, runs, strict=True)
         if scheme is not winner
     ]
-    rivals.sort(key=lambda rival: -sign * rival.difference.mean if rival.difference else float("inf"))
+    rivals.sort(key=lambda rival: -_worth(sign * rival.difference.mean) if rival.difference else inf)
     return Verdict(
         winner=winner,
         level=[scheme.name for scheme in level if scheme is not winner],
         within_budget=bool(inside),
         rivals=rivals,
     )
+
+
+def _worth(score: float) -> float:
+    """A score to rank by: one that is no number, of a run that diverged, comes last."""
+    return score if isfinite(score) else -inf
 
 
 def over_budget(scheme: SchemeSummary) -> bool:

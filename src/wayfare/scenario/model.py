@@ -5,7 +5,7 @@ Defaults are the paper's (Table I and the calibration in docs/design.md) whereve
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal, TypeAlias
+from typing import Annotated, Any, Literal, Self, TypeAlias
 
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 
@@ -127,6 +127,12 @@ class Control(Section):
     variant: Literal["corrected", "printed"] = "corrected"
     # ||x||^2 of raw gradients (x / learning rate) or of x as Algorithm 1 has it.
     update_norm: Literal["raw", "scaled"] = "raw"
+
+    @model_validator(mode="after")
+    def _printed_has_a_weight(self) -> Self:
+        if self.variant == "printed" and self.weight == "auto":
+            raise ValueError("variant = 'printed' needs a weight that is a number: 'auto' has no printed variant")
+        return self
 
 
 class Scenario(Section):

@@ -14,11 +14,12 @@ from wayfare.scenario import Scenario
 from wayfare.scenario.dump import to_toml
 from wayfare.schemes import Scheme, checked, make_scheme
 from wayfare.server import refuse_unfit
+from wayfare.simulator import draw_world, fingerprint
 from wayfare.studies.cost import relative_cost
 from wayfare.studies.jobs import Failure, Job, Progress, Queue, Shared, conduct, failures_text
 from wayfare.studies.local import local_backend
 from wayfare.studies.single import Execution, comparison_folder, naming_task
-from wayfare.version import __version__
+from wayfare.version import ALGORITHM, __version__
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,7 +72,7 @@ def compare(
         for seed in numbers
         for scheme in chosen
     ]
-    runs = {job.folder: record for job in everything if only_missing and (record := _there(job.folder))}
+    runs = {job.folder: record for job in everything if only_missing and (record := _there(job, task))}
     waiting = [job for job in everything if job.folder not in runs]
     backend = local_backend(jobs, len(waiting), shared)
     if progress:
@@ -111,13 +112,18 @@ def check_schemes_and_seeds(schemes: Sequence[str], seeds: Sequence[int]) -> Non
         raise ScenarioError("seeds", list(seeds), "must not repeat")
 
 
-def _there(folder: Path) -> RunRecord | None:
-    """A finished run of this version."""
+def _there(job: Job, task: Task | None) -> RunRecord | None:
+    """A finished run of this version and in this world: a trace may have changed since."""
     try:
-        record = read_run(folder)
+        record = read_run(job.folder)
     except RunFolderError:
         return None
-    return record if record.meta["versions"]["wayfare"] == __version__ else None
+    meta = record.meta
+    same_code = (meta["versions"]["wayfare"], meta.get("algorithm", ALGORITHM)) == (__version__, ALGORITHM)
+    if not same_code:
+        return None
+    world = draw_world(job.scenario, job.seed, task)  # type: ignore[arg-type]  # a task is hashed by what it is
+    return record if meta["world"] == meta["world"] | fingerprint(world) else None
 
 
 def _failed(jobs: Sequence[Job], failures: Sequence[Failure], finished: int, folder: Path) -> RunError:

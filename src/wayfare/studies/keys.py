@@ -17,6 +17,8 @@ from wayfare.studies.single import Execution
 from wayfare.version import ALGORITHM
 
 _CHARACTERS = 16
+# Counted up when a trace is read as other contacts than before.
+_READING = 2
 
 
 def run_key(scenario: Scenario, scheme: Scheme, seed: int, execution: Execution) -> str:
@@ -28,7 +30,7 @@ def run_key(scenario: Scenario, scheme: Scheme, seed: int, execution: Execution)
     content = scenario.model_dump(mode="json", exclude={"name", "schemes"})
     trace = content["mobility"].get("file")
     if trace is not None:
-        content["mobility"]["file"] = _content_of(trace)
+        content["mobility"]["file"] = f"{_READING} {_content_of(trace)}"
     content["learning"]["argoverse"] |= _sequences(scenario)
     everything = {
         "algorithm": ALGORITHM,
@@ -82,15 +84,19 @@ def _listed(folder: Path, changed_ns: tuple[int, ...]) -> str:
 
 
 def _content_of(file: str) -> str:
-    """The hash of a trace; one that cannot be read has its name only, and its runs will say so."""
+    """The hash of a trace, a file or a folder; one that cannot be read has its name only, and its runs will say so."""
     try:
+        if Path(file).is_dir():
+            files = sorted(path for path in Path(file).rglob("*") if path.is_file())
+            parts = [f"{path.relative_to(file).as_posix()} {_content_of(str(path))}" for path in files]
+            return hashlib.sha256("\n".join(parts).encode()).hexdigest()
         changed_ns = Path(file).stat().st_mtime_ns
     except OSError:
         return file
     return _hash(file, changed_ns)
 
 
-@lru_cache
+@lru_cache(maxsize=100_000)
 def _hash(file: str, changed_ns: int) -> str:
     with Path(file).open("rb") as content:
         return hashlib.file_digest(content, "sha256").hexdigest()

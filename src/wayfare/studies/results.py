@@ -12,7 +12,7 @@ import numpy as np
 from wayfare.errors import RunFolderError
 from wayfare.learning.tasks import Metric
 from wayfare.places import STUDY_FILE
-from wayfare.records import RunRecord, RunSummary, find_runs, read_run, summarise_run
+from wayfare.records import RunRecord, RunSummary, final_evaluations, find_runs, read_run, summarise_run
 from wayfare.records.statistics import (
     Censored,
     Difference,
@@ -98,7 +98,7 @@ def result_of(record: RunRecord, run: PlannedRun, targets: Sequence[float]) -> R
 
 def measures_of(record: RunRecord) -> dict[str, float]:
     """Every number of a run that a table may show; evaluations count as the mean of the last ones, like the score."""
-    summary, last = summarise_run(record), record.scenario.learning.final_evaluations
+    summary, last = summarise_run(record), final_evaluations(record)
     return {
         "score": summary.score,
         "loss": float(np.mean(record.evaluations["loss"][-last:])),

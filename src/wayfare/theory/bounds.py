@@ -37,12 +37,14 @@ def kept_share(
 
     gamma = rho (1 - rho^s) / (s (1 - rho)),  rho = exp(-b / (A c));  printed: gamma = rho
     """
-    y = _float(bits_per_entry) / (_float(rate_bps) * _float(contact_s))
+    with np.errstate(divide="ignore"):
+        y = _float(bits_per_entry) / (_float(rate_bps) * _float(contact_s))
     if variant == "printed":
         return np.exp(-y)
     s = _float(parameters)
-    with np.errstate(over="ignore"):
-        return -np.expm1(-s * y) / (s * np.expm1(y))
+    with np.errstate(over="ignore", invalid="ignore"):
+        # Without a limit to the rate everything is kept.
+        return np.where(y > 0, -np.expm1(-s * y) / (s * np.expm1(y)), 1.0)
 
 
 def lemma_1_divergence(

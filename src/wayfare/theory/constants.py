@@ -112,6 +112,11 @@ class _Watch:
             self._step(task, probe, model, device, gradient)
         self.model, self.gradients = model, found
 
+    def stand_still(self) -> None:
+        """The model is the one that was looked at last."""
+        self.gradient_sq.append(self.gradient_sq[-1])
+        self.loss.append(self.loss[-1])
+
     def _step(self, task: Task, probe: nn.Module, model: Tensor, device: int, gradient: Tensor) -> None:
         assert self.batches is not None
         samples = self.batches(device, len(self.loss))
@@ -153,7 +158,8 @@ class _Watched:
 class _Contacts:
     """An observer that keeps what the bounds need."""
 
-    def __init__(self, on_round: Callable[[int], None] | None) -> None:
+    def __init__(self, watch: _Watch, on_round: Callable[[int], None] | None) -> None:
+        self._watch = watch
         self.rounds: list[int] = []
         self.entries: list[int] = []
         self.staleness: list[int] = []
@@ -168,6 +174,9 @@ class _Contacts:
 
     def on_evaluation(self, event: EvaluationEvent, others: Sequence[MetricEvent]) -> None:
         self.rounds.append(event.round)
+        # The initial model is not evaluated again as long as nothing has reached the server.
+        if len(self._watch.loss) < len(self.rounds):
+            self._watch.stand_still()
 
     def on_round(self, round_: int) -> None:
         if self._on_round:
@@ -187,7 +196,7 @@ def measure_run(
     world: World = draw_world(scenario, seed)
     watch.held = [torch.from_numpy(np.asarray(held[:_SAMPLES])) for held in world.held]
     watch.batches = lambda device, turn: torch.from_numpy(world.batches.of(device, 1 + turn % scenario.rounds, 1)[0])
-    contacts = _Contacts(on_round)
+    contacts = _Contacts(watch, on_round)
     with one_thread():
         Simulation(replace(world, task=watched), make_scheme(scheme, scenario.control, scenario.mixing), contacts).run()
     share = np.mean(contacts.entries) / world.link.parameters if contacts.entries else math.nan

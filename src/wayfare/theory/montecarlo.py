@@ -142,7 +142,7 @@ def algorithm_1(
         met = np.flatnonzero(contacts.met[r])
         for device in met:
             update = memory[device] + cumulative[device]
-            k = min(int(contacts.seconds[r, device] * entries_per_s), size)
+            k = int(min(contacts.seconds[r, device] * entries_per_s, size))
             sent = np.zeros(size)
             chosen = np.argsort(-np.abs(update), kind="stable")[:k]
             sent[chosen] = update[chosen]

@@ -185,7 +185,7 @@ def _full_power(stage: Stage) -> FullPower:
 
 def _by_theory(scenario: Scenario, contacts: PlanStatistics, stage: Stage) -> ByTheory | None:
     """Exponential times have two means; without whole times of both kinds there is nothing to put in."""
-    contact_s, inter_contact_s = contacts.contact.mean_s, contacts.inter_contact.mean_s
+    contact_s, inter_contact_s = contacts.contact.mean_s, contacts.mean_wait_s
     if contact_s is None or inter_contact_s is None:
         return None
     link = stage.link
@@ -223,7 +223,7 @@ def _rehearsed(control: Control, stage: Stage, name: str) -> Rehearsed:
 def _best_speed(scenario: Scenario, contacts: PlanStatistics, stage: Stage) -> BestSpeed | None:
     """The corrected bound over speeds: the plan's contact lengths and the mean time between them, scaled by 1 / v."""
     own = getattr(scenario.mobility, "speed_mps", None)
-    contact_s, inter_contact_s = contacts.contact.mean_s, contacts.inter_contact.mean_s
+    contact_s, inter_contact_s = contacts.contact.mean_s, contacts.mean_wait_s
     if own is None or contact_s is None or inter_contact_s is None:
         return None
     link = stage.link

@@ -14,7 +14,22 @@ def warnings_of(forecast: Forecast) -> list[str]:
     """What to mind, the gravest first."""
     if forecast.full_power is None or forecast.rehearsed is None:
         return ["No device ever meets the server: nothing can be learnt together."]
-    return [*_about_contacts(forecast), *_about_uploads(forecast), *_about_energy(forecast)]
+    return [
+        *_about_forecasts(forecast),
+        *_about_contacts(forecast),
+        *_about_uploads(forecast),
+        *_about_energy(forecast),
+    ]
+
+
+def _about_forecasts(forecast: Forecast) -> list[str]:
+    error = forecast.scenario.contacts.forecast_error
+    if not error:
+        return []
+    return [
+        f"Everything here takes the length of a contact as known. With contacts.forecast_error = {error:g} uploads are "
+        "cut short, and runs keep less."
+    ]
 
 
 def _about_contacts(forecast: Forecast) -> list[str]:

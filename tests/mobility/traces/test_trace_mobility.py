@@ -3,11 +3,13 @@ import logging
 import numpy as np
 import pytest
 
+from wayfare.contacts import draw_plan
 from wayfare.errors import ScenarioError, TraceError
 from wayfare.mobility.base import SERVER, Meetings, Motion
 from wayfare.mobility.traces import Trace, read_recording, select
 from wayfare.mobility.traces.box import clip_motion
 from wayfare.mobility.traces.selection import _contacts
+from wayfare.scenario import load
 from wayfare.scenario.mobility import TraceMobility
 
 LIST = """start_s,end_s,a,b
@@ -191,3 +193,12 @@ def test_contacts_counted_for_the_choice_are_those_of_all_pairs_at_every_instant
             apart_m = np.hypot(*(motion.positions_m(one, times_s) - motion.positions_m(other, times_s)).T)
             near = (apart_m <= range_m) & ~gone[0] & ~gone[1]
             assert counted[one, other] == int(near[0]) + int((near[1:] & ~near[:-1]).sum())
+
+
+def test_a_contact_over_the_seam_of_a_repeated_list_is_one(tmp_path):
+    file = tmp_path / "contacts.csv"
+    file.write_text("start_s,end_s,a,b\n0,5,server,x\n40,43,server,x\n43,50,server,x\n95,100,server,x\n")
+    settings = ["rounds=20", "fleet.devices=1", "mobility.model=trace", f"mobility.file={file}", "mobility.repeat=true"]
+    plan = draw_plan(load("fashion-small", settings), 0)
+    spans = list(zip(plan.start_s.tolist(), plan.end_s.tolist(), strict=True))
+    assert spans == [(0, 5), (40, 50), (95, 105), (140, 150), (195, 200)]
