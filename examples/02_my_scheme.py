@@ -5,6 +5,7 @@ import wayfare
 
 class Patient(wayfare.Scheme):
     name = "patient"
+    energy_rule = "greedy"  # what tables say of it: spends until the budget is gone
 
     def decide(self, encounter: wayfare.Encounter, link: wayfare.Link) -> wayfare.Upload:
         old = encounter.staleness_rounds >= 20

@@ -12,7 +12,9 @@ import pytest
 
 from tests.cli.conftest import Finished
 from tests.conftest import SMALL
+from wayfare.cli.terminal import Line, RunProgress
 from wayfare.records import find_runs, read_run
+from wayfare.scenario import load
 
 Type = Callable[..., Finished]
 SETTINGS = [word for override in SMALL for word in ("--set", override)]
@@ -119,6 +121,38 @@ def test_lists(wayfare_command: Type) -> None:
     assert {scheme["name"] for scheme in wayfare_command("schemes", "--json").json["schemes"]} >= {"mads", "sfl-spar"}
     assert "paper-cifar10-waypoint" in wayfare_command("presets").out
     assert "fashion-small" in {preset["name"] for preset in wayfare_command("presets", "--json").json["presets"]}
+
+
+def test_a_preset_is_printed_as_a_file_to_start_from(wayfare_command: Type, tmp_path: Path) -> None:
+    file = tmp_path / "mine.toml"
+    file.write_text(wayfare_command("presets", "fashion-small").out)
+    assert load(file) == load("fashion-small")
+    assert wayfare_command("presets", "fashion-small", "--json").json["rounds"] == load("fashion-small").rounds
+    done = wayfare_command("presets", "nosuch")
+    assert (done.code, "preset = 'nosuch': must be one of" in done.err) == (2, True)
+
+
+def test_a_narrow_window_costs_no_digits(wayfare_command: Type, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "60")
+    done = wayfare_command("plan", "fashion-small", "--set", "rounds=100")
+    assert done.code == 0
+    assert "…" not in done.out
+
+
+def test_a_long_run_says_how_far_it_is_where_there_is_no_terminal(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("wayfare.cli.terminal._SILENCE_S", 0.05)
+    with RunProgress() as progress:
+        progress.begin([Line("mads, seed 0", rounds=4000)])
+        progress.advance(0, 1000)
+        time.sleep(0.06)
+        progress.advance(0, 2000)
+        progress.advance(0, 2001)
+    told = capsys.readouterr().err
+    assert "mads, seed 0: round 2,000 of 4,000" in told
+    assert "1,000" not in told
+    assert "2,001" not in told
 
 
 @pytest.mark.parametrize("command", ["compare", "run", "resume", "show", "schemes", "presets", "contacts"])

@@ -90,3 +90,8 @@ def test_a_scheme_that_diverged_comes_last(metric: Metric) -> None:
     assert [rival.told_apart for rival in verdict.rivals] == [False]
     alone = verdict_of([runs("gone", [nan], metric=metric)])
     assert "nan" in headline(alone)
+
+
+def test_only_seeds_that_all_schemes_have_count() -> None:
+    verdict = verdict_of([runs("mads", [0.8, 0.8, 0.2]), runs("poor", [0.7, 0.7])])
+    assert (verdict.winner.name, verdict.winner.seeds) == ("mads", 2)

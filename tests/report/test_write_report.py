@@ -136,7 +136,6 @@ def test_six_hundred_groups_leave_room_for_the_rest_of_a_page() -> None:
             silent=0,
             failed=0,
             failed_joules=0.0,
-            energy_joules=1.0,
             parameters=100,
             contact_s=1.0,
             gap_s=10.0,

@@ -153,6 +153,25 @@ def test_a_written_scenario_finds_its_trace_again(tmp_path: Path, monkeypatch: p
     assert load("runs/scenario.toml") == scenario
 
 
-def test_the_printed_controller_has_no_weight_that_finds_itself() -> None:
-    with pytest.raises(ScenarioError, match="variant = 'printed' needs a weight that is a number"):
-        load("fashion-small", ["control.variant=printed", "control.weight=auto"])
+def test_a_file_with_a_byte_order_mark_is_read(tmp_path: Path) -> None:
+    (tmp_path / "marked.toml").write_text('extends = "fashion-small"\nrounds = 7\n', encoding="utf-8-sig")
+    assert load(tmp_path / "marked.toml").rounds == 7
+
+
+def test_a_mistake_in_a_file_names_the_file_and_one_on_the_command_line_does_not(tmp_path: Path) -> None:
+    file = tmp_path / "typo.toml"
+    file.write_text("roundz = 3\n")
+    with pytest.raises(ScenarioError, match=r"roundz = 3: unknown key.*\(in .*typo.toml\)"):
+        load(file)
+    file.write_text("rounds = 3\n")
+    with pytest.raises(ScenarioError, match=r"rounds = 0: [^(]*$"):
+        load(file, ["rounds=0"])
+    file.write_text('extends = "nosuch"\n')
+    with pytest.raises(ScenarioError, match=r"extends = '.*nosuch': neither a preset .*\(in .*typo.toml\)"):
+        load(file)
+
+
+@pytest.mark.parametrize("overrides", [{"rounds": 40}, "rounds=40"])
+def test_overrides_are_a_list(overrides: object) -> None:
+    with pytest.raises(ScenarioError, match=r'overrides = .*must be a list such as \["rounds=40"\]'):
+        load("fashion-small", overrides)  # type: ignore[arg-type]

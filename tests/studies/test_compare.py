@@ -17,6 +17,7 @@ from wayfare.engine.shelf import PLACES
 from wayfare.errors import InputError, RunError, RunFolderError, ScenarioError
 from wayfare.records import RunSummary
 from wayfare.scenario import Scenario, load
+from wayfare.simulator import draw_world
 from wayfare.studies import Execution
 from wayfare.studies.jobs import TRIES, Job
 
@@ -212,6 +213,7 @@ def test_runs_of_another_world_are_not_taken_for_those_that_are_there(small: Sce
     scenario = wayfare.load("fashion-small", [*SMALL_TRACE, f"mobility.file={trace}"])
     wayfare.compare(scenario, ["mads"], seeds=1, jobs=1, out=tmp_path)
     trace.write_text(text.replace("65,75", "65,85"))
+    draw_world.cache_clear()  # as another process has it
     watch = Watch()
     whole = wayfare.compare(scenario, ["mads", "afl"], seeds=1, jobs=1, out=tmp_path, progress=watch, only_missing=True)
     assert (len(watch.names), watch.before) == (2, 0)

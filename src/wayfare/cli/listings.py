@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
+from typing import Annotated, TypeAlias
+
+import typer
 from rich.table import Table
 
 from wayfare.cli.terminal import JsonOption, output, print_json
+from wayfare.errors import ScenarioError
 from wayfare.scenario import load, preset_names
+from wayfare.scenario.dump import to_toml
 from wayfare.schemes import descriptions
+
+NameArgument: TypeAlias = Annotated[
+    str | None, typer.Argument(metavar="[PRESET]", help="Print this one, with every field, as TOML.")
+]
 
 _CHOICES = """
 Baselines take an energy rule, as in afl-spar:paced: :greedy (default), :paced, :unlimited.
@@ -30,11 +39,19 @@ def schemes_command(as_json: JsonOption = False) -> None:
     output.print(_CHOICES, style="dim", highlight=False)
 
 
-def presets_command(as_json: JsonOption = False) -> None:
-    """List the presets inside the package.
+def presets_command(name: NameArgument = None, as_json: JsonOption = False) -> None:
+    """List the presets inside the package, or print one with every field it has, as a file to start from.
 
-    Example: `wayfare presets`
+    Example: `wayfare presets`, `wayfare presets fashion-small > mine.toml`
     """
+    if name is not None:
+        if name not in preset_names():
+            raise ScenarioError("preset", name, f"must be one of {', '.join(preset_names())}")
+        if as_json:
+            print_json(load(name).model_dump(mode="json"))
+        else:
+            print(to_toml(load(name)), end="")
+        return
     scenarios = [load(name) for name in preset_names()]
     if as_json:
         print_json({"presets": [scenario.model_dump(mode="json") for scenario in scenarios]})

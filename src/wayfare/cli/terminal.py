@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 # Commands import what needs PyTorch when they run: it takes seconds, and `--help` should not.
 output = Console(emoji=False)
+# Tables need so many columns. In a narrower window their lines break; squeezed, numbers would lose digits.
+output.width = max(output.width, 80)
 errors = Console(stderr=True, emoji=False)
 
 ScenarioArgument: TypeAlias = Annotated[
@@ -85,6 +87,10 @@ def _without_nan(value: Any) -> Any:
     return value
 
 
+# Elsewhere than on a terminal nothing is said for so long at most while a run is under way.
+_SILENCE_S = 30.0
+
+
 class Shown(Protocol):
     """A run as progress shows it."""
 
@@ -114,7 +120,10 @@ class Line:
 
 
 class RunProgress:
-    """A bar for every run under way and one for all, on a terminal; a line for each finished run elsewhere."""
+    """A bar for every run under way and one for all, on a terminal.
+
+    Elsewhere a line for each finished run, and one every half minute as long as none ends.
+    """
 
     def __init__(self) -> None:
         self._bars = Progress(
@@ -132,7 +141,7 @@ class RunProgress:
         self._reached: dict[int, float] = {}  # share of each run that is done
         self._finished = self._failed = 0
         self._total = 0
-        self._started = time.perf_counter()
+        self._started = self._spoken = time.perf_counter()
         self._working_since: float | None = None  # before that, workers start up
         self._on_terminate: Any = None
 
@@ -154,6 +163,10 @@ class RunProgress:
         self._reached[place] = round_ / rounds if rounds else 0.0
         self._bars.update(self._running[place], completed=round_)
         self._update()
+        if not errors.is_terminal and time.perf_counter() - self._spoken >= _SILENCE_S:
+            far = f"round {round_:,} of {rounds:,}" if rounds else f"round {round_:,}"
+            count = f"{self._finished + self._failed}/{self._total} " if self._total > 1 else ""
+            self._line(f"{self._clock()} {count}{self._jobs[place].name}: {far}{self._left()}")
 
     def done(self, place: int, summary: RunSummary, *, elsewhere: bool = False) -> None:
         """Count a finished run."""
@@ -191,11 +204,17 @@ class RunProgress:
             self._bars.remove_task(self._running.pop(place))
         self._update()
         if always or not errors.is_terminal:
-            elapsed_s, left_s = time.perf_counter() - self._started, self.left_s()
             ended = self._finished + self._failed
-            left = f" ({duration_text(left_s)} left)" if left_s and ended < self._total else ""
+            left = self._left() if ended < self._total else ""
             count = f"{ended}/{self._total} " if self._total > 1 else ""
-            self._line(f"[{elapsed_s:6.1f} s] {count}{self._jobs[place].name}: {outcome}{left}")
+            self._line(f"{self._clock()} {count}{self._jobs[place].name}: {outcome}{left}")
+
+    def _clock(self) -> str:
+        return f"[{time.perf_counter() - self._started:6.1f} s]"
+
+    def _left(self) -> str:
+        left_s = self.left_s()
+        return f" ({duration_text(left_s)} left)" if left_s else ""
 
     def _update(self) -> None:
         if self._all is None:
@@ -210,6 +229,7 @@ class RunProgress:
         return f"{self._finished} done, {len(self._running)} running{failed}"
 
     def _line(self, text: str) -> None:
+        self._spoken = time.perf_counter()
         errors.print(text, markup=False, highlight=False, soft_wrap=True)
 
     def __enter__(self) -> RunProgress:

@@ -69,7 +69,10 @@ def read_run(folder: Path) -> RunRecord:
     except (sqlite3.DatabaseError, ValueError, KeyError, IndexError, TypeError, OverflowError, WayfareError) as error:
         if isinstance(error, RunFolderError):
             raise
-        raise RunFolderError(f"{file}: not the records of a run, or damaged: {error}") from None
+        raise RunFolderError(
+            f"{file}: not the records of a run, or damaged: {error}; without this folder the other runs can be shown, "
+            "and the command that made it makes it again with --only-missing"
+        ) from None
 
 
 def _read(folder: Path, database: sqlite3.Connection) -> RunRecord:

@@ -43,7 +43,10 @@ def header(results: StudyResults, *, study: bool) -> str:
     if seeds == 1:
         warning = _warning("One seed is one world: it shows what can happen, not what holds. Take at least three.")
     elif min(len(row.results) for row in results.rows) < seeds:
-        warning = _warning("Not every scheme has all the seeds: compare differences only, which are paired.")
+        warning = _warning(
+            "Not every scheme has all the seeds. The headline counts those that all have; of the table, compare "
+            "differences only, which are paired."
+        )
     if results.missing:
         warning += _warning(
             f"Incomplete: {results.missing} of {len(manifest.runs)} runs are missing, {results.failed} of them failed."
@@ -95,13 +98,14 @@ def results_section(results: StudyResults, *, study: bool) -> str:
         ]
         body.append(_row(headings, cells, left=2, attributes=f' data-scheme="{escaped(scheme.name)}"'))
     several = max(scheme.seeds for scheme in schemes) > 1
-    last = parse(results.manifest.scenarios[0]).learning.final_evaluations
+    scenario = parse(results.manifest.scenarios[0])
+    last = min(scenario.learning.final_evaluations, -(-scenario.rounds // scenario.learning.evaluate_every_rounds))
     notes = [
         f"{words}: on test data, mean of the last {last} evaluations{' and of the seeds' if several else ''}",
         "±: 95 % interval over seeds (Student's t); differences are paired: same seed, same world" if several else "",
         f"energy: spent on transmitting, all devices, of a budget of {schemes[0].budget_joules:,.0f} J",
         "kept: share of an update delivered in a contact; the rest is offered again",
-        "failed: dense uploads that a contact cut short; age: rounds since a device received its model",
+        "failed: uploads that a contact cut short; age: rounds since a device received its model",
     ]
     return _table(headings, body, left=2) + _notes(notes)
 

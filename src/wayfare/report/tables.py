@@ -64,7 +64,7 @@ def comparison_table(
             cells.append(_difference(metric, by_scheme[scheme.name], by_scheme[reference]))
         table.add_row(
             *cells,
-            Text(f"{scheme.energy_joules_mean:,.0f}", "red" if over else ""),
+            Text(f"{scheme.energy_joules_mean:,.0f}{'!' if over else ''}", "red" if over else ""),
             f"{100 * scheme.kept_fraction_mean:.0f}",
             f"{scheme.uploads_per_device:.1f}",
             f"{scheme.failed_uploads_per_device:.1f}",
@@ -115,10 +115,12 @@ def _difference(metric: Metric, runs: Sequence[RunRecord], reference: Sequence[R
 
 
 def _title(schemes: Sequence[SchemeSummary], runs: Sequence[RunRecord]) -> str:
-    scenario, seeds = runs[0].scenario, max(scheme.seeds for scheme in schemes)
+    scenario = runs[0].scenario
+    fewest, most = min(scheme.seeds for scheme in schemes), max(scheme.seeds for scheme in schemes)
+    seeds = f"{fewest} to {most}" if fewest < most else f"{most}"
     return (
         f"{scenario.name}: {scenario.fleet.devices} devices, {scenario.rounds:,} rounds, "
-        f"energy budget {schemes[0].budget_joules:,.0f} J, {seeds} seed{'s' if seeds > 1 else ''}"
+        f"energy budget {schemes[0].budget_joules:,.0f} J, {seeds} seed{'s' if most > 1 else ''}"
     )
 
 
@@ -129,7 +131,7 @@ def _notes(schemes: Sequence[SchemeSummary], runs: Sequence[RunRecord]) -> str:
     name = metric_words_and_unit(schemes[0].metric)[0]
     lines = [
         f"{name:10} on test data, mean of the last {last} evaluations" + (" and of the seeds" if several else ""),
-        "energy     spent on transmitting, all devices; red: over budget by more than 3 %",
+        "energy     spent on transmitting, all devices; !: over budget by more than 3 %",
         "kept       share of an update delivered in a contact; the rest is offered again",
         "failed     uploads per device that a contact cut short: energy for nothing",
         "age        rounds since a device received its model, when it meets the server",
@@ -144,4 +146,9 @@ def _notes(schemes: Sequence[SchemeSummary], runs: Sequence[RunRecord]) -> str:
     ]
     spread = "±          95 % interval; differences are paired: same seed, same world"
     lines.insert(1, spread if several else "seed       one alone is not a result")
+    if len({scheme.seeds for scheme in schemes}) > 1:
+        counts = ", ".join(f"{scheme.name} {scheme.seeds}" for scheme in schemes)
+        lines.append(
+            f"uneven     not all have all the seeds: {counts}\n           only differences are over the same ones"
+        )
     return "\n".join(lines)

@@ -48,7 +48,10 @@ class Verdict:
 
 
 def verdict_of(runs: Sequence[Sequence[RunSummary]]) -> Verdict:
-    """The verdict on schemes, each with the runs of its seeds."""
+    """The verdict on schemes, each with the runs of its seeds; those count that all schemes have, if there are any."""
+    common = set[int].intersection(*({run.seed for run in mine} for mine in runs))
+    if common:
+        runs = [[run for run in mine if run.seed in common] for mine in runs]
     schemes = [summarise_scheme(mine) for mine in runs]
     sign = 1 if schemes[0].metric.better == "higher" else -1
     inside = [scheme for scheme in schemes if not over_budget(scheme)]

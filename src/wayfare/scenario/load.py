@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import tomllib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import date, time
 from importlib.resources import files
 from pathlib import Path
@@ -30,12 +30,20 @@ def preset_names() -> list[str]:
 
 def load(source: str | Path = DEFAULT_PRESET, overrides: Sequence[str] = ()) -> Scenario:
     """The scenario of a preset name or a TOML file, with overrides such as ``radio.bandwidth_hz=2e6``."""
+    if isinstance(overrides, str | Mapping):
+        raise ScenarioError("overrides", overrides, 'must be a list such as ["rounds=40"]')
     data = load_table(source)
     for override in overrides:
         _apply(data, override)
     # Whole paths from here on: a scenario means the same wherever it is written down and read again.
     anchor_files(data, Path.cwd())
-    return parse(data)
+    try:
+        return parse(data)
+    except ScenarioError as error:
+        given = {override.partition("=")[0].strip() for override in overrides}
+        if str(source) in preset_names() or error.field in given:
+            raise
+        raise ScenarioError(error.field, error.value, f"{error.rule} (in {source})") from None
 
 
 def load_table(source: str | Path) -> dict[str, Any]:
@@ -79,7 +87,10 @@ def date_as_text(value: object) -> str:
 
 def _read(source: str, seen: tuple[str, ...]) -> dict[str, Any]:
     """A table with its ``extends`` chain resolved, the nearest file winning."""
-    text, key, folder = _text(source)
+    try:
+        text, key, folder = _text(source)
+    except ScenarioError as error:
+        raise ScenarioError("extends", source, f"{error.rule} (in {seen[-1]})") if seen else error from None
     if key in seen:
         raise ScenarioError("extends", source, "extends itself: " + " -> ".join((*seen, key)))
     try:
@@ -118,7 +129,8 @@ def _text(source: str) -> tuple[str, str, Path | None]:
         return (_PRESETS / f"{source}.toml").read_text(encoding="utf-8"), source, None
     path = Path(source)
     try:
-        return path.read_text(encoding="utf-8"), str(path.resolve()), path.parent
+        # Some editors put a mark of their encoding first.
+        return path.read_text(encoding="utf-8-sig"), str(path.resolve()), path.parent
     except (OSError, UnicodeDecodeError, ValueError) as error:
         known = ", ".join(preset_names())
         reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)

@@ -58,6 +58,8 @@ def compare(
     ]
     for scheme in chosen:
         refuse_unfit(scenario.server, scheme)
+    if isinstance(seeds, int) and seeds < 1:
+        raise ScenarioError("seeds", seeds, "must be at least 1")
     numbers = list(range(seeds)) if isinstance(seeds, int) else list(seeds)
     check_schemes_and_seeds([scheme.name for scheme in chosen], numbers)
     everything = [
@@ -135,5 +137,5 @@ def _failed(jobs: Sequence[Job], failures: Sequence[Failure], finished: int, fol
         return RunError(what)
     return RunError(
         f"{what}. The other {finished} are finished and safe: `wayfare show {folder}`; "
-        "the same command with --only-missing does what is missing"
+        "the same command with --only-missing (in Python only_missing=True) does what is missing"
     )
