@@ -2,6 +2,7 @@
 
 A name may carry an energy rule, as in ``afl-spar:paced``; that of FedAsync also how a model's weight falls with its
 age, as in ``fedasync:hinge`` or ``fedasync:hinge:paced``, and that of MADS-RD how far it goes: ``mads-rd:index``.
+A name may also be a file and a class in it: ``mine.py:Patient``.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from wayfare.schemes.afl_spar import AflSpar
 from wayfare.schemes.base import EnergyRule, Scheme
 from wayfare.schemes.fedasync import FedAsync, StalenessFunction
 from wayfare.schemes.fedmobile import FedMobile
+from wayfare.schemes.from_file import class_from_file, is_file
 from wayfare.schemes.mads import Mads
 from wayfare.schemes.mads_rd import MadsRd, Step
 from wayfare.schemes.optimal import Optimal
@@ -39,6 +41,9 @@ RULED = frozenset({"afl-spar", "afl", "fedmobile", "fedasync", "sfl-spar"})
 
 GROUP = "wayfare.schemes"
 
+# Schemes from files, by their names: a study knows its schemes by name.
+_FROM_FILES: dict[str, Callable[[], object]] = {}
+
 _STEPS: tuple[Step, ...] = get_args(Step)
 
 _Choice = TypeVar("_Choice", bound=str)
@@ -46,6 +51,10 @@ _Choice = TypeVar("_Choice", bound=str)
 
 def make_scheme(text: str, control: Control, mixing: Mixing | None = None) -> Scheme:
     """The scheme of a name, with the energy rule and the other choices that the name carries."""
+    if is_file(text):
+        return _from_file(text)
+    if text in _FROM_FILES:
+        return checked(_FROM_FILES[text]())
     name, *chosen = text.split(":")
     if name == "mads-rd":
         step = _choice(text, chosen, _STEPS)
@@ -64,7 +73,20 @@ def make_scheme(text: str, control: Control, mixing: Mixing | None = None) -> Sc
     offered = _offered()
     if name in offered:
         return checked(offered[name]())
-    raise ScenarioError("schemes", text, f"unknown; known are {', '.join([*SCHEMES, *sorted(offered)])}")
+    known = ", ".join([*SCHEMES, *sorted(offered)])
+    raise ScenarioError("schemes", text, f"unknown; known are {known}; one of your own is given as FILE.py:CLASS")
+
+
+def _from_file(text: str) -> Scheme:
+    own = class_from_file(text)
+    try:
+        scheme = checked(own())
+    except TypeError as error:
+        raise ScenarioError("schemes", text, f"must be made without arguments: {error}") from None
+    if scheme.name.split(":")[0] in SCHEMES:
+        raise ScenarioError("schemes", text, f"its name {scheme.name!r} is that of one of Wayfare's schemes")
+    _FROM_FILES[scheme.name] = own
+    return scheme
 
 
 def _fedasync(text: str, chosen: list[str], mixing: Mixing) -> Scheme:

@@ -13,6 +13,7 @@ from pydantic import BaseModel
 
 from wayfare.scenario import Scenario
 from wayfare.schemes import Scheme
+from wayfare.schemes.from_file import source_of
 from wayfare.studies.single import Execution
 from wayfare.version import ALGORITHM
 
@@ -45,10 +46,11 @@ def run_key(scenario: Scenario, scheme: Scheme, seed: int, execution: Execution)
 
 
 def _scheme(scheme: Scheme) -> dict[str, Any]:
-    """Name and parameters. The code of a scheme does not count: one of another package may carry a `version`."""
+    """Name and parameters. Code counts where a scheme is read from a file; one of a package may carry a `version`."""
     names = [field.name for field in fields(scheme)] if is_dataclass(scheme) else list(getattr(scheme, "__dict__", ()))
     parameters = {name: getattr(scheme, name) for name in names}
-    return {"name": scheme.name, "version": getattr(scheme, "version", None), "parameters": parameters}
+    version = source_of(scheme) or getattr(scheme, "version", None)
+    return {"name": scheme.name, "version": version, "parameters": parameters}
 
 
 def _plain(value: object) -> Any:

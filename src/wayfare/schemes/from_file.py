@@ -1,0 +1,79 @@
+"""A scheme of one's own from a file: ``mine.py:Patient``, or ``mine.py`` where it holds one scheme only."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import sys
+from inspect import getmembers, isabstract, isclass
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from wayfare.errors import ScenarioError
+
+# Names of modules that were read from files.
+_READ: set[str] = set()
+
+
+def source_of(scheme: object) -> str | None:
+    """A hash of the file a scheme was read from; None for one that is part of a package or of a program."""
+    module = type(scheme).__module__
+    if module not in _READ:
+        return None
+    return hashlib.sha256(Path(sys.modules[module].__file__ or "").read_bytes()).hexdigest()
+
+
+def is_file(text: str) -> bool:
+    """Whether a name is that of a file, and perhaps of a class in it."""
+    file, _, name = text.rpartition(".py")
+    return bool(file) and (not name or name.startswith(":"))
+
+
+def class_from_file(text: str) -> type[Any]:
+    """The class that is meant."""
+    file, _, name = text.rpartition(".py")
+    module = _module(Path(f"{file}.py"), text)
+    if name:
+        found = getattr(module, name[1:], None)
+        if not isclass(found):
+            raise ScenarioError("schemes", text, f"{file}.py has no class {name[1:]}; it has {_listed(module)}")
+        return found
+    own = _schemes_of(module)
+    if len(own) != 1:
+        raise ScenarioError("schemes", text, f"name the class, as in {file}.py:Patient; the file has {_listed(module)}")
+    return own[0]
+
+
+def _module(path: Path, text: str) -> ModuleType:
+    """The file as a module that other processes can import too: they search where this one does."""
+    if not path.is_file():
+        raise ScenarioError("schemes", text, f"there is no file {path}")
+    folder, stem = str(path.resolve().parent), path.stem
+    taken = sys.modules.get(stem)
+    if "." in stem or stem in sys.stdlib_module_names:
+        raise ScenarioError("schemes", text, f"{path.name} cannot be imported under this name; call it otherwise")
+    if folder not in sys.path:
+        # Last, so that nothing in that folder takes the place of a package.
+        sys.path.append(folder)
+    importlib.invalidate_caches()
+    try:
+        module = taken or importlib.import_module(stem)
+    except Exception as error:
+        raise ScenarioError("schemes", text, f"cannot be imported: {type(error).__name__}: {error}") from error
+    if Path(module.__file__ or "").resolve() != path.resolve():
+        raise ScenarioError("schemes", text, f"there is another module {stem}, {module.__file__}; call yours otherwise")
+    _READ.add(stem)
+    return module
+
+
+def _schemes_of(module: ModuleType) -> list[type[Any]]:
+    return [
+        found
+        for _, found in getmembers(module, isclass)
+        if found.__module__ == module.__name__ and callable(getattr(found, "decide", None)) and not isabstract(found)
+    ]
+
+
+def _listed(module: ModuleType) -> str:
+    return ", ".join(found.__name__ for found in _schemes_of(module)) or "no scheme"

@@ -1,0 +1,87 @@
+"""Schemes from files: found, refused, and run again when their code has changed."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+import wayfare
+from wayfare.errors import ScenarioError
+from wayfare.scenario import Scenario
+from wayfare.schemes import make_scheme
+from wayfare.studies.keys import run_key
+from wayfare.studies.single import Execution
+
+PATIENT = """
+import wayfare
+
+class Patient(wayfare.Scheme):
+    name = "{name}"
+
+    def decide(self, encounter, link):
+        return wayfare.send_top_k(encounter, link, link.max_power_watts)
+"""
+
+
+@pytest.fixture
+def written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A file with a scheme; no two tests share its name, since a module is imported once."""
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    file = tmp_path / f"mine_{tmp_path.name.replace('-', '_')}.py"
+    file.write_text(PATIENT.format(name="patient"))
+    return file
+
+
+@pytest.mark.parametrize("suffix", ["", ":Patient"])
+def test_a_scheme_of_a_file_runs_beside_ours_in_other_processes(
+    suffix: str, written: Path, small: Scenario, tmp_path: Path
+) -> None:
+    done = wayfare.compare(small, ["mads", f"{written}{suffix}"], seeds=1, jobs=2, out=tmp_path / "runs")
+    assert [scheme.name for scheme in done.schemes] == ["mads", "patient"]
+
+
+def test_a_study_knows_it_by_its_name(written: Path, small: Scenario) -> None:
+    assert make_scheme(str(written), small.control).name == "patient"
+    assert make_scheme("patient", small.control).name == "patient"
+
+
+def test_the_code_of_a_file_counts_in_the_key_of_a_run(written: Path, small: Scenario) -> None:
+    scheme = make_scheme(str(written), small.control)
+    before = run_key(small, scheme, 0, Execution())
+    assert run_key(small, scheme, 0, Execution()) == before
+    written.write_text(PATIENT.format(name="patient") + "# another thought\n")
+    assert run_key(small, scheme, 0, Execution()) != before
+
+
+@pytest.mark.parametrize(
+    ("content", "suffix", "message"),
+    [
+        ("def (", ":Patient", "cannot be imported: SyntaxError"),
+        ("import nothing_of_the_kind", "", "cannot be imported: ModuleNotFoundError"),
+        (PATIENT.format(name="patient"), ":Nobody", "has no class Nobody; it has Patient"),
+        ("x = 1", "", "name the class, as in .*; the file has no scheme"),
+        (PATIENT.format(name="mads"), "", "its name 'mads' is that of one of Wayfare's schemes"),
+        (PATIENT.format(name="x") + "    def __init__(self, a): ...", "", "must be made without arguments"),
+    ],
+)
+def test_what_cannot_be_used_is_refused(
+    content: str, suffix: str, message: str, written: Path, small: Scenario
+) -> None:
+    written.write_text(content)
+    with pytest.raises(ScenarioError, match=message):
+        make_scheme(f"{written}{suffix}", small.control)
+
+
+def test_names_that_lead_elsewhere_are_refused(tmp_path: Path, small: Scenario) -> None:
+    with pytest.raises(ScenarioError, match="there is no file"):
+        make_scheme(f"{tmp_path}/nowhere.py", small.control)
+    (tmp_path / "json.py").write_text(PATIENT.format(name="x"))
+    with pytest.raises(ScenarioError, match=r"json.py cannot be imported under this name"):
+        make_scheme(f"{tmp_path}/json.py", small.control)
+    (tmp_path / "wayfare.py").write_text(PATIENT.format(name="x"))
+    with pytest.raises(ScenarioError, match="there is another module wayfare"):
+        make_scheme(f"{tmp_path}/wayfare.py", small.control)
+    with pytest.raises(ScenarioError, match=r"one of your own is given as FILE\.py:CLASS"):
+        make_scheme("patience", small.control)
