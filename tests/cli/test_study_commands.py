@@ -146,7 +146,7 @@ def test_presets_are_listed(wayfare_command: Type) -> None:
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["sweep"], "study = None: name a study file or a preset"),
+        (["sweep"], "name a study, a preset or a file"),
         (["sweep", "nowhere.toml"], "study = 'nowhere.toml': neither a preset"),
         (["sweep", "fleet-size", "--jobs", "0"], "jobs = 0: must be at least 1"),
         (["sweep", "fleet-size", "--jobs", "2", "--ray", "auto"], "--jobs = 2: does not go with --ray"),

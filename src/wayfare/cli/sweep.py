@@ -22,7 +22,7 @@ from wayfare.cli.terminal import (
     output,
     print_json,
 )
-from wayfare.errors import RunError, ScenarioError
+from wayfare.errors import InputError, RunError, ScenarioError
 from wayfare.places import RUNS
 
 if TYPE_CHECKING:
@@ -67,7 +67,7 @@ def sweep_command(
         _list_presets(as_json)
         return
     if study is None:
-        raise ScenarioError("study", None, "name a study file or a preset; `wayfare sweep --list-presets` lists them")
+        raise InputError("name a study, a preset or a file; `wayfare sweep --list-presets` lists the presets")
     if ray is not None and jobs is not None:
         raise ScenarioError("--jobs", jobs, "does not go with --ray: the cluster says how many runs it has room for")
     from wayfare.engine.compute import checked_precision

@@ -24,7 +24,8 @@ def write_markdown(results: StudyResults, file: Path, figures: Sequence[Path]) -
 def markdown(results: StudyResults, figures: Sequence[str]) -> str:
     """The table as Markdown, with links to the figures."""
     lines = [f"# {study_title(results)}", "", *table_lines(results), ""]
-    lines += [f"![{Path(figure).stem}]({figure})\n" for figure in figures]
+    # Pages show pictures, not documents.
+    lines += [f"{'' if figure.endswith('.pdf') else '!'}[{Path(figure).stem}]({figure})\n" for figure in figures]
     return "\n".join(lines)
 
 
