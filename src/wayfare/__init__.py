@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from wayfare.version import __version__
 
 if TYPE_CHECKING:
+    from wayfare.cli.terminal import RunProgress
     from wayfare.learning.tasks import own_task
     from wayfare.radio import Link
     from wayfare.scenario import Scenario, load
@@ -26,6 +27,7 @@ __all__ = [
     "Encounter",
     "Execution",
     "Link",
+    "RunProgress",
     "Safeguards",
     "Scenario",
     "Scheme",
@@ -44,6 +46,7 @@ __all__ = [
 ]
 
 _HOME = {
+    "RunProgress": "cli.terminal",
     "Link": "radio",
     "own_task": "learning.tasks",
     "Scenario": "scenario",

@@ -235,6 +235,8 @@ def test_a_scenario_makes_the_task_of_its_section(tmp_path: Path, monkeypatch: p
     save_prepared(tmp_path / "scenes.npz", synthetic_scenes(5, 2, SceneSettings()))
     file = [*OVERRIDES, f"learning.argoverse.folder={tmp_path}/scenes.npz", "learning.argoverse.map=none"]
     assert len(load_task(wayfare.load("argoverse-small", file).learning).class_of_samples()) == 5
+    with pytest.raises(InputError, match=r"lane_radius_m = 50.0: counts when scenes are prepared"):
+        load_task(wayfare.load("argoverse-small", [*file, "learning.argoverse.lane_radius_m=50"]).learning)
     holds_it = [*OVERRIDES, f"learning.argoverse.folder={tmp_path}", "learning.argoverse.map=none"]
     assert len(load_task(wayfare.load("argoverse-small", holds_it).learning).class_of_samples()) == 5
     with pytest.raises(InputError, match="needs a map_folder"):

@@ -15,7 +15,7 @@ from rich.progress import Progress as Bars
 from torch import Tensor, nn
 
 from wayfare.arrays import Ints
-from wayfare.errors import InputError
+from wayfare.errors import InputError, ScenarioError
 from wayfare.learning.argoverse.batch import SceneBatch, SceneStore, scene_store
 from wayfare.learning.argoverse.cache import Prepared, Progress, load_prepared, prepared_scenes
 from wayfare.learning.argoverse.metrics import displacement
@@ -26,6 +26,7 @@ from wayfare.learning.models.base import Model
 from wayfare.learning.models.lanegcn import Forecast, LaneGcn
 from wayfare.learning.tasks.base import Evaluation, Metric
 from wayfare.places import data_folder
+from wayfare.scenario.argoverse import Argoverse
 from wayfare.scenario.model import Learning
 
 NETWORKS = ("lanegcn",)
@@ -147,6 +148,7 @@ def argoverse_task(learning: Learning, model: Model) -> Forecasting:
         scenes = section.synthetic_scenes
         return forecasting(synthetic_scenes(scenes, scenes // 4, settings, roads=model.lanes), model)
     if section.prepared_file is not None:
+        _refuse_other_preparation(section, section.prepared_file)
         return forecasting(load_prepared(section.prepared_file), model)
     map_folder = None if section.map_folder is None else Path(section.map_folder)
     with reading_bar() as progress:
@@ -215,3 +217,12 @@ def forecast_losses(forecast: Forecast, future: Tensor, seen: Tensor, weight: Te
     scoring = (behind.clamp(min=0) * compared).sum(dim=(-2, -1)) / compared.sum(dim=(-2, -1)).clamp(min=1)
     total: Tensor = (weight * errors).sum(dim=-1) / weight.sum(dim=-1) + scoring
     return total
+
+
+def _refuse_other_preparation(section: Argoverse, file: Path) -> None:
+    """Scenes that are prepared hold what was near by when they were."""
+    for name in ("actor_radius_m", "lane_radius_m", "lane_spacing_m"):
+        value = getattr(section, name)
+        if value != Argoverse.model_fields[name].default:
+            rule = f"counts when scenes are prepared, and those of {file} are; leave it out, or prepare them anew"
+            raise ScenarioError(f"learning.argoverse.{name}", value, rule)
