@@ -77,6 +77,7 @@ def test_public_names_are_the_promised_ones() -> None:
         "Encounter",
         "Execution",
         "Link",
+        "RunProgress",
         "Safeguards",
         "Scenario",
         "Scheme",
