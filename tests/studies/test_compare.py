@@ -10,15 +10,17 @@ from typing import cast
 import numpy as np
 import pytest
 import torch
+from rich.console import Console
 
 import wayfare
 from wayfare.engine import Compute, open_shelf
 from wayfare.engine.shelf import PLACES
 from wayfare.errors import InputError, RunError, RunFolderError, ScenarioError
-from wayfare.records import RunSummary
+from wayfare.records import RunRecord, RunSummary
+from wayfare.report.tables import comparison_table
 from wayfare.scenario import Scenario, load
 from wayfare.simulator import draw_world
-from wayfare.studies import Execution
+from wayfare.studies import Execution, summarise
 from wayfare.studies.jobs import TRIES, Job
 
 
@@ -219,6 +221,16 @@ def test_runs_of_another_world_are_not_taken_for_those_that_are_there(small: Sce
     assert (len(watch.names), watch.before) == (2, 0)
     one, other = whole.runs
     assert one.meta["world"] == other.meta["world"]
+    assert "of seed 0 differ" not in _text(whole.runs)
+    one.meta["world"]["contacts"] = "others"
+    assert "worlds     of seed 0 differ: a trace, data or the code changed" in _text(whole.runs)
 
 
 SMALL_TRACE = ("rounds=40", "fleet.devices=6", "learning.hidden=[8]", "mobility.model=trace", "mobility.repeat=true")
+
+
+def _text(runs: list[RunRecord]) -> str:
+    console = Console(width=120)
+    with console.capture() as captured:
+        console.print(comparison_table(summarise(runs), runs, width=120))
+    return captured.get()

@@ -146,9 +146,23 @@ def _notes(schemes: Sequence[SchemeSummary], runs: Sequence[RunRecord]) -> str:
     ]
     spread = "±          95 % interval; differences are paired: same seed, same world"
     lines.insert(1, spread if several else "seed       one alone is not a result")
+    if mixed := sorted({run.seed for run in runs} - _same_worlds(runs)):
+        listed = ", ".join(map(str, mixed))
+        lines.append(
+            f"worlds     of seed {listed} differ: a trace, data or the code changed between runs. Run them again"
+        )
     if len({scheme.seeds for scheme in schemes}) > 1:
         counts = ", ".join(f"{scheme.name} {scheme.seeds}" for scheme in schemes)
         lines.append(
             f"uneven     not all have all the seeds: {counts}\n           only differences are over the same ones"
         )
     return "\n".join(lines)
+
+
+def _same_worlds(runs: Sequence[RunRecord]) -> set[int]:
+    """The seeds of which all runs met the same contacts, channels, budgets and data."""
+    worlds: dict[int, list[dict[str, str]]] = {}
+    for run in runs:
+        worlds.setdefault(run.seed, []).append(run.meta.get("world", {}))
+    # Schemes that relay also say which devices met each other.
+    return {seed for seed, met in worlds.items() if all(one | other == other | one for one in met for other in met)}
