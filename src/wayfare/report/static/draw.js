@@ -115,13 +115,17 @@ function makePainter(world) {
       if (busy.size <= 14) labels.push([amount(outcome), beyond(places[device], server), outcome]);
     }
     const radius = many ? (replay.devices > 250 ? 3 : 4) : 6.5;
+    const numbered = [];
     for (let device = 0; device < replay.devices; device++) {
       const place = places[device];
       if (!place) continue;
       brush.beginPath(); brush.arc(...place, busy.has(device) ? radius + 1.5 : radius, 0, 2 * Math.PI);
       brush.fillStyle = ageColour(world.age(scheme, device, time_s)); brush.fill();
       brush.strokeStyle = busy.has(device) ? colours.ink : colours.ground; brush.lineWidth = busy.has(device) ? 2 : 1; brush.stroke();
-      if (replay.devices <= 40 && !busy.has(device)) {
+      // Two numbers side by side would read as a third.
+      const free = numbered.every(([x, y]) => Math.abs(x - place[0]) > 20 || Math.abs(y - place[1]) > 11);
+      if (replay.devices <= 40 && !busy.has(device) && free) {
+        numbered.push(place);
         brush.font = font(10); brush.textAlign = "left"; brush.textBaseline = "middle"; brush.fillStyle = colours.soft;
         brush.fillText(String(device), place[0] + radius + 3, place[1] - radius);
       }
