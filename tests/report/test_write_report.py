@@ -1,10 +1,12 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
+from rich.console import Console
 from tests.report.conftest import HOSTILE
 
 import wayfare
@@ -13,6 +15,7 @@ from wayfare.report.digest import RunDigest, detail_of, digest_run, group_json, 
 from wayfare.report.page import page_json, read_material
 from wayfare.report.palette import look_of
 from wayfare.report.repeat import recipe_of
+from wayfare.report.tables import comparison_table
 from wayfare.report.terminal_curves import terminal_curves
 from wayfare.report.write import write_report
 from wayfare.scenario import Scenario, load
@@ -195,3 +198,15 @@ def _shares(record: RunRecord) -> np.ndarray:
     for relay in record.relays:
         spent[relay.giver] += relay.energy_joules
     return spent / record.budgets_joules
+
+
+@pytest.mark.parametrize("width", [80, 160])
+def test_runs_that_diverged_have_a_table_and_a_page(width: int, comparison: Path, tmp_path: Path) -> None:
+    runs = [read_run(folder) for folder in find_runs(comparison)]
+    gone = [replace(run, evaluations=run.evaluations | {"score": np.full(4, np.nan)}) for run in runs]
+    console = Console(width=width)
+    with console.capture() as captured:
+        console.print(comparison_table(summarise(gone), gone, width=width))
+    assert "nan" in captured.get()
+    digest = group_json([digest_run(run) for run in gone], gone[0].scenario.rounds, gone[0].scenario.round_s)
+    json.dumps(digest, allow_nan=False)

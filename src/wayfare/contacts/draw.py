@@ -98,26 +98,26 @@ def plan_from_meetings(meetings: Meetings, range_m: float, duration_s: float, se
     """A plan of contacts known beforehand; a distance that is not known is uniform in the disc of the radio's range."""
     by_pair = np.lexsort((meetings.start_s, meetings.peer, meetings.device))
     device, peer = meetings.device[by_pair], meetings.peer[by_pair]
+    start_s, end_s = meetings.start_s[by_pair], meetings.end_s[by_pair]
     if meetings.distance_m is not None:
         distance_m = meetings.distance_m[by_pair]
     else:
         number = _number_in_pair(device, peer)
         shares = _shares(seed, meetings.devices, int(number.max(initial=-1)) + 1)
         distance_m = range_m * np.sqrt(_share(shares, device, peer, number))
-    order = np.lexsort((meetings.start_s[by_pair], device))
+    order = np.lexsort((start_s, device))
     plan = ContactPlan(
         devices=meetings.devices,
         duration_s=duration_s,
         device=device[order],
         peer=peer[order],
-        start_s=meetings.start_s[by_pair][order],
-        end_s=meetings.end_s[by_pair][order],
+        start_s=start_s[order],
+        end_s=end_s[order],
         distance_m=distance_m[order],
     )
-    starts, ends = meetings.start_s[by_pair], meetings.end_s[by_pair]
     same_pair = (device[1:] == device[:-1]) & (peer[1:] == peer[:-1])
     # A contact that lasts over the seam of a trace played again, or stands in two lines, is one.
-    return merge([plan]) if (same_pair & (starts[1:] <= ends[:-1])).any() else plan
+    return merge([plan]) if (same_pair & (start_s[1:] <= end_s[:-1])).any() else plan
 
 
 def _shares(seed: int, devices: int, contacts: int) -> Floats:
