@@ -55,3 +55,12 @@ def test_small_differences_of_accuracy_are_drawn_small(tmp_path: Path, monkeypat
     study_figure(results, "energy_joules", tmp_path / "energy.png", levels={"budget": 1e6})
     (low, high), _ = spans[0]
     assert low < 1e6 < high
+
+
+def test_a_figure_says_on_how_many_worlds_it_stands(tmp_path: Path) -> None:
+    small = {"rounds": 4, "fleet": {"devices": 3}, "learning": {"hidden": [8]}}
+    for seeds, words in ((1, "one seed alone is not a result"), (2, "2 seeds: mean and 95 % interval")):
+        study = {"name": f"worlds-{seeds}", "schemes": ["mads"], "seeds": seeds, "set": small}
+        results = sweep(plan_of(study), out=tmp_path, jobs=1).results
+        study_figure(results, "score", tmp_path / "score.svg")
+        assert words in (tmp_path / "score.svg").read_text(encoding="utf-8")

@@ -62,6 +62,12 @@ def plain_axes(axes: Any, *, grid: str = "both") -> None:
     axes.spines[["top", "right"]].set_visible(False)
 
 
+def headline(figure: Any, *lines: str) -> None:
+    """What is shown, and how far it can be trusted, above the plot; nothing where there is nothing to say."""
+    if any(lines):
+        figure.suptitle("\n".join(filter(None, lines)), x=0.01, ha="left", fontsize="medium", color="#444444")
+
+
 def legend_below(figure: Any, axes: Any) -> None:
     """The legend under the plot, where it hides nothing."""
     handles, labels = axes.get_legend_handles_labels()

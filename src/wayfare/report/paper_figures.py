@@ -10,10 +10,10 @@ import numpy as np
 
 from wayfare.control.budgets import draw_budgets
 from wayfare.records import read_run
-from wayfare.report.canvas import legend_beside, plain_axes, wide_figure
+from wayfare.report.canvas import headline, legend_beside, plain_axes, wide_figure
 from wayfare.report.labels import axis_label, scheme_label, score_label, value_label
 from wayfare.report.palette import colour_of, dashes_of
-from wayfare.report.study_figures import study_figure
+from wayfare.report.study_figures import seeds_words, study_figure
 from wayfare.studies.paper import PaperFigure
 from wayfare.studies.results import Row, StudyResults
 from wayfare.studies.store import value_text
@@ -32,12 +32,14 @@ def draw(figure: PaperFigure, results: StudyResults, file: Path) -> None:
         return
     with wide_figure(file, width_in=7.6, height_in=4.2) as canvas:
         axes = canvas.add_subplot()
-        axes.set_title(figure.title, loc="left", fontsize=10)
         plain_axes(axes)
         if figure.drawing == "curves":
             _curves(results, axes)
+            drawn = "mean, lowest to highest"
         else:
             _rounds_to_target(results, axes)
+            drawn = "median"
+        headline(canvas, figure.title, seeds_words(results, drawn))
         if axes.get_legend_handles_labels()[0]:
             legend_beside(canvas, axes)
         else:

@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from wayfare.report.canvas import column_figure, legend_below, legend_beside, wide_figure
+from wayfare.records.statistics import Estimate
+from wayfare.report.canvas import column_figure, headline, legend_below, legend_beside, wide_figure
 from wayfare.report.labels import axis_label, metric_words_and_unit, scheme_label
 from wayfare.report.palette import colour_of, dashes_of
 from wayfare.studies.results import Row, StudyResults
@@ -20,6 +21,7 @@ _LONG = 12
 _LEAST_POINTS = 5.0
 # Inches that a scheme takes at such a point, and what is around them.
 _NAMED_IN, _AROUND_IN = 0.075, 1.2
+_DRAWN = "mean and 95 % interval"
 
 
 def study_figure(
@@ -43,7 +45,7 @@ def study_figure(
         with column_figure(file, height_in=max(named_in, 1.7) * len(panels) + 0.7) as figure:
             axes = figure.subplots(len(panels), 1, squeeze=False, sharex=True)[:, 0]
             _draw_panels(results, metric_name, panels, axes)
-            _headline(results, figure)
+            headline(figure, seeds_words(results, _DRAWN))
             for panel in axes[:-1]:
                 panel.set_xlabel("")
             legend_below(figure, axes[-1])
@@ -55,16 +57,17 @@ def study_figure(
         for name, level in (levels or {}).items():
             for panel in axes:
                 panel.axhline(level, color="#777777", ls=":", lw=1.2, label=name)
-        _headline(results, figure, title)
+        headline(figure, title, seeds_words(results, _DRAWN))
         legend_beside(figure, axes[0])
         for panel in axes[1:]:
             panel.set_ylabel("")
 
 
-def _headline(results: StudyResults, figure: Any, title: str = "") -> None:
-    warning = "one seed alone is not a result" if results.seeds == 1 else ""
-    if title or warning:
-        figure.suptitle("\n".join(filter(None, (title, warning))), fontsize="medium", color="#555555")
+def seeds_words(results: StudyResults, drawn: str) -> str:
+    """How many worlds a figure stands on, and what of them is drawn."""
+    if results.seeds == 1:
+        return "one seed alone is not a result"
+    return f"{results.seeds} seeds: {drawn}"
 
 
 def _draw_panels(results: StudyResults, metric_name: str, panels: dict[str, list[Row]], axes: Any) -> None:
@@ -118,7 +121,7 @@ def _draw_named(results: StudyResults, metric_name: str, rows: list[Row], names:
         panel.errorbar(
             [scale * one.mean for one in found],
             [names.index(manifest.place_of(row.point)[manifest.varies[0]]) + number * step for row in mine],
-            xerr=[scale * (one.ci95 or 0.0) for one in found],
+            xerr=_bars(scale, found),
             color=colour,
             # Colours come again, and then marks are hollow as lines are broken.
             mfc=colour if dashes_of(scheme, manifest.schemes) == "-" else "white",
@@ -155,7 +158,7 @@ def _draw(results: StudyResults, metric_name: str, rows: list[Row], panel: Any) 
         panel.errorbar(
             places,
             [scale * one.mean for one, _ in found],
-            yerr=[scale * (one.ci95 or 0.0) for one, _ in found],
+            yerr=_bars(scale, [one for one, _ in found]),
             color=colour_of(scheme, manifest.schemes),
             ls=dashes_of(scheme, manifest.schemes) if numeric else "none",
             marker="o",
@@ -178,6 +181,12 @@ def _draw(results: StudyResults, metric_name: str, rows: list[Row], panel: Any) 
         panel.set_ylim(low - beyond, high + beyond)
     panel.grid(alpha=0.25, lw=0.6)
     panel.spines[["top", "right"]].set_visible(False)
+
+
+def _bars(scale: float, estimates: list[Estimate]) -> list[float] | None:
+    """Half of each interval; none where one seed has none."""
+    known = any(one.ci95 is not None for one in estimates)
+    return [scale * (one.ci95 or 0.0) for one in estimates] if known else None
 
 
 def _percent(results: StudyResults, metric_name: str) -> bool:

@@ -1,0 +1,88 @@
+"""The figures on record are whole: every run of the study is in the CSV, and the tables say what the CSV says."""
+
+from __future__ import annotations
+
+import csv
+from collections import defaultdict
+from pathlib import Path
+from statistics import fmean
+
+import pytest
+
+from wayfare.records.statistics import estimate
+from wayfare.studies.paper import FIGURES
+from wayfare.studies.study import plan_of
+
+RECORDED = Path(__file__).parent.parent.parent / "docs/results/paper"
+TRAINED = [name for name, figure in FIGURES.items() if figure.drawing != "contact times"]
+
+
+def rows_of(file: Path) -> list[dict[str, str]]:
+    with file.open(encoding="utf-8", newline="") as lines:
+        return list(csv.DictReader(lines))
+
+
+def first_table(page: Path) -> list[dict[str, str]]:
+    lines = page.read_text(encoding="utf-8").splitlines()
+    begin = next(number for number, line in enumerate(lines) if line.startswith("| --- ")) - 1
+    cells = []
+    for line in lines[begin:]:
+        if not line.startswith("|"):
+            break
+        cells.append([cell.strip() for cell in line.strip("|").split("|")])
+    return [dict(zip(cells[0], row, strict=True)) for row in cells[2:]]
+
+
+@pytest.mark.parametrize("name", FIGURES)
+def test_every_figure_has_a_page_with_its_picture(name: str) -> None:
+    text = (RECORDED / f"{name}.md").read_text(encoding="utf-8")
+    assert f"wayfare paper {name}" in text
+    assert f"]({name}.png)" in text
+    assert "missing" not in text
+
+
+@pytest.mark.parametrize("name", TRAINED)
+def test_every_run_of_a_figure_is_on_record(name: str) -> None:
+    plan = plan_of(FIGURES[name].study(quick=False))
+    runs = rows_of(RECORDED / f"{name}-runs.csv")
+    seeds = {run["seed"] for run in runs}
+    assert len(seeds) >= len(plan.seeds)
+    points = [tuple(str(point.values[axis]) for axis in plan.axes) for point in plan.points]
+    expected = [(point, scheme, seed) for point in points for scheme in plan.schemes for seed in seeds]
+    found = [(tuple(run[axis] for axis in plan.axes), run["scheme"], run["seed"]) for run in runs]
+    assert sorted(found) == sorted(expected)
+
+
+@pytest.mark.parametrize("name", TRAINED)
+def test_a_score_is_the_mean_of_the_last_evaluations(name: str) -> None:
+    last = plan_of(FIGURES[name].study(quick=False)).points[0].scenario.learning.final_evaluations
+    evaluations = defaultdict(list)
+    for row in rows_of(RECORDED / f"{name}-evaluations.csv"):
+        evaluations[row["key"]].append((int(row["round"]), float(row["score"])))
+    runs = rows_of(RECORDED / f"{name}-runs.csv")
+    assert evaluations.keys() == {run["key"] for run in runs}
+    for run in runs:
+        scores = [score for _, score in sorted(evaluations[run["key"]])[-last:]]
+        assert float(run["score"]) == pytest.approx(fmean(scores), rel=1e-9)
+
+
+@pytest.mark.parametrize("name", TRAINED)
+def test_the_table_on_the_page_is_that_of_the_runs(name: str) -> None:
+    table = first_table(RECORDED / f"{name}.md")
+    runs = rows_of(RECORDED / f"{name}-runs.csv")
+    axis = next((column for column in table[0] if "." in column), None)
+    for row in table:
+        mine = [run for run in runs if run["scheme"] == row["scheme"] and (not axis or run[axis] == row[axis])]
+        assert len(mine) == int(row["seeds"])
+        metres = "ADE m" in row
+        found = estimate([float(run["score"]) * (1 if metres else 100) for run in mine])
+        shown, _, half = row["ADE m" if metres else "accuracy %"].partition(" ± ")
+        least = 0.0005 if metres else 0.05
+        assert float(shown) == pytest.approx(found.mean, abs=least * 1.001)
+        if half:
+            assert found.ci95 is not None
+            assert float(half) == pytest.approx(found.ci95, abs=least * 1.001)
+        joules = fmean(float(run["energy_joules"]) for run in mine)
+        assert float(row["energy J"].replace(",", "")) == pytest.approx(joules, rel=5e-3)
+        kept = 100 * fmean(float(run["kept_fraction"]) for run in mine)
+        assert float(row["kept %"]) == pytest.approx(kept, rel=5e-3)
