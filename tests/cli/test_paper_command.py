@@ -103,3 +103,35 @@ def test_data_that_are_missing_are_told_once(
         assert told.code == (2 if words[0] == "paper" else 1)
         assert told.err.count("error: ") == 1
         assert told.err.rpartition("error: ")[2].count("type `wayfare data fetch cifar10`") == 1
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["fig6", "--set", "control.weight=auto"], "--set control.weight = 'auto': is what fig6 varies"),
+        (["fig4", "--set", "rounds=3"], "--set rounds = '3': fig4 has motion, speeds and length of its own"),
+        (["fig4", "--jobs", "-3"], "--jobs = -3"),
+        (["fig8b", "--finished", "--device", "foo"], "--device = 'foo'"),
+        (["fig4", "--precision", "fp7"], "--precision = 'fp7'"),
+        (["fig8b", "--picture", "figure.doc"], "--picture = 'figure.doc': must end in one of .png"),
+    ],
+)
+def test_what_is_wrong_is_said_before_any_run(
+    words: list[str], message: str, wayfare_command: Type, tmp_path: Path
+) -> None:
+    refused = wayfare_command("paper", *words, "--quick", "--out", tmp_path)
+    assert refused.code == 2
+    assert message in refused.err
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.usefixtures("small_figures")
+def test_a_quick_figure_on_record_says_what_it_is_and_gives_a_command_to_paste(
+    wayfare_command: Type, tmp_path: Path
+) -> None:
+    words = ["fig8c", "--quick", "--set", "fleet.devices= 3"]
+    wayfare_command("paper", *words, "--jobs", "1", "--out", tmp_path / "runs", "--record", tmp_path / "page")
+    page = (tmp_path / "page" / "fig8c.md").read_text(encoding="utf-8")
+    assert "**Quick: fashion-small, not what the paper has.**" in page
+    assert "| | paper | here, quick: fashion-small, not what the paper has |" in page
+    assert "--set 'fleet.devices= 3'" in page

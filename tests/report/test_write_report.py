@@ -161,6 +161,9 @@ def test_a_scheme_has_one_colour_whatever_stands_beside_it() -> None:
     assert look_of("afl", ["afl"]) == look_of("afl", ["mads", "mine", "afl"])
     many = [f"mine-{number}" for number in range(20)]
     assert len({look_of(name, many) for name in many}) == 20
+    ours = ["mads", "optimal", "afl-spar", "afl-spar:paced", "afl", "sfl-spar", "fedmobile", "fedasync", "mads-rd"]
+    some = [*ours, *many[:9]]
+    assert len({look_of(name, some) for name in some}) == len(some)
 
 
 def test_curves_in_the_terminal_rise_where_scores_do(comparison: Path) -> None:

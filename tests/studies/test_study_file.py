@@ -144,6 +144,7 @@ def test_example_studies_load(file: Path) -> None:
         ("seeds = [1, 1]", "must not repeat"),
         ("sedes = 3", "sedes = 3: unknown key; known here: name"),
         ('targets = ["soon"]', "targets"),
+        ("targets = [60]", 'targets = 60.0: is an accuracy, above 0 and at most 1; as per cent "60 %"'),
         ('scenario = "nowhere.toml"', "neither a preset"),
         ('metrics = ["score", "score"]', "must not repeat"),
         ("[[paired]]\nrounds = 5\n[[paired]]\nround_s = 5", "must set the same fields as the first: rounds"),

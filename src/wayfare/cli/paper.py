@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -26,6 +27,10 @@ from wayfare.places import RUNS
 if TYPE_CHECKING:
     from wayfare.studies.paper import PaperFigure
     from wayfare.studies.results import StudyResults
+
+
+# What Fig. 4 draws contacts with, whatever a scenario says.
+_DRAWN_ANYWAY = ("mobility.model", "mobility.speed_mps", "rounds")
 
 
 def paper_command(
@@ -67,6 +72,7 @@ def paper_command(
         _list(list(FIGURES.values()), as_json)
         return
     chosen = paper_figure(figure).changed(set_, [name.strip() for name in also.split(",") if name.strip()], seeds)
+    _check_options(jobs, device, precision, picture)
     home = out / "paper"
     file = picture or home / f"{chosen.study(quick=quick)['name']}" / f"{chosen.name}.png"
     if chosen.drawing == "contact times":
@@ -99,11 +105,12 @@ def paper_command(
             f"{home}: no run of {chosen.name} in {precision} is finished; without --finished they are done"
         )
     if record is not None and done.results.results:
-        write_figure_page(chosen, done.results, record, command=_command(chosen, quick, device, precision))
+        command = _command(chosen, quick, device, precision)
+        write_figure_page(chosen, done.results, record, command=command, quick=quick)
     drawn = False
     if done.results.results:
         try:
-            draw(chosen, done.results, file)
+            draw(chosen, done.results, file, quick=quick)
             drawn = True
         except UnavailableError as error:
             # Runs of hours are not lost for want of a library: the same command draws them elsewhere.
@@ -113,6 +120,7 @@ def paper_command(
             results_json(done.results)
             | {
                 "figure": chosen.name,
+                "quick": quick,
                 "claim": chosen.claim,
                 "paper": [
                     {"what": quoted.what, "paper": quoted.paper, "ours": quoted.ours(done.results)}
@@ -133,12 +141,25 @@ def paper_command(
         )
 
 
+def _check_options(jobs: int | None, device: str, precision: str, picture: Path | None) -> None:
+    """What is wrong is said before hours of runs, and of a figure that needs no run as well."""
+    from wayfare.engine.compute import checked_device, checked_precision
+    from wayfare.report.canvas import checked_picture
+
+    if jobs is not None and jobs < 1:
+        raise ScenarioError("--jobs", jobs, "must be at least 1")
+    checked_device(device)
+    checked_precision(precision)
+    if picture is not None:
+        checked_picture("--picture", picture)
+
+
 def _command(figure: PaperFigure, quick: bool, device: str, precision: str) -> str:
     """What one would type to get the figure again."""
     options = {
         "--quick": quick,
-        f"--also {','.join(figure.also)}": bool(figure.also),
-        " ".join(f"--set {override}" for override in figure.overrides): bool(figure.overrides),
+        f"--also {shlex.quote(','.join(figure.also))}": bool(figure.also),
+        " ".join(f"--set {shlex.quote(override)}" for override in figure.overrides): bool(figure.overrides),
         f"--seeds {figure.seeds}": figure.seeds is not None,
         f"--device {device}": device != "auto",
         f"--precision {precision}": precision != "fp32",
@@ -165,7 +186,7 @@ def _print_paper(figure: PaperFigure, results: StudyResults | None, quick: bool)
             table.add_row(quoted.what, f"{quoted.paper:,.6g}", "-" if ours is None else f"{ours:,.4g}")
         output.print(table)
     if quick:
-        smaller = "another task, fewer rounds, one seed" if figure.seeds is None else "another task, fewer rounds"
+        smaller = "another task, fewer rounds" + (", one seed" if figure.seeds is None else "")
         output.print(
             f"Quick: {smaller}. It shows how the figure is made, not what the paper's says.",
             style="dim",
@@ -183,6 +204,12 @@ def _contact_times(figure: PaperFigure, quick: bool, file: Path, record: Path | 
         raise ScenarioError("--also", ",".join(figure.also), f"{figure.name} compares no schemes: nothing is trained")
     if figure.seeds is not None:
         raise ScenarioError("--seeds", figure.seeds, f"{figure.name} is one long draw of contacts")
+    for override in figure.overrides:
+        field, _, value = override.partition("=")
+        if field.strip() in _DRAWN_ANYWAY:
+            raise ScenarioError(
+                f"--set {field.strip()}", value, f"{figure.name} has motion, speeds and length of its own"
+            )
     scenario, seed = load(figure.study(quick=quick)["scenario"], figure.overrides), 0
     points = list(contact_times_by_speed(scenario, models=["waypoint"], seed=seed))
     file.parent.mkdir(parents=True, exist_ok=True)
@@ -191,11 +218,15 @@ def _contact_times(figure: PaperFigure, quick: bool, file: Path, record: Path | 
         write_contact_times_page(figure, points, record, command=_command(figure, quick, "auto", "fp32"), seed=seed)
     if as_json:
         rows = [[one.speed_mps, one.contact_s, one.inter_contact_s] for one in points]
-        print_json({"figure": figure.name, "columns": ["speed_mps", "contact_s", "inter_contact_s"], "rows": rows})
+        print_json(
+            {"figure": figure.name, "quick": quick, "claim": figure.claim, "picture": str(file)}
+            | {"columns": ["speed_mps", "contact_s", "inter_contact_s"], "rows": rows}
+        )
         return
     table = Table("speed m/s", "contact s", "inter-contact s", box=None)
     for one in points:
         table.add_row(f"{one.speed_mps:g}", f"{one.contact_s or 0:.1f}", f"{one.inter_contact_s or 0:.0f}")
     output.print(table)
+    # The same contacts as at full size: --quick has nothing to leave out.
     _print_paper(figure, None, quick=False)
     output.print(f"Picture: {file}", markup=False, soft_wrap=True)

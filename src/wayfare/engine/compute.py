@@ -26,6 +26,16 @@ def checked_precision(name: str) -> Precision:
     raise ScenarioError("--precision", name, f"must be one of {', '.join(PRECISIONS)}")
 
 
+def checked_device(name: str) -> torch.device:
+    """A device by its name, whether it is here or not; `auto` is the first GPU where there is one."""
+    if name == "auto":
+        name = "cuda" if torch.cuda.is_available() else "cpu"
+    try:
+        return torch.device(name)
+    except RuntimeError as error:
+        raise ScenarioError("--device", name, "must be auto, cpu, cuda or cuda:NUMBER") from error
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Compute:
     """A device of PyTorch, a precision, and whether speed may cost repeatability.
@@ -53,12 +63,7 @@ class Compute:
     @classmethod
     def named(cls, device: str, precision: Precision = "fp32", *, fast: bool = False) -> Compute:
         """`auto` is the first CUDA device where there is one, and the processor elsewhere."""
-        if device == "auto":
-            device = "cuda" if torch.cuda.is_available() else "cpu"
-        try:
-            return cls(device=torch.device(device), precision=precision, fast=fast)
-        except RuntimeError as error:
-            raise ScenarioError("--device", device, "must be auto, cpu, cuda or cuda:NUMBER") from error
+        return cls(device=checked_device(device), precision=precision, fast=fast)
 
     @property
     def hardware(self) -> str:

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
-from wayfare.errors import InputError, UnavailableError
+from wayfare.errors import InputError, ScenarioError, UnavailableError
 
 Layout: TypeAlias = Literal["constrained"] | None
 
@@ -32,6 +32,16 @@ _STYLE: dict[Any, Any] = _PLAIN | {
     "pdf.fonttype": 42,
     "svg.fonttype": "none",
 }
+
+
+_FORMATS = (".png", ".svg", ".pdf", ".jpg", ".jpeg", ".webp", ".eps", ".ps", ".tif", ".tiff")
+
+
+def checked_picture(option: str, file: Path) -> Path:
+    """A file that a figure can be written to, by its name: said before the work that it is to show."""
+    if file.suffix.lower() not in _FORMATS:
+        raise ScenarioError(option, str(file), f"must end in one of {', '.join(_FORMATS)}")
+    return file
 
 
 @contextmanager

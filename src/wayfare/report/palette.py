@@ -34,8 +34,8 @@ _COLOURS = (
 _KNOWN = ("mads", "optimal", "afl-spar", "afl-spar:paced", "afl", "sfl-spar", "fedmobile", "fedasync", "mads-rd")
 # Curves that lie on each other stay visible: ideal and paced ones are broken.
 _DASHES: dict[str, Dash] = {"optimal": "dash", "afl-spar:paced": "dot"}
-# Schemes beyond the palette have its colours again, broken in another way.
-_ROUNDS: tuple[Dash, ...] = ("solid", "dash", "dashdot", "dot")
+# Schemes beyond the palette have its colours again, broken as none of ours is; then as few of ours are.
+_ROUNDS: tuple[Dash, ...] = ("solid", "dashdot", "dash", "dot")
 _MATPLOTLIB = {"solid": "-", "dash": (0, (5, 3)), "dot": (0, (1, 1.6)), "dashdot": (0, (5, 2, 1, 2))}
 
 
@@ -53,6 +53,11 @@ def look_of(scheme: str, others: Sequence[str]) -> Look:
 def colour_of(scheme: str, others: Sequence[str]) -> str:
     """The colour of a scheme on paper."""
     return look_of(scheme, others).light
+
+
+def height_of(scheme: str, others: Sequence[str]) -> float:
+    """Where matplotlib draws the line of a scheme: broken ones last, or a whole one on the same course hides them."""
+    return 2.0 if look_of(scheme, others).dash == "solid" else 2.5
 
 
 def dashes_of(scheme: str, others: Sequence[str]) -> object:

@@ -12,7 +12,7 @@ from wayfare.control.budgets import draw_budgets
 from wayfare.records import read_run
 from wayfare.report.canvas import headline, legend_beside, plain_axes, wide_figure
 from wayfare.report.labels import axis_label, scheme_label, score_label, value_label
-from wayfare.report.palette import colour_of, dashes_of
+from wayfare.report.palette import colour_of, dashes_of, height_of
 from wayfare.report.study_figures import seeds_words, study_figure
 from wayfare.studies.paper import PaperFigure
 from wayfare.studies.results import Row, StudyResults
@@ -20,15 +20,15 @@ from wayfare.studies.store import value_text
 
 # Points of a grid, from few to many of what varies.
 _SHADES = ("#9ECAE1", "#6BAED6", "#4292C6", "#2171B5", "#08519C", "#08306B")
-# Schemes, where shades are targets.
+# Schemes, where shades are points; targets, where colours are schemes.
 _DASHES = ("-", "--", ":", "-.")
 
 
-def draw(figure: PaperFigure, results: StudyResults, file: Path) -> None:
-    """The figure, from what its study has found so far."""
+def draw(figure: PaperFigure, results: StudyResults, file: Path, *, quick: bool = False) -> None:
+    """The figure, from what its study has found so far; a quick one says that it is not the paper's."""
     if figure.drawing == "metric":
         levels = {"budget": _budget_joules(results)} if figure.metric == "energy_joules" else {}
-        study_figure(results, figure.metric, file, title=figure.title, levels=levels)
+        study_figure(results, figure.metric, file, title=_titled(figure, quick), levels=levels)
         return
     with wide_figure(file, width_in=7.6, height_in=4.2) as canvas:
         axes = canvas.add_subplot()
@@ -39,11 +39,12 @@ def draw(figure: PaperFigure, results: StudyResults, file: Path) -> None:
         else:
             _rounds_to_target(results, axes)
             drawn = "median"
-        headline(canvas, figure.title, seeds_words(results, drawn))
-        if axes.get_legend_handles_labels()[0]:
-            legend_beside(canvas, axes)
-        else:
-            axes.text(0.5, 0.5, "no run got there", transform=axes.transAxes, ha="center", color="#555555")
+        headline(canvas, _titled(figure, quick), seeds_words(results, drawn))
+        legend_beside(canvas, axes)
+
+
+def _titled(figure: PaperFigure, quick: bool) -> str:
+    return f"{figure.title}\n{figure.stand_in}" if quick else figure.title
 
 
 def _budget_joules(results: StudyResults) -> float:
@@ -62,7 +63,8 @@ def _curves(results: StudyResults, axes: Any) -> None:
         score = scale * np.array([record.evaluations["score"] for record in records])
         colour, label, dashes = _line(results, row)
         rounds = records[0].evaluations["round"]
-        axes.plot(rounds, score.mean(axis=0), color=colour, label=label, ls=dashes, lw=1.7)
+        height = height_of(row.scheme, results.manifest.schemes)
+        axes.plot(rounds, score.mean(axis=0), color=colour, label=label, ls=dashes, lw=1.7, zorder=height)
         if len(records) > 1:
             axes.fill_between(rounds, score.min(axis=0), score.max(axis=0), color=colour, alpha=0.15, lw=0)
     axes.set_xlabel("round")
@@ -80,23 +82,33 @@ def _line(results: StudyResults, row: Row) -> tuple[str, str, Any]:
         )
     values = manifest.points[row.point]
     label = ", ".join(value_label(axis, value_text(values[axis])) for axis in manifest.axes)
-    return _SHADES[row.point % len(_SHADES)], label, "-"
+    if len(manifest.schemes) > 1:
+        label = f"{scheme_label(row.scheme)}, {label}"
+    return _SHADES[row.point % len(_SHADES)], label, _DASHES[manifest.schemes.index(row.scheme) % len(_DASHES)]
 
 
 def _rounds_to_target(results: StudyResults, axes: Any) -> None:
-    """Rounds to each target against what varies; a point that never gets there is left out."""
+    """Rounds to each target against what varies; a point that never gets there is marked at the end of the run."""
     manifest, axis = results.manifest, results.manifest.axes[0]
+    end, beyond = max(result.rounds for result in results.results), False
     for place, scheme in enumerate(manifest.schemes):
         rows = [row for row in results.rows if row.scheme == scheme]
         for number, target in enumerate(manifest.targets):
             found = [(manifest.points[row.point][axis], row.rounds_to[number].median) for row in rows]
             known = [(value, rounds) for value, rounds in found if rounds is not None]
-            if not known:
-                continue
+            never = [value for value, rounds in found if rounds is None]
             label = f"{target:.0%}" if len(manifest.schemes) == 1 else f"{scheme_label(scheme)}, {target:.0%}"
-            dashes = _DASHES[place % len(_DASHES)]
-            colour = _SHADES[2 + number]
-            axes.plot(*zip(*known, strict=True), marker="o", ms=4, lw=1.6, ls=dashes, color=colour, label=label)
+            colour, dashes, width = _SHADES[2 + number], "-", 1.6
+            if len(manifest.schemes) > 1:
+                # Schemes that need as many rounds lie on each other: the first ones are seen on both sides of the last.
+                colour, dashes = colour_of(scheme, manifest.schemes), _DASHES[number % len(_DASHES)]
+                width += 1.1 * (len(manifest.schemes) - 1 - place)
+            places, heights = zip(*known, strict=True) if known else ((), ())
+            axes.plot(places, heights, marker="o", ms=3 + width, lw=width, ls=dashes, color=colour, label=label)
+            axes.plot(never, [end] * len(never), marker="^", ms=5 + width, ls="none", color=colour, mfc="white")
+            beyond = beyond or bool(never)
+    if beyond:
+        axes.plot([], [], marker="^", ms=6, ls="none", color="#555555", mfc="white", label=f"not in {end:,} rounds")
     values = [point[axis] for point in manifest.points]
     axes.set_xscale("log")
     axes.set_xticks(values, [value_text(value) for value in values])

@@ -20,18 +20,20 @@ from wayfare.studies.results import StudyResults
 from wayfare.version import __version__
 
 
-def write_figure_page(figure: PaperFigure, results: StudyResults, folder: Path, *, command: str) -> None:
+def write_figure_page(
+    figure: PaperFigure, results: StudyResults, folder: Path, *, command: str, quick: bool = False
+) -> None:
     """Write the page, its picture, and the runs and evaluations behind it as CSV."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        draw(figure, results, folder / f"{figure.name}.png")
+        draw(figure, results, folder / f"{figure.name}.png", quick=quick)
         for name, rows in (("runs", run_rows(results)), ("evaluations", evaluation_rows(results))):
             # Where the runs lay is of no use to a reader elsewhere.
             write_csv(
                 [{key: value for key, value in row.items() if key != "folder"} for row in rows],
                 folder / f"{figure.name}-{name}.csv",
             )
-        page = "\n".join(_lines(figure, results, command))
+        page = "\n".join(_lines(figure, results, command, quick))
         (folder / f"{figure.name}.md").write_text(page, encoding="utf-8")
     except OSError as error:
         raise InputError(f"{folder}: cannot write here: {error.strerror}") from None
@@ -63,17 +65,20 @@ def write_contact_times_page(
         raise InputError(f"{folder}: cannot write here: {error.strerror}") from None
 
 
-def _head(figure: PaperFigure, command: str) -> list[str]:
+def _head(figure: PaperFigure, command: str, *, quick: bool = False) -> list[str]:
     number = figure.name.removeprefix("fig")
     title = figure.title if figure.title[:2].isupper() else figure.title[0].lower() + figure.title[1:]
     lines = [f"# Fig. {number}: {title}", ""]
+    if quick:
+        lines += [f"**{figure.stand_in[0].upper()}{figure.stand_in[1:]}.** It shows how the figure is made.", ""]
     return [*lines, f"    {command}", "", f"The paper: {figure.claim}.", "", f"![Fig. {number}]({figure.name}.png)", ""]
 
 
-def _lines(figure: PaperFigure, results: StudyResults, command: str) -> list[str]:
-    lines = [*_head(figure, command), *table_lines(results), ""]
+def _lines(figure: PaperFigure, results: StudyResults, command: str, quick: bool) -> list[str]:
+    lines = [*_head(figure, command, quick=quick), *table_lines(results), ""]
     if figure.numbers:
-        lines += ["| | paper | here |", "| --- | --- | --- |"]
+        here = f"here, {figure.stand_in}" if quick else "here"
+        lines += [f"| | paper | {here} |", "| --- | --- | --- |"]
         for quoted in figure.numbers:
             ours = quoted.ours(results)
             lines.append(f"| {quoted.what} | {quoted.paper:,.6g} | {'-' if ours is None else f'{ours:,.4g}'} |")

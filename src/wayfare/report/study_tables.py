@@ -129,11 +129,13 @@ def study_notes(results: StudyResults) -> list[str]:
     notes, seeds, name = [], results.seeds, metric_words_and_unit(results.metric)[0]
     if results.missing:
         failed = f" ({results.failed} failed: runs/*.error.txt)" if results.failed else ""
-        notes.append(f"incomplete  {results.missing} runs missing{failed}; the same command goes on with them")
+        notes.append(f"incomplete  {results.missing} runs missing{failed}; the command of the study does them")
     if min(len(row.results) for row in results.rows) == 1:
         notes.append("one seed    is one world: numbers without ± are no result")
+    last = results.manifest.scenarios[0]["learning"]["final_evaluations"]
+    notes.append(f"{name:11} of a run: mean of its last {last} evaluations")
     if seeds > 1:
-        notes.append(f"{name:11} mean over seeds ± 95 % interval; sd: standard deviation over seeds")
+        notes.append("±           95 % interval of the mean over seeds; sd: standard deviation over seeds")
     tested = sum(row.to_reference is not None for row in results.rows)
     if seeds > 1 and tested:
         least = 2 / 2**seeds

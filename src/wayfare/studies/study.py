@@ -36,6 +36,7 @@ from typing import Annotated, Any
 from pydantic import Field, ValidationError, field_validator
 
 from wayfare.errors import InputError, ScenarioError
+from wayfare.learning.tasks import TASKS
 from wayfare.scenario import DEFAULT_PRESET, Scenario, parse, preset_names
 from wayfare.scenario.load import anchor_files, date_as_text, first_problem, load_table, merge
 from wayfare.scenario.section import Section
@@ -166,6 +167,7 @@ def _plan(study: Study, folder: Path | None) -> Plan:
             over = merge(over, _nested(axis, value))
         points.append(Point(values=values, scenario=parse(merge(table, _anchored(over, folder))), label=label))
     _check_points(points)
+    _check_targets(study.targets, points)
     schemes = list(points[0].scenario.schemes if study.schemes is None else study.schemes)
     names = [make_scheme(scheme, points[0].scenario.control, points[0].scenario.mixing).name for scheme in schemes]
     check_schemes_and_seeds(names, study.seed_numbers)
@@ -258,6 +260,14 @@ def _check_points(points: Sequence[Point]) -> None:
         other = seen.setdefault(point.scenario, point)
         if other is not point:
             raise ScenarioError("grid", dict(point.values), f"makes the same scenario as {dict(other.values)}")
+
+
+def _check_targets(targets: Sequence[float], points: Sequence[Point]) -> None:
+    """An accuracy is a share: who writes 60 means 60 %."""
+    classifies = any(TASKS[task].classifies for point in points if (task := point.scenario.learning.task) in TASKS)
+    for target in targets if classifies else ():
+        if not 0 < target <= 1:
+            raise ScenarioError("targets", target, f'is an accuracy, above 0 and at most 1; as per cent "{target:g} %"')
 
 
 def _target(target: object) -> object:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from statistics import fmean
 from typing import Any, Literal, TypeAlias
 
+from wayfare.errors import ScenarioError
 from wayfare.scenario.load import merge, table_of
 from wayfare.studies.results import Row, StudyResults
 
@@ -86,6 +87,10 @@ class QuotedGain:
         return 100.0 * (1.0 - mean[self.scheme] / min(mean[name] for name in self.others))
 
 
+def _fields(grid: Mapping[str, Mapping[str, object]]) -> list[str]:
+    return [f"{section}.{name}" for section, names in grid.items() for name in names]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PaperFigure:
     """One figure: the study at full size, what is different in the quick one, and what to set beside it."""
@@ -102,6 +107,11 @@ class PaperFigure:
     also: tuple[str, ...] = ()  # schemes beside those of the paper
     seeds: int | None = None  # another number of seeds
 
+    @property
+    def stand_in(self) -> str:
+        """What a quick figure shows instead of the paper's."""
+        return f"quick: {self.quick['scenario']}, not what the paper has"
+
     def changed(self, overrides: Sequence[str], also: Sequence[str], seeds: int | None = None) -> PaperFigure:
         """The figure with other settings, such as ``rounds=1000``, with more schemes, and with more seeds."""
         return replace(self, overrides=tuple(overrides), also=tuple(also), seeds=seeds)
@@ -111,6 +121,10 @@ class PaperFigure:
         chosen = {"metrics": ["score", "energy_joules", "kept_fraction", "uploads_per_device"], **self.full}
         chosen |= self.quick if quick else {}
         name = f"{'quick-' if quick else ''}{chosen['name']}"
+        for override in self.overrides:
+            field, _, value = override.partition("=")
+            if field.strip() in _fields(chosen.get("grid", {})):
+                raise ScenarioError(f"--set {field.strip()}", value, f"is what {self.name} varies: it cannot be set")
         if self.overrides:
             chosen["set"] = merge(dict(chosen.get("set", {})), table_of(self.overrides))
         if self.also:
