@@ -183,7 +183,7 @@ def test_every_command_has_help_with_an_example(command: str, wayfare_command: T
         (["compare", "--seeds", "0"], "seeds = 0: must be at least 1"),
         (["compare", "--jobs", "-1"], "jobs = -1: must be at least 1"),
         (["compare", "paper-cifar10-waypoint", "--jobs", "1"], "type `wayfare data fetch cifar10`"),
-        (["compare", "--seeds", "many"], "Invalid value for '--seeds'"),
+        (["compare", "--seeds", "many"], "--seeds = 'many': input should be a valid integer"),
         (["run", "--engine", "steam"], "--engine = 'steam': must be one of auto"),
         (["run", "--device", "abacus"], "--device = 'abacus': must be auto, cpu, cuda or cuda:NUMBER"),
         (["run", "--precision", "fp8"], "--precision = 'fp8': must be one of fp32, tf32, bf16"),
@@ -269,6 +269,51 @@ def test_a_signal_saves_a_comparison_and_the_same_command_goes_on(
     again = wayfare_command("compare", *words, "--out", tmp_path / "a", "--jobs", "1")
     undisturbed = wayfare_command("compare", *words, "--out", tmp_path / "b", "--jobs", "1")
     assert again.json["schemes"] == undisturbed.json["schemes"]
+
+
+SLOW = """
+import time
+from pathlib import Path
+
+import wayfare
+
+
+class Slow(wayfare.Scheme):
+    name = "slow"
+
+    def decide(self, encounter, link):
+        Path(__file__).with_name("deciding").touch()
+        time.sleep(60)
+"""
+
+
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_a_second_interrupt_ends_it_at_once_and_as_quietly_as_one(jobs: int, tmp_path: Path) -> None:
+    scheme = tmp_path / "slow.py"
+    scheme.write_text(SLOW, encoding="utf-8")
+    words = [*SETTINGS, "--schemes", f"{scheme}:Slow,mads", "--seeds", "1", "--jobs", str(jobs)]
+    command = [sys.executable, "-m", "wayfare", "compare", *words, "--out", str(tmp_path / "a")]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, start_new_session=True) as process:
+        deadline = time.monotonic() + 60
+        while not (tmp_path / "deciding").exists() and time.monotonic() < deadline:
+            time.sleep(0.05)
+        os.killpg(process.pid, signal.SIGINT)
+        assert process.stderr is not None
+        # The answer comes while the round is still under way; what another run has told by then may stand before it.
+        first = ""
+        while "stopping: " not in first:
+            first = process.stderr.readline()
+            assert first
+        pressed = time.monotonic()
+        os.killpg(process.pid, signal.SIGINT)
+        _, errors = process.communicate(timeout=30)
+    assert time.monotonic() - pressed < 8
+    assert process.returncode == 130
+    assert "Ctrl-C again stops at once" in first
+    assert "stopping: " not in errors
+    assert errors.splitlines()[-1] == "stopped; what is finished is kept, and the same command goes on with the rest"
+    assert "Traceback" not in errors
+    assert "Error" not in errors
 
 
 def test_a_run_that_was_stopped_is_resumed_by_its_folder(wayfare_command: Type, tmp_path: Path) -> None:

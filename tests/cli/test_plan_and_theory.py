@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
+from io import StringIO
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
 from tests.cli.conftest import Finished
 from tests.conftest import SMALL
+from wayfare.cli.plan_tables import print_forecasts
+from wayfare.theory.ask import plan
 
 
 def test_plan_says_what_gets_through_and_what_to_set(wayfare_command: Callable[..., Finished]) -> None:
@@ -43,6 +48,36 @@ def test_plan_compares_speeds_in_one_table(wayfare_command: Callable[..., Finish
     assert [word for word in first if word[0].isdigit()] == ["5", "40"]
 
 
+def test_what_holds_at_several_speeds_is_said_once_and_names_them_all(wayfare_command: Callable[..., Finished]) -> None:
+    speeds = [word for speed in (5, 10, 20) for word in ("--speed", speed)]
+    done = wayfare_command("plan", *speeds)
+    assert done.code == 0
+    told = [part.strip() for part in " ".join(done.out.split()).split("mind ")[1:]]
+    assert [line.split(" m/s")[0] for line in told if "exponential model" in line] == ["5, 10, 20"]
+    assert [line.split(":")[0] for line in told if "Contacts last" in line] == ["5, 10 m/s (numbers for 5)"]
+    # Both begin with the same words, and are about different things.
+    assert [line.split(":")[0] for line in told if "Contacts can use" in line] == ["5 m/s"]
+
+
+def test_different_warnings_that_begin_alike_are_not_merged() -> None:
+    found = plan("fashion-small", ["rounds=200"], seed=0)
+    assert found.rehearsed is not None
+    idle, wasteful = (
+        replace(found, rehearsed=replace(found.rehearsed, energy_joules=factor * found.budget_joules))
+        for factor in (0.01, 2.0)
+    )
+    console = Console(width=500, file=StringIO())
+    with console.capture() as said:
+        print_forecasts(console, [idle, wasteful])
+    assert "20 m/s: V = 0.005 leaves " in said.get()
+    assert "20 m/s: V = 0.005 exceeds the budget by 100 %" in said.get()
+
+
+def test_plan_says_no_more_of_the_automatic_weight_than_is_so(wayfare_command: Callable[..., Finished]) -> None:
+    done = wayfare_command("plan", "--speed", 5)
+    assert "--set control.weight=auto uses what can be used, within the budget\n" in done.out
+
+
 def test_plan_takes_a_saved_plan_and_a_run(wayfare_command: Callable[..., Finished], tmp_path: Path) -> None:
     saved = tmp_path / "plan.npz"
     sets = [word for override in SMALL for word in ("--set", override)]
@@ -60,6 +95,9 @@ def test_plan_takes_a_saved_plan_and_a_run(wayfare_command: Callable[..., Finish
     ("words", "said"),
     [
         (["plan", "--speed", "-3"], "speed = -3.0: must be above 0"),
+        (["plan", "--speed", "abc"], "error: --speed = 'abc': "),
+        (["plan", "--range-m", "0"], "error: --range-m = 0: "),
+        (["paper", "fig8b", "--seeds", "0"], "error: --seeds = 0: "),
         (["plan", "--parameters", "1"], "parameters = 1: must be at least 2"),
         (["plan", "--budget-joules", "0"], "budget_joules = 0.0: must be above 0"),
         (["plan", "nowhere"], "neither a preset"),

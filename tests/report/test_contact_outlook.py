@@ -3,7 +3,9 @@ import pytest
 
 import wayfare
 from wayfare.contacts import ContactPlan, draw_plan, opportunities
+from wayfare.contacts.speeds import SpeedPoint
 from wayfare.contacts.statistics import plan_statistics
+from wayfare.errors import InputError
 from wayfare.mobility import SERVER
 from wayfare.radio import gains_per_watt
 from wayfare.report.contact_figures import plot_contacts, plot_speeds
@@ -44,6 +46,16 @@ def test_a_plan_without_contacts_has_an_outlook_and_a_picture(tmp_path):
     plot_contacts(plan, plan_statistics(plan), tmp_path / "empty.png", title="nothing")
     plot_speeds([], tmp_path / "speeds.png", title="nothing")
     assert (tmp_path / "empty.png").stat().st_size > 1000
+
+
+@pytest.mark.parametrize(("contact_s", "missing"), [(None, "contact"), (4.0, "time between two contacts")])
+def test_speeds_without_any_time_to_draw_are_named(tmp_path, contact_s, missing):
+    points = [
+        SpeedPoint(model="waypoint", speed_mps=speed_mps, contacts=0, contact_s=contact_s, inter_contact_s=None)
+        for speed_mps in (5.0, 20.0)
+    ]
+    with pytest.raises(InputError, match=f"there was no whole {missing} at 5, 20 m/s"):
+        plot_speeds(points, tmp_path / "speeds.png", title="nothing")
 
 
 def test_a_fleet_too_large_for_a_page_shows_its_busiest_devices(tmp_path):

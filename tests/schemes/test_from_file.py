@@ -60,6 +60,8 @@ def test_the_code_of_a_file_counts_in_the_key_of_a_run(written: Path, small: Sce
     [
         ("def (", ":Patient", "cannot be imported: SyntaxError"),
         ("import nothing_of_the_kind", "", "cannot be imported: ModuleNotFoundError"),
+        ("raise SystemExit(5)", ":Patient", r"the file ended the program when it was imported \(SystemExit: 5\)"),
+        (PATIENT.format(name=""), "", r"schemes = 'Patient': a scheme needs a `name`"),
         (PATIENT.format(name="patient"), ":Nobody", "has no class Nobody; it has Patient"),
         ("x = 1", "", "name the class, as in .*; the file has no scheme"),
         (PATIENT.format(name="mads"), "", "its name 'mads' is that of one of Wayfare's schemes"),

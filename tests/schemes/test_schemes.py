@@ -276,7 +276,7 @@ def test_a_users_scheme_can_be_offered_as_an_entry_point(monkeypatch: pytest.Mon
 
 
 def test_what_is_no_scheme_is_refused_before_a_run_begins() -> None:
-    with pytest.raises(ScenarioError, match="needs a `name`"):
+    with pytest.raises(ScenarioError, match=r"^schemes = 'object': a scheme needs a `name`$"):
         wayfare.run(wayfare.load(), object())  # type: ignore[arg-type]
     with pytest.raises(ScenarioError, match="needs a method `decide"):
         wayfare.run(wayfare.load(), type("Half", (), {"name": "half"})())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import multiprocessing
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,7 +16,8 @@ from wayfare.errors import RunError, ScenarioError, StorageError
 from wayfare.records import RunRecord
 from wayfare.scenario import Scenario
 from wayfare.simulator import Simulation
-from wayfare.studies import keeping
+from wayfare.studies import keeping, local
+from wayfare.studies.jobs import Shared
 
 
 def test_a_folder_that_becomes_unwritable_says_what_is_safe(
@@ -131,3 +133,15 @@ def test_the_models_of_a_run_are_gone_with_it(small: Scenario, scheme: str, tmp_
         assert alive() == before
     finally:
         gc.enable()
+
+
+def test_a_worker_whose_parent_hangs_up_ends_without_a_word(capfd: pytest.CaptureFixture[str]) -> None:
+    context = multiprocessing.get_context("spawn")
+    ours, theirs = context.Pipe()
+    worker = context.Process(target=local._work, args=(theirs, Shared(execution=wayfare.Execution())))
+    worker.start()
+    theirs.close()
+    ours.close()
+    worker.join(60)
+    assert worker.exitcode == 0
+    assert capfd.readouterr().err == ""

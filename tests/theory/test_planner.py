@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -44,6 +45,10 @@ def planned(*overrides: str, source: str = "fashion-small", parameters: int = ML
     found = plan_from_source(source, seed=0, overrides=overrides)
     norms = typical_norms("mlp" if parameters == MLP else "resnet9")
     return forecast(found, parameters=parameters, statistics=0, norms=norms, scheme=scheme, seed=0)
+
+
+def texts(found: Forecast) -> list[str]:
+    return [warning.text for warning in warnings_of(found)]
 
 
 @pytest.mark.parametrize("weight", ["5e-3", "auto"])
@@ -113,7 +118,7 @@ def test_closed_forms_agree_with_exponential_contacts() -> None:
     assert found.rehearsed is not None
     assert found.theory.kept_share == pytest.approx(found.full_power.kept_share, rel=0.03)
     assert found.theory.staleness_rounds == pytest.approx(found.rehearsed.staleness_rounds, rel=0.03)
-    assert not any("exponential" in warning for warning in warnings_of(found))
+    assert not any("exponential" in warning for warning in texts(found))
 
 
 def test_the_best_speed_of_the_papers_setting_lies_where_its_experiments_have_it() -> None:
@@ -133,29 +138,45 @@ def test_a_large_fleet_is_rehearsed_in_part_and_its_energy_scaled() -> None:
 
 class TestWarnings:
     def test_contact_times_that_are_not_exponential(self) -> None:
-        assert any("does not hold for contact times" in warning for warning in warnings_of(planned()))
+        assert any("does not hold for contact times" in warning for warning in texts(planned()))
 
     def test_a_weight_that_exceeds_the_budget_or_leaves_it(self) -> None:
-        assert any("exceeds the budget" in warning for warning in warnings_of(planned("control.weight=1.0")))
-        assert any("unused" in warning for warning in warnings_of(planned("control.weight=1e-7")))
+        assert any("exceeds the budget" in warning for warning in texts(planned("control.weight=1.0")))
+        assert any("unused" in warning for warning in texts(planned("control.weight=1e-7")))
         automatic = planned("control.weight=auto")
-        assert not any("budget by" in warning or "unused" in warning for warning in warnings_of(automatic))
+        assert not any("budget by" in warning or "unused" in warning for warning in texts(automatic))
 
     def test_more_energy_than_contacts_can_use(self) -> None:
-        assert any("energy is no limit" in warning for warning in warnings_of(planned("fleet.energy_total_joules=1e5")))
+        assert any("energy is no limit" in warning for warning in texts(planned("fleet.energy_total_joules=1e5")))
+
+        # Full power is another matter.
+        (energy,) = [text for text in texts(planned("mobility.speed_mps=5")) if "energy is no limit" in text]
+        assert re.search(r"At full power \d+ of 20 devices would run out of it", energy)
+
+    def test_a_fleet_with_energy_to_spare_may_have_devices_without(self) -> None:
+        found = planned("rounds=300")
+        assert found.full_power is not None
+        assert found.recommended is not None
+        # Devices cannot lend each other energy: what they have or can use is less than what all contacts can use.
+        assert found.recommended.available_joules < 0.95 * found.full_power.usable_joules
+        assert found.full_power.usable_joules < 0.95 * found.budget_joules
+        (energy,) = [text for text in texts(found) if "Contacts can use" in text]
+        short = found.full_power.devices_short
+        assert 0 < short < 20
+        assert f"those of {short} of 20 devices can use more than the device has: energy is a limit for these" in energy
 
     def test_a_speed_far_from_the_best(self) -> None:
-        assert any("times its minimum" in warning for warning in warnings_of(planned("mobility.speed_mps=1.0")))
+        assert any("times its minimum" in warning for warning in texts(planned("mobility.speed_mps=1.0")))
 
     def test_nobody_meets_the_server(self) -> None:
         lonely = planned("rounds=1", "fleet.devices=1", "mobility.width_m=1e6", "mobility.height_m=1e6")
         assert lonely.rehearsed is None
-        assert warnings_of(lonely) == ["No device ever meets the server: nothing can be learnt together."]
+        assert texts(lonely) == ["No device ever meets the server: nothing can be learnt together."]
 
     def test_norms_that_are_a_guess(self) -> None:
         found = plan_from_source("fashion-small", seed=0)
         guessed = forecast(found, parameters=6_000_000, statistics=0, norms=typical_norms("mine"), seed=0)
-        assert any("a guess" in warning for warning in warnings_of(guessed))
+        assert any("a guess" in warning for warning in texts(guessed))
 
 
 def test_norms_are_fitted_to_a_run(tmp_path: Path, small: Scenario) -> None:
@@ -180,6 +201,6 @@ def test_captured_share_is_that_of_exponential_magnitudes() -> None:
 
 def test_a_plan_says_that_it_takes_forecasts_as_right() -> None:
     settings = ("rounds=100", "learning.hidden=[8]")
-    assert not any("forecast_error" in line for line in warnings_of(planned(*settings)))
-    lines = warnings_of(planned(*settings, "contacts.forecast_error=0.5"))
+    assert not any("forecast_error" in line for line in texts(planned(*settings)))
+    lines = texts(planned(*settings, "contacts.forecast_error=0.5"))
     assert any("contacts.forecast_error = 0.5" in line for line in lines)

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import sys
+from contextlib import suppress
+from typing import Any
 
 import typer
+from pydantic import ValidationError
+from typer.core import TyperGroup
 
 from wayfare.cli.compare import compare_command
 from wayfare.cli.contacts import contacts_app
@@ -21,11 +26,38 @@ from wayfare.cli.show import show_command
 from wayfare.cli.sweep import sweep_command
 from wayfare.cli.terminal import errors
 from wayfare.cli.theory import theory_app
-from wayfare.errors import InputError, UnavailableError, WayfareError
+from wayfare.errors import InputError, ScenarioError, UnavailableError, WayfareError
 from wayfare.version import __version__
+
+
+class _NamesValues(TyperGroup):
+    """Values of options that cannot be are told like those of fields: with name, value and rule."""
+
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            return super().invoke(ctx)
+        except typer.BadParameter as error:
+            named = _named(error)
+            raise (error if named is None else named) from None
+
+
+def _named(error: typer.BadParameter) -> ScenarioError | None:
+    """None where typer has named the value, as it does of choices."""
+    if error.param is None or not isinstance(error.__cause__, ValidationError):
+        return None
+    problem = error.__cause__.errors(include_url=False)[0]
+    value, rule = problem["input"], problem["msg"]
+    if repr(value) in rule:
+        return None
+    # As it was typed; a number without quotes.
+    with suppress(ValueError, TypeError):
+        value = json.loads(value)
+    return ScenarioError(max(error.param.opts, key=len), value, rule[0].lower() + rule[1:])
+
 
 app = typer.Typer(
     name="wayfare",
+    cls=_NamesValues,
     help="Federated learning for devices that move: compare methods on the same fleet, contacts and energy.",
     no_args_is_help=True,
     rich_markup_mode="markdown",

@@ -96,5 +96,5 @@ def forecast_json(forecast: Forecast) -> dict[str, Any]:
             "verdict": verdict_sentence(statistics),
         },
         **{name: None if getattr(forecast, name) is None else asdict(getattr(forecast, name)) for name in parts},
-        "warnings": warnings_of(forecast),
+        "warnings": [warning.text for warning in warnings_of(forecast)],
     }

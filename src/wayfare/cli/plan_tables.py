@@ -26,7 +26,7 @@ def print_forecast(console: Console, forecast: Forecast) -> None:
         for line in _advice(forecast):
             console.print(line, highlight=False)
     for warning in warnings_of(forecast):
-        console.print(f"[yellow]mind[/yellow]  {escape(warning)}", highlight=False)
+        console.print(f"[yellow]mind[/yellow]  {escape(warning.text)}", highlight=False)
 
 
 def print_forecasts(console: Console, forecasts: Sequence[Forecast]) -> None:
@@ -62,14 +62,23 @@ def print_forecasts(console: Console, forecasts: Sequence[Forecast]) -> None:
     console.print(table)
     if any(each.best_speed for each in forecasts):
         console.print("bound: what the corrected Theorem 2 multiplies G²/R with; less is better", highlight=False)
-    told = set()
+    for line in _told_once(forecasts):
+        console.print(f"[yellow]mind[/yellow]  {escape(line)}", highlight=False)
+
+
+def _told_once(forecasts: Sequence[Forecast]) -> list[str]:
+    """Every warning with all speeds at which it holds; its numbers are those of the first."""
+    speeds: dict[str, list[str]] = {}
+    texts: dict[str, list[str]] = {}
     for each in forecasts:
         for warning in warnings_of(each):
-            # What holds at every speed is said once.
-            kind = tuple(warning.split()[:3])
-            if kind not in told:
-                told.add(kind)
-                console.print(f"[yellow]mind[/yellow]  {_speed(each)} m/s: {escape(warning)}", highlight=False)
+            speeds.setdefault(warning.kind, []).append(_speed(each))
+            texts.setdefault(warning.kind, []).append(warning.text)
+    lines = []
+    for kind, at in speeds.items():
+        of_the_first = f" (numbers for {at[0]})" if len(set(texts[kind])) > 1 else ""
+        lines.append(f"{', '.join(at)} m/s{of_the_first}: {texts[kind][0]}")
+    return lines
 
 
 def _speed(forecast: Forecast) -> str:
@@ -134,7 +143,7 @@ def _advice(forecast: Forecast) -> list[str]:
             f"best speed    {speed.speed_mps:.2g} m/s by the corrected bound, "
             f"{ratio:.2f} times as good as {speed.own_speed_mps:g} m/s"
         )
-    lines.append("weight V      --set control.weight=auto uses the budget up and never exceeds it")
+    lines.append("weight V      --set control.weight=auto uses what can be used, within the budget")
     if fixed is not None and fixed.weight is not None:
         basis = "as runs had it" if fixed.known else "a guess"
         step = f"|grad|² = {fixed.step_norm_sq:.3g} ({basis})"

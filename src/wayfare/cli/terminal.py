@@ -241,8 +241,12 @@ class RunProgress:
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         if self._on_terminate is not None:
             signal.signal(signal.SIGTERM, self._on_terminate)
+        stopped = kind is KeyboardInterrupt or kind is SystemExit
+        if stopped and threading.current_thread() is threading.main_thread():
+            # The command is about to end; another Ctrl-C must not cut its last words short, nor change its exit code.
+            signal.signal(signal.SIGINT, signal.SIG_IGN)
         self._bars.stop()
-        if kind is KeyboardInterrupt or kind is SystemExit:
+        if stopped:
             line = "stopped; what is finished is kept, and the same command goes on with the rest"
             errors.print(line, style="bold", markup=False, soft_wrap=True)
 

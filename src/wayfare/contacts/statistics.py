@@ -122,21 +122,33 @@ def exponential_fit(times_s: Floats) -> ExponentialFit:
     return ExponentialFit(mean_s=mean_s, ks_distance=distance, rejected_at_5_percent=rejected, verdict=verdict)
 
 
+def overall_verdict(statistics: PlanStatistics) -> tuple[Verdict, tuple[str, ...]]:
+    """Whether the exponential model of the theory holds, and for which times it fails."""
+    verdicts = {name: times.fit.verdict if times.fit else "too few" for name, times in _times(statistics)}
+    if "too few" in verdicts.values():
+        return "too few", ()
+    if "fails" in verdicts.values():
+        return "fails", tuple(name for name, verdict in verdicts.items() if verdict == "fails")
+    return ("roughly" if "roughly" in verdicts.values() else "holds"), ()
+
+
 def verdict_sentence(statistics: PlanStatistics) -> str:
     """Whether the exponential model of the theory holds, in one plain sentence."""
-    fits = (("contact", statistics.contact), ("inter-contact", statistics.inter_contact))
-    if any(times.fit is None or times.fit.verdict == "too few" for _, times in fits):
-        counts = " and ".join(f"{times.count} whole {name} times" for name, times in fits)
+    verdict, failing = overall_verdict(statistics)
+    if verdict == "too few":
+        counts = " and ".join(f"{times.count} whole {name} times" for name, times in _times(statistics))
         return f"Too few contacts to tell whether the exponential model holds: {counts}, {_FEWEST} of each are needed."
-    parts = [f"{name} times {times.fit.ks_distance:.2f}" for name, times in fits if times.fit]
+    parts = [f"{name} times {times.fit.ks_distance:.2f}" for name, times in _times(statistics) if times.fit]
     distance = f"Kolmogorov-Smirnov distance: {', '.join(parts)}"
-    verdicts = {times.fit.verdict for _, times in fits if times.fit}
-    if verdicts == {"holds"}:
+    if verdict == "holds":
         return f"The exponential model of the theory holds ({distance})."
-    if "fails" not in verdicts:
+    if verdict == "roughly":
         return f"The exponential model of the theory holds roughly ({distance}): expect its bounds to be off somewhat."
-    failing = " and ".join(name for name, times in fits if times.fit and times.fit.verdict == "fails")
-    return f"The exponential model of the theory does not hold for {failing} times ({distance})."
+    return f"The exponential model of the theory does not hold for {' and '.join(failing)} times ({distance})."
+
+
+def _times(statistics: PlanStatistics) -> tuple[tuple[str, Distribution], ...]:
+    return ("contact", statistics.contact), ("inter-contact", statistics.inter_contact)
 
 
 def _quantiles(values: Floats) -> dict[str, float]:

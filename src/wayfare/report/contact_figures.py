@@ -14,6 +14,7 @@ import numpy as np
 from wayfare.contacts import ContactPlan
 from wayfare.contacts.speeds import SpeedPoint
 from wayfare.contacts.statistics import Distribution, PlanStatistics
+from wayfare.errors import InputError
 from wayfare.report.canvas import wide_figure, without_frame
 
 _BLUE, _ORANGE, _GREY = "#2b6cb0", "#dd6b20", "#718096"
@@ -39,6 +40,7 @@ def plot_contacts(
 
 def plot_speeds(points: Sequence[SpeedPoint], file: Path | str, *, title: str) -> None:
     """Mean contact and inter-contact time against speed, one line a model, and the slope of the law 1 / speed."""
+    _refuse_empty(points, file)
     with wide_figure(file, width_in=11.0, height_in=4.8, layout=None) as figure:
         figure.subplots_adjust(left=0.07, right=0.98, top=0.84, bottom=0.13, wspace=0.2)
         figure.suptitle(title, x=0.07, ha="left", fontsize=13, fontweight="bold")
@@ -66,6 +68,17 @@ def plot_speeds(points: Sequence[SpeedPoint], file: Path | str, *, title: str) -
             if points:
                 axes.legend(frameon=False, fontsize=9)
         without_frame(figure)
+
+
+def _refuse_empty(points: Sequence[SpeedPoint], file: Path | str) -> None:
+    """A logarithmic axis needs a time; without any the picture would say nothing."""
+    for attribute, what in (("contact_s", "contact"), ("inter_contact_s", "time between two contacts")):
+        if points and all(getattr(point, attribute) is None for point in points):
+            speeds = ", ".join(f"{speed_mps:g}" for speed_mps in sorted({point.speed_mps for point in points}))
+            raise InputError(
+                f"{file}: nothing to draw, there was no whole {what} at {speeds} m/s; more devices, a smaller area or "
+                "a longer radio.range_m give more contacts"
+            )
 
 
 def _timeline(axes: Any, plan: ContactPlan, names: Sequence[str]) -> None:

@@ -59,6 +59,13 @@ def _module(path: Path, text: str) -> ModuleType:
     importlib.invalidate_caches()
     try:
         module = taken or importlib.import_module(stem)
+    except SystemExit as end:
+        raise ScenarioError(
+            "schemes",
+            text,
+            f"the file ended the program when it was imported (SystemExit: {end.code}); what it does as a program goes "
+            'below `if __name__ == "__main__":`',
+        ) from None
     except Exception as error:
         raise ScenarioError("schemes", text, f"cannot be imported: {type(error).__name__}: {error}") from error
     if Path(module.__file__ or "").resolve() != path.resolve():

@@ -120,7 +120,7 @@ def checked(scheme: object) -> Scheme:
     """Refuse what does not look like a scheme, before a run begins."""
     name = getattr(scheme, "name", None)
     if not isinstance(name, str) or not name:
-        raise ScenarioError("schemes", scheme, "a scheme needs a `name`")
+        raise ScenarioError("schemes", type(scheme).__name__, "a scheme needs a `name`")
     if not callable(getattr(scheme, "decide", None)):
         raise ScenarioError("schemes", name, "a scheme needs a method `decide(encounter, link)`")
     return cast(Scheme, scheme)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import signal
 import threading
 import time
@@ -14,6 +15,8 @@ from typing import Any
 from wayfare.errors import DivergenceError, ScenarioError
 from wayfare.records import RunWriter
 from wayfare.simulator import Checks, ContactEvent, EvaluationEvent, MetricEvent, RelayEvent, Simulation
+
+_log = logging.getLogger("wayfare")
 
 # Unless told otherwise a checkpoint is due after so many seconds, and no sooner than so many times what the last took:
 # however large a fleet is, less than 2 % of the time goes into checkpoints.
@@ -50,6 +53,11 @@ class StoppedError(Exception):
     """Unwinds a run that was asked to stop and has saved where it was."""
 
 
+def say_stopping() -> None:
+    """The answer to a first Ctrl-C, at once: a round may take long, and who hears nothing presses again."""
+    _log.warning("stopping: what is under way is written down first (Ctrl-C again stops at once)")
+
+
 class StopRequest:
     """SIGINT and SIGTERM ask a run to stop after its round; a second SIGINT does at once what it always did.
 
@@ -74,6 +82,8 @@ class StopRequest:
     def _asked(self, number: int, frame: FrameType | None) -> None:
         self.signal = number
         self._give_back(signal.SIGINT)
+        if number == signal.SIGINT:
+            say_stopping()
 
     def _give_back(self, *numbers: int) -> None:
         for number in numbers:

@@ -19,10 +19,13 @@ from functools import partial
 from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import SpawnContext, SpawnProcess
+from types import FrameType
+from typing import Any
 
 from wayfare.engine import Compute
 from wayfare.errors import InputError, RunError, ScenarioError
 from wayfare.studies.jobs import Broken, Event, Finished, Job, Lost, OnRound, Queue, Shared, perform
+from wayfare.studies.keeping import say_stopping
 from wayfare.studies.single import Execution
 
 # How often a worker tells its round, and how often jobs that somebody else holds are asked for again.
@@ -30,6 +33,8 @@ _REPORT_EVERY_S = 0.2
 _ASK_EVERY_S = 0.5
 # What a worker that is told to end may take for its last words.
 _GRACE_S = 10.0
+# How soon a second Ctrl-C is noticed while these are waited for.
+_LOOK_EVERY_S = 0.1
 
 
 def default_jobs(execution: Execution) -> int:
@@ -82,26 +87,34 @@ class WorkerProcesses:
 
     def run(self, queue: Queue, on_round: OnRound) -> Generator[Event, None, None]:
         """Keep every worker busy; a new one takes the place of one that died."""
-        try:
-            while True:
-                self._hand_out(queue, on_round)
-                busy = [worker for worker in self._workers if worker.place is not None]
-                if not busy and not len(queue):
-                    break
-                idle = len(busy) < self._most and len(queue) > 0
-                pipes = {worker.pipe: worker for worker in busy}
-                for pipe in wait(list(pipes), timeout=_ASK_EVERY_S if idle else None):
-                    yield from self._hear(pipes[pipe], on_round)  # type: ignore[index]
-        finally:
-            # Whatever ended this, runs under way are not waited for; finished ones are safe on disk.
-            for worker in self._workers:
-                worker.process.terminate()
-            deadline = time.monotonic() + _GRACE_S
-            for worker in self._workers:
-                worker.process.join(max(deadline - time.monotonic(), 0))
-                worker.process.kill()
-                worker.process.join()
-                worker.pipe.close()
+        with _Interrupts() as interrupts:
+            try:
+                while True:
+                    self._hand_out(queue, on_round)
+                    busy = [worker for worker in self._workers if worker.place is not None]
+                    if not busy and not len(queue):
+                        break
+                    idle = len(busy) < self._most and len(queue) > 0
+                    pipes = {worker.pipe: worker for worker in busy}
+                    for pipe in wait(list(pipes), timeout=_ASK_EVERY_S if idle else None):
+                        yield from self._hear(pipes[pipe], on_round)  # type: ignore[index]
+            finally:
+                # Whatever ended this, runs under way are not waited for; finished ones are safe on disk.
+                self._end(interrupts)
+
+    def _end(self, interrupts: _Interrupts) -> None:
+        for worker in self._workers:
+            worker.process.terminate()
+        deadline = time.monotonic() + _GRACE_S
+        while not interrupts.again and time.monotonic() < deadline:
+            alive = [worker.process.sentinel for worker in self._workers if worker.process.is_alive()]
+            if not alive:
+                break
+            wait(alive, timeout=_LOOK_EVERY_S)
+        for worker in self._workers:
+            worker.process.kill()
+            worker.process.join()
+            worker.pipe.close()
 
     def _hand_out(self, queue: Queue, on_round: OnRound) -> None:
         for worker in self._workers:
@@ -150,6 +163,36 @@ class WorkerProcesses:
                     '`if __name__ == "__main__":`, and `jobs=1` needs no other process'
                 ) from None
             yield Lost(place, reason)
+
+
+class _Interrupts:
+    """Ctrl-C while workers are busy: the first does what it always did, later ones only hasten the end.
+
+    Raised again in the middle of the end, it would leave workers behind that write into pipes which nobody reads.
+    """
+
+    def __init__(self) -> None:
+        self.again = False
+        self._stopping = False
+        self._before: Any = None
+
+    def __enter__(self) -> _Interrupts:
+        # Only the main thread may have handlers, and who ignores interrupts goes on ignoring them.
+        if threading.current_thread() is threading.main_thread() and callable(signal.getsignal(signal.SIGINT)):
+            self._before = signal.signal(signal.SIGINT, self._asked)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._before is not None:
+            signal.signal(signal.SIGINT, self._before)
+
+    def _asked(self, number: int, frame: FrameType | None) -> None:
+        if self._stopping:
+            self.again = True
+            return
+        self._stopping = True
+        say_stopping()
+        self._before(number, frame)
 
 
 class _Worker:
@@ -225,6 +268,12 @@ def _work(pipe: Connection, shared: Shared) -> None:
     # An interrupt at the keyboard goes to the whole group; it is the parent's business.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     threading.Thread(target=_end_with_parent, daemon=True).start()
+    # A pipe that breaks has lost its parent: there is nobody left to work for, or to tell.
+    with suppress(EOFError, ConnectionError):
+        _do_jobs(pipe, shared)
+
+
+def _do_jobs(pipe: Connection, shared: Shared) -> None:
     pipe.send("ready")
     while True:
         job = pipe.recv()

@@ -38,6 +38,8 @@ class FullPower:
     dense_chance: float
     energy_joules: float  # at the largest power until everything is sent
     usable_joules: float  # at the largest power that still buys something
+    devices_short: int  # those whose contacts can use more than the device has
+    devices_short_at_full_power: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -172,14 +174,17 @@ def _full_power(stage: Stage) -> FullPower:
     capacity_bits = stage.meets.contact_s * rate_bps
     sparse_bits = link.parameters * link.bits_per_entry + link.statistics_bits
     room = np.clip((capacity_bits - link.statistics_bits) / (link.parameters * link.bits_per_entry), 0.0, 1.0)
-    airtime_s = np.minimum(stage.meets.contact_s, sparse_bits / rate_bps)
+    energy_joules = link.max_power_watts * np.minimum(stage.meets.contact_s, sparse_bits / rate_bps)
+    usable_joules = _usable_joules(stage)
     return FullPower(
         median_rate_bps=float(np.median(rate_bps)),
         kept_share=float(room.mean()),
         whole_chance=float((capacity_bits >= sparse_bits).mean()),
         dense_chance=float((capacity_bits >= link.dense_bits).mean()),
-        energy_joules=float(link.max_power_watts * airtime_s.sum()),
-        usable_joules=float(_usable_joules(stage).sum()),
+        energy_joules=float(energy_joules.sum()),
+        usable_joules=float(usable_joules.sum()),
+        devices_short=int((stage.by_device(usable_joules) > stage.budgets_joules).sum()),
+        devices_short_at_full_power=int((stage.by_device(energy_joules) > stage.budgets_joules).sum()),
     )
 
 
@@ -204,8 +209,7 @@ def _rehearsed(control: Control, stage: Stage, name: str) -> Rehearsed:
     share = min(_REHEARSED / len(stage.meets), 1.0)
     count = max(int(devices * share), 1)
     played = rehearse(stage, make_scheme(name, control), devices=count)
-    usable = np.bincount(stage.meets.device, _usable_joules(stage), devices)
-    available = np.minimum(usable, stage.budgets_joules)
+    available = np.minimum(stage.by_device(_usable_joules(stage)), stage.budgets_joules)
     sent = (played.completed > 0) & (played.kept_fraction > 0)
     some = len(played.device) > 0
     return Rehearsed(

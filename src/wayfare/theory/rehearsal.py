@@ -33,6 +33,10 @@ class Stage:
         """The opportunities of a device, in order of rounds."""
         return np.flatnonzero(self.meets.device == device)
 
+    def by_device(self, of_opportunities: Floats) -> Floats:
+        """The sum over the opportunities of each device."""
+        return np.bincount(self.meets.device, of_opportunities, len(self.budgets_joules)).astype(np.float64)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rehearsal:
