@@ -7,7 +7,8 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from math import isfinite
 from pathlib import Path
@@ -241,14 +242,25 @@ class RunProgress:
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         if self._on_terminate is not None:
             signal.signal(signal.SIGTERM, self._on_terminate)
-        stopped = kind is KeyboardInterrupt or kind is SystemExit
-        if stopped and threading.current_thread() is threading.main_thread():
-            # The command is about to end; another Ctrl-C must not cut its last words short, nor change its exit code.
-            signal.signal(signal.SIGINT, signal.SIG_IGN)
-        self._bars.stop()
-        if stopped:
-            line = "stopped; what is finished is kept, and the same command goes on with the rest"
-            errors.print(line, style="bold", markup=False, soft_wrap=True)
+        # Another Ctrl-C must not cut the last words short.
+        with _interrupts_ignored():
+            self._bars.stop()
+            if kind is KeyboardInterrupt or kind is SystemExit:
+                line = "stopped; what is finished is kept, and the same command goes on with the rest"
+                errors.print(line, style="bold", markup=False, soft_wrap=True)
+
+
+@contextmanager
+def _interrupts_ignored() -> Iterator[None]:
+    """For a moment: in a notebook the next Ctrl-C has to be heard again."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, signal.SIG_DFL if before is None else before)
 
 
 def duration_text(seconds: float) -> str:
