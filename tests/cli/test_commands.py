@@ -350,3 +350,10 @@ def test_records_may_do_without_models(wayfare_command: Type, words: list[str], 
     done = wayfare_command(command, "fashion-small", *SETTINGS, *options, "--no-models", "--out", tmp_path)
     assert done.code == 0
     assert {read_run(folder).model for folder in find_runs(tmp_path)} == {None}
+
+
+def test_interrupts_are_heard_again_after_the_last_words() -> None:
+    before = signal.getsignal(signal.SIGINT)
+    with pytest.raises(KeyboardInterrupt), RunProgress():
+        raise KeyboardInterrupt
+    assert signal.getsignal(signal.SIGINT) is before

@@ -278,6 +278,18 @@ def test_the_page_of_a_study_follows_the_chosen_point(browser: Any, study: Path,
     assert console_errors(browser) == []
 
 
+def test_broken_lines_lie_on_whole_ones(browser: Any, tmp_path: Path) -> None:
+    small = {"rounds": 20, "fleet": {"devices": 4}, "learning": {"hidden": [8]}}
+    grid = {"mobility": {"speed_mps": [10.0, 20.0]}}
+    study = {"name": "order", "schemes": ["optimal", "mads"], "seeds": 1, "set": small, "grid": grid}
+    folder = sweep(plan_of(study), out=tmp_path, jobs=1).results.folder
+    open_page(browser, write_report(folder, tmp_path / "order.html")[0])
+    for plot in ("study-plot", "curves"):
+        names = script(browser, f"return document.getElementById('{plot}').data.map((trace) => trace.name)")
+        assert names[-1] == "optimal"
+    assert console_errors(browser) == []
+
+
 def test_points_with_long_names_stand_below_each_other(browser: Any, tmp_path: Path) -> None:
     names = ["a radio that reaches far", "<b>a radio that does not</b>"]
     paired = [{"label": name, "radio": {"range_m": 100.0 - 10 * place}} for place, name in enumerate(names)]

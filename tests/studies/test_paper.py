@@ -87,6 +87,7 @@ def test_numbers_of_the_paper_stand_beside_ours(tmp_path: Path) -> None:
     page = (tmp_path / "page" / "fig9.md").read_text(encoding="utf-8")
     assert "wayfare paper fig9" in page
     assert "| mads at 20 | 71.15 | - |" in page
+    assert "of a run: mean of its last 2 evaluations" in page  # it has no more
     written = sorted(file.name for file in (tmp_path / "page").iterdir())
     assert written == ["fig9-evaluations.csv", "fig9-runs.csv", "fig9.md", "fig9.png"]
 
@@ -122,3 +123,26 @@ def test_runs_of_a_gpu_are_shown_where_there_is_none(tmp_path: Path) -> None:
 def test_unknown_figures_are_refused() -> None:
     with pytest.raises(ScenarioError, match="figure = 'fig1': must be one of fig2, fig3"):
         paper_figure("fig1")
+
+
+def svg_of(name: str, table: dict[str, Any], tmp_path: Path, *, quick: bool) -> str:
+    results = sweep(plan_of(table), out=tmp_path, jobs=1).results
+    draw(paper_figure(name), results, tmp_path / "figure.svg", quick=quick)
+    return (tmp_path / "figure.svg").read_text(encoding="utf-8")
+
+
+def test_schemes_beside_those_of_the_paper_are_told_apart_in_curves(tmp_path: Path) -> None:
+    table = smallest(paper_figure("fig2").study(quick=True))
+    picture = svg_of("fig2", {**table, "schemes": ["optimal", "mads"]}, tmp_path, quick=True)
+    for label in ("Optimal, contact 1 s", "MADS, contact 1 s", "Optimal, contact 2 s", "MADS, contact 2 s"):
+        assert picture.count(f"<!-- {label} -->") == 1
+    assert "quick: fashion-small, not what the paper has" in picture
+
+
+def test_targets_that_no_run_reaches_are_marked(tmp_path: Path) -> None:
+    table = smallest(paper_figure("fig5").study(quick=True))
+    picture = svg_of("fig5", {**table, "targets": ["1 %", "100 %"]}, tmp_path, quick=False)
+    assert "<!-- not in 8 rounds -->" in picture
+    assert "<!-- 100% -->" in picture
+    assert "quick" not in picture
+    assert "<!-- not in" not in svg_of("fig5", {**table, "name": "easy", "targets": ["1 %"]}, tmp_path, quick=False)

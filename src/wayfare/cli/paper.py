@@ -29,10 +29,6 @@ if TYPE_CHECKING:
     from wayfare.studies.results import StudyResults
 
 
-# What Fig. 4 draws contacts with, whatever a scenario says.
-_DRAWN_ANYWAY = ("mobility.model", "mobility.speed_mps", "rounds")
-
-
 def paper_command(
     figure: Annotated[str, typer.Argument(metavar="list|FIG", help="A figure such as fig8b, or `list`.")],
     quick: Annotated[
@@ -204,12 +200,6 @@ def _contact_times(figure: PaperFigure, quick: bool, file: Path, record: Path | 
         raise ScenarioError("--also", ",".join(figure.also), f"{figure.name} compares no schemes: nothing is trained")
     if figure.seeds is not None:
         raise ScenarioError("--seeds", figure.seeds, f"{figure.name} is one long draw of contacts")
-    for override in figure.overrides:
-        field, _, value = override.partition("=")
-        if field.strip() in _DRAWN_ANYWAY:
-            raise ScenarioError(
-                f"--set {field.strip()}", value, f"{figure.name} has motion, speeds and length of its own"
-            )
     scenario, seed = load(figure.study(quick=quick)["scenario"], figure.overrides), 0
     points = list(contact_times_by_speed(scenario, models=["waypoint"], seed=seed))
     file.parent.mkdir(parents=True, exist_ok=True)

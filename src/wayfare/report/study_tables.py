@@ -11,6 +11,7 @@ from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
+from wayfare.records import final_evaluations, read_run
 from wayfare.records.statistics import Censored, Estimate
 from wayfare.report.labels import metric_heading, metric_words_and_unit
 from wayfare.studies.results import StudyResults
@@ -132,8 +133,8 @@ def study_notes(results: StudyResults) -> list[str]:
         notes.append(f"incomplete  {results.missing} runs missing{failed}; the command of the study does them")
     if min(len(row.results) for row in results.rows) == 1:
         notes.append("one seed    is one world: numbers without ± are no result")
-    last = results.manifest.scenarios[0]["learning"]["final_evaluations"]
-    notes.append(f"{name:11} of a run: mean of its last {last} evaluations")
+    last = final_evaluations(read_run(results.results[0].folder))
+    notes.append(f"{name:11} of a run: mean of its last {last} evaluation{'s' if last > 1 else ''}")
     if seeds > 1:
         notes.append("±           95 % interval of the mean over seeds; sd: standard deviation over seeds")
     tested = sum(row.to_reference is not None for row in results.rows)

@@ -49,12 +49,18 @@ const Charts = (() => {
       hoverlabel: { bgcolor: Theme.colour("surface"), bordercolor: Theme.colour("line"), font: { color: ink } },
       hovermode: "x unified", dragmode: false, xaxis, yaxis, ...more,
     };
-    Plotly.react(id, traces, layout, { displayModeBar: false, responsive: true, doubleClick: "reset" });
+    /* Broken lines are drawn last: under a whole one on the same course nobody would see them. */
+    const broken = (trace) => Number((trace.line?.dash ?? "solid") !== "solid");
+    const ordered = [...traces].sort((one, other) => broken(one) - broken(other));
+    Plotly.react(id, ordered, layout, { displayModeBar: false, responsive: true, doubleClick: "reset" });
   }
   function line(scheme, x, y, more = {}) {
     const look = { color: colour(scheme), width: 2.2, dash: Page.looks[scheme].dash };
     return { type: "scatter", mode: "lines", name: plain(scheme), x, y, line: look, ...more };
   }
+
+  /* Marks of broken lines are hollow: colours come again. */
+  function mark(scheme) { return { size: 7, symbol: Page.looks[scheme].dash === "solid" ? "circle" : "circle-open" }; }
 
   function drawCurves() {
     const traces = [];
@@ -143,7 +149,7 @@ const Charts = (() => {
       if (numeric) mine.sort((one, other) => one.x - other.x);
       const found = mine.map((row) => row.estimates[choice.metric]);
       return line(scheme, mine.map((row) => (numeric ? row.x : plain(row.x))), scaled(found.map((one) => one.mean), of.factor), {
-        mode: numeric ? "lines+markers" : "markers", marker: { size: 7 }, hovertemplate: "%{y:.4g}",
+        mode: numeric ? "lines+markers" : "markers", marker: mark(scheme), hovertemplate: "%{y:.4g}",
         error_y: { type: "data", array: scaled(found.map((one) => one.ci95 ?? 0), of.factor), thickness: 1.3, width: 4, visible: true },
       });
     });
@@ -151,14 +157,14 @@ const Charts = (() => {
     draw("study-plot", traces, axis(Page.study.axis, { type: wide ? "log" : numeric ? "linear" : "category", ...ticks }), axis(of.title));
   }
 
-  /* A band for each point from top to bottom, and in it the schemes below each other; marks of broken lines are hollow. */
+  /* A band for each point from top to bottom, and in it the schemes below each other. */
   function drawNamed(rows, places, schemes, of) {
     const traces = schemes.map((scheme, number) => {
       const mine = rows.filter((row) => row.scheme === scheme);
       const found = mine.map((row) => row.estimates[choice.metric]);
       const lane = (number + 1) / (schemes.length + 1);
       return line(scheme, scaled(found.map((one) => one.mean), of.factor), mine.map((row) => places.indexOf(row.x) + lane), {
-        mode: "markers", marker: { size: 7, symbol: Page.looks[scheme].dash === "solid" ? "circle" : "circle-open" }, hovertemplate: "%{x:.4g}",
+        mode: "markers", marker: mark(scheme), hovertemplate: "%{x:.4g}",
         error_x: { type: "data", array: scaled(found.map((one) => one.ci95 ?? 0), of.factor), thickness: 1.3, width: 0, visible: true },
       });
     });

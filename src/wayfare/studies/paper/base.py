@@ -106,6 +106,7 @@ class PaperFigure:
     overrides: tuple[str, ...] = ()
     also: tuple[str, ...] = ()  # schemes beside those of the paper
     seeds: int | None = None  # another number of seeds
+    fixed: tuple[str, ...] = ()  # fields that are the figure's own, beside those that vary
 
     @property
     def stand_in(self) -> str:
@@ -121,10 +122,11 @@ class PaperFigure:
         chosen = {"metrics": ["score", "energy_joules", "kept_fraction", "uploads_per_device"], **self.full}
         chosen |= self.quick if quick else {}
         name = f"{'quick-' if quick else ''}{chosen['name']}"
+        own = (*_fields(chosen.get("grid", {})), *self.fixed)
         for override in self.overrides:
             field, _, value = override.partition("=")
-            if field.strip() in _fields(chosen.get("grid", {})):
-                raise ScenarioError(f"--set {field.strip()}", value, f"is what {self.name} varies: it cannot be set")
+            if field.strip() in own:
+                raise ScenarioError(f"--set {field.strip()}", value, f"cannot be set: {self.name} has its own")
         if self.overrides:
             chosen["set"] = merge(dict(chosen.get("set", {})), table_of(self.overrides))
         if self.also:

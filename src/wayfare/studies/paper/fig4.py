@@ -11,4 +11,5 @@ FIGURE = PaperFigure(
     drawing="contact times",
     full={"name": "contact-times-by-speed", "scenario": "paper-cifar10-waypoint"},
     quick={"scenario": "fashion-small"},
+    fixed=("mobility.model", "mobility.speed_mps", "rounds"),
 )
