@@ -99,7 +99,7 @@ def measure(fleet: Fleet) -> Result:
             world = draw_world(scenario, seed)
             entries = len(world.initial_model)
             shelf = OnDisk(Path(folder) / f"{seed}", fleet.devices, entries) if fleet.on_disk else InMemory()
-            simulation = Simulation(world, make_scheme("mads", scenario.control), observer, shelf=shelf)
+            simulation = Simulation(world, make_scheme("mads", scenario), observer, shelf=shelf)
             before, began = taken[0], time.process_time()
             simulation.run()
             costs.append((time.process_time() - began) / (taken[0] - before))

@@ -86,7 +86,7 @@ def main() -> None:
     drawn = time.perf_counter()
     counter = Counter()
     compute = Compute.named(arguments.device, arguments.precision, fast=arguments.fast)
-    simulation = Simulation(world, make_scheme(arguments.scheme, scenario.control), counter, compute=compute)
+    simulation = Simulation(world, make_scheme(arguments.scheme, scenario), counter, compute=compute)
     ready = time.perf_counter()
     outcome = simulation.run()
     assert bool(outcome.model.isfinite().all())

@@ -61,7 +61,7 @@ def bare_cpu_s(seeds: int) -> float:
     for seed in range(seeds):
         world = draw_world(scenario, seed)
         for scheme in SCHEMES:
-            simulation = Simulation(world, make_scheme(scheme, scenario.control), Nobody())
+            simulation = Simulation(world, make_scheme(scheme, scenario), Nobody())
             began = time.process_time()
             simulation.run()
             spent_s += time.process_time() - began

@@ -215,16 +215,13 @@ def _costing(upload: Upload, entries: int, bits: float, rate_bps: float) -> Uplo
     return replace(upload, entries=entries, bits=float(bits), energy_joules=upload.power_watts * bits / rate_bps)
 
 
-def hand_over(offer: Offer, upload: Upload) -> tuple[DeviceState, Tensor | None]:
-    """Pay, and give x to a relay, which answers for it from then on: e becomes e - x = -g.
+def hand_over(state: DeviceState, update: Tensor) -> DeviceState:
+    """Give x to a relay, which answers for it from then on: e becomes e - x = -g.
 
-    The device keeps its received and its local model, so that it goes on from where it is; what it sends later is
-    e + g again, which now is only what is new. Less than everything is not handed over, and nothing changes.
+    The device keeps its received and its local model; what it sends later is e + g again, which now is only what is
+    new.
     """
-    paid = pay(offer, upload)
-    if not is_whole(offer, upload):
-        return paid, None
-    return replace(paid, memory=paid.memory - offer.update), offer.update
+    return replace(state, memory=state.memory - update)
 
 
 def is_whole(offer: Offer, upload: Upload) -> bool:

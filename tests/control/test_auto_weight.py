@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from wayfare.control.auto_weight import NO_EXPERIENCE, Demand, Experience, demand, fitting_power_watts
 from wayfare.radio import Link
-from wayfare.scenario.model import Control
+from wayfare.scenario.model import Control, Scenario
 from wayfare.schemes import Encounter, make_scheme
 from wayfare.streams import Stream, generator
 
@@ -47,7 +47,7 @@ def spend(
     meetings: list[tuple[int, float, float, float]], budget_joules: float, link: Link = LINK
 ) -> tuple[list[float], list[float]]:
     """Energies and powers of a device under `auto`, by the scheme itself."""
-    scheme = make_scheme("mads", Control(weight="auto"))
+    scheme = make_scheme("mads", Scenario(control=Control(weight="auto")))
     experience, spent, last, met_s = NO_EXPERIENCE, 0.0, 0, 0.0
     energies, powers = [], []
     for round_, contact_s, gain, norm in meetings:

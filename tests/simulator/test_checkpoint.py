@@ -41,7 +41,7 @@ def undisturbed(
     world: World, name: str, folder: Path, rounds: Sequence[int], engine: str, policy: Policy = "ahead"
 ) -> tuple[Outcome, Saving]:
     notes = Saving(folder, rounds)
-    scheme = make_scheme(name, world.scenario.control)
+    scheme = make_scheme(name, world.scenario)
     notes.simulation = Simulation(world, scheme, notes, engine=engine, policy=policy)
     return notes.simulation.run(), notes
 
@@ -56,7 +56,7 @@ def taken_up(
     checks: Checks | None = None,
 ) -> tuple[Outcome, Notes]:
     notes = Notes()
-    scheme = make_scheme(name, world.scenario.control)
+    scheme = make_scheme(name, world.scenario)
     simulation = Simulation(world, scheme, notes, engine=engine, policy=policy, shelf=shelf, checks=checks)
     simulation.restore(state)
     return simulation.run(), notes
@@ -128,7 +128,7 @@ def test_devices_that_never_met_the_server_share_what_they_shared(tmp_path: Path
     scenario = wayfare.load("fashion-small", [*SMALL, "fleet.devices=200", "rounds=3", "mobility.width_m=3000"])
     world = draw_world(scenario, 0)
     notes = Saving(tmp_path, (2,))
-    scheme = make_scheme("mads", scenario.control)
+    scheme = make_scheme("mads", scenario)
     notes.simulation = Simulation(world, scheme, notes)
     notes.simulation.run()
     met = {event.device for event in notes.contacts if event.round <= 2}
@@ -155,7 +155,7 @@ def test_a_state_of_another_run_is_refused(small: Scenario, tmp_path: Path) -> N
     ):
         world = draw_world(wayfare.load("fashion-small", [*SMALL, *overrides]), 1)
         with pytest.raises(ValueError, match=message):
-            Simulation(world, make_scheme("mads", small.control), Notes()).restore(state)
+            Simulation(world, make_scheme("mads", small), Notes()).restore(state)
 
 
 def test_a_checkpoint_that_was_touched_is_refused(small: Scenario, tmp_path: Path) -> None:

@@ -61,8 +61,7 @@ def test_an_error_beyond_reason_is_refused(value: str) -> None:
 def offer(
     seed: int = 0, contact_s: float = 5.0, name: str = "mads-rd", weight: float | str = 1e-3
 ) -> tuple[Offer, wayfare.Upload]:
-    control = wayfare.load().control.model_copy(update={"weight": weight})
-    scheme = make_scheme(name, control)
+    scheme = make_scheme(name, wayfare.load(overrides=[f"control.weight={weight}"]))
     update = torch.from_numpy(np.random.default_rng(seed).standard_t(4, 20_000).astype(np.float32))
     state = DeviceState(
         received=torch.zeros(20_000),
@@ -138,7 +137,7 @@ def test_pieces_stop_where_the_budget_ends() -> None:
 def test_nothing_is_lost_or_counted_twice_where_contacts_end_early(name: str, small: Scenario) -> None:
     scenario = unsure(small, 0.5)
     notes = Notes()
-    scheme = make_scheme(name, scenario.control)
+    scheme = make_scheme(name, scenario)
     Simulation(draw_world(scenario, 0), scheme, notes, checks=Checks(paranoid=True)).run()
     failed = [event for event in notes.contacts if not event.completed]
     assert bool(failed) == (name != "mads-rd:progressive")

@@ -37,7 +37,7 @@ def scenario(*overrides: str) -> Scenario:
 
 
 def simulation(world: World, notes: Notes, name: str = "fedmobile:unlimited", **options: object) -> Simulation:
-    scheme = make_scheme(name, world.scenario.control)
+    scheme = make_scheme(name, world.scenario)
     return Simulation(world, scheme, notes, **options)  # type: ignore[arg-type]
 
 
@@ -62,9 +62,8 @@ def test_mass_is_conserved_with_parcels_on_their_way(delivery: str, engine: str)
 
 
 def test_the_ledger_notices_what_is_counted_twice(monkeypatch: pytest.MonkeyPatch) -> None:
-    honest = devices.hand_over
     # An owner that does not forget what it handed over delivers it a second time.
-    monkeypatch.setattr(devices, "hand_over", lambda offer, upload: (offer.state, honest(offer, upload)[1]))
+    monkeypatch.setattr(devices, "hand_over", lambda state, update: state)
     with pytest.raises(InvariantError, match="lost or counted twice"):
         simulate(scenario("learning.evaluate_every_rounds=1"), checks=Checks(paranoid=True))
 
@@ -150,7 +149,10 @@ def test_a_relay_keeps_no_more_than_it_has_room_for() -> None:
 
 def test_a_failed_relay_burns_energy_and_changes_nothing_else() -> None:
     chosen = scenario("radio.bandwidth_hz=1", "rounds=60")
-    (outcome, notes), (without, others) = simulate(chosen), simulate(chosen, "afl:unlimited")
+    (outcome, notes), (without, others) = (
+        simulate(chosen, "fedmobile:billed:unlimited"),
+        simulate(chosen, "afl:unlimited"),
+    )
     assert len([event for event in notes.relays if event.kind == "upload"]) > 10
     assert not any(event.completed or event.bits for event in notes.relays)
     # Nobody has a model newer than the first, so there is nothing to take.
@@ -162,14 +164,51 @@ def test_a_failed_relay_burns_energy_and_changes_nothing_else() -> None:
     burnt = sum(state.spent_joules for state in outcome.states) - sum(state.spent_joules for state in without.states)
     assert burnt == pytest.approx(sum(event.energy_joules for event in notes.relays))
     assert burnt > 0
-    untried = simulate(scenario("radio.bandwidth_hz=1", "rounds=60", "relays.attempts=fitting"))[1]
+    # By default contacts that are too short are skipped; free relays that try them all burn nothing.
+    untried = simulate(chosen)[1]
     assert not untried.relays
+    free = simulate(scenario("radio.bandwidth_hz=1", "rounds=60", "relays.attempts=all"))[1]
+    assert len(free.relays) == len(notes.relays)
+    assert not any(event.energy_joules or event.completed for event in free.relays)
     assert [event.energy_joules for event in untried.contacts] == [event.energy_joules for event in others.contacts]
 
 
 @pytest.mark.parametrize("rule", ["", ":paced"])
-def test_relays_are_paid_out_of_the_same_budget(rule: str) -> None:
-    outcome, notes = simulate(scenario(), f"fedmobile{rule}")
+def test_free_relays_cost_a_device_nothing(rule: str) -> None:
+    """Contacts with the server are decided and paid for as in AFL, whoever relays."""
+    (outcome, notes), (_, alone) = simulate(scenario(), f"fedmobile{rule}"), simulate(scenario(), f"afl{rule}")
+    assert done(notes, "upload")
+    assert done(notes, "delivery")
+    assert not any(event.energy_joules for event in notes.relays)
+    assert [event.energy_joules for event in notes.contacts] == [event.energy_joules for event in alone.contacts]
+    assert sum(state.spent_joules for state in outcome.states) == notes.evaluations[-1].energy_joules
+
+
+def test_nobody_hands_an_update_to_a_device_without_energy_to_deliver_it() -> None:
+    outcome, notes = simulate(scenario("fleet.energy_total_joules=2"), "fedmobile")
+    handed = done(notes, "upload")
+    gone = [state.left_joules <= 1e-9 * state.budget_joules for state in outcome.states]
+    assert any(gone)
+    for device, is_gone in enumerate(gone):
+        last_paid = max(
+            (event.round for event in notes.contacts if event.device == device and event.energy_joules), default=0
+        )
+        if is_gone:
+            assert all(event.round <= last_paid for event in handed if event.taker == device)
+    # A device whose energy is gone still hands its own updates on.
+    assert any(gone[event.giver] for event in handed)
+
+
+def test_the_billed_reading_is_three_settings() -> None:
+    rules = ("relays.energy=budget", "relays.attempts=all", "relays.delivery=separate")
+    (one, notes), (other, others) = simulate(scenario(), "fedmobile:billed"), simulate(scenario(*rules), "fedmobile")
+    assert torch.equal(one.model, other.model)
+    assert (notes.contacts, notes.relays) == (others.contacts, others.relays)
+
+
+@pytest.mark.parametrize("rule", ["", ":paced"])
+def test_billed_relays_are_paid_out_of_the_same_budget(rule: str) -> None:
+    outcome, notes = simulate(scenario(), f"fedmobile:billed{rule}")
     assert notes.relays
     spent = sum(state.spent_joules for state in outcome.states)
     assert spent == pytest.approx(
@@ -184,7 +223,7 @@ def test_relays_are_paid_out_of_the_same_budget(rule: str) -> None:
 def test_two_transfers_of_one_contact_share_its_time() -> None:
     chosen = scenario("radio.bandwidth_hz=1e4")
     world, peers = draw_world(chosen, 0), draw_peers(chosen, 0)
-    _, notes = simulate(chosen)
+    _, notes = simulate(chosen, "fedmobile:billed:unlimited")
     long_s = {
         (int(r), int(a), int(b)): float(s)
         for r, a, b, s in zip(
@@ -362,11 +401,11 @@ def test_what_a_device_hands_over_leaves_it_only_what_is_new() -> None:
     received, local, memory = (torch.randn(50, generator=rng) for _ in range(3))
     state = DeviceState(received=received, received_round=2, memory=memory, budget_joules=5.0)
     meeting, terms = Meeting(round=5, contact_s=9.0, gain_per_watt=1e6), Terms(link=LINK, rounds=10)
-    offer = devices.make_offer(state, devices.undelivered(state, local), meeting, terms, staleness_rounds=3)
-    whole = wayfare.Upload(entries=50, bits=1600.0, power_watts=0.1, energy_joules=0.2)
-    after, parcel = devices.hand_over(offer, whole)
-    assert parcel is not None
+    parcel = devices.undelivered(state, local)
     torch.testing.assert_close(parcel, memory + received - local)
+    offer = devices.make_offer(state, parcel, meeting, terms, staleness_rounds=3)
+    whole = wayfare.Upload(entries=50, bits=1600.0, power_watts=0.1, energy_joules=0.2)
+    after = devices.hand_over(devices.pay(offer, whole), parcel)
     torch.testing.assert_close(devices.undelivered(after, local), torch.zeros(50), rtol=0, atol=1e-6)
     assert after.spent_joules == 0.2
     # A second transmission of the round is not given the pace of a round again.
@@ -377,6 +416,4 @@ def test_what_a_device_hands_over_leaves_it_only_what_is_new() -> None:
     torch.testing.assert_close(new_local, model, rtol=0, atol=1e-5)
     assert (taken.received_round, int(taken.memory.count_nonzero())) == (4, 0)
     for less in (replace(whole, entries=49), replace(whole, entries=0, completes=False)):
-        kept, nothing = devices.hand_over(offer, less)
-        assert nothing is None
-        assert kept.memory is memory
+        assert not devices.is_whole(offer, less)

@@ -58,7 +58,7 @@ class Notes:
 
 def simulate(world: World, name: str, engine: str = "auto", policy: Policy = "ahead") -> tuple[Outcome, Notes]:
     notes = Notes()
-    scheme = make_scheme(name, world.scenario.control)
+    scheme = make_scheme(name, world.scenario)
     return Simulation(world, scheme, notes, engine=engine, policy=policy).run(), notes
 
 
@@ -77,7 +77,7 @@ def test_mass_is_conserved_over_a_whole_run(name: str, small: Scenario, monkeypa
 
     monkeypatch.setattr(StackedMlp, "run", keep_account)
     notes = Notes()
-    simulation = Simulation(world, make_scheme(name, small.control), notes, engine="stacked")
+    simulation = Simulation(world, make_scheme(name, small), notes, engine="stacked")
     outcome = simulation.run()
     undelivered = [
         state.memory.double() + state.received.double() - simulation.local_model(device).double()
@@ -251,7 +251,7 @@ def test_normalisation_statistics_travel_with_every_upload_and_are_conserved(
 
     monkeypatch.setattr(Reference, "run", keep_account)
     notes = Notes()
-    simulation = Simulation(world, make_scheme("optimal", scenario.control), notes, engine="reference")
+    simulation = Simulation(world, make_scheme("optimal", scenario), notes, engine="reference")
     outcome = simulation.run()
     left = sum(
         state.memory.double() + state.received.double() - simulation.local_model(device).double()

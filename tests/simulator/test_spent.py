@@ -19,14 +19,14 @@ from wayfare.schemes import Encounter, make_scheme
 from wayfare.schemes.sending import MOST_BPS_PER_HZ, least_joules
 from wayfare.simulator import Simulation, draw_world
 
-GREEDY = ["afl-spar", "afl", "fedmobile", "fedasync", "sfl-spar"]
+GREEDY = ["afl-spar", "afl", "afl:fitting", "fedmobile:billed", "fedasync", "sfl-spar"]
 LINK = Link(bandwidth_hz=15e3, max_power_watts=0.2, parameters=84_618, bits_per_entry=48.37, dense_bits=84_618 * 32.0)
 
 
 @pytest.mark.parametrize("name", GREEDY)
 def test_a_run_is_the_same_with_less_training(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     world = draw_world(wayfare.load("fashion-small", [*SMALL, "rounds=200", "fleet.energy_total_joules=4"]), 0)
-    scheme, steps = make_scheme(name, world.scenario.control), [0]
+    scheme, steps = make_scheme(name, world.scenario), [0]
     run = Reference.run
 
     def count(self: Reference, models: Sequence[torch.Tensor], bursts: Sequence[Burst]) -> None:
@@ -52,7 +52,7 @@ def test_a_run_is_the_same_with_less_training(name: str, monkeypatch: pytest.Mon
 @pytest.mark.parametrize("name", GREEDY)
 @pytest.mark.parametrize("gain_per_watt", [1e3, 1e9, 2.0**MOST_BPS_PER_HZ / 0.2])
 def test_with_less_than_that_nothing_gets_through_and_with_more_it_may(name: str, gain_per_watt: float) -> None:
-    scheme = make_scheme(name, wayfare.load("fashion-small").control)
+    scheme = make_scheme(name, wayfare.load("fashion-small"))
 
     def entries(left_joules: float) -> int:
         encounter = Encounter(
@@ -75,10 +75,10 @@ def test_with_less_than_that_nothing_gets_through_and_with_more_it_may(name: str
         assert entries(1.001 * least) > 0
 
 
-@pytest.mark.parametrize("name", ["optimal", "afl:unlimited", "afl-spar:paced", "mads"])
+@pytest.mark.parametrize("name", ["optimal", "afl:unlimited", "afl-spar:paced", "mads", "fedmobile"])
 def test_nobody_else_ever_stops(name: str) -> None:
     world = draw_world(wayfare.load("fashion-small", [*SMALL, "fleet.energy_total_joules=0.1"]), 0)
-    simulation = Simulation(world, make_scheme(name, world.scenario.control), Notes())
+    simulation = Simulation(world, make_scheme(name, world.scenario), Notes())
     simulation.run()
     assert simulation.state().trainer.retired == []
 
@@ -86,4 +86,4 @@ def test_nobody_else_ever_stops(name: str) -> None:
 def test_no_other_rule_has_a_least() -> None:
     assert least_joules("paced", LINK, 1e6) == least_joules("unlimited", LINK, 1e6) == 0.0
     assert least_joules("greedy", LINK, 15e3 * MOST_BPS_PER_HZ) == pytest.approx(0.2)
-    assert math.isclose(make_scheme("mads", wayfare.load("fashion-small").control).least_joules(LINK), 0.0)
+    assert math.isclose(make_scheme("mads", wayfare.load("fashion-small")).least_joules(LINK), 0.0)

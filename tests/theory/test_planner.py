@@ -65,7 +65,7 @@ def test_a_plan_agrees_with_a_run_of_another_seed_within_a_tenth(weight: str, tm
 @pytest.mark.parametrize("scheme", ["optimal", "afl-spar", "afl-spar:paced", "afl"])
 def test_schemes_that_do_not_look_at_norms_are_rehearsed_exactly(scheme: str, small: Scenario, tmp_path: Path) -> None:
     record = wayfare.run(small, scheme, seed=1, out=tmp_path)
-    played = rehearse(stage(small, record.parameters, typical_norms("mlp"), seed=1), make_scheme(scheme, small.control))
+    played = rehearse(stage(small, record.parameters, typical_norms("mlp"), seed=1), make_scheme(scheme, small))
     assert played.energy_joules.sum() == pytest.approx(record.contacts["energy_joules"].sum(), rel=1e-9)
     assert played.kept_fraction.mean() * record.parameters == pytest.approx(record.contacts["entries"].mean(), rel=1e-9)
     assert played.staleness_rounds.mean() == pytest.approx(record.contacts["staleness_rounds"].mean(), rel=1e-9)
@@ -87,8 +87,8 @@ def test_many_weights_at_once_equal_one_after_another() -> None:
     weights = np.array([1e-4, 5e-3, 1.0])
     together = energies_by_weight(ready, weights, "corrected")
     for weight, energies in zip(weights, together, strict=True):
-        control = scenario.control.model_copy(update={"weight": float(weight)})
-        alone = rehearse(ready, make_scheme("mads", control))
+        weighted = wayfare.load("fashion-small", [f"control.weight={weight}"])
+        alone = rehearse(ready, make_scheme("mads", weighted))
         assert energies == pytest.approx(alone.energy_per_device_joules, rel=1e-9)
 
 

@@ -53,7 +53,7 @@ class Work:
     @property
     def scheme(self) -> Scheme:
         """Decides what a device sends."""
-        scheme = make_scheme(self.scheme_name, self.scenario.control, self.scenario.mixing)
+        scheme = make_scheme(self.scheme_name, self.scenario)
         mixing_weight = getattr(scheme, "mixing_weight", None)
         if mixing_weight is not None and mixing_weight(1) is not None:
             raise ScenarioError("--scheme", self.scheme_name, "mixes models at the server; in the field updates add up")

@@ -47,11 +47,14 @@ class Relays(Section):
     download_after_rounds: Count = 0
     download_window_rounds: Count = 20
     downloads_per_interval: Count = 1
-    # `all`: a device sends to another whenever it may, and a contact that ends too soon costs energy for nothing, as
-    # with the server; `fitting`: it knows beforehand which contacts are too short, and lets them pass.
-    attempts: Literal["all", "fitting"] = "all"
-    # `separate`: after its own upload a relay sends what it carries, each by itself, as far as time and energy reach;
-    # `merged`: it adds what it carries to its own update, and one upload delivers both.
-    delivery: Literal["separate", "merged"] = "separate"
+    # `free`: transfers between devices use full power and no energy of the budget, which the paper defines for the
+    # upload to the server only; `budget`: they are paid for like an upload, under the energy rule of the scheme.
+    energy: Literal["free", "budget"] = "free"
+    # `fitting`: a device knows beforehand which contacts with others are too short, and skips them; `all`: it sends
+    # whenever it may, and a contact that ends too soon is lost.
+    attempts: Literal["fitting", "all"] = "fitting"
+    # `merged`: a relay adds what it carries to its own update, and one upload delivers both; `separate`: after its own
+    # upload it sends what it carries, each by itself, as far as time and energy reach.
+    delivery: Literal["merged", "separate"] = "merged"
     # Updates of others that a device keeps at a time, each as large as a model.
     parcels_per_relay: Annotated[int, Field(ge=1)] = 4

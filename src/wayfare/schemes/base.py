@@ -10,6 +10,7 @@ from typing import Literal, Protocol, TypeAlias
 from wayfare.control.auto_weight import NO_EXPERIENCE, Experience, Wanted, demand
 from wayfare.control.rate_distortion import Profile
 from wayfare.radio import Link
+from wayfare.scenario.exchange import Relays
 
 EnergyRule: TypeAlias = Literal["unlimited", "greedy", "paced", "queue"]
 """What a scheme does with its energy budget (docs/schemes.md): nothing, all of it at once, evenly, or by a queue."""
@@ -69,8 +70,8 @@ class Scheme(Protocol):
     energy_rule: EnergyRule = "unlimited"
     # Whether a device also trains in rounds without a contact.
     trains_between_contacts: bool = True
-    # Whether devices that meet carry updates and models for each other, by the rules of the scenario's `relays`.
-    relays: bool = False
+    # Whether devices that meet carry updates and models for each other: by the scenario's `relays`, or by these rules.
+    relays: bool | Relays = False
     # Whether decisions depend on how long the contact will last; if not, an error of that forecast does no harm.
     forecasts: bool = True
 

@@ -6,29 +6,20 @@ import math
 from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
-from wayfare.radio import Link
 from wayfare.scenario.exchange import Mixing
-from wayfare.schemes.base import Encounter, EnergyRule, Scheme, Upload
-from wayfare.schemes.sending import least_joules, power_and_allowance, send_dense
+from wayfare.schemes.dense import Dense
 
 StalenessFunction: TypeAlias = Literal["polynomial", "constant", "hinge"]
 """How the weight of a model falls with its age; the first is the default."""
 
 
 @dataclass(frozen=True)
-class FedAsync(Scheme):
+class FedAsync(Dense):
     """FedAsync (Xie, Koyejo and Gupta 2019): whole models, mixed by the server with a weight that falls with age."""
 
-    energy_rule: EnergyRule = "greedy"
     name: str = "fedasync"
-    forecasts = False
     staleness: StalenessFunction = "polynomial"
     mixing: Mixing = field(default_factory=Mixing)
-
-    def decide(self, encounter: Encounter, link: Link) -> Upload:
-        """The whole model at the power of the rule."""
-        power_watts, allowance_joules = power_and_allowance(self.energy_rule, encounter, link)
-        return send_dense(encounter, link, power_watts, allowance_joules)
 
     def mixing_weight(self, staleness_rounds: int) -> float:
         """a s(theta), with s = 1, (theta + 1)^-c, or 1 up to b and 1 / (d (theta - b) + 1) after it."""
@@ -38,11 +29,3 @@ class FedAsync(Scheme):
         if self.staleness == "hinge" and staleness_rounds > mixing.hinge_rounds:
             return mixing.weight / (mixing.hinge_slope * (staleness_rounds - mixing.hinge_rounds) + 1.0)
         return mixing.weight
-
-    def least_joules(self, link: Link) -> float:
-        """That of a whole model."""
-        return least_joules(self.energy_rule, link, link.dense_bits)
-
-    def any_length(self) -> bool:
-        """Only a pace depends on how many rounds there are."""
-        return self.energy_rule != "paced"

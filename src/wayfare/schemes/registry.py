@@ -1,7 +1,8 @@
 """Schemes by name: ours, and those that other packages offer as entry points of the group ``wayfare.schemes``.
 
-A name may carry an energy rule, as in ``afl-spar:paced``; that of FedAsync also how a model's weight falls with its
-age, as in ``fedasync:hinge`` or ``fedasync:hinge:paced``, and that of MADS-RD how far it goes: ``mads-rd:index``.
+A name may carry choices, in any order: an energy rule (``afl-spar:paced``), ``:fitting`` for schemes that send whole
+models (``afl:fitting:paced``), how FedAsync's weights fall with age (``fedasync:hinge``), who pays for FedMobile's
+relays (``fedmobile:billed``), how far MADS-RD goes (``mads-rd:index``).
 A name may also be a file and a class in it: ``mine.py:Patient``.
 """
 
@@ -9,16 +10,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from importlib.metadata import entry_points
-from typing import Any, TypeVar, cast, get_args
+from typing import Any, cast, get_args
 
 from wayfare.errors import ScenarioError
-from wayfare.scenario.exchange import Mixing
-from wayfare.scenario.model import Control
+from wayfare.scenario import Scenario
 from wayfare.schemes.afl import Afl
 from wayfare.schemes.afl_spar import AflSpar
 from wayfare.schemes.base import EnergyRule, Scheme
 from wayfare.schemes.fedasync import FedAsync, StalenessFunction
-from wayfare.schemes.fedmobile import FedMobile
+from wayfare.schemes.fedmobile import BILLED, FedMobile
 from wayfare.schemes.from_file import class_from_file, is_file
 from wayfare.schemes.mads import Mads
 from wayfare.schemes.mads_rd import MadsRd, Step
@@ -36,45 +36,81 @@ SCHEMES: Mapping[str, type[Any]] = {
     "sfl-spar": SflSpar,
 }
 RULES: tuple[EnergyRule, ...] = ("greedy", "paced", "unlimited")
-"""The energy rules that can be chosen, and the schemes that take them; the first is the default."""
-RULED = frozenset({"afl-spar", "afl", "fedmobile", "fedasync", "sfl-spar"})
+"""The energy rules that can be chosen; the first is the default."""
+
+# What a name may carry, each choice from one group, in the order in which a name has them; the first of a group is the
+# default and is not written out.
+_FITTING = ("", "fitting")
+_CHOICES: Mapping[str, tuple[tuple[str, ...], ...]] = {
+    "mads-rd": (get_args(Step),),
+    "afl-spar": (RULES,),
+    "sfl-spar": (RULES,),
+    "afl": (_FITTING, RULES),
+    "fedasync": (get_args(StalenessFunction), _FITTING, RULES),
+    "fedmobile": (("", "billed"), _FITTING, RULES),
+}
 
 GROUP = "wayfare.schemes"
 
 # Schemes from files, by their names: a study knows its schemes by name.
 _FROM_FILES: dict[str, Callable[[], object]] = {}
 
-_STEPS: tuple[Step, ...] = get_args(Step)
 
-_Choice = TypeVar("_Choice", bound=str)
-
-
-def make_scheme(text: str, control: Control, mixing: Mixing | None = None) -> Scheme:
+def make_scheme(text: str, scenario: Scenario) -> Scheme:
     """The scheme of a name, with the energy rule and the other choices that the name carries."""
     if is_file(text):
         return _from_file(text)
     if text in _FROM_FILES:
         return checked(_FROM_FILES[text]())
-    name, *chosen = text.split(":")
-    if name == "mads-rd":
-        step = _choice(text, chosen, _STEPS)
-        return MadsRd(control, _full_name(name, step, _STEPS), step=step)
-    if chosen and name not in RULED:
-        raise ScenarioError("schemes", text, f"only {', '.join(sorted(RULED))} take a rule, {_one_of(RULES)}")
-    if name == "fedasync":
-        return _fedasync(text, chosen, mixing or Mixing())
-    if name in RULED:
-        rule = _choice(text, chosen, RULES)
-        return cast(Scheme, SCHEMES[name](rule, name=_full_name(name, rule, RULES)))
-    if name == "mads":
-        return Mads(control)
-    if name in SCHEMES:
-        return cast(Scheme, SCHEMES[name]())
+    base, *chosen = text.split(":")
+    if base in SCHEMES:
+        picked = _pick(text, chosen, _CHOICES.get(base, ()))
+        return _ours(base, picked, scenario)
     offered = _offered()
-    if name in offered:
-        return checked(offered[name]())
+    if text in offered:
+        return checked(offered[text]())
     known = ", ".join([*SCHEMES, *sorted(offered)])
     raise ScenarioError("schemes", text, f"unknown; known are {known}; one of your own is given as FILE.py:CLASS")
+
+
+def _ours(base: str, picked: list[str], scenario: Scenario) -> Scheme:
+    groups = _CHOICES.get(base, ())
+    name = ":".join([base, *(choice for choice, group in zip(picked, groups, strict=True) if choice != group[0])])
+    match base, picked:
+        case "mads", _:
+            return Mads(scenario.control)
+        case "mads-rd", [step]:
+            return MadsRd(scenario.control, name, step=cast(Step, step))
+        case "afl", [fitting, rule]:
+            return Afl(name, cast(EnergyRule, rule), bool(fitting))
+        case "fedasync", [staleness, fitting, rule]:
+            function = cast(StalenessFunction, staleness)
+            return FedAsync(name, cast(EnergyRule, rule), bool(fitting), function, scenario.mixing)
+        case "fedmobile", [billed, fitting, rule]:
+            relays = scenario.relays.model_copy(update=BILLED) if billed else True
+            return FedMobile(name, cast(EnergyRule, rule), bool(fitting), relays)
+        case _, [rule]:
+            return cast(Scheme, SCHEMES[base](rule, name=name))
+        case _:
+            return cast(Scheme, SCHEMES[base]())
+
+
+def _pick(text: str, chosen: list[str], groups: tuple[tuple[str, ...], ...]) -> list[str]:
+    """One choice of each group: the one that a name carries, or the first."""
+    picked = [group[0] for group in groups]
+    taken: set[int] = set()
+    for choice in chosen:
+        place = next((number for number, group in enumerate(groups) if choice and choice in group), None)
+        if place is None or place in taken:
+            rule = "; ".join(f"one of {_listed(group)}" if len(group) > 2 else _listed(group) for group in groups)
+            raise ScenarioError("schemes", text, f"takes {rule}" if groups else "takes nothing after its name")
+        taken.add(place)
+        picked[place] = choice
+    return picked
+
+
+def _listed(group: tuple[str, ...]) -> str:
+    return ", ".join(f":{choice}" for choice in group if choice)
 
 
 def _from_file(text: str) -> Scheme:
@@ -87,33 +123,6 @@ def _from_file(text: str) -> Scheme:
         raise ScenarioError("schemes", text, f"its name {scheme.name!r} is that of one of Wayfare's schemes")
     _FROM_FILES[scheme.name] = own
     return scheme
-
-
-def _fedasync(text: str, chosen: list[str], mixing: Mixing) -> Scheme:
-    functions: tuple[StalenessFunction, ...] = get_args(StalenessFunction)
-    function = _choice(text, [choice for choice in chosen if choice not in RULES], functions, RULES)
-    rule = _choice(text, [choice for choice in chosen if choice in RULES], RULES)
-    name = _full_name(_full_name("fedasync", function, functions), rule, RULES)
-    return FedAsync(rule, name, function, mixing)
-
-
-def _choice(text: str, chosen: list[str], known: tuple[_Choice, ...], others: tuple[str, ...] = ()) -> _Choice:
-    """The one of the known choices that a name carries; the first when it carries none."""
-    if not chosen:
-        return known[0]
-    for choice in known:
-        if chosen == [choice]:
-            return choice
-    raise ScenarioError("schemes", text, f"takes {_one_of(known)}" + (f", and {_one_of(others)}" if others else ""))
-
-
-def _full_name(name: str, choice: str, known: tuple[str, ...]) -> str:
-    """A default is not written out: one scheme has one name."""
-    return name if choice == known[0] else f"{name}:{choice}"
-
-
-def _one_of(known: tuple[str, ...]) -> str:
-    return "one of " + ", ".join(f":{choice}" for choice in known)
 
 
 def checked(scheme: object) -> Scheme:

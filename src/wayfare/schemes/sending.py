@@ -33,13 +33,21 @@ def send_top_k(encounter: Encounter, link: Link, power_watts: float, allowance_j
     return Upload(entries=entries, bits=bits, power_watts=power_watts, energy_joules=energy_joules)
 
 
-def send_dense(encounter: Encounter, link: Link, power_watts: float, allowance_joules: float = math.inf) -> Upload:
-    """The whole update without indices; cut short by time or energy it is lost, and its energy with it."""
+def send_dense(
+    encounter: Encounter, link: Link, power_watts: float, allowance_joules: float = math.inf, *, fitting: bool = False
+) -> Upload:
+    """The whole update without indices; cut short by time or energy it is lost, and its energy with it.
+
+    With ``fitting`` an upload that cannot finish is not started.
+    """
+    not_started = Upload(entries=0, bits=0.0, power_watts=0.0, energy_joules=0.0, completes=False)
     if power_watts <= 0 or allowance_joules <= 0:
-        return Upload(entries=0, bits=0.0, power_watts=0.0, energy_joules=0.0, completes=False)
+        return not_started
     airtime_s = min(encounter.contact_s, allowance_joules / power_watts)
     needed_s = link.dense_bits / link.rate_bps(power_watts, encounter.gain_per_watt)
     completes = needed_s <= airtime_s
+    if fitting and not completes:
+        return not_started
     return Upload(
         entries=link.parameters if completes else 0,
         bits=link.dense_bits if completes else 0.0,

@@ -28,6 +28,7 @@ from wayfare.errors import ScenarioError
 from wayfare.learning.evaluate import Evaluator
 from wayfare.learning.local_loss import make_local_loss
 from wayfare.learning.schedule import Schedule
+from wayfare.scenario.exchange import Relays as RelayRules
 from wayfare.schemes import Scheme, Upload, mixes_models
 from wayfare.schemes.sending import MOST_BPS_PER_HZ
 from wayfare.simulator.checkpoint import SimulationState
@@ -98,7 +99,7 @@ class Simulation:
             self._ledger = Ledger(chosen, len(initial), initial.device, server_adds=scenario.server.is_plain)
         self._terms = devices.terms_of(scenario, scheme, world.link)
         self._forecasts = getattr(scheme, "forecasts", True)
-        self._relays = self._make_relays() if getattr(scheme, "relays", False) else None
+        self._relays = self._make_relays(getattr(scheme, "relays", False))
         self._trainer = Trainer(
             self._ledger or chosen,
             initial,
@@ -112,13 +113,16 @@ class Simulation:
         self._bits = 0.0
         self._round = 0
 
-    def _make_relays(self) -> Relays:
+    def _make_relays(self, rules: bool | RelayRules) -> Relays | None:
+        if rules is False:
+            return None
         if self._mixes:
             raise ScenarioError("schemes", self._scheme.name, "a scheme that mixes models cannot relay updates")
         return Relays(
             self._world,
             draw_peers(self._world.scenario, self._world.seed),
             self._scheme,
+            self._world.scenario.relays if rules is True else rules,
             nothing=self._nothing,
             terms=self._terms,
             checks=self._checks,
@@ -127,6 +131,8 @@ class Simulation:
 
     def _what_anything_takes(self) -> float:
         """Devices with less energy than this never send again, and stop training: nobody could ever tell."""
+        if self._relays is not None and self._relays.free:
+            return 0.0  # a device without energy still hands its updates to others
         link, asked = self._world.link, getattr(self._scheme, "least_joules", None)
         best = float(self._world.gains_per_watt.max(initial=0.0)) * link.max_power_watts
         believable = math.log2(1 + best) < MOST_BPS_PER_HZ

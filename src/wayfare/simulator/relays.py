@@ -12,12 +12,16 @@ from wayfare import device as devices
 from wayfare.device import DeviceState, Meeting, Offer, Terms
 from wayfare.engine import Shelf, Trainer
 from wayfare.mobility import SERVER
-from wayfare.schemes import Scheme, Upload
+from wayfare.scenario.exchange import Relays as RelayRules
+from wayfare.schemes import Scheme, Upload, send_dense
 from wayfare.simulator.checks import Checks
 from wayfare.simulator.events import RelayEvent, RelayKind
 from wayfare.simulator.peers import Peers, Wish, make_timetable
 from wayfare.simulator.world import World
 from wayfare.sparsify import Sparse
+
+# A budget is gone when this share of it is left, which is rounding.
+_SPENT = 1e-9
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,6 +48,16 @@ class Turn:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Transfer:
+    """What a device sent to another, and what became of the sender."""
+
+    state: DeviceState
+    upload: Upload  # with the energy that is billed
+    airtime_s: float
+    completed: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RelayState:
     """What relays carry from one round to the next."""
 
@@ -59,6 +73,7 @@ class Relays:
         world: World,
         peers: Peers,
         scheme: Scheme,
+        rules: RelayRules,
         *,
         nothing: Tensor,
         terms: Terms,
@@ -67,7 +82,7 @@ class Relays:
     ) -> None:
         self._world, self._peers, self._scheme = world, peers, scheme
         self._nothing, self._terms, self._checks, self._shelf = nothing, terms, checks, shelf
-        self._rules = world.scenario.relays
+        self._rules, self.free = rules, rules.energy == "free"
         self.timetable = make_timetable(world, peers)
         fleet = range(world.scenario.fleet.devices)
         self._parcels: list[list[Parcel]] = [[] for _ in fleet]
@@ -110,8 +125,7 @@ class Relays:
         events = [self._hand_over(round_, wish, states, trainer, left_s) for wish in uploads]
         for wish, (giver, row) in downloads:
             events.append(self._take_model(round_, wish, giver, row, had[giver], states, trainer, left_s))
-        # Who has no energy left does not try.
-        return [event for event in events if event is not None and (event.completed or event.energy_joules > 0)]
+        return [event for event in events if event is not None]
 
     def before_upload(self, device: int, state: DeviceState) -> DeviceState:
         """A relay at the server; where deliveries are merged, what it carries is part of what it has to send."""
@@ -135,9 +149,8 @@ class Relays:
         left_s = max(offer.encounter.contact_s - upload.airtime_s, 0.0)
         if self._rules.delivery == "merged":
             self._parcels[device] = []
-            free = Upload(entries=0, bits=0.0, power_watts=0.0, energy_joules=0.0)
             round_ = offer.encounter.round
-            return state, [], [_delivered(parcel, round_, left_s, free) for parcel in carried]
+            return state, [], [_delivered(parcel, round_, left_s) for parcel in carried]
         return self._deliver(device, state, offer, left_s)
 
     def _deliver(
@@ -154,7 +167,7 @@ class Relays:
             if not devices.is_whole(offer, upload):
                 break
             state = devices.pay(offer, upload)
-            events.append(_delivered(parcel, round_, left_s, upload))
+            events.append(_delivered(parcel, round_, left_s, upload.bits, upload.energy_joules))
             left_s -= upload.airtime_s
             everything = torch.arange(len(parcel.update), device=parcel.update.device)
             sent.append(Sparse(everything, parcel.update))
@@ -166,30 +179,29 @@ class Relays:
     ) -> RelayEvent | None:
         """An owner gives its update to the one who meets the server soonest and has room for it."""
         owner = wish.device
-        with_room = [
-            (relay, row) for relay, row in wish.peers if len(self._parcels[relay]) < self._rules.parcels_per_relay
-        ]
-        if not with_room:
+        willing = [(relay, row) for relay, row in wish.peers if self._takes_parcels(relay, states[relay])]
+        if not willing:
             return None
-        relay, row = with_room[0]
+        relay, row = willing[0]
         # The first transfer of a contact has all of it.
         contact_s = float(self._peers.meets.contact_s[row])
         state = states[owner]
         update = devices.undelivered(state, trainer.model(owner))
         gain = float(self._peers.gains_per_watt[row])
         offer = self._offer(state, update, round_ - state.received_round, contact_s, gain, round_, owner)
-        upload = self._decide(offer, owner)
-        if self._lets_pass(offer, upload):
+        sent = self._transfer(offer, state, owner)
+        if sent is None:
             return None
-        state, handed = devices.hand_over(offer, upload)
-        if handed is not None:
+        state = sent.state
+        if sent.completed:
+            state = devices.hand_over(state, update)
             state = replace(state, memory=self._shelf.keep(owner, state.memory))
-            self._parcels[relay].append(Parcel(relay=relay, owner=owner, round=round_, update=handed))
+            self._parcels[relay].append(Parcel(relay=relay, owner=owner, round=round_, update=update))
             turn = self._turn(wish)
             self._turns[owner] = replace(turn, uploads=turn.uploads + 1)
-        states[owner] = _used(state, upload)
-        left_s[row] = contact_s - upload.airtime_s
-        return _event("upload", round_, owner, relay, owner, contact_s, upload, completed=handed is not None)
+        states[owner] = state
+        left_s[row] = contact_s - sent.airtime_s
+        return _event("upload", round_, owner, relay, owner, contact_s, sent) if sent.airtime_s > 0 else None
 
     def _take_model(
         self,
@@ -211,12 +223,11 @@ class Relays:
         newer_by = given.received_round - states[taker].received_round
         news = given.received - states[taker].received
         offer = self._offer(states[giver], news, newer_by, contact_s, gain, round_, giver)
-        upload = self._decide(offer, giver)
-        if self._lets_pass(offer, upload):
+        sent = self._transfer(offer, states[giver], giver)
+        if sent is None:
             return None
-        states[giver] = _used(devices.pay(offer, upload), upload)
-        completed = devices.is_whole(offer, upload)
-        if completed:
+        states[giver] = sent.state
+        if sent.completed:
             update = devices.undelivered(states[taker], trainer.model(taker))
             states[taker], local = devices.take_model(
                 states[taker], update, given.received, given.received_round, self._nothing
@@ -224,7 +235,7 @@ class Relays:
             trainer.restart(taker, given.received, local)
             turn = self._turn(wish)
             self._turns[taker] = replace(turn, downloads=turn.downloads + 1)
-        return _event("download", round_, giver, taker, SERVER, contact_s, upload, completed=completed)
+        return _event("download", round_, giver, taker, SERVER, contact_s, sent) if sent.airtime_s > 0 else None
 
     def _offer(
         self,
@@ -244,8 +255,34 @@ class Relays:
         link, name = self._world.link, self._scheme.name
         return self._checks.upload(offer, self._scheme.decide(offer.encounter, link), link, scheme=name, device=device)
 
-    def _lets_pass(self, offer: Offer, upload: Upload) -> bool:
-        return self._rules.attempts == "fitting" and not devices.is_whole(offer, upload)
+    def _transfer(self, offer: Offer, before: DeviceState, device: int) -> Transfer | None:
+        """What a device sends to another, whole or not at all; None when it skips the contact."""
+        if self.free:
+            upload = send_dense(offer.encounter, self._world.link, self._world.link.max_power_watts)
+        else:
+            upload = self._decide(offer, device)
+        completed = devices.is_whole(offer, upload)
+        if not completed and self._rules.attempts == "fitting":
+            return None
+        airtime_s = upload.airtime_s
+        if self.free:
+            # Neither the budget nor what a device learns about its contacts with the server is touched.
+            upload, state = replace(upload, energy_joules=0.0), before
+        else:
+            # Time on the air is time that energy has to last for, with whomever it is spent.
+            paid = devices.pay(offer, upload)
+            state = replace(paid, met_s=paid.met_s + airtime_s)
+        return Transfer(state=state, upload=upload, airtime_s=airtime_s, completed=completed)
+
+    def _takes_parcels(self, relay: int, state: DeviceState) -> bool:
+        """Whether a device has room for another update; where relays are free, also energy to deliver it.
+
+        Under the billed reading an owner does not ask.
+        """
+        if len(self._parcels[relay]) >= self._rules.parcels_per_relay:
+            return False
+        is_limited = self.free and self._scheme.energy_rule in ("greedy", "paced")
+        return not is_limited or state.left_joules > _SPENT * state.budget_joules
 
     def _turn(self, wish: Wish) -> Turn:
         return self._turns[wish.device].at(wish.interval)
@@ -257,21 +294,8 @@ def _newest(wish: Wish, states: Sequence[DeviceState]) -> tuple[int, int] | None
     return (giver, row) if states[giver].received_round > states[wish.device].received_round else None
 
 
-def _used(state: DeviceState, upload: Upload) -> DeviceState:
-    """Time on the air is time that energy has to last for, with whomever it is spent."""
-    return replace(state, met_s=state.met_s + upload.airtime_s)
-
-
 def _event(
-    kind: RelayKind,
-    round_: int,
-    giver: int,
-    taker: int,
-    owner: int,
-    contact_s: float,
-    upload: Upload,
-    *,
-    completed: bool,
+    kind: RelayKind, round_: int, giver: int, taker: int, owner: int, contact_s: float, sent: Transfer
 ) -> RelayEvent:
     return RelayEvent(
         round=round_,
@@ -280,11 +304,24 @@ def _event(
         taker=taker,
         owner=owner,
         contact_s=contact_s,
-        bits=upload.bits if completed else 0.0,
-        energy_joules=upload.energy_joules,
-        completed=completed,
+        bits=sent.upload.bits if sent.completed else 0.0,
+        energy_joules=sent.upload.energy_joules,
+        completed=sent.completed,
     )
 
 
-def _delivered(parcel: Parcel, round_: int, contact_s: float, upload: Upload) -> RelayEvent:
-    return _event("delivery", round_, parcel.relay, SERVER, parcel.owner, contact_s, upload, completed=True)
+def _delivered(
+    parcel: Parcel, round_: int, contact_s: float, bits: float = 0.0, energy_joules: float = 0.0
+) -> RelayEvent:
+    """A parcel at the server; merged with the relay's own upload it costs nothing more."""
+    return RelayEvent(
+        round=round_,
+        kind="delivery",
+        giver=parcel.relay,
+        taker=SERVER,
+        owner=parcel.owner,
+        contact_s=contact_s,
+        bits=bits,
+        energy_joules=energy_joules,
+        completed=True,
+    )

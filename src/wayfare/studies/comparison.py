@@ -53,7 +53,7 @@ def compare(
     shared = Shared(execution=execution or Execution(), task=task)
     scenario = naming_task(scenario, task)
     chosen = [
-        make_scheme(scheme, scenario.control, scenario.mixing) if isinstance(scheme, str) else checked(scheme)
+        make_scheme(scheme, scenario) if isinstance(scheme, str) else checked(scheme)
         for scheme in (scenario.schemes if schemes is None else schemes)
     ]
     for scheme in chosen:

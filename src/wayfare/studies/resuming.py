@@ -106,7 +106,7 @@ def what_it_is(folder: Path, meta: Mapping[str, Any]) -> tuple[Scenario, Scheme,
     except (WayfareError, KeyError, TypeError, AttributeError) as error:
         raise RunFolderError(f"{folder}: its records are damaged: {error}; start it over with --fresh") from None
     try:
-        return scenario, make_scheme(str(meta.get("scheme")), scenario.control, scenario.mixing), execution
+        return scenario, make_scheme(str(meta.get("scheme")), scenario), execution
     except ScenarioError as error:
         raise RunFolderError(
             f"{folder}: {error}. A scheme of your own goes on when the program that has it is started again"

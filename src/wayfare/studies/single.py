@@ -84,7 +84,7 @@ def run(
     """
     execution = execution or Execution()
     scenario = naming_task(scenario, task)
-    resolved = make_scheme(scheme, scenario.control, scenario.mixing) if isinstance(scheme, str) else checked(scheme)
+    resolved = make_scheme(scheme, scenario) if isinstance(scheme, str) else checked(scheme)
     folder = run_folder(scenario, resolved, seed, Path(out))
     return carry_out(folder, scenario, resolved, seed, task=task, execution=execution, on_round=on_round)
 

@@ -175,7 +175,7 @@ class StudyFolder:
             Job(
                 name=manifest.run_name(run),
                 scenario=scenarios[run.point],
-                scheme=make_scheme(run.scheme, scenarios[run.point].control, scenarios[run.point].mixing),
+                scheme=make_scheme(run.scheme, scenarios[run.point]),
                 seed=run.seed,
                 out=self._home / "work" / run.key,
                 home=self.run_folder(run),

@@ -105,7 +105,7 @@ class Plan:
 
     def scheme_at(self, point: Point, name: str) -> Scheme:
         """A scheme with the parameters of a point."""
-        return make_scheme(name, point.scenario.control, point.scenario.mixing)
+        return make_scheme(name, point.scenario)
 
 
 def study_presets() -> list[str]:
@@ -169,11 +169,11 @@ def _plan(study: Study, folder: Path | None) -> Plan:
     _check_points(points)
     _check_targets(study.targets, points)
     schemes = list(points[0].scenario.schemes if study.schemes is None else study.schemes)
-    names = [make_scheme(scheme, points[0].scenario.control, points[0].scenario.mixing).name for scheme in schemes]
+    names = [make_scheme(scheme, points[0].scenario).name for scheme in schemes]
     check_schemes_and_seeds(names, study.seed_numbers)
     for point in points:
         for scheme in schemes:
-            refuse_unfit(point.scenario.server, make_scheme(scheme, point.scenario.control, point.scenario.mixing))
+            refuse_unfit(point.scenario.server, make_scheme(scheme, point.scenario))
     labelled = [*paired[0]] if any(labels) else []
     return Plan(study=study, axes=axes, labelled=labelled, points=points, schemes=names, seeds=study.seed_numbers)
 

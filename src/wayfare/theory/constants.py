@@ -198,7 +198,7 @@ def measure_run(
     watch.batches = lambda device, turn: torch.from_numpy(world.batches.of(device, 1 + turn % scenario.rounds, 1)[0])
     contacts = _Contacts(watch, on_round)
     with one_thread():
-        Simulation(replace(world, task=watched), make_scheme(scheme, scenario.control, scenario.mixing), contacts).run()
+        Simulation(replace(world, task=watched), make_scheme(scheme, scenario), contacts).run()
     share = np.mean(contacts.entries) / world.link.parameters if contacts.entries else math.nan
     return MeasuredRun(
         scenario=scenario,

@@ -16,7 +16,6 @@ from wayfare.control.closed_form import full_update_power_watts
 from wayfare.errors import ScenarioError
 from wayfare.radio import Link, gains_per_watt
 from wayfare.scenario import Scenario
-from wayfare.scenario.model import Control
 from wayfare.schemes import make_scheme
 from wayfare.theory.bounds import kept_share, lemma_2_staleness, mobility_coefficient
 from wayfare.theory.norms import NormModel
@@ -107,7 +106,7 @@ def forecast(
     found: SourcedPlan, *, parameters: int, statistics: int, norms: NormModel, scheme: str = "mads", seed: int
 ) -> Forecast:
     """Look at a plan with a model of so many parameters (and normalisation statistics) in mind."""
-    if getattr(make_scheme(scheme, found.scenario.control), "relays", False):
+    if getattr(make_scheme(scheme, found.scenario), "relays", False):
         raise ScenarioError("scheme", scheme, "a rehearsal has no meetings of devices; plan afl instead")
     scenario, contacts = found.scenario, plan_statistics(found.plan)
     link = make_link(scenario, parameters, statistics)
@@ -127,8 +126,8 @@ def forecast(
         )
         full = _full_power(stage)
         theory = _by_theory(scenario, contacts, stage)
-        rehearsed = _rehearsed(scenario.control, stage, scheme)
-        by_itself = scenario.control.model_copy(update={"weight": "auto"})
+        rehearsed = _rehearsed(scenario, stage, scheme)
+        by_itself = scenario.model_copy(update={"control": scenario.control.model_copy(update={"weight": "auto"})})
         same = scheme == "mads" and scenario.control.weight == "auto"
         recommended = rehearsed if same else _rehearsed(by_itself, stage, "mads")
         speed = _best_speed(scenario, contacts, stage)
@@ -204,17 +203,17 @@ def _by_theory(scenario: Scenario, contacts: PlanStatistics, stage: Stage) -> By
     )
 
 
-def _rehearsed(control: Control, stage: Stage, name: str) -> Rehearsed:
+def _rehearsed(scenario: Scenario, stage: Stage, name: str) -> Rehearsed:
     devices = len(stage.budgets_joules)
     share = min(_REHEARSED / len(stage.meets), 1.0)
     count = max(int(devices * share), 1)
-    played = rehearse(stage, make_scheme(name, control), devices=count)
+    played = rehearse(stage, make_scheme(name, scenario), devices=count)
     available = np.minimum(stage.by_device(_usable_joules(stage)), stage.budgets_joules)
     sent = (played.completed > 0) & (played.kept_fraction > 0)
     some = len(played.device) > 0
     return Rehearsed(
         scheme=name,
-        weight=control.weight,
+        weight=scenario.control.weight,
         kept_fraction=float(played.kept_fraction.mean()) if some else 0.0,
         staleness_rounds=float(played.staleness_rounds.mean()) if some else 0.0,
         energy_joules=float(played.energy_joules.sum()) * devices / count,
