@@ -101,7 +101,7 @@ def test_records_of_another_version_are_refused(tmp_path: Path, record: RunRecor
 
 def test_relays_are_recorded_counted_and_sealed(small: Scenario, tmp_path: Path) -> None:
     chosen = small.model_copy(update={"radio": small.radio.model_copy(update={"bandwidth_hz": 4e3})})
-    record = wayfare.run(chosen, "fedmobile:unlimited", out=tmp_path)
+    record = wayfare.run(chosen, "fedmobile:billed:unlimited", out=tmp_path)
     summary = summarise_run(record)
     counts = {kind: sum(e.completed and e.kind == kind for e in record.relays) / 6 for kind in KINDS}
     assert (summary.relayed_per_device, summary.delivered_per_device, summary.models_taken_per_device) == tuple(
