@@ -19,7 +19,7 @@ from wayfare.theory.ask import plan
 def test_plan_says_what_gets_through_and_what_to_set(wayfare_command: Callable[..., Finished]) -> None:
     done = wayfare_command("plan", "--set", "rounds=200", "--set", "fleet.energy_total_joules=100")
     assert done.code == 0
-    for text in ("k/s", "control.weight=auto", "best speed", "dense uploads", "mind"):
+    for text in ("k/s", "control.weight=auto", "best speed", "dense uploads", "warning"):
         assert text in done.out
 
 
@@ -52,7 +52,7 @@ def test_what_holds_at_several_speeds_is_said_once_and_names_them_all(wayfare_co
     speeds = [word for speed in (5, 10, 20) for word in ("--speed", speed)]
     done = wayfare_command("plan", *speeds)
     assert done.code == 0
-    told = [part.strip() for part in " ".join(done.out.split()).split("mind ")[1:]]
+    told = [part.strip() for part in " ".join(done.out.split()).split("warning ")[1:]]
     assert [line.split(" m/s")[0] for line in told if "exponential model" in line] == ["5, 10, 20"]
     assert [line.split(":")[0] for line in told if "Contacts last" in line] == ["5, 10 m/s (numbers for 5)"]
     # Both begin with the same words, and are about different things.

@@ -13,7 +13,7 @@ from wayfare.theory.warnings import warnings_of
 
 
 def print_forecast(console: Console, forecast: Forecast) -> None:
-    """One fleet: what it is, what gets through, what to set, what to mind."""
+    """One fleet: what it is, what gets through, what to set, and warnings."""
     scenario, contacts = forecast.scenario, forecast.statistics
     console.print(
         f"[bold]{escape(forecast.name)}[/bold]: {contacts.devices} devices, {scenario.rounds:,} rounds of "
@@ -26,7 +26,7 @@ def print_forecast(console: Console, forecast: Forecast) -> None:
         for line in _advice(forecast):
             console.print(line, highlight=False)
     for warning in warnings_of(forecast):
-        console.print(f"[yellow]mind[/yellow]  {escape(warning.text)}", highlight=False)
+        console.print(f"[yellow]warning[/yellow]  {escape(warning.text)}", highlight=False)
 
 
 def print_forecasts(console: Console, forecasts: Sequence[Forecast]) -> None:
@@ -63,7 +63,7 @@ def print_forecasts(console: Console, forecasts: Sequence[Forecast]) -> None:
     if any(each.best_speed for each in forecasts):
         console.print("bound: what the corrected Theorem 2 multiplies G²/R with; less is better", highlight=False)
     for line in _told_once(forecasts):
-        console.print(f"[yellow]mind[/yellow]  {escape(line)}", highlight=False)
+        console.print(f"[yellow]warning[/yellow]  {escape(line)}", highlight=False)
 
 
 def _told_once(forecasts: Sequence[Forecast]) -> list[str]:
