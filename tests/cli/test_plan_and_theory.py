@@ -48,6 +48,13 @@ def test_plan_compares_speeds_in_one_table(wayfare_command: Callable[..., Finish
     assert [word for word in first if word[0].isdigit()] == ["5", "40"]
 
 
+def test_a_slow_fleet_has_all_its_numbers_in_the_table(wayfare_command: Callable[..., Finished]) -> None:
+    done = wayfare_command("plan", "paper-cifar10-waypoint", "--speed", 1, "--speed", 20, "--parameters", 6_568_650)
+    assert done.code == 0
+    assert "…" not in done.out
+    assert max(map(len, done.out.splitlines())) <= 80
+
+
 def test_what_holds_at_several_speeds_is_said_once_and_names_them_all(wayfare_command: Callable[..., Finished]) -> None:
     speeds = [word for speed in (5, 10, 20) for word in ("--speed", speed)]
     done = wayfare_command("plan", *speeds)

@@ -48,7 +48,7 @@ def print_forecasts(console: Console, forecasts: Sequence[Forecast]) -> None:
     )
     table = Table(title=title, title_justify="left", box=None, padding=(0, 1, 0, 0), header_style="bold cyan")
     headings = ("speed", "contact", "between", "uploads", "age", "dense", "k/s", "k/s", "energy", "energy", "bound")
-    units = ("m/s", "s", "s", "/device", "rounds", "fits %", "full", "scheme", "full, J", "scheme", "")
+    units = ("m/s", "s", "s", "/device", "rounds", "fits %", "full", "scheme", "full, J", "scheme", "/1000")
     for heading in zip(headings, units, strict=True):
         table.add_column("\n".join(heading), justify="right", no_wrap=True)
     for each in forecasts:
@@ -67,7 +67,7 @@ def print_forecasts(console: Console, forecasts: Sequence[Forecast]) -> None:
             f"{played.kept_fraction:.2f}",
             f"{full.energy_joules:,.0f}",
             f"{played.energy_joules:,.0f}",
-            f"{each.best_speed.own_factor / 1e3:,.3g} k" if each.best_speed else "-",
+            _number(each.best_speed.own_factor / 1e3) if each.best_speed else "-",
         )
     console.print(table)
     if any(each.best_speed for each in forecasts):
