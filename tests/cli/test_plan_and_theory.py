@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from io import StringIO
@@ -140,6 +141,17 @@ def test_plan_says_what_the_downlink_would_take_and_how_contacts_overlap(
     row = f"20 {100 * weak:.3g} / {100 * strong:.3g} {100 * overlap:.1f} % {devices:.3g}"
     assert row in [" ".join(line.split()) for line in table.splitlines()]
     assert "at 0.2 / 20 W" in table
+
+
+def test_the_page_on_planning_shows_what_plan_prints(wayfare_command: Callable[..., Finished]) -> None:
+    page = Path(__file__).parents[2] / "docs/how-to/planning.md"
+    section = page.read_text(encoding="utf-8").split("## What is free\n")[1].split("\n## ")[0]
+    shown = re.findall(r"^    wayfare (plan .+)\n\n((?:    .+\n)+)", section, re.MULTILINE)
+    assert len(shown) == 2
+    for command, block in shown:
+        printed = iter([line.rstrip() for line in wayfare_command(*command.split()).out.splitlines()])
+        for line in block.splitlines():
+            assert line == "    ..." or line[4:] in printed, line
 
 
 def test_the_table_of_speeds_breaks_between_the_powers_of_many_servers(
