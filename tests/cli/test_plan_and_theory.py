@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from io import StringIO
@@ -19,7 +20,7 @@ from wayfare.theory.ask import plan
 def test_plan_says_what_gets_through_and_what_to_set(wayfare_command: Callable[..., Finished]) -> None:
     done = wayfare_command("plan", "--set", "rounds=200", "--set", "fleet.energy_total_joules=100")
     assert done.code == 0
-    for text in ("k/s", "control.weight=auto", "best speed", "dense uploads", "mind"):
+    for text in ("k/s", "control.weight=auto", "best speed", "dense uploads", "warning"):
         assert text in done.out
 
 
@@ -48,11 +49,18 @@ def test_plan_compares_speeds_in_one_table(wayfare_command: Callable[..., Finish
     assert [word for word in first if word[0].isdigit()] == ["5", "40"]
 
 
+def test_a_slow_fleet_has_all_its_numbers_in_the_table(wayfare_command: Callable[..., Finished]) -> None:
+    done = wayfare_command("plan", "paper-cifar10-waypoint", "--speed", 1, "--speed", 20, "--parameters", 6_568_650)
+    assert done.code == 0
+    assert "…" not in done.out
+    assert max(map(len, done.out.splitlines())) <= 80
+
+
 def test_what_holds_at_several_speeds_is_said_once_and_names_them_all(wayfare_command: Callable[..., Finished]) -> None:
     speeds = [word for speed in (5, 10, 20) for word in ("--speed", speed)]
     done = wayfare_command("plan", *speeds)
     assert done.code == 0
-    told = [part.strip() for part in " ".join(done.out.split()).split("mind ")[1:]]
+    told = [part.strip() for part in " ".join(done.out.split()).split("warning ")[1:]]
     assert [line.split(" m/s")[0] for line in told if "exponential model" in line] == ["5, 10, 20"]
     assert [line.split(":")[0] for line in told if "Contacts last" in line] == ["5, 10 m/s (numbers for 5)"]
     # Both begin with the same words, and are about different things.
@@ -78,6 +86,86 @@ def test_plan_says_no_more_of_the_automatic_weight_than_is_so(wayfare_command: C
     assert "--set control.weight=auto uses what can be used, within the budget\n" in done.out
 
 
+ASSUMED = {
+    "free_downlink": "The global model (2.71 Mbit) comes down in no time and at no cost.",
+    "unshared_band": "Devices in range do not share the band: each has all 0.015 MHz.",
+    "free_computing": "Computing takes no time and no energy: budgets pay for uploads only.",
+}
+
+
+@pytest.mark.parametrize("speeds", [[], ["--speed", 5, "--speed", 20]])
+def test_plan_says_what_is_free(wayfare_command: Callable[..., Finished], speeds: list[object]) -> None:
+    done = wayfare_command("plan", "--set", "rounds=200", *speeds)
+    assert [line.split("  ", 1)[1] for line in done.out.splitlines() if line.startswith("assumption")] == [
+        *ASSUMED.values()
+    ]
+
+
+def test_plan_says_what_is_free_even_without_any_contact(wayfare_command: Callable[..., Finished]) -> None:
+    lonely = [word for field in ("width_m", "height_m") for word in ("--set", f"mobility.{field}=1e6")]
+    for speeds in ([], ["--speed", 1, "--speed", 2]):
+        done = wayfare_command("plan", *lonely, "--set", "rounds=1", "--set", "fleet.devices=1", *speeds)
+        assert done.code == 0
+        assert done.out.count("assumption  ") == 3
+
+
+def test_plan_says_what_the_downlink_would_take_and_how_contacts_overlap(
+    wayfare_command: Callable[..., Finished],
+) -> None:
+    words = ("plan", "--set", "rounds=200", "--server-power-watts", 0.2, "--server-power-watts", 20)
+    told = wayfare_command(*words, "--json")
+    assert told.code == 0
+    (plan,) = told.json["plans"]
+    assert {each["kind"]: each["text"] for each in plan["assumptions"]} == ASSUMED
+    assert [each["server_power_watts"] for each in plan["downlinks"]] == [0.2, 20.0]
+    weak, strong = (each["downlink_whole_model_share"] for each in plan["downlinks"])
+    # At the power of the devices the channel carries as much down as up.
+    assert weak == plan["full_power"]["dense_chance"]
+    assert weak < strong < 1
+    assert plan["downlink_model_bits"] == 84_618 * 32
+    overlap, devices = (
+        plan["contacts"][name] for name in ("overlapping_contact_time_share", "mean_devices_in_contact")
+    )
+    alone = wayfare_command(*words).out
+    for label, number in (
+        ("model down at 0.2 W, %", f"{100 * weak:.3g}"),
+        ("model down at 20 W, %", f"{100 * strong:.3g}"),
+        ("contact time with others", f"{100 * overlap:.1f} %"),
+        ("devices in contact, if any", f"{devices:.3g} on average"),
+        ("a contact carries up, Mbit", f"{plan['full_power']['mean_contact_bits'] / 1e6:.3g}"),
+    ):
+        (line,) = [line for line in alone.splitlines() if label in line]
+        assert f" {number} " in f"{line} "
+
+    table = wayfare_command(*words, "--speed", 20, "--speed", 40).out
+    row = f"20 {100 * weak:.3g} / {100 * strong:.3g} {100 * overlap:.1f} % {devices:.3g}"
+    assert row in [" ".join(line.split()) for line in table.splitlines()]
+    assert "at 0.2 / 20 W" in table
+
+
+def test_the_page_on_planning_shows_what_plan_prints(wayfare_command: Callable[..., Finished]) -> None:
+    page = Path(__file__).parents[2] / "docs/how-to/planning.md"
+    section = page.read_text(encoding="utf-8").split("## What is free\n")[1].split("\n## ")[0]
+    shown = re.findall(r"^    wayfare (plan .+)\n\n((?:    .+\n)+)", section, re.MULTILINE)
+    assert len(shown) == 2
+    for command, block in shown:
+        printed = iter([line.rstrip() for line in wayfare_command(*command.split()).out.splitlines()])
+        for line in block.splitlines():
+            assert line == "    ..." or line[4:] in printed, line
+
+
+def test_the_table_of_speeds_breaks_between_the_powers_of_many_servers(
+    wayfare_command: Callable[..., Finished],
+) -> None:
+    powers = [word for power in range(1, 25) for word in ("--server-power-watts", 1.5 * power)]
+    done = wayfare_command("plan", "--set", "rounds=100", "--speed", 5, "--speed", 20, *powers)
+    assert done.code == 0
+    assert max(map(len, done.out.splitlines())) <= 80
+    words = done.out.split()
+    assert {f"{1.5 * power:g}" for power in range(1, 25)} <= set(words)
+    assert not any("…" in word for word in words)
+
+
 def test_plan_takes_a_saved_plan_and_a_run(wayfare_command: Callable[..., Finished], tmp_path: Path) -> None:
     saved = tmp_path / "plan.npz"
     sets = [word for override in SMALL for word in ("--set", override)]
@@ -100,6 +188,14 @@ def test_plan_takes_a_saved_plan_and_a_run(wayfare_command: Callable[..., Finish
         (["paper", "fig8b", "--seeds", "0"], "error: --seeds = 0: "),
         (["plan", "--parameters", "1"], "parameters = 1: must be at least 2"),
         (["plan", "--budget-joules", "0"], "budget_joules = 0.0: must be above 0"),
+        *(
+            (
+                ["plan", "--server-power-watts", "1", "--server-power-watts", value],
+                f"error: server_power_watts = {float(value)}: must be above 0 and at most 1e+15",
+            )
+            for value in ("0", "-1", "nan", "inf", "1e16")
+        ),
+        (["plan", "--server-power-watts", "abc"], "error: --server-power-watts = 'abc': "),
         (["plan", "nowhere"], "neither a preset"),
         (["plan", "--scheme", "magic"], "schemes = 'magic': unknown"),
         (["plan", "--like", "nowhere"], "not a run"),

@@ -54,6 +54,44 @@ def test_a_plan_without_contacts_has_statistics_too():
     assert "Too few" in verdict_sentence(found)
 
 
+def test_overlaps_of_a_plan_written_by_hand():
+    # Two of the three devices from 5 to 8, all three from 8 to 10; contacts that touch do not overlap.
+    found = plan_statistics(plan([(0, 0, 10), (1, 5, 20), (1, 50, 60), (2, 8, 10), (2, 60, 70)]))
+    contact_s = 10 + 15 + 10 + 2 + 10
+    assert found.mean_devices_in_contact == pytest.approx(contact_s / (20 + 20))
+    assert found.overlapping_contact_time_share == pytest.approx((2 * 3 + 3 * 2) / contact_s)
+    alone = plan_statistics(plan([(0, 0, 10), (1, 10, 20)]))
+    assert (alone.mean_devices_in_contact, alone.overlapping_contact_time_share) == (1.0, 0.0)
+    nobody = plan_statistics(plan([]))
+    assert (nobody.mean_devices_in_contact, nobody.overlapping_contact_time_share) == (None, None)
+
+
+def union_s(spells):
+    length_s, until_s = 0.0, -np.inf
+    for start_s, end_s in sorted(spells):
+        length_s += max(end_s - max(start_s, until_s), 0.0)
+        until_s = max(until_s, end_s)
+    return length_s
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_overlaps_are_those_of_all_pairs_of_contacts(seed):
+    scenario = wayfare.load("paper-cifar10-waypoint", ["rounds=60", "fleet.devices=30"])
+    drawn = draw_plan(scenario, seed, devices_meet=True)
+    served = drawn.with_server()
+    spells = list(zip(served.start_s.tolist(), served.end_s.tolist(), strict=True))
+    shared_s = 0.0
+    for own, (start_s, end_s) in enumerate(spells):
+        others = ((max(a, start_s), min(b, end_s)) for other, (a, b) in enumerate(spells) if other != own)
+        shared_s += union_s((a, b) for a, b in others if a < b)
+    contact_s = sum(end_s - start_s for start_s, end_s in spells)
+    found = plan_statistics(drawn)
+    assert len(spells) > 50
+    assert 0 < shared_s < contact_s
+    assert found.mean_devices_in_contact == pytest.approx(contact_s / union_s(spells), rel=1e-9)
+    assert found.overlapping_contact_time_share == pytest.approx(shared_s / contact_s, rel=1e-9)
+
+
 @pytest.mark.parametrize("shape", [0.6, 1.0, 3.0])
 def test_the_distance_is_that_of_scipy(shape):
     times_s = stats.gamma(shape, scale=7.0).rvs(500, random_state=np.random.default_rng(5))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from dataclasses import replace
 from pathlib import Path
@@ -14,11 +15,12 @@ from wayfare.codec import make_link
 from wayfare.contacts import draw_plan, opportunities
 from wayfare.contacts.source import plan_from_source
 from wayfare.control.budgets import draw_budgets
-from wayfare.errors import RunFolderError
+from wayfare.errors import RunFolderError, ScenarioError
 from wayfare.radio import gains_per_watt
 from wayfare.records import summarise_run
 from wayfare.scenario import Scenario
 from wayfare.schemes import make_scheme
+from wayfare.theory.ask import plan
 from wayfare.theory.norms import NormModel, captured_share, norms_of_run, typical_norms
 from wayfare.theory.planner import Forecast, forecast
 from wayfare.theory.rehearsal import Stage, energies_by_weight, rehearse
@@ -134,6 +136,28 @@ def test_a_large_fleet_is_rehearsed_in_part_and_its_energy_scaled() -> None:
     assert found.full_power is not None
     assert found.rehearsed.devices < 600
     assert found.rehearsed.energy_joules == pytest.approx(found.full_power.energy_joules, rel=0.04)
+
+
+def test_the_downlink_share_is_that_of_contacts_counted_one_by_one() -> None:
+    powers_watts = (0.05, 0.2, 1.0, 5.0)
+    found = plan("paper-cifar10-waypoint", ["rounds=500"], server_power_watts=powers_watts)
+    meets = opportunities(draw_plan(found.scenario, 0), 10.0, 500)
+    gains = gains_per_watt(meets, found.scenario.radio, 0)
+    # 6,568,650 parameters, 2 x 2,240 statistics of batch normalisation, 32 bits each.
+    down_bits = (RESNET + 4480) * 32
+    for power_watts, down in zip(powers_watts, found.downlinks, strict=True):
+        fits = 0
+        for contact_s, gain in zip(meets.contact_s, gains, strict=True):
+            fits += contact_s * 1e6 * math.log2(1 + power_watts * gain) >= down_bits
+        assert down.server_power_watts == power_watts
+        assert 0 < fits < len(meets)
+        assert down.downlink_whole_model_share == fits / len(meets)
+
+
+@pytest.mark.parametrize("power_watts", [0.0, -1.0, math.nan, math.inf])
+def test_a_server_power_without_a_rate_is_rejected(power_watts: float) -> None:
+    with pytest.raises(ScenarioError, match=r"server_power_watts = .*: must be above 0"):
+        plan(server_power_watts=[1.0, power_watts])
 
 
 class TestWarnings:

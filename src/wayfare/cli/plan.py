@@ -34,6 +34,13 @@ def plan_command(
     range_m: Annotated[
         float | None, typer.Option("--range-m", min=1e-3, help="Radio range in metres (radio.range_m).")
     ] = None,
+    server_power_watts: Annotated[
+        list[float] | None,
+        typer.Option(
+            "--server-power-watts",
+            help="Power at which the server might send the model down; may be repeated. 0.2, 1 and 5 if not given.",
+        ),
+    ] = None,
     set_: SetOption = [],  # noqa: B006
     seed: Annotated[int, typer.Option(min=0, help="The seed of everything that is drawn.")] = 0,
     as_json: JsonOption = False,
@@ -44,6 +51,7 @@ def plan_command(
     """
     from wayfare.cli.plan_tables import print_forecast, print_forecasts
     from wayfare.theory.ask import plan
+    from wayfare.theory.assumptions import SERVER_POWERS_WATTS
 
     forecasts: list[Forecast] = []
     speeds: Sequence[float | None] = speed or [None]
@@ -59,6 +67,7 @@ def plan_command(
                     range_m=range_m,
                     scheme=scheme,
                     like=like,
+                    server_power_watts=server_power_watts or SERVER_POWERS_WATTS,
                     seed=seed,
                 )
             )
@@ -92,9 +101,14 @@ def forecast_json(forecast: Forecast) -> dict[str, Any]:
             "contact_s": statistics.contact.mean_s,
             "inter_contact_s": statistics.inter_contact.mean_s,
             "time_in_contact_share": statistics.time_in_contact_share,
+            "mean_devices_in_contact": statistics.mean_devices_in_contact,
+            "overlapping_contact_time_share": statistics.overlapping_contact_time_share,
             "devices_without_contact": statistics.devices_without_contact,
             "verdict": verdict_sentence(statistics),
         },
+        "downlink_model_bits": forecast.link.dense_bits,
+        "downlinks": [asdict(each) for each in forecast.downlinks],
         **{name: None if getattr(forecast, name) is None else asdict(getattr(forecast, name)) for name in parts},
+        "assumptions": [asdict(each) for each in forecast.assumptions],
         "warnings": [warning.text for warning in warnings_of(forecast)],
     }

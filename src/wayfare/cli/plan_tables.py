@@ -13,7 +13,7 @@ from wayfare.theory.warnings import warnings_of
 
 
 def print_forecast(console: Console, forecast: Forecast) -> None:
-    """One fleet: what it is, what gets through, what to set, what to mind."""
+    """One fleet: what it is, what gets through, what to set, what is assumed, and warnings."""
     scenario, contacts = forecast.scenario, forecast.statistics
     console.print(
         f"[bold]{escape(forecast.name)}[/bold]: {contacts.devices} devices, {scenario.rounds:,} rounds of "
@@ -25,8 +25,18 @@ def print_forecast(console: Console, forecast: Forecast) -> None:
         console.print(_uploads(forecast))
         for line in _advice(forecast):
             console.print(line, highlight=False)
-    for warning in warnings_of(forecast):
-        console.print(f"[yellow]mind[/yellow]  {escape(warning.text)}", highlight=False)
+    _print_assumptions(console, forecast)
+    _print_warnings(console, [warning.text for warning in warnings_of(forecast)])
+
+
+def _print_assumptions(console: Console, forecast: Forecast) -> None:
+    for assumption in forecast.assumptions:
+        console.print(f"[cyan]assumption[/cyan]  {assumption.text}", highlight=False)
+
+
+def _print_warnings(console: Console, lines: Sequence[str]) -> None:
+    for line in lines:
+        console.print(f"[yellow]warning[/yellow]  {escape(line)}", highlight=False)
 
 
 def print_forecasts(console: Console, forecasts: Sequence[Forecast]) -> None:
@@ -38,7 +48,7 @@ def print_forecasts(console: Console, forecasts: Sequence[Forecast]) -> None:
     )
     table = Table(title=title, title_justify="left", box=None, padding=(0, 1, 0, 0), header_style="bold cyan")
     headings = ("speed", "contact", "between", "uploads", "age", "dense", "k/s", "k/s", "energy", "energy", "bound")
-    units = ("m/s", "s", "s", "/device", "rounds", "fits %", "full", "scheme", "full, J", "scheme", "")
+    units = ("m/s", "s", "s", "/device", "rounds", "fits %", "full", "scheme", "full, J", "scheme", "/1000")
     for heading in zip(headings, units, strict=True):
         table.add_column("\n".join(heading), justify="right", no_wrap=True)
     for each in forecasts:
@@ -57,13 +67,33 @@ def print_forecasts(console: Console, forecasts: Sequence[Forecast]) -> None:
             f"{played.kept_fraction:.2f}",
             f"{full.energy_joules:,.0f}",
             f"{played.energy_joules:,.0f}",
-            f"{each.best_speed.own_factor / 1e3:,.3g} k" if each.best_speed else "-",
+            _number(each.best_speed.own_factor / 1e3) if each.best_speed else "-",
         )
     console.print(table)
     if any(each.best_speed for each in forecasts):
         console.print("bound: what the corrected Theorem 2 multiplies G²/R with; less is better", highlight=False)
-    for line in _told_once(forecasts):
-        console.print(f"[yellow]mind[/yellow]  {escape(line)}", highlight=False)
+    console.print(_free(forecasts))
+    _print_assumptions(console, first)
+    _print_warnings(console, _told_once(forecasts))
+
+
+def _free(forecasts: Sequence[Forecast]) -> Table:
+    """How far the first two assumptions are from the truth; the other table has no room for it."""
+    table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold cyan")
+    # A cell of many powers breaks between numbers.
+    downlinks = next((each.downlinks for each in forecasts if each.downlinks), ())
+    powers = " / ".join(f"{each.server_power_watts:.3g}" for each in downlinks)
+    down = f"model down, % of contacts\nat {powers} W"
+    for heading in ("speed\nm/s", down, "contact time\nwith others", "devices in\ncontact"):
+        table.add_column(heading, justify="right")
+    for each in forecasts:
+        table.add_row(
+            _speed(each),
+            " / ".join(_number(100 * at.downlink_whole_model_share) for at in each.downlinks) or "-",
+            _percent(each.statistics.overlapping_contact_time_share),
+            _number(each.statistics.mean_devices_in_contact),
+        )
+    return table
 
 
 def _told_once(forecasts: Sequence[Forecast]) -> list[str]:
@@ -93,6 +123,8 @@ def _contacts(forecast: Forecast) -> Table:
         ("a contact lasts", f"{_number(contacts.contact.mean_s)} s"),
         ("time between contacts", f"{_number(contacts.inter_contact.mean_s)} s"),
         ("time in contact", f"{100 * contacts.time_in_contact_share:.2f} %"),
+        ("contact time with others", _percent(contacts.overlapping_contact_time_share)),
+        ("devices in contact, if any", f"{_number(contacts.mean_devices_in_contact)} on average"),
     ):
         table.add_row(*row)
     return table
@@ -121,6 +153,11 @@ def _uploads(forecast: Forecast) -> Table:
         ("uploads per device", uploads, None, *(each.uploads_per_device for each in rehearsed)),
         ("whole sparse uploads, %", None, 100 * full.whole_chance),
         ("dense uploads that fit, %", None, 100 * full.dense_chance),
+        ("a contact carries up, Mbit", None, full.mean_contact_bits / 1e6),
+        *(
+            (f"model down at {each.server_power_watts:.3g} W, %", None, 100 * each.downlink_whole_model_share)
+            for each in forecast.downlinks
+        ),
         ("energy, J", None, *joules),
         ("energy, % of the budget", None, *shares),
         ("energy, % of what can be used", None, None, *usable),
@@ -149,6 +186,10 @@ def _advice(forecast: Forecast) -> list[str]:
         step = f"|grad|² = {fixed.step_norm_sq:.3g} ({basis})"
         lines.append(f"              as a number about {fixed.weight:.1g}, for steps of {step}")
     return lines
+
+
+def _percent(share: float | None) -> str:
+    return "-" if share is None else f"{100 * share:.1f} %"
 
 
 def _number(value: float | None, nothing: str = "-") -> str:

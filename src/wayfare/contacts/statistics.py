@@ -60,6 +60,10 @@ class PlanStatistics:
     # Time out of contact for each contact that begins. Times that lie whole inside a plan are the shorter ones, so
     # their mean is too small where a plan is not much longer than they are; None where no contact begins.
     mean_wait_s: float | None
+    # While at least one is; a band used in turns would leave devices 1 / this of their contact time. None without any
+    # contact, like the next one.
+    mean_devices_in_contact: float | None
+    overlapping_contact_time_share: float | None  # the rest of contact time a device is alone with the server
 
 
 def plan_statistics(plan: ContactPlan) -> PlanStatistics:
@@ -73,6 +77,7 @@ def plan_statistics(plan: ContactPlan) -> PlanStatistics:
     # Before its first contact and after its last a device waits for a time nobody saw the whole of.
     waits = np.concatenate([served.start_s[np.append(True, ~same)[: len(served)]] > 0, _last_ends(served, same)])
     silent, begun = int((per_device == 0).sum()), int((served.start_s > 0).sum())
+    mean_devices, overlapping = _overlap(served)
     return PlanStatistics(
         devices=plan.devices,
         duration_s=plan.duration_s,
@@ -84,7 +89,24 @@ def plan_statistics(plan: ContactPlan) -> PlanStatistics:
         contact=distribution(length_s[whole], cut=int((~whole).sum())),
         inter_contact=distribution(gap_s, cut=int(waits.sum()) + silent),
         mean_wait_s=(plan.devices * plan.duration_s - float(length_s.sum())) / begun if begun else None,
+        mean_devices_in_contact=mean_devices,
+        overlapping_contact_time_share=overlapping,
     )
+
+
+def _overlap(served: ContactPlan) -> tuple[float | None, float | None]:
+    """The mean number n of devices in contact while n >= 1, and the share of contact time with n >= 2.
+
+    Exact: n changes only where a contact starts or ends, so both are sums over the times between these.
+    """
+    if not len(served):
+        return None, None
+    times_s = np.concatenate([served.start_s, served.end_s])
+    order = np.argsort(times_s)
+    n = np.cumsum(np.repeat([1, -1], len(served))[order])[:-1]
+    lasts_s = np.diff(times_s[order])
+    contact_s = float((n * lasts_s).sum())
+    return contact_s / float(lasts_s[n >= 1].sum()), float((n * lasts_s)[n >= 2].sum()) / contact_s
 
 
 def _last_ends(served: ContactPlan, same: Bools) -> Bools:

@@ -32,8 +32,22 @@ _COLOURS = (
     ("#7A3E9D", "#B07CD0"),
 )
 _KNOWN = ("mads", "optimal", "afl-spar", "afl-spar:paced", "afl", "sfl-spar", "fedmobile", "fedasync", "mads-rd")
-# Curves that lie on each other stay visible: ideal and paced ones are broken.
-_DASHES: dict[str, Dash] = {"optimal": "dash", "afl-spar:paced": "dot"}
+# Another reading of a scheme has its colour.
+_READINGS = {
+    "afl:fitting": "afl",
+    "fedasync:fitting": "fedasync",
+    "fedmobile:fitting": "fedmobile",
+    "fedmobile:billed": "fedmobile",
+}
+# Curves that lie on each other stay visible: ideal and paced ones and other readings are broken.
+_DASHES: dict[str, Dash] = {
+    "optimal": "dash",
+    "afl-spar:paced": "dot",
+    "afl:fitting": "dash",
+    "fedasync:fitting": "dash",
+    "fedmobile:fitting": "dash",
+    "fedmobile:billed": "dot",
+}
 # Schemes beyond the palette have its colours again, broken as none of ours is; then as few of ours are.
 _ROUNDS: tuple[Dash, ...] = ("solid", "dashdot", "dash", "dot")
 _MATPLOTLIB = {"solid": "-", "dash": (0, (5, 3)), "dot": (0, (1, 1.6)), "dashdot": (0, (5, 2, 1, 2))}
@@ -41,10 +55,11 @@ _MATPLOTLIB = {"solid": "-", "dash": (0, (5, 3)), "dot": (0, (1, 1.6)), "dashdot
 
 def look_of(scheme: str, others: Sequence[str]) -> Look:
     """The look of a scheme: fixed for ours, in order of appearance for others."""
-    if scheme in _KNOWN:
-        place = _KNOWN.index(scheme)
+    known = _READINGS.get(scheme, scheme)
+    if known in _KNOWN:
+        place = _KNOWN.index(known)
     else:
-        place = len(_KNOWN) + [name for name in others if name not in _KNOWN].index(scheme)
+        place = len(_KNOWN) + [name for name in others if name not in (*_KNOWN, *_READINGS)].index(scheme)
     light, dark = _COLOURS[place % len(_COLOURS)]
     dash = _DASHES.get(scheme, _ROUNDS[place // len(_COLOURS) % len(_ROUNDS)])
     return Look(light=light, dark=dark, dash=dash)

@@ -9,6 +9,7 @@ from pathlib import Path
 from wayfare.contacts.source import SourcedPlan, plan_from_source
 from wayfare.errors import ScenarioError
 from wayfare.scenario import DEFAULT_PRESET, Scenario
+from wayfare.theory.assumptions import SERVER_POWERS_WATTS, check_server_power
 from wayfare.theory.norms import NormModel, norms_of_run, typical_norms
 from wayfare.theory.planner import Forecast, forecast
 
@@ -23,18 +24,22 @@ def plan(
     range_m: float | None = None,
     scheme: str = "mads",
     like: Path | None = None,
+    server_power_watts: Sequence[float] = SERVER_POWERS_WATTS,
     seed: int = 0,
 ) -> Forecast:
     """What a fleet will achieve, without training.
 
     The source is a preset, a scenario file, a trace or a saved plan. ``budget_joules`` is what each device may spend,
-    and ``like`` a finished run that tells how large updates are.
+    and ``like`` a finished run that tells how large updates are. ``server_power_watts`` lists powers at which the
+    server might send the whole model down; nothing else depends on them.
     """
     if parameters is not None and parameters < 2:
         raise ScenarioError("parameters", parameters, "must be at least 2")
     for name, value in (("speed", speed_mps), ("budget_joules", budget_joules)):
         if value is not None and not value > 0:
             raise ScenarioError(name, value, "must be above 0")
+    for power_watts in server_power_watts:
+        check_server_power(power_watts)
     if speed_mps is not None:
         overrides = [*overrides, f"mobility.speed_mps={speed_mps!r}"]
     found = plan_from_source(source, seed=seed, overrides=overrides, range_m=range_m)
@@ -42,7 +47,15 @@ def plan(
         found = _with_budget(found, budget_joules)
     size, statistics = (parameters, 0) if parameters is not None else _size(found.scenario)
     norms = _norms(found.scenario, like, own_model=parameters is not None)
-    return forecast(found, parameters=size, statistics=statistics, norms=norms, scheme=scheme, seed=seed)
+    return forecast(
+        found,
+        parameters=size,
+        statistics=statistics,
+        norms=norms,
+        scheme=scheme,
+        server_power_watts=server_power_watts,
+        seed=seed,
+    )
 
 
 def _with_budget(found: SourcedPlan, budget_joules: float) -> SourcedPlan:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -17,6 +18,7 @@ from wayfare.errors import ScenarioError
 from wayfare.radio import Link, gains_per_watt
 from wayfare.scenario import Scenario
 from wayfare.schemes import make_scheme
+from wayfare.theory.assumptions import SERVER_POWERS_WATTS, Assumption, Downlink, assumptions_of, downlinks
 from wayfare.theory.bounds import kept_share, lemma_2_staleness, mobility_coefficient
 from wayfare.theory.norms import NormModel
 from wayfare.theory.rehearsal import Stage, energies_by_weight, rehearse
@@ -32,6 +34,7 @@ class FullPower:
     """Every contact of the plan at full power, whatever it costs."""
 
     median_rate_bps: float
+    mean_contact_bits: float  # what a contact could carry, whether there is so much to send or not
     kept_share: float  # mean k/s
     whole_chance: float  # of a whole sparse upload
     dense_chance: float
@@ -94,6 +97,8 @@ class Forecast:
     link: Link
     opportunities: int
     budget_joules: float
+    assumptions: tuple[Assumption, ...]
+    downlinks: tuple[Downlink, ...]  # one for each power of the server; empty without any contact
     full_power: FullPower | None  # None without any contact, as all below
     theory: ByTheory | None
     rehearsed: Rehearsed | None  # the scheme with the scenario's settings
@@ -103,9 +108,16 @@ class Forecast:
 
 
 def forecast(
-    found: SourcedPlan, *, parameters: int, statistics: int, norms: NormModel, scheme: str = "mads", seed: int
+    found: SourcedPlan,
+    *,
+    parameters: int,
+    statistics: int,
+    norms: NormModel,
+    scheme: str = "mads",
+    server_power_watts: Sequence[float] = SERVER_POWERS_WATTS,
+    seed: int,
 ) -> Forecast:
-    """Look at a plan with a model of so many parameters (and normalisation statistics) in mind."""
+    """Look at a plan for a model of so many parameters (and normalisation statistics)."""
     if getattr(make_scheme(scheme, found.scenario), "relays", False):
         raise ScenarioError("scheme", scheme, "a rehearsal has no meetings of devices; plan afl instead")
     scenario, contacts = found.scenario, plan_statistics(found.plan)
@@ -114,6 +126,7 @@ def forecast(
     gains = gains_per_watt(meets, scenario.radio, seed)
     budgets = draw_budgets(scenario.fleet, seed)
     full = theory = rehearsed = recommended = speed = weight = None
+    down: tuple[Downlink, ...] = ()
     if len(meets):
         stage = Stage(
             meets=meets,
@@ -124,6 +137,7 @@ def forecast(
             norms=norms,
             seed=seed,
         )
+        down = downlinks(stage, server_power_watts)
         full = _full_power(stage)
         theory = _by_theory(scenario, contacts, stage)
         rehearsed = _rehearsed(scenario, stage, scheme)
@@ -139,6 +153,8 @@ def forecast(
         link=link,
         opportunities=len(meets),
         budget_joules=float(budgets.sum()),
+        assumptions=assumptions_of(link),
+        downlinks=down,
         full_power=full,
         theory=theory,
         rehearsed=rehearsed,
@@ -146,11 +162,6 @@ def forecast(
         best_speed=speed,
         fixed_weight=weight,
     )
-
-
-def _rates_bps(stage: Stage) -> Floats:
-    link = stage.link
-    return np.asarray(link.bandwidth_hz * np.log1p(link.max_power_watts * stage.gains_per_watt) / np.log(2.0))
 
 
 def _usable_joules(stage: Stage) -> Floats:
@@ -169,7 +180,7 @@ def _usable_joules(stage: Stage) -> Floats:
 
 
 def _full_power(stage: Stage) -> FullPower:
-    link, rate_bps = stage.link, _rates_bps(stage)
+    link, rate_bps = stage.link, stage.rates_bps(stage.link.max_power_watts)
     capacity_bits = stage.meets.contact_s * rate_bps
     sparse_bits = link.parameters * link.bits_per_entry + link.statistics_bits
     room = np.clip((capacity_bits - link.statistics_bits) / (link.parameters * link.bits_per_entry), 0.0, 1.0)
@@ -177,6 +188,7 @@ def _full_power(stage: Stage) -> FullPower:
     usable_joules = _usable_joules(stage)
     return FullPower(
         median_rate_bps=float(np.median(rate_bps)),
+        mean_contact_bits=float(capacity_bits.mean()),
         kept_share=float(room.mean()),
         whole_chance=float((capacity_bits >= sparse_bits).mean()),
         dense_chance=float((capacity_bits >= link.dense_bits).mean()),
@@ -193,7 +205,7 @@ def _by_theory(scenario: Scenario, contacts: PlanStatistics, stage: Stage) -> By
     if contact_s is None or inter_contact_s is None:
         return None
     link = stage.link
-    kept = kept_share(_rates_bps(stage), contact_s, link.parameters, link.bits_per_entry)
+    kept = kept_share(stage.rates_bps(link.max_power_watts), contact_s, link.parameters, link.bits_per_entry)
     moments = staleness_moments(contact_s, inter_contact_s, scenario.round_s, "start")
     return ByTheory(
         kept_share=float(kept.mean()),
@@ -230,7 +242,8 @@ def _best_speed(scenario: Scenario, contacts: PlanStatistics, stage: Stage) -> B
     if own is None or contact_s is None or inter_contact_s is None:
         return None
     link = stage.link
-    room = stage.meets.contact_s * _rates_bps(stage) / (link.parameters * link.bits_per_entry)
+    rate_bps = stage.rates_bps(link.max_power_watts)
+    room = stage.meets.contact_s * rate_bps / (link.parameters * link.bits_per_entry)
     slower = np.geomspace(1e-2, 1e2, 401)  # own speed / speed
     gamma = np.array([np.minimum(room * times, 1.0).mean() for times in slower])
     theta = lemma_2_staleness(contact_s * slower, inter_contact_s * slower, scenario.round_s, counting="start")

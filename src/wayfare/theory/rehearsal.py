@@ -33,6 +33,10 @@ class Stage:
         """The opportunities of a device, in order of rounds."""
         return np.flatnonzero(self.meets.device == device)
 
+    def rates_bps(self, power_watts: float) -> Floats:
+        """A = B log2(1 + p g) of every opportunity."""
+        return np.asarray(self.link.bandwidth_hz * np.log1p(power_watts * self.gains_per_watt) / np.log(2.0))
+
     def by_device(self, of_opportunities: Floats) -> Floats:
         """The sum over the opportunities of each device."""
         return np.bincount(self.meets.device, of_opportunities, len(self.budgets_joules)).astype(np.float64)

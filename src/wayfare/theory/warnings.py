@@ -14,14 +14,14 @@ _AUTO = "control.weight=auto"
 
 @dataclass(frozen=True, slots=True)
 class PlanWarning:
-    """Something to mind. Warnings of one kind differ in their numbers alone."""
+    """Warnings of one kind differ in their numbers alone."""
 
     kind: str
     text: str
 
 
 def warnings_of(forecast: Forecast) -> list[PlanWarning]:
-    """What to mind, the gravest first."""
+    """All warnings, the gravest first."""
     if forecast.full_power is None or forecast.rehearsed is None:
         return [PlanWarning("no contacts", "No device ever meets the server: nothing can be learnt together.")]
     return [
