@@ -184,7 +184,7 @@ def test_curves_in_the_terminal_rise_where_scores_do(comparison: Path) -> None:
 
 
 def test_what_relays_cost_is_on_the_account_of_who_gave(small: Scenario, tmp_path: Path) -> None:
-    record = wayfare.run(small, "fedmobile", out=tmp_path)
+    record = wayfare.run(small, "fedmobile:billed", out=tmp_path)
     relayed = sum(relay.energy_joules for relay in record.relays)
     assert relayed > 0
     digest = digest_run(record)
