@@ -146,7 +146,15 @@ class Scenario(Section):
     mixing: Mixing = Mixing()
     relays: Relays = Relays()
     # What `compare` runs when no schemes are named.
-    schemes: tuple[str, ...] = ("mads", "optimal", "afl-spar:paced", "afl-spar", "afl", "sfl-spar")
+    schemes: tuple[str, ...] = (
+        "mads",
+        "optimal",
+        "afl-spar:paced",
+        "afl-spar",
+        "afl:fitting",
+        "afl",
+        "sfl-spar",
+    )
 
     @property
     def duration_s(self) -> float:
