@@ -38,6 +38,7 @@ class Stream(IntEnum):
     PEER_SHADOWING = 18
     FIELD_FAULTS = 19
     CONTACT_FORECAST = 20
+    RECALIBRATION = 21
 
 
 def generator(seed: int, stream: Stream, device: int) -> np.random.Generator:

@@ -107,6 +107,7 @@ def _check_the_ledger(fleet: Fleet) -> None:
         (("demo", "--set", "server.optimizer=adam"), "server.optimizer = 'adam': is for the simulator"),
         (("mes", "{fleet}/mes", "--set", "server.step=3.0"), "server.step = 3.0: is for the simulator"),
         (("demo", "--set", "server.average_rounds=9"), "server.average_rounds = 9: is for the simulator"),
+        (("demo", "--set", "learning.recalibrate_statistics=9"), "recalibrate_statistics = 9: is for the simulator"),
     ],
 )  # fmt: skip
 def test_wrong_input_is_named_in_one_line(

@@ -39,6 +39,9 @@ class Work:
         if server.average_rounds:
             rule = "is for the simulator; in the field the model itself is what is handed on"
             raise ScenarioError("server.average_rounds", server.average_rounds, rule)
+        if learning.recalibrate_statistics:
+            rule = "is for the simulator; in the field the server holds no samples"
+            raise ScenarioError("learning.recalibrate_statistics", learning.recalibrate_statistics, rule)
 
     @property
     def world(self) -> World:

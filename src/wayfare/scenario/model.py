@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal, TypeAlias
 
-from pydantic import BeforeValidator, Field, field_validator, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, field_validator, model_validator
 
 from wayfare.scenario.argoverse import Argoverse
 from wayfare.scenario.exchange import Contacts, Mixing, Relays
@@ -58,6 +58,12 @@ Schedule = Literal["constant", "linear", "cosine"]
 LocalLoss = Literal["plain", "logit-adjusted", "prox"]
 
 
+def _none_or_several(count: int) -> int:
+    if count == 1:
+        raise ValueError("must be 0 (off) or at least 2: one sample has no variance")
+    return count
+
+
 class Learning(Section):
     """The task, the network and the local training."""
 
@@ -89,6 +95,9 @@ class Learning(Section):
     evaluate_every_rounds: Annotated[int, Field(ge=1)] = 20
     # The accuracy of a run is the mean over its last evaluations: one evaluation alone moves by points.
     final_evaluations: Annotated[int, Field(ge=1)] = 5
+    # Training samples, without their labels, from which the model that is judged gets its statistics of batch
+    # normalisation. Averaged variances lack the variance between devices. 0: the statistics that came with the updates.
+    recalibrate_statistics: Annotated[int, Field(ge=0, le=10_000_000), AfterValidator(_none_or_several)] = 0
 
     @field_validator("partition", mode="before")
     @classmethod

@@ -27,6 +27,7 @@ from wayfare.engine import (
 from wayfare.errors import ScenarioError
 from wayfare.learning.evaluate import Evaluator
 from wayfare.learning.local_loss import make_local_loss
+from wayfare.learning.recalibrate import make_recalibration
 from wayfare.learning.schedule import Schedule
 from wayfare.scenario.exchange import Relays as RelayRules
 from wayfare.schemes import Scheme, Upload, mixes_models
@@ -44,7 +45,7 @@ _log = logging.getLogger("wayfare")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """How a run ended: the global model and every device."""
+    """How a run ended: the model that was judged last, and every device."""
 
     model: Tensor
     states: list[DeviceState]
@@ -110,6 +111,7 @@ class Simulation:
         )
         self._least_joules = self._what_anything_takes()
         self._evaluate = Evaluator(task)
+        self._recalibrate = make_recalibration(scenario.learning, task, world.held, world.seed, self._compute.device)
         self._bits = 0.0
         self._round = 0
 
@@ -225,7 +227,7 @@ class Simulation:
                 self._balance(round_)
             self._round = round_
             self._observer.on_round(round_)
-        return Outcome(model=self._server.judged, states=self._states)
+        return Outcome(model=self._judged(), states=self._states)
 
     def local_model(self, device: int) -> Tensor:
         """w_n, as far as the device trained by its last contact; received - w_n is what it has not delivered yet."""
@@ -334,11 +336,16 @@ class Simulation:
         name = self._scheme.name
         return self._checks.mixing_weight(weight or 0.0, offer, upload, scheme=name, device=device)
 
+    def _judged(self) -> Tensor:
+        """The model that is evaluated, and with which a run ends; no device receives its recalibrated statistics."""
+        judged = self._server.judged
+        return judged if self._recalibrate is None else self._recalibrate(judged)
+
     def _evaluation(self, round_: int) -> None:
         known, initial = self._world.initial_evaluations, self._server.judged is self._initial
         result = known.get(self._compute) if initial else None
         if result is None:
-            result = self._evaluate(self._server.judged)
+            result = self._evaluate(self._judged())
         if initial:
             known[self._compute] = result
         self._checks.evaluated(result.loss, round_)

@@ -68,7 +68,12 @@ def model_of(learning: Learning) -> Model:
     if learning.local_loss == "logit-adjusted" and not known.classifies:
         rule = f"needs classes, and {learning.task} has none; plain and prox do without"
         raise ScenarioError("learning.local_loss", learning.local_loss, rule)
-    return known.model(learning, known.networks[0] if learning.network == "auto" else learning.network)
+    network = known.networks[0] if learning.network == "auto" else learning.network
+    model = known.model(learning, network)
+    if learning.recalibrate_statistics and not model.statistics:
+        rule = f"needs batch normalisation, and this {network} has none; leave it out, or set it to 0"
+        raise ScenarioError("learning.recalibrate_statistics", learning.recalibrate_statistics, rule)
+    return model
 
 
 def class_names(task: Task) -> tuple[str, ...]:
