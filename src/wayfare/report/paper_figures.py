@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from statistics import fmean
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
+from wayfare.arrays import Floats
 from wayfare.control.budgets import draw_budgets
 from wayfare.records import read_run
 from wayfare.report.canvas import headline, legend_beside, plain_axes, wide_figure
@@ -15,8 +17,11 @@ from wayfare.report.labels import axis_label, scheme_label, score_label, value_l
 from wayfare.report.palette import colour_of, dashes_of, height_of
 from wayfare.report.study_figures import seeds_words, study_figure
 from wayfare.studies.paper import PaperFigure
-from wayfare.studies.results import Row, StudyResults
+from wayfare.studies.results import Row, RunResult, StudyResults
 from wayfare.studies.store import value_text
+
+Curve: TypeAlias = tuple[Floats, Floats]
+"""Rounds and scores of a run."""
 
 # Points of a grid, from few to many of what varies.
 _SHADES = ("#9ECAE1", "#6BAED6", "#4292C6", "#2171B5", "#08519C", "#08306B")
@@ -24,7 +29,19 @@ _SHADES = ("#9ECAE1", "#6BAED6", "#4292C6", "#2171B5", "#08519C", "#08306B")
 _DASHES = ("-", "--", ":", "-.")
 
 
-def draw(figure: PaperFigure, results: StudyResults, file: Path, *, quick: bool = False) -> None:
+def _recorded_curve(result: RunResult) -> Curve:
+    evaluations = read_run(result.folder).evaluations
+    return evaluations["round"], evaluations["score"]
+
+
+def draw(
+    figure: PaperFigure,
+    results: StudyResults,
+    file: Path,
+    *,
+    quick: bool = False,
+    curve_of: Callable[[RunResult], Curve] = _recorded_curve,
+) -> None:
     """The figure, from what its study has found so far; a quick one says that it is not the paper's."""
     if figure.drawing == "metric":
         levels = {"budget": _budget_joules(results)} if figure.metric == "energy_joules" else {}
@@ -34,7 +51,7 @@ def draw(figure: PaperFigure, results: StudyResults, file: Path, *, quick: bool 
         axes = canvas.add_subplot()
         plain_axes(axes)
         if figure.drawing == "curves":
-            _curves(results, axes)
+            _curves(results, axes, curve_of)
             drawn = "mean, lowest to highest"
         else:
             _rounds_to_target(results, axes)
@@ -54,18 +71,18 @@ def _budget_joules(results: StudyResults) -> float:
     return fmean(by_seed.values())
 
 
-def _curves(results: StudyResults, axes: Any) -> None:
+def _curves(results: StudyResults, axes: Any, curve_of: Callable[[RunResult], Curve]) -> None:
     """Score against rounds: a line for each point of the grid, or for each scheme where there is one point."""
     metric = results.metric
     scale = 100.0 if metric is not None and metric.percent else 1.0
     for row in results.rows:
-        records = [read_run(result.folder) for result in row.results]
-        score = scale * np.array([record.evaluations["score"] for record in records])
+        found = [curve_of(result) for result in row.results]
+        score = scale * np.array([scores for _, scores in found])
         colour, label, dashes = _line(results, row)
-        rounds = records[0].evaluations["round"]
+        rounds = found[0][0]
         height = height_of(row.scheme, results.manifest.schemes)
         axes.plot(rounds, score.mean(axis=0), color=colour, label=label, ls=dashes, lw=1.7, zorder=height)
-        if len(records) > 1:
+        if len(found) > 1:
             axes.fill_between(rounds, score.min(axis=0), score.max(axis=0), color=colour, alpha=0.15, lw=0)
     axes.set_xlabel("round")
     if metric is not None:

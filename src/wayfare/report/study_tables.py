@@ -11,7 +11,6 @@ from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
-from wayfare.records import final_evaluations, read_run
 from wayfare.records.statistics import Censored, Estimate
 from wayfare.report.labels import metric_heading, metric_words_and_unit
 from wayfare.studies.results import StudyResults
@@ -133,7 +132,7 @@ def study_notes(results: StudyResults) -> list[str]:
         notes.append(f"incomplete  {results.missing} runs missing{failed}; the command of the study does them")
     if min(len(row.results) for row in results.rows) == 1:
         notes.append("one seed    is one world: numbers without ± are no result")
-    last = final_evaluations(read_run(results.results[0].folder))
+    last = results.results[0].averaged
     notes.append(f"{name:11} of a run: mean of its last {last} evaluation{'s' if last > 1 else ''}")
     if seeds > 1:
         notes.append("±           95 % interval of the mean over seeds; sd: standard deviation over seeds")

@@ -36,6 +36,7 @@ class RunResult:
     measures: dict[str, float]
     reached: list[Reached]  # for each target of the study
     rounds: int
+    averaged: int  # evaluations that its score is the mean of
     wall_s: float
 
     @property
@@ -92,6 +93,7 @@ def result_of(record: RunRecord, run: PlannedRun, targets: Sequence[float]) -> R
         measures=measures_of(record),
         reached=[reach(record, target) for target in targets],
         rounds=record.scenario.rounds,
+        averaged=final_evaluations(record),
         wall_s=record.wall_s,
     )
 

@@ -15,8 +15,25 @@ from wayfare.studies.results import Row, StudyResults
 Drawing: TypeAlias = Literal["curves", "metric", "rounds to target", "contact times"]
 """Score against rounds; a number against what varies; rounds to a target against it; or no training at all."""
 
-SCHEMES = ["mads", "optimal", "afl-spar:paced", "afl-spar", "fedmobile", "afl", "fedasync", "sfl-spar"]
-"""All schemes of the paper, baselines with greedy energy and AFL-Spar with both rules."""
+SCHEMES = [
+    "mads",
+    "optimal",
+    "afl-spar:paced",
+    "afl-spar",
+    "fedmobile",
+    "fedmobile:billed",
+    "afl:fitting",
+    "afl",
+    "fedasync:fitting",
+    "fedasync",
+    "sfl-spar",
+]
+"""All schemes of the paper with greedy energy, AFL-Spar with both rules, and both readings of what sends whole models.
+
+The paper does not say who pays for relays, nor whether an upload is started that cannot finish."""
+
+BILLED_SCHEMES = [name for name in SCHEMES if name != "fedmobile" and not name.endswith(":fitting")]
+"""One reading of each: relays are billed, and uploads are started that cannot finish."""
 
 QUICK = {"scenario": "fashion-small", "seeds": 1}
 """The embedded default stands in for CIFAR-10; one seed, to see the shape and nothing more."""

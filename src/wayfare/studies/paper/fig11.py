@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from wayfare.studies.paper.base import SCHEMES, SPEEDS, PaperFigure
+from wayfare.studies.paper.base import BILLED_SCHEMES, SPEEDS, PaperFigure
 from wayfare.studies.paper.fig10 import QUICK_SCENES, UNIFORM
 
 FIGURE = PaperFigure(
@@ -13,7 +13,7 @@ FIGURE = PaperFigure(
     full={
         "name": "argoverse-by-speed",
         "scenario": "paper-argoverse-waypoint",
-        "schemes": SCHEMES,
+        "schemes": BILLED_SCHEMES,
         "seeds": 1,
         "grid": SPEEDS,
     },

@@ -1,0 +1,197 @@
+"""Add finished runs to a figure of the paper on record, and write its CSV files, picture and tables again.
+
+    python scripts/record_figure.py fig8b [STUDY_FOLDER ...]
+
+Runs on record are read from docs/results/paper/FIG-runs.csv and FIG-evaluations.csv. Runs of the study folders that
+belong to the figure are added; where both have a run of one point, scheme and seed the new one counts. In FIG.md the
+first table and the table of the paper's numbers are replaced; all other words stay. Runs of the figure that nobody has
+done yet are listed in not-run.csv.
+"""
+
+from __future__ import annotations
+
+import csv
+import sys
+from collections import defaultdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from wayfare.learning.tasks import Metric
+from wayfare.records import RunSummary, read_run
+from wayfare.report.markdown import table_lines
+from wayfare.report.paper_figures import draw
+from wayfare.studies.export import evaluation_rows, run_rows, write_csv
+from wayfare.studies.paper import FIGURES, PaperFigure
+from wayfare.studies.results import RunResult, StudyResults, read_results, results_of
+from wayfare.studies.single import Execution
+from wayfare.studies.store import Manifest, PlannedRun, manifest_of
+from wayfare.studies.study import Plan, plan_of
+
+RECORDED = Path("docs/results/paper")
+Rows = list[dict[str, Any]]
+
+
+def read_rows(file: Path) -> Rows:
+    """The rows of a CSV file, as text."""
+    with file.open(encoding="utf-8", newline="") as lines:
+        return list(csv.DictReader(lines))
+
+
+def place_of(plan: Plan, row: dict[str, Any]) -> tuple[tuple[str, ...], str, str]:
+    """The point, the scheme and the seed of a row."""
+    return tuple(str(row[axis]) for axis in plan.axes), row["scheme"], str(row["seed"])
+
+
+def new_rows(plan: Plan, folder: Path) -> tuple[Rows, Rows]:
+    """The runs of a study folder that belong to the figure, and their evaluations."""
+    found = read_results(folder)
+    runs, evaluations = [], []
+    axes_of: dict[str, dict[str, Any]] = {}
+    for result, row in zip(found.results, run_rows(found), strict=True):
+        scenario = read_run(result.folder).scenario.model_copy(update={"name": "", "schemes": ()})
+        for point in plan.points:
+            if (
+                point.scenario.model_copy(update={"name": "", "schemes": ()}) == scenario
+                and row["scheme"] in plan.schemes
+            ):
+                axes_of[row["key"]] = dict(point.values)
+                runs.append(named(plan, row, axes_of[row["key"]]))
+    for row in evaluation_rows(found):
+        if row["key"] in axes_of:
+            evaluations.append(named(plan, row, axes_of[row["key"]]))
+    return runs, evaluations
+
+
+def named(plan: Plan, row: dict[str, Any], axes: dict[str, Any]) -> dict[str, Any]:
+    """A row under the name of the figure's study, with the values of its point."""
+    rest = {name: value for name, value in row.items() if name not in ("study", "key", "folder")}
+    return {"study": plan.study.name, "key": row["key"], **axes, **rest}
+
+
+def merged(plan: Plan, old: Rows, new: Rows) -> Rows:
+    """Old rows whose run has no new ones, and the new ones, in the order of the study."""
+    replaced = {place_of(plan, row) for row in new}
+    rows = [row for row in old if place_of(plan, row) not in replaced] + new
+    points = [tuple(str(point.values[axis]) for axis in plan.axes) for point in plan.points]
+
+    def order(row: dict[str, Any]) -> tuple[int, int, int, int]:
+        point, scheme, seed = place_of(plan, row)
+        return points.index(point), plan.schemes.index(scheme), int(seed), int(row.get("round", 0))
+
+    return sorted(rows, key=order)
+
+
+def results_from(plan: Plan, runs: Rows) -> StudyResults:
+    """Results as a study folder would give them."""
+    manifest: Manifest = manifest_of(plan, Execution())
+    points = [tuple(str(point.values[axis]) for axis in plan.axes) for point in plan.points]
+    found = []
+    for row in runs:
+        point, scheme, seed = place_of(plan, row)
+        names = list(row)
+        measures = {name: float(row[name]) for name in names[names.index("metric") + 1 :]}
+        is_share = row["metric"] == "accuracy"
+        metric = Metric(name=row["metric"], better="higher" if is_share else "lower", percent=is_share)
+        summary = RunSummary(
+            scheme=scheme,
+            energy_rule=row["energy_rule"],
+            seed=int(seed),
+            metric=metric,
+            **{name: measures[name] for name in SUMMARISED},
+        )
+        run = PlannedRun(key=row["key"], point=points.index(point), scheme=scheme, seed=int(seed), cost=1.0)
+        found.append(
+            RunResult(
+                run=run,
+                folder=Path(),
+                summary=summary,
+                measures=measures,
+                reached=[],
+                rounds=plan.points[0].scenario.rounds,
+                averaged=plan.points[0].scenario.learning.final_evaluations,
+                wall_s=measures["wall_s"],
+            )
+        )
+    return results_of(RECORDED, manifest, found, 0)
+
+
+SUMMARISED = (
+    "score",
+    "energy_joules",
+    "budget_joules",
+    "kept_fraction",
+    "uploads_per_device",
+    "failed_uploads_per_device",
+    "staleness_rounds",
+)
+
+
+def write_page(figure: PaperFigure, results: StudyResults, page: Path) -> None:
+    """Replace the first table with its notes, and the table of the paper's numbers."""
+    lines = page.read_text(encoding="utf-8").splitlines()
+    first = next(number for number, line in enumerate(lines) if line.startswith("|"))
+    last = next(n for n in range(first, len(lines)) if not lines[n].startswith(("|", "- ")) and lines[n])
+    while last > first and not lines[last - 1]:
+        last -= 1
+    lines[first:last] = table_lines(results)
+    if "| | paper | here |" in lines:
+        begin = lines.index("| | paper | here |") + 2
+        numbers = [
+            f"| {quoted.what} | {quoted.paper:,.6g} | {'-' if ours is None else f'{ours:,.4g}'} |"
+            for quoted in figure.numbers
+            for ours in [quoted.ours(results)]
+        ]
+        end = next(n for n in range(begin, len(lines)) if not lines[n].startswith("|"))
+        lines[begin:end] = numbers
+    page.write_text("\n".join(lines) + "\n", encoding="utf-8")
+
+
+def write_not_run(figure: PaperFigure, plan: Plan, runs: Rows) -> int:
+    """List what the figure still lacks for the seeds that are on record; how many runs that is."""
+    file = RECORDED / "not-run.csv"
+    rows = [row for row in read_rows(file) if row["figure"] != figure.name] if file.exists() else []
+    done = {place_of(plan, row) for row in runs}
+    missing = []
+    for point in plan.points:
+        values = tuple(str(point.values[axis]) for axis in plan.axes)
+        for scheme in plan.schemes:
+            for seed in sorted({str(row["seed"]) for row in runs}):
+                if (values, scheme, seed) not in done:
+                    place = {"point": " ".join(values), "scheme": scheme, "seed": seed}
+                    missing.append({"figure": figure.name, **place})
+    write_csv(sorted([*rows, *missing], key=lambda row: row["figure"]), file)
+    return len(missing)
+
+
+def main() -> None:
+    """Merge, write, draw."""
+    if len(sys.argv) < 2 or sys.argv[1] not in FIGURES:
+        raise SystemExit(__doc__)
+    figure = FIGURES[sys.argv[1]]
+    plan = plan_of(figure.study(quick=False))
+    files = {kind: RECORDED / f"{figure.name}-{kind}.csv" for kind in ("runs", "evaluations")}
+    runs, evaluations = read_rows(files["runs"]), read_rows(files["evaluations"])
+    added = [new_rows(plan, Path(folder)) for folder in sys.argv[2:]]
+    runs = merged(plan, runs, [row for some, _ in added for row in some])
+    evaluations = merged(plan, evaluations, [row for _, some in added for row in some])
+    write_csv(runs, files["runs"])
+    write_csv(evaluations, files["evaluations"])
+    results = results_from(plan, runs)
+    curves: dict[str, list[tuple[int, float]]] = defaultdict(list)
+    for row in evaluations:
+        curves[row["key"]].append((int(row["round"]), float(row["score"])))
+
+    def curve_of(result: RunResult) -> tuple[Any, Any]:
+        rounds, scores = zip(*sorted(curves[result.run.key]), strict=True)
+        return np.array(rounds, dtype=float), np.array(scores)
+
+    draw(figure, results, RECORDED / f"{figure.name}.png", curve_of=curve_of)
+    write_page(figure, results, RECORDED / f"{figure.name}.md")
+    not_run = write_not_run(figure, plan, runs)
+    print(f"{figure.name}: {len(runs)} runs on record, {len(added)} folders read, {not_run} runs not done")
+
+
+if __name__ == "__main__":
+    main()
