@@ -27,6 +27,9 @@ _SCHEMES = {
     "fedasync": "FedAsync",
     "sfl-spar": "SFL-Spar",
 }
+ASSUMED = "free downlink, free computing, the full band for every device"
+"""What all results share (docs/assumptions.md), for the notes below a table."""
+
 # Words that are letters.
 _SHORT = ("ade", "fde", "mse", "rmse")
 

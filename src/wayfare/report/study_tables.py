@@ -12,7 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from wayfare.records.statistics import Censored, Estimate
-from wayfare.report.labels import metric_heading, metric_words_and_unit
+from wayfare.report.labels import ASSUMED, metric_heading, metric_words_and_unit
 from wayfare.studies.results import StudyResults
 
 _HEADINGS = {
@@ -144,6 +144,7 @@ def study_notes(results: StudyResults) -> list[str]:
             f"p           sign-flip permutation test; {seeds} seeds give {least:.2g} at best; "
             f"{tested} test{'s' if tested > 1 else ''}"
         )
+    notes.append(f"assumed     {ASSUMED}")
     if results.manifest.targets:
         notes.append("reached     medians of all seeds; one that never got there lies beyond the end")
     if results.unknown_metrics:

@@ -12,7 +12,7 @@ from rich.text import Text
 from wayfare.arrays import Floats
 from wayfare.learning.tasks import Metric
 from wayfare.records import RunRecord, SchemeSummary, final_evaluations, paired_difference, summarise_run
-from wayfare.report.labels import metric_heading, metric_words_and_unit
+from wayfare.report.labels import ASSUMED, metric_heading, metric_words_and_unit
 
 # Energy counts as over budget from here on: a controller steers by a queue, not by a wall.
 OVER_BUDGET = 1.03
@@ -135,6 +135,7 @@ def _notes(schemes: Sequence[SchemeSummary], runs: Sequence[RunRecord]) -> str:
         "kept       share of an update delivered in a contact; the rest is offered again",
         "failed     uploads per device that a contact cut short: energy for nothing",
         "age        rounds since a device received its model, when it meets the server",
+        f"assumed    {ASSUMED}",
     ]
     lines += [
         f"relays     {scheme.name}, per device: {scheme.relayed_per_device:.1f} updates handed on, "
