@@ -35,7 +35,7 @@ def test_a_message_is_as_long_and_delivers_what_was_measured(entries: int, bits:
         message, measured = encode(kept, layout, bits), measure(kept, entries, bits)
         assert torch.equal(measured.delivered.indices, message.delivered.indices)
         assert torch.equal(measured.delivered.values, message.delivered.values)
-        assert measured.bits == pytest.approx(message.bits, rel=1e-3, abs=8 * 12)
+        assert message.bits <= measured.bits <= 1.0005 * message.bits + 8 * 8
 
 
 @settings(max_examples=100, deadline=None)
@@ -45,7 +45,7 @@ def test_any_message_is_measured(chosen: set[int], bits: ValueBits, seed: int) -
     values = torch.from_numpy(np.random.default_rng(seed).standard_t(2, len(indices)).astype(np.float32))
     message = encode(Sparse(indices, values), Layout.of("any", [(3001,)]), bits)
     measured = measure(Sparse(indices, values), 3001, bits)
-    assert abs(measured.bits - message.bits) <= 8 * 12
+    assert message.bits <= measured.bits <= message.bits + 8 * 8
     assert torch.equal(measured.delivered.values, message.delivered.values)
 
 
