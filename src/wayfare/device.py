@@ -10,7 +10,8 @@ from typing import TypeAlias
 
 from torch import Tensor
 
-from wayfare.codec.fitting import CodedUpload, fit, fit_pieces, piece_entries
+from wayfare.codec.fitting import CodedUpload, arriving, fit, fit_pieces, piece_entries, united
+from wayfare.codec.length import Measured
 from wayfare.codec.values import value_width
 from wayfare.codec.widths import profile
 from wayfare.control import queue
@@ -152,7 +153,7 @@ class Transmission:
     state: DeviceState  # of the device, which has paid and remembers what did not arrive
     upload: Upload  # as it was: entries, bits and energy are those that were really sent
     sent: Sparse | None  # what arrived; None when the upload did not complete
-    cut: bool = False  # pieces arrived, and then the contact ended
+    cut: bool = False  # the contact ended while a piece was on its way
 
 
 def transmit(offer: Offer, upload: Upload, link: Link, lasts_s: float | None = None) -> Transmission:
@@ -175,12 +176,11 @@ def transmit(offer: Offer, upload: Upload, link: Link, lasts_s: float | None = N
         largest=lambda entries: _largest(offer, entries),
     )
     rate_bps = link.rate_bps(upload.power_watts, offer.encounter.gain_per_watt)
-    affordable_s = upload.most_joules / upload.power_watts
     if upload.entries_if_it_lasts is not None and offer.update_is_sound:
-        return _in_pieces(offer, upload, coded, rate_bps, min(lasts_s, affordable_s))
-    room_bits = rate_bps * min(foreseen_s, affordable_s) * (1 + _ROUNDING)
+        return _in_pieces(offer, upload, coded, rate_bps, lasts_s)
+    room_bits = rate_bps * min(foreseen_s, upload.most_joules / upload.power_watts)
     entries, fitting = fit(coded, upload.entries, room_bits)
-    upload = _costing(upload, entries, fitting.bits, rate_bps)
+    upload = _costing(upload, entries, fitting.bits, fitting.bits / rate_bps)
     return _all_or_nothing(offer, upload, fitting.delivered, lasts_s)
 
 
@@ -195,24 +195,41 @@ def _all_or_nothing(offer: Offer, upload: Upload, sent: Sparse, lasts_s: float) 
     return Transmission(state=replace(paid, memory=remainder(offer.update, sent)), upload=upload, sent=sent)
 
 
-def _in_pieces(offer: Offer, upload: Upload, coded: CodedUpload, rate_bps: float, airtime_s: float) -> Transmission:
-    """Piece after piece until all are sent, the contact ends, or the energy; those that arrived count."""
+def _in_pieces(offer: Offer, upload: Upload, coded: CodedUpload, rate_bps: float, lasts_s: float) -> Transmission:
+    """The pieces that fit into the foreseen time, then others if the contact goes on; those that arrived count.
+
+    The device knows its energy, so it begins no piece that it cannot pay to the end. It learns that a contact outlasts
+    the forecast when that time is over, and goes on then.
+    """
+    foreseen_s, affordable_bits = offer.encounter.contact_s, rate_bps * upload.most_joules / upload.power_watts
     entries = max(upload.entries_if_it_lasts or 0, upload.entries)
-    room_bits = rate_bps * airtime_s * (1 + _ROUNDING)
-    found = fit_pieces(coded, entries, piece_entries(upload.entries, upload.bits), room_bits)
-    arrived = _costing(upload, found.entries, found.bits, rate_bps)
-    if not found.all_of_it:
+    in_piece = piece_entries(upload.entries, upload.bits)
+    planned, left = fit_pieces(coded, entries, in_piece, min(rate_bps * foreseen_s, affordable_bits))
+    stages = [(planned, min(lasts_s, foreseen_s))]
+    if lasts_s > foreseen_s:
+        affordable_bits -= sum(message.bits for message in planned)
+        further = arriving(map(coded.measured, left), affordable_bits)
+        stages.append((further, lasts_s - foreseen_s))
+    arrived: list[Measured] = []
+    airtime_s, cut = 0.0, False
+    for messages, time_s in stages:
+        through = arriving(messages, rate_bps * time_s)
+        cut = len(through) < len(messages)
         # The device does not know when the contact will end: the piece that was cut has cost its energy too.
-        arrived = replace(arrived, power_watts=upload.power_watts, energy_joules=upload.power_watts * airtime_s)
-    state = replace(pay(offer, arrived), memory=remainder(offer.update, found.delivered))
-    return Transmission(state=state, upload=arrived, sent=found.delivered, cut=not found.all_of_it)
+        airtime_s += time_s if cut else sum(message.bits for message in through) / rate_bps
+        arrived += through
+    whole = united(arrived, coded.nothing)
+    upload = _costing(upload, max(len(whole.delivered) - coded.statistics, 0), whole.bits, airtime_s)
+    state = replace(pay(offer, upload), memory=remainder(offer.update, whole.delivered))
+    return Transmission(state=state, upload=upload, sent=whole.delivered, cut=cut)
 
 
-def _costing(upload: Upload, entries: int, bits: float, rate_bps: float) -> Upload:
-    """An upload of so many entries and bits; one of nothing needs no power."""
-    if bits == 0:
-        return replace(upload, entries=0, bits=0.0, power_watts=0.0, energy_joules=0.0)
-    return replace(upload, entries=entries, bits=float(bits), energy_joules=upload.power_watts * bits / rate_bps)
+def _costing(upload: Upload, entries: int, bits: int, airtime_s: float) -> Upload:
+    """An upload of so many entries and bits; one that sends nothing needs no power."""
+    power_watts = upload.power_watts if airtime_s > 0 else 0.0
+    return replace(
+        upload, entries=entries, bits=float(bits), power_watts=power_watts, energy_joules=power_watts * airtime_s
+    )
 
 
 def hand_over(state: DeviceState, update: Tensor) -> DeviceState:

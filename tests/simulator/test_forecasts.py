@@ -126,11 +126,30 @@ def test_pieces_that_arrived_count_and_more_arrive_the_longer_it_lasts() -> None
     assert entries[-1] == upload.entries_if_it_lasts
 
 
-def test_pieces_stop_where_the_budget_ends() -> None:
+@pytest.mark.parametrize("weight", [1e-3, "auto"])
+def test_all_planned_pieces_arrive_where_the_forecast_is_exact(weight: float | str) -> None:
+    for contact_s in (0.2, 0.5, 1.0, 2.0, 5.0, 30.0):
+        begun, upload = offer(contact_s=contact_s, name="mads-rd:progressive", weight=weight)
+        sending = devices.transmit(begun, upload, LINK)
+        assert not sending.cut
+        rate_bps = LINK.rate_bps(upload.power_watts, 1e4)
+        assert sending.upload.bits <= contact_s * rate_bps
+        assert sending.upload.bits >= 0.9 * contact_s * rate_bps or sending.upload.entries == LINK.parameters
+        assert sending.upload.energy_joules == pytest.approx(upload.power_watts * sending.upload.bits / rate_bps)
+        # A little more time brings no piece through, and costs its energy: the device cannot know that it ends.
+        longer = devices.transmit(begun, upload, LINK, lasts_s=contact_s * (1 + 1e-6))
+        assert longer.upload.entries == sending.upload.entries
+        assert longer.cut == (sending.upload.entries < (upload.entries_if_it_lasts or 0))
+
+
+@pytest.mark.parametrize("lasts_s", [5.0, 100.0])
+@pytest.mark.parametrize("share", [0.1, 0.5, 1.1])
+def test_pieces_beyond_the_energy_left_are_not_begun(share: float, lasts_s: float) -> None:
     begun, upload = offer(name="mads-rd:progressive", weight="auto")
-    poor = replace(upload, most_joules=0.5 * upload.energy_joules)
-    sending = devices.transmit(begun, poor, LINK, lasts_s=100.0)
+    poor = replace(upload, most_joules=share * upload.energy_joules)
+    sending = devices.transmit(begun, poor, LINK, lasts_s=lasts_s)
     assert 0 < sending.upload.energy_joules <= poor.most_joules * (1 + 1e-9)
+    assert not sending.cut
 
 
 @pytest.mark.parametrize("name", ["mads", "mads-rd", "mads-rd:progressive", "afl-spar:paced"])

@@ -6,6 +6,7 @@ for whole numbers, and nothing is computed in floating point that could round di
 
 from __future__ import annotations
 
+import math
 import struct
 
 import constriction
@@ -16,6 +17,7 @@ from wayfare.codec.errors import WireError
 
 _HEAD = struct.Struct("<H")
 _WORD_BYTES = 4
+_PROBABILITY_BITS = 24
 
 
 def encode_symbols(symbols: NDArray[np.unsignedinteger]) -> bytes:
@@ -31,11 +33,25 @@ def encode_symbols(symbols: NDArray[np.unsignedinteger]) -> bytes:
 
 
 def coded_bytes(counts: NDArray[np.integer]) -> int:
-    """What `encode_symbols` takes for symbols that occur so often, to a word or two: their cross-entropy."""
+    """The most that `encode_symbols` takes for symbols that occur so often, in whatever order.
+
+    The coder gives a symbol p of 2^24 and takes its state from s to at most s 2^24 / p + 2^24 - p. So s + P, where P is
+    the largest p, grows by no more than the factor 2^24 / p, whose logarithm is the symbol's share of the
+    cross-entropy. The first symbol finds s = 0. The coder writes a word when s >= 2^40 p. The next symbol then finds
+    s >= 2^8 p, so it adds at most log2(1 + 2^-8) bits; and it leaves s >= 2^32, where P adds log2(1 + P / 2^32). The
+    last state takes two words, or is all there is.
+    """
     table = _as_bytes(counts)
     weights = _weights(table)
-    bits = float(counts @ (np.log2(weights.sum() + 1.0) - np.log2(weights)))
-    return _HEAD.size + len(table) + _WORD_BYTES * (int(bits // (8 * _WORD_BYTES)) + 1)
+    shares = weights / (weights.sum() + 1.0)
+    # The coder sets 1 of 2^24 aside for each symbol, divides the rest and rounds, up or down.
+    unit = 2.0**-_PROBABILITY_BITS
+    entropy_bits = -float(counts @ np.log2(shares * (1 - unit * (len(table) + 2))))
+    largest = float(shares.max()) + 2 * unit
+    first_bits = _PROBABILITY_BITS + math.log2(largest)
+    word_bits = 8 * _WORD_BYTES - math.log2(1 + 2**-8) - math.log2(1 + largest * 2**-8)
+    words = int((entropy_bits + first_bits) / word_bits) + 1
+    return _HEAD.size + len(table) + _WORD_BYTES * words
 
 
 def decode_symbols(data: bytes, count: int) -> NDArray[np.int64]:

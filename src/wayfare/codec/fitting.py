@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
 from wayfare.codec.length import Measured, measure
-from wayfare.codec.pieces import split
+from wayfare.codec.pieces import Piece, split
 from wayfare.codec.values import ValueBits
-from wayfare.sparsify import Sparse, with_tail
+from wayfare.sparsify import Sparse, top_k, with_tail
 
 # A message may leave so much of its room unused, entries are dropped until so much is spare, and so often it is tried.
 _WELL_USED, _SPARE, _TRIES = 1.03, 0.002, 5
@@ -39,6 +39,10 @@ class CodedUpload:
         """The largest parameters, and everything behind the parameters."""
         return with_tail(self.largest(entries), self.update, self.parameters)
 
+    def measured(self, piece: Piece) -> Measured:
+        """The message of a piece."""
+        return measure(piece.kept, self.parameters, piece.value_bits, piece.chosen)
+
     @property
     def nothing(self) -> Measured:
         """An upload without entries."""
@@ -50,8 +54,8 @@ def fit(coded: CodedUpload, entries: int, room_bits: float) -> tuple[int, Measur
     fixed_bits = 32 * coded.statistics
     found, too_many, tries = (0, coded.nothing), coded.parameters + 1, 0
     while entries > found[0] and (tries < _TRIES or found[0] == 0):
-        kept, tries = coded.kept(entries), tries + 1
-        measured = measure(kept, coded.parameters, coded.value_bits, len(kept) - coded.statistics)
+        measured = coded.measured(Piece(coded.kept(entries), coded.value_bits, coded.statistics))
+        tries += 1
         share = max(room_bits - fixed_bits, 0.0) / (measured.bits - fixed_bits)
         if share >= 1:
             found = entries, measured
@@ -67,16 +71,6 @@ def fit(coded: CodedUpload, entries: int, room_bits: float) -> tuple[int, Measur
     return found
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Arrived:
-    """Pieces of an upload that got through."""
-
-    entries: int
-    bits: int
-    delivered: Sparse
-    all_of_it: bool
-
-
 def piece_entries(entries: int, bits: float) -> int:
     """How many entries go into a piece of an upload that is to have so many entries and bits.
 
@@ -86,19 +80,53 @@ def piece_entries(entries: int, bits: float) -> int:
     return max(round(entries / min(max(math.sqrt(bits / (2 * _PIECE_BITS)), 1.0), _PIECES)), 1)
 
 
-def fit_pieces(coded: CodedUpload, entries: int, entries_in_piece: int, room_bits: float) -> Arrived:
-    """The pieces of an upload that fit, one after the other."""
+def fit_pieces(
+    coded: CodedUpload, entries: int, entries_in_piece: int, room_bits: float
+) -> tuple[list[Measured], list[Piece]]:
+    """The pieces of so many entries that fit, the last one cut down to do so; and the pieces that are left."""
     pieces = split(coded.kept(entries), coded.parameters, coded.value_bits, entries_in_piece)
-    bits, found, arrived = 0, 0, [coded.nothing.delivered]
+    fitting: list[Measured] = []
     for number, piece in enumerate(pieces):
-        # All that lies behind the parameters goes with the first piece.
-        chosen = len(piece.kept) - (coded.statistics if number == 0 else 0)
-        measured = measure(piece.kept, coded.parameters, piece.value_bits, chosen)
-        if bits + measured.bits > room_bits:
+        measured = coded.measured(piece)
+        if measured.bits > room_bits:
+            part, rest = _cut_down(coded, piece, room_bits, room_bits / measured.bits)
+            return fitting + part, [rest, *pieces[number + 1 :]]
+        fitting.append(measured)
+        room_bits -= measured.bits
+    return fitting, []
+
+
+def _cut_down(coded: CodedUpload, piece: Piece, room_bits: float, share: float) -> tuple[list[Measured], Piece]:
+    """A message of the largest entries of a piece, about that share, if any fit; and the rest of the piece."""
+    indices, values = piece.kept.indices[: piece.chosen], piece.kept.values[: piece.chosen]
+
+    def largest(entries: int) -> Sparse:
+        places = top_k(values, entries).indices
+        return Sparse(indices[places], values[places])
+
+    update = coded.update[: coded.parameters + piece.statistics]
+    alone = replace(coded, update=update, value_bits=piece.value_bits, largest=largest)
+    entries, part = fit(alone, int(share * piece.chosen), room_bits)
+    if entries == 0:
+        return [], piece
+    is_left = torch.ones_like(values, dtype=torch.bool).index_fill_(0, top_k(values, entries).indices, False)
+    return [part], Piece(Sparse(indices[is_left], values[is_left]), piece.value_bits)
+
+
+def arriving(messages: Iterable[Measured], room_bits: float) -> list[Measured]:
+    """The messages that have arrived after so many bits, one after the other."""
+    arrived: list[Measured] = []
+    for message in messages:
+        room_bits -= message.bits
+        if room_bits < 0:
             break
-        bits, found = bits + measured.bits, found + chosen
-        arrived.append(measured.delivered)
-    all_of_it = len(arrived) == len(pieces) + 1
-    indices, values = torch.cat([piece.indices for piece in arrived]), torch.cat([piece.values for piece in arrived])
-    indices, order = indices.sort()
-    return Arrived(entries=found, bits=bits, delivered=Sparse(indices, values[order]), all_of_it=all_of_it)
+        arrived.append(message)
+    return arrived
+
+
+def united(messages: Sequence[Measured], nothing: Measured) -> Measured:
+    """Several messages as if they were one."""
+    parts = [message.delivered for message in (nothing, *messages)]
+    indices, order = torch.cat([part.indices for part in parts]).sort()
+    values = torch.cat([part.values for part in parts])[order]
+    return Measured(sum(message.bits for message in messages), Sparse(indices, values))

@@ -1,7 +1,7 @@
 """How long a message will be, and what will arrive, without writing it: for runs that never send a byte.
 
 The symbols are the very ones that `encode` writes, counted where the update lies; only their counts leave a GPU. An
-entropy coder takes their cross-entropy under the table of frequencies it sends, to within a word or two.
+entropy coder takes a little more or less with their order; the length is the most that any order takes.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Measured:
 def measure(kept: Sparse, parameters: int, value_bits: ValueBits, chosen: int | None = None) -> Measured:
     """The message of kept parameters, and of all that lies behind the parameters as it is, as `encode` would write it.
 
-    Lengths are those of `encode` to a few bytes. Whoever knows how many parameters were chosen spares a look at them.
+    No message is longer than its measured length. Whoever knows how many parameters were chosen spares a look at them.
     """
     if chosen is None:
         chosen = int(torch.searchsorted(kept.indices, parameters))

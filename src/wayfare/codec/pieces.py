@@ -31,6 +31,12 @@ class Piece:
 
     kept: Sparse
     value_bits: ValueBits
+    statistics: int = 0  # of the entries, how many lie behind the parameters
+
+    @property
+    def chosen(self) -> int:
+        """How many parameters it holds."""
+        return len(self.kept) - self.statistics
 
 
 def split(kept: Sparse, parameters: int, value_bits: ValueBits, piece_entries: int) -> list[Piece]:
@@ -56,7 +62,7 @@ def split(kept: Sparse, parameters: int, value_bits: ValueBits, piece_entries: i
     if chosen < len(kept):
         first = pieces[0].kept
         whole = (torch.cat([first.indices, kept.indices[chosen:]]), torch.cat([first.values, kept.values[chosen:]]))
-        pieces[0] = Piece(Sparse(*whole), pieces[0].value_bits)
+        pieces[0] = Piece(Sparse(*whole), pieces[0].value_bits, len(kept) - chosen)
     return pieces
 
 

@@ -51,8 +51,8 @@ class Upload:
     # Coded: values have so many bits, and the upload costs what its encoding takes; entries that turn out not to fit
     # are dropped. None: as the link counts, values as they are.
     value_bits: int | None = None
-    # Progressive: in pieces by falling importance, so many entries if the contact lasts; whatever pieces have arrived
-    # when it ends count. None: all or nothing.
+    # Progressive: in pieces by falling importance, so many entries if the contact outlasts its forecast; the pieces
+    # that have arrived when it ends count. None: all or nothing.
     entries_if_it_lasts: int | None = None
     # The energy a progressive upload may take at most.
     most_joules: float = math.inf

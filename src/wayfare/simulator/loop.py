@@ -300,8 +300,8 @@ class Simulation:
         checks.aggregated(self._server.model, norms_sq, round_)
         if self._ledger is not None:
             self._ledger.uploaded(len(uploads))
-        # 5. Every device whose exchange completed receives the new global model and starts from it. One that sends
-        #    in pieces until the contact ends has the model that the server had when it began.
+        # 5. Every device whose exchange completed receives the new global model and starts from it. A device that was
+        #    still sending pieces when the contact ended has the model that the server had when it began.
         for device, cut in finished:
             model = begun_with if cut else self._server.model
             self._states[device] = devices.receive(self._states[device], model, round_)
