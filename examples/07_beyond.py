@@ -1,4 +1,4 @@
-"""Skewed data make devices drift: the paper's rules beside those of the preset `recommended`, on the same small worlds."""
+"""Skewed data make devices drift: the paper's rules beside those of the preset `recommended`, on the same worlds."""
 
 import tempfile
 from statistics import fmean

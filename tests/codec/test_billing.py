@@ -128,7 +128,7 @@ def test_updates_of_a_run_are_not_longer_than_billed(name: str, bandwidth_hz: fl
     control = small.control.model_copy(update={"weight": "auto"})
     scenario = small.model_copy(update={"radio": radio, "control": control})
     world = draw_world(scenario, 0)
-    Simulation(world, make_scheme(name, control), Notes(), checks=Weighed(paranoid=True)).run()
+    Simulation(world, make_scheme(name, scenario), Notes(), checks=Weighed(paranoid=True)).run()
 
 
 @settings(max_examples=300, deadline=None)
