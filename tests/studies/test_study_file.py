@@ -107,11 +107,14 @@ def test_labels_that_say_nothing_are_refused(tmp_path: Path, old: str, new: str,
 def test_presets_load_and_say_what_they_ask() -> None:
     assert study_presets() == [
         "beyond-cifar10",
+        "beyond-cifar10-controls",
         "beyond-mads",
+        "beyond-settings",
         "fleet-size",
         "paper-bits",
         "paper-open",
         "schemes-by-speed",
+        "tuned-rate",
         "weight-against-energy",
     ]
     for name in study_presets():
