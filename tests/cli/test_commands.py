@@ -118,7 +118,10 @@ def test_relays_need_devices_that_meet(wayfare_command: Type, tmp_path: Path) ->
 
 def test_lists(wayfare_command: Type) -> None:
     assert "MADS: power by drift plus penalty" in wayfare_command("schemes").out
-    assert {scheme["name"] for scheme in wayfare_command("schemes", "--json").json["schemes"]} >= {"mads", "sfl-spar"}
+    told = {scheme["name"]: scheme["choices"] for scheme in wayfare_command("schemes", "--json").json["schemes"]}
+    assert told["mads"] == []
+    assert told["afl"] == [["fitting"], ["greedy", "paced", "unlimited"]]
+    assert "afl, fedasync and fedmobile take :fitting" in " ".join(wayfare_command("schemes").out.split())
     assert "paper-cifar10-waypoint" in wayfare_command("presets").out
     assert "fashion-small" in {preset["name"] for preset in wayfare_command("presets", "--json").json["presets"]}
 

@@ -11,7 +11,7 @@ from wayfare.cli.terminal import JsonOption, output, print_json
 from wayfare.errors import ScenarioError
 from wayfare.scenario import load, preset_names
 from wayfare.scenario.dump import to_toml
-from wayfare.schemes import descriptions
+from wayfare.schemes import choices_of, descriptions
 
 NameArgument: TypeAlias = Annotated[
     str | None, typer.Argument(metavar="[PRESET]", help="Print this one, with every field, as TOML.")
@@ -20,7 +20,9 @@ NameArgument: TypeAlias = Annotated[
 _CHOICES = """
 Baselines take an energy rule, as in afl-spar:paced: :greedy (default), :paced, :unlimited.
 mads-rd takes how far it goes beyond mads: :index, :values, :curve (default), :progressive.
-fedasync also takes how weight falls with age: :polynomial (default), :constant, :hinge."""
+fedasync also takes how weight falls with age: :polynomial (default), :constant, :hinge.
+afl, fedasync and fedmobile take :fitting: an upload that cannot finish is not started.
+fedmobile also takes :billed: devices pay for relays."""
 
 
 def schemes_command(as_json: JsonOption = False) -> None:
@@ -30,7 +32,13 @@ def schemes_command(as_json: JsonOption = False) -> None:
     """
     known = descriptions()
     if as_json:
-        print_json({"schemes": [{"name": name, "description": text} for name, text in known.items()]})
+        print_json(
+            {
+                "schemes": [
+                    {"name": name, "description": text, "choices": choices_of(name)} for name, text in known.items()
+                ]
+            }
+        )
         return
     table = Table("name", "what it is", box=None)
     for name, text in known.items():

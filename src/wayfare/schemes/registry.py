@@ -135,6 +135,11 @@ def checked(scheme: object) -> Scheme:
     return cast(Scheme, scheme)
 
 
+def choices_of(name: str) -> list[list[str]]:
+    """What may follow a scheme's name: one choice of each group."""
+    return [[choice for choice in group if choice] for group in _CHOICES.get(name, ())]
+
+
 def descriptions() -> dict[str, str]:
     """One line for every known scheme."""
     known: dict[str, Any] = {**SCHEMES, **_offered()}
