@@ -55,7 +55,7 @@ def test_the_demo_ends_with_the_model_of_the_simulator(tmp_path: Path) -> None:
 
 
 # Schemes that train only in contacts, and that lose a whole upload when it does not fit, are led by the plan too.
-@pytest.mark.parametrize("scheme", ["sfl-spar", "afl"])
+@pytest.mark.parametrize("scheme", ["sfl-spar", "afl", "afl:fitting"])
 def test_other_schemes_end_with_the_model_of_the_simulator(scheme: str, tmp_path: Path) -> None:
     outcome = run_demo(small_work(scheme), DemoOptions(folder=tmp_path / "demo", speedup=1000.0))
     assert outcome.difference <= 1e-6
