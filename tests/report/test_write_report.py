@@ -13,7 +13,7 @@ import wayfare
 from wayfare.records import RunRecord, find_runs, read_run, summarise_run
 from wayfare.report.digest import RunDigest, detail_of, digest_run, group_json, numbers, thinned
 from wayfare.report.page import page_json, read_material
-from wayfare.report.palette import look_of
+from wayfare.report.palette import look_of, mark_of
 from wayfare.report.repeat import recipe_of
 from wayfare.report.tables import comparison_table
 from wayfare.report.terminal_curves import terminal_curves
@@ -164,6 +164,13 @@ def test_a_scheme_has_one_colour_whatever_stands_beside_it() -> None:
     ours = ["mads", "optimal", "afl-spar", "afl-spar:paced", "afl", "sfl-spar", "fedmobile", "fedasync", "mads-rd"]
     some = [*ours, *many[:9]]
     assert len({look_of(name, some) for name in some}) == len(some)
+
+
+def test_variants_have_the_colour_of_their_scheme_and_lines_and_marks_of_their_own() -> None:
+    dense = ["afl", "afl:fitting", "afl:paced", "afl:fitting:paced"]
+    assert {look_of(name, dense).light for name in dense} == {look_of("afl", ["afl"]).light}
+    assert len({look_of(name, dense).dash for name in dense}) == len(dense)
+    assert len({tuple(mark_of(name, dense).values()) for name in dense}) == len(dense)
 
 
 def test_curves_in_the_terminal_rise_where_scores_do(comparison: Path) -> None:

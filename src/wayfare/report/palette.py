@@ -32,37 +32,35 @@ _COLOURS = (
     ("#7A3E9D", "#B07CD0"),
 )
 _KNOWN = ("mads", "optimal", "afl-spar", "afl-spar:paced", "afl", "sfl-spar", "fedmobile", "fedasync", "mads-rd")
-# Another reading of a scheme has its colour.
-_READINGS = {
-    "afl:fitting": "afl",
-    "fedasync:fitting": "fedasync",
-    "fedmobile:fitting": "fedmobile",
-    "fedmobile:billed": "fedmobile",
-}
-# Curves that lie on each other stay visible: ideal and paced ones and other readings are broken.
-_DASHES: dict[str, Dash] = {
-    "optimal": "dash",
-    "afl-spar:paced": "dot",
-    "afl:fitting": "dash",
-    "fedasync:fitting": "dash",
-    "fedmobile:fitting": "dash",
-    "fedmobile:billed": "dot",
-}
+# Curves that lie on each other stay visible: ideal and paced ones are broken.
+_DASHES: dict[str, Dash] = {"optimal": "dash", "afl-spar:paced": "dot"}
+# A variant such as `afl:fitting` has the colour of its scheme and a broken line.
+_VARIANTS: tuple[Dash, ...] = ("dash", "dot", "dashdot")
 # Schemes beyond the palette have its colours again, broken as none of ours is; then as few of ours are.
 _ROUNDS: tuple[Dash, ...] = ("solid", "dashdot", "dash", "dot")
 _MATPLOTLIB = {"solid": "-", "dash": (0, (5, 3)), "dot": (0, (1, 1.6)), "dashdot": (0, (5, 2, 1, 2))}
 
+_MARKS: dict[Dash, str] = {"solid": "o", "dash": "o", "dot": "^", "dashdot": "s"}
+
 
 def look_of(scheme: str, others: Sequence[str]) -> Look:
     """The look of a scheme: fixed for ours, in order of appearance for others."""
-    known = _READINGS.get(scheme, scheme)
-    if known in _KNOWN:
-        place = _KNOWN.index(known)
+    if scheme in _KNOWN:
+        place, dash = _KNOWN.index(scheme), _DASHES.get(scheme, "solid")
+    elif _base(scheme) in _KNOWN:
+        place = _KNOWN.index(_base(scheme))
+        variants = [name for name in others if name not in _KNOWN and _base(name) == _base(scheme)]
+        dash = _VARIANTS[variants.index(scheme) % len(_VARIANTS)]
     else:
-        place = len(_KNOWN) + [name for name in others if name not in (*_KNOWN, *_READINGS)].index(scheme)
+        place = len(_KNOWN) + [name for name in others if _base(name) not in _KNOWN].index(scheme)
+        dash = _ROUNDS[place // len(_COLOURS) % len(_ROUNDS)]
     light, dark = _COLOURS[place % len(_COLOURS)]
-    dash = _DASHES.get(scheme, _ROUNDS[place // len(_COLOURS) % len(_ROUNDS)])
     return Look(light=light, dark=dark, dash=dash)
+
+
+def _base(scheme: str) -> str:
+    """``afl:fitting`` is a variant of ``afl``."""
+    return scheme.split(":")[0]
 
 
 def colour_of(scheme: str, others: Sequence[str]) -> str:
@@ -73,6 +71,12 @@ def colour_of(scheme: str, others: Sequence[str]) -> str:
 def height_of(scheme: str, others: Sequence[str]) -> float:
     """Where matplotlib draws the line of a scheme: broken ones last, or a whole one on the same course hides them."""
     return 2.0 if look_of(scheme, others).dash == "solid" else 2.5
+
+
+def mark_of(scheme: str, others: Sequence[str]) -> dict[str, str]:
+    """How matplotlib marks the points of a scheme, where no line tells variants apart."""
+    look = look_of(scheme, others)
+    return {"marker": _MARKS[look.dash], "mfc": look.light if look.dash == "solid" else "white"}
 
 
 def dashes_of(scheme: str, others: Sequence[str]) -> object:

@@ -9,7 +9,7 @@ from typing import Any
 from wayfare.records.statistics import Estimate
 from wayfare.report.canvas import column_figure, headline, legend_below, legend_beside, wide_figure
 from wayfare.report.labels import axis_label, metric_words_and_unit, scheme_label
-from wayfare.report.palette import colour_of, dashes_of, height_of
+from wayfare.report.palette import colour_of, dashes_of, height_of, mark_of
 from wayfare.studies.results import Row, StudyResults
 from wayfare.studies.store import value_text
 
@@ -122,9 +122,8 @@ def _draw_named(results: StudyResults, metric_name: str, rows: list[Row], names:
             [names.index(manifest.place_of(row.point)[manifest.varies[0]]) + number * step for row in mine],
             xerr=_bars(scale, found),
             color=colour_of(scheme, manifest.schemes),
-            mfc=_mark_colour(scheme, manifest.schemes),
+            **mark_of(scheme, manifest.schemes),
             ls="none",
-            marker="o",
             ms=4,
             lw=1.0,
             label=scheme_label(scheme),
@@ -160,8 +159,7 @@ def _draw(results: StudyResults, metric_name: str, rows: list[Row], panel: Any) 
             color=colour_of(scheme, manifest.schemes),
             ls=dashes_of(scheme, manifest.schemes) if numeric else "none",
             zorder=height_of(scheme, manifest.schemes),
-            mfc=_mark_colour(scheme, manifest.schemes),
-            marker="o",
+            **mark_of(scheme, manifest.schemes),
             ms=4,
             lw=1.6,
             capsize=3,
@@ -181,11 +179,6 @@ def _draw(results: StudyResults, metric_name: str, rows: list[Row], panel: Any) 
         panel.set_ylim(low - beyond, high + beyond)
     panel.grid(alpha=0.25, lw=0.6)
     panel.spines[["top", "right"]].set_visible(False)
-
-
-def _mark_colour(scheme: str, others: list[str]) -> str:
-    """Hollow where the line is broken: colours come again."""
-    return colour_of(scheme, others) if dashes_of(scheme, others) == "-" else "white"
 
 
 def _bars(scale: float, estimates: list[Estimate]) -> list[float] | None:
