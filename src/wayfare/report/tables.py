@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 from rich.console import Group
@@ -21,56 +23,106 @@ _BARS = "▁▂▃▄▅▆▇█"
 _SHORTEST_CURVE, _LONGEST_CURVE = 10, 40
 _TABLE_WIDTH = 80
 _NAME_WIDTH = 14
+# Headings of columns that a narrow window does without, the first one first.
+_LEAVES_FIRST = ("age", "failed", "uploads\n/device", "kept\n%", "energy\nrule", "energy\nJ")
+
+
+@dataclass(frozen=True, slots=True)
+class _Column:
+    """A column with all its cells, so that its width is known before a table is made."""
+
+    heading: str
+    cells: list[Text]
+    left: bool = False
+
+    @property
+    def width(self) -> int:
+        """Of its longest line."""
+        return max(
+            len(line) for text in (self.heading, *(cell.plain for cell in self.cells)) for line in text.split("\n")
+        )
 
 
 def comparison_table(
     schemes: Sequence[SchemeSummary], runs: Sequence[RunRecord], *, width: int = _TABLE_WIDTH
 ) -> Group:
-    """Score, energy against budget and how much of each update got through, for every scheme."""
-    metric, reference = schemes[0].metric, _reference(schemes)
-    by_scheme = {scheme.name: [run for run in runs if run.scheme == scheme.name] for scheme in schemes}
-    curve_width = min(width - _TABLE_WIDTH - 1, _LONGEST_CURVE)
-    with_curve, with_pairs = curve_width >= _SHORTEST_CURVE, len(schemes) > 1
+    """Score, energy against budget and how much of each update got through, for every scheme.
+
+    Neither a number nor a name is ever cut: where a window is too narrow, whole columns are left out, and a note says
+    which.
+    """
+    columns, left_out = _columns(schemes, runs), []
+    for heading in _LEAVES_FIRST:
+        if _width(columns) <= width:
+            break
+        left_out.append(heading.replace("\n", " "))
+        columns = [column for column in columns if column.heading != heading]
+    curve_width = min(width - _width(columns) - 1, _LONGEST_CURVE)
+    if curve_width >= _SHORTEST_CURVE and not left_out:
+        columns.insert(3, _curves(schemes, runs, curve_width))
     table = Table(box=None, padding=(0, 1, 0, 0), pad_edge=False, header_style="bold cyan")
-    for heading, column_width, shown in (
-        ("scheme", _NAME_WIDTH, True),
-        ("energy\nrule", 9, True),
-        (metric_heading(metric), 11, True),
-        (f"{metric_words_and_unit(metric)[0]}\nover rounds", 0, with_curve),
-        (f"difference\nto {reference}", 12, with_pairs),
-        ("energy\nJ", 6, True),
-        ("kept\n%", 4, True),
-        ("uploads\n/device", 7, True),
-        ("failed", 6, True),
-        ("age", 3, True),
-    ):
-        if shown:
-            left = "over rounds" in heading or heading in ("scheme", "energy\nrule")
-            table.add_column(heading, justify="left" if left else "right", min_width=column_width, no_wrap=True)
+    for column in columns:
+        justify: Literal["left", "right"] = "left" if column.left else "right"
+        table.add_column(column.heading, justify=justify, min_width=column.width, no_wrap=True)
+    for row in zip(*(column.cells for column in columns), strict=True):
+        table.add_row(*row)
+    notes = _notes(schemes, runs)
+    if left_out:
+        notes += f"\nleft out   {', '.join(reversed(left_out))}: the window is too narrow"
+    return Group(Text(_title(schemes, runs), "bold"), Text(), table, Text(), Text(notes, "dim"))
+
+
+def _width(columns: Sequence[_Column]) -> int:
+    return sum(column.width for column in columns) + len(columns) - 1
+
+
+def _columns(schemes: Sequence[SchemeSummary], runs: Sequence[RunRecord]) -> list[_Column]:
+    metric, reference = schemes[0].metric, _reference(schemes)
     scores = [scheme.score_mean for scheme in schemes if np.isfinite(scheme.score_mean)]
     best = (max if metric.better == "higher" else min)(scores, default=np.nan)
+    over = [scheme.energy_joules_mean > OVER_BUDGET * scheme.budget_joules for scheme in schemes]
+
+    def plain(texts: Iterable[str]) -> list[Text]:
+        return [Text(text) for text in texts]
+
+    of = {scheme.name: [run for run in runs if run.scheme == scheme.name] for scheme in schemes}
+    columns = [
+        _Column("scheme", [Text(_folded(scheme.name), "bold") for scheme in schemes], left=True),
+        _Column("energy\nrule", plain(scheme.energy_rule for scheme in schemes), left=True),
+        _Column(
+            metric_heading(metric),
+            [
+                Text(_interval(metric, one.score_mean, one.score_ci95), "bold" if one.score_mean == best else "")
+                for one in schemes
+            ],
+        ),
+        _Column(
+            f"difference\nto {reference}", plain(_difference(metric, of[one.name], of[reference]) for one in schemes)
+        ),
+        _Column(
+            "energy\nJ",
+            [
+                Text(f"{scheme.energy_joules_mean:,.0f}{'!' if beyond else ''}", "red" if beyond else "")
+                for scheme, beyond in zip(schemes, over, strict=True)
+            ],
+        ),
+        _Column("kept\n%", plain(f"{100 * scheme.kept_fraction_mean:.0f}" for scheme in schemes)),
+        _Column("uploads\n/device", plain(f"{scheme.uploads_per_device:.1f}" for scheme in schemes)),
+        _Column("failed", plain(f"{scheme.failed_uploads_per_device:.1f}" for scheme in schemes)),
+        _Column("age", plain(f"{scheme.staleness_rounds_mean:.0f}" for scheme in schemes)),
+    ]
+    return columns if len(schemes) > 1 else columns[:3] + columns[4:]
+
+
+def _curves(schemes: Sequence[SchemeSummary], runs: Sequence[RunRecord], width: int) -> _Column:
+    metric = schemes[0].metric
     every = np.concatenate([run.evaluations["score"] for run in runs])
     top = 1.0 if metric.percent else float(every[np.isfinite(every)].max(initial=0.0)) or 1.0
-    for scheme in schemes:
-        over = scheme.energy_joules_mean > OVER_BUDGET * scheme.budget_joules
-        cells: list[Text | str] = [
-            Text(_short_name(scheme), "bold"),
-            scheme.energy_rule,
-            Text(_interval(metric, scheme.score_mean, scheme.score_ci95), "bold" if scheme.score_mean == best else ""),
-        ]
-        if with_curve:
-            cells.append(sparkline(mean_curve(by_scheme[scheme.name]) / top, curve_width))
-        if with_pairs:
-            cells.append(_difference(metric, by_scheme[scheme.name], by_scheme[reference]))
-        table.add_row(
-            *cells,
-            Text(f"{scheme.energy_joules_mean:,.0f}{'!' if over else ''}", "red" if over else ""),
-            f"{100 * scheme.kept_fraction_mean:.0f}",
-            f"{scheme.uploads_per_device:.1f}",
-            f"{scheme.failed_uploads_per_device:.1f}",
-            f"{scheme.staleness_rounds_mean:.0f}",
-        )
-    return Group(Text(_title(schemes, runs), "bold"), Text(), table, Text(), Text(_notes(schemes, runs), "dim"))
+    cells = [
+        Text(sparkline(mean_curve([run for run in runs if run.scheme == scheme.name]) / top, width))
+        for scheme in schemes
+    ]
+    return _Column(f"{metric_words_and_unit(metric)[0]}\nover rounds", cells, left=True)
 
 
 def mean_curve(runs: Sequence[RunRecord]) -> Floats:
@@ -93,9 +145,12 @@ def _reference(schemes: Sequence[SchemeSummary]) -> str:
     return "mads" if "mads" in names else names[0]
 
 
-def _short_name(scheme: SchemeSummary) -> str:
-    """A name that does not fit leaves its energy rule to the column of rules."""
-    return scheme.name if len(scheme.name) <= _NAME_WIDTH else scheme.name.removesuffix(f":{scheme.energy_rule}")
+def _folded(name: str) -> str:
+    """A long name goes on in a second line, after a colon."""
+    if len(name) <= _NAME_WIDTH or ":" not in name:
+        return name
+    last = name.rindex(":", 0, _NAME_WIDTH) if ":" in name[:_NAME_WIDTH] else name.index(":")
+    return f"{name[:last]}\n  {name[last:]}"
 
 
 def _interval(metric: Metric, value: float, half_width: float | None, sign: str = "") -> str:

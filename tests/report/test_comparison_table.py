@@ -1,0 +1,49 @@
+"""The table of a comparison cuts neither a number nor a name, however narrow the window."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from io import StringIO
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+import wayfare
+from wayfare.records import find_runs, read_run
+from wayfare.report.tables import comparison_table
+from wayfare.scenario import Scenario
+from wayfare.studies import summarise
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    from tests.conftest import SMALL
+
+    scenario: Scenario = wayfare.load("fashion-small", [*SMALL, "rounds=20", "learning.evaluate_every_rounds=10"])
+    folder = tmp_path_factory.mktemp("runs")
+    wayfare.compare(scenario, ["mads", "afl:fitting:paced", "fedmobile:billed:fitting:paced"], seeds=2, out=folder)
+    return folder
+
+
+@pytest.mark.parametrize("width", [40, 60, 70, 80, 100, 160])
+def test_numbers_and_names_are_whole_or_their_column_is_left_out(width: int, folder: Path) -> None:
+    records = [read_run(each) for each in find_runs(folder)]
+    schemes = [
+        replace(scheme, staleness_rounds_mean=20_212.0, score_ci95=0.5123, energy_joules_mean=1_234_567.0)
+        for scheme in summarise(records)
+    ]
+    console = Console(width=width, file=StringIO())
+    with console.capture() as printed:
+        console.print(comparison_table(schemes, records, width=width))
+    text = printed.get()
+    table, _, notes = text.partition("\n\naccuracy")
+    words = table.split()
+    assert {"mads", "fedmobile"} <= set(words)
+    for suffix in (":paced", ":billed", ":fitting"):
+        assert suffix in "".join(words)
+    left_out = notes.partition("left out")[2].partition(":")[0]
+    assert words.count("20212") == (0 if "age" in left_out else 3)
+    assert words.count("1,234,567!") == (0 if "energy J" in left_out else 3)
+    assert bool(left_out) == (width < 86)
+    assert words.count("51.2") >= 3
