@@ -18,6 +18,7 @@ ORDER = (
         "version",
         "errors",
         "places",
+        "files",
         "arrays",
         "units",
         "streams",

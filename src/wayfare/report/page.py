@@ -10,7 +10,8 @@ from pathlib import Path
 from string import Template
 from typing import Any
 
-from wayfare.errors import InputError, RunFolderError, ScenarioError, UnavailableError
+from wayfare.errors import RunFolderError, ScenarioError, UnavailableError
+from wayfare.files import writing
 from wayfare.places import STUDY_FILE
 from wayfare.records import RunRecord
 from wayfare.report import sections
@@ -72,11 +73,9 @@ def read_material(folder: Path, *, seed: int | None = None, on_run: Callable[[st
 
 def write_page(material: Material, file: Path) -> None:
     """Write the page of what was read."""
-    try:
+    with writing(file):
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(page_html(material), encoding="utf-8")
-    except OSError as error:
-        raise InputError(f"{file}: cannot write here: {error.strerror}") from None
 
 
 def page_html(material: Material) -> str:

@@ -25,6 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wayfare.errors import RunError, ScenarioError, UnavailableError
+from wayfare.files import make_folder_atomically, open_atomically
 from wayfare.learning.data import IMAGE_SETS
 from wayfare.learning.data.cache import cached_file, only_one
 from wayfare.studies.jobs import Broken, Event, Finished, Job, Lost, OnRound, Queue, Shared, perform
@@ -193,20 +194,16 @@ def place_set(name: str, content: Callable[[], NDArray[np.uint8]]) -> None:
         return
     with only_one(name):
         if not file.is_file():
-            new = file.with_name(f"{file.name}.partial")
-            content().tofile(new)
-            new.replace(file)
+            with open_atomically(file) as target:
+                content().tofile(target)
 
 
 def _bring_home(records: Mapping[str, bytes], folder: Path) -> None:
     """Write the records of a run; the folder has its name only when all of it is there."""
-    arriving = folder.with_name(f"{folder.name}.partial")
-    shutil.rmtree(arriving, ignore_errors=True)
-    arriving.mkdir(parents=True)
-    for name, content in records.items():
-        (arriving / name).parent.mkdir(parents=True, exist_ok=True)
-        (arriving / name).write_bytes(content)
-    arriving.rename(folder)
+    with make_folder_atomically(folder) as arriving:
+        for name, content in records.items():
+            (arriving / name).parent.mkdir(parents=True, exist_ok=True)
+            (arriving / name).write_bytes(content)
 
 
 def _reason(error: Exception) -> str:

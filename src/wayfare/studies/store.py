@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from wayfare.errors import RunFolderError
+from wayfare.files import write_atomically
 from wayfare.places import STUDY_FILE
 from wayfare.records.lock import lock_at_once
 from wayfare.scenario import parse
@@ -135,9 +136,7 @@ class StudyFolder:
             self.path.mkdir(parents=True, exist_ok=True)
             (self._home / "runs").mkdir(parents=True, exist_ok=True)
             (self._home / "work").mkdir(exist_ok=True)
-            new = self.path / f"{STUDY_FILE}.{os.getpid()}"
-            new.write_text(text, encoding="utf-8")
-            new.replace(self.path / STUDY_FILE)
+            write_atomically(self.path / STUDY_FILE, text)
         except OSError as error:
             raise RunFolderError(f"{self.path}: cannot write here: {error.strerror}") from None
 

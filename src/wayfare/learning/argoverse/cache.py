@@ -1,14 +1,13 @@
 """Prepared scenes in one file, so that a folder of sequences is read once.
 
 The file is named by what it was made from: the listing of the folder (names, sizes, times of change), the map files and
-the settings. It is written under another name and then renamed: what has its name is whole.
+the settings.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-import os
 import zipfile
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, fields, replace
@@ -17,6 +16,7 @@ from pathlib import Path
 import numpy as np
 
 from wayfare.errors import InputError
+from wayfare.files import open_atomically
 from wayfare.learning.argoverse.lanes import LaneGraph
 from wayfare.learning.argoverse.maps import map_files, read_maps
 from wayfare.learning.argoverse.scenes import LaneFinder, Scenes, SceneSettings, gathered, scene_of
@@ -105,20 +105,15 @@ def prepared_from(
 
 
 def save_prepared(path: Path, prepared: Prepared) -> None:
-    """Write one file, compressed; nothing of it can be seen before it is whole."""
+    """Write one file, compressed."""
     arrays: dict[str, np.ndarray] = {"format": np.array(_FORMAT)}
     for part in fields(Prepared):
         value = getattr(prepared, part.name)
         for entry in fields(value):
             arrays[f"{part.name}.{entry.name}"] = _compact(np.asarray(getattr(value, entry.name)))
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.part")
-    try:
-        with temporary.open("wb") as file:
-            np.savez_compressed(file, **arrays)  # type: ignore[arg-type]
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)
+    with open_atomically(path) as file:
+        np.savez_compressed(file, **arrays)  # type: ignore[arg-type]
 
 
 def load_prepared(path: Path) -> Prepared:
