@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from wayfare.errors import InputError
-from wayfare.files import make_folder_atomically, open_atomically, write_atomically, writing
+from wayfare.files import lock, make_folder_atomically, open_atomically, write_atomically, writing
 
 
 def names_in(folder: Path) -> list[str]:
@@ -117,3 +117,17 @@ def test_a_folder_that_holds_something_is_not_replaced(tmp_path: Path) -> None:
 def test_an_error_of_the_disk_names_the_path_and_the_reason(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"nowhere: cannot write here: No such file"), writing(tmp_path / "nowhere"):
         write_atomically(tmp_path / "nowhere" / "file", "")
+
+
+def test_a_lock_is_refused_or_waited_for(tmp_path: Path) -> None:
+    with (tmp_path / "lock").open("w") as mine, (tmp_path / "lock").open("w") as theirs:
+        lock(mine.fileno())
+        with pytest.raises(BlockingIOError):
+            lock(theirs.fileno())
+        waiting = threading.Thread(target=lock, args=(theirs.fileno(),), kwargs={"wait": True})
+        waiting.start()
+        waiting.join(0.1)
+        assert waiting.is_alive()
+        mine.close()
+        waiting.join(10)
+        assert not waiting.is_alive()

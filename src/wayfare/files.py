@@ -1,4 +1,4 @@
-"""Files and folders that appear whole or not at all.
+"""Files and folders that appear whole or not at all, and locks on files.
 
 Content goes into a draft beside its final name and takes that name when it is complete. Every draft has a name of its
 own, so concurrent writers never share one, and the last to finish wins. Only a killed process leaves a draft behind:
@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import secrets
 import shutil
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -82,6 +83,26 @@ def sync_folder(folder: Path) -> None:
         os.fsync(opened)
     finally:
         os.close(opened)
+
+
+def lock(opened: int, *, wait: bool = False) -> None:
+    """Lock an open file, or raise BlockingIOError; the system unlocks it when its process ends, however it ends."""
+    if sys.platform == "win32":
+        import msvcrt
+
+        # A byte far behind what is written, which others may then still read.
+        os.lseek(opened, 1 << 20, os.SEEK_SET)
+        while True:
+            try:
+                msvcrt.locking(opened, msvcrt.LK_LOCK if wait else msvcrt.LK_NBLCK, 1)
+                return
+            except OSError as error:  # also after ten seconds of waiting
+                if not wait:
+                    raise BlockingIOError from error
+    else:
+        import fcntl
+
+        fcntl.flock(opened, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
 def _draft_of(path: Path) -> Path:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import zipfile
 import zlib
 from collections.abc import Iterator
@@ -14,7 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from wayfare.errors import InputError, UnavailableError
-from wayfare.files import open_atomically, writing
+from wayfare.files import lock, open_atomically, writing
 from wayfare.learning.data.sets import ImageArrays, ImageSet
 from wayfare.places import data_folder
 
@@ -105,22 +104,9 @@ def only_one(name: str) -> Iterator[None]:
     path = data_folder() / f"{name}.lock"
     with writing(path.parent):
         path.parent.mkdir(parents=True, exist_ok=True)
-        lock = path.open("w")
-    with lock:
-        if sys.platform == "win32":
-            import msvcrt
-
-            # Waits ten seconds at a time.
-            while True:
-                try:
-                    msvcrt.locking(lock.fileno(), msvcrt.LK_LOCK, 1)
-                    break
-                except OSError:
-                    continue
-        else:
-            import fcntl
-
-            fcntl.flock(lock, fcntl.LOCK_EX)
+        file = path.open("w")
+    with file:
+        lock(file.fileno(), wait=True)
         yield
 
 
