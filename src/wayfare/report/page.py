@@ -64,7 +64,7 @@ def read_material(folder: Path, *, seed: int | None = None, on_run: Callable[[st
     if not material.world:
         there = sorted({run.seed for run in material.results.manifest.runs if run.point == 0})
         if seed is not None:
-            raise ScenarioError("--seed", seed, f"no run has this seed; there are {', '.join(map(str, there))}")
+            raise ScenarioError("seed", seed, f"no run has this seed; there are {', '.join(map(str, there))}")
         # The first point has no finished run yet: there is no map, but all the rest.
     order = {name: place for place, name in enumerate(material.results.manifest.schemes)}
     material.world.sort(key=lambda record: order[record.scheme])

@@ -58,7 +58,7 @@ class RayCluster:
         on_cpu = self._needs.gpus == 0 and shared.execution.device == "auto"
         self._shared = replace(shared, execution=replace(shared.execution, device="cpu")) if on_cpu else shared
         if self._needs.cpus <= 0 or self._needs.gpus < 0:
-            raise ScenarioError("--cpus-per-run, --gpus-per-run", self._needs, "must not be below 0, nor the CPUs 0")
+            raise ScenarioError("needs", self._needs, "must not be below 0, nor the CPUs 0")
         self._ray = _import_ray()
 
     def slots(self) -> int:
@@ -126,7 +126,7 @@ class RayCluster:
         try:
             if not self._slots():
                 raise UnavailableError(
-                    f"--ray {self._address}: no node has room for a run that needs {self._needs.cpus:g} CPUs and "
+                    f"{self._address}: no node has room for a run that needs {self._needs.cpus:g} CPUs and "
                     f"{self._needs.gpus:g} GPUs"
                 )
             yield
@@ -141,7 +141,7 @@ def _check_address(address: str) -> None:
     if named == "auto":
         return
     if not colon or not port.isdigit():
-        raise ScenarioError("--ray", address, "must be auto, or an address written as HOST:PORT")
+        raise ScenarioError("address", address, "must be auto, or an address written as HOST:PORT")
     try:
         socket.create_connection((host, int(port)), timeout=_ANSWER_S).close()
     except (OSError, OverflowError) as error:
@@ -149,7 +149,7 @@ def _check_address(address: str) -> None:
 
 
 def _no_cluster(address: str, reason: str) -> UnavailableError:
-    return UnavailableError(f"--ray {address}: no Ray cluster there ({reason}); `ray start --head` starts one")
+    return UnavailableError(f"{address}: no Ray cluster there ({reason}); start a head node with `ray start`")
 
 
 def _import_ray() -> Any:

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import hashlib
 import json
+import logging
 import zipfile
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 
@@ -24,9 +25,9 @@ from wayfare.learning.argoverse.sequence import SPLITS, Sequence, read_sequence,
 
 # Counted up whenever a prepared file means something else than before.
 _FORMAT = 1
-
-Progress = Callable[[int, int], None]
-"""Told how many of how many files are read."""
+# A whole data set takes long to read: say how far it is after so many sequences.
+_SAID_EVERY = 5000
+_log = logging.getLogger("wayfare")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,12 +48,7 @@ class Prepared:
 
 
 def prepared_scenes(
-    folder: Path,
-    map_kind: str,
-    map_folder: Path | None,
-    settings: SceneSettings,
-    cache_folder: Path,
-    progress: Progress | None = None,
+    folder: Path, map_kind: str, map_folder: Path | None, settings: SceneSettings, cache_folder: Path
 ) -> Prepared:
     """The scenes of a folder in the official layout, from the cache if nothing has changed since they were cached."""
     files = {split: sequence_files(folder, split) for split in SPLITS}
@@ -64,17 +60,13 @@ def prepared_scenes(
         except InputError:
             # Damaged since it was written: what it was made from is still there.
             pass
-    prepared = prepare(files, map_kind, maps, settings, progress)
+    prepared = prepare(files, map_kind, maps, settings)
     save_prepared(cached, prepared)
     return prepared
 
 
 def prepare(
-    files: Mapping[str, list[Path]],
-    map_kind: str,
-    maps: Mapping[str, Path],
-    settings: SceneSettings,
-    progress: Progress | None = None,
+    files: Mapping[str, list[Path]], map_kind: str, maps: Mapping[str, Path], settings: SceneSettings
 ) -> Prepared:
     """Read every sequence and the maps."""
     graph = read_maps(map_kind, maps, settings.lane_spacing_m) if maps else LaneGraph()
@@ -86,8 +78,8 @@ def prepare(
         for path in paths:
             parts.append(scene_of(read_sequence(path), finder, settings, str(path)))
             done += 1
-            if progress:
-                progress(done, total)
+            if done % _SAID_EVERY == 0:
+                _log.warning("%s: %s of %s sequences read", path.parent, f"{done:,}", f"{total:,}")
         scenes[split] = gathered(parts)
     return Prepared(train=scenes["train"], val=scenes["val"], lanes=graph)
 

@@ -60,8 +60,7 @@ def fetch_images(
                 continue
             return Outcome(file=save_images(spec, arrays), source=name)
     raise UnavailableError(
-        f"{spec.name}: no source gave it ({'; '.join(refusals)}); "
-        f"with a copy of your own: wayfare data fetch {spec.name} --from FILE_OR_FOLDER"
+        f"{spec.name}: no source gave it ({'; '.join(refusals)}); with a copy of your own: `local=FILE_OR_FOLDER`"
     )
 
 
