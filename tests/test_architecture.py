@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -18,6 +19,7 @@ ORDER = (
         "version",
         "errors",
         "places",
+        "files",
         "arrays",
         "units",
         "streams",
@@ -28,8 +30,19 @@ ORDER = (
         "control",
     ),
     *("schemes", "sparsify", "codec", "learning", "engine", "device", "server", "simulator", "records", "theory"),
-    *("studies", "report", "field", "cli"),
+    # The package's own file offers names of all of them, and none of them may need it.
+    *("studies", "report", "field", "cli", "__init__", "__main__"),
 )
+# Files outside `cli` that hold options of a command line, and why. The list must not grow.
+MAY_NAME_OPTIONS = {
+    "field/broker.py": "starts nats-server",
+    "field/broker_config.py": "writes a configuration that explains how to reload nats-server",
+    "learning/data/packages.py": "starts npm and dpkg-deb",
+    "mobility/traces/sumo_run.py": "starts SUMO",
+    "records/origin.py": "starts git",
+    "report/repeat.py": "writes commands that repeat a study onto its page",
+    "report/sections.py": "writes CSS, whose variables look like options",
+}
 FILES = sorted(SOURCE.rglob("*.py"))
 
 
@@ -38,24 +51,21 @@ def part_of(file: Path) -> str:
 
 
 def imported_parts(file: Path) -> set[str]:
-    parts = set()
+    names: list[str] = []
     for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
         if isinstance(node, ast.ImportFrom):
             assert node.level == 0, f"{file}: relative import"
-            names = [f"{node.module}.{alias.name}" if node.module == "wayfare" else node.module for alias in node.names]
+            names += [f"{node.module}.{alias.name}" for alias in node.names]
         elif isinstance(node, ast.Import):
-            names = [alias.name for alias in node.names]
-        else:
-            continue
-        parts |= {name.split(".")[1] for name in names if name and name.startswith("wayfare.")}
-    return parts
+            names += [alias.name for alias in node.names]
+    parts = {f"{name}.__init__".split(".")[1] for name in names if name.split(".")[0] == "wayfare"}
+    # What is no part is a name that the package offers.
+    return {part if part in ORDER else "__init__" for part in parts}
 
 
 @pytest.mark.parametrize("file", FILES, ids=lambda file: str(file.relative_to(SOURCE)))
 def test_imports_point_only_up_the_list(file: Path) -> None:
     part = part_of(file)
-    if part in ("__init__", "__main__"):
-        return
     below = {other for other in imported_parts(file) if ORDER.index(other) > ORDER.index(part)}
     assert not below, f"{part} imports {below}, which come after it"
 
@@ -63,6 +73,40 @@ def test_imports_point_only_up_the_list(file: Path) -> None:
 @pytest.mark.parametrize("file", FILES, ids=lambda file: str(file.relative_to(SOURCE)))
 def test_files_stay_short_enough_to_read(file: Path) -> None:
     assert len(file.read_text(encoding="utf-8").splitlines()) <= 400
+
+
+def library_files() -> list[Path]:
+    return [file for file in FILES if part_of(file) != "cli"]
+
+
+def texts_in(file: Path) -> list[str]:
+    """The string literals of a file that are not docstrings."""
+    nodes = list(ast.walk(ast.parse(file.read_text(encoding="utf-8"))))
+    docstrings = {id(node.value) for node in nodes if isinstance(node, ast.Expr)}
+    strings = [node for node in nodes if isinstance(node, ast.Constant) and id(node) not in docstrings]
+    return [node.value for node in strings if isinstance(node.value, str)]
+
+
+def test_only_the_command_line_names_its_options() -> None:
+    option = re.compile(r"(^|[^-\w])--[a-z][a-z-]+")
+    found = {
+        file.relative_to(SOURCE).as_posix(): text
+        for file in library_files()
+        for text in texts_in(file)
+        if option.search(text)
+    }
+    assert set(found) == set(MAY_NAME_OPTIONS), {file: found.get(file) for file in set(found) ^ set(MAY_NAME_OPTIONS)}
+
+
+def test_only_the_command_line_draws_progress_bars() -> None:
+    for file in library_files():
+        assert not re.search(r"rich\.progress|rich import progress|\btqdm\b", file.read_text(encoding="utf-8")), file
+
+
+def test_the_package_imports_nothing_but_its_version_at_once() -> None:
+    tree = ast.parse((SOURCE / "__init__.py").read_text(encoding="utf-8"))
+    at_once = [node.module or "" for node in tree.body if isinstance(node, ast.ImportFrom)]
+    assert [name for name in at_once if name.startswith("wayfare")] == ["wayfare.version"]
 
 
 def test_only_the_field_knows_of_nats() -> None:

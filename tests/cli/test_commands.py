@@ -200,6 +200,9 @@ def test_every_command_has_help_with_an_example(command: str, wayfare_command: T
         (["run", "--checkpoint-every-s", "0"], "--checkpoint-every-s = 0.0: must be above 0"),
         (["show", "."], "neither a run nor a folder of runs"),
         (["compare", "--set", "name=a:x:b"], "name = 'a:x:b': string should match pattern"),
+        (["run", "--set", "rounds"], "--set = 'rounds': must be written as section.field=value"),
+        (["run", "--engine", "cuda_graphs", "--device", "cpu"], "needs a CUDA device; name one with --device cuda"),
+        (["contacts", "sumo", "--grid", "1"], "--grid = 1: must be 2 to 200 a side"),
         (["frobnicate"], "No such command 'frobnicate'"),
     ],
 )

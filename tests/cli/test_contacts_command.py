@@ -8,6 +8,7 @@ from typer.testing import CliRunner
 from wayfare.cli.contacts import contacts_app
 from wayfare.contacts.store import load_plan
 from wayfare.errors import InputError, ScenarioError, TraceError, UnavailableError
+from wayfare.mobility.traces.sumo_run import SumoScenario
 
 LIST = "start_s,end_s,a,b\n" + "".join(f"{10 * i},{10 * i + 4},hub,{'xyz'[i % 3]}\n" for i in range(90))
 SMALL = ("--set", "rounds=100", "--set", "fleet.devices=5")
@@ -136,9 +137,9 @@ def test_without_sumo_one_line_says_how_to_get_it(monkeypatch):
 
 
 def test_numbers_sumo_could_not_use_are_refused():
-    for option, value in (("--vehicles", "0"), ("--duration", "-5"), ("--grid", "1"), ("--spacing-m", "1")):
-        with pytest.raises(InputError, match=option):
-            call("sumo", option, value)
+    for field, value in (("vehicles", 0), ("duration_s", -5.0), ("grid_crossings", 1), ("spacing_m", 1.0)):
+        with pytest.raises(InputError, match=f"{field} = {value}: must be"):
+            SumoScenario(**{field: value})
 
 
 def test_the_program_ends_with_2_and_one_line_on_bad_input(tmp_path):

@@ -108,8 +108,8 @@ def test_data_that_are_missing_are_told_once(
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["fig6", "--set", "control.weight=auto"], "--set control.weight = 'auto': cannot be set: fig6 has its own"),
-        (["fig4", "--set", "rounds=3"], "--set rounds = '3': cannot be set: fig4 has its own"),
+        (["fig6", "--set", "control.weight=auto"], "control.weight = 'auto': cannot be set: fig6 has its own"),
+        (["fig4", "--set", "rounds=3"], "rounds = '3': cannot be set: fig4 has its own"),
         (["fig4", "--jobs", "-3"], "--jobs = -3"),
         (["fig8b", "--finished", "--device", "foo"], "--device = 'foo'"),
         (["fig4", "--precision", "fp7"], "--precision = 'fp7'"),

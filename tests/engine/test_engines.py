@@ -229,19 +229,19 @@ def test_a_loss_of_ones_own_runs_plainly_unless_asked_otherwise() -> None:
 
 def test_unknown_engines_are_refused() -> None:
     local = job(Mlp((6, 3))).training
-    with pytest.raises(ScenarioError, match=r"--engine = 'steam': must be one of auto, reference, stacked, vmap"):
+    with pytest.raises(ScenarioError, match=r"engine = 'steam': must be one of auto, reference, stacked, vmap"):
         make_engine("steam", local)
-    with pytest.raises(ScenarioError, match=r"--engine = 'cuda_graphs': needs a CUDA device"):
+    with pytest.raises(ScenarioError, match=r"engine = 'cuda_graphs': needs a CUDA device"):
         make_engine("cuda_graphs", local)
 
 
 def test_a_compute_device_is_named_and_checked() -> None:
     assert Compute.named("cpu").device == torch.device("cpu")
-    with pytest.raises(ScenarioError, match=r"--device = 'abacus': must be auto, cpu, cuda or cuda:NUMBER"):
+    with pytest.raises(ScenarioError, match=r"device = 'abacus': must be auto, cpu, cuda or cuda:NUMBER"):
         Compute.named("abacus")
-    with pytest.raises(ScenarioError, match=r"--precision = 'tf32': needs a CUDA device"):
+    with pytest.raises(ScenarioError, match=r"precision = 'tf32': needs a CUDA device"):
         Compute.named("cpu", "tf32")
     if not torch.cuda.is_available():
         assert Compute.named("auto").device == torch.device("cpu")
-        with pytest.raises(UnavailableError, match=r"--device = 'cuda': PyTorch finds no CUDA device here"):
+        with pytest.raises(UnavailableError, match=r"device = 'cuda': PyTorch finds no CUDA device here"):
             Compute.named("cuda")

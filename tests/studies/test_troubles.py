@@ -88,9 +88,9 @@ def test_checkpoints_come_by_the_clock_and_never_cost_more_than_their_share(
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"checkpoint_every_s": 0.0}, "--checkpoint-every-s = 0.0: must be above 0"),
+        ({"checkpoint_every_s": 0.0}, "checkpoint_every_s = 0.0: must be above 0"),
         ({"checkpoint_every_s": float("nan")}, "must be above 0"),
-        ({"checkpoint_every_rounds": 0}, "--checkpoint-every-rounds = 0: must be at least 1"),
+        ({"checkpoint_every_rounds": 0}, "checkpoint_every_rounds = 0: must be at least 1"),
     ],
 )
 def test_intervals_that_make_no_sense_are_refused(arguments: dict[str, float], message: str) -> None:

@@ -26,6 +26,7 @@ from wayfare.cli.show import show_command
 from wayfare.cli.sweep import sweep_command
 from wayfare.cli.terminal import errors
 from wayfare.cli.theory import theory_app
+from wayfare.cli.words import error_text
 from wayfare.errors import InputError, ScenarioError, UnavailableError, WayfareError
 from wayfare.version import __version__
 
@@ -92,7 +93,7 @@ def main() -> None:
     try:
         app()
     except WayfareError as error:
-        _say(str(error))
+        _say(error_text(error))
         sys.exit(2 if isinstance(error, InputError | UnavailableError) else 1)
     except MemoryError as error:
         _say(f"out of memory: {error or 'no more to be had'}")

@@ -18,7 +18,7 @@ from wayfare.contacts.source import SourcedPlan, plan_from_source
 from wayfare.contacts.speeds import SPEEDS_MPS, SpeedPoint, contact_times_by_speed, speed_models
 from wayfare.contacts.statistics import PlanStatistics, plan_statistics, verdict_sentence
 from wayfare.contacts.store import save_plan
-from wayfare.errors import InputError
+from wayfare.files import writing
 from wayfare.mobility.traces.sumo_run import SumoScenario, run_sumo
 from wayfare.report.contact_summary import UploadOutlook, parameters_of, upload_outlook
 from wayfare.scenario import DEFAULT_PRESET, load
@@ -119,10 +119,8 @@ def sumo(
         with working(f"SUMO: {vehicles} vehicles, {duration_s:g} s"):
             fcd = run_sumo(scenario, Path(folder), seed)
         if out is not None:
-            try:
+            with writing(out, "cannot be written"):
                 fcd = Path(shutil.copyfile(fcd, out))
-            except OSError as error:
-                raise InputError(f"{out}: cannot be written: {error.strerror or error}") from None
         with working("Finding contacts"):
             found = plan_from_source(
                 str(fcd), seed=seed, overrides=set_, server=server, range_m=range_m, devices_meet=devices_meet

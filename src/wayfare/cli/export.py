@@ -10,6 +10,7 @@ import typer
 from wayfare.cli.contact_tables import working
 from wayfare.cli.terminal import JsonOption, output, print_json
 from wayfare.errors import InputError
+from wayfare.files import writing
 
 _WHERE = "Where to write; `{}` in the folder if not given."
 StudyArgument = Annotated[Path, typer.Argument(metavar="STUDY", help="The folder of a study, a comparison or a run.")]
@@ -37,10 +38,8 @@ def export_command(
         results = read_results(folder)
         tables = {"runs": run_rows(results), "evaluations": evaluation_rows(results)}
     target = out or folder / "export"
-    try:
+    with writing(target):
         target.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise InputError(f"{target}: cannot write here: {error.strerror}") from None
     written: list[Path] = []
     for name, rows in tables.items():
         if as_csv:

@@ -11,6 +11,7 @@ import typer
 
 from wayfare.cli.contact_tables import working
 from wayfare.cli.terminal import JsonOption, SetOption, output, print_json
+from wayfare.cli.words import with_options
 from wayfare.contacts.statistics import verdict_sentence
 from wayfare.scenario import DEFAULT_PRESET
 
@@ -110,5 +111,5 @@ def forecast_json(forecast: Forecast) -> dict[str, Any]:
         "downlinks": [asdict(each) for each in forecast.downlinks],
         **{name: None if getattr(forecast, name) is None else asdict(getattr(forecast, name)) for name in parts},
         "assumptions": [asdict(each) for each in forecast.assumptions],
-        "warnings": [warning.text for warning in warnings_of(forecast)],
+        "warnings": [with_options(warning.text) for warning in warnings_of(forecast)],
     }

@@ -8,6 +8,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from wayfare.cli.words import with_options
 from wayfare.theory.planner import Forecast, Rehearsed
 from wayfare.theory.warnings import warnings_of
 
@@ -36,7 +37,7 @@ def _print_assumptions(console: Console, forecast: Forecast) -> None:
 
 def _print_warnings(console: Console, lines: Sequence[str]) -> None:
     for line in lines:
-        console.print(f"[yellow]warning[/yellow]  {escape(line)}", highlight=False)
+        console.print(f"[yellow]warning[/yellow]  {escape(with_options(line))}", highlight=False)
 
 
 def print_forecasts(console: Console, forecasts: Sequence[Forecast]) -> None:

@@ -19,6 +19,8 @@ from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn
 
+from wayfare.cli.words import with_options
+
 if TYPE_CHECKING:
     from wayfare.records import RunSummary
 
@@ -231,7 +233,7 @@ class RunProgress:
 
     def _line(self, text: str) -> None:
         self._spoken = time.perf_counter()
-        errors.print(text, markup=False, highlight=False, soft_wrap=True)
+        errors.print(with_options(text), markup=False, highlight=False, soft_wrap=True)
 
     def __enter__(self) -> RunProgress:
         # While runs are under way SIGTERM ends them like an interrupt does: in order, and workers with them.

@@ -7,12 +7,11 @@ the whole plan back; other readers skip it (The ONE by itself, pandas with ``com
 from __future__ import annotations
 
 from pathlib import Path
-from typing import IO
 
 import numpy as np
 
 from wayfare.contacts.plan import ContactPlan
-from wayfare.errors import InputError
+from wayfare.files import writing
 from wayfare.mobility import SERVER
 
 
@@ -25,7 +24,7 @@ def export_one(plan: ContactPlan, path: Path | str) -> None:
     rows = np.tile(np.arange(len(plan)), 2)
     time_s = np.concatenate([plan.start_s, plan.end_s])
     is_up = np.repeat([1, 0], len(plan))
-    with _opened(path) as file:
+    with writing(path, "cannot be written"), Path(path).open("w", encoding="utf-8") as file:
         file.write(_header(plan, str(plan.devices)))
         # At one instant what ends comes before what begins: a pair may part and meet again.
         for event in np.lexsort((plan.device[rows], is_up, time_s)).tolist():
@@ -36,7 +35,7 @@ def export_one(plan: ContactPlan, path: Path | str) -> None:
 
 def export_csv(plan: ContactPlan, path: Path | str) -> None:
     """``start_s,end_s,a,b,distance_m``, every number exact; the server is called ``server``."""
-    with _opened(path) as file:
+    with writing(path, "cannot be written"), Path(path).open("w", encoding="utf-8") as file:
         file.write(_header(plan, "server"))
         file.write("start_s,end_s,a,b,distance_m\n")
         for row in range(len(plan)):
@@ -52,10 +51,3 @@ def _header(plan: ContactPlan, server: str) -> str:
 def _exact(number: float) -> str:
     """The shortest text that reads back as the same number."""
     return repr(float(number))
-
-
-def _opened(path: Path | str) -> IO[str]:
-    try:
-        return Path(path).open("w", encoding="utf-8")
-    except OSError as error:
-        raise InputError(f"{path}: cannot be written: {error.strerror or error}") from None

@@ -58,7 +58,7 @@ def plan_from_source(
     trace = scenario.mobility
     if not isinstance(trace, TraceMobility):
         if server is not None:
-            raise ScenarioError("--server", server, "only the nodes of a trace have names")
+            raise ScenarioError("server", server, "only the nodes of a trace have names")
         plan = draw_plan(scenario, seed, devices_meet=devices_meet)
         return SourcedPlan(name=source, kind=trace.model, scenario=scenario, plan=plan)
     trace = trace.model_copy(update={"server": server or trace.server, "lenient": lenient or trace.lenient})

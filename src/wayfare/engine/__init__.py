@@ -57,7 +57,7 @@ def engine_name(name: str, training: LocalTraining) -> str:
     if name == "auto":
         name = _fastest(training)
     if name not in ENGINES:
-        raise ScenarioError("--engine", name, f"must be one of auto, {', '.join(ENGINES)}")
+        raise ScenarioError("engine", name, f"must be one of auto, {', '.join(ENGINES)}")
     return name
 
 

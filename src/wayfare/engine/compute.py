@@ -23,7 +23,7 @@ def checked_precision(name: str) -> Precision:
     for precision in PRECISIONS:
         if name == precision:
             return precision
-    raise ScenarioError("--precision", name, f"must be one of {', '.join(PRECISIONS)}")
+    raise ScenarioError("precision", name, f"must be one of {', '.join(PRECISIONS)}")
 
 
 def checked_device(name: str) -> torch.device:
@@ -33,7 +33,7 @@ def checked_device(name: str) -> torch.device:
     try:
         return torch.device(name)
     except RuntimeError as error:
-        raise ScenarioError("--device", name, "must be auto, cpu, cuda or cuda:NUMBER") from error
+        raise ScenarioError("device", name, "must be auto, cpu, cuda or cuda:NUMBER") from error
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,10 +52,10 @@ class Compute:
         checked_precision(self.precision)
         if self.device.type != "cuda":
             if self.precision != "fp32":
-                raise ScenarioError("--precision", self.precision, "needs a CUDA device; processors compute in fp32")
+                raise ScenarioError("precision", self.precision, "needs a CUDA device; processors compute in fp32")
             return
         if not torch.cuda.is_available():
-            raise UnavailableError(f"--device = '{self.device}': PyTorch finds no CUDA device here")
+            raise UnavailableError(f"device = '{self.device}': PyTorch finds no CUDA device here")
         if not self.fast:
             # cuBLAS repeats its sums only with a workspace of fixed size, which it reads before its first product.
             os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")

@@ -74,7 +74,7 @@ class CudaGraphs:
 
     def __init__(self, training: LocalTraining, recipe: Recipe | None = None) -> None:
         if training.compute.device.type != "cuda":
-            raise ScenarioError("--engine", "cuda_graphs", "needs a CUDA device; name one with --device")
+            raise ScenarioError("engine", "cuda_graphs", "needs a CUDA device; name one with `device=cuda`")
         self._training = training
         made = recipe or best_recipe(training)
         task = training.task.to(training.compute.device)

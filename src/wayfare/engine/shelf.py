@@ -26,7 +26,7 @@ def checked_place(name: str) -> Place:
     for place in PLACES:
         if name == place:
             return place
-    raise ScenarioError("--device-state", name, f"must be one of {', '.join(PLACES)}")
+    raise ScenarioError("device_state", name, f"must be one of {', '.join(PLACES)}")
 
 
 class Shelf(Protocol):
@@ -78,9 +78,8 @@ def open_shelf(place: Place, compute: Compute, folder: Path, devices: int, entri
         yield InMemory()
         return
     if compute.device.type != "cpu":
-        raise ScenarioError(
-            "--device-state", place, f"needs --device cpu; vectors of {compute.device} stay in its memory"
-        )
+        rule = f"needs `device=cpu`; vectors of {compute.device} stay in its memory"
+        raise ScenarioError("device_state", place, rule)
     # Beside the records, not where temporary files go: that is memory on many systems.
     try:
         folder.mkdir(parents=True, exist_ok=True)

@@ -44,7 +44,7 @@ class StackedCnn:
     def __init__(self, training: LocalTraining) -> None:
         task = training.task.to(training.compute.device)
         if not (isinstance(task, Labelled) and _stackable(task.model.module())):
-            raise ScenarioError("--engine", "stacked", f"stacks no network of the kind of {task.name}")
+            raise ScenarioError("engine", "stacked", f"stacks no network of the kind of {task.name}")
         self._training, self._task = training, task
         alone = training.compute.device.type == "cpu" and task.model.parameters >= _ALONE_FROM_PARAMETERS
         self._network = _Network(task.model.module(), alone=alone)

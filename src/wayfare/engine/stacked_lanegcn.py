@@ -53,7 +53,7 @@ class StackedLaneGcn:
     def __init__(self, training: LocalTraining, packing: Packing | None = None) -> None:
         task = training.task.to(training.compute.device)
         if not isinstance(task, Forecasting):
-            raise ScenarioError("--engine", "stacked", f"stacks LaneGCN here, and {task.name} has none")
+            raise ScenarioError("engine", "stacked", f"stacks LaneGCN here, and {task.name} has none")
         self._training, self._task = training, task
         with torch.device("meta"):
             self._shapes = {name: entry.shape for name, entry in task.model.module().named_parameters()}

@@ -30,7 +30,7 @@ class StackedMlp:
     def __init__(self, training: LocalTraining) -> None:
         task = training.task.to(training.compute.device)
         if not (isinstance(task, Labelled) and isinstance(task.model, Mlp)):
-            raise ScenarioError("--engine", "stacked", f"stacks perceptrons here, and {task.name} is none")
+            raise ScenarioError("engine", "stacked", f"stacks perceptrons here, and {task.name} is none")
         self._training, self._task, self._model = training, task, task.model
         self._group_bytes = _GROUP_BYTES_CUDA if training.compute.device.type == "cuda" else _GROUP_BYTES
 

@@ -69,7 +69,7 @@ def make_guide(number: int, work: Work, options: DeviceOptions) -> Guide:
         return ByPlan(work.world, number, work.world.link)
     if not getattr(work.scheme, "trains_between_contacts", True):
         rule = "trains only in the rounds of its contacts, so it needs a plan"
-        raise ScenarioError("--scheme", work.scheme_name, rule)
+        raise ScenarioError("scheme", work.scheme_name, rule)
     return ByExperience(
         work.world.link, every_s=options.exchange_every_s, steps=options.steps, sighting=options.sighting
     )

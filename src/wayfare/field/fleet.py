@@ -20,7 +20,6 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -31,6 +30,7 @@ from wayfare.field.broker_config import CONFIG_NAME, USERS_NAME, Limits, config_
 from wayfare.field.needs import need_packages
 from wayfare.field.subjects import SERVER_NAME, check_name, device_permissions, inbox_prefix, server_permissions
 from wayfare.field.units import unit_files
+from wayfare.files import make_folder_atomically, write_atomically, writing
 
 FLEET_NAME, BUNDLE_NAME = "fleet.json", "bundle.json"
 DEFAULT_PORT = 4222
@@ -136,9 +136,7 @@ def create_fleet(
         _check_host(each)
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise InputError(f"{folder}: is there already, and a fleet's keys are never overwritten")
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    draft = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
-    try:
+    with writing(folder, "cannot be written"), make_folder_atomically(folder, mode=0o700) as draft:
         authority = create_authority(name, valid_days)
         _write(draft / "ca.pem", authority.certificate)
         _write(draft / "ca.key", authority.key, secret=True)
@@ -148,19 +146,12 @@ def create_fleet(
         _write(broker / "ca.pem", authority.certificate)
         _write(broker / "server.pem", server.certificate)
         _write(broker / "server.key", server.key, secret=True)
-        _write(broker / CONFIG_NAME, config_text(name, port, limits or Limits()).encode())
+        _write(broker / CONFIG_NAME, config_text(name, port, limits or Limits()))
         fleet = Fleet(folder=draft, name=name, url=f"tls://{_in_url(host)}:{port}", public_keys={})
         fleet = _join(fleet, [SERVER_NAME, *devices], valid_days)
         (draft / "systemd").mkdir()
         for file, text in unit_files(len(devices)):
-            _write(draft / "systemd" / file, text.encode())
-        if folder.exists():
-            folder.rmdir()
-        draft.rename(folder)
-    except OSError as error:
-        raise InputError(f"{folder}: cannot be written: {error.strerror}") from None
-    finally:
-        shutil.rmtree(draft, ignore_errors=True)
+            _write(draft / "systemd" / file, text)
     return replace(fleet, folder=folder)
 
 
@@ -249,7 +240,7 @@ def _write_registry(fleet: Fleet) -> None:
     server = {"fleet": fleet.name, "name": SERVER_NAME, "url": fleet.url, "devices": list(fleet.devices)}
     _write_json(fleet.server_folder / BUNDLE_NAME, server)
     content = {"version": VERSION, "name": fleet.name, "url": fleet.url, "public_keys": dict(fleet.public_keys)}
-    _write(fleet.broker_folder / USERS_NAME, users_text(permissions).encode())
+    _write(fleet.broker_folder / USERS_NAME, users_text(permissions))
     _write_json(fleet.folder / FLEET_NAME, content)
 
 
@@ -295,14 +286,9 @@ def _text(folder: Path, content: Mapping[str, Any], field: str) -> str:
 
 
 def _write_json(file: Path, content: Mapping[str, Any]) -> None:
-    _write(file, (json.dumps(content, indent=2) + "\n").encode())
+    _write(file, json.dumps(content, indent=2) + "\n")
 
 
-def _write(file: Path, content: bytes, *, secret: bool = False) -> None:
-    """Write a file whole or not at all; a secret is never readable to others, not even for a moment."""
-    draft = file.with_name(file.name + ".new")
-    draft.unlink(missing_ok=True)
-    handle = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600 if secret else 0o644)
-    with os.fdopen(handle, "wb") as opened:
-        opened.write(content)
-    draft.replace(file)
+def _write(file: Path, content: bytes | str, *, secret: bool = False) -> None:
+    # Not durable: a fleet of a thousand devices would wait for the disk ten thousand times.
+    write_atomically(file, content, mode=0o600 if secret else 0o644, durable=False)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import io
 import logging
-import os
 from collections.abc import Iterable
 from pathlib import Path
 from typing import TypeAlias
@@ -15,7 +14,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from wayfare.records.layout import sync_folder
+from wayfare.files import write_atomically
 
 _log = logging.getLogger("wayfare.field")
 
@@ -28,15 +27,9 @@ def write_model(folder: Path, version: int, model: Tensor, changed: NDArray[np.i
     buffer = io.BytesIO()
     np.savez(buffer, model=model.numpy(), changed=changed)
     data = buffer.getvalue()
-    file = folder / f"model-{version}.npz"
-    partial = file.with_suffix(".partial")
-    with partial.open("wb") as out:
-        out.write(data)
-        out.flush()
-        os.fsync(out.fileno())
-    partial.replace(file)
-    sync_folder(folder)
-    return file.name, hashlib.sha256(data).hexdigest()
+    name = f"model-{version}.npz"
+    write_atomically(folder / name, data)
+    return name, hashlib.sha256(data).hexdigest()
 
 
 def newest_model(folder: Path, named: Iterable[tuple[int, str, str]], entries: int) -> Stored | None:

@@ -59,9 +59,9 @@ class Work:
         scheme = make_scheme(self.scheme_name, self.scenario)
         mixing_weight = getattr(scheme, "mixing_weight", None)
         if mixing_weight is not None and mixing_weight(1) is not None:
-            raise ScenarioError("--scheme", self.scheme_name, "mixes models at the server; in the field updates add up")
+            raise ScenarioError("scheme", self.scheme_name, "mixes models at the server; in the field updates add up")
         if getattr(scheme, "relays", False):
-            raise ScenarioError("--scheme", self.scheme_name, "relays updates over other devices, the field does not")
+            raise ScenarioError("scheme", self.scheme_name, "relays updates over other devices, the field does not")
         return scheme
 
     def engine(self) -> Engine:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import os
 import pickle
 from collections.abc import Collection
 from dataclasses import dataclass
@@ -12,7 +11,7 @@ from typing import IO, Any, cast
 
 import torch
 
-from wayfare.records.layout import sync_folder
+from wayfare.files import DRAFT_SUFFIX, open_atomically
 from wayfare.simulator import SimulationState, state_from_plain
 
 _SUFFIX = ".checkpoint"
@@ -41,20 +40,11 @@ class Checkpoint:
 def write_checkpoint(folder: Path, state: SimulationState) -> Checkpoint:
     """Write a new file, bring it to the disk, then give it its name; OSError leaves everything as it was."""
     name = f"round-{state.round:08}{_SUFFIX}"
-    unnamed = folder / (name + ".new")
-    try:
-        with unnamed.open("wb") as stream:
-            summed = _Summed(stream)
-            torch.save(state.plain(), cast(IO[bytes], summed))
-            if summed.failed is not None:
-                raise summed.failed
-            stream.flush()
-            os.fsync(stream.fileno())
-        unnamed.replace(folder / name)
-    except BaseException:
-        unnamed.unlink(missing_ok=True)
-        raise
-    sync_folder(folder)
+    with open_atomically(folder / name) as stream:
+        summed = _Summed(stream)
+        torch.save(state.plain(), cast(IO[bytes], summed))
+        if summed.failed is not None:
+            raise summed.failed
     return Checkpoint(round=state.round, file=name, size_bytes=summed.size_bytes, sha256=summed.sha256.hexdigest())
 
 
@@ -85,7 +75,7 @@ def read_checkpoint(folder: Path, known: Checkpoint) -> SimulationState:
 
 def forget_others(folder: Path, kept: Collection[str]) -> None:
     """Delete the files of all checkpoints but some, and what was left of unfinished ones."""
-    for file in [*folder.glob(f"*{_SUFFIX}"), *folder.glob(f"*{_SUFFIX}.new")]:
+    for file in [*folder.glob(f"*{_SUFFIX}"), *folder.glob(f"*{_SUFFIX}.*{DRAFT_SUFFIX}")]:
         if file.name not in kept:
             file.unlink(missing_ok=True)
 

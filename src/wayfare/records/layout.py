@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import sqlite3
 from pathlib import Path
 from typing import Any
 
+from wayfare.files import sync_folder
 from wayfare.records.schema import FILE
 
 
@@ -52,14 +52,3 @@ def give_name(folder: Path) -> None:
         shutil.rmtree(folder)
     partial.rename(folder)
     sync_folder(folder.parent)
-
-
-def sync_folder(folder: Path) -> None:
-    """Bring names to the disk: a new name is safe only when its folder is."""
-    if os.name == "nt":  # there folders cannot be opened, and need not be
-        return
-    opened = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(opened)
-    finally:
-        os.close(opened)

@@ -10,11 +10,11 @@ import json
 import logging
 import os
 import socket
-import sys
 from pathlib import Path
 from types import TracebackType
 
 from wayfare.errors import RunFolderError
+from wayfare.files import lock
 
 _log = logging.getLogger("wayfare")
 
@@ -50,7 +50,7 @@ class RunLock:
         """The file, locked; None when it was taken away in between and is to be opened again."""
         opened = os.open(self._file, os.O_RDWR | os.O_CREAT, 0o644)
         try:
-            lock_at_once(opened)
+            lock(opened)
             same = self._file.exists() and os.path.samestat(os.fstat(opened), self._file.stat())
         except BlockingIOError:
             holder = _holder(opened)
@@ -70,23 +70,6 @@ class RunLock:
         if self._held is not None:
             os.close(self._held)
             self._held = None
-
-
-def lock_at_once(opened: int) -> None:
-    """Lock an open file, or raise BlockingIOError; the system unlocks it when its process ends, however it ends."""
-    if sys.platform == "win32":
-        import msvcrt
-
-        try:
-            # A byte far behind what is written, which others may then still read.
-            os.lseek(opened, 1 << 20, os.SEEK_SET)
-            msvcrt.locking(opened, msvcrt.LK_NBLCK, 1)
-        except OSError as error:
-            raise BlockingIOError from error
-    else:
-        import fcntl
-
-        fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
 def _holder(opened: int) -> str:

@@ -71,7 +71,7 @@ def read_run(folder: Path) -> RunRecord:
             raise
         raise RunFolderError(
             f"{file}: not the records of a run, or damaged: {error}; without this folder the other runs can be shown, "
-            "and the command that made it makes it again with --only-missing"
+            "and the comparison that made it makes it again with `only_missing=True`"
         ) from None
 
 

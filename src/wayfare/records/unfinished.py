@@ -60,11 +60,11 @@ def find_unfinished(folder: Path) -> Unfinished | None:
         if meta["version"] != VERSION:
             raise RunFolderError(
                 f"{partial}: records of version {meta['version']}, this Wayfare writes {VERSION}; "
-                "start it over with --fresh"
+                "start it over with `fresh=True`"
             )
     except (sqlite3.Error, OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise RunFolderError(
-            f"{partial / FILE}: damaged, or not the records of a run: {error}; start it over with --fresh"
+            f"{partial / FILE}: damaged, or not the records of a run: {error}; start it over with `fresh=True`"
         ) from None
     return Unfinished(folder=folder, meta=meta)
 
@@ -93,7 +93,7 @@ def refuse_changes(found: Unfinished, now: Mapping[str, Any]) -> None:
     if changed:
         raise RunFolderError(
             f"{found.folder}: began as another run and cannot go on as this one: {'; '.join(changed)}. "
-            "Go on as it began, or start it over with --fresh"
+            "Go on as it began, or start it over with `fresh=True`"
         )
     versions = before.get("versions")
     others = differences(versions if isinstance(versions, dict) else {}, now["versions"])
@@ -132,7 +132,7 @@ def reopen(found: Unfinished, world: World) -> tuple[RunWriter, SimulationState 
     except (OSError, sqlite3.Error) as error:
         database.close()
         raise RunFolderError(
-            f"{partial / FILE}: cannot be read or written: {error}; if it is damaged, start it over with --fresh"
+            f"{partial / FILE}: cannot be read or written: {error}; if it is damaged, start it over with `fresh=True`"
         ) from None
     return writer, newest.state if newest else None
 

@@ -8,7 +8,7 @@ from typing import Any, Literal, TypeAlias
 
 import numpy as np
 
-from wayfare.errors import InputError
+from wayfare.files import writing
 from wayfare.learning.tasks import Metric
 from wayfare.records import RunRecord, SchemeSummary
 from wayfare.report.canvas import column_figure, legend_below, plain_axes, wide_figure
@@ -51,10 +51,8 @@ def score_curves(schemes: Sequence[SchemeSummary], runs: Sequence[RunRecord], fi
 
 def write_figures(results: StudyResults, groups: Groups, folder: Path, kind: Format) -> list[Path]:
     """Every figure of a comparison or a study, each readable in one column of a journal."""
-    try:
+    with writing(folder):
         folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise InputError(f"{folder}: cannot write here: {error.strerror}") from None
     if results.manifest.axes:
         names = list(dict.fromkeys(name for row in results.rows for name in row.estimates))
         for name in names:

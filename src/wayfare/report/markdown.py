@@ -6,19 +6,16 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from wayfare.errors import InputError
+from wayfare.files import writing
 from wayfare.report.study_tables import study_columns, study_notes, study_title
 from wayfare.studies.results import StudyResults
 
 
 def write_markdown(results: StudyResults, file: Path, figures: Sequence[Path]) -> None:
     """Write the Markdown page of a run, a comparison or a study."""
-    try:
-        file.write_text(
-            markdown(results, [os.path.relpath(figure, file.parent) for figure in figures]), encoding="utf-8"
-        )
-    except OSError as error:
-        raise InputError(f"{file}: cannot write here: {error.strerror}") from None
+    text = markdown(results, [os.path.relpath(figure, file.parent) for figure in figures])
+    with writing(file):
+        file.write_text(text, encoding="utf-8")
 
 
 def markdown(results: StudyResults, figures: Sequence[str]) -> str:

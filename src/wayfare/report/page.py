@@ -10,7 +10,8 @@ from pathlib import Path
 from string import Template
 from typing import Any
 
-from wayfare.errors import InputError, RunFolderError, ScenarioError, UnavailableError
+from wayfare.errors import RunFolderError, ScenarioError, UnavailableError
+from wayfare.files import writing
 from wayfare.places import STUDY_FILE
 from wayfare.records import RunRecord
 from wayfare.report import sections
@@ -63,7 +64,7 @@ def read_material(folder: Path, *, seed: int | None = None, on_run: Callable[[st
     if not material.world:
         there = sorted({run.seed for run in material.results.manifest.runs if run.point == 0})
         if seed is not None:
-            raise ScenarioError("--seed", seed, f"no run has this seed; there are {', '.join(map(str, there))}")
+            raise ScenarioError("seed", seed, f"no run has this seed; there are {', '.join(map(str, there))}")
         # The first point has no finished run yet: there is no map, but all the rest.
     order = {name: place for place, name in enumerate(material.results.manifest.schemes)}
     material.world.sort(key=lambda record: order[record.scheme])
@@ -72,11 +73,9 @@ def read_material(folder: Path, *, seed: int | None = None, on_run: Callable[[st
 
 def write_page(material: Material, file: Path) -> None:
     """Write the page of what was read."""
-    try:
+    with writing(file):
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(page_html(material), encoding="utf-8")
-    except OSError as error:
-        raise InputError(f"{file}: cannot write here: {error.strerror}") from None
 
 
 def page_html(material: Material) -> str:

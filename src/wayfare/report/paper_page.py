@@ -8,7 +8,7 @@ from datetime import date, datetime
 from pathlib import Path
 
 from wayfare.contacts.speeds import SpeedPoint
-from wayfare.errors import InputError
+from wayfare.files import writing
 from wayfare.records import read_run
 from wayfare.records.origin import commit_of_code
 from wayfare.report.contact_figures import plot_speeds
@@ -24,7 +24,7 @@ def write_figure_page(
     figure: PaperFigure, results: StudyResults, folder: Path, *, command: str, quick: bool = False
 ) -> None:
     """Write the page, its picture, and the runs and evaluations behind it as CSV."""
-    try:
+    with writing(folder):
         folder.mkdir(parents=True, exist_ok=True)
         draw(figure, results, folder / f"{figure.name}.png", quick=quick)
         for name, rows in (("runs", run_rows(results)), ("evaluations", evaluation_rows(results))):
@@ -35,15 +35,13 @@ def write_figure_page(
             )
         page = "\n".join(_lines(figure, results, command, quick))
         (folder / f"{figure.name}.md").write_text(page, encoding="utf-8")
-    except OSError as error:
-        raise InputError(f"{folder}: cannot write here: {error.strerror}") from None
 
 
 def write_contact_times_page(
     figure: PaperFigure, points: Sequence[SpeedPoint], folder: Path, *, command: str, seed: int
 ) -> None:
     """The same for a figure without training: contacts alone, drawn anew in seconds."""
-    try:
+    with writing(folder):
         folder.mkdir(parents=True, exist_ok=True)
         plot_speeds(list(points), folder / f"{figure.name}.png", title=figure.title)
         write_csv([asdict(point) for point in points], folder / f"{figure.name}.csv")
@@ -61,8 +59,6 @@ def write_contact_times_page(
         )
         lines += ["", f"{origin} Raw numbers: [points]({figure.name}.csv).", ""]
         (folder / f"{figure.name}.md").write_text("\n".join(lines), encoding="utf-8")
-    except OSError as error:
-        raise InputError(f"{folder}: cannot write here: {error.strerror}") from None
 
 
 def _head(figure: PaperFigure, command: str, *, quick: bool = False) -> list[str]:

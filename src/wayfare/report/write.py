@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from wayfare.errors import InputError
+from wayfare.files import writing
 from wayfare.report.figures import Format, write_figures
 from wayfare.report.markdown import write_markdown
 from wayfare.report.page import point_groups, read_material, write_page
@@ -27,10 +27,8 @@ def write_report(
     target = (out.parent if alone else out) if out is not None else folder / "report"
     page = out if out is not None and alone else target / "index.html"
     material = read_material(folder, seed=seed, on_run=on_run)
-    try:
+    with writing(target):
         target.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise InputError(f"{target}: cannot write here: {error.strerror}") from None
     write_page(material, page)
     drawn: list[Path] = []
     # The Markdown page of a study says little without its figures.

@@ -158,7 +158,7 @@ def _apply(data: dict[str, Any], override: str) -> None:
     path, equals, text = override.partition("=")
     keys = [key.strip() for key in path.split(".")]
     if not equals or not all(keys):
-        raise ScenarioError("--set", override, "must be written as section.field=value")
+        raise ScenarioError("override", override, "must be written as section.field=value")
     table: dict[str, Any] = {}
     inner = table
     for key in keys[:-1]:

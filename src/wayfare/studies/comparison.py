@@ -137,5 +137,5 @@ def _failed(jobs: Sequence[Job], failures: Sequence[Failure], finished: int, fol
         return RunError(what)
     return RunError(
         f"{what}. The other {finished} are finished and safe: `wayfare show {folder}`; "
-        "the same command with --only-missing (in Python only_missing=True) does what is missing"
+        "started again with `only_missing=True`, it does what is missing"
     )

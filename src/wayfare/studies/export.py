@@ -8,7 +8,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from wayfare.errors import InputError, UnavailableError
+from wayfare.errors import UnavailableError
+from wayfare.files import writing
 from wayfare.records import RunRecord, read_run
 from wayfare.studies.results import RunResult, StudyResults
 from wayfare.studies.store import Manifest, PlannedRun
@@ -43,13 +44,10 @@ def evaluation_rows(results: StudyResults) -> list[Record]:
 def write_csv(rows: Sequence[Record], file: Path) -> None:
     """Comma-separated, a line of names first."""
     names = list(dict.fromkeys(name for row in rows for name in row))
-    try:
-        with file.open("w", encoding="utf-8", newline="") as target:
-            writer = csv.DictWriter(target, names)
-            writer.writeheader()
-            writer.writerows(rows)
-    except OSError as error:
-        raise InputError(f"{file}: cannot be written: {error.strerror}") from None
+    with writing(file, "cannot be written"), file.open("w", encoding="utf-8", newline="") as target:
+        writer = csv.DictWriter(target, names)
+        writer.writeheader()
+        writer.writerows(rows)
 
 
 def write_parquet(rows: Sequence[Record], file: Path) -> None:
@@ -61,10 +59,8 @@ def write_parquet(rows: Sequence[Record], file: Path) -> None:
         raise UnavailableError("Parquet needs pyarrow: pip install 'wayfare[parquet]'") from None
     names = list(dict.fromkeys(name for row in rows for name in row))
     table = pyarrow.table({name: [row.get(name) for row in rows] for name in names})
-    try:
+    with writing(file, "cannot be written"):
         parquet.write_table(table, file)
-    except OSError as error:
-        raise InputError(f"{file}: cannot be written: {error}") from None
 
 
 def write_tensorboard(record: RunRecord, folder: Path) -> None:

@@ -40,15 +40,11 @@ def extend(
         raise ScenarioError("rounds", rounds, f"must not be less than the {scenario.rounds} of this run")
     may_grow = getattr(scheme, "any_length", None)
     if may_grow is None or not may_grow() or getattr(scheme, "relays", False):
-        raise ScenarioError(
-            "rounds",
-            rounds,
-            f"{scheme.name} may pace its energy over all {scenario.rounds} rounds, so in a longer run every decision "
-            f"would have been another; start one anew: wayfare run ... --set rounds={rounds}",
-        )
+        rule = f"{scheme.name} may pace its energy over all {scenario.rounds} rounds of this run"
+        raise ScenarioError("rounds", rounds, f"{rule}; start a new run")
     if scenario.learning.schedule != "constant":
         rule = f"learning.schedule = {scenario.learning.schedule!r} falls over all {scenario.rounds} rounds of this run"
-        raise ScenarioError("rounds", rounds, f"{rule}; start one anew: wayfare run ... --set rounds={rounds}")
+        raise ScenarioError("rounds", rounds, f"{rule}; start a new run")
     longer = parse({**scenario.model_dump(mode="json"), "rounds": rounds})
     folder = run_folder(longer, scheme, meta["seed"], source.parent.parent)
     with RunLock(run_name(source)), RunLock(folder):
@@ -88,7 +84,7 @@ def _copy(source: Path, folder: Path, meta: Mapping[str, Any], shorter: World, l
             if usable is None:
                 raise RunFolderError(
                     f"{source}: no checkpoint to go on from up to round {last}, where a longer run is still the same"
-                    f"{''.join(f'; {note}' for note in damaged)}; runs keep one with --keep-checkpoint"
+                    f"{''.join(f'; {note}' for note in damaged)}; runs keep one with `keep_checkpoint=True`"
                 )
             _begin(folder, database, usable, meta, longer)
     except (OSError, sqlite3.Error, DamagedError, ValueError, TypeError) as error:

@@ -39,9 +39,9 @@ class Safeguards:
 
     def __post_init__(self) -> None:
         if self.checkpoint_every_s is not None and not self.checkpoint_every_s > 0:
-            raise ScenarioError("--checkpoint-every-s", self.checkpoint_every_s, "must be above 0")
+            raise ScenarioError("checkpoint_every_s", self.checkpoint_every_s, "must be above 0")
         if self.checkpoint_every_rounds is not None and self.checkpoint_every_rounds < 1:
-            raise ScenarioError("--checkpoint-every-rounds", self.checkpoint_every_rounds, "must be at least 1")
+            raise ScenarioError("checkpoint_every_rounds", self.checkpoint_every_rounds, "must be at least 1")
 
     @property
     def checks(self) -> Checks:

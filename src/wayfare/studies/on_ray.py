@@ -25,6 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wayfare.errors import RunError, ScenarioError, UnavailableError
+from wayfare.files import make_folder_atomically, open_atomically
 from wayfare.learning.data import IMAGE_SETS
 from wayfare.learning.data.cache import cached_file, only_one
 from wayfare.studies.jobs import Broken, Event, Finished, Job, Lost, OnRound, Queue, Shared, perform
@@ -57,7 +58,7 @@ class RayCluster:
         on_cpu = self._needs.gpus == 0 and shared.execution.device == "auto"
         self._shared = replace(shared, execution=replace(shared.execution, device="cpu")) if on_cpu else shared
         if self._needs.cpus <= 0 or self._needs.gpus < 0:
-            raise ScenarioError("--cpus-per-run, --gpus-per-run", self._needs, "must not be below 0, nor the CPUs 0")
+            raise ScenarioError("needs", self._needs, "must not be below 0, nor the CPUs 0")
         self._ray = _import_ray()
 
     def slots(self) -> int:
@@ -125,7 +126,7 @@ class RayCluster:
         try:
             if not self._slots():
                 raise UnavailableError(
-                    f"--ray {self._address}: no node has room for a run that needs {self._needs.cpus:g} CPUs and "
+                    f"{self._address}: no node has room for a run that needs {self._needs.cpus:g} CPUs and "
                     f"{self._needs.gpus:g} GPUs"
                 )
             yield
@@ -140,7 +141,7 @@ def _check_address(address: str) -> None:
     if named == "auto":
         return
     if not colon or not port.isdigit():
-        raise ScenarioError("--ray", address, "must be auto, or an address written as HOST:PORT")
+        raise ScenarioError("address", address, "must be auto, or an address written as HOST:PORT")
     try:
         socket.create_connection((host, int(port)), timeout=_ANSWER_S).close()
     except (OSError, OverflowError) as error:
@@ -148,7 +149,7 @@ def _check_address(address: str) -> None:
 
 
 def _no_cluster(address: str, reason: str) -> UnavailableError:
-    return UnavailableError(f"--ray {address}: no Ray cluster there ({reason}); `ray start --head` starts one")
+    return UnavailableError(f"{address}: no Ray cluster there ({reason}); start a head node with `ray start`")
 
 
 def _import_ray() -> Any:
@@ -193,20 +194,16 @@ def place_set(name: str, content: Callable[[], NDArray[np.uint8]]) -> None:
         return
     with only_one(name):
         if not file.is_file():
-            new = file.with_name(f"{file.name}.partial")
-            content().tofile(new)
-            new.replace(file)
+            with open_atomically(file) as target:
+                content().tofile(target)
 
 
 def _bring_home(records: Mapping[str, bytes], folder: Path) -> None:
     """Write the records of a run; the folder has its name only when all of it is there."""
-    arriving = folder.with_name(f"{folder.name}.partial")
-    shutil.rmtree(arriving, ignore_errors=True)
-    arriving.mkdir(parents=True)
-    for name, content in records.items():
-        (arriving / name).parent.mkdir(parents=True, exist_ok=True)
-        (arriving / name).write_bytes(content)
-    arriving.rename(folder)
+    with make_folder_atomically(folder) as arriving:
+        for name, content in records.items():
+            (arriving / name).parent.mkdir(parents=True, exist_ok=True)
+            (arriving / name).write_bytes(content)
 
 
 def _reason(error: Exception) -> str:

@@ -104,7 +104,7 @@ def what_it_is(folder: Path, meta: Mapping[str, Any]) -> tuple[Scenario, Scheme,
         if not isinstance(meta["seed"], int) or execution.policy not in get_args(Policy):
             raise TypeError(f"seed = {meta['seed']!r}, policy = {execution.policy!r}")
     except (WayfareError, KeyError, TypeError, AttributeError) as error:
-        raise RunFolderError(f"{folder}: its records are damaged: {error}; start it over with --fresh") from None
+        raise RunFolderError(f"{folder}: its records are damaged: {error}; start it over with `fresh=True`") from None
     try:
         return scenario, make_scheme(str(meta.get("scheme")), scenario), execution
     except ScenarioError as error:

@@ -157,8 +157,8 @@ def _conduct(job: _Job, compute: Compute, keeper: Keeper, shelf: Shelf) -> None:
         except DivergenceError as error:
             rate = world.scenario.learning.learning_rate
             raise DivergenceError(
-                f"{job.folder}: {error}. {writer.what_is_safe()} It diverges again there, unless --allow-divergence "
-                f"records it and goes on; a new run may need a learning.learning_rate below {rate:g}"
+                f"{job.folder}: {error}. {writer.what_is_safe()} It diverges again there; `allow_divergence=True` "
+                f"records it and goes on, and a new run may need a learning.learning_rate below {rate:g}"
             ) from None
         except InvariantError as error:
             raise InvariantError(f"{job.folder}: {error}. {writer.what_is_safe()}") from None

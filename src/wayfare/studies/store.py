@@ -23,8 +23,8 @@ from pathlib import Path
 from typing import IO, Any
 
 from wayfare.errors import RunFolderError
+from wayfare.files import lock, write_atomically
 from wayfare.places import STUDY_FILE
-from wayfare.records.lock import lock_at_once
 from wayfare.scenario import parse
 from wayfare.schemes import make_scheme
 from wayfare.studies.cost import relative_cost
@@ -135,9 +135,7 @@ class StudyFolder:
             self.path.mkdir(parents=True, exist_ok=True)
             (self._home / "runs").mkdir(parents=True, exist_ok=True)
             (self._home / "work").mkdir(exist_ok=True)
-            new = self.path / f"{STUDY_FILE}.{os.getpid()}"
-            new.write_text(text, encoding="utf-8")
-            new.replace(self.path / STUDY_FILE)
+            write_atomically(self.path / STUDY_FILE, text)
         except OSError as error:
             raise RunFolderError(f"{self.path}: cannot write here: {error.strerror}") from None
 
@@ -188,17 +186,17 @@ class StudyFolder:
         """Try to get a run for oneself."""
         if self.is_finished(run):
             return "done"
-        lock = self._claim_file(run).open("a+", encoding="utf-8")
+        claim = self._claim_file(run).open("a+", encoding="utf-8")
         try:
-            lock_at_once(lock.fileno())
+            lock(claim.fileno())
         except BlockingIOError:
-            lock.close()
+            claim.close()
             return "busy"
         # Whoever had it before may have finished it between the two looks.
         if self.is_finished(run):
-            lock.close()
+            claim.close()
             return "done"
-        self._locks[run.key] = lock
+        self._locks[run.key] = claim
         return "mine"
 
     def release(self, run: PlannedRun) -> None:

@@ -122,7 +122,7 @@ def _about_weight(forecast: Forecast) -> list[PlanWarning]:
     if fixed and not fixed.known:
         text = (
             "How large updates of this network are is a guess, and the energy of a fixed V depends on it a little "
-            "(some 7 % for a factor of 3); --like RUN takes it from a run."
+            "(some 7 % for a factor of 3); `like=RUN` takes it from a run."
         )
         found.append(PlanWarning("norms are a guess", text))
     return found

@@ -1,22 +1,23 @@
 """Prepared scenes in one file, so that a folder of sequences is read once.
 
 The file is named by what it was made from: the listing of the folder (names, sizes, times of change), the map files and
-the settings. It is written under another name and then renamed: what has its name is whole.
+the settings.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-import os
+import logging
 import zipfile
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 
 import numpy as np
 
 from wayfare.errors import InputError
+from wayfare.files import open_atomically
 from wayfare.learning.argoverse.lanes import LaneGraph
 from wayfare.learning.argoverse.maps import map_files, read_maps
 from wayfare.learning.argoverse.scenes import LaneFinder, Scenes, SceneSettings, gathered, scene_of
@@ -24,9 +25,9 @@ from wayfare.learning.argoverse.sequence import SPLITS, Sequence, read_sequence,
 
 # Counted up whenever a prepared file means something else than before.
 _FORMAT = 1
-
-Progress = Callable[[int, int], None]
-"""Told how many of how many files are read."""
+# A whole data set takes long to read: say how far it is after so many sequences.
+_SAID_EVERY = 5000
+_log = logging.getLogger("wayfare")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,12 +48,7 @@ class Prepared:
 
 
 def prepared_scenes(
-    folder: Path,
-    map_kind: str,
-    map_folder: Path | None,
-    settings: SceneSettings,
-    cache_folder: Path,
-    progress: Progress | None = None,
+    folder: Path, map_kind: str, map_folder: Path | None, settings: SceneSettings, cache_folder: Path
 ) -> Prepared:
     """The scenes of a folder in the official layout, from the cache if nothing has changed since they were cached."""
     files = {split: sequence_files(folder, split) for split in SPLITS}
@@ -64,17 +60,13 @@ def prepared_scenes(
         except InputError:
             # Damaged since it was written: what it was made from is still there.
             pass
-    prepared = prepare(files, map_kind, maps, settings, progress)
+    prepared = prepare(files, map_kind, maps, settings)
     save_prepared(cached, prepared)
     return prepared
 
 
 def prepare(
-    files: Mapping[str, list[Path]],
-    map_kind: str,
-    maps: Mapping[str, Path],
-    settings: SceneSettings,
-    progress: Progress | None = None,
+    files: Mapping[str, list[Path]], map_kind: str, maps: Mapping[str, Path], settings: SceneSettings
 ) -> Prepared:
     """Read every sequence and the maps."""
     graph = read_maps(map_kind, maps, settings.lane_spacing_m) if maps else LaneGraph()
@@ -86,8 +78,8 @@ def prepare(
         for path in paths:
             parts.append(scene_of(read_sequence(path), finder, settings, str(path)))
             done += 1
-            if progress:
-                progress(done, total)
+            if done % _SAID_EVERY == 0:
+                _log.warning("%s: %s of %s sequences read", path.parent, f"{done:,}", f"{total:,}")
         scenes[split] = gathered(parts)
     return Prepared(train=scenes["train"], val=scenes["val"], lanes=graph)
 
@@ -105,20 +97,15 @@ def prepared_from(
 
 
 def save_prepared(path: Path, prepared: Prepared) -> None:
-    """Write one file, compressed; nothing of it can be seen before it is whole."""
+    """Write one file, compressed."""
     arrays: dict[str, np.ndarray] = {"format": np.array(_FORMAT)}
     for part in fields(Prepared):
         value = getattr(prepared, part.name)
         for entry in fields(value):
             arrays[f"{part.name}.{entry.name}"] = _compact(np.asarray(getattr(value, entry.name)))
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.part")
-    try:
-        with temporary.open("wb") as file:
-            np.savez_compressed(file, **arrays)  # type: ignore[arg-type]
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)
+    with open_atomically(path) as file:
+        np.savez_compressed(file, **arrays)  # type: ignore[arg-type]
 
 
 def load_prepared(path: Path) -> Prepared:

@@ -7,7 +7,6 @@ streets has navmap's. They are far more regular than real traffic: figures on th
 from __future__ import annotations
 
 import json
-import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
@@ -18,6 +17,7 @@ import numpy as np
 
 from wayfare.arrays import Floats
 from wayfare.errors import InputError
+from wayfare.files import make_folder_atomically
 from wayfare.learning.argoverse.cache import Prepared, prepared_from
 from wayfare.learning.argoverse.lanes import joined, lane_graph
 from wayfare.learning.argoverse.maps import navmap_lanes
@@ -122,9 +122,7 @@ def write_synthetic(folder: Path, train: int, val: int, seed: int = 0) -> None:
     """A folder in the official layout, and the road graphs in its folder ``navmap``; it must not be there yet."""
     if folder.exists():
         raise InputError(f"{folder}: is there already; name a folder to be made")
-    part = folder.with_name(f".{folder.name}.part")
-    shutil.rmtree(part, ignore_errors=True)
-    try:
+    with make_folder_atomically(folder) as part:
         for split, count in zip(SPLITS, (train, val), strict=True):
             data = part / split / "data"
             data.mkdir(parents=True)
@@ -134,9 +132,6 @@ def write_synthetic(folder: Path, train: int, val: int, seed: int = 0) -> None:
         for name in CITIES:
             text = json.dumps(city(name, seed).road_graph())
             (part / "navmap" / f"{name}.json").write_text(text, encoding="utf-8")
-        part.rename(folder)
-    finally:
-        shutil.rmtree(part, ignore_errors=True)
 
 
 def _platoon(rng: np.random.Generator, streets: City, begin: int, cars: int) -> Floats:

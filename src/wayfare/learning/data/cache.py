@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import sys
 import zipfile
 import zlib
 from collections.abc import Iterator
@@ -15,6 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from wayfare.errors import InputError, UnavailableError
+from wayfare.files import lock, open_atomically, writing
 from wayfare.learning.data.sets import ImageArrays, ImageSet
 from wayfare.places import data_folder
 
@@ -75,20 +74,12 @@ def verify_images(spec: ImageSet) -> Verification:
 
 
 def save_images(spec: ImageSet, arrays: ImageArrays) -> Path:
-    """Write a set under another name, make sure it is on the disk, and only then give it its own name."""
+    """Write a set to the cache."""
     file = cached_file(spec)
-    partial = file.with_name(f"{file.name}.partial")
-    try:
+    with writing(file, "cannot be written"):
         file.parent.mkdir(parents=True, exist_ok=True)
-        with partial.open("wb") as target:
+        with open_atomically(file) as target:
             np.savez(target, **{field.name: getattr(arrays, field.name) for field in fields(arrays)})
-            target.flush()
-            os.fsync(target.fileno())
-        partial.replace(file)
-    except OSError as error:
-        raise InputError(f"{file}: cannot be written: {error.strerror}") from None
-    finally:
-        partial.unlink(missing_ok=True)
     return file
 
 
@@ -111,26 +102,11 @@ def read_archive(file: Path, name: str) -> ImageArrays:
 def only_one(name: str) -> Iterator[None]:
     """Wait until no other process fetches the same set. The lock dies with its process, so it is never stale."""
     path = data_folder() / f"{name}.lock"
-    try:
+    with writing(path.parent):
         path.parent.mkdir(parents=True, exist_ok=True)
-        lock = path.open("w")
-    except OSError as error:
-        raise InputError(f"{path.parent}: cannot write here: {error.strerror}") from None
-    with lock:
-        if sys.platform == "win32":
-            import msvcrt
-
-            # Waits ten seconds at a time.
-            while True:
-                try:
-                    msvcrt.locking(lock.fileno(), msvcrt.LK_LOCK, 1)
-                    break
-                except OSError:
-                    continue
-        else:
-            import fcntl
-
-            fcntl.flock(lock, fcntl.LOCK_EX)
+        file = path.open("w")
+    with file:
+        lock(file.fileno(), wait=True)
         yield
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Literal, TypeAlias
 
 from wayfare.errors import InputError, UnavailableError, WayfareError
+from wayfare.files import writing
 from wayfare.learning.data.bundle import read_bundle
 from wayfare.learning.data.cache import cached_file, load_images, only_one, save_images
 from wayfare.learning.data.decode import decode
@@ -59,8 +60,7 @@ def fetch_images(
                 continue
             return Outcome(file=save_images(spec, arrays), source=name)
     raise UnavailableError(
-        f"{spec.name}: no source gave it ({'; '.join(refusals)}); "
-        f"with a copy of your own: wayfare data fetch {spec.name} --from FILE_OR_FOLDER"
+        f"{spec.name}: no source gave it ({'; '.join(refusals)}); with a copy of your own: `local=FILE_OR_FOLDER`"
     )
 
 
@@ -87,10 +87,8 @@ def _local(spec: ImageSet, path: Path, watch: Watch) -> ImageArrays:
 def _official(spec: ImageSet, watch: Watch) -> ImageArrays:
     """The files as their authors publish them. They stay until the arrays are known to be right."""
     folder = data_folder() / "downloads" / spec.name
-    try:
+    with writing(folder):
         folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise InputError(f"{folder}: cannot write here: {error.strerror}") from None
     files = [folder / url.rpartition("/")[2] for url in spec.official]
     try:
         for url, file in zip(spec.official, files, strict=True):

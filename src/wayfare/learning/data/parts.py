@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 
 from wayfare.errors import InputError
+from wayfare.files import writing
 from wayfare.learning.data.cache import cached_file, load_images, read_archive
 from wayfare.learning.data.sets import ImageArrays, ImageSet
 
@@ -18,15 +19,13 @@ def pack_images(spec: ImageSet, folder: Path, part_bytes: int) -> list[Path]:
     file = cached_file(spec)
     count = -(-file.stat().st_size // part_bytes)
     parts = [folder / f"{file.name}.{number}of{count}" for number in range(1, count + 1)]
-    try:
+    with writing(folder):
         folder.mkdir(parents=True, exist_ok=True)
         for old in _parts_in(spec, folder):
             old.unlink()
         with file.open("rb") as source:
             for part in parts:
                 part.write_bytes(source.read(part_bytes))
-    except OSError as error:
-        raise InputError(f"{folder}: cannot write here: {error.strerror}") from None
     return parts
 
 

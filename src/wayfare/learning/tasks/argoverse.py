@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Self
 
 import torch
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, TaskID, TextColumn, TimeElapsedColumn
-from rich.progress import Progress as Bars
 from torch import Tensor, nn
 
 from wayfare.arrays import Ints
 from wayfare.errors import InputError, ScenarioError
 from wayfare.learning.argoverse.batch import SceneBatch, SceneStore, scene_store
-from wayfare.learning.argoverse.cache import Prepared, Progress, load_prepared, prepared_scenes
+from wayfare.learning.argoverse.cache import Prepared, load_prepared, prepared_scenes
 from wayfare.learning.argoverse.metrics import displacement
 from wayfare.learning.argoverse.scenes import SceneSettings
 from wayfare.learning.argoverse.sequence import CITIES
@@ -151,28 +146,8 @@ def argoverse_task(learning: Learning, model: Model) -> Forecasting:
         _refuse_other_preparation(section, section.prepared_file)
         return forecasting(load_prepared(section.prepared_file), model)
     map_folder = None if section.map_folder is None else Path(section.map_folder)
-    with reading_bar() as progress:
-        cache_folder = data_folder() / "argoverse"
-        return forecasting(
-            prepared_scenes(Path(section.folder), section.map, map_folder, settings, cache_folder, progress), model
-        )
-
-
-@contextmanager
-def reading_bar() -> Iterator[Progress]:
-    """A bar on a terminal for the first read of a folder; nothing elsewhere."""
-    console = Console(stderr=True)
-    columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()
-    with Bars(*columns, console=console, transient=True, disable=not console.is_terminal) as bars:
-        bar: list[TaskID] = []
-
-        def progress(done: int, total: int) -> None:
-            # A folder that is in the cache shows no bar at all.
-            if not bar:
-                bar.append(bars.add_task("reading sequences", total=total))
-            bars.update(bar[0], completed=done)
-
-        yield progress
+    folder, kept = Path(section.folder), data_folder() / "argoverse"
+    return forecasting(prepared_scenes(folder, section.map, map_folder, settings, kept), model)
 
 
 def forecast_loss(forecast: Forecast, batch: SceneBatch) -> Tensor:

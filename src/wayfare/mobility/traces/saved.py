@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from wayfare.errors import TraceError
+from wayfare.files import open_atomically, writing
 from wayfare.mobility.base import SERVER, Meetings
 from wayfare.mobility.traces.reading import MAX_NAME_LENGTH, TIME_LIMIT_S
 from wayfare.mobility.traces.recording import Recording
@@ -28,26 +29,19 @@ _COLUMNS = {"device": "i", "peer": "i", "start_s": "f", "end_s": "f", "distance_
 def save_meetings(path: Path, meetings: Meetings, duration_s: float) -> None:
     """Write a plan, whole or not at all; its distances must be known."""
     assert meetings.distance_m is not None
-    part = path.with_name(f".{path.name}.part")
-    try:
-        with part.open("wb") as file:
-            np.savez_compressed(
-                file,
-                kind=np.array(KIND),
-                version=np.array(VERSION),
-                devices=np.array(meetings.devices),
-                duration_s=np.array(duration_s),
-                device=meetings.device,
-                peer=meetings.peer,
-                start_s=meetings.start_s,
-                end_s=meetings.end_s,
-                distance_m=meetings.distance_m,
-            )
-        part.replace(path)
-    except OSError as error:
-        raise TraceError(path, None, f"cannot be written: {error.strerror or error}") from None
-    finally:
-        part.unlink(missing_ok=True)
+    with writing(path, "cannot be written"), open_atomically(path) as file:
+        np.savez_compressed(
+            file,
+            kind=np.array(KIND),
+            version=np.array(VERSION),
+            devices=np.array(meetings.devices),
+            duration_s=np.array(duration_s),
+            device=meetings.device,
+            peer=meetings.peer,
+            start_s=meetings.start_s,
+            end_s=meetings.end_s,
+            distance_m=meetings.distance_m,
+        )
 
 
 def load_meetings(path: Path) -> tuple[Meetings, float]:

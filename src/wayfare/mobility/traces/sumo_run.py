@@ -14,7 +14,7 @@ from pathlib import Path
 from xml.etree import ElementTree
 from xml.sax.saxutils import quoteattr
 
-from wayfare.errors import InputError, RunError, UnavailableError
+from wayfare.errors import InputError, RunError, ScenarioError, UnavailableError
 from wayfare.streams import Stream, generator
 
 # A route is planned for the fastest car there could be; one that runs out early would leave the fleet.
@@ -35,15 +35,15 @@ class SumoScenario:
 
     def __post_init__(self) -> None:
         rules = (
-            ("--vehicles", self.vehicles, 1 <= self.vehicles <= 100_000, "must be 1 to 100,000"),
-            ("--duration-s", self.duration_s, 0 < self.duration_s <= 1e7, "must be above 0 and at most 1e7"),
-            ("--grid", self.grid_crossings, 2 <= self.grid_crossings <= 200, "must be 2 to 200 crossings a side"),
-            ("--spacing-m", self.spacing_m, 20 <= self.spacing_m <= 1e5, "must be 20 to 100,000"),
-            ("--step-s", self.step_s, 0.01 <= self.step_s <= 10, "must be 0.01 to 10"),
+            ("vehicles", self.vehicles, 1 <= self.vehicles <= 100_000, "must be 1 to 100,000"),
+            ("duration_s", self.duration_s, 0 < self.duration_s <= 1e7, "must be above 0 and at most 1e7"),
+            ("grid_crossings", self.grid_crossings, 2 <= self.grid_crossings <= 200, "must be 2 to 200 a side"),
+            ("spacing_m", self.spacing_m, 20 <= self.spacing_m <= 1e5, "must be 20 to 100,000"),
+            ("step_s", self.step_s, 0.01 <= self.step_s <= 10, "must be 0.01 to 10"),
         )
         for name, value, holds, rule in rules:
             if not holds:
-                raise InputError(f"{name} = {value!r}: {rule}")
+                raise ScenarioError(name, value, rule)
 
 
 def sumo_home() -> Path:
@@ -74,7 +74,7 @@ def run_sumo(scenario: SumoScenario, folder: Path, seed: int) -> Path:
     else:
         network = scenario.net_file
         if not network.is_file():
-            raise InputError(f"--net = {str(network)!r}: no such file")
+            raise ScenarioError("net_file", str(network), "no such file")
     routes = folder / "fleet.rou.xml"
     _write_routes(routes, network, scenario, seed)
     fcd = folder / "fcd.xml"

@@ -143,7 +143,7 @@ class PaperFigure:
         for override in self.overrides:
             field, _, value = override.partition("=")
             if field.strip() in own:
-                raise ScenarioError(f"--set {field.strip()}", value, f"cannot be set: {self.name} has its own")
+                raise ScenarioError(field.strip(), value, f"cannot be set: {self.name} has its own")
         if self.overrides:
             chosen["set"] = merge(dict(chosen.get("set", {})), table_of(self.overrides))
         if self.also:

@@ -1,0 +1,35 @@
+"""The library names fields and settings; here they become options."""
+
+from __future__ import annotations
+
+import re
+
+from wayfare.errors import ScenarioError, WayfareError
+
+_SAME_NAME = (
+    *("allow_divergence", "checkpoint_every_rounds", "checkpoint_every_s", "device", "device_state", "duration_s"),
+    *("engine", "fresh", "keep_checkpoint", "like", "only_missing", "precision", "scheme", "seed", "spacing_m"),
+    *("step_s", "vehicles"),
+)
+_OPTIONS = {name: f"--{name.replace('_', '-')}" for name in _SAME_NAME} | {
+    "address": "--ray",
+    "grid_crossings": "--grid",
+    "local": "--from",
+    "needs": "--cpus-per-run, --gpus-per-run",
+    "net_file": "--net",
+    "override": "--set",
+}
+_SETTING = re.compile(rf"`({'|'.join(_OPTIONS)})=(\w+)`")
+
+
+def error_text(error: WayfareError) -> str:
+    """The message of an error: `engine = 'steam': ...` begins with `--engine`."""
+    message = with_options(str(error))
+    if isinstance(error, ScenarioError) and error.field in _OPTIONS:
+        return _OPTIONS[error.field] + message.removeprefix(error.field)
+    return message
+
+
+def with_options(text: str) -> str:
+    """The text with options in place of settings in backquotes, such as `fresh=True`."""
+    return _SETTING.sub(lambda found: f"{_OPTIONS[found[1]]} {found[2]}".removesuffix(" True"), text)
