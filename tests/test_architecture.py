@@ -20,6 +20,7 @@ ORDER = (
         "errors",
         "places",
         "files",
+        "progress",
         "arrays",
         "units",
         "streams",

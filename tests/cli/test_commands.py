@@ -99,12 +99,12 @@ def test_progress_and_results_do_not_mix(wayfare_command: Type, tmp_path: Path) 
 
 def test_relays_are_told_below_the_table(wayfare_command: Type, tmp_path: Path) -> None:
     words = [*SETTINGS, "--seeds", "1", "--jobs", "1", "--out", tmp_path, "--schemes"]
-    done = wayfare_command("compare", *words, "afl,fedmobile:paced")
+    done = wayfare_command("compare", *words, "afl,fedmobile:billed:paced")
     assert done.code == 0
-    assert "relays     fedmobile:paced, per device: " in done.out
+    assert "relays     fedmobile:billed:paced, per device: " in done.out
     assert "relays     afl" not in done.out
-    told = wayfare_command("compare", *words, "fedasync:hinge,fedmobile", "--json").json["schemes"]
-    assert [scheme["name"] for scheme in told] == ["fedasync:hinge", "fedmobile"]
+    told = wayfare_command("compare", *words, "fedasync:hinge,fedmobile:billed", "--json").json["schemes"]
+    assert [scheme["name"] for scheme in told] == ["fedasync:hinge", "fedmobile:billed"]
     assert told[0]["failed_relays_per_device"] == 0 < told[1]["failed_relays_per_device"]
 
 

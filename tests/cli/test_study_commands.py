@@ -134,11 +134,14 @@ def test_presets_are_listed(wayfare_command: Type) -> None:
     listed = wayfare_command("sweep", "--list-presets", "--json").json["presets"]
     assert {preset["name"]: preset["runs"] for preset in listed} == {
         "beyond-cifar10": 30,
-        "beyond-mads": 160,
+        "beyond-cifar10-controls": 6,
+        "beyond-mads": 200,
+        "beyond-settings": 90,
         "fleet-size": 60,
         "paper-bits": 100,
-        "paper-open": 243,
+        "paper-open": 324,
         "schemes-by-speed": 60,
+        "tuned-rate": 60,
         "weight-against-energy": 30,
     }
 

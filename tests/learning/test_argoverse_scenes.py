@@ -23,6 +23,7 @@ from wayfare.learning.argoverse.scenes import (
 )
 from wayfare.learning.argoverse.sequence import Sequence
 from wayfare.learning.argoverse.synthetic import synthetic_scenes, synthetic_sequence, write_synthetic
+from wayfare.progress import listening
 
 HD_MAP = """<?xml version="1.0"?><ArgoverseVectorMap>
 <node id="0" x="0" y="0"/><node id="1" x="20" y="0"/><node id="2" x="40" y="0"/>
@@ -166,23 +167,20 @@ def same(one: Prepared, other: Prepared) -> bool:
     )
 
 
-def test_a_folder_is_read_once_and_again_when_it_changes(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_folder_is_read_once_and_again_when_it_changes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder, kept = tmp_path / "made", tmp_path / "cache"
     write_synthetic(folder, 4, 2)
     read: list[Path] = []
     original = cache.read_sequence
     monkeypatch.setattr(cache, "read_sequence", lambda path: (read.append(path), original(path))[1])
-    monkeypatch.setattr(cache, "_SAID_EVERY", 3)
+    told: list[tuple[str, int, int]] = []
 
     def prepared() -> Prepared:
         return prepared_scenes(folder, "navmap", folder / "navmap", SceneSettings(), kept)
 
-    first = prepared()
-    assert [record.getMessage().split(": ")[1] for record in caplog.records] == [
-        f"{done} of 6 sequences read" for done in (3, 6)
-    ]
+    with listening(lambda *progress: told.append(progress)):
+        first = prepared()
+    assert told == [("reading sequences", done, 6) for done in range(1, 7)]
     assert same(prepared(), first)
     assert len(read) == 6
     (file,) = kept.iterdir()

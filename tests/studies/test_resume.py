@@ -228,7 +228,7 @@ def test_another_engine_is_refused_with_the_difference_unless_the_run_starts_ove
 
 def test_a_scheme_of_the_same_name_with_other_numbers_is_refused(small: Scenario, tmp_path: Path) -> None:
     folder = cut(small, tmp_path)
-    other = wayfare.load("fashion-small", ["control.weight=1"]).control
+    other = wayfare.load("fashion-small", ["control.weight=1"])
     from wayfare.schemes import make_scheme
     from wayfare.studies.single import carry_out
 

@@ -24,10 +24,11 @@ from wayfare.cli.resume import resume_command
 from wayfare.cli.run import run_command
 from wayfare.cli.show import show_command
 from wayfare.cli.sweep import sweep_command
-from wayfare.cli.terminal import errors
+from wayfare.cli.terminal import ReadingBar, errors
 from wayfare.cli.theory import theory_app
 from wayfare.cli.words import error_text
 from wayfare.errors import InputError, ScenarioError, UnavailableError, WayfareError
+from wayfare.progress import listening
 from wayfare.version import __version__
 
 
@@ -36,7 +37,8 @@ class _NamesValues(TyperGroup):
 
     def invoke(self, ctx: Any) -> Any:
         try:
-            return super().invoke(ctx)
+            with listening(ReadingBar()):
+                return super().invoke(ctx)
         except typer.BadParameter as error:
             named = _named(error)
             raise (error if named is None else named) from None

@@ -94,6 +94,26 @@ def _without_nan(value: Any) -> Any:
 _SILENCE_S = 30.0
 
 
+class ReadingBar:
+    """A bar on a terminal for what the library tells of long work; nothing elsewhere."""
+
+    def __init__(self) -> None:
+        self._bars: Progress | None = None
+        self._task = TaskID(0)
+
+    def __call__(self, what: str, done: int, total: int) -> None:
+        """Begin, move and end with the work."""
+        if self._bars is None:
+            columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn()
+            self._bars = Progress(*columns, console=errors, transient=True, disable=not errors.is_terminal)
+            self._task = self._bars.add_task(what, total=total)
+            self._bars.start()
+        self._bars.update(self._task, completed=done)
+        if done >= total:
+            self._bars.stop()
+            self._bars = None
+
+
 class Shown(Protocol):
     """A run as progress shows it."""
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import logging
 import zipfile
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, fields, replace
@@ -22,12 +21,10 @@ from wayfare.learning.argoverse.lanes import LaneGraph
 from wayfare.learning.argoverse.maps import map_files, read_maps
 from wayfare.learning.argoverse.scenes import LaneFinder, Scenes, SceneSettings, gathered, scene_of
 from wayfare.learning.argoverse.sequence import SPLITS, Sequence, read_sequence, sequence_files
+from wayfare.progress import tell
 
 # Counted up whenever a prepared file means something else than before.
 _FORMAT = 1
-# A whole data set takes long to read: say how far it is after so many sequences.
-_SAID_EVERY = 5000
-_log = logging.getLogger("wayfare")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,8 +75,7 @@ def prepare(
         for path in paths:
             parts.append(scene_of(read_sequence(path), finder, settings, str(path)))
             done += 1
-            if done % _SAID_EVERY == 0:
-                _log.warning("%s: %s of %s sequences read", path.parent, f"{done:,}", f"{total:,}")
+            tell("reading sequences", done, total)
         scenes[split] = gathered(parts)
     return Prepared(train=scenes["train"], val=scenes["val"], lanes=graph)
 

@@ -1,0 +1,30 @@
+"""How far long work is, for whoever listens: the library tells, the command line draws."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import TypeAlias
+
+Listener: TypeAlias = Callable[[str, int, int], None]
+"""Told what is being done, and how much of how much is done."""
+
+_listener: ContextVar[Listener | None] = ContextVar("listener", default=None)
+
+
+def tell(what: str, done: int, total: int) -> None:
+    """Say how far work is; nobody need be listening."""
+    listener = _listener.get()
+    if listener is not None:
+        listener(what, done, total)
+
+
+@contextmanager
+def listening(listener: Listener) -> Iterator[None]:
+    """Hear all that is told until the block ends."""
+    token = _listener.set(listener)
+    try:
+        yield
+    finally:
+        _listener.reset(token)

@@ -1,0 +1,30 @@
+"""Long work in the library tells how far it is, and a terminal shows it."""
+
+from __future__ import annotations
+
+from io import StringIO
+
+import pytest
+from rich.console import Console
+
+from wayfare.cli import terminal
+from wayfare.progress import listening, tell
+
+
+def test_nobody_need_listen_and_a_listener_hears_until_its_block_ends() -> None:
+    heard: list[tuple[str, int, int]] = []
+    tell("reading", 1, 3)
+    with listening(lambda *told: heard.append(told)):
+        tell("reading", 2, 3)
+    tell("reading", 3, 3)
+    assert heard == [("reading", 2, 3)]
+
+
+@pytest.mark.parametrize("is_terminal", [True, False])
+def test_a_bar_is_drawn_on_a_terminal_only(is_terminal: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    screen = StringIO()
+    monkeypatch.setattr(terminal, "errors", Console(file=screen, force_terminal=is_terminal, width=60))
+    with listening(terminal.ReadingBar()):
+        for done in range(1, 4):
+            tell("reading sequences", done, 3)
+    assert ("reading sequences" in screen.getvalue()) == is_terminal
