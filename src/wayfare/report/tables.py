@@ -57,7 +57,7 @@ def comparison_table(
             break
         left_out.append(heading.replace("\n", " "))
         columns = [column for column in columns if column.heading != heading]
-    curve_width = min(width - _width(columns) - 1, _LONGEST_CURVE)
+    curve_width = min(width - max(_width(columns), _TABLE_WIDTH) - 1, _LONGEST_CURVE)
     if curve_width >= _SHORTEST_CURVE and not left_out:
         columns.insert(3, _curves(schemes, runs, curve_width))
     table = Table(box=None, padding=(0, 1, 0, 0), pad_edge=False, header_style="bold cyan")
