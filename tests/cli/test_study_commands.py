@@ -137,11 +137,12 @@ def test_presets_are_listed(wayfare_command: Type) -> None:
         "beyond-cifar10-controls": 6,
         "beyond-mads": 200,
         "beyond-settings": 90,
+        "beyond-tuned": 40,
         "fleet-size": 60,
         "paper-bits": 100,
         "paper-open": 324,
         "schemes-by-speed": 60,
-        "tuned-rate": 60,
+        "tuned-rate": 48,
         "weight-against-energy": 30,
     }
 

@@ -110,6 +110,7 @@ def test_presets_load_and_say_what_they_ask() -> None:
         "beyond-cifar10-controls",
         "beyond-mads",
         "beyond-settings",
+        "beyond-tuned",
         "fleet-size",
         "paper-bits",
         "paper-open",
