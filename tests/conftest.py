@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import os
 import signal
+from collections import Counter
 from collections.abc import Generator
 
 import pytest
@@ -60,3 +61,17 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestR
         report.outcome = "failed"
         report.longrepr = f"skipped in CI, where every part is to be there: {report.longrepr}"
     return report
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """How runs were compared with their goldens: to the bit, or roughly on a machine that rounds differently."""
+    reports = [report for some in terminalreporter.stats.values() for report in some]
+    notes = Counter(
+        value
+        for report in reports
+        if isinstance(report, pytest.TestReport) and report.when == "call"
+        for name, value in report.user_properties
+        if name == "goldens"
+    )
+    for how, count in notes.items():
+        terminalreporter.write_line(f"goldens: {count} runs {how}")
