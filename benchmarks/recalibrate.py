@@ -78,9 +78,9 @@ def measure(
 ) -> dict[tuple[str, int], float]:
     """The scores of one run, by model and number of samples."""
     scenario = wayfare.load("paper-cifar10-waypoint", overrides)
-    world = draw_world(scenario, seed, task)  # type: ignore[arg-type]
+    world = draw_world(scenario, seed, task)
     judge = Judge(world, samples)
-    judge.simulation = Simulation(world, make_scheme("mads", scenario.control, scenario.mixing), judge)
+    judge.simulation = Simulation(world, make_scheme("mads", scenario), judge)
     judge.simulation.run()
     return {which: float(np.mean(scores)) for which, scores in judge.scores.items()}
 
