@@ -5,8 +5,9 @@ BIN := $(VENV)/bin
 
 .PHONY: demo test install lint types format clean
 
+# All but Optimal of what `wayfare compare` runs: under a minute on two cores.
 demo: $(VENV)/.installed
-	$(BIN)/wayfare compare
+	$(BIN)/wayfare compare --schemes mads,afl-spar:paced,afl-spar,afl:fitting,afl,sfl-spar
 
 test: $(VENV)/.installed-dev lint types
 	$(BIN)/python -m pytest -n 2 --dist worksteal
