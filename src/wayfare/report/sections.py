@@ -9,7 +9,7 @@ from typing import Any
 
 from wayfare.records import RunRecord, RunSummary, SchemeSummary, paired_difference, summarise_scheme
 from wayfare.report.digest import RunDigest
-from wayfare.report.labels import metric_words_and_unit
+from wayfare.report.labels import ASSUMED, metric_words_and_unit
 from wayfare.report.palette import look_of
 from wayfare.report.repeat import made_with, recipe_of
 from wayfare.report.study_tables import study_columns, study_notes
@@ -106,6 +106,7 @@ def results_section(results: StudyResults, *, study: bool) -> str:
         f"energy: spent on transmitting, all devices, of a budget of {schemes[0].budget_joules:,.0f} J",
         "kept: share of an update delivered in a contact; the rest is offered again",
         "failed: uploads that a contact cut short; age: rounds since a device received its model",
+        f"assumed: {ASSUMED}",
     ]
     return _table(headings, body, left=2) + _notes(notes)
 
