@@ -196,10 +196,10 @@ def _all_or_nothing(offer: Offer, upload: Upload, sent: Sparse, lasts_s: float) 
 
 
 def _in_pieces(offer: Offer, upload: Upload, coded: CodedUpload, rate_bps: float, lasts_s: float) -> Transmission:
-    """The pieces that fit into the foreseen time, then others if the contact goes on; those that arrived count.
+    """The pieces that fit into the foreseen time, then others if the contact continues; those that arrived count.
 
     The device knows its energy, so it begins no piece that it cannot pay to the end. It learns that a contact outlasts
-    the forecast when that time is over, and goes on then.
+    the forecast when that time is over, and continues then.
     """
     foreseen_s, affordable_bits = offer.encounter.contact_s, rate_bps * upload.most_joules / upload.power_watts
     entries = max(upload.entries_if_it_lasts or 0, upload.entries)
