@@ -45,5 +45,5 @@ def test_numbers_and_names_are_whole_or_their_column_is_left_out(width: int, fol
     left_out = notes.partition("left out")[2].partition(":")[0]
     assert words.count("20212") == (0 if "age" in left_out else 3)
     assert words.count("1,234,567!") == (0 if "energy J" in left_out else 3)
-    assert bool(left_out) == (width < 86)
+    assert bool(left_out) == (width < 80)
     assert words.count("51.2") >= 3

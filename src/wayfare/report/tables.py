@@ -146,11 +146,15 @@ def _reference(schemes: Sequence[SchemeSummary]) -> str:
 
 
 def _folded(name: str) -> str:
-    """A long name goes on in a second line, after a colon."""
-    if len(name) <= _NAME_WIDTH or ":" not in name:
-        return name
-    last = name.rindex(":", 0, _NAME_WIDTH) if ":" in name[:_NAME_WIDTH] else name.index(":")
-    return f"{name[:last]}\n  {name[last:]}"
+    """A long name continues on the next line, before a colon."""
+    first, *choices = name.split(":")
+    lines = [first]
+    for choice in choices:
+        if len(f"{lines[-1]}:{choice}") <= _NAME_WIDTH:
+            lines[-1] += f":{choice}"
+        else:
+            lines.append(f"  :{choice}")
+    return "\n".join(lines)
 
 
 def _interval(metric: Metric, value: float, half_width: float | None, sign: str = "") -> str:
