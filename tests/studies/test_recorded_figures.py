@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 from collections import defaultdict
 from pathlib import Path
+from runpy import run_path
 from statistics import fmean
 
 import pytest
@@ -92,3 +93,14 @@ def test_the_table_on_the_page_is_that_of_the_runs(name: str) -> None:
         assert float(row["energy J"].replace(",", "")) == pytest.approx(joules, rel=5e-3)
         kept = 100 * fmean(float(run["kept_fraction"]) for run in mine)
         assert float(row["kept %"]) == pytest.approx(kept, rel=5e-3)
+
+
+def test_a_missing_run_can_be_done_alone_and_belongs_to_its_figure() -> None:
+    study_of = run_path(str(RECORDED.parent.parent.parent / "scripts/run_missing.py"))["study_of"]
+    nameless = {"name": "", "schemes": ()}
+    for row in rows_of(RECORDED / "not-run.csv"):
+        one = study_of(row)
+        plan = plan_of(FIGURES[row["figure"]].study(quick=False))
+        assert (one.schemes, one.seeds) == ([row["scheme"]], [int(row["seed"])])
+        (scenario,) = [point.scenario.model_copy(update=nameless) for point in one.points]
+        assert scenario in [point.scenario.model_copy(update=nameless) for point in plan.points]
