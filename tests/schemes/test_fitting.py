@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 from tests.conftest import SMALL
@@ -105,9 +107,9 @@ def test_choices_come_in_any_order_and_a_scheme_has_one_name(given: str, name: s
     assert make_scheme(given, Scenario()).name == name
 
 
-def test_fedmobile_is_above_afl_on_the_embedded_default() -> None:
+def test_fedmobile_is_above_afl_on_the_embedded_default(tmp_path: Path) -> None:
     """The paper's order, with relays that are free, that fit and that are merged: the default."""
     scenario = wayfare.load("fashion-small")
-    done = wayfare.compare(scenario, ["fedmobile", "afl"], seeds=[2])
+    done = wayfare.compare(scenario, ["fedmobile", "afl"], seeds=[2], out=tmp_path)
     mobile, afl = (scheme.score_mean for scheme in done.schemes)
     assert mobile > afl + 0.05
