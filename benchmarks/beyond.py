@@ -25,7 +25,7 @@ ADJUSTED, MOMENTUM = "learning.local_loss=logit-adjusted", "server.optimizer=mom
 ADAM, STEP, MEAN = "server.optimizer=adam", "server.step=5.0", "server.average_rounds=100"
 VARIANTS = (
     "MADS: mads",
-    f"wayfare's loss, step and mean: mads {ADJUSTED} {STEP} {MEAN}",
+    f"recommended loss, step and mean: mads {ADJUSTED} {STEP} {MEAN}",
     f"logit-adjusted: mads {ADJUSTED}",
     "prox: mads learning.local_loss=prox",
     f"step 5: mads {STEP}",
