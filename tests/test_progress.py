@@ -28,3 +28,14 @@ def test_a_bar_is_drawn_on_a_terminal_only(is_terminal: bool, monkeypatch: pytes
         for done in range(1, 4):
             tell("reading sequences", done, 3)
     assert ("reading sequences" in screen.getvalue()) == is_terminal
+
+
+def test_work_that_fails_half_way_gives_the_terminal_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    screen = StringIO()
+    monkeypatch.setattr(terminal, "errors", Console(file=screen, force_terminal=True, width=60))
+    bar = terminal.ReadingBar()
+    bar("reading sequences", 1, 3)
+    bar.stop()
+    bar.stop()
+    hidden, shown = "\x1b[?25l", "\x1b[?25h"
+    assert screen.getvalue().rindex(shown) > screen.getvalue().rindex(hidden)

@@ -36,12 +36,15 @@ class _NamesValues(TyperGroup):
     """Values of options that cannot be are told like those of fields: with name, value and rule."""
 
     def invoke(self, ctx: Any) -> Any:
+        bar = ReadingBar()
         try:
-            with listening(ReadingBar()):
+            with listening(bar):
                 return super().invoke(ctx)
         except typer.BadParameter as error:
             named = _named(error)
             raise (error if named is None else named) from None
+        finally:
+            bar.stop()
 
 
 def _named(error: typer.BadParameter) -> ScenarioError | None:

@@ -110,6 +110,11 @@ class ReadingBar:
             self._bars.start()
         self._bars.update(self._task, completed=done)
         if done >= total:
+            self.stop()
+
+    def stop(self) -> None:
+        """Give the terminal back, also where the work ended with an error."""
+        if self._bars is not None:
             self._bars.stop()
             self._bars = None
 

@@ -158,7 +158,7 @@ def _conduct(job: _Job, compute: Compute, keeper: Keeper, shelf: Shelf) -> None:
             rate = world.scenario.learning.learning_rate
             raise DivergenceError(
                 f"{job.folder}: {error}. {writer.what_is_safe()} It diverges again there; `allow_divergence=True` "
-                f"records it and goes on, and a new run may need a learning.learning_rate below {rate:g}"
+                f"records it and continues, and a new run may need a learning.learning_rate below {rate:g}"
             ) from None
         except InvariantError as error:
             raise InvariantError(f"{job.folder}: {error}. {writer.what_is_safe()}") from None
