@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from wayfare.learning.tasks import own_task
     from wayfare.radio import Link
     from wayfare.scenario import Scenario, load
-    from wayfare.schemes import Encounter, Scheme, Upload, power_and_allowance, send_dense, send_top_k
+    from wayfare.methods import Encounter, Method, Upload, power_and_allowance, send_dense, send_top_k
     from wayfare.studies import Execution, Safeguards, compare, load_study, resume, run, sweep
 
 __all__ = [
@@ -30,7 +30,7 @@ __all__ = [
     "RunProgress",
     "Safeguards",
     "Scenario",
-    "Scheme",
+    "Method",
     "Upload",
     "__version__",
     "compare",
@@ -52,7 +52,7 @@ _HOME = {
     "Scenario": "scenario",
     "load": "scenario",
     "Encounter": "schemes",
-    "Scheme": "schemes",
+    "Method": "schemes",
     "Upload": "schemes",
     "power_and_allowance": "schemes",
     "send_dense": "schemes",

@@ -1,4 +1,4 @@
-"""The only source of chance: a generator for every (seed, stream, device).
+"""The only source of chance: a generator for every (seed, stream, device), and for every round where it must be.
 
 Nothing else in Wayfare draws random numbers, so a world depends on its seed alone: never on the scheme,
 on the size of the fleet, or on the order in which its parts are drawn.
@@ -39,11 +39,12 @@ class Stream(IntEnum):
     FIELD_FAULTS = 19
     CONTACT_FORECAST = 20
     RECALIBRATION = 21
+    COMPRESSION = 22
 
 
-def generator(seed: int, stream: Stream, device: int) -> np.random.Generator:
-    """Same key, same draws, whatever the scheme or the size of the fleet."""
-    return np.random.Generator(np.random.PCG64(np.random.SeedSequence(seed, spawn_key=(stream, device))))
+def generator(seed: int, stream: Stream, device: int, *more: int) -> np.random.Generator:
+    """Same key, same draws, whatever the method or the size of the fleet. Some streams have a key for every round."""
+    return np.random.Generator(np.random.PCG64(np.random.SeedSequence(seed, spawn_key=(stream, device, *more))))
 
 
 def pair_number(one: int, other: int) -> int:

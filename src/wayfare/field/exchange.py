@@ -25,7 +25,7 @@ from wayfare.field.downloads import unpacked
 from wayfare.field.guide import Guide, Occasion
 from wayfare.field.messages import Ask, Finish, Manifest, Mark, Part, Standing, parse
 from wayfare.field.outbox import Outbox
-from wayfare.schemes import Scheme
+from wayfare.methods import Method
 
 if TYPE_CHECKING:
     from nats.aio.msg import Msg
@@ -59,7 +59,7 @@ def no_radio(power_watts: float) -> None:
 class Radio:
     """What the scheme decides by, and the hook by which its decision reaches a radio."""
 
-    scheme: Scheme
+    scheme: Method
     terms: Terms
     set_power_watts: Callable[[float], None] = no_radio
 

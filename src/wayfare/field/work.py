@@ -12,7 +12,7 @@ from wayfare.field.messages import layout_of
 from wayfare.learning.local_loss import make_local_loss
 from wayfare.learning.schedule import Schedule
 from wayfare.scenario import Scenario
-from wayfare.schemes import Scheme, make_scheme
+from wayfare.methods import Method, make_method
 from wayfare.simulator import World, draw_world
 
 
@@ -54,9 +54,9 @@ class Work:
         return layout_of(self.scenario.learning.task, self.world.task.model)
 
     @property
-    def scheme(self) -> Scheme:
+    def scheme(self) -> Method:
         """Decides what a device sends."""
-        scheme = make_scheme(self.scheme_name, self.scenario)
+        scheme = make_method(self.scheme_name, self.scenario)
         mixing_weight = getattr(scheme, "mixing_weight", None)
         if mixing_weight is not None and mixing_weight(1) is not None:
             raise ScenarioError("scheme", self.scheme_name, "mixes models at the server; in the field updates add up")

@@ -27,7 +27,7 @@ from wayfare.records.layout import as_list, connect, give_name, partial_folder, 
 from wayfare.records.origin import commit_of_code
 from wayfare.records.schema import CONTACT_COLUMNS, EVALUATION_COLUMNS, METRIC_COLUMNS, RELAY_COLUMNS, TABLES, VERSION
 from wayfare.records.seal import Tally, seal
-from wayfare.schemes import Scheme
+from wayfare.methods import Method
 from wayfare.simulator import (
     ContactEvent,
     EvaluationEvent,
@@ -234,7 +234,7 @@ def wrap_up(folder: Path) -> None:
     give_name(folder)
 
 
-def beginning(world: World, scheme: Scheme, execution: Mapping[str, Any], hardware: str) -> dict[str, Any]:
+def beginning(world: World, scheme: Method, execution: Mapping[str, Any], hardware: str) -> dict[str, Any]:
     """What a run is, from its beginning to its end: it goes on only if all of this is the same."""
     # A scheme that is a dataclass shows its numbers; of any other only its kind is known.
     kind = type(scheme)

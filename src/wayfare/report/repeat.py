@@ -14,7 +14,7 @@ from wayfare.errors import InputError
 from wayfare.places import STUDY_FILE
 from wayfare.scenario import parse
 from wayfare.scenario.dump import to_toml
-from wayfare.schemes.registry import SCHEMES
+from wayfare.methods.registry import SCHEMES
 from wayfare.studies.results import StudyResults
 from wayfare.studies.study import load_study
 

@@ -12,9 +12,12 @@ from torch import Tensor
 from wayfare.control.auto_weight import Experience
 from wayfare.device import DeviceState
 from wayfare.engine import TrainerState
+from wayfare.methods.states import mapped, vectors_of
+from wayfare.scenario import Scenario
+from wayfare.server import ServerState
 from wayfare.simulator.relays import Parcel, RelayState, Turn
 
-VERSION = 4
+VERSION = 5
 """Of what a saved state means. A state of another version is refused."""
 
 
@@ -28,12 +31,10 @@ class SimulationState:
 
     round: int  # the last one that is over
     bits: float
-    model: Tensor
+    server: ServerState
     devices: list[DeviceState]
     trainer: TrainerState
     relays: RelayState = field(default_factory=RelayState)
-    moments: tuple[Tensor, ...] = ()  # of the server's optimiser
-    averaged: Tensor | None = None
 
     def plain(self) -> dict[str, Any]:
         """Numbers, text, lists, tables and tensors only."""
@@ -41,9 +42,7 @@ class SimulationState:
             "version": VERSION,
             "round": self.round,
             "bits": float(self.bits),
-            "model": self.model,
-            "moments": list(self.moments),
-            "averaged": self.averaged,
+            "server": _plain(self.server),
             "devices": [_plain(state) for state in self.devices],
             "trainer": {
                 "done": list(self.trainer.done),
@@ -56,11 +55,12 @@ class SimulationState:
 
     def unsound(self) -> str | None:
         """Where a number is that is none, or infinite; None when all are sound."""
-        if not _finite(self.model):
+        if not _finite(self.server.model):
             return "the global model"
-        if not all(map(_finite, self.moments)):
-            return "the moments of the server's optimiser"
-        if self.averaged is not None and not _finite(self.averaged):
+        for name, vector in vectors_of(self.server.rule_state):
+            if not _finite(vector):
+                return f"what the server remembers: {name}"
+        if self.server.averaged is not None and not _finite(self.server.averaged):
             return "the mean of the global model"
         for device, vector in self.trainer.underway.items():
             if not _finite(vector):
@@ -69,10 +69,43 @@ class SimulationState:
             # Devices that never met the server share one zero.
             if state.memory.stride() != (0,) and not _finite(state.memory):
                 return f"the memory of device {device}"
+            for name, vector in (*vectors_of(state.memory_state), *vectors_of(state.local_state)):
+                if not _finite(vector):
+                    return f"what device {device} remembers: {name}"
         for parcel in self.relays.parcels:
             if not _finite(parcel.update):
                 return f"an update of device {parcel.owner} on its way with device {parcel.relay}"
         return None
+
+
+class Vectors:
+    """The vectors of a state, taken over by a run that goes on from it."""
+
+    def __init__(self, initial: Tensor) -> None:
+        self._initial = initial
+        self._owned: dict[int, Tensor] = {}
+
+    def own(self, vector: Tensor) -> Tensor:
+        """A copy where the vectors of this run lie, one for all who share it: what was read may go away."""
+        if id(vector) not in self._owned:
+            self._owned[id(vector)] = vector.to(self._initial.device, copy=True)
+        return self._owned[id(vector)]
+
+    def check(self, state: SimulationState, scenario: Scenario, *, relays: bool) -> None:
+        """ValueError when a state is of another run."""
+        fleet, initial = scenario.fleet.devices, self._initial
+        vectors = [state.server.model, *state.trainer.underway.values()]
+        vectors += [] if state.server.averaged is None else [state.server.averaged]
+        vectors += [vector for device in state.devices for vector in (device.received, device.memory)]
+        vectors += [parcel.update for parcel in state.relays.parcels]
+        if len(state.devices) != fleet or len(state.trainer.done) != fleet:
+            raise ValueError(f"a state of {len(state.devices)} devices, here are {fleet}")
+        if len(state.relays.turns) != (fleet if relays else 0):
+            raise ValueError("the state of a method that relays, or of one that does not")
+        if any(vector.shape != initial.shape or vector.dtype != initial.dtype for vector in vectors):
+            raise ValueError("the state of another model")
+        if not 0 <= state.round <= scenario.rounds:
+            raise ValueError(f"the state after round {state.round} of {scenario.rounds}")
 
 
 def state_from_plain(table: Mapping[str, Any]) -> SimulationState:
@@ -83,9 +116,7 @@ def state_from_plain(table: Mapping[str, Any]) -> SimulationState:
     return SimulationState(
         round=table["round"],
         bits=table["bits"],
-        model=table["model"],
-        moments=tuple(table["moments"]),
-        averaged=table["averaged"],
+        server=ServerState(**table["server"]),
         devices=[_device(device) for device in table["devices"]],
         trainer=TrainerState(
             done=list(trainer["done"]), underway=dict(trainer["underway"]), retired=list(trainer["retired"])
@@ -96,7 +127,7 @@ def state_from_plain(table: Mapping[str, Any]) -> SimulationState:
     )
 
 
-def _plain(state: DeviceState | Experience | Parcel | Turn) -> dict[str, Any]:
+def _plain(state: DeviceState | ServerState | Experience | Parcel | Turn) -> dict[str, Any]:
     """The fields of a part; numbers that a scheme computed with NumPy become Python's."""
     values = {each.name: getattr(state, each.name) for each in fields(state)}
     return {name: _plain_value(value) for name, value in values.items()}
@@ -105,6 +136,8 @@ def _plain(state: DeviceState | Experience | Parcel | Turn) -> dict[str, Any]:
 def _plain_value(value: Any) -> Any:
     if isinstance(value, Experience):
         return _plain(value)
+    if isinstance(value, Mapping):
+        return mapped(value, lambda vector: vector)
     return value.item() if isinstance(value, np.generic) else value
 
 

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
 
 from wayfare import device as devices
-from wayfare.device import DeviceState, Meeting, Offer, Terms
+from wayfare.arrays import Ints
+from wayfare.device import DeviceState, Meeting, Offer, Terms, Transmission
 from wayfare.engine import Shelf, Trainer
+from wayfare.methods import Arrival, PeerRule, Upload, send_dense
 from wayfare.mobility import SERVER
-from wayfare.scenario.exchange import Relays as RelayRules
-from wayfare.schemes import Scheme, Upload, send_dense
-from wayfare.simulator.checks import Checks
 from wayfare.simulator.events import RelayEvent, RelayKind
 from wayfare.simulator.peers import Peers, Wish, make_timetable
 from wayfare.simulator.world import World
@@ -72,18 +71,16 @@ class Relays:
         self,
         world: World,
         peers: Peers,
-        scheme: Scheme,
-        rules: RelayRules,
+        rule: PeerRule,
         *,
         nothing: Tensor,
         terms: Terms,
-        checks: Checks,
         shelf: Shelf,
     ) -> None:
-        self._world, self._peers, self._scheme = world, peers, scheme
-        self._nothing, self._terms, self._checks, self._shelf = nothing, terms, checks, shelf
-        self._rules, self.free = rules, rules.energy == "free"
-        self.timetable = make_timetable(world, peers)
+        self._peers, self._rule, self._rules = peers, rule, rule.rules
+        self._nothing, self._terms, self._shelf = nothing, terms, shelf
+        self.free = rule.rules.energy == "free"
+        self._timetable = make_timetable(world, peers)
         fleet = range(world.scenario.fleet.devices)
         self._parcels: list[list[Parcel]] = [[] for _ in fleet]
         self._turns = [Turn() for _ in fleet]
@@ -92,12 +89,16 @@ class Relays:
         """What is carried into the next round."""
         return RelayState(parcels=list(self.parcels()), turns=list(self._turns))
 
-    def restore(self, state: RelayState) -> None:
-        """Go on from a state, whose vectors are taken over."""
+    def restore(self, state: RelayState, own: Callable[[Tensor], Tensor]) -> None:
+        """Go on from a state, with vectors of one's own."""
         self._turns = list(state.turns)
         self._parcels = [[] for _ in self._turns]
         for parcel in state.parcels:
-            self._parcels[parcel.relay].append(parcel)
+            self._parcels[parcel.relay].append(replace(parcel, update=own(parcel.update)))
+
+    def rounds_of(self, device: int) -> Ints:
+        """The rounds in which the local model of a device may be looked at or replaced."""
+        return self._timetable.rounds_of(device)
 
     def parcels(self) -> Iterator[Parcel]:
         """All that is on its way."""
@@ -108,14 +109,14 @@ class Relays:
         """The relays of one round, uploads first; what is given as a model is what a device had when it began."""
         uploads = [
             wish
-            for wish in self.timetable.uploads.of(round_)
+            for wish in self._timetable.uploads.of(round_)
             if self._turn(wish).uploads < self._rules.uploads_per_interval
         ]
         had = list(states)
         downloads = [
             (wish, newest)
-            for wish in self.timetable.downloads.of(round_)
-            if self._turn(wish).downloads < self._rules.downloads_per_interval and (newest := _newest(wish, had))
+            for wish in self._timetable.downloads.of(round_)
+            if self._turn(wish).downloads < self._rules.downloads_per_interval and (newest := self._newest(wish, had))
         ]
         if not uploads and not downloads:
             return []
@@ -137,40 +138,39 @@ class Relays:
         return replace(state, memory=memory)
 
     def after_upload(
-        self, device: int, before: DeviceState, state: DeviceState, offer: Offer, upload: Upload
-    ) -> tuple[DeviceState, list[Sparse], list[RelayEvent]]:
+        self, device: int, before: DeviceState, state: DeviceState, sending: Transmission
+    ) -> tuple[DeviceState, list[Arrival], list[RelayEvent]]:
         """What a relay delivers with, or after, its own upload; one that failed took all there was of the contact."""
-        carried = self._parcels[device]
+        carried, upload, encounter = self._parcels[device], sending.upload, sending.offer.encounter
         if not carried:
             return state, [], []
         if not upload.completes:
             # What it carries is in its hands as before, not in its memory.
             return replace(state, memory=before.memory), [], []
-        left_s = max(offer.encounter.contact_s - upload.airtime_s, 0.0)
+        left_s = max(encounter.contact_s - upload.airtime_s, 0.0)
         if self._rules.delivery == "merged":
             self._parcels[device] = []
-            round_ = offer.encounter.round
-            return state, [], [_delivered(parcel, round_, left_s) for parcel in carried]
-        return self._deliver(device, state, offer, left_s)
+            return state, [], [_delivered(parcel, encounter.round, left_s) for parcel in carried]
+        return self._deliver(device, state, sending.offer, left_s)
 
     def _deliver(
         self, device: int, state: DeviceState, own: Offer, left_s: float
-    ) -> tuple[DeviceState, list[Sparse], list[RelayEvent]]:
+    ) -> tuple[DeviceState, list[Arrival], list[RelayEvent]]:
         """Each parcel by itself while it fits; one that does not is not begun, and kept."""
         round_, sent, events = own.encounter.round, [], []
         while self._parcels[device] and left_s > 0:
             parcel = self._parcels[device][0]
-            offer = self._offer(
-                state, parcel.update, round_ - parcel.round, left_s, own.encounter.gain_per_watt, round_, device
-            )
-            upload = self._decide(offer, device)
+            stale, gain = round_ - parcel.round, own.encounter.gain_per_watt
+            offer = self._offer(state, parcel.update, stale, left_s, gain, round_, device)
+            upload = devices.decide(offer, self._terms)
             if not devices.is_whole(offer, upload):
                 break
-            state = devices.pay(offer, upload)
+            state = devices.pay(offer.state, offer.encounter, upload.energy_joules)
             events.append(_delivered(parcel, round_, left_s, upload.bits, upload.energy_joules))
             left_s -= upload.airtime_s
             everything = torch.arange(len(parcel.update), device=parcel.update.device)
-            sent.append(Sparse(everything, parcel.update))
+            entries = Sparse(everything, parcel.update)
+            sent.append(Arrival(device=parcel.owner, sent=entries, staleness_rounds=stale, round=round_))
             self._parcels[device].pop(0)
         return state, sent, events
 
@@ -182,14 +182,14 @@ class Relays:
         willing = [(relay, row) for relay, row in wish.peers if self._takes_parcels(relay, states[relay])]
         if not willing:
             return None
-        relay, row = willing[0]
+        relay, row = self._rule.relay(willing)
         # The first transfer of a contact has all of it.
         contact_s = float(self._peers.meets.contact_s[row])
         state = states[owner]
         update = devices.undelivered(state, trainer.model(owner))
         gain = float(self._peers.gains_per_watt[row])
         offer = self._offer(state, update, round_ - state.received_round, contact_s, gain, round_, owner)
-        sent = self._transfer(offer, state, owner)
+        sent = self._transfer(offer, state)
         if sent is None:
             return None
         state = sent.state
@@ -223,7 +223,7 @@ class Relays:
         newer_by = given.received_round - states[taker].received_round
         news = given.received - states[taker].received
         offer = self._offer(states[giver], news, newer_by, contact_s, gain, round_, giver)
-        sent = self._transfer(offer, states[giver], giver)
+        sent = self._transfer(offer, states[giver])
         if sent is None:
             return None
         states[giver] = sent.state
@@ -247,20 +247,15 @@ class Relays:
         round_: int,
         device: int,
     ) -> Offer:
-        meeting = Meeting(round=round_, contact_s=contact_s, gain_per_watt=gain)
-        offer = devices.make_offer(state, update, meeting, self._terms, staleness_rounds=staleness_rounds)
-        return self._checks.offer(offer, device=device, round_=round_)
+        meeting = Meeting(round=round_, contact_s=contact_s, gain_per_watt=gain, device=device)
+        return devices.make_offer(state, update, meeting, self._terms, staleness_rounds=staleness_rounds)
 
-    def _decide(self, offer: Offer, device: int) -> Upload:
-        link, name = self._world.link, self._scheme.name
-        return self._checks.upload(offer, self._scheme.decide(offer.encounter, link), link, scheme=name, device=device)
-
-    def _transfer(self, offer: Offer, before: DeviceState, device: int) -> Transfer | None:
+    def _transfer(self, offer: Offer, before: DeviceState) -> Transfer | None:
         """What a device sends to another, whole or not at all; None when it skips the contact."""
         if self.free:
-            upload = send_dense(offer.encounter, self._world.link, self._world.link.max_power_watts)
+            upload = send_dense(offer.encounter, self._terms.link, self._terms.link.max_power_watts)
         else:
-            upload = self._decide(offer, device)
+            upload = devices.decide(offer, self._terms)
         completed = devices.is_whole(offer, upload)
         if not completed and self._rules.attempts == "fitting":
             return None
@@ -270,7 +265,7 @@ class Relays:
             upload, state = replace(upload, energy_joules=0.0), before
         else:
             # Time on the air is time that energy has to last for, with whomever it is spent.
-            paid = devices.pay(offer, upload)
+            paid = devices.pay(offer.state, offer.encounter, upload.energy_joules)
             state = replace(paid, met_s=paid.met_s + airtime_s)
         return Transfer(state=state, upload=upload, airtime_s=airtime_s, completed=completed)
 
@@ -281,17 +276,17 @@ class Relays:
         """
         if len(self._parcels[relay]) >= self._rules.parcels_per_relay:
             return False
-        is_limited = self.free and self._scheme.energy_rule in ("greedy", "paced")
+        is_limited = self.free and self._terms.method.energy_rule in ("greedy", "paced")
         return not is_limited or state.left_joules > _SPENT * state.budget_joules
+
+    def _newest(self, wish: Wish, states: Sequence[DeviceState]) -> tuple[int, int] | None:
+        """The peer whose model a device takes, if that is newer than its own, and their opportunity."""
+        giver = self._rule.giver([(peer, states[peer].received_round) for peer, _ in wish.peers])
+        row = next(row for peer, row in wish.peers if peer == giver)
+        return (giver, row) if states[giver].received_round > states[wish.device].received_round else None
 
     def _turn(self, wish: Wish) -> Turn:
         return self._turns[wish.device].at(wish.interval)
-
-
-def _newest(wish: Wish, states: Sequence[DeviceState]) -> tuple[int, int] | None:
-    """The peer with the newest model, if it is newer than the device's own; of equals the one with the least number."""
-    giver, row = max(wish.peers, key=lambda peer: (states[peer[0]].received_round, -peer[0]))
-    return (giver, row) if states[giver].received_round > states[wish.device].received_round else None
 
 
 def _event(

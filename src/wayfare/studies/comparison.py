@@ -12,7 +12,7 @@ from wayfare.places import RUNS
 from wayfare.records import RunRecord, RunSummary, SchemeSummary, read_run, summarise_run, summarise_scheme
 from wayfare.scenario import Scenario
 from wayfare.scenario.dump import to_toml
-from wayfare.schemes import Scheme, checked, make_scheme
+from wayfare.methods import Method, checked, make_method
 from wayfare.server import refuse_unfit
 from wayfare.simulator import draw_world, fingerprint
 from wayfare.studies.cost import relative_cost
@@ -34,7 +34,7 @@ class Comparison:
 
 def compare(
     scenario: Scenario,
-    schemes: Sequence[str | Scheme] | None = None,
+    schemes: Sequence[str | Method] | None = None,
     *,
     seeds: int | Sequence[int] = 3,
     out: Path | str = RUNS,
@@ -53,7 +53,7 @@ def compare(
     shared = Shared(execution=execution or Execution(), task=task)
     scenario = naming_task(scenario, task)
     chosen = [
-        make_scheme(scheme, scenario) if isinstance(scheme, str) else checked(scheme)
+        make_method(scheme, scenario) if isinstance(scheme, str) else checked(scheme)
         for scheme in (scenario.schemes if schemes is None else schemes)
     ]
     for scheme in chosen:

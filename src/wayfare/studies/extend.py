@@ -20,7 +20,7 @@ from wayfare.records.layout import connect
 from wayfare.records.schema import CONTACT_COLUMNS, EVALUATION_COLUMNS, METRIC_COLUMNS
 from wayfare.records.unfinished import Sound, sound_checkpoints
 from wayfare.scenario import Scenario, parse
-from wayfare.schemes import Scheme
+from wayfare.methods import Method
 from wayfare.simulator import World, draw_world, fingerprint
 from wayfare.studies.single import Execution, carry_out, run_folder
 
@@ -29,7 +29,7 @@ def extend(
     source: Path,
     meta: Mapping[str, Any],
     scenario: Scenario,
-    scheme: Scheme,
+    scheme: Method,
     rounds: int,
     *,
     execution: Execution,

@@ -17,7 +17,7 @@ from wayfare.errors import InputError, UnavailableError
 from wayfare.learning.tasks import Task
 from wayfare.records import RunRecord, RunSummary, read_run, summarise_run
 from wayfare.scenario import Scenario
-from wayfare.schemes import Scheme
+from wayfare.methods import Method
 from wayfare.studies.single import Execution, run, run_folder
 
 # A job that loses its worker more often than this is likely to be the reason.
@@ -34,7 +34,7 @@ class Job:
 
     name: str  # for people
     scenario: Scenario
-    scheme: Scheme
+    scheme: Method
     seed: int
     out: Path  # where the run works
     home: Path | None = None  # where its folder goes once it is whole; None: it stays where it is

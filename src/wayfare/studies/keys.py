@@ -12,8 +12,8 @@ from typing import Any
 from pydantic import BaseModel
 
 from wayfare.scenario import Scenario
-from wayfare.schemes import Scheme
-from wayfare.schemes.from_file import source_of
+from wayfare.methods import Method
+from wayfare.methods.from_file import source_of
 from wayfare.studies.single import Execution
 from wayfare.version import ALGORITHM
 
@@ -22,7 +22,7 @@ _CHARACTERS = 16
 _READING = 2
 
 
-def run_key(scenario: Scenario, scheme: Scheme, seed: int, execution: Execution) -> str:
+def run_key(scenario: Scenario, scheme: Method, seed: int, execution: Execution) -> str:
     """Scenario, scheme with its parameters, seed, the version of the algorithm, and the precision of its numbers.
 
     What a scenario is called and which schemes it lists does not count, nor does where its trace or its sequences lie:
@@ -45,7 +45,7 @@ def run_key(scenario: Scenario, scheme: Scheme, seed: int, execution: Execution)
     return hashlib.sha256(text.encode()).hexdigest()[:_CHARACTERS]
 
 
-def _scheme(scheme: Scheme) -> dict[str, Any]:
+def _scheme(scheme: Method) -> dict[str, Any]:
     """Name and parameters. Code counts where a scheme is read from a file; one of a package may carry a `version`."""
     names = [field.name for field in fields(scheme)] if is_dataclass(scheme) else list(getattr(scheme, "__dict__", ()))
     parameters = {name: getattr(scheme, name) for name in names}

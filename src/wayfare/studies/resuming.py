@@ -18,7 +18,7 @@ from wayfare.records.schema import FILE
 from wayfare.scenario import Scenario, parse
 from wayfare.scenario.difference import differences
 from wayfare.scenario.load import with_overrides
-from wayfare.schemes import Scheme, make_scheme
+from wayfare.methods import Method, make_method
 from wayfare.studies.extend import extend
 from wayfare.studies.keeping import Safeguards
 from wayfare.studies.single import Execution, carry_out
@@ -89,7 +89,7 @@ def described(folder: Path, *, finished_too: bool = False) -> dict[str, Any]:
         raise RunFolderError(f"{folder / FILE}: damaged, or not the records of a run: {error}") from None
 
 
-def what_it_is(folder: Path, meta: Mapping[str, Any]) -> tuple[Scenario, Scheme, Execution]:
+def what_it_is(folder: Path, meta: Mapping[str, Any]) -> tuple[Scenario, Method, Execution]:
     """Scenario, scheme and way of carrying out a run, made again from its records."""
     try:
         scenario = parse(meta["scenario"])
@@ -106,7 +106,7 @@ def what_it_is(folder: Path, meta: Mapping[str, Any]) -> tuple[Scenario, Scheme,
     except (WayfareError, KeyError, TypeError, AttributeError) as error:
         raise RunFolderError(f"{folder}: its records are damaged: {error}; start it over with `fresh=True`") from None
     try:
-        return scenario, make_scheme(str(meta.get("scheme")), scenario), execution
+        return scenario, make_method(str(meta.get("scheme")), scenario), execution
     except ScenarioError as error:
         raise RunFolderError(
             f"{folder}: {error}. A scheme of your own goes on when the program that has it is started again"

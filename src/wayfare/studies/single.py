@@ -31,7 +31,7 @@ from wayfare.records import (
 )
 from wayfare.scenario import Scenario
 from wayfare.scenario.dump import digest
-from wayfare.schemes import Scheme, checked, make_scheme
+from wayfare.methods import Method, checked, make_method
 from wayfare.simulator import Simulation, SimulationState, World, draw_world
 from wayfare.simulator.world import last_round_of_any_length
 from wayfare.studies.keeping import Keeper, Safeguards, StoppedError, StopRequest
@@ -63,14 +63,14 @@ class _Job:
 
     folder: Path
     world: World
-    scheme: Scheme
+    scheme: Method
     execution: Execution
     found: Unfinished | None
 
 
 def run(
     scenario: Scenario,
-    scheme: str | Scheme = "mads",
+    scheme: str | Method = "mads",
     *,
     seed: int = 0,
     out: Path | str = RUNS,
@@ -84,7 +84,7 @@ def run(
     """
     execution = execution or Execution()
     scenario = naming_task(scenario, task)
-    resolved = make_scheme(scheme, scenario) if isinstance(scheme, str) else checked(scheme)
+    resolved = make_method(scheme, scenario) if isinstance(scheme, str) else checked(scheme)
     folder = run_folder(scenario, resolved, seed, Path(out))
     return carry_out(folder, scenario, resolved, seed, task=task, execution=execution, on_round=on_round)
 
@@ -92,7 +92,7 @@ def run(
 def carry_out(
     folder: Path,
     scenario: Scenario,
-    scheme: Scheme,
+    scheme: Method,
     seed: int,
     *,
     task: Task | None = None,
@@ -200,7 +200,7 @@ def comparison_folder(scenario: Scenario, out: Path) -> Path:
     return out / f"{scenario.name}-{digest(scenario)}"
 
 
-def run_folder(scenario: Scenario, scheme: Scheme, seed: int, out: Path) -> Path:
+def run_folder(scenario: Scenario, scheme: Method, seed: int, out: Path) -> Path:
     """Where one run lies."""
     # A scheme may have any name; a folder may not.
     name = "".join(letter if letter.isalnum() or letter in "._-" else "-" for letter in scheme.name)

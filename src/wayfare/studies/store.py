@@ -26,7 +26,7 @@ from wayfare.errors import RunFolderError
 from wayfare.files import lock, write_atomically
 from wayfare.places import STUDY_FILE
 from wayfare.scenario import parse
-from wayfare.schemes import make_scheme
+from wayfare.methods import make_method
 from wayfare.studies.cost import relative_cost
 from wayfare.studies.jobs import Claim, Job, error_file
 from wayfare.studies.keys import run_key
@@ -173,7 +173,7 @@ class StudyFolder:
             Job(
                 name=manifest.run_name(run),
                 scenario=scenarios[run.point],
-                scheme=make_scheme(run.scheme, scenarios[run.point]),
+                scheme=make_method(run.scheme, scenarios[run.point]),
                 seed=run.seed,
                 out=self._home / "work" / run.key,
                 home=self.run_folder(run),

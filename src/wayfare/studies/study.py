@@ -40,7 +40,7 @@ from wayfare.learning.tasks import TASKS
 from wayfare.scenario import DEFAULT_PRESET, Scenario, parse, preset_names
 from wayfare.scenario.load import anchor_files, date_as_text, first_problem, load_table, merge
 from wayfare.scenario.section import Section
-from wayfare.schemes import Scheme, make_scheme
+from wayfare.methods import Method, make_method
 from wayfare.server import refuse_unfit
 from wayfare.studies.comparison import check_schemes_and_seeds
 
@@ -103,9 +103,9 @@ class Plan:
     schemes: list[str]
     seeds: list[int]
 
-    def scheme_at(self, point: Point, name: str) -> Scheme:
+    def scheme_at(self, point: Point, name: str) -> Method:
         """A scheme with the parameters of a point."""
-        return make_scheme(name, point.scenario)
+        return make_method(name, point.scenario)
 
 
 def study_presets() -> list[str]:
@@ -169,11 +169,11 @@ def _plan(study: Study, folder: Path | None) -> Plan:
     _check_points(points)
     _check_targets(study.targets, points)
     schemes = list(points[0].scenario.schemes if study.schemes is None else study.schemes)
-    names = [make_scheme(scheme, points[0].scenario).name for scheme in schemes]
+    names = [make_method(scheme, points[0].scenario).name for scheme in schemes]
     check_schemes_and_seeds(names, study.seed_numbers)
     for point in points:
         for scheme in schemes:
-            refuse_unfit(point.scenario.server, make_scheme(scheme, point.scenario))
+            refuse_unfit(point.scenario.server, make_method(scheme, point.scenario))
     labelled = [*paired[0]] if any(labels) else []
     return Plan(study=study, axes=axes, labelled=labelled, points=points, schemes=names, seeds=study.seed_numbers)
 

@@ -21,7 +21,7 @@ from wayfare.learning.models.base import load_vector, read_vector
 from wayfare.learning.tasks import Task, load_task
 from wayfare.learning.tasks.base import Evaluation
 from wayfare.scenario import Scenario
-from wayfare.schemes import make_scheme
+from wayfare.methods import make_method
 from wayfare.simulator import ContactEvent, EvaluationEvent, MetricEvent, RelayEvent, Simulation, World, draw_world
 from wayfare.theory.bounds import BoundVariant, mobility_coefficient, theorem_1_gradient
 
@@ -198,7 +198,7 @@ def measure_run(
     watch.batches = lambda device, turn: torch.from_numpy(world.batches.of(device, 1 + turn % scenario.rounds, 1)[0])
     contacts = _Contacts(watch, on_round)
     with one_thread():
-        Simulation(replace(world, task=watched), make_scheme(scheme, scenario), contacts).run()
+        Simulation(replace(world, task=watched), make_method(scheme, scenario), contacts).run()
     share = np.mean(contacts.entries) / world.link.parameters if contacts.entries else math.nan
     return MeasuredRun(
         scenario=scenario,

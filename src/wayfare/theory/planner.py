@@ -17,7 +17,7 @@ from wayfare.control.closed_form import full_update_power_watts
 from wayfare.errors import ScenarioError
 from wayfare.radio import Link, gains_per_watt
 from wayfare.scenario import Scenario
-from wayfare.schemes import make_scheme
+from wayfare.methods import make_method
 from wayfare.theory.assumptions import SERVER_POWERS_WATTS, Assumption, Downlink, assumptions_of, downlinks
 from wayfare.theory.bounds import kept_share, lemma_2_staleness, mobility_coefficient
 from wayfare.theory.norms import NormModel
@@ -118,7 +118,7 @@ def forecast(
     seed: int,
 ) -> Forecast:
     """Look at a plan for a model of so many parameters (and normalisation statistics)."""
-    if getattr(make_scheme(scheme, found.scenario), "relays", False):
+    if getattr(make_method(scheme, found.scenario), "relays", False):
         raise ScenarioError("scheme", scheme, "a rehearsal has no meetings of devices; plan afl instead")
     scenario, contacts = found.scenario, plan_statistics(found.plan)
     link = make_link(scenario, parameters, statistics)
@@ -219,7 +219,7 @@ def _rehearsed(scenario: Scenario, stage: Stage, name: str) -> Rehearsed:
     devices = len(stage.budgets_joules)
     share = min(_REHEARSED / len(stage.meets), 1.0)
     count = max(int(devices * share), 1)
-    played = rehearse(stage, make_scheme(name, scenario), devices=count)
+    played = rehearse(stage, make_method(name, scenario), devices=count)
     available = np.minimum(stage.by_device(_usable_joules(stage)), stage.budgets_joules)
     sent = (played.completed > 0) & (played.kept_fraction > 0)
     some = len(played.device) > 0

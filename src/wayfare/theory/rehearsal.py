@@ -13,7 +13,7 @@ from wayfare.control import queue
 from wayfare.control.auto_weight import NO_EXPERIENCE, after_contact
 from wayfare.control.closed_form import Variant, kept_entries, optimal_power_watts
 from wayfare.radio import Link
-from wayfare.schemes import Encounter, Scheme, paper_demand
+from wayfare.methods import Encounter, Method, paper_demand
 from wayfare.theory.norms import NormModel, captured_share, typical_loss, typical_profile
 
 
@@ -59,7 +59,7 @@ class Rehearsal:
         return np.bincount(self.device, self.energy_joules, self.devices).astype(np.float64)
 
 
-def rehearse(stage: Stage, scheme: Scheme, *, devices: int | None = None) -> Rehearsal:
+def rehearse(stage: Stage, scheme: Method, *, devices: int | None = None) -> Rehearsal:
     """One scheme, contact by contact, on the first so many devices."""
     count = min(devices or len(stage.budgets_joules), len(stage.budgets_joules))
     rows: list[tuple[int, float, int, float, bool]] = []
@@ -76,7 +76,7 @@ def rehearse(stage: Stage, scheme: Scheme, *, devices: int | None = None) -> Reh
     )
 
 
-def _device(stage: Stage, scheme: Scheme, device: int) -> list[tuple[int, float, int, float, bool]]:
+def _device(stage: Stage, scheme: Method, device: int) -> list[tuple[int, float, int, float, bool]]:
     found, link = stage.rows_of(device), stage.link
     factors = stage.norms.factors(stage.seed, device, len(found))
     budget_joules = float(stage.budgets_joules[device])

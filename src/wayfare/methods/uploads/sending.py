@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 
 from wayfare.control.closed_form import kept_entries
+from wayfare.methods.encounter import NOTHING, SKIPPED, Encounter, EnergyRule, Upload
 from wayfare.radio import Link
-from wayfare.schemes.base import Encounter, EnergyRule, Upload
 
 MOST_BPS_PER_HZ = 60.0
 """No radio has a better rate: it would take a signal 180 dB above the noise."""
@@ -15,7 +15,7 @@ MOST_BPS_PER_HZ = 60.0
 def send_top_k(encounter: Encounter, link: Link, power_watts: float, allowance_joules: float = math.inf) -> Upload:
     """As many entries as time, power and an energy allowance let through: k = floor(tau A / b) (Proposition 1)."""
     if power_watts <= 0 or allowance_joules <= 0:
-        return Upload(entries=0, bits=0.0, power_watts=0.0, energy_joules=0.0)
+        return NOTHING
     airtime_s = min(encounter.contact_s, allowance_joules / power_watts)
     entries = int(
         kept_entries(
@@ -40,14 +40,13 @@ def send_dense(
 
     With ``fitting`` an upload that cannot finish is not started.
     """
-    not_started = Upload(entries=0, bits=0.0, power_watts=0.0, energy_joules=0.0, completes=False)
     if power_watts <= 0 or allowance_joules <= 0:
-        return not_started
+        return SKIPPED
     airtime_s = min(encounter.contact_s, allowance_joules / power_watts)
     needed_s = link.dense_bits / link.rate_bps(power_watts, encounter.gain_per_watt)
     completes = needed_s <= airtime_s
     if fitting and not completes:
-        return not_started
+        return SKIPPED
     return Upload(
         entries=link.parameters if completes else 0,
         bits=link.dense_bits if completes else 0.0,
@@ -77,7 +76,7 @@ def power_and_allowance(rule: EnergyRule, encounter: Encounter, link: Link) -> t
     """
     if rule == "unlimited":
         return link.max_power_watts, math.inf
-    left_joules = encounter.budget_joules - encounter.spent_joules
+    left_joules = encounter.left_joules
     if rule == "greedy":
         return link.max_power_watts, left_joules
     if rule == "paced":

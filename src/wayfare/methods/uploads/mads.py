@@ -1,23 +1,23 @@
-"""MADS, the paper's own scheme: Propositions 1 and 2 on a virtual energy queue (Algorithm 2)."""
+"""MADS, the paper's own upload rule: Propositions 1 and 2 on a virtual energy queue (Algorithm 2)."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from wayfare.control.auto_weight import fitting_power_watts
 from wayfare.control.closed_form import optimal_power_watts
+from wayfare.methods.encounter import Encounter, EnergyRule, Upload
+from wayfare.methods.parts import UploadRule
+from wayfare.methods.uploads.sending import send_top_k
 from wayfare.radio import Link
 from wayfare.scenario.model import Control
-from wayfare.schemes.base import Encounter, EnergyRule, Scheme, Upload
-from wayfare.schemes.sending import send_top_k
 
 
 @dataclass(frozen=True)
-class Mads(Scheme):
+class Mads(UploadRule):
     """MADS: power by drift plus penalty on an energy queue, and as many entries as that power gets through."""
 
-    control: Control
-    name: str = "mads"
+    control: Control = field(default_factory=Control)
     energy_rule: EnergyRule = "queue"
 
     def decide(self, encounter: Encounter, link: Link) -> Upload:
@@ -45,7 +45,7 @@ class Mads(Scheme):
     def _decide_by_itself(self, encounter: Encounter, link: Link) -> Upload:
         """Proposition 2 at the price that uses up the budget."""
         wanted = self.demand(encounter, link)
-        left_joules = encounter.budget_joules - encounter.spent_joules
+        left_joules = encounter.left_joules
         if wanted is None:
             return send_top_k(encounter, link, 0.0)
         power_watts = fitting_power_watts(

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
 import numpy as np
 
 from wayfare.control.auto_weight import Wanted, fitting_log_price
 from wayfare.control.rate_distortion import Curve, Problem, Profile, alike, choose
+from wayfare.methods.encounter import NOTHING, Encounter, EnergyRule, Upload
+from wayfare.methods.parts import UploadRule, paper_demand
 from wayfare.radio import Link
 from wayfare.scenario.model import Control
-from wayfare.schemes.base import Encounter, EnergyRule, Scheme, Upload, paper_demand
 
 Step: TypeAlias = Literal["curve", "index", "values", "progressive"]
 """How far it goes beyond MADS; the first is the default.
@@ -24,22 +25,20 @@ Step: TypeAlias = Literal["curve", "index", "values", "progressive"]
 """
 # A contact may last longer than was foreseen, but hardly by more than this.
 _AT_MOST_LONGER = 3
-NOTHING = Upload(entries=0, bits=0.0, power_watts=0.0, energy_joules=0.0)
 
 
 @dataclass(frozen=True)
-class MadsRd(Scheme):
+class MadsRd(UploadRule):
     """MADS-RD: MADS by what each bit of the device's own update captures; entries and value widths are coded."""
 
-    control: Control
-    name: str = "mads-rd"
+    control: Control = field(default_factory=Control)
     energy_rule: EnergyRule = "queue"
     step: Step = "curve"
 
     def decide(self, encounter: Encounter, link: Link) -> Upload:
         """Drift plus penalty on the curve of captured energy over bits, then entries and width for those bits."""
         problem = self._problem(encounter, link)
-        left_joules = encounter.budget_joules - encounter.spent_joules if self.control.weight == "auto" else math.inf
+        left_joules = encounter.left_joules if self.control.weight == "auto" else math.inf
         if problem is None or left_joules <= 0:
             return NOTHING
         log_price = self._log_price(problem, encounter, left_joules)

@@ -1,4 +1,4 @@
-"""A scheme of one's own from a file: ``mine.py:Patient``, or ``mine.py`` where it holds one scheme only."""
+"""Something of one's own from a file: ``mine.py:Patient``, or ``mine.py`` where it holds one upload rule only."""
 
 from __future__ import annotations
 
@@ -11,14 +11,15 @@ from types import ModuleType
 from typing import Any
 
 from wayfare.errors import ScenarioError
+from wayfare.methods.parts import UploadRule
 
 # Names of modules that were read from files.
 _READ: set[str] = set()
 
 
-def source_of(scheme: object) -> str | None:
-    """A hash of the file a scheme was read from; None for one that is part of a package or of a program."""
-    module = type(scheme).__module__
+def source_of(part: object) -> str | None:
+    """A hash of the file a part was read from; None for one that belongs to a package or a program."""
+    module = type(part).__module__
     if module not in _READ:
         return None
     return hashlib.sha256(Path(sys.modules[module].__file__ or "").read_bytes()).hexdigest()
@@ -30,16 +31,16 @@ def is_file(text: str) -> bool:
     return bool(file) and (not name or name.startswith(":"))
 
 
-def class_from_file(text: str) -> type[Any]:
-    """The class that is meant."""
+def from_file(text: str) -> Any:
+    """The class or composition that is meant."""
     file, _, name = text.rpartition(".py")
     module = _module(Path(f"{file}.py"), text)
     if name:
-        found = getattr(module, name[1:], None)
-        if not isclass(found):
-            raise ScenarioError("schemes", text, f"{file}.py has no class {name[1:]}; it has {_listed(module)}")
+        found = vars(module).get(name[1:])
+        if found is None:
+            raise ScenarioError("schemes", text, f"{file}.py has no {name[1:]}; it has {_listed(module)}")
         return found
-    own = _schemes_of(module)
+    own = _rules_of(module)
     if len(own) != 1:
         raise ScenarioError("schemes", text, f"name the class, as in {file}.py:Patient; the file has {_listed(module)}")
     return own[0]
@@ -74,13 +75,13 @@ def _module(path: Path, text: str) -> ModuleType:
     return module
 
 
-def _schemes_of(module: ModuleType) -> list[type[Any]]:
+def _rules_of(module: ModuleType) -> list[type[UploadRule]]:
     return [
         found
         for _, found in getmembers(module, isclass)
-        if found.__module__ == module.__name__ and callable(getattr(found, "decide", None)) and not isabstract(found)
+        if found.__module__ == module.__name__ and issubclass(found, UploadRule) and not isabstract(found)
     ]
 
 
 def _listed(module: ModuleType) -> str:
-    return ", ".join(found.__name__ for found in _schemes_of(module)) or "no scheme"
+    return ", ".join(found.__name__ for found in _rules_of(module)) or "no upload rule"

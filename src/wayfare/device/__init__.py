@@ -1,0 +1,37 @@
+"""A device and its contacts (Algorithm 1, "on each mobile device"): pure functions over a frozen state."""
+
+from wayfare.device.checks import Checks
+from wayfare.device.contact import (
+    Offer,
+    Terms,
+    Transmission,
+    contact,
+    decide,
+    is_whole,
+    make_offer,
+    payload,
+    terms_of,
+)
+from wayfare.device.state import DeviceState, begin_device, hand_over, receive, take_model, undelivered
+from wayfare.methods.account import Meeting, pay
+
+__all__ = [
+    "Checks",
+    "DeviceState",
+    "Meeting",
+    "Offer",
+    "Terms",
+    "Transmission",
+    "begin_device",
+    "contact",
+    "decide",
+    "hand_over",
+    "is_whole",
+    "make_offer",
+    "pay",
+    "payload",
+    "receive",
+    "take_model",
+    "terms_of",
+    "undelivered",
+]

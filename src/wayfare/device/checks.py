@@ -1,0 +1,151 @@
+"""What must hold in every run, looked at while it runs: cheap checks always, all of them when asked."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from wayfare.codec.errors import WireError
+from wayfare.codec.values import value_width
+from wayfare.errors import DivergenceError, InvariantError
+from wayfare.methods import Encounter, Method, Upload
+from wayfare.radio import Link
+from wayfare.sparsify import Sparse
+
+if TYPE_CHECKING:
+    from wayfare.device.contact import Transmission
+
+# What a method is shown for the norm of an update that is infinite or none: more than any sound update has, and small
+# enough to be computed with.
+_BEYOND_NORM_SQ = 1e100
+# Updates smaller than this cannot bring a global model to infinity in any number of rounds.
+_HARMLESS_NORM_SQ = 1e60
+# A decision is computed in double precision; sums of a few such numbers agree to this.
+_SLACK = 1e-9
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Checks:
+    """What is looked at while a run goes on.
+
+    The cheap checks are made always: entries <= parameters, energy >= 0, backlog >= 0, delivered bits <= capacity. With
+    ``paranoid`` also: every entry of an update is sent or remembered, exactly; what is sent is the largest; nothing
+    that was ever computed is lost or counted twice.
+    """
+
+    allow_divergence: bool = False
+    paranoid: bool = False
+
+    def encounter(self, encounter: Encounter) -> Encounter:
+        """Stop at an update that is infinite or none; where that is allowed, show the method a very large one."""
+        norm_sq = encounter.update_norm_sq
+        if math.isfinite(norm_sq):
+            return encounter
+        if not self.allow_divergence:
+            raise DivergenceError(
+                f"training diverged: in round {encounter.round} the update of device {encounter.device} holds a number "
+                f"that is {'none (NaN)' if math.isnan(norm_sq) else 'infinite'}"
+            )
+        return replace(encounter, update_norm_sq=_BEYOND_NORM_SQ)
+
+    def upload(self, encounter: Encounter, upload: Upload, link: Link, method: Method) -> Upload:
+        """A decision as plain numbers; one that cannot be is refused."""
+        try:
+            plain = Upload(
+                entries=int(upload.entries),
+                bits=float(upload.bits),
+                power_watts=float(upload.power_watts),
+                energy_joules=float(upload.energy_joules),
+                completes=bool(upload.completes),
+                value_bits=None if upload.value_bits is None else value_width(int(upload.value_bits)),
+                entries_if_it_lasts=None if upload.entries_if_it_lasts is None else int(upload.entries_if_it_lasts),
+                most_joules=float(upload.most_joules),
+            )
+        except (AttributeError, TypeError, ValueError, OverflowError, WireError) as error:
+            raise _broken(encounter, method, f"decided on {upload!r}, which is no upload: {error}") from None
+        airtime_s = encounter.contact_s * (1 + _SLACK)
+        most_joules = max(plain.power_watts, 0.0) * airtime_s
+        capacity_bits = airtime_s * link.rate_bps(max(plain.power_watts, 0.0), encounter.gain_per_watt)
+        rules = (
+            ("entries", plain.entries, 0 <= plain.entries <= link.parameters, f"0 to {link.parameters} parameters"),
+            ("entries", plain.entries, plain.completes or plain.entries == 0, "0 in an upload that does not complete"),
+            (
+                "power_watts",
+                plain.power_watts,
+                0 <= plain.power_watts <= link.max_power_watts * (1 + _SLACK),
+                f"0 to {link.max_power_watts} W",
+            ),
+            (
+                "energy_joules",
+                plain.energy_joules,
+                0 <= plain.energy_joules <= most_joules,
+                f"0 to {most_joules:.6g} J, the power for the whole contact",
+            ),
+            (
+                "bits",
+                plain.bits,
+                0 <= plain.bits <= capacity_bits + _SLACK,
+                f"0 to {capacity_bits:.6g}, what the contact holds at that power",
+            ),
+            (
+                "entries",
+                plain.entries,
+                method.server.takes == "updates" or plain.entries in (0, link.parameters),
+                "0 or all where models are mixed",
+            ),
+            ("backlog_joules", encounter.backlog_joules, encounter.backlog_joules >= 0, "0 or more"),
+        )
+        for name, value, holds, rule in rules:
+            if not holds:
+                raise _broken(encounter, method, f"{name} = {value!r}, must be {rule}")
+        return plain
+
+    def transmitted(self, sending: Transmission, method: Method) -> None:
+        """Every entry of the update is sent or remembered, and those sent are the largest (only if paranoid)."""
+        offer, sent, memory = sending.offer, sending.sent, sending.state.memory
+        if not self.paranoid or sent is None or not offer.update.isfinite().all():
+            return
+        if len(sent) and not bool((sent.indices.diff() > 0).all()):
+            raise _broken(offer.encounter, method, "an entry was sent twice")
+        as_it_is = method.compressor.sends_largest and sending.upload.value_bits is None
+        if method.memory.conserves and not _adds_up(offer.update, memory, sent, exactly=as_it_is):
+            raise _broken(offer.encounter, method, "an entry was neither sent nor remembered, or both")
+        if not method.compressor.sends_largest:
+            return
+        chosen = sent.indices[sent.indices < offer.parameters]
+        parameters = offer.update[: offer.parameters].abs()
+        left = parameters.index_fill(0, chosen, 0.0)
+        # Pieces go by octaves, so what they leave may be twice as large as what they hold.
+        factor = 1.0 if sending.upload.entries_if_it_lasts is None else 2.0
+        if len(chosen) and factor * float(parameters[chosen].min()) < float(left.max()):
+            raise _broken(offer.encounter, method, "an entry was sent though a larger one was kept")
+
+    def aggregated(self, model: Tensor, norms_sq: Sequence[float], round_: int) -> None:
+        """Stop where the global model comes to infinity; looked at when an update was large enough to do it."""
+        if self.allow_divergence or not (self.paranoid or max(norms_sq, default=0.0) > _HARMLESS_NORM_SQ):
+            return
+        if not bool(model.isfinite().all()):
+            raise DivergenceError(f"training diverged: in round {round_} the global model became infinite")
+
+    def evaluated(self, loss: float, round_: int) -> None:
+        """Stop at a loss that is infinite or none."""
+        if not self.allow_divergence and not math.isfinite(loss):
+            raise DivergenceError(f"training diverged: in round {round_} the loss of the global model is {loss}")
+
+
+def _adds_up(update: Tensor, memory: Tensor, sent: Sparse, *, exactly: bool) -> bool:
+    """Memory and what was sent are the update; what quantisation takes off is remembered to the last digit."""
+    whole = memory.index_add(0, sent.indices, sent.values)
+    if exactly:
+        return torch.equal(whole, update)
+    size = torch.maximum(update.abs(), torch.zeros_like(whole).index_add(0, sent.indices, sent.values.abs()))
+    return bool(((whole - update).abs() <= torch.finfo(torch.float32).eps * size).all())
+
+
+def _broken(encounter: Encounter, method: Method, what: str) -> InvariantError:
+    return InvariantError(f"round {encounter.round}, device {encounter.device}, scheme {method.name}: {what}")

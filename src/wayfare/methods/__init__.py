@@ -1,0 +1,52 @@
+"""Methods and the parts they are made of: a method decides from an encounter alone what to send."""
+
+from wayfare.methods.compose import Composition, Recipe, compose, make_method, split_names
+from wayfare.methods.encounter import NOTHING, SKIPPED, Encounter, EnergyRule, Upload
+from wayfare.methods.parts import (
+    NO_STATE,
+    Arrival,
+    Compressor,
+    Draw,
+    LocalRule,
+    MemoryRule,
+    Method,
+    Part,
+    PeerRule,
+    ServerRule,
+    ServerTerms,
+    State,
+    UploadRule,
+)
+from wayfare.methods.registry import choices_of, descriptions
+from wayfare.methods.uploads import power_and_allowance, send_dense, send_top_k
+
+__all__ = [
+    "NOTHING",
+    "NO_STATE",
+    "SKIPPED",
+    "Arrival",
+    "Composition",
+    "Compressor",
+    "Draw",
+    "Encounter",
+    "EnergyRule",
+    "LocalRule",
+    "MemoryRule",
+    "Method",
+    "Part",
+    "PeerRule",
+    "Recipe",
+    "ServerRule",
+    "ServerTerms",
+    "State",
+    "Upload",
+    "UploadRule",
+    "choices_of",
+    "compose",
+    "descriptions",
+    "make_method",
+    "power_and_allowance",
+    "send_dense",
+    "send_top_k",
+    "split_names",
+]

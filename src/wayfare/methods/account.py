@@ -1,0 +1,108 @@
+"""A device's account from contact to contact: energy, time in contact, experience. It knows no vectors.
+
+The simulator, the field and the planner's rehearsal all keep it by these two functions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import TypeVar
+
+from wayfare.control import queue
+from wayfare.control.auto_weight import NO_EXPERIENCE, Experience, after_contact
+from wayfare.control.rate_distortion import Profile
+from wayfare.methods.encounter import Encounter
+from wayfare.methods.parts import UploadRule
+from wayfare.radio import Link
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Account:
+    """The numbers that a device carries from contact to contact."""
+
+    received_round: int = 0  # kappa, in which it got its global model
+    budget_joules: float
+    spent_joules: float = 0.0
+    backlog_joules: float = 0.0  # q at the beginning of `backlog_round`
+    backlog_round: int = 1
+    met_s: float = 0.0
+    contacts: int = 0
+    experience: Experience = NO_EXPERIENCE
+
+    @property
+    def left_joules(self) -> float:
+        """What there is to spend."""
+        return self.budget_joules - self.spent_joules
+
+
+AnyAccount = TypeVar("AnyAccount", bound=Account)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Meeting:
+    """A contact as a device sees it when it begins."""
+
+    round: int
+    contact_s: float
+    gain_per_watt: float
+    device: int = 0
+    samples: int | None = None
+    position_m: tuple[float, float] | None = None
+    speed_mps: float | None = None
+
+
+def meet(
+    account: AnyAccount,
+    meeting: Meeting,
+    upload: UploadRule,
+    link: Link,
+    *,
+    rounds: int,
+    update_norm_sq: float,
+    staleness_rounds: int,
+    profile: Callable[[], Profile] | None,
+) -> tuple[AnyAccount, Encounter]:
+    """The account when a contact begins, with its queue brought to this round, and what the upload rule sees."""
+    pace = account.budget_joules / rounds
+    # A device that has already sent something in this round has paid its pace.
+    idle_rounds = max(meeting.round - account.backlog_round, 0)
+    backlog_joules = queue.idle(account.backlog_joules, idle_rounds, pace)
+    encounter = Encounter(
+        contact_s=meeting.contact_s,
+        gain_per_watt=meeting.gain_per_watt,
+        staleness_rounds=staleness_rounds,
+        update_norm_sq=update_norm_sq,
+        backlog_joules=backlog_joules,
+        spent_joules=account.spent_joules,
+        budget_joules=account.budget_joules,
+        round=meeting.round,
+        rounds=rounds,
+        met_s=account.met_s,
+        experience=account.experience,
+        profile=profile,
+        device=meeting.device,
+        contacts=account.contacts,
+        samples=meeting.samples,
+        position_m=meeting.position_m,
+        speed_mps=meeting.speed_mps,
+    )
+    experience = after_contact(account.experience, upload.demand(encounter, link))
+    now = replace(
+        account,
+        backlog_joules=backlog_joules,
+        backlog_round=max(meeting.round, account.backlog_round),
+        experience=experience,
+    )
+    return now, replace(encounter, experience=experience)
+
+
+def pay(account: AnyAccount, encounter: Encounter, energy_joules: float) -> AnyAccount:
+    """The energy of an upload; all that a device sends in one round counts against one round's pace."""
+    pace = account.budget_joules / encounter.rounds if account.backlog_round == encounter.round else 0.0
+    return replace(
+        account,
+        spent_joules=account.spent_joules + energy_joules,
+        backlog_joules=queue.spend(account.backlog_joules, energy_joules, pace),
+        backlog_round=encounter.round + 1,
+    )

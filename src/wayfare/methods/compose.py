@@ -1,0 +1,144 @@
+"""Methods that users compose: in Python, in a scenario or a study, and on the command line.
+
+    mads                                  a method by its name
+    afl-spar:paced + random-k             with another part in the place of its own
+    mine = afl + buffer(size=5)           with values for that part, and a name
+    mine.py:Patient                       one's own upload rule, or composition, from a file
+    mads + mine.py:Sketch(width=100)      one's own part
+"""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+from wayfare.errors import ScenarioError
+from wayfare.methods.from_file import from_file, is_file
+from wayfare.methods.parts import Method, Part, UploadRule
+from wayfare.methods.registry import PARTS, TABLE, assemble, checked_part, named_parts, part_class
+from wayfare.scenario import Scenario
+
+_NAME = re.compile(r"\s*([A-Za-z0-9][A-Za-z0-9._:-]*)\s*=(?!=)(.+)", re.DOTALL)
+_PART = re.compile(r"\s*([^()]+?)\s*(?:\((.*)\))?\s*", re.DOTALL)
+# Compositions by the names they were given: a study knows its methods by name.
+_KNOWN: dict[str, str] = {}
+
+
+@dataclass(frozen=True)
+class Composition:
+    """A method to begin with, parts that take the place of its own, and a name for the whole."""
+
+    name: str
+    base: str
+    parts: tuple[Part, ...] = ()
+
+
+Recipe: TypeAlias = str | Composition | UploadRule | Method
+"""Whatever a method can be made of."""
+
+
+def compose(name: str, base: str, *parts: Part) -> Composition:
+    """A method of one's own: ``compose("mine", "afl-spar:paced", Buffer(size=5), MyMemory())``."""
+    return Composition(name, base, tuple(checked_part(part, name) for part in parts))
+
+
+def make_method(recipe: Recipe, scenario: Scenario) -> Method:
+    """The method that is meant, with the settings of a scenario."""
+    if isinstance(recipe, Method):
+        return recipe
+    if isinstance(recipe, str):
+        return _from_text(_KNOWN.get(recipe.strip(), recipe), scenario)
+    if isinstance(recipe, Composition):
+        _, parts = named_parts(recipe.base, scenario)
+        return assemble(_own_name(recipe.name), (*parts, *recipe.parts), scenario, "")
+    if isinstance(recipe, UploadRule):
+        return assemble(_own_name(recipe.name, type(recipe).__name__), (recipe,), scenario, "")
+    rule = "is no method: give a name, an UploadRule, or what `compose` makes"
+    raise ScenarioError("schemes", type(recipe).__name__, rule)
+
+
+def _from_text(text: str, scenario: Scenario) -> Method:
+    found = _NAME.fullmatch(text)
+    given, body = (found[1], found[2]) if found else (None, text)
+    first, *others = (piece.strip() for piece in _split(body, "+"))
+    name, parts = _begin(first, scenario)
+    parts = (*parts, *(_part(piece, text) for piece in others))
+    if given is not None:
+        name = _own_name(given)
+    elif others:
+        name = " + ".join([name, *others])
+    written = text.strip()
+    if given is not None or is_file(first):
+        _KNOWN[name] = written
+    return assemble(name, parts, scenario, written)
+
+
+def _begin(text: str, scenario: Scenario) -> tuple[str, tuple[Part, ...]]:
+    """A method by its name, an upload rule of the table, or something of one's own in a file."""
+    if text in PARTS:
+        return text, (_part(text, text),)
+    if not is_file(text):
+        return named_parts(text, scenario)
+    found = from_file(text)
+    if isinstance(found, Composition):
+        method = make_method(found, scenario)
+        return method.name, tuple(method.parts.values())
+    part = _made(found, {}, text)
+    if not isinstance(part, UploadRule):
+        raise ScenarioError("schemes", text, "a method begins with an upload rule; write as in mads + FILE.py:CLASS")
+    return _own_name(part.name, type(part).__name__), (part,)
+
+
+def _part(text: str, whole: str) -> Part:
+    """A part of the table or of a file, with its values."""
+    found = _PART.fullmatch(text)
+    name, values = (found[1], found[2] or "") if found else (text, "")
+    if is_file(name):
+        return _made(from_file(name), _values(values, whole), whole)
+    if name not in PARTS:
+        known = ", ".join(PARTS)
+        raise ScenarioError("schemes", whole, f"{name} is no part; known are {known}; your own is FILE.py:CLASS")
+    return _made(part_class(name), _values(values, whole), whole)
+
+
+def _made(kind: Any, values: dict[str, Any], text: str) -> Part:
+    try:
+        return checked_part(kind(**values), text)
+    except TypeError as error:
+        raise ScenarioError("schemes", text, f"cannot be made with these values: {error}") from None
+
+
+def _values(text: str, whole: str) -> dict[str, Any]:
+    """``size=5, name="x"`` as TOML reads it."""
+    try:
+        return tomllib.loads("\n".join(_split(text, ",")))
+    except tomllib.TOMLDecodeError as error:
+        raise ScenarioError("schemes", whole, f"cannot read {text!r}: {error}; write as in buffer(size=5)") from None
+
+
+def split_names(text: str) -> list[str]:
+    """Methods with commas between them; a comma within parentheses is none of those."""
+    return [name.strip() for name in _split(text, ",") if name.strip()]
+
+
+def _split(text: str, mark: str) -> list[str]:
+    """Pieces between marks that are not within parentheses."""
+    pieces, depth = [""], 0
+    for letter in text:
+        depth += (letter == "(") - (letter == ")")
+        if letter == mark and depth == 0:
+            pieces.append("")
+        else:
+            pieces[-1] += letter
+    return pieces
+
+
+def _own_name(name: str, kind: str = "") -> str:
+    """A name for a method of one's own, which must not be one of ours."""
+    if not name:
+        raise ScenarioError("schemes", kind, "an upload rule of your own needs a `name`")
+    if name.split(":")[0] in TABLE:
+        raise ScenarioError("schemes", name, "is the name of one of Wayfare's own methods; take another")
+    return name

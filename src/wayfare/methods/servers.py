@@ -1,0 +1,120 @@
+"""What the server does with what arrives: it adds updates, takes a step of an optimiser, or mixes models."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Literal, TypeAlias, cast
+
+from wayfare.methods.parts import NO_STATE, Arrival, ServerRule, ServerTerms, State
+from wayfare.scenario.exchange import Mixing
+from wayfare.scenario.server import Server
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+StalenessFunction: TypeAlias = Literal["polynomial", "constant", "hinge"]
+"""How the weight of a model falls with its age; the first is the default."""
+
+
+def subtract_from(model: Tensor, arrival: Arrival, share: float) -> None:
+    """model <- model - share times what arrived, in place."""
+    from wayfare.sparsify import subtract
+
+    subtract(model, arrival.sent, share)
+
+
+def mean_update(model: Tensor, arrivals: Sequence[Arrival], terms: ServerTerms) -> Tensor:
+    """d = (1/N) sum of S(x) over the devices met in a round, in the order of their numbers."""
+    update = model.new_zeros(len(model))
+    for arrival in arrivals:
+        subtract_from(update, arrival, -1.0 / terms.devices)
+    return update
+
+
+@dataclass(frozen=True)
+class Add(ServerRule):
+    """Algorithm 1: w <- w - (1/N) sum of S(x) over the devices met in a round, in the order of their numbers."""
+
+    takes_pieces = True
+    adds_to_model = True
+
+    def apply(
+        self, model: Tensor, state: State, arrivals: Sequence[Arrival], terms: ServerTerms
+    ) -> tuple[Tensor, State]:
+        """Add every update."""
+        model = model.clone()
+        for arrival in arrivals:
+            subtract_from(model, arrival, 1.0 / terms.devices)
+        return model, state
+
+
+@dataclass(frozen=True)
+class Optimise(ServerRule):
+    """A step of an optimiser along the mean update of a round (Reddi et al. 2021), as the scenario's `server` says.
+
+    Statistics of normalisation are taken as they come: a running mean that overshoots is no running mean.
+    """
+
+    server: Server = field(default_factory=Server)
+
+    def init(self, model: Tensor, terms: ServerTerms) -> State:
+        """No momentum; Adam's second moments begin at epsilon^2, so that no first step is large."""
+        rest = model.new_zeros(len(model) - terms.statistics)
+        match self.server.optimizer:
+            case "sgd":
+                return NO_STATE
+            case "momentum":
+                return {"mean": rest}
+            case "adam":
+                return {"mean": rest, "square": rest.new_full((len(rest),), self.server.epsilon**2)}
+
+    def apply(
+        self, model: Tensor, state: State, arrivals: Sequence[Arrival], terms: ServerTerms
+    ) -> tuple[Tensor, State]:
+        """w <- w - step times the direction that the optimiser makes of the mean update."""
+        server, update = self.server, mean_update(model, arrivals, terms)
+        parameters = len(model) - terms.statistics
+        towards = update[:parameters]
+        match server.optimizer:
+            case "sgd":
+                direction = towards
+            case "momentum":
+                direction = towards.add(cast("Tensor", state["mean"]), alpha=server.momentum)
+                state = {"mean": direction}
+            case "adam":
+                mean = towards.lerp(cast("Tensor", state["mean"]), server.momentum)
+                square = towards.square().lerp(cast("Tensor", state["square"]), server.second_moment)
+                state, direction = {"mean": mean, "square": square}, mean / (square.sqrt() + server.epsilon)
+        stepped = model - update
+        stepped[:parameters] = model[:parameters].sub(direction, alpha=server.step_size)
+        return stepped, state
+
+
+@dataclass(frozen=True)
+class Mix(ServerRule):
+    """FedAsync (Xie, Koyejo and Gupta 2019): w <- (1 - a) w + a w_n, with a weight a that falls with age."""
+
+    staleness: StalenessFunction = "polynomial"
+    mixing: Mixing = field(default_factory=Mixing)
+
+    takes = "models"
+
+    def apply(
+        self, model: Tensor, state: State, arrivals: Sequence[Arrival], terms: ServerTerms
+    ) -> tuple[Tensor, State]:
+        """One model after the other, in the order of the devices."""
+        model = model.clone()
+        for arrival in arrivals:
+            model.lerp_(arrival.sent.values, self.weight(arrival.staleness_rounds))
+        return model, state
+
+    def weight(self, staleness_rounds: int) -> float:
+        """a s(theta), with s = 1, (theta + 1)^-c, or 1 up to b and 1 / (d (theta - b) + 1) after it."""
+        mixing = self.mixing
+        if self.staleness == "polynomial":
+            return mixing.weight * math.pow(staleness_rounds + 1.0, -mixing.polynomial_exponent)
+        if self.staleness == "hinge" and staleness_rounds > mixing.hinge_rounds:
+            return mixing.weight / (mixing.hinge_slope * (staleness_rounds - mixing.hinge_rounds) + 1.0)
+        return mixing.weight

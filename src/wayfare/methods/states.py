@@ -1,0 +1,43 @@
+"""The states of parts as trees: what checkpoints, other machines and checks need to do with them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+from wayfare.methods.parts import State
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+def mapped(state: State, change: Callable[[Tensor], Tensor]) -> dict[str, Any]:
+    """The same tree, of plain tables, with every vector changed."""
+    return {name: _mapped(value, change) for name, value in state.items()}
+
+
+def _mapped(value: Any, change: Callable[[Tensor], Tensor]) -> Any:
+    if isinstance(value, Mapping):
+        return mapped(value, change)
+    return value if isinstance(value, int | float) else change(value)
+
+
+def vectors_of(state: State) -> Iterator[tuple[str, Tensor]]:
+    """Every vector of a tree with its name, ``outer.inner``."""
+    for name, value in state.items():
+        if isinstance(value, Mapping):
+            yield from ((f"{name}.{inner}", vector) for inner, vector in vectors_of(value))
+        elif not isinstance(value, int | float):
+            yield name, value
+
+
+def same_kind(one: State, other: State) -> bool:
+    """Whether two trees may be of one rule: their names agree, and vectors of one name have one length and type.
+
+    Tables inside a tree may differ: many have a row for each device that has come so far.
+    """
+    others = dict(vectors_of(other))
+    return set(one) == set(other) and all(
+        name not in others or (vector.shape, vector.dtype) == (others[name].shape, others[name].dtype)
+        for name, vector in vectors_of(one)
+    )

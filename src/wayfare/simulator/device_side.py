@@ -1,0 +1,124 @@
+"""The devices of a run: their states, their local models, and their contacts."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+import numpy as np
+from torch import Tensor
+
+from wayfare import device as devices
+from wayfare.arrays import Ints
+from wayfare.device import DeviceState, Meeting, Terms, Transmission
+from wayfare.engine import Shelf, Trainer
+from wayfare.learning.schedule import Schedule
+from wayfare.methods import Arrival, State
+from wayfare.methods.states import mapped, same_kind
+from wayfare.methods.uploads import MOST_BPS_PER_HZ
+from wayfare.simulator.world import World
+
+
+class DeviceSide:
+    """Every device, and what becomes of it."""
+
+    def __init__(
+        self, world: World, initial: Tensor, nothing: Tensor, terms: Terms, trainer: Trainer, shelf: Shelf, *, retires: bool
+    ) -> None:
+        self._world, self._nothing, self._terms, self._trainer, self._shelf = world, nothing, terms, trainer, shelf
+        self._least_joules = self._what_anything_takes() if retires else 0.0
+        self._schedule = Schedule(world.scenario.learning.schedule, world.scenario.rounds)
+        # Devices that have not met the server share its first model and one zero.
+        self.states = [
+            devices.begin_device(initial, nothing, float(budget), terms.method) for budget in world.budgets_joules
+        ]
+
+    def contact(self, row: int, state: DeviceState) -> Transmission:
+        """A contact of the plan, by a device in some state."""
+        world, uses_forecast = self._world, self._terms.method.upload.uses_forecast()
+        device, lasts_s = int(world.meets.device[row]), float(world.meets.contact_s[row])
+        meeting = Meeting(
+            round=int(world.meets.round[row]),
+            contact_s=float(world.forecast_s[row]) if uses_forecast else lasts_s,
+            gain_per_watt=float(world.gains_per_watt[row]),
+            device=device,
+            samples=len(world.held[device]),
+        )
+        return devices.contact(state, self._trainer.model(device), meeting, self._terms, lasts_s)
+
+    def arrival(self, device: int, sending: Transmission) -> Arrival | None:
+        """What the server gets of a contact, if it gets anything."""
+        sent = devices.payload(sending, self._trainer.model(device), self._terms.method)
+        if sent is None:
+            return None
+        encounter = sending.offer.encounter
+        return Arrival(
+            device=device,
+            sent=sent,
+            staleness_rounds=encounter.staleness_rounds,
+            round=encounter.round,
+            samples=encounter.samples,
+            reach=self._reach(encounter.round, encounter.staleness_rounds),
+        )
+
+    def keep(self, device: int, state: DeviceState, *, new_memory: bool) -> None:
+        """The state of a device after a contact."""
+        self.states[device] = replace(state, memory=self._shelf.keep(device, state.memory)) if new_memory else state
+
+    def receive(self, device: int, model: Tensor, handed: State, round_: int) -> None:
+        """A device takes a model and starts from it."""
+        state = devices.receive(self.states[device], model, round_, self._terms.method, handed)
+        self.states[device] = state
+        self._trainer.receive(device, model)
+
+    def retire(self, met: Sequence[int]) -> None:
+        """Who has no energy left to send anything trains no more: nobody could ever tell."""
+        for device in met:
+            # Who has no limit has overdrawn a budget long ago.
+            if self._least_joules > 0 and self.states[device].left_joules < self._least_joules:
+                self._trainer.retire(device)
+
+    def restore(self, states: Sequence[DeviceState], own: Callable[[Tensor], Tensor]) -> None:
+        """Go on from some states; ValueError when they are of another run."""
+        if len(states) != len(self.states):
+            raise ValueError(f"a state of {len(states)} devices, here are {len(self.states)}")
+        first = self.states[0]
+        if any(
+            not (same_kind(state.memory_state, first.memory_state) and same_kind(state.local_state, first.local_state))
+            for state in states
+        ):
+            raise ValueError("the state of another memory rule or local rule")
+        # A device that never met the server remembers the one zero again, and takes no memory.
+        self.states = [
+            replace(
+                state,
+                received=own(state.received),
+                memory=self._nothing if state.memory.stride() == (0,) else self._shelf.keep(number, own(state.memory)),
+                memory_state=mapped(state.memory_state, own),
+                local_state=mapped(state.local_state, own),
+            )
+            for number, state in enumerate(states)
+        ]
+
+    def _reach(self, round_: int, rounds: int) -> float:
+        """The sum of learning rates over the steps of some rounds, the last of them included."""
+        if not self._terms.method.local.trains_between_contacts:
+            rounds = 1
+        shares = rounds if self._schedule.is_constant else self._schedule.shares(round_ - rounds + 1, rounds).sum()
+        return float(self._world.scenario.learning.learning_rate * shares)
+
+    def _what_anything_takes(self) -> float:
+        """Devices with less energy than this never send again."""
+        link, upload = self._terms.link, self._terms.method.upload
+        best = float(self._world.gains_per_watt.max(initial=0.0)) * link.max_power_watts
+        return upload.least_joules(link) if math.log2(1 + best) < MOST_BPS_PER_HZ else 0.0
+
+
+def contact_rounds(world: World) -> list[Ints]:
+    """The rounds of every device's contacts with the server, in order."""
+    meets = world.meets
+    # A stable sort keeps the order of rounds within a device.
+    order = np.argsort(meets.device, kind="stable")
+    edges = np.searchsorted(meets.device[order], np.arange(1, world.scenario.fleet.devices))
+    return np.split(meets.round[order], edges)

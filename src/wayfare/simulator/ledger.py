@@ -1,0 +1,88 @@
+"""Account of everything that devices compute, so that mass can be balanced."""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Callable, Iterable, Sequence
+
+import torch
+from torch import Tensor
+
+from wayfare.device import DeviceState
+from wayfare.engine import Burst, Engine
+from wayfare.errors import InvariantError
+from wayfare.methods import Method
+
+_log = logging.getLogger("wayfare")
+
+
+class Ledger:
+    """An engine that keeps account of everything it computes, so that mass can be balanced.
+
+    What devices computed since the last balance must be in the global model, in a memory, in a local model or with a
+    relay. An optimiser of the server makes of updates what it likes; then what it was given takes the place of the
+    model. Where the server mixes models instead of adding updates there is no such balance.
+    """
+
+    def __init__(self, engine: Engine, entries: int, device: torch.device, *, server_adds: bool = True) -> None:
+        self._engine = engine
+        self._given = None if server_adds else torch.zeros(entries, dtype=torch.float64, device=device)
+        self._computed = torch.zeros(entries, dtype=torch.float64, device=device)
+        self._before: Tensor | None = None
+        self._uploads = 0
+
+    def run(self, models: Sequence[Tensor], bursts: Sequence[Burst]) -> None:
+        """Advance the models, and add what that changed to the account."""
+        before = [model.double() for model in models]
+        self._engine.run(models, bursts)
+        for was, model in zip(before, models, strict=True):
+            self._computed += was - model
+
+    def uploaded(self, uploads: int) -> None:
+        """So many uploads were added to the global model, or relayed, each with its rounding."""
+        self._uploads += uploads
+
+    def given(self, update: Callable[[], Tensor]) -> None:
+        """The server's rule was given a mean update, and makes of it what it likes."""
+        if self._given is not None:
+            self._given += update().double()
+
+    def balance(
+        self,
+        model: Tensor,
+        states: Sequence[DeviceState],
+        local: Sequence[Tensor],
+        relayed: Iterable[Tensor],
+        round_: int,
+    ) -> None:
+        """Compare with the balance before; a difference beyond rounding is a fault."""
+        devices = len(states)
+        holdings = devices * (-model.double() if self._given is None else self._given)
+        for state, own in zip(states, local, strict=True):
+            holdings += state.memory.double() + (state.received.double() - own.double())
+        for update in relayed:
+            holdings += update.double()
+        if self._before is not None:
+            missing = float((holdings - self._before - self._computed).norm())
+            # Single precision rounds every upload into the model, and every update where it is formed.
+            rounding = torch.finfo(torch.float32).eps * devices * float(model.double().norm())
+            if math.isfinite(missing) and missing > rounding * math.sqrt(1 + self._uploads):
+                raise InvariantError(
+                    f"round {round_}: updates of norm {missing:.3g} were lost or counted twice, of "
+                    f"{float(self._computed.norm()):.3g} computed since the last balance"
+                )
+        self._before, self._uploads = holdings, 0
+        self._computed.zero_()
+
+
+def make_ledger(method: Method, engine: Engine, initial: Tensor) -> Ledger | None:
+    """The account of a run; None, with a word, where a method does not conserve mass."""
+    if method.server.takes == "models":
+        why = "mixes models at the server"
+    elif not method.memory.conserves:
+        why = "does not remember all that was not sent"
+    else:
+        return Ledger(engine, len(initial), initial.device, server_adds=method.server.adds_to_model)
+    _log.warning("%s %s: mass is not conserved, and not balanced; all else is", method.name, why)
+    return None

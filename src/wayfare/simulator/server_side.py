@@ -1,0 +1,67 @@
+"""The server of a run: what arrives goes to its rule, and what it has is handed down."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from torch import Tensor
+
+from wayfare import server as servers
+from wayfare.device import Checks
+from wayfare.methods import Arrival, ServerRule, ServerTerms, State
+from wayfare.methods.servers import mean_update
+from wayfare.methods.states import mapped, same_kind
+from wayfare.scenario.server import Server
+from wayfare.server import ServerState
+from wayfare.simulator.ledger import Ledger
+
+
+class ServerSide:
+    """Uploads of a round are collected, then used together; then devices take the new model."""
+
+    def __init__(
+        self, initial: Tensor, rule: ServerRule, terms: ServerTerms, settings: Server, checks: Checks, ledger: Ledger | None
+    ) -> None:
+        self._rule, self._terms, self._settings, self._checks, self._ledger = rule, terms, settings, checks, ledger
+        self.state = servers.begin_server(initial, rule, terms, averages=settings.average_rounds > 0)
+        self._arrived: list[Arrival] = []
+        self._before = initial
+
+    def arrive(self, arrival: Arrival) -> None:
+        """An upload; it counts when the contacts of the round are over."""
+        self._arrived.append(arrival)
+
+    def use_arrivals(self, round_: int, norms_sq: Sequence[float]) -> None:
+        """What the rule makes of the uploads of a round."""
+        arrived, self._arrived = self._arrived, []
+        self._before = self.state.model
+        self.state = servers.aggregate(self.state, self._rule, arrived, self._terms)
+        self._checks.aggregated(self.state.model, norms_sq, round_)
+        if self._ledger is not None and arrived:
+            self._ledger.uploaded(len(arrived))
+            self._ledger.given(lambda: mean_update(self.state.model, arrived, self._terms))
+
+    def hand_down(self, device: int, *, cut: bool) -> tuple[Tensor, State]:
+        """The model for a device, and what its rule hands it beside.
+
+        A device that was still sending when its contact ended has the model that the server had when it began.
+        """
+        return (self._before if cut else self.state.model), self._rule.handed(self.state.rule_state, device)
+
+    def end_round(self, round_: int) -> None:
+        """The mean of the model over many rounds, where one is kept."""
+        self.state = servers.average(self.state, round_, self._settings.average_rounds)
+
+    def restore(self, state: ServerState, own: Callable[[Tensor], Tensor]) -> None:
+        """Go on from a state; ValueError when it is of another run."""
+        if not same_kind(state.rule_state, self.state.rule_state):
+            raise ValueError("the state of another rule of the server")
+        if (state.averaged is None) != (self.state.averaged is None):
+            raise ValueError("the state of a server that averages its model, or of one that does not")
+        self.state = replace(
+            state,
+            model=own(state.model),
+            rule_state=mapped(state.rule_state, own),
+            averaged=None if state.averaged is None else own(state.averaged),
+        )
