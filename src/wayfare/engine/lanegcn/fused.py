@@ -13,7 +13,7 @@ import torch
 def fused_kernels(device: torch.device) -> ModuleType | None:
     """`gpu_kernels`, where Triton is there and compiles for a device; it comes with PyTorch for CUDA on Linux."""
     try:
-        from wayfare.engine import gpu_kernels
+        from wayfare.engine.lanegcn import gpu_kernels
     except ImportError:
         return None
     row = torch.ones(1, 1, 16, device=device)

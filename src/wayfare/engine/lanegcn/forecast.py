@@ -2,7 +2,7 @@
 
 The layers are those of `learning.models.lanegcn`, called by the names their tensors have there. Products are batched,
 normalisation is within a row, and its weights, which differ from device to device, are applied behind it. All weights
-lie turned round (`stacked_products.turned`).
+lie turned round (`products.turned`).
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from wayfare.engine.flows import Flow, met, spread
-from wayfare.engine.row_norm import normalised
-from wayfare.engine.stacked_products import convolution, product
-from wayfare.engine.stacked_scenes import Map, Pairs, Relations, StackedScenes
+from wayfare.engine.lanegcn.flows import Flow, met, spread
+from wayfare.engine.lanegcn.products import convolution, product
+from wayfare.engine.lanegcn.row_norm import normalised
+from wayfare.engine.lanegcn.scenes import Map, Pairs, Relations, StackedScenes
 from wayfare.learning.argoverse.sequence import FUTURE_STEPS
 from wayfare.learning.models.lanegcn import Forecast, LaneGcn, ends, futures
 

@@ -18,8 +18,8 @@ from torch import Tensor
 
 from wayfare.arrays import Ints
 from wayfare.engine.base import moved
-from wayfare.engine.flows import Flow, Sum
-from wayfare.engine.scene_tables import Links, SceneTables
+from wayfare.engine.lanegcn.flows import Flow, Sum
+from wayfare.engine.lanegcn.tables import Links, SceneTables
 from wayfare.learning.argoverse.batch import ACTOR_CHANNELS, RELATIONS
 from wayfare.learning.argoverse.sequence import OBSERVED_STEPS
 

@@ -25,10 +25,10 @@ from wayfare.engine.base import (
     stacked_steps,
     with_pull,
 )
-from wayfare.engine.lanegcn_stack import stacked_forecast
-from wayfare.engine.scene_tables import SceneTables, scene_tables
-from wayfare.engine.stacked_products import turned
-from wayfare.engine.stacked_scenes import Packing, StackedScenes, stacked_scenes
+from wayfare.engine.lanegcn.forecast import stacked_forecast
+from wayfare.engine.lanegcn.products import turned
+from wayfare.engine.lanegcn.scenes import Packing, StackedScenes, stacked_scenes
+from wayfare.engine.lanegcn.tables import SceneTables, scene_tables
 from wayfare.engine.trainer import AHEAD_STEPS
 from wayfare.errors import ScenarioError
 from wayfare.learning.tasks import Task

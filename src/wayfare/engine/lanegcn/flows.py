@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from wayfare.engine.fused import fused_kernels
+from wayfare.engine.lanegcn.fused import fused_kernels
 
 
 @dataclass(frozen=True, slots=True)

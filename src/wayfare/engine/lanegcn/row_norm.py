@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from wayfare.engine.fused import fused_kernels
+from wayfare.engine.lanegcn.fused import fused_kernels
 
 _EPS = 1e-5
 _FUSED_TYPES = (torch.float32, torch.bfloat16)
