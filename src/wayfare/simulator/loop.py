@@ -35,10 +35,9 @@ from wayfare.schemes.sending import MOST_BPS_PER_HZ
 from wayfare.simulator.checkpoint import SimulationState
 from wayfare.simulator.checks import Checks, Ledger
 from wayfare.simulator.events import ContactEvent, EvaluationEvent, MetricEvent, Observer, RelayEvent
-from wayfare.simulator.peers import draw_peers
 from wayfare.simulator.relays import Relays, RelayState
-from wayfare.simulator.world import World
 from wayfare.sparsify import Sparse
+from wayfare.world import World, draw_peers
 
 _log = logging.getLogger("wayfare")
 

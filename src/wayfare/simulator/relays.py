@@ -16,9 +16,8 @@ from wayfare.scenario.exchange import Relays as RelayRules
 from wayfare.schemes import Scheme, Upload, send_dense
 from wayfare.simulator.checks import Checks
 from wayfare.simulator.events import RelayEvent, RelayKind
-from wayfare.simulator.peers import Peers, Wish, make_timetable
-from wayfare.simulator.world import World
 from wayfare.sparsify import Sparse
+from wayfare.world import Peers, Wish, World, make_timetable
 
 # A budget is gone when this share of it is left, which is rounding.
 _SPENT = 1e-9

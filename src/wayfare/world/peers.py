@@ -15,7 +15,7 @@ from wayfare.mobility import Meetings
 from wayfare.radio import peer_gains_per_watt
 from wayfare.scenario import Scenario
 from wayfare.scenario.mobility import TraceMobility
-from wayfare.simulator.world import World, print_of
+from wayfare.world.draw import World, print_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

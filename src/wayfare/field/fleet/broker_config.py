@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from wayfare.field.subjects import Permissions
+from wayfare.field.fleet.subjects import Permissions
 
 CONFIG_NAME, USERS_NAME = "nats.conf", "users.conf"
 STORE_VARIABLE = "WAYFARE_STORE"

@@ -26,10 +26,10 @@ from pathlib import Path
 from typing import Any
 
 from wayfare.errors import InputError
-from wayfare.field.broker_config import CONFIG_NAME, USERS_NAME, Limits, config_text, users_text
-from wayfare.field.needs import need_packages
-from wayfare.field.subjects import SERVER_NAME, check_name, device_permissions, inbox_prefix, server_permissions
-from wayfare.field.units import unit_files
+from wayfare.field.fleet.broker_config import CONFIG_NAME, USERS_NAME, Limits, config_text, users_text
+from wayfare.field.fleet.needs import need_packages
+from wayfare.field.fleet.subjects import SERVER_NAME, check_name, device_permissions, inbox_prefix, server_permissions
+from wayfare.field.fleet.units import unit_files
 from wayfare.files import make_folder_atomically, write_atomically, writing
 
 FLEET_NAME, BUNDLE_NAME = "fleet.json", "bundle.json"
@@ -123,7 +123,7 @@ def create_fleet(
 ) -> Fleet:
     """Make a fleet's keys, certificates, broker configuration and bundles; the folder appears when it is whole."""
     need_packages()
-    from wayfare.field.certificates import create_authority, sign_server
+    from wayfare.field.fleet.certificates import create_authority, sign_server
 
     check_name("name", name)
     _check_devices(devices, ())
@@ -208,8 +208,8 @@ def load_bundle(folder: Path) -> Bundle:
 
 def _join(fleet: Fleet, names: Sequence[str], valid_days: int) -> Fleet:
     """Bundles for these participants, and the registry with them."""
-    from wayfare.field.certificates import Pair, sign_client
-    from wayfare.field.keys import create_key
+    from wayfare.field.fleet.certificates import Pair, sign_client
+    from wayfare.field.fleet.keys import create_key
 
     authority = Pair((fleet.folder / "ca.pem").read_bytes(), (fleet.folder / "ca.key").read_bytes())
     public_keys = dict(fleet.public_keys)

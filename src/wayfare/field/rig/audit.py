@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 
 from wayfare.codec.wire import Layout
 from wayfare.errors import InvariantError
-from wayfare.field.ledger import Key, Ledger
-from wayfare.field.messages import unpack
-from wayfare.field.outbox import Outbox
+from wayfare.field.runtime.ledger import Key, Ledger
+from wayfare.field.runtime.messages import unpack
+from wayfare.field.runtime.outbox import Outbox
 
 # Sums of float32 over a run agree to this; a single entry lost or counted twice is far above it.
 _MASS_TOLERANCE = 1e-4

@@ -12,9 +12,9 @@ from pathlib import Path
 from types import TracebackType
 
 from wayfare.errors import FieldError
-from wayfare.field.broker_config import CONFIG_NAME, STORE_VARIABLE
 from wayfare.field.fleet import Fleet
-from wayfare.field.needs import need_broker_program
+from wayfare.field.fleet.broker_config import CONFIG_NAME, STORE_VARIABLE
+from wayfare.field.fleet.needs import need_broker_program
 
 # What else is on the disk grows too, and a full disk hangs the broker.
 _SPARE = 1.25

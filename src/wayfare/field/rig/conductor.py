@@ -13,10 +13,10 @@ from pathlib import Path
 import numpy as np
 
 from wayfare.errors import FieldError
-from wayfare.field.faults import Faults
-from wayfare.field.proxy import Link
-from wayfare.field.replay import replay
-from wayfare.simulator import World
+from wayfare.field.rig.faults import Faults
+from wayfare.field.rig.proxy import Link
+from wayfare.field.rig.replay import replay
+from wayfare.world import World
 
 _LOOK_EVERY_S = 0.01
 

@@ -15,17 +15,17 @@ import torch
 
 from wayfare.engine.compute import one_thread
 from wayfare.errors import InputError
-from wayfare.field.audit import Audit, audit
-from wayfare.field.broker import Broker
-from wayfare.field.conductor import Conductor
-from wayfare.field.device import STORE, DeviceOptions, open_store
-from wayfare.field.exchange import Patience
-from wayfare.field.faults import Faults
 from wayfare.field.fleet import Fleet, create_fleet
-from wayfare.field.mes import ServerOptions, open_intake
-from wayfare.field.processes import DevicePart, Member, ServerPart
-from wayfare.field.proxy import Link
-from wayfare.field.work import Work
+from wayfare.field.rig.audit import Audit, audit
+from wayfare.field.rig.broker import Broker
+from wayfare.field.rig.conductor import Conductor
+from wayfare.field.rig.faults import Faults
+from wayfare.field.rig.processes import DevicePart, Member, ServerPart
+from wayfare.field.rig.proxy import Link
+from wayfare.field.runtime.device import STORE, DeviceOptions, open_store
+from wayfare.field.runtime.exchange import Patience
+from wayfare.field.runtime.mes import ServerOptions, open_intake
+from wayfare.field.runtime.work import Work
 from wayfare.learning.evaluate import Evaluator
 from wayfare.learning.tasks import Evaluation
 from wayfare.simulator import ContactEvent, EvaluationEvent, MetricEvent, Simulation

@@ -8,9 +8,9 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from wayfare.field.broker import Broker
-from wayfare.field.processes import Member
-from wayfare.field.proxy import Link
+from wayfare.field.rig.broker import Broker
+from wayfare.field.rig.processes import Member
+from wayfare.field.rig.proxy import Link
 
 KINDS = ("link cut", "link silent", "device killed", "server killed", "broker killed")
 _SHARES = (0.3, 0.1, 0.25, 0.2, 0.15)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import multiprocessing
 import os
-import signal
 import sys
 import threading
 import time
@@ -15,28 +14,16 @@ from pathlib import Path
 from typing import Any
 
 from wayfare.errors import FieldError, WayfareError
-from wayfare.field.device import DeviceOptions, run_device
 from wayfare.field.fleet import load_bundle
-from wayfare.field.logs import log_to_stderr
-from wayfare.field.mes import ServerOptions, run_server
-from wayfare.field.work import Work
+from wayfare.field.runtime.device import DeviceOptions, run_device
+from wayfare.field.runtime.logs import log_to_stderr
+from wayfare.field.runtime.mes import ServerOptions, run_server
+from wayfare.field.runtime.work import Work
+from wayfare.signals import stop_at_signals
 
 # A process is forked from one that has imported everything: PyTorch takes seconds, and processes are killed often.
 _context = multiprocessing.get_context("forkserver")
-_context.set_forkserver_preload(["wayfare.field.processes"])
-
-
-def stop_at_signals() -> threading.Event:
-    """Set when the process is asked to end, by SIGTERM or an interrupt; a second interrupt ends it at once."""
-    stop = threading.Event()
-
-    def on_signal(number: int, _: object) -> None:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
-        stop.set()
-
-    signal.signal(signal.SIGTERM, on_signal)
-    signal.signal(signal.SIGINT, on_signal)
-    return stop
+_context.set_forkserver_preload(["wayfare.field.rig.processes"])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

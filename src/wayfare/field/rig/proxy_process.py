@@ -16,8 +16,8 @@ from typing import Any
 
 from wayfare.contacts.store import load_plan
 from wayfare.errors import FieldError, WayfareError
-from wayfare.field.proxy import Link
-from wayfare.field.replay import replay
+from wayfare.field.rig.proxy import Link
+from wayfare.field.rig.replay import replay
 
 
 class ProxyProcess:
@@ -25,7 +25,7 @@ class ProxyProcess:
 
     def __init__(self, broker_port: int, links: int, broker_host: str = "127.0.0.1") -> None:
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "wayfare.field.proxy_process", broker_host, str(broker_port), str(links)],
+            [sys.executable, "-m", "wayfare.field.rig.proxy_process", broker_host, str(broker_port), str(links)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,

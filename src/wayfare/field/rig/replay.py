@@ -11,7 +11,7 @@ import numpy as np
 from wayfare.arrays import Floats
 from wayfare.contacts import ContactPlan
 from wayfare.errors import InputError
-from wayfare.field.proxy import Link
+from wayfare.field.rig.proxy import Link
 
 
 def replay(

@@ -11,13 +11,13 @@ from pathlib import Path
 
 from wayfare.device import terms_of
 from wayfare.errors import ScenarioError
-from wayfare.field.connect import FieldClient, connect
-from wayfare.field.exchange import Exchanger, Patience, Radio, no_radio
 from wayfare.field.fleet import Bundle
-from wayfare.field.guide import ByExperience, ByPlan, Guide, Sighting, no_sighting
-from wayfare.field.outbox import Outbox
-from wayfare.field.trainer import LocalTrainer
-from wayfare.field.work import Work
+from wayfare.field.runtime.connect import FieldClient, connect
+from wayfare.field.runtime.exchange import Exchanger, Patience, Radio, no_radio
+from wayfare.field.runtime.guide import ByExperience, ByPlan, Guide, Sighting, no_sighting
+from wayfare.field.runtime.outbox import Outbox
+from wayfare.field.runtime.trainer import LocalTrainer
+from wayfare.field.runtime.work import Work
 from wayfare.records.lock import RunLock
 
 _log = logging.getLogger("wayfare.field")

@@ -14,8 +14,8 @@ from torch import Tensor
 
 from wayfare.codec.errors import WireError
 from wayfare.codec.wire import Layout, decode, encode
-from wayfare.field.database import vector_bytes
-from wayfare.field.ledger import Ledger
+from wayfare.field.runtime.database import vector_bytes
+from wayfare.field.runtime.ledger import Ledger
 from wayfare.sparsify import Sparse
 
 # Encoded models are kept while devices pull them; of those beyond this the oldest are made again when asked for.

@@ -10,8 +10,8 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from http import HTTPStatus
 
 from wayfare.errors import FieldError, InputError
-from wayfare.field.metrics import CONTENT_TYPE, render
-from wayfare.field.status import FleetStatus, metrics_of
+from wayfare.field.runtime.metrics import CONTENT_TYPE, render
+from wayfare.field.runtime.status import FleetStatus, metrics_of
 
 DEFAULT_PORT = 9464
 _LONGEST_S, _MOST_BYTES, _MOST_CALLERS = 5.0, 8192, 32

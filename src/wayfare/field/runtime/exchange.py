@@ -21,16 +21,16 @@ from wayfare.codec.errors import WireError
 from wayfare.codec.wire import Layout
 from wayfare.device import Meeting, Terms, begin_contact, transmit
 from wayfare.errors import DivergenceError, FieldError, RefusedError
-from wayfare.field.downloads import unpacked
-from wayfare.field.guide import Guide, Occasion
-from wayfare.field.messages import Ask, Finish, Manifest, Mark, Part, Standing, parse
-from wayfare.field.outbox import Outbox
+from wayfare.field.runtime.downloads import unpacked
+from wayfare.field.runtime.guide import Guide, Occasion
+from wayfare.field.runtime.messages import Ask, Finish, Manifest, Mark, Part, Standing, parse
+from wayfare.field.runtime.outbox import Outbox
 from wayfare.schemes import Scheme
 
 if TYPE_CHECKING:
     from nats.aio.msg import Msg
 
-    from wayfare.field.connect import FieldClient
+    from wayfare.field.runtime.connect import FieldClient
 
 _log = logging.getLogger("wayfare.field")
 _Job = TypeVar("_Job")

@@ -7,7 +7,7 @@ from typing import Protocol
 
 from wayfare.arrays import Ints
 from wayfare.contacts import Opportunities
-from wayfare.field.ledger import Ledger
+from wayfare.field.runtime.ledger import Ledger
 
 
 class Gathering(Protocol):

@@ -16,9 +16,9 @@ from typing import Protocol
 import numpy as np
 
 from wayfare.device import DeviceState
-from wayfare.field.outbox import Progress
+from wayfare.field.runtime.outbox import Progress
 from wayfare.radio import Link
-from wayfare.simulator import World
+from wayfare.world import World
 
 # Before anything was measured: a contact of this length, at this rate.
 _FIRST_CONTACT_S, _FIRST_RATE_BPS = 5.0, 1e6

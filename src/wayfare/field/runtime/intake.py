@@ -12,10 +12,10 @@ from dataclasses import dataclass, field
 
 from wayfare.codec.errors import WireError
 from wayfare.codec.wire import Layout
-from wayfare.field.downloads import Download, Downloads
-from wayfare.field.gathering import Gathering
-from wayfare.field.ledger import Ledger
-from wayfare.field.messages import Ask, Finish, Manifest, Mark, Part, Standing, parse
+from wayfare.field.runtime.downloads import Download, Downloads
+from wayfare.field.runtime.gathering import Gathering
+from wayfare.field.runtime.ledger import Ledger
+from wayfare.field.runtime.messages import Ask, Finish, Manifest, Mark, Part, Standing, parse
 
 _log = logging.getLogger("wayfare.field")
 

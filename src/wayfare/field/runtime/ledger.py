@@ -23,11 +23,11 @@ from wayfare.arrays import Ints
 from wayfare.codec.errors import WireError
 from wayfare.codec.wire import Layout
 from wayfare.errors import InvariantError, RunFolderError
-from wayfare.field.database import Database
-from wayfare.field.messages import Chunk, joined, unpack
-from wayfare.field.model_files import newest_model, write_model
-from wayfare.field.outbox import digest
-from wayfare.field.rules import Bits, Latest, Limits, check_chunk
+from wayfare.field.runtime.database import Database
+from wayfare.field.runtime.messages import Chunk, joined, unpack
+from wayfare.field.runtime.model_files import newest_model, write_model
+from wayfare.field.runtime.outbox import digest
+from wayfare.field.runtime.rules import Bits, Latest, Limits, check_chunk
 from wayfare.server import ServerState, aggregate
 from wayfare.sparsify import Sparse
 

@@ -20,17 +20,17 @@ from nats.js.api import AckPolicy, ConsumerConfig, DiscardPolicy, RetentionPolic
 from nats.js.errors import NotFoundError
 
 from wayfare.errors import InputError, RefusedError
-from wayfare.field.connect import FieldClient, connect
-from wayfare.field.endpoint import serving
-from wayfare.field.exchange import PASSING
 from wayfare.field.fleet import Bundle
-from wayfare.field.gathering import ByPlan, Gathering, OnArrival
-from wayfare.field.intake import Intake
-from wayfare.field.ledger import Ledger
-from wayfare.field.rules import Limits
-from wayfare.field.status import FleetStatus, status_of
-from wayfare.field.subjects import device_of, may_answer
-from wayfare.field.work import Work
+from wayfare.field.fleet.subjects import device_of, may_answer
+from wayfare.field.runtime.connect import FieldClient, connect
+from wayfare.field.runtime.endpoint import serving
+from wayfare.field.runtime.exchange import PASSING
+from wayfare.field.runtime.gathering import ByPlan, Gathering, OnArrival
+from wayfare.field.runtime.intake import Intake
+from wayfare.field.runtime.ledger import Ledger
+from wayfare.field.runtime.rules import Limits
+from wayfare.field.runtime.status import FleetStatus, status_of
+from wayfare.field.runtime.work import Work
 from wayfare.records.lock import RunLock
 
 if TYPE_CHECKING:

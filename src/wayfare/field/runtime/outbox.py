@@ -23,8 +23,8 @@ from wayfare.codec.wire import Layout
 from wayfare.control.auto_weight import Experience
 from wayfare.device import DeviceState
 from wayfare.errors import InvariantError, RunFolderError
-from wayfare.field.database import Database, vector_bytes, vector_of
-from wayfare.field.messages import Chunk, split, unpack
+from wayfare.field.runtime.database import Database, vector_bytes, vector_of
+from wayfare.field.runtime.messages import Chunk, split, unpack
 from wayfare.sparsify import Sparse
 
 _FORMAT = 1

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from wayfare.arrays import Ints
 from wayfare.codec.errors import WireError
-from wayfare.field.messages import Chunk
+from wayfare.field.runtime.messages import Chunk
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

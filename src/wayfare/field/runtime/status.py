@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from wayfare.errors import InputError
-from wayfare.field.intake import Intake
-from wayfare.field.metrics import Metric
+from wayfare.field.runtime.intake import Intake
+from wayfare.field.runtime.metrics import Metric
 
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 

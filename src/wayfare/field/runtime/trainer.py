@@ -6,8 +6,8 @@ import threading
 import time
 
 from wayfare.engine import Burst, Engine
-from wayfare.field.guide import Guide
-from wayfare.field.outbox import Outbox
+from wayfare.field.runtime.guide import Guide
+from wayfare.field.runtime.outbox import Outbox
 
 # What a kill may cost: steps since the local model was last kept.
 _KEEP_EVERY_S = 2.0

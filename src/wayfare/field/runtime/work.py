@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from wayfare.codec.wire import Layout
 from wayfare.engine import Compute, Engine, LocalTraining, make_engine
 from wayfare.errors import ScenarioError
-from wayfare.field.messages import layout_of
+from wayfare.field.runtime.messages import layout_of
 from wayfare.learning.local_loss import make_local_loss
 from wayfare.learning.schedule import Schedule
 from wayfare.scenario import Scenario
 from wayfare.schemes import Scheme, make_scheme
-from wayfare.simulator import World, draw_world
+from wayfare.world import World, draw_world
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
