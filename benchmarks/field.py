@@ -42,13 +42,13 @@ import torch
 
 from field_parts import Device, Server, cpu_s, memory_mb, quiet, server_process
 from wayfare.errors import FieldError
-from wayfare.field.broker import Broker
-from wayfare.field.connect import connect
-from wayfare.field.endpoint import fetch_status
 from wayfare.field.fleet import Fleet, create_fleet, load_bundle
-from wayfare.field.guide import chunk_bytes_at
-from wayfare.field.proxy import Link
-from wayfare.field.proxy_process import ProxyProcess
+from wayfare.field.rig.broker import Broker
+from wayfare.field.rig.proxy import Link
+from wayfare.field.rig.proxy_process import ProxyProcess
+from wayfare.field.runtime.connect import connect
+from wayfare.field.runtime.endpoint import fetch_status
+from wayfare.field.runtime.guide import chunk_bytes_at
 
 FASHION_SMALL = 84_618
 BITS_PER_ENTRY = 33.0  # of a dense update, as messages carry it

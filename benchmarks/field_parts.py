@@ -18,17 +18,17 @@ from torch import Tensor
 
 from wayfare.codec.wire import Layout
 from wayfare.device import DeviceState, Terms
-from wayfare.field.connect import connect
-from wayfare.field.endpoint import fetch_status, serving
-from wayfare.field.exchange import Exchanger, Patience, Radio
 from wayfare.field.fleet import Bundle, Fleet, load_bundle
-from wayfare.field.gathering import OnArrival
-from wayfare.field.guide import Occasion
-from wayfare.field.intake import Intake
-from wayfare.field.ledger import Ledger
-from wayfare.field.mes import MobileEdgeServer, ServerOptions
-from wayfare.field.outbox import Outbox, Progress
-from wayfare.field.status import FleetStatus
+from wayfare.field.runtime.connect import connect
+from wayfare.field.runtime.endpoint import fetch_status, serving
+from wayfare.field.runtime.exchange import Exchanger, Patience, Radio
+from wayfare.field.runtime.gathering import OnArrival
+from wayfare.field.runtime.guide import Occasion
+from wayfare.field.runtime.intake import Intake
+from wayfare.field.runtime.ledger import Ledger
+from wayfare.field.runtime.mes import MobileEdgeServer, ServerOptions
+from wayfare.field.runtime.outbox import Outbox, Progress
+from wayfare.field.runtime.status import FleetStatus
 from wayfare.radio import Link as RadioLink
 from wayfare.schemes import Encounter, Scheme, Upload
 

@@ -30,7 +30,8 @@ import wayfare
 from wayfare.engine import Burst, InMemory, OnDisk
 from wayfare.engine.stacked_mlp import StackedMlp
 from wayfare.schemes import make_scheme
-from wayfare.simulator import ContactEvent, EvaluationEvent, MetricEvent, RelayEvent, Simulation, draw_world
+from wayfare.simulator import ContactEvent, EvaluationEvent, MetricEvent, RelayEvent, Simulation
+from wayfare.world import draw_world
 
 LIMIT_GB, SPREAD = 8.0, 0.3
 

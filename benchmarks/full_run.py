@@ -23,7 +23,8 @@ from wayfare.engine import Compute
 from wayfare.learning.models.resnet9 import Resnet9
 from wayfare.learning.tasks.images import ImageClassification
 from wayfare.schemes import make_scheme
-from wayfare.simulator import ContactEvent, EvaluationEvent, MetricEvent, RelayEvent, Simulation, draw_world
+from wayfare.simulator import ContactEvent, EvaluationEvent, MetricEvent, RelayEvent, Simulation
+from wayfare.world import draw_world
 
 GOAL_S = 45.0
 
@@ -81,7 +82,7 @@ def main() -> None:
         [f"rounds={arguments.rounds}", f"learning.evaluate_every_rounds={max(arguments.rounds // 40, 1)}"],
     )
     began = time.perf_counter()
-    with patch("wayfare.simulator.world.load_task", lambda _: random_images()):
+    with patch("wayfare.world.draw.load_task", lambda _: random_images()):
         world = draw_world(scenario, 0)
     drawn = time.perf_counter()
     counter = Counter()

@@ -23,7 +23,8 @@ from wayfare.learning.models.resnet9 import Resnet9
 from wayfare.learning.recalibrate import Recalibration, draw_samples
 from wayfare.learning.tasks.images import ImageClassification, image_task
 from wayfare.schemes import make_scheme
-from wayfare.simulator import ContactEvent, EvaluationEvent, MetricEvent, RelayEvent, Simulation, World, draw_world
+from wayfare.simulator import ContactEvent, EvaluationEvent, MetricEvent, RelayEvent, Simulation
+from wayfare.world import World, draw_world
 
 SMALL = (
     "rounds=300",

@@ -29,8 +29,8 @@ import torch
 
 from wayfare.engine import Burst, Compute, Engine, LocalTraining, make_engine
 from wayfare.engine.cuda_graphs import CudaGraphs, Recipe, best_recipe
-from wayfare.engine.stacked_lanegcn import StackedLaneGcn, best_packing
-from wayfare.engine.stacked_scenes import Packing
+from wayfare.engine.lanegcn.engine import StackedLaneGcn, best_packing
+from wayfare.engine.lanegcn.scenes import Packing
 from wayfare.learning.argoverse.cache import load_prepared
 from wayfare.learning.argoverse.scenes import SceneSettings
 from wayfare.learning.argoverse.synthetic import synthetic_scenes

@@ -31,7 +31,8 @@ import torch
 import wayfare
 from wayfare.records import RunWriter, read_run
 from wayfare.schemes import make_scheme
-from wayfare.simulator import ContactEvent, EvaluationEvent, MetricEvent, RelayEvent, Simulation, draw_world
+from wayfare.simulator import ContactEvent, EvaluationEvent, MetricEvent, RelayEvent, Simulation
+from wayfare.world import draw_world
 
 GOAL_S = 0.5
 SCHEMES = ("mads", "afl-spar:paced", "afl")

@@ -20,6 +20,7 @@ ORDER = (
         "errors",
         "places",
         "files",
+        "signals",
         "progress",
         "arrays",
         "units",
@@ -30,14 +31,17 @@ ORDER = (
         "radio",
         "control",
     ),
-    *("schemes", "sparsify", "codec", "learning", "engine", "device", "server", "simulator", "records", "theory"),
+    *("schemes", "sparsify", "codec", "learning", "engine", "world"),
+    *("device", "server", "simulator", "records", "theory"),
     # The package's own file offers names of all of them, and none of them may need it.
     *("studies", "report", "field", "cli", "__init__", "__main__"),
 )
+# The same within the field: administration of a fleet, what runs in it, and the rig that tests it.
+FIELD_ORDER = ("fleet", "runtime", "rig")
 # Files outside `cli` that hold options of a command line, and why. The list must not grow.
 MAY_NAME_OPTIONS = {
-    "field/broker.py": "starts nats-server",
-    "field/broker_config.py": "writes a configuration that explains how to reload nats-server",
+    "field/rig/broker.py": "starts nats-server",
+    "field/fleet/broker_config.py": "writes a configuration that explains how to reload nats-server",
     "learning/data/packages.py": "starts npm and dpkg-deb",
     "mobility/traces/sumo_run.py": "starts SUMO",
     "records/origin.py": "starts git",
@@ -51,7 +55,7 @@ def part_of(file: Path) -> str:
     return file.relative_to(SOURCE).parts[0].removesuffix(".py")
 
 
-def imported_parts(file: Path) -> set[str]:
+def imported_names(file: Path) -> list[str]:
     names: list[str] = []
     for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
         if isinstance(node, ast.ImportFrom):
@@ -59,6 +63,11 @@ def imported_parts(file: Path) -> set[str]:
             names += [f"{node.module}.{alias.name}" for alias in node.names]
         elif isinstance(node, ast.Import):
             names += [alias.name for alias in node.names]
+    return names
+
+
+def imported_parts(file: Path) -> set[str]:
+    names = imported_names(file)
     parts = {f"{name}.__init__".split(".")[1] for name in names if name.split(".")[0] == "wayfare"}
     # What is no part is a name that the package offers.
     return {part if part in ORDER else "__init__" for part in parts}
@@ -69,6 +78,20 @@ def test_imports_point_only_up_the_list(file: Path) -> None:
     part = part_of(file)
     below = {other for other in imported_parts(file) if ORDER.index(other) > ORDER.index(part)}
     assert not below, f"{part} imports {below}, which come after it"
+
+
+def test_within_the_field_imports_point_only_up_the_list() -> None:
+    for file in sorted((SOURCE / "field").glob("*/**/*.py")):
+        room = FIELD_ORDER.index(file.relative_to(SOURCE / "field").parts[0])
+        imported = [name.split(".")[2] for name in imported_names(file) if name.startswith("wayfare.field.")]
+        below = {other for other in imported if FIELD_ORDER.index(other) > room}
+        assert not below, f"{file}: {FIELD_ORDER[room]} imports {below}, which come after it"
+
+
+def test_the_file_of_the_field_states_its_protocol_and_nothing_else() -> None:
+    tree = ast.parse((SOURCE / "field/__init__.py").read_text(encoding="utf-8"))
+    assert "How nothing is lost and nothing counted twice" in (ast.get_docstring(tree) or "")
+    assert len(tree.body) == 1
 
 
 @pytest.mark.parametrize("file", FILES, ids=lambda file: str(file.relative_to(SOURCE)))

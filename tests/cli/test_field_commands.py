@@ -16,8 +16,8 @@ import torch
 
 from tests.cli.conftest import Finished
 from tests.field.brokers import needs_broker
-from wayfare.field.broker import Broker
 from wayfare.field.fleet import Fleet, create_fleet
+from wayfare.field.rig.broker import Broker
 
 WORK = (
     *("--set", "fleet.devices=2", "--set", "fleet.energy_total_joules=50", "--set", "rounds=400"),
@@ -68,10 +68,10 @@ def test_a_server_and_two_devices_learn_together(fleet: Fleet, tmp_path: Path) -
 
 
 def _check_the_ledger(fleet: Fleet) -> None:
-    from wayfare.field.audit import audit
-    from wayfare.field.device import DeviceOptions, open_store
-    from wayfare.field.mes import ServerOptions, open_intake
-    from wayfare.field.work import Work
+    from wayfare.field.rig.audit import audit
+    from wayfare.field.runtime.device import DeviceOptions, open_store
+    from wayfare.field.runtime.mes import ServerOptions, open_intake
+    from wayfare.field.runtime.work import Work
     from wayfare.scenario import load
 
     work = Work(scenario=load("fashion-small", [text for text in WORK if text != "--set"]))

@@ -22,8 +22,9 @@ from wayfare.device import DeviceState, Meeting, Offer, Terms, Transmission
 from wayfare.radio import Link
 from wayfare.scenario import Scenario
 from wayfare.schemes import Upload, make_scheme
-from wayfare.simulator import Checks, Simulation, draw_world
+from wayfare.simulator import Checks, Simulation
 from wayfare.sparsify import Sparse, top_k, with_tail
+from wayfare.world import draw_world
 
 GAIN_PER_WATT, POWER_WATTS, STATISTICS = 1e4, 0.2, 6
 

@@ -7,8 +7,8 @@ import torch
 from tests.engine.kernels import WHERE, with_kernels
 from torch import Tensor
 
-from wayfare.engine.flows import Flow, Sum, met, spread
-from wayfare.engine.fused import fused_kernels
+from wayfare.engine.lanegcn.flows import Flow, Sum, met, spread
+from wayfare.engine.lanegcn.fused import fused_kernels
 
 GIVERS, RECEIVERS, FEATURES = 7, 5, 3
 

@@ -11,10 +11,11 @@ from tests.engine.kernels import WHERE, with_kernels
 from torch import Tensor
 from torch.nn import functional
 
-from wayfare.engine import Burst, lanegcn_stack
-from wayfare.engine.fused import fused_kernels
-from wayfare.engine.row_norm import normalised
-from wayfare.engine.stacked_lanegcn import StackedLaneGcn
+from wayfare.engine import Burst
+from wayfare.engine.lanegcn import forecast
+from wayfare.engine.lanegcn.engine import StackedLaneGcn
+from wayfare.engine.lanegcn.fused import fused_kernels
+from wayfare.engine.lanegcn.row_norm import normalised
 from wayfare.learning.models.lanegcn import LaneGcn
 
 # Ragged numbers of rows, widths that are no powers of two, more rows than a program takes, tracks over time.
@@ -129,6 +130,6 @@ def test_a_step_with_the_kernels_is_a_step_without_them(monkeypatch: pytest.Monk
         return models - initial
 
     expected = step()
-    monkeypatch.setattr(lanegcn_stack, "normalised", lambda *given, **extra: counted(*given, **extra).cpu())
+    monkeypatch.setattr(forecast, "normalised", lambda *given, **extra: counted(*given, **extra).cpu())
     assert float((step() - expected).norm()) <= 1e-4 * float(expected.norm())
     assert len(calls) == 71

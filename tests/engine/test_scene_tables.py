@@ -11,9 +11,9 @@ import torch
 from tests.engine.jobs import forecasting_of
 from torch import Tensor
 
-from wayfare.engine.flows import Flow, Sum
-from wayfare.engine.scene_tables import SceneTables, scene_tables
-from wayfare.engine.stacked_scenes import Packing, Pairs, StackedScenes, stacked_scenes
+from wayfare.engine.lanegcn.flows import Flow, Sum
+from wayfare.engine.lanegcn.scenes import Packing, Pairs, StackedScenes, stacked_scenes
+from wayfare.engine.lanegcn.tables import SceneTables, scene_tables
 from wayfare.learning.argoverse.batch import SceneBatch, pairs_within, relative_pose
 from wayfare.learning.argoverse.lanes import LaneGraph
 from wayfare.learning.argoverse.scenes import SceneSettings

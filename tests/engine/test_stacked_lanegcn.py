@@ -12,9 +12,9 @@ from tests.engine.jobs import Job, forecasting_of, job, lane_job, lane_starts, r
 from tests.engine.rounded import ProductsInTf32
 
 from wayfare.engine import Burst, Compute, make_engine
+from wayfare.engine.lanegcn.engine import StackedLaneGcn
+from wayfare.engine.lanegcn.scenes import Packing
 from wayfare.engine.reference import Reference
-from wayfare.engine.stacked_lanegcn import StackedLaneGcn
-from wayfare.engine.stacked_scenes import Packing
 from wayfare.errors import ScenarioError
 from wayfare.learning.argoverse.scenes import SceneSettings
 from wayfare.learning.argoverse.synthetic import synthetic_scenes

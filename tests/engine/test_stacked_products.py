@@ -9,9 +9,9 @@ from torch import Tensor
 from torch.nn import functional
 
 from wayfare.engine import Burst
-from wayfare.engine.stacked_lanegcn import StackedLaneGcn
-from wayfare.engine.stacked_products import convolution, product, turned
-from wayfare.engine.stacked_scenes import Packing
+from wayfare.engine.lanegcn.engine import StackedLaneGcn
+from wayfare.engine.lanegcn.products import convolution, product, turned
+from wayfare.engine.lanegcn.scenes import Packing
 from wayfare.learning.models.lanegcn import LaneGcn
 
 DEVICES, ROWS, INPUTS, OUTPUTS = 3, 5, 4, 6

@@ -36,8 +36,8 @@ from wayfare.learning.data.sets import IMAGE_SETS
 from wayfare.mobility.traces import read_recording, select
 from wayfare.records import RunRecord, find_unfinished, read_run, refuse_changes, reopen
 from wayfare.scenario import load, preset_names
-from wayfare.simulator import World, draw_world
 from wayfare.studies.resuming import what_it_is
+from wayfare.world import World, draw_world
 
 LONGEST_S = 5.0
 META_KEYS = (

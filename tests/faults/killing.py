@@ -29,7 +29,7 @@ import torch
 import wayfare
 from wayfare.records import checkpoints, layout, unfinished, write
 from wayfare.scenario import Scenario
-from wayfare.simulator import draw_world
+from wayfare.world import draw_world
 
 TABLES = ("contacts", "evaluations", "metrics", "devices", "model")
 SCHEMES = ("mads", "optimal", "afl-spar:paced", "afl-spar", "afl", "sfl-spar", "afl:unlimited", "sfl-spar:paced")

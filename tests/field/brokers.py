@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 import pytest
 
-from wayfare.field.needs import broker_program
+from wayfare.field.fleet.needs import broker_program
 
 Result = TypeVar("Result")
 LIMIT_S = 60.0

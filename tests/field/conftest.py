@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from tests.field.brokers import needs_broker
-from wayfare.field.broker import Broker
 from wayfare.field.fleet import Fleet, create_fleet
+from wayfare.field.rig.broker import Broker
 
 
 @pytest.fixture(scope="session")

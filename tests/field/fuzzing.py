@@ -12,8 +12,8 @@ import numpy as np
 
 from tests.field.parts import LAYOUT, noise
 from wayfare.codec.wire import HEADER_BYTES
-from wayfare.field.intake import Intake
-from wayfare.field.messages import CHUNK_HEADER_BYTES, Chunk
+from wayfare.field.runtime.intake import Intake
+from wayfare.field.runtime.messages import CHUNK_HEADER_BYTES, Chunk
 from wayfare.sparsify import top_k
 
 HEADER = struct.Struct("<2sBIIIIQd")  # as in messages.py

@@ -13,9 +13,9 @@ from torch import Tensor
 
 from wayfare.codec.wire import Layout
 from wayfare.device import transmit
-from wayfare.field.ledger import Ledger
-from wayfare.field.outbox import OpenUpdate, Outbox
-from wayfare.field.rules import Limits
+from wayfare.field.runtime.ledger import Ledger
+from wayfare.field.runtime.outbox import OpenUpdate, Outbox
+from wayfare.field.runtime.rules import Limits
 from wayfare.radio import Link
 from wayfare.schemes import Encounter, Upload
 
@@ -68,7 +68,7 @@ def cut(
 
 def undelivered(outbox: Outbox) -> Tensor:
     """All mass that lies on a device: learned since the last cut, remembered, promised."""
-    from wayfare.field.messages import unpack
+    from wayfare.field.runtime.messages import unpack
 
     state = outbox.state
     total = (state.received.double() - outbox.local.double()) + state.memory.double()

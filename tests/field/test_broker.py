@@ -11,11 +11,10 @@ import pytest
 
 from tests.field.brokers import finish, needs_broker
 from wayfare.errors import FieldError, UnavailableError
-from wayfare.field import needs
-from wayfare.field.broker import Broker
-from wayfare.field.broker_config import Limits
-from wayfare.field.connect import connect
-from wayfare.field.fleet import Fleet, create_fleet, load_bundle
+from wayfare.field.fleet import Fleet, create_fleet, load_bundle, needs
+from wayfare.field.fleet.broker_config import Limits
+from wayfare.field.rig.broker import Broker
+from wayfare.field.runtime.connect import connect
 
 pytestmark = pytest.mark.system
 

@@ -11,10 +11,10 @@ import pytest
 
 from tests.field.brokers import finish
 from wayfare.errors import LinkLostError
-from wayfare.field.broker import Broker
-from wayfare.field.connect import FieldClient, LinkSettings, connect
 from wayfare.field.fleet import Fleet, load_bundle
-from wayfare.field.proxy import Link
+from wayfare.field.rig.broker import Broker
+from wayfare.field.rig.proxy import Link
+from wayfare.field.runtime.connect import FieldClient, LinkSettings, connect
 
 pytestmark = pytest.mark.system
 

@@ -15,8 +15,8 @@ import pytest
 import wayfare
 from tests.field.brokers import needs_broker
 from wayfare.errors import InputError
-from wayfare.field.demo import DemoOptions, run_demo
-from wayfare.field.work import Work
+from wayfare.field.rig.demo import DemoOptions, run_demo
+from wayfare.field.runtime.work import Work
 
 pytestmark = pytest.mark.system
 

@@ -18,18 +18,18 @@ from tests.field.fuzzing import KINDS
 from tests.field.parts import INITIAL, LAYOUT, open_outbox, train
 from tests.field.test_ledger import chunks_of
 from wayfare.device import DeviceState, Terms
-from wayfare.field.audit import audit
-from wayfare.field.broker import Broker
-from wayfare.field.connect import connect
-from wayfare.field.exchange import Exchanger, Patience, Radio
 from wayfare.field.fleet import Fleet, load_bundle
-from wayfare.field.gathering import OnArrival
-from wayfare.field.guide import Occasion
-from wayfare.field.intake import Intake
-from wayfare.field.ledger import Ledger
-from wayfare.field.mes import MobileEdgeServer, ServerOptions
-from wayfare.field.outbox import Outbox, Progress
-from wayfare.field.rules import Limits
+from wayfare.field.rig.audit import audit
+from wayfare.field.rig.broker import Broker
+from wayfare.field.runtime.connect import connect
+from wayfare.field.runtime.exchange import Exchanger, Patience, Radio
+from wayfare.field.runtime.gathering import OnArrival
+from wayfare.field.runtime.guide import Occasion
+from wayfare.field.runtime.intake import Intake
+from wayfare.field.runtime.ledger import Ledger
+from wayfare.field.runtime.mes import MobileEdgeServer, ServerOptions
+from wayfare.field.runtime.outbox import Outbox, Progress
+from wayfare.field.runtime.rules import Limits
 from wayfare.radio import Link
 from wayfare.schemes import Encounter, Scheme, Upload
 

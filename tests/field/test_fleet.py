@@ -12,7 +12,7 @@ from cryptography.x509.verification import PolicyBuilder, Store
 
 from wayfare.errors import InputError
 from wayfare.field.fleet import Fleet, add_devices, create_fleet, load_bundle, load_fleet, remove_devices
-from wayfare.field.subjects import device_of, device_permissions, may_answer, server_permissions
+from wayfare.field.fleet.subjects import device_of, device_permissions, may_answer, server_permissions
 
 
 def test_a_fleet_is_read_back_as_it_was_made(fleet: Fleet) -> None:

@@ -10,11 +10,11 @@ import pytest
 import torch
 
 from wayfare.device import DeviceState
-from wayfare.field.guide import ByExperience, ByPlan, Sighting, chunk_bytes_at, seconds_in_range
-from wayfare.field.outbox import Progress
+from wayfare.field.runtime.guide import ByExperience, ByPlan, Sighting, chunk_bytes_at, seconds_in_range
+from wayfare.field.runtime.outbox import Progress
 from wayfare.radio import Link
 from wayfare.scenario import Scenario
-from wayfare.simulator import draw_world
+from wayfare.world import draw_world
 
 LINK = Link(bandwidth_hz=1e6, max_power_watts=0.2, parameters=1000, bits_per_entry=42.0, dense_bits=32000.0)
 STATE = DeviceState(received=torch.zeros(1), received_round=0, memory=torch.zeros(1), budget_joules=1.0)

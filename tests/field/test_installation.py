@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 from tests.field.brokers import needs_broker
 from wayfare.cli.app import app
 from wayfare.field.fleet import Fleet, load_fleet
-from wayfare.field.needs import broker_program
+from wayfare.field.fleet.needs import broker_program
 
 
 def unit(fleet: Fleet, name: str) -> configparser.SectionProxy:

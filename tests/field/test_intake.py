@@ -13,11 +13,11 @@ from tests.field.fuzzing import KINDS, fuzz, valid
 from tests.field.parts import LAYOUT, open_ledger
 from tests.field.test_ledger import chunks_of, everything
 from wayfare.contacts import Opportunities
-from wayfare.field.downloads import unpacked
-from wayfare.field.gathering import ByPlan, Gathering, OnArrival
-from wayfare.field.intake import Intake
-from wayfare.field.messages import Ask, Finish, Part
-from wayfare.field.rules import Limits
+from wayfare.field.runtime.downloads import unpacked
+from wayfare.field.runtime.gathering import ByPlan, Gathering, OnArrival
+from wayfare.field.runtime.intake import Intake
+from wayfare.field.runtime.messages import Ask, Finish, Part
+from wayfare.field.runtime.rules import Limits
 
 
 def open_intake(folder: Path, gathering: Gathering | None = None) -> Intake:

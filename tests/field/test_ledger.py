@@ -13,11 +13,11 @@ import torch
 from tests.field.parts import ENTRIES, INITIAL, LAYOUT, cut, dies_at, noise, open_ledger, open_outbox, train
 from wayfare.codec.errors import WireError
 from wayfare.errors import RunFolderError
-from wayfare.field.downloads import Downloads, unpacked
-from wayfare.field.gathering import OnArrival
-from wayfare.field.ledger import Ledger
-from wayfare.field.messages import Chunk, joined, split
-from wayfare.field.rules import Limits
+from wayfare.field.runtime.downloads import Downloads, unpacked
+from wayfare.field.runtime.gathering import OnArrival
+from wayfare.field.runtime.ledger import Ledger
+from wayfare.field.runtime.messages import Chunk, joined, split
+from wayfare.field.runtime.rules import Limits
 from wayfare.server import ServerState, aggregate
 from wayfare.sparsify import Sparse, top_k, with_tail
 
@@ -135,7 +135,7 @@ REFUSED: dict[str, tuple[Callable[[], bytes], str]] = {
 def _renumbered(data: bytes, place: int, **changes: int) -> bytes:
     from dataclasses import replace
 
-    from wayfare.field.messages import unpack
+    from wayfare.field.runtime.messages import unpack
 
     return replace(unpack(data, LAYOUT), chunk=place, spent_joules=1.0, **changes).packed(LAYOUT)
 

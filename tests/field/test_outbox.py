@@ -11,7 +11,7 @@ import torch
 
 from tests.field.parts import ENTRIES, INITIAL, cut, dies_at, noise, open_outbox, train, undelivered
 from wayfare.errors import InvariantError, RunFolderError
-from wayfare.field.outbox import Outbox
+from wayfare.field.runtime.outbox import Outbox
 
 
 def everything(outbox: Outbox) -> tuple[object, ...]:
@@ -35,7 +35,7 @@ def test_mass_is_kept_through_a_life(tmp_path: Path) -> None:
 
     def deliver(number: int, chunks: list[int]) -> None:
         from tests.field.parts import LAYOUT
-        from wayfare.field.messages import unpack
+        from wayfare.field.runtime.messages import unpack
 
         for chunk, data in outbox.pending(number):
             if chunk in chunks:
@@ -130,7 +130,7 @@ def test_an_error_inside_a_step_leaves_what_is_in_memory_as_it_was(tmp_path: Pat
     def breaks(*_: object) -> None:
         raise OSError("no more room")
 
-    monkeypatch.setattr("wayfare.field.outbox.digest", breaks)
+    monkeypatch.setattr("wayfare.field.runtime.outbox.digest", breaks)
     with pytest.raises(OSError, match="no more room"):
         cut(outbox, 1)
     assert everything(outbox) == before

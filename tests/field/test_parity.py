@@ -21,13 +21,13 @@ from tests.simulator import goldens
 from tests.simulator.golden_cases import Case
 from wayfare.device import terms_of
 from wayfare.engine.compute import one_thread
-from wayfare.field.device import DeviceOptions, make_guide, open_store
-from wayfare.field.exchange import Exchanger, Patience, Radio
-from wayfare.field.intake import Intake
-from wayfare.field.mes import ServerOptions, open_intake
-from wayfare.field.outbox import Outbox
-from wayfare.field.trainer import LocalTrainer
-from wayfare.field.work import Work
+from wayfare.field.runtime.device import DeviceOptions, make_guide, open_store
+from wayfare.field.runtime.exchange import Exchanger, Patience, Radio
+from wayfare.field.runtime.intake import Intake
+from wayfare.field.runtime.mes import ServerOptions, open_intake
+from wayfare.field.runtime.outbox import Outbox
+from wayfare.field.runtime.trainer import LocalTrainer
+from wayfare.field.runtime.work import Work
 
 EAGER = Patience(idle_s=0.002, again_s=0.002)
 

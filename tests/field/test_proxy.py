@@ -15,9 +15,9 @@ from tests.field.brokers import finish
 from wayfare.contacts import ContactPlan
 from wayfare.contacts.store import save_plan
 from wayfare.errors import FieldError, InputError
-from wayfare.field.proxy import Link
-from wayfare.field.proxy_process import ProxyProcess
-from wayfare.field.replay import replay
+from wayfare.field.rig.proxy import Link
+from wayfare.field.rig.proxy_process import ProxyProcess
+from wayfare.field.rig.replay import replay
 from wayfare.mobility import SERVER
 
 

@@ -16,10 +16,10 @@ import pytest
 
 from tests.field.brokers import finish
 from wayfare.errors import LinkLostError, RefusedError
-from wayfare.field.broker import Broker
-from wayfare.field.connect import FieldClient, LinkSettings, connect
 from wayfare.field.fleet import Bundle, Fleet, add_devices, create_fleet, load_bundle, remove_devices
-from wayfare.field.keys import create_key
+from wayfare.field.fleet.keys import create_key
+from wayfare.field.rig.broker import Broker
+from wayfare.field.runtime.connect import FieldClient, LinkSettings, connect
 
 pytestmark = pytest.mark.system
 

@@ -15,10 +15,10 @@ from rich.console import Console
 from tests.field.brokers import finish
 from wayfare.cli.field_fleet import status_table
 from wayfare.errors import FieldError, InputError
-from wayfare.field import endpoint
-from wayfare.field.endpoint import fetch_status, serving
-from wayfare.field.metrics import Metric, render
-from wayfare.field.status import DeviceStatus, FleetStatus, metrics_of
+from wayfare.field.runtime import endpoint
+from wayfare.field.runtime.endpoint import fetch_status, serving
+from wayfare.field.runtime.metrics import Metric, render
+from wayfare.field.runtime.status import DeviceStatus, FleetStatus, metrics_of
 
 STATUS = FleetStatus(
     fleet="harbour",

@@ -14,7 +14,7 @@ from wayfare.errors import RunFolderError
 from wayfare.records import RunRecord, find_runs, read_run, summarise_run, summarise_scheme
 from wayfare.records.statistics import half_width_95
 from wayfare.scenario import Scenario
-from wayfare.simulator import draw_world
+from wayfare.world import draw_world
 
 
 @pytest.fixture(scope="module")

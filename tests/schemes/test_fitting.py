@@ -13,8 +13,9 @@ import wayfare
 from wayfare.radio import Link
 from wayfare.scenario import Scenario
 from wayfare.schemes import Encounter, make_scheme
-from wayfare.simulator import Simulation, draw_world
+from wayfare.simulator import Simulation
 from wayfare.simulator.checks import Checks
+from wayfare.world import draw_world
 
 DENSE = ["afl", "fedasync", "fedasync:hinge", "fedmobile", "fedmobile:billed"]
 RULES = ["", ":paced", ":unlimited"]

@@ -11,7 +11,7 @@ import torch
 import wayfare
 from wayfare.learning.models.resnet9 import Resnet9
 from wayfare.learning.tasks import Classification
-from wayfare.simulator import World, draw_world
+from wayfare.world import World, draw_world
 
 ENGINES = ("reference", "stacked")
 # Contacts are neither too short nor too long for a whole model, and the budget is a fraction of what full power takes:

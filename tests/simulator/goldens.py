@@ -42,7 +42,8 @@ from tests.simulator.golden_cases import CASES, Case
 from tests.simulator.numerics import description, fingerprint
 from wayfare.engine.compute import one_thread
 from wayfare.schemes import make_scheme
-from wayfare.simulator import ContactEvent, EvaluationEvent, MetricEvent, RelayEvent, Simulation, World
+from wayfare.simulator import ContactEvent, EvaluationEvent, MetricEvent, RelayEvent, Simulation
+from wayfare.world import World
 
 FILE = Path(__file__).with_name("goldens.json")
 SHAKES = 4

@@ -20,7 +20,8 @@ from wayfare.learning.tasks import Classification
 from wayfare.records.checkpoints import Checkpoint, DamagedError, read_checkpoint, write_checkpoint
 from wayfare.scenario import Scenario
 from wayfare.schemes import make_scheme
-from wayfare.simulator import Checks, ContactEvent, Outcome, Simulation, SimulationState, World, draw_world
+from wayfare.simulator import Checks, ContactEvent, Outcome, Simulation, SimulationState
+from wayfare.world import World, draw_world
 
 
 class Saving(Notes):

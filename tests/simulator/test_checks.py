@@ -15,8 +15,9 @@ from wayfare.engine.stacked_mlp import StackedMlp
 from wayfare.errors import DivergenceError, InvariantError
 from wayfare.scenario import Scenario
 from wayfare.schemes import make_scheme
-from wayfare.simulator import Checks, Simulation, draw_world
+from wayfare.simulator import Checks, Simulation
 from wayfare.sparsify import Sparse
+from wayfare.world import draw_world
 
 
 def simulate(scenario: Scenario, scheme: wayfare.Scheme, checks: Checks) -> Notes:

@@ -22,7 +22,8 @@ from wayfare.records.checkpoints import read_checkpoint
 from wayfare.scenario import Scenario
 from wayfare.scenario.exchange import Contacts
 from wayfare.schemes import make_scheme
-from wayfare.simulator import Checks, Simulation, draw_world
+from wayfare.simulator import Checks, Simulation
+from wayfare.world import draw_world
 
 LINK = Link(bandwidth_hz=15e3, max_power_watts=0.2, parameters=20_000, bits_per_entry=46.3, dense_bits=640_000.0)
 

@@ -16,7 +16,8 @@ from wayfare.errors import InvariantError, ScenarioError
 from wayfare.scenario import Scenario
 from wayfare.schemes import make_scheme
 from wayfare.server import ServerState, mix
-from wayfare.simulator import Checks, Simulation, draw_world
+from wayfare.simulator import Checks, Simulation
+from wayfare.world import draw_world
 
 
 @pytest.mark.parametrize("name", ["fedasync", "fedasync:constant", "fedasync:hinge"])

@@ -18,7 +18,8 @@ from wayfare.learning.evaluate import Evaluator
 from wayfare.learning.recalibrate import Recalibration, draw_samples
 from wayfare.records.checkpoints import read_checkpoint
 from wayfare.schemes import make_scheme
-from wayfare.simulator import Simulation, World, draw_world
+from wayfare.simulator import Simulation
+from wayfare.world import World, draw_world
 
 TASK = noise_task(120)
 

@@ -24,8 +24,8 @@ from wayfare.radio import Link
 from wayfare.records.checkpoints import read_checkpoint, write_checkpoint
 from wayfare.scenario import Scenario
 from wayfare.schemes import make_scheme
-from wayfare.simulator import Checks, Outcome, RelayEvent, Simulation, SimulationState, World, draw_world
-from wayfare.simulator.peers import draw_peers
+from wayfare.simulator import Checks, Outcome, RelayEvent, Simulation, SimulationState
+from wayfare.world import World, draw_peers, draw_world
 
 LINK = Link(bandwidth_hz=1e3, max_power_watts=0.2, parameters=50, bits_per_entry=38.0, dense_bits=1600.0)
 # Enough bandwidth that most of what devices send for each other arrives, and little enough that some of it does not.

@@ -22,9 +22,10 @@ from wayfare.scenario import Scenario
 from wayfare.scenario.server import Server
 from wayfare.schemes import make_scheme
 from wayfare.server import ServerState, begin_server, mean_update, optimise
-from wayfare.simulator import Checks, Simulation, draw_world
+from wayfare.simulator import Checks, Simulation
 from wayfare.sparsify import Sparse
 from wayfare.studies.study import load_study
+from wayfare.world import draw_world
 
 OPTIMISERS = [
     Server(optimizer="sgd", step=0.5),

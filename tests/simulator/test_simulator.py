@@ -19,16 +19,8 @@ from wayfare.learning.models.resnet9 import Resnet9
 from wayfare.learning.tasks import Classification, Evaluation
 from wayfare.scenario import Scenario
 from wayfare.schemes import make_scheme
-from wayfare.simulator import (
-    ContactEvent,
-    EvaluationEvent,
-    MetricEvent,
-    Outcome,
-    RelayEvent,
-    Simulation,
-    World,
-    draw_world,
-)
+from wayfare.simulator import ContactEvent, EvaluationEvent, MetricEvent, Outcome, RelayEvent, Simulation
+from wayfare.world import World, draw_world
 
 # Those that add updates to the global model; mass is conserved.
 ADDING = ["mads", "optimal", "afl-spar", "afl-spar:paced", "afl", "afl:unlimited", "sfl-spar", "sfl-spar:paced"]

@@ -17,7 +17,8 @@ from wayfare.engine.reference import Reference
 from wayfare.radio import Link
 from wayfare.schemes import Encounter, make_scheme
 from wayfare.schemes.sending import MOST_BPS_PER_HZ, least_joules
-from wayfare.simulator import Simulation, draw_world
+from wayfare.simulator import Simulation
+from wayfare.world import draw_world
 
 GREEDY = ["afl-spar", "afl", "afl:fitting", "fedmobile:billed", "fedasync", "sfl-spar"]
 LINK = Link(bandwidth_hz=15e3, max_power_watts=0.2, parameters=84_618, bits_per_entry=48.37, dense_bits=84_618 * 32.0)

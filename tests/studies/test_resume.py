@@ -17,8 +17,8 @@ import wayfare
 from wayfare.errors import DivergenceError, RunFolderError, ScenarioError
 from wayfare.records import RunLock, RunRecord, find_runs, read_run
 from wayfare.scenario import Scenario
-from wayfare.simulator import draw_world
 from wayfare.studies.resuming import unfinished_runs
+from wayfare.world import draw_world
 
 
 def ask(round_: int, number: signal.Signals) -> None:

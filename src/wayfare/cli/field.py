@@ -16,8 +16,8 @@ from wayfare.errors import InputError
 from wayfare.scenario import DEFAULT_PRESET, load
 
 if TYPE_CHECKING:
-    from wayfare.field.demo import DemoOutcome
-    from wayfare.field.work import Work
+    from wayfare.field.rig.demo import DemoOutcome
+    from wayfare.field.runtime.work import Work
 
 field_app = typer.Typer(
     name="field",
@@ -70,10 +70,10 @@ def mes_command(
     Example: `wayfare field mes FLEET/mes --scenario fashion-small --set fleet.devices=8`
     """
     from wayfare.field.fleet import load_bundle
-    from wayfare.field.logs import log_to_stderr
-    from wayfare.field.mes import ServerOptions, run_server
-    from wayfare.field.processes import stop_at_signals
-    from wayfare.field.rules import Limits
+    from wayfare.field.runtime.logs import log_to_stderr
+    from wayfare.field.runtime.mes import ServerOptions, run_server
+    from wayfare.field.runtime.rules import Limits
+    from wayfare.signals import stop_at_signals
 
     loaded = load_bundle(bundle)
     if loaded.number is not None:
@@ -112,10 +112,10 @@ def device_command(
 
     Example: `wayfare field device FLEET/devices/bus-1 --scenario fashion-small --set fleet.devices=8`
     """
-    from wayfare.field.device import DeviceOptions, run_device
     from wayfare.field.fleet import load_bundle
-    from wayfare.field.logs import log_to_stderr
-    from wayfare.field.processes import stop_at_signals
+    from wayfare.field.runtime.device import DeviceOptions, run_device
+    from wayfare.field.runtime.logs import log_to_stderr
+    from wayfare.signals import stop_at_signals
 
     loaded = load_bundle(bundle)
     work = _work(scenario, set_, seed, scheme, engine)
@@ -164,7 +164,7 @@ def demo_command(
 
     Examples: `wayfare field demo`, `wayfare field demo --faults 30`
     """
-    from wayfare.field.demo import DemoOptions, run_demo
+    from wayfare.field.rig.demo import DemoOptions, run_demo
 
     if faults < 0:
         raise InputError(f"--faults = {faults}: must be at least 0")
@@ -206,7 +206,7 @@ def demo_command(
 
 
 def _work(scenario: str, set_: list[str], seed: int, scheme: str, engine: str = "auto") -> Work:
-    from wayfare.field.work import Work
+    from wayfare.field.runtime.work import Work
 
     if seed < 0:
         raise InputError(f"--seed = {seed}: must be at least 0")

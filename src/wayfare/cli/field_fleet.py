@@ -17,7 +17,7 @@ from wayfare.errors import InputError
 
 if TYPE_CHECKING:
     from wayfare.field.fleet import Fleet
-    from wayfare.field.status import FleetStatus
+    from wayfare.field.runtime.status import FleetStatus
 
 FleetArgument: TypeAlias = Annotated[Path, typer.Argument(metavar="FLEET", help="A folder of `wayfare field init`.")]
 NamesArgument: TypeAlias = Annotated[list[str], typer.Argument(metavar="DEVICE...", help="Names of devices.")]
@@ -43,8 +43,8 @@ def init_command(
 
     Example: `wayfare field init FLEET --host depot.example --also 10.0.0.7 --device bus-1 --device bus-2`
     """
-    from wayfare.field.broker_config import Limits
     from wayfare.field.fleet import create_fleet
+    from wayfare.field.fleet.broker_config import Limits
 
     names = [*(named or []), *(f"device-{number}" for number in range(devices))]
     if devices < 0 or not names:
@@ -108,7 +108,7 @@ def status_command(
     """
     from dataclasses import asdict
 
-    from wayfare.field.endpoint import fetch_status
+    from wayfare.field.runtime.endpoint import fetch_status
 
     status = fetch_status(address)
     if as_json:

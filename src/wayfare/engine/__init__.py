@@ -7,11 +7,11 @@ from collections.abc import Callable, Mapping
 from wayfare.engine.base import Burst, Engine, LocalTraining
 from wayfare.engine.compute import Compute, Precision
 from wayfare.engine.cuda_graphs import CudaGraphs
+from wayfare.engine.lanegcn.engine import StackedLaneGcn
 from wayfare.engine.reference import Reference
 from wayfare.engine.shelf import InMemory, OnDisk, Place, Shelf, open_shelf
 from wayfare.engine.stacked import stacked
 from wayfare.engine.stacked_cnn import StackedCnn
-from wayfare.engine.stacked_lanegcn import StackedLaneGcn
 from wayfare.engine.stacked_mlp import StackedMlp
 from wayfare.engine.trainer import AHEAD_STEPS, Policy, Trainer, TrainerState, Training
 from wayfare.engine.vmapped import Vmapped

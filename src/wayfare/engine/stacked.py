@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from wayfare.engine.base import Engine, LocalTraining
+from wayfare.engine.lanegcn.engine import StackedLaneGcn
 from wayfare.engine.stacked_cnn import StackedCnn
-from wayfare.engine.stacked_lanegcn import StackedLaneGcn
 from wayfare.engine.stacked_mlp import StackedMlp
 from wayfare.engine.vmapped import Vmapped
 

@@ -18,7 +18,8 @@ from wayfare.records.schema import CONTACT_COLUMNS, EVALUATION_COLUMNS, FILE, ME
 from wayfare.records.seal import Tally
 from wayfare.records.write import RunWriter, device_rows, session, wrap_up
 from wayfare.scenario.difference import differences
-from wayfare.simulator import SimulationState, World
+from wayfare.simulator import SimulationState
+from wayfare.world import World
 
 _log = logging.getLogger("wayfare")
 

@@ -28,17 +28,9 @@ from wayfare.records.origin import commit_of_code
 from wayfare.records.schema import CONTACT_COLUMNS, EVALUATION_COLUMNS, METRIC_COLUMNS, RELAY_COLUMNS, TABLES, VERSION
 from wayfare.records.seal import Tally, seal
 from wayfare.methods import Method
-from wayfare.simulator import (
-    ContactEvent,
-    EvaluationEvent,
-    MetricEvent,
-    RelayEvent,
-    SimulationState,
-    World,
-    fingerprint,
-)
-from wayfare.simulator.peers import peers_fingerprint
+from wayfare.simulator import ContactEvent, EvaluationEvent, MetricEvent, RelayEvent, SimulationState
 from wayfare.version import ALGORITHM, __version__
+from wayfare.world import World, fingerprint, peers_fingerprint
 
 _log = logging.getLogger("wayfare")
 

@@ -17,7 +17,7 @@ from wayfare.learning.schedule import Schedule
 from wayfare.methods import Arrival, State
 from wayfare.methods.states import mapped, same_kind
 from wayfare.methods.uploads import MOST_BPS_PER_HZ
-from wayfare.simulator.world import World
+from wayfare.world import World
 
 
 class DeviceSide:

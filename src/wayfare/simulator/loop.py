@@ -19,10 +19,10 @@ from wayfare.simulator.checkpoint import SimulationState, Vectors
 from wayfare.simulator.device_side import DeviceSide, contact_rounds
 from wayfare.simulator.events import ContactEvent, EvaluationEvent, MetricEvent, Observer, RelayEvent
 from wayfare.simulator.ledger import make_ledger
-from wayfare.simulator.peers import draw_peers
+from wayfare.world.peers import draw_peers
 from wayfare.simulator.relays import Relays, RelayState
 from wayfare.simulator.server_side import ServerSide
-from wayfare.simulator.world import World
+from wayfare.world import World
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

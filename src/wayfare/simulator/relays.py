@@ -15,9 +15,8 @@ from wayfare.engine import Shelf, Trainer
 from wayfare.methods import Arrival, PeerRule, Upload, send_dense
 from wayfare.mobility import SERVER
 from wayfare.simulator.events import RelayEvent, RelayKind
-from wayfare.simulator.peers import Peers, Wish, make_timetable
-from wayfare.simulator.world import World
 from wayfare.sparsify import Sparse
+from wayfare.world import Peers, Wish, World, make_timetable
 
 # A budget is gone when this share of it is left, which is rounding.
 _SPENT = 1e-9

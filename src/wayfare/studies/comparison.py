@@ -14,12 +14,12 @@ from wayfare.scenario import Scenario
 from wayfare.scenario.dump import to_toml
 from wayfare.methods import Method, checked, make_method
 from wayfare.server import refuse_unfit
-from wayfare.simulator import draw_world, fingerprint
 from wayfare.studies.cost import relative_cost
 from wayfare.studies.jobs import Failure, Job, Progress, Queue, Shared, conduct, failures_text
 from wayfare.studies.local import local_backend
 from wayfare.studies.single import Execution, comparison_folder, naming_task
 from wayfare.version import ALGORITHM, __version__
+from wayfare.world import draw_world, fingerprint
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -21,8 +21,8 @@ from wayfare.records.schema import CONTACT_COLUMNS, EVALUATION_COLUMNS, METRIC_C
 from wayfare.records.unfinished import Sound, sound_checkpoints
 from wayfare.scenario import Scenario, parse
 from wayfare.methods import Method
-from wayfare.simulator import World, draw_world, fingerprint
 from wayfare.studies.single import Execution, carry_out, run_folder
+from wayfare.world import World, draw_world, fingerprint
 
 
 def extend(

@@ -2,21 +2,15 @@
 
 from __future__ import annotations
 
-import logging
-import signal
-import threading
 import time
 import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from types import FrameType
-from typing import Any
 
 from wayfare.errors import DivergenceError, ScenarioError
 from wayfare.records import RunWriter
+from wayfare.signals import StopRequest
 from wayfare.simulator import Checks, ContactEvent, EvaluationEvent, MetricEvent, RelayEvent, Simulation
-
-_log = logging.getLogger("wayfare")
 
 # Unless told otherwise a checkpoint is due after so many seconds, and no sooner than so many times what the last took:
 # however large a fleet is, less than 2 % of the time goes into checkpoints.
@@ -51,44 +45,6 @@ class Safeguards:
 
 class StoppedError(Exception):
     """Unwinds a run that was asked to stop and has saved where it was."""
-
-
-def say_stopping() -> None:
-    """The answer to a first Ctrl-C, at once: a round may take long, and who hears nothing presses again."""
-    _log.warning("stopping: what is under way is written down first (Ctrl-C again stops at once)")
-
-
-class StopRequest:
-    """SIGINT and SIGTERM ask a run to stop after its round; a second SIGINT does at once what it always did.
-
-    A second SIGTERM changes nothing: whoever ends many processes may send it twice, and the run is about to end.
-    """
-
-    def __init__(self) -> None:
-        self.signal: int | None = None
-        self._before: dict[int, Any] = {}
-
-    def __enter__(self) -> StopRequest:
-        # Only the main thread may have handlers. Who ignores a signal, as workers of a pool do, goes on ignoring it.
-        if threading.current_thread() is threading.main_thread():
-            for number in (signal.SIGINT, signal.SIGTERM):
-                if signal.getsignal(number) not in (signal.SIG_IGN, None):
-                    self._before[number] = signal.signal(number, self._asked)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._give_back(signal.SIGINT, signal.SIGTERM)
-
-    def _asked(self, number: int, frame: FrameType | None) -> None:
-        self.signal = number
-        self._give_back(signal.SIGINT)
-        if number == signal.SIGINT:
-            say_stopping()
-
-    def _give_back(self, *numbers: int) -> None:
-        for number in numbers:
-            if number in self._before:
-                signal.signal(number, self._before.pop(number))
 
 
 class Keeper:

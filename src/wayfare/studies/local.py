@@ -14,18 +14,15 @@ import threading
 import time
 import traceback
 from collections.abc import Generator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from functools import partial
-from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import SpawnContext, SpawnProcess
-from types import FrameType
-from typing import Any
 
 from wayfare.engine import Compute
 from wayfare.errors import InputError, RunError, ScenarioError
+from wayfare.signals import Interrupts, interrupts_wait
 from wayfare.studies.jobs import Broken, Event, Finished, Job, Lost, OnRound, Queue, Shared, perform
-from wayfare.studies.keeping import say_stopping
 from wayfare.studies.single import Execution
 
 # How often a worker tells its round, and how often jobs that somebody else holds are asked for again.
@@ -87,7 +84,7 @@ class WorkerProcesses:
 
     def run(self, queue: Queue, on_round: OnRound) -> Generator[Event, None, None]:
         """Keep every worker busy; a new one takes the place of one that died."""
-        with _Interrupts() as interrupts:
+        with Interrupts() as interrupts:
             try:
                 while True:
                     self._hand_out(queue, on_round)
@@ -102,7 +99,7 @@ class WorkerProcesses:
                 # Whatever ended this, runs under way are not waited for; finished ones are safe on disk.
                 self._end(interrupts)
 
-    def _end(self, interrupts: _Interrupts) -> None:
+    def _end(self, interrupts: Interrupts) -> None:
         for worker in self._workers:
             worker.process.terminate()
         deadline = time.monotonic() + _GRACE_S
@@ -165,36 +162,6 @@ class WorkerProcesses:
             yield Lost(place, reason)
 
 
-class _Interrupts:
-    """Ctrl-C while workers are busy: the first does what it always did, later ones only hasten the end.
-
-    Raised again in the middle of the end, it would leave workers behind that write into pipes which nobody reads.
-    """
-
-    def __init__(self) -> None:
-        self.again = False
-        self._stopping = False
-        self._before: Any = None
-
-    def __enter__(self) -> _Interrupts:
-        # Only the main thread may have handlers, and who ignores interrupts goes on ignoring them.
-        if threading.current_thread() is threading.main_thread() and callable(signal.getsignal(signal.SIGINT)):
-            self._before = signal.signal(signal.SIGINT, self._asked)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self._before is not None:
-            signal.signal(signal.SIGINT, self._before)
-
-    def _asked(self, number: int, frame: FrameType | None) -> None:
-        if self._stopping:
-            self.again = True
-            return
-        self._stopping = True
-        say_stopping()
-        self._before(number, frame)
-
-
 class _Worker:
     """A process that does jobs, as the parent sees it."""
 
@@ -205,7 +172,7 @@ class _Worker:
         self.last: int | None = None
         self.ready = False
         try:
-            with _interrupts_wait():
+            with interrupts_wait():
                 self.process.start()
         except _NOT_PORTABLE as error:
             raise _cannot_travel(error) from None
@@ -236,21 +203,6 @@ class _Worker:
         if code < 0:
             return f"its worker process was ended by signal {-code}"
         return f"its worker process ended with code {code}"
-
-
-@contextmanager
-def _interrupts_wait() -> Generator[None, None, None]:
-    """A process that is started here takes no interrupt, from its first instant; ours is delivered afterwards."""
-    if not hasattr(signal, "pthread_sigmask"):
-        yield
-        return
-    # Starting the tracker would let interrupts in again.
-    resource_tracker.ensure_running()
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 _NOT_PORTABLE = (pickle.PicklingError, AttributeError, TypeError)

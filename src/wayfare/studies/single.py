@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -32,9 +31,10 @@ from wayfare.records import (
 from wayfare.scenario import Scenario
 from wayfare.scenario.dump import digest
 from wayfare.methods import Method, checked, make_method
-from wayfare.simulator import Simulation, SimulationState, World, draw_world
-from wayfare.simulator.world import last_round_of_any_length
-from wayfare.studies.keeping import Keeper, Safeguards, StoppedError, StopRequest
+from wayfare.signals import StopRequest
+from wayfare.simulator import Simulation, SimulationState
+from wayfare.studies.keeping import Keeper, Safeguards, StoppedError
+from wayfare.world import World, draw_world, last_round_of_any_length
 
 _log = logging.getLogger("wayfare")
 
@@ -116,9 +116,8 @@ def carry_out(
             record = read_run(folder)
     except StoppedError as stopped:
         _log.warning("%s", stopped)
-    if stop.signal is not None:
-        # Everything is saved and unlocked: now the signal does what it does in any program.
-        signal.raise_signal(stop.signal)
+    # Everything is saved and unlocked.
+    stop.pass_on()
     if record is None:
         # Whoever handles the signal did not end the program, but the run did end.
         raise KeyboardInterrupt

@@ -22,8 +22,9 @@ from wayfare.learning.tasks import Task, load_task
 from wayfare.learning.tasks.base import Evaluation
 from wayfare.scenario import Scenario
 from wayfare.methods import make_method
-from wayfare.simulator import ContactEvent, EvaluationEvent, MetricEvent, RelayEvent, Simulation, World, draw_world
+from wayfare.simulator import ContactEvent, EvaluationEvent, MetricEvent, RelayEvent, Simulation
 from wayfare.theory.bounds import BoundVariant, mobility_coefficient, theorem_1_gradient
+from wayfare.world import World, draw_world
 
 # Training samples of a device that its gradient is taken of: enough for a mean, and little work.
 _SAMPLES = 512

@@ -1,0 +1,330 @@
+"""Scenes of many devices as one batch: (devices, rows, features), padded to the device that has most.
+
+How many rows every scene takes is known on the host, so nothing waits for the GPU: a step is a small table of where
+scenes lie, and everything else is looked up there, for several steps in as many calls as for one. Every device has at
+least one row of padding. A padded link joins padded rows, no sum includes one, and no loss depends on one, so the
+derivative by anything in padding is zero.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from wayfare.arrays import Ints
+from wayfare.engine.base import moved
+from wayfare.engine.lanegcn.flows import Flow, Sum
+from wayfare.engine.lanegcn.tables import Links, SceneTables
+from wayfare.learning.argoverse.batch import ACTOR_CHANNELS, RELATIONS
+from wayfare.learning.argoverse.sequence import OBSERVED_STEPS
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Packing:
+    """How scenes are laid out; it decides about speed alone.
+
+    Numbers of pairs differ most from device to device. In blocks of some rows, each with a copy of the weights of its
+    device, they need little padding, and the gradients of the weights are sums of many short products instead of few
+    long ones.
+    """
+
+    width: int  # devices in a stack
+    tile: int  # rows of a device are a multiple of this, so that memory comes in few sizes and is used again
+    pair_rows: int = 0  # of a block of pairs; 0: pairs of a device are one block
+    steps: int = 1  # looked up together
+
+
+@dataclass(frozen=True, slots=True)
+class Pairs:
+    """Nodes that hear from others: what flows to pairs from either end, and how each giver is seen."""
+
+    pose: Tensor  # (blocks, pairs, 4)
+    from_receiver: Flow
+    from_giver: Flow
+    to_blocks: Flow | None  # from devices to their blocks; None: one is the other
+
+
+@dataclass(frozen=True, slots=True)
+class Relations:
+    """Pieces of lane that hear from others by a relation."""
+
+    kinds: int  # how many of the relations occur
+    features: Tensor  # (devices, links, 4 + RELATIONS): pose, and a one for the relation
+    to_receiver: Flow  # from links to lanes
+    between: Flow  # from lanes by relation, (lanes x kinds), to lanes
+
+
+@dataclass(frozen=True, slots=True)
+class Map:
+    """The map of a batch, and who hears from whom."""
+
+    features: Tensor  # (devices, lanes, LANE_FEATURES)
+    relations: Relations
+    actor_to_lane: Pairs
+    lane_to_actor: Pairs
+
+
+@dataclass(frozen=True, slots=True)
+class StackedScenes:
+    """A batch of scenes for every device."""
+
+    past: Tensor  # (devices, actors, ACTOR_CHANNELS, 20)
+    speed: Tensor  # (devices, actors)
+    future: Tensor  # (devices, actors, 30, 2)
+    future_seen: Tensor  # (devices, actors, 30)
+    weight: Tensor  # (devices, actors): 0 for padding
+    actor_to_actor: Pairs
+    lanes: Map | None
+
+
+def stacked_scenes(tables: SceneTables, steps: Sequence[Ints], packing: Packing) -> Iterator[StackedScenes]:
+    """What every step on scenes (devices, batch) is taken on, looked up some steps at a time."""
+    for first in range(0, len(steps), packing.steps):
+        yield from _looked_up(tables, steps[first : first + packing.steps], packing)
+
+
+def _looked_up(tables: SceneTables, steps: Sequence[Ints], packing: Packing) -> list[StackedScenes]:
+    """The same for steps that are looked up together."""
+    actors, actor_to_actor, *others = _spaces(tables, steps, packing)
+    past, speed = ACTOR_CHANNELS * OBSERVED_STEPS, 1
+    found = zip(
+        actors.rows(tables.actors.past),
+        actors.rows(tables.actors.future),
+        actors.rows(tables.actors.future_seen),
+        actors.rows(tables.actors.weight),
+        _pairs(tables.actor_to_actor, actor_to_actor, actors, actors),
+        _maps(tables, actors, others) if others else [None] * len(steps),
+        strict=True,
+    )
+    return [
+        StackedScenes(
+            past=features[..., :past].unflatten(2, (ACTOR_CHANNELS, OBSERVED_STEPS)),
+            speed=features[..., past : past + speed].squeeze(2),
+            future=future,
+            future_seen=future_seen,
+            weight=weight,
+            actor_to_actor=pairs,
+            lanes=lanes,
+        )
+        for features, future, future_seen, weight, pairs, lanes in found
+    ]
+
+
+def _maps(tables: SceneTables, actors: _Space, others: Sequence[_Space]) -> list[Map]:
+    assert tables.lanes is not None
+    assert tables.actor_to_lane is not None
+    assert tables.lane_to_actor is not None
+    assert tables.relations is not None
+    lanes, actor_to_lane, lane_to_actor, relations = others
+    found = zip(
+        lanes.rows(tables.lanes.features),
+        _relations(tables.relations, relations, lanes, tables.kinds),
+        _pairs(tables.actor_to_lane, actor_to_lane, lanes, actors),
+        _pairs(tables.lane_to_actor, lane_to_actor, actors, lanes),
+        strict=True,
+    )
+    return [Map(*parts) for parts in found]
+
+
+def _spaces(tables: SceneTables, steps: Sequence[Ints], packing: Packing) -> list[_Space]:
+    """Where the rows of every table lie; all numbers go to the device that computes in one copy."""
+    of_nodes = (packing.tile, 0)
+    of_pairs = (packing.tile, packing.pair_rows)
+    kinds = (
+        (tables.actors, of_nodes),
+        (tables.actor_to_actor, of_pairs),
+        (tables.lanes, of_nodes),
+        (tables.actor_to_lane, of_pairs),
+        (tables.lane_to_actor, of_pairs),
+        (tables.relations, of_nodes),
+    )
+    layouts = [[_layout(kind.first, scenes, *rows) for scenes in steps] for kind, rows in kinds if kind is not None]
+    flat = [part for of_kind in layouts for part in (_numbers(of_kind), *[layout.blocks for layout in of_kind])]
+    on_device = moved(torch.from_numpy(np.concatenate(flat)), tables.actors.past.device)
+    pieces = iter(on_device.split([len(part) for part in flat]))
+    return [_Space(of_kind, next(pieces), [next(pieces) for _ in of_kind]) for of_kind in layouts]
+
+
+@dataclass(frozen=True, slots=True)
+class _Layout:
+    """Where the rows of one table come to lie: devices have slots, one for each scene and a last one for padding."""
+
+    rows: int  # of all devices, padding included
+    block: int  # rows of a block
+    total: int  # rows without padding
+    zeros: int  # the row of the table that padding refers to
+    numbers: NDArray[np.int32]  # (7, slots), as `_Space` names them
+    # The device of every block, every block, and the first block of every device; empty where blocks are devices.
+    blocks: NDArray[np.int32]
+
+
+def _layout(first: Ints, scenes: Ints, tile: int, block: int) -> _Layout:
+    """All devices have as many rows as the one that has most; or, given the rows of a block, the blocks they need."""
+    count = first[scenes + 1] - first[scenes]
+    devices, batch = scenes.shape
+    sizes = count.sum(axis=1)
+    rows = (sizes // (block or tile) + 1) * (block or tile)
+    if not block:
+        rows[:] = rows.max()
+    before = (np.cumsum(rows) - rows)[:, None]
+    zeros = int(first[-1])
+    numbers = np.empty((7, devices, batch + 1), dtype=np.int32)
+    padded, real, base, begin, shift, real_shift, settled = numbers
+    padded[:, :-1], padded[:, -1] = count, rows - sizes
+    real[:, :-1], real[:, -1] = count, 0
+    base[:, :-1] = np.cumsum(count, axis=1) - count + before
+    base[:, -1] = before[:, 0] + rows - 1
+    begin[:] = (np.cumsum(real) - real.ravel()).reshape(real.shape)
+    shift[:, :-1], shift[:, -1] = first[scenes] - base[:, :-1], zeros
+    real_shift[:, :-1], real_shift[:, -1] = first[scenes] - begin[:, :-1], 0
+    settled[:] = base - begin
+    blocks = np.empty(0, dtype=np.int32)
+    if block:
+        owner = np.repeat(np.arange(devices), rows // block)
+        blocks = np.concatenate([owner, np.arange(len(owner)), before[:, 0] // block]).astype(np.int32)
+    whole = int(rows.sum())
+    return _Layout(whole, block or whole // devices, int(sizes.sum()), zeros, numbers.reshape(7, -1), blocks)
+
+
+def _numbers(layouts: Sequence[_Layout]) -> NDArray[np.int32]:
+    """The numbers of steps side by side, flat. Rows are counted through all steps, and places within each."""
+    numbers = np.concatenate([layout.numbers for layout in layouts], axis=1)
+    slots = [layout.numbers.shape[1] for layout in layouts]
+    rows, totals = (np.array(sizes) for sizes in zip(*[(layout.rows, layout.total) for layout in layouts], strict=True))
+    numbers[4] -= np.repeat(np.cumsum(rows) - rows, slots).astype(np.int32)
+    numbers[5:] -= np.repeat(np.cumsum(totals) - totals, slots).astype(np.int32)
+    return numbers.ravel()
+
+
+class _Space:
+    """The rows of one table in some steps: a slot for each row, and the row of the table that is meant."""
+
+    def __init__(self, layouts: Sequence[_Layout], numbers: Tensor, blocks: Sequence[Tensor]) -> None:
+        self._layouts, self._blocks = layouts, blocks
+        # Rows of every slot with and without padding, its first row, the same among rows without padding; then what to
+        # add to the number of a row, with and without padding, for the row of the table, and without for its place.
+        self._padded, self._real, self.base, self.begin, self._shift, self._real_shift, self._settled = numbers.view(
+            7, -1
+        )
+        self._rows, self._totals = [layout.rows for layout in layouts], [layout.total for layout in layouts]
+        self._found: tuple[Tensor, Tensor] | None = None
+
+    @property
+    def found(self) -> tuple[Tensor, Tensor]:
+        """(rows,): the slot of every row, and the row of the table."""
+        if self._found is None:
+            size = sum(self._rows)
+            slot = torch.repeat_interleave(self._padded, output_size=size)
+            row = self._shift.index_select(0, slot).add_(_ramp(size, slot)).clamp_(max=self._layouts[0].zeros)
+            self._found = slot, row
+        return self._found
+
+    def without_padding(self) -> tuple[Tensor, Tensor, Tensor]:
+        """(totals,): slots, rows of the table, and where the rows lie in the batch."""
+        size = sum(self._totals)
+        slot = torch.repeat_interleave(self._real, output_size=size)
+        ramp = _ramp(size, slot)
+        return (
+            slot,
+            self._real_shift.index_select(0, slot).add_(ramp),
+            self._settled.index_select(0, slot).add_(ramp),
+        )
+
+    def each(self, rows: Tensor) -> Sequence[Tensor]:
+        """What belongs to the rows of all steps, step by step."""
+        return torch.split(rows, self._rows)
+
+    def each_without_padding(self, rows: Tensor) -> Sequence[Tensor]:
+        """The same for what belongs to rows that are no padding."""
+        return torch.split(rows, self._totals)
+
+    def rows(self, table: Tensor) -> list[Tensor]:
+        """(devices or blocks, rows, ...) of each step: what a table holds for every row."""
+        found = self.each(table.index_select(0, self.found[1]))
+        return [
+            rows.view(-1, layout.block, *table.shape[1:]) for rows, layout in zip(found, self._layouts, strict=True)
+        ]
+
+    def to_blocks(self) -> list[Flow | None]:
+        """From devices to blocks, where they are not the same, in each step."""
+        return [_to_blocks(layout, blocks) for layout, blocks in zip(self._layouts, self._blocks, strict=True)]
+
+    def moved(self, table: Tensor, to: Tensor) -> Sequence[Tensor]:
+        """(rows,) of each step: places within a scene, moved to where the slot lies."""
+        slot, row = self.found
+        return self.each(table.index_select(0, row).add_(to.index_select(0, slot)))
+
+    def firsts(self, table: Tensor, links: _Space) -> list[Tensor]:
+        """(rows x ways,) of each step: where the links of every row begin among all links of the batch."""
+        slot, row = self.found
+        begin = links.begin.index_select(0, slot).view(-1, *[1] * (table.dim() - 1))
+        return [firsts.view(-1) for firsts in self.each(table.index_select(0, row).add_(begin))]
+
+
+def _to_blocks(layout: _Layout, blocks: Tensor) -> Flow | None:
+    if not len(blocks):
+        return None
+    count = layout.rows // layout.block
+    owner, every, first = blocks.split([count, count, len(blocks) - 2 * count])
+    return Flow(Sum(owner), Sum(every, first))
+
+
+def _pairs(links: Links, space: _Space, receivers: _Space, givers: _Space) -> list[Pairs]:
+    slot, row, place = space.without_padding()
+    by_giver = links.by_giver.index_select(0, row).add_(space.base.index_select(0, slot))
+    found = zip(
+        space.rows(links.pose),
+        space.moved(links.receiver, receivers.base),
+        space.each_without_padding(place),
+        receivers.firsts(links.first_of_receiver, space),
+        space.moved(links.giver, givers.base),
+        space.each_without_padding(by_giver),
+        givers.firsts(links.first_of_giver, space),
+        space.to_blocks(),
+        strict=True,
+    )
+    return [
+        Pairs(
+            pose=pose,
+            from_receiver=Flow(Sum(receiver), Sum(to_receiver, first_of_receiver)),
+            from_giver=Flow(Sum(giver), Sum(to_giver, first_of_giver)),
+            to_blocks=to_blocks,
+        )
+        for pose, receiver, to_receiver, first_of_receiver, giver, to_giver, first_of_giver, to_blocks in found
+    ]
+
+
+def _relations(links: Links, space: _Space, lanes: _Space, kinds: int) -> list[Relations]:
+    slot, row, place = space.without_padding()
+    base = lanes.base.index_select(0, slot)
+    which = torch.arange(RELATIONS, dtype=torch.int32, device=base.device)
+    relation = links.giver.index_select(0, space.found[1]).remainder_(kinds).unsqueeze(1)
+    found = zip(
+        space.rows(links.pose),
+        space.each((relation == which).to(links.pose.dtype)),
+        space.moved(links.receiver, lanes.base),
+        space.each_without_padding(place),
+        space.each_without_padding(links.giver.index_select(0, row).add_(base, alpha=kinds)),
+        lanes.firsts(links.first_of_receiver, space),
+        space.each_without_padding(links.by_giver.index_select(0, row).add_(base)),
+        lanes.firsts(links.first_of_giver, space),
+        strict=True,
+    )
+    return [
+        Relations(
+            kinds=kinds,
+            features=torch.cat([pose, ones.view(*pose.shape[:2], RELATIONS)], dim=2),
+            to_receiver=Flow(Sum(link, first_of_receiver), Sum(receiver)),
+            between=Flow(Sum(giver, first_of_receiver), Sum(taker, first_of_giver)),
+        )
+        for pose, ones, receiver, link, giver, first_of_receiver, taker, first_of_giver in found
+    ]
+
+
+def _ramp(size: int, like: Tensor) -> Tensor:
+    return torch.arange(size, dtype=like.dtype, device=like.device)

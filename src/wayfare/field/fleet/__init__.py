@@ -1,0 +1,13 @@
+"""Fleet administration: keys, certificates, permissions and the folders that go to the broker, server and devices."""
+
+from wayfare.field.fleet.on_disk import (
+    Bundle,
+    Fleet,
+    add_devices,
+    create_fleet,
+    load_bundle,
+    load_fleet,
+    remove_devices,
+)
+
+__all__ = ["Bundle", "Fleet", "add_devices", "create_fleet", "load_bundle", "load_fleet", "remove_devices"]

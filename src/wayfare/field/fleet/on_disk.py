@@ -1,0 +1,294 @@
+"""A fleet on disk: an authority, the broker's folder, and a bundle for the server and for every device.
+
+::
+
+    FLEET/  fleet.json               names, address, public keys
+            ca.pem ca.key            the authority; its key stays here
+            broker/                  nats.conf users.conf server.pem server.key ca.pem     -> the broker's host
+            mes/                     a bundle                                              -> the server's host
+            devices/<device>/        a bundle                                              -> that device
+
+            systemd/                 unit files for all three
+
+    bundle: bundle.json ca.pem client.pem client.key user.seed
+
+Whoever holds a bundle is that device; the folder of the fleet is every device at once, and belongs on none of them.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from wayfare.errors import InputError
+from wayfare.field.fleet.broker_config import CONFIG_NAME, USERS_NAME, Limits, config_text, users_text
+from wayfare.field.fleet.needs import need_packages
+from wayfare.field.fleet.subjects import SERVER_NAME, check_name, device_permissions, inbox_prefix, server_permissions
+from wayfare.field.fleet.units import unit_files
+from wayfare.files import make_folder_atomically, write_atomically, writing
+
+FLEET_NAME, BUNDLE_NAME = "fleet.json", "bundle.json"
+DEFAULT_PORT = 4222
+VERSION = 1
+# The proxy that emulates contacts, and everything on one machine, come by these names.
+_LOCAL_HOSTS = ("localhost", "127.0.0.1")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fleet:
+    """A fleet that ``wayfare field init`` made.
+
+    The place of a device is its number, in plans and in the server's records; one that left keeps it, without a key.
+    """
+
+    folder: Path
+    name: str
+    url: str
+    public_keys: Mapping[str, str | None]  # of the server and of every device, in the order in which they joined
+
+    @property
+    def devices(self) -> tuple[str, ...]:
+        """All that ever joined, by number."""
+        return tuple(name for name in self.public_keys if name != SERVER_NAME)
+
+    @property
+    def broker_folder(self) -> Path:
+        """What the broker's host needs."""
+        return self.folder / "broker"
+
+    @property
+    def server_folder(self) -> Path:
+        """The server's bundle."""
+        return self.folder / SERVER_NAME
+
+    def device_folder(self, device: str) -> Path:
+        """A device's bundle."""
+        if device == SERVER_NAME or not self.public_keys.get(device):
+            raise InputError(f"device = {device!r}: is not in this fleet")
+        return self.folder / "devices" / device
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bundle:
+    """All that one participant needs in order to be let in."""
+
+    folder: Path
+    fleet: str
+    name: str
+    url: str
+    number: int | None = None  # a device's place in the fleet
+    devices: tuple[str, ...] = ()  # for the server: every device, by number
+
+    @property
+    def authority_file(self) -> Path:
+        """The certificate by which the broker is known."""
+        return self.folder / "ca.pem"
+
+    @property
+    def certificate_file(self) -> Path:
+        """The participant's own certificate."""
+        return self.folder / "client.pem"
+
+    @property
+    def key_file(self) -> Path:
+        """The key of that certificate."""
+        return self.folder / "client.key"
+
+    @property
+    def seed_file(self) -> Path:
+        """The seed of the key that the broker knows the participant by."""
+        return self.folder / "user.seed"
+
+    @property
+    def inbox_prefix(self) -> str:
+        """Where answers to its requests go."""
+        return inbox_prefix(self.name)
+
+
+def create_fleet(
+    folder: Path,
+    *,
+    devices: Sequence[str],
+    host: str = "localhost",
+    port: int = DEFAULT_PORT,
+    more_hosts: Sequence[str] = (),
+    name: str = "wayfare",
+    limits: Limits | None = None,
+    valid_days: int = 3650,
+) -> Fleet:
+    """Make a fleet's keys, certificates, broker configuration and bundles; the folder appears when it is whole."""
+    need_packages()
+    from wayfare.field.fleet.certificates import create_authority, sign_server
+
+    check_name("name", name)
+    _check_devices(devices, ())
+    if not 1 <= port <= 65535:
+        raise InputError(f"port = {port}: must lie between 1 and 65535")
+    if not 1 <= valid_days <= 36500:
+        raise InputError(f"valid_days = {valid_days}: must lie between 1 and 36500")
+    hosts = list(dict.fromkeys([host, *more_hosts, *_LOCAL_HOSTS]))
+    for each in hosts:
+        _check_host(each)
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise InputError(f"{folder}: is there already, and a fleet's keys are never overwritten")
+    with writing(folder, "cannot be written"), make_folder_atomically(folder, mode=0o700) as draft:
+        authority = create_authority(name, valid_days)
+        _write(draft / "ca.pem", authority.certificate)
+        _write(draft / "ca.key", authority.key, secret=True)
+        broker = draft / "broker"
+        broker.mkdir()
+        server = sign_server(authority, f"{name}-broker", hosts, valid_days)
+        _write(broker / "ca.pem", authority.certificate)
+        _write(broker / "server.pem", server.certificate)
+        _write(broker / "server.key", server.key, secret=True)
+        _write(broker / CONFIG_NAME, config_text(name, port, limits or Limits()))
+        fleet = Fleet(folder=draft, name=name, url=f"tls://{_in_url(host)}:{port}", public_keys={})
+        fleet = _join(fleet, [SERVER_NAME, *devices], valid_days)
+        (draft / "systemd").mkdir()
+        for file, text in unit_files(len(devices)):
+            _write(draft / "systemd" / file, text)
+    return replace(fleet, folder=folder)
+
+
+def add_devices(fleet: Fleet, devices: Sequence[str], *, valid_days: int = 3650) -> Fleet:
+    """Bundles for more devices; the broker lets them in after it has read its configuration again."""
+    need_packages()
+    _check_devices(devices, [name for name, key in fleet.public_keys.items() if key])
+    return _join(fleet, devices, valid_days)
+
+
+def remove_devices(fleet: Fleet, devices: Sequence[str]) -> Fleet:
+    """Devices that are not let in any more, once the broker has read its configuration again."""
+    folders = [fleet.device_folder(device) for device in devices]
+    left = {name: None if name in devices else key for name, key in fleet.public_keys.items()}
+    _write_registry(smaller := replace(fleet, public_keys=left))
+    for folder in folders:
+        shutil.rmtree(folder, ignore_errors=True)
+    return smaller
+
+
+def load_fleet(folder: Path) -> Fleet:
+    """The fleet of a folder."""
+    content = _read(folder / FLEET_NAME, "a fleet (see `wayfare field init`)")
+    keys = content.get("public_keys")
+    if not isinstance(keys, dict) or not all(key is None or isinstance(key, str) for key in keys.values()):
+        raise InputError(f"{folder / FLEET_NAME}: public_keys must name a key for everyone")
+    for name in keys:
+        check_name(f"{folder / FLEET_NAME}: device", name)
+    return Fleet(
+        folder=folder, name=_text(folder, content, "name"), url=_text(folder, content, "url"), public_keys=keys
+    )
+
+
+def load_bundle(folder: Path) -> Bundle:
+    """The bundle of a folder, whole and readable."""
+    content = _read(folder / BUNDLE_NAME, "a bundle (see `wayfare field init`)")
+    bundle = Bundle(
+        folder=folder,
+        fleet=_text(folder, content, "fleet"),
+        name=check_name(f"{folder / BUNDLE_NAME}: name", _text(folder, content, "name")),
+        url=_text(folder, content, "url"),
+        number=content.get("number"),
+        devices=tuple(content.get("devices", ())),
+    )
+    if bundle.number is not None and (not isinstance(bundle.number, int) or bundle.number < 0):
+        raise InputError(f"{folder / BUNDLE_NAME}: number = {bundle.number!r}: must be a number from 0 on")
+    for device in bundle.devices:
+        check_name(f"{folder / BUNDLE_NAME}: device", device)
+    for file in (bundle.authority_file, bundle.certificate_file, bundle.key_file, bundle.seed_file):
+        if not os.access(file, os.R_OK):
+            raise InputError(f"{file}: cannot be read; a bundle is ca.pem, client.pem, client.key and user.seed")
+    return bundle
+
+
+def _join(fleet: Fleet, names: Sequence[str], valid_days: int) -> Fleet:
+    """Bundles for these participants, and the registry with them."""
+    from wayfare.field.fleet.certificates import Pair, sign_client
+    from wayfare.field.fleet.keys import create_key
+
+    authority = Pair((fleet.folder / "ca.pem").read_bytes(), (fleet.folder / "ca.key").read_bytes())
+    public_keys = dict(fleet.public_keys)
+    for name in names:
+        folder = fleet.folder / (SERVER_NAME if name == SERVER_NAME else f"devices/{name}")
+        folder.mkdir(parents=True, mode=0o700)
+        key, pair = create_key(), sign_client(authority, name, valid_days)
+        _write(folder / "ca.pem", authority.certificate)
+        _write(folder / "client.pem", pair.certificate)
+        _write(folder / "client.key", pair.key, secret=True)
+        _write(folder / "user.seed", key.seed + b"\n", secret=True)
+        public_keys[name] = key.public
+        if name != SERVER_NAME:
+            # The server joined first, so it does not count.
+            number = list(public_keys).index(name) - 1
+            content = {"fleet": fleet.name, "name": name, "url": fleet.url, "number": number}
+            _write_json(folder / BUNDLE_NAME, content)
+    _write_registry(larger := replace(fleet, public_keys=public_keys))
+    return larger
+
+
+def _write_registry(fleet: Fleet) -> None:
+    permissions = {
+        name: (key, server_permissions() if name == SERVER_NAME else device_permissions(name))
+        for name, key in fleet.public_keys.items()
+        if key
+    }
+    server = {"fleet": fleet.name, "name": SERVER_NAME, "url": fleet.url, "devices": list(fleet.devices)}
+    _write_json(fleet.server_folder / BUNDLE_NAME, server)
+    content = {"version": VERSION, "name": fleet.name, "url": fleet.url, "public_keys": dict(fleet.public_keys)}
+    _write(fleet.broker_folder / USERS_NAME, users_text(permissions))
+    _write_json(fleet.folder / FLEET_NAME, content)
+
+
+def _check_devices(devices: Sequence[str], there: Sequence[str]) -> None:
+    if not devices:
+        raise InputError("devices: a fleet has at least one")
+    for device in devices:
+        check_name("device", device)
+        if device == SERVER_NAME:
+            raise InputError(f"device = {device!r}: is the name of the server")
+        if device in there or devices.count(device) > 1:
+            raise InputError(f"device = {device!r}: is there already")
+
+
+def _check_host(host: str) -> None:
+    if not host or any(sign.isspace() or sign in "/@[]\"'" for sign in host) or not host.isascii():
+        raise InputError(f"host = {host!r}: must be a host name or an address, without port")
+
+
+def _in_url(host: str) -> str:
+    return f"[{host}]" if ":" in host else host
+
+
+def _read(file: Path, what: str) -> dict[str, Any]:
+    try:
+        content = json.loads(file.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise InputError(f"{file.parent}: is not {what}: it has no {file.name}") from None
+    except OSError as error:
+        raise InputError(f"{file}: cannot be read: {error.strerror}") from None
+    except ValueError:
+        raise InputError(f"{file}: is not JSON") from None
+    if not isinstance(content, dict) or content.get("version", VERSION) != VERSION:
+        raise InputError(f"{file}: is not {what} that this version of wayfare can read")
+    return content
+
+
+def _text(folder: Path, content: Mapping[str, Any], field: str) -> str:
+    value = content.get(field)
+    if not isinstance(value, str) or not value:
+        raise InputError(f"{folder}: {field} = {value!r}: must be a text")
+    return value
+
+
+def _write_json(file: Path, content: Mapping[str, Any]) -> None:
+    _write(file, json.dumps(content, indent=2) + "\n")
+
+
+def _write(file: Path, content: bytes | str, *, secret: bool = False) -> None:
+    # Not durable: a fleet of a thousand devices would wait for the disk ten thousand times.
+    write_atomically(file, content, mode=0o600 if secret else 0o644, durable=False)

@@ -1,0 +1,206 @@
+"""A fleet on one machine: real processes, real sockets, real keys, and the contacts of a plan."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import torch
+
+from wayfare.engine.compute import one_thread
+from wayfare.errors import InputError
+from wayfare.field.fleet import Fleet, create_fleet
+from wayfare.field.rig.audit import Audit, audit
+from wayfare.field.rig.broker import Broker
+from wayfare.field.rig.conductor import Conductor
+from wayfare.field.rig.faults import Faults
+from wayfare.field.rig.processes import DevicePart, Member, ServerPart
+from wayfare.field.rig.proxy import Link
+from wayfare.field.runtime.device import STORE, DeviceOptions, open_store
+from wayfare.field.runtime.exchange import Patience
+from wayfare.field.runtime.mes import ServerOptions, open_intake
+from wayfare.field.runtime.work import Work
+from wayfare.learning.evaluate import Evaluator
+from wayfare.learning.tasks import Evaluation
+from wayfare.simulator import ContactEvent, EvaluationEvent, MetricEvent, Simulation
+from wayfare.simulator.events import RelayEvent
+from wayfare.streams import FLEET, Stream, generator
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DemoOptions:
+    """What is shown."""
+
+    folder: Path  # of keys, stores and logs
+    speedup: float = 60.0
+    strict: bool = False  # contacts end when the plan says; devices lead themselves
+    faults: int = 0
+    fault_seed: int = 0
+    step_every_s: float = 0.0
+    on_round: Callable[[int], None] = field(default=lambda round_: None)
+    on_stage: Callable[[str], None] = field(default=lambda text: None)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DemoOutcome:
+    """What came of it."""
+
+    contacts: int
+    seconds: float
+    audit: Audit
+    faults: dict[str, int]  # by kind
+    sent_bytes: int  # by all devices, over their links
+    received_bytes: int
+    evaluation: Evaluation
+    simulated: Evaluation | None  # the same plan in the simulator; None where devices lead themselves
+    difference: float | None  # |field - simulator| / |simulator|
+
+
+def run_demo(work: Work, options: DemoOptions) -> DemoOutcome:
+    """Build a fleet, let it live through its plan, and prove that nothing was lost or counted twice."""
+    if options.folder.exists() and any(options.folder.iterdir()):
+        raise InputError(f"{options.folder}: is not empty")
+    if not options.speedup > 0:
+        raise InputError(f"speedup = {options.speedup!r}: must be above 0")
+    world = work.world
+    if not len(world.meets):
+        raise InputError("the plan has no contact; more rounds or a smaller area would give some")
+    options.on_stage("keys and certificates")
+    names = [f"device-{number}" for number in range(work.scenario.fleet.devices)]
+    fleet = create_fleet(options.folder / "fleet", devices=names)
+    # The plain library speaks of every cut.
+    logging.getLogger("asyncio").setLevel(logging.ERROR)
+    began_s = time.monotonic()
+    sent, received, faults = asyncio.run(_live(work, options, fleet))
+    seconds = time.monotonic() - began_s
+    options.on_stage("audit")
+    model, found = _audited(work, options, fleet)
+    evaluate = Evaluator(world.task)
+    simulated = difference = None
+    with one_thread():
+        evaluation = evaluate(model)
+        if not options.strict:
+            options.on_stage("the same plan in the simulator")
+            expected = Simulation(world, work.scheme, _Nobody(), engine=work.engine_name).run().model
+            difference = float((model - expected).double().norm() / expected.double().norm())
+            simulated = evaluate(expected)
+    return DemoOutcome(
+        contacts=len(world.meets),
+        seconds=seconds,
+        audit=found,
+        faults=dict(faults),
+        sent_bytes=sent,
+        received_bytes=received,
+        evaluation=evaluation,
+        simulated=simulated,
+        difference=difference,
+    )
+
+
+async def _live(work: Work, options: DemoOptions, fleet: Fleet) -> tuple[int, int, Counter[str]]:
+    """From the first process to the last; whatever goes wrong, none is left."""
+    folder, world = options.folder, work.world
+    with ExitStack() as ending:
+        options.on_stage("broker, server and devices")
+        broker = ending.enter_context(Broker(fleet, store=folder / "broker", port=0))
+        links = [await Link(broker.port).start() for _ in fleet.devices]
+        server = Member(
+            "server",
+            ServerPart(
+                bundle=fleet.server_folder,
+                names=fleet.devices,
+                work=work,
+                options=ServerOptions(state=folder / "server", url=broker.url, by_plan=not options.strict),
+            ),
+            folder / "server.log",
+        )
+        devices = [
+            Member(
+                name,
+                DevicePart(
+                    bundle=fleet.device_folder(name),
+                    number=number,
+                    work=work,
+                    options=_device_options(work, options, name, links[number].url),
+                ),
+                folder / f"{name}.log",
+            )
+            for number, name in enumerate(fleet.devices)
+        ]
+        for member in (server, *devices):
+            ending.callback(member.end)
+            member.start()
+
+        def check() -> None:
+            for member in (server, *devices):
+                member.check()
+
+        rng = generator(options.fault_seed, Stream.FIELD_FAULTS, FLEET)
+        faults = Faults(options.faults, rng, links, devices, server, broker) if options.faults else None
+        stores = [folder / name / STORE for name in fleet.devices]
+        conductor = Conductor(world, links, stores, speedup=options.speedup, check=check)
+        # Time begins when everyone is there: importing PyTorch takes seconds.
+        while not all(store.exists() for store in stores):
+            check()
+            await asyncio.sleep(0.05)
+        options.on_stage("contacts")
+        await (conductor.strictly if options.strict else conductor.patiently)(faults, options.on_round)
+        for member in (*devices, server):
+            await asyncio.to_thread(member.stop)
+        for link in links:
+            await link.stop()
+    carried = sum(link.up.carried_bytes for link in links), sum(link.down.carried_bytes for link in links)
+    return *carried, faults.done if faults else Counter()
+
+
+def _device_options(work: Work, options: DemoOptions, name: str, url: str) -> DeviceOptions:
+    round_s = work.scenario.round_s / options.speedup
+    # In a soak nothing is waited for long: what hangs is to be tried again while the contact lasts.
+    hasty = Patience(answer_s=0.5, mark_s=0.5) if options.faults or options.strict else Patience()
+    return DeviceOptions(
+        state=options.folder / name,
+        url=url,
+        by_plan=not options.strict,
+        step_every_s=round_s if options.strict else 0.0,
+        exchange_every_s=round_s,
+        audit=True,
+        patience=hasty,
+    )
+
+
+def _audited(work: Work, options: DemoOptions, fleet: Fleet) -> tuple[torch.Tensor, Audit]:
+    """The model, and that everything is in its place."""
+    server = ServerOptions(state=options.folder / "server", by_plan=not options.strict)
+    intake = open_intake(work, fleet.devices, server)
+    outboxes = [
+        open_store(name, number, work, _device_options(work, options, name, ""))
+        for number, name in enumerate(fleet.devices)
+    ]
+    try:
+        return intake.ledger.model, audit(intake.ledger, outboxes, work.layout)
+    finally:
+        intake.ledger.close()
+        for outbox in outboxes:
+            outbox.close()
+
+
+class _Nobody:
+    """Watches a simulation without a word."""
+
+    def on_contact(self, event: ContactEvent) -> None:
+        """Nothing."""
+
+    def on_evaluation(self, event: EvaluationEvent, others: Sequence[MetricEvent]) -> None:
+        """Nothing."""
+
+    def on_relay(self, event: RelayEvent) -> None:
+        """Nothing."""
+
+    def on_round(self, round_: int) -> None:
+        """Nothing."""

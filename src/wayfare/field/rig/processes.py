@@ -1,0 +1,139 @@
+"""Server and devices as processes of their own: started, killed, started again."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import sys
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from multiprocessing.context import ForkServerProcess
+from pathlib import Path
+from typing import Any
+
+from wayfare.errors import FieldError, WayfareError
+from wayfare.field.fleet import load_bundle
+from wayfare.field.runtime.device import DeviceOptions, run_device
+from wayfare.field.runtime.logs import log_to_stderr
+from wayfare.field.runtime.mes import ServerOptions, run_server
+from wayfare.field.runtime.work import Work
+from wayfare.signals import stop_at_signals
+
+# A process is forked from one that has imported everything: PyTorch takes seconds, and processes are killed often.
+_context = multiprocessing.get_context("forkserver")
+_context.set_forkserver_preload(["wayfare.field.rig.processes"])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerPart:
+    """The server as a process."""
+
+    bundle: Path
+    names: Sequence[str]
+    work: Work
+    options: ServerOptions
+
+    def run(self, stop: threading.Event) -> None:
+        """Serve."""
+        run_server(load_bundle(self.bundle), self.names, self.work, self.options, stop)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DevicePart:
+    """A device as a process."""
+
+    bundle: Path
+    number: int
+    work: Work
+    options: DeviceOptions
+
+    def run(self, stop: threading.Event) -> None:
+        """Train and exchange."""
+        run_device(load_bundle(self.bundle), self.number, self.work, self.options, stop)
+
+
+class Member:
+    """A part that runs in a process, and may be killed and started as often as one likes."""
+
+    def __init__(self, name: str, part: ServerPart | DevicePart, log: Path) -> None:
+        self.name = name
+        self._part, self._log = part, log
+        self._process: ForkServerProcess | None = None
+
+    def start(self) -> None:
+        """Begin, or go on from what is on the disk."""
+        process: Any = _context.Process(target=_live, args=(self.name, self._part, self._log), name=self.name)
+        process.daemon = True
+        process.start()
+        self._process = process
+
+    def kill(self) -> None:
+        """As a power cut would."""
+        # Whoever checks on it meanwhile is not to take this for an error of its own.
+        process, self._process = self._process, None
+        if process is not None:
+            process.kill()
+            process.join()
+
+    def check(self) -> bool:
+        """Whether it runs; False when it ended as it should. An error of its own is one here."""
+        if self._process is None:
+            return False
+        code = self._process.exitcode
+        if code is None:
+            return True
+        if code != 0:
+            raise FieldError(f"{self.name} ended with {code}: {_last_line(self._log)} (all of it in {self._log})")
+        return False
+
+    def stop(self, timeout_s: float = 20.0) -> None:
+        """Ask it to end, wait, and see that it ended well."""
+        if self._process is None:
+            return
+        if self._process.is_alive():
+            self._process.terminate()
+            self._process.join(timeout_s)
+        if self._process.is_alive():
+            self._process.kill()
+            self._process.join()
+            raise FieldError(f"{self.name} did not end within {timeout_s:g} s; its log is {self._log}")
+        self.check()
+        self._process = None
+
+    def end(self) -> None:
+        """End it, whatever it does."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.join()
+            self._process = None
+
+
+def _live(name: str, part: ServerPart | DevicePart, log: Path) -> None:
+    import torch
+
+    torch.set_num_threads(1)
+    with log.open("a") as opened:
+        os.dup2(opened.fileno(), sys.stdout.fileno())
+        os.dup2(opened.fileno(), sys.stderr.fileno())
+    log_to_stderr(name)
+    stop = stop_at_signals()
+    threading.Thread(target=_end_with_parent, args=(os.getppid(),), daemon=True).start()
+    try:
+        part.run(stop)
+    except WayfareError as error:
+        print(f"error: {error}", file=sys.stderr, flush=True)
+        os._exit(1)
+
+
+def _end_with_parent(parent: int) -> None:
+    """No process is left behind when whoever started them is killed."""
+    while os.getppid() == parent:
+        time.sleep(0.5)
+    os._exit(1)
+
+
+def _last_line(log: Path) -> str:
+    lines = log.read_text(encoding="utf-8", errors="replace").splitlines()
+    return lines[-1] if lines else "it said nothing"

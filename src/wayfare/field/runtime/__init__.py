@@ -1,0 +1,1 @@
+"""What runs in the field: the server, the devices, and the files and messages by which they exchange updates."""

@@ -1,0 +1,123 @@
+"""The process of a device: a trainer in one thread, an exchanger in another, and the store between them."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from wayfare.device import terms_of
+from wayfare.errors import ScenarioError
+from wayfare.field.fleet import Bundle
+from wayfare.field.runtime.connect import FieldClient, connect
+from wayfare.field.runtime.exchange import Exchanger, Patience, Radio, no_radio
+from wayfare.field.runtime.guide import ByExperience, ByPlan, Guide, Sighting, no_sighting
+from wayfare.field.runtime.outbox import Outbox
+from wayfare.field.runtime.trainer import LocalTrainer
+from wayfare.field.runtime.work import Work
+from wayfare.records.lock import RunLock
+
+_log = logging.getLogger("wayfare.field")
+STORE = "device.sqlite"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceOptions:
+    """How a device does its part."""
+
+    state: Path  # the folder of its store
+    url: str | None = None  # where the broker is, if not where the bundle says
+    by_plan: bool = False
+    steps: int | None = None  # without a plan: how many; None: on and on
+    step_every_s: float = 0.0
+    exchange_every_s: float = 10.0
+    audit: bool = False
+    patience: Patience = field(default_factory=Patience)
+    set_power_watts: Callable[[float], None] = no_radio
+    sighting: Callable[[], Sighting | None] = no_sighting
+
+
+def run_device(bundle: Bundle, number: int, work: Work, options: DeviceOptions, stop: threading.Event) -> None:
+    """Train and exchange until told to stop, or until there is nothing left to do."""
+    with RunLock(options.state):
+        outbox = open_store(bundle.name, number, work, options)
+        try:
+            asyncio.run(_run(bundle, number, work, options, outbox, stop))
+        finally:
+            outbox.close()
+
+
+def open_store(name: str, number: int, work: Work, options: DeviceOptions) -> Outbox:
+    """The store of a device."""
+    world = work.world
+    return Outbox(
+        options.state / STORE,
+        world.initial_model,
+        layout=work.layout,
+        budget_joules=float(world.budgets_joules[number]),
+        identity=work.identity(name),
+        audit=options.audit,
+    )
+
+
+def make_guide(number: int, work: Work, options: DeviceOptions) -> Guide:
+    """The plan, or experience."""
+    if options.by_plan:
+        return ByPlan(work.world, number, work.world.link)
+    if not getattr(work.scheme, "trains_between_contacts", True):
+        rule = "trains only in the rounds of its contacts, so it needs a plan"
+        raise ScenarioError("scheme", work.scheme_name, rule)
+    return ByExperience(
+        work.world.link, every_s=options.exchange_every_s, steps=options.steps, sighting=options.sighting
+    )
+
+
+async def _run(
+    bundle: Bundle, number: int, work: Work, options: DeviceOptions, outbox: Outbox, stop: threading.Event
+) -> None:
+    guide, scheme = make_guide(number, work, options), work.scheme
+    trainer = LocalTrainer(
+        outbox,
+        work.engine(),
+        number,
+        guide,
+        between_contacts=getattr(scheme, "trains_between_contacts", True),
+        step_every_s=options.step_every_s,
+    )
+    # The trainer begins before the broker is in reach, and goes on when it is not.
+    training = threading.Thread(target=trainer.run, args=(stop,), name="trainer", daemon=True)
+    training.start()
+    try:
+        client = await _in_reach(bundle, options, stop)
+        if client is not None:
+            radio = Radio(
+                scheme=scheme,
+                terms=terms_of(work.scenario, scheme, work.world.link),
+                set_power_watts=options.set_power_watts,
+            )
+            exchanger = Exchanger(client, bundle.name, outbox, guide, radio, work.layout, options.patience)
+            try:
+                await exchanger.run(stop)
+            finally:
+                await client.close()
+    finally:
+        stop.set()
+        await asyncio.to_thread(training.join)
+    if trainer.error is not None:
+        raise trainer.error
+    _log.info("ended", extra={"device": bundle.name, "round": outbox.progress.finished_round})
+
+
+async def _in_reach(bundle: Bundle, options: DeviceOptions, stop: threading.Event) -> FieldClient | None:
+    """A connection, whenever the broker comes into reach for the first time; None when told to stop before."""
+    connecting = asyncio.ensure_future(connect(bundle, url=options.url))
+    while not connecting.done() and not stop.is_set():
+        await asyncio.wait((connecting,), timeout=0.1)
+    if connecting.done():
+        return connecting.result()
+    connecting.cancel()
+    await asyncio.gather(connecting, return_exceptions=True)
+    return None

@@ -1,0 +1,239 @@
+"""What leads a device: how far it may train, when it exchanges, and what it expects of the contact.
+
+On the road a device leads itself, by what it measures. With a plan it is led by the plan: the same rounds, contact
+times and channels as in the simulator.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+
+from wayfare.device import DeviceState
+from wayfare.field.runtime.outbox import Progress
+from wayfare.radio import Link
+from wayfare.world import World
+
+# Before anything was measured: a contact of this length, at this rate.
+_FIRST_CONTACT_S, _FIRST_RATE_BPS = 5.0, 1e6
+_REMEMBERED = 8
+# The log2 of 1 + SNR beyond which no radio goes: rates above it only say that the scenario's bandwidth is not real.
+_MOST_BITS_PER_HZ = 40.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Occasion:
+    """A contact that is to be used now."""
+
+    round: int
+    contact_s: float
+    gain_per_watt: float
+    chunk_bytes: int
+
+
+class Guide(Protocol):
+    """Leads a device."""
+
+    def trains_until(self, progress: Progress) -> int | None:
+        """The round up to which the trainer may go now; None: there is no end."""
+        ...
+
+    def occasion(self, progress: Progress, state: DeviceState) -> Occasion | None:
+        """The contact to be used now, if there is one."""
+        ...
+
+    def resumes(self, progress: Progress) -> bool:
+        """Whether an exchange that broke off is gone on with; if not, what is left of its update is taken back."""
+        ...
+
+    def is_over(self, progress: Progress) -> bool:
+        """Whether there is nothing left to do."""
+        ...
+
+    def in_reach(self) -> None:
+        """A contact has begun."""
+        ...
+
+    def out_of_reach(self) -> None:
+        """It has ended."""
+        ...
+
+    def measured(self, bits: float, seconds: float) -> None:
+        """So much was delivered in so much time."""
+        ...
+
+    def exchanged(self) -> None:
+        """An exchange has ended, with all that belongs to it."""
+        ...
+
+
+def chunk_bytes_at(rate_bps: float, airtime_s: float = 0.1) -> int:
+    """Chunks short enough that a cut costs little: at most so much airtime, within what a message may hold."""
+    return int(min(max(rate_bps * airtime_s / 8, 2 << 10), 512 << 10))
+
+
+class ByPlan:
+    """Led by the plan of a world: the device's own contacts, one after the other."""
+
+    def __init__(self, world: World, device: int, link: Link) -> None:
+        rows = np.flatnonzero(world.meets.device == device)
+        self._link = link
+        self._contacts = [
+            (int(world.meets.round[row]), float(world.meets.contact_s[row]), float(world.gains_per_watt[row]))
+            for row in rows
+        ]
+
+    def trains_until(self, progress: Progress) -> int | None:
+        """Its next contact; steps after the last are never needed by anyone."""
+        following = self._following(progress)
+        return following[0] if following else progress.trained_round
+
+    def occasion(self, progress: Progress, state: DeviceState) -> Occasion | None:
+        """The next contact, once its step has been taken."""
+        following = self._following(progress)
+        if following is None or progress.trained_round < following[0]:
+            return None
+        round_, contact_s, gain = following
+        rate_bps = self._link.rate_bps(self._link.max_power_watts, gain)
+        return Occasion(
+            round=round_, contact_s=contact_s, gain_per_watt=gain, chunk_bytes=chunk_bytes_at(rate_bps, contact_s / 8)
+        )
+
+    def resumes(self, progress: Progress) -> bool:
+        """Always: the plan's clock stands still until an exchange is over."""
+        return True
+
+    def is_over(self, progress: Progress) -> bool:
+        """After its last contact."""
+        return self._following(progress) is None
+
+    def in_reach(self) -> None:
+        """The plan knows."""
+
+    def out_of_reach(self) -> None:
+        """The plan knows."""
+
+    def measured(self, bits: float, seconds: float) -> None:
+        """The plan knows."""
+
+    def exchanged(self) -> None:
+        """The plan knows."""
+
+    def _following(self, progress: Progress) -> tuple[int, float, float] | None:
+        return next((contact for contact in self._contacts if contact[0] > progress.finished_round), None)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sighting:
+    """Where a device and the server are, and how fast, in metres on a plane: given by whoever knows."""
+
+    position_m: tuple[float, float]
+    velocity_mps: tuple[float, float]
+    server_position_m: tuple[float, float]
+    server_velocity_mps: tuple[float, float] = (0.0, 0.0)
+    range_m: float = 100.0
+
+
+def no_sighting() -> None:
+    """Where nobody knows where anybody is."""
+
+
+def seconds_in_range(sighting: Sighting) -> float:
+    """Until the two are out of range, going on as they go: |d + v t| = range, the later root."""
+    dx, dy = np.subtract(sighting.position_m, sighting.server_position_m)
+    vx, vy = np.subtract(sighting.velocity_mps, sighting.server_velocity_mps)
+    a, b, c = vx * vx + vy * vy, dx * vx + dy * vy, dx * dx + dy * dy - sighting.range_m**2
+    if c > 0:
+        return 0.0
+    return math.inf if a == 0 else float((-b + math.sqrt(b * b - a * c)) / a)
+
+
+class ByExperience:
+    """Led by what it measures: goodput for the rate, recent contacts for the time, or a sighting if there is one.
+
+    In a contact it exchanges at once and then every ``every_s``. An update cut longer ago than ``resumes_s`` is taken
+    back: by now there is something better to send.
+    """
+
+    def __init__(
+        self,
+        link: Link,
+        *,
+        every_s: float = 10.0,
+        resumes_s: float = 10.0,
+        steps: int | None = None,
+        sighting: Callable[[], Sighting | None] = no_sighting,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._link, self._every_s, self._resumes_s, self._steps = link, every_s, resumes_s, steps
+        self._sighting, self._clock = sighting, clock
+        self._contacts_s: deque[float] = deque(maxlen=_REMEMBERED)
+        self._rates_bps: deque[float] = deque(maxlen=_REMEMBERED)
+        self._since_s: float | None = None
+        self._again_s = -math.inf  # when the next exchange may begin
+
+    @property
+    def rate_bps(self) -> float:
+        """To be expected: the median of what was measured."""
+        return float(np.median(self._rates_bps)) if self._rates_bps else _FIRST_RATE_BPS
+
+    @property
+    def left_s(self) -> float:
+        """What is left of the contact: by the sighting, or as contacts lasted so far."""
+        if (seen := self._sighting()) is not None:
+            return min(max(seconds_in_range(seen), 0.5), 3600.0)
+        usual_s = float(np.mean(self._contacts_s)) if self._contacts_s else _FIRST_CONTACT_S
+        elapsed_s = 0.0 if self._since_s is None else self._clock() - self._since_s
+        # One that lasts longer than usual may as well last as long again.
+        return max(usual_s - elapsed_s, elapsed_s / 2, 0.5)
+
+    def trains_until(self, progress: Progress) -> int | None:
+        """On and on, or so many steps."""
+        return self._steps
+
+    def occasion(self, progress: Progress, state: DeviceState) -> Occasion | None:
+        """Now, unless the last exchange was just now. Rounds are local steps, and no two exchanges share one."""
+        if self._clock() < self._again_s:
+            return None
+        round_ = max(progress.trained_round, progress.cut_round + 1, state.received_round + 1, state.backlog_round)
+        bits_per_hz = min(self.rate_bps / self._link.bandwidth_hz, _MOST_BITS_PER_HZ)
+        return Occasion(
+            round=round_,
+            contact_s=self.left_s,
+            gain_per_watt=(2.0**bits_per_hz - 1.0) / self._link.max_power_watts,
+            chunk_bytes=chunk_bytes_at(self.rate_bps),
+        )
+
+    def resumes(self, progress: Progress) -> bool:
+        """If it is young."""
+        return 0 <= time.time() - progress.cut_s < self._resumes_s
+
+    def is_over(self, progress: Progress) -> bool:
+        """When all steps are taken, and an exchange that began after the last has ended."""
+        steps, finished = self._steps, progress.finished_round == progress.cut_round
+        return steps is not None and finished and progress.trained_round >= steps <= progress.cut_round
+
+    def in_reach(self) -> None:
+        """A contact has begun: there is no reason to wait."""
+        self._since_s, self._again_s = self._clock(), -math.inf
+
+    def out_of_reach(self) -> None:
+        """It has ended."""
+        if self._since_s is not None:
+            self._contacts_s.append(self._clock() - self._since_s)
+            self._since_s = None
+
+    def measured(self, bits: float, seconds: float) -> None:
+        """Goodput of an upload."""
+        if bits > 0 and seconds > 0:
+            self._rates_bps.append(bits / seconds)
+
+    def exchanged(self) -> None:
+        """The next one may wait a little."""
+        self._again_s = self._clock() + self._every_s

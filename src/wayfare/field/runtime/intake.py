@@ -1,0 +1,135 @@
+"""What the server does with what arrives, without a network: messages in, answers out.
+
+Nothing that a device sends can raise here or change anything but by a valid chunk of its own.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from wayfare.codec.errors import WireError
+from wayfare.codec.wire import Layout
+from wayfare.field.runtime.downloads import Download, Downloads
+from wayfare.field.runtime.gathering import Gathering
+from wayfare.field.runtime.ledger import Ledger
+from wayfare.field.runtime.messages import Ask, Finish, Manifest, Mark, Part, Standing, parse
+
+_log = logging.getLogger("wayfare.field")
+
+
+@dataclass(slots=True)
+class Counts:
+    """What came in from one device, and what went out to it, since the server was started."""
+
+    chunks: int = 0
+    repeated: int = 0
+    refused: int = 0
+    received_bytes: int = 0
+    sent_bytes: int = 0
+    exchanges: int = 0
+    version: int | None = None
+
+
+@dataclass(slots=True)
+class Intake:
+    """The server between its ledger and the network."""
+
+    ledger: Ledger
+    gathering: Gathering
+    layout: Layout
+    names: Sequence[str]
+    downloads: Downloads = field(init=False)
+    counts: list[Counts] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.downloads = Downloads(self.layout)
+        self.counts = [Counts() for _ in self.names]
+        # A server that was killed between recording and applying goes on there.
+        with self.ledger.transaction():
+            self.gathering.apply_due(self.ledger)
+
+    def chunks(self, batch: Sequence[tuple[int, bytes]]) -> list[tuple[int, Mark]]:
+        """Record and apply what is valid, in one transaction; then the marks for the devices."""
+        marks: list[tuple[int, Mark]] = []
+        recorded: defaultdict[tuple[int, int], list[int]] = defaultdict(list)
+        with self.ledger.transaction():
+            for device, data in batch:
+                counts = self.counts[device]
+                counts.received_bytes += len(data)
+                try:
+                    chunk, new = self.ledger.record(device, data)
+                except WireError as error:
+                    counts.refused += 1
+                    _log.warning("chunk refused", extra={"device": self.names[device], "reason": str(error)})
+                    marks.append((device, Mark(update=0, refused=str(error)[:500])))
+                    continue
+                counts.chunks += new
+                counts.repeated += not new
+                recorded[device, chunk.update].append(chunk.chunk)
+            self.gathering.apply_due(self.ledger)
+        marks += [(device, Mark(update=number, recorded=some)) for (device, number), some in recorded.items()]
+        return marks
+
+    def ask(self, device: int, data: bytes) -> Standing | None:
+        """What is recorded of a device's update; None when it did not ask properly."""
+        try:
+            asked = parse(Ask, data)
+            if asked.fresh:
+                self.ledger.begin_anew(device)
+            if asked.seal and asked.update is not None:
+                self.ledger.seal(device, asked.update)
+        except WireError as error:
+            self._refuse(device, "question", error)
+            return None
+        next_update, recorded, sealed = self.ledger.standing(device, asked.update)
+        return Standing(next_update=next_update, recorded=recorded, sealed=sealed, version=self.ledger.version)
+
+    def finish(self, device: int, data: bytes) -> Manifest:
+        """An exchange ends: what model there is for the device, or that it has to wait for others."""
+        try:
+            asked = parse(Finish, data)
+            refusal = self.gathering.refusal(self.ledger, device, asked.round)
+            if refusal is not None:
+                raise WireError(refusal)
+            with self.ledger.transaction():
+                self.ledger.finish(device, asked.round, asked.update, remember=self.gathering.by_round)
+                self.gathering.apply_due(self.ledger)
+        except WireError as error:
+            self._refuse(device, "end of an exchange", error)
+            return Manifest(state="refused", reason=str(error)[:500])
+        if not asked.take:
+            return Manifest(state="ready", version=self.ledger.version)
+        version = self.gathering.version_for(self.ledger, asked.round)
+        if version is None:
+            return Manifest(state="wait")
+        return self._manifest(device, self.downloads.offer(self.ledger, version, asked.have_version))
+
+    def part(self, device: int, data: bytes) -> bytes:
+        """Some bytes of a model that was offered; none when it is not kept any more, and has to be asked for again."""
+        try:
+            asked = parse(Part, data)
+        except WireError as error:
+            self._refuse(device, "request", error)
+            return b""
+        found = self.downloads.find(asked.version, asked.base_version)
+        piece = found.data[asked.offset : asked.offset + asked.size_bytes] if found else b""
+        self.counts[device].sent_bytes += len(piece)
+        return piece
+
+    def _manifest(self, device: int, offered: Download) -> Manifest:
+        self.counts[device].exchanges += 1
+        self.counts[device].version = offered.version
+        return Manifest(
+            state="ready",
+            version=offered.version,
+            base_version=offered.base_version,
+            size_bytes=len(offered.data),
+            digest=offered.digest,
+        )
+
+    def _refuse(self, device: int, what: str, error: WireError) -> None:
+        self.counts[device].refused += 1
+        _log.warning("%s refused", what, extra={"device": self.names[device], "reason": str(error)})

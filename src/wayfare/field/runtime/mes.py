@@ -1,0 +1,298 @@
+"""The process of the mobile edge server: the broker's messages to the intake, and its answers back.
+
+One thread does all that touches the ledger, one thing after another; the event loop stays free for the broker's pings.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
+
+from nats.js.api import AckPolicy, ConsumerConfig, DiscardPolicy, RetentionPolicy, StorageType, StreamConfig
+from nats.js.errors import NotFoundError
+
+from wayfare.errors import InputError, RefusedError
+from wayfare.field.fleet import Bundle
+from wayfare.field.fleet.subjects import device_of, may_answer
+from wayfare.field.runtime.connect import FieldClient, connect
+from wayfare.field.runtime.endpoint import serving
+from wayfare.field.runtime.exchange import PASSING
+from wayfare.field.runtime.gathering import ByPlan, Gathering, OnArrival
+from wayfare.field.runtime.intake import Intake
+from wayfare.field.runtime.ledger import Ledger
+from wayfare.field.runtime.rules import Limits
+from wayfare.field.runtime.status import FleetStatus, status_of
+from wayfare.field.runtime.work import Work
+from wayfare.records.lock import RunLock
+
+if TYPE_CHECKING:
+    from nats.aio.msg import Msg
+
+_log = logging.getLogger("wayfare.field")
+_Result = TypeVar("_Result")
+
+STREAM, CONSUMER, DELIVERY = "WAYFARE", "mes", "mes.chunks"
+_MOST_BATCH = 64
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerOptions:
+    """How the server does its part."""
+
+    state: Path  # the folder of its ledger and model
+    url: str | None = None
+    by_plan: bool = False
+    limits: Limits = field(default_factory=Limits)
+    save_every_s: float = 5.0
+    stored_bytes: int = 256 << 20  # of chunks in the broker, all devices together
+    stored_chunks: int = 64  # of each device
+    metrics_host: str = "127.0.0.1"
+    metrics_port: int | None = None  # None: no metrics
+
+
+def open_intake(work: Work, names: Sequence[str], options: ServerOptions) -> Intake:
+    """The server's state, and what it does with what arrives."""
+    if len(names) != work.scenario.fleet.devices:
+        raise InputError(
+            f"fleet.devices = {work.scenario.fleet.devices}: must be {len(names)}, as many as the fleet has"
+        )
+    world = work.world
+    ledger = Ledger(
+        options.state,
+        world.initial_model,
+        layout=work.layout,
+        devices=len(names),
+        identity=work.identity(" ".join(names)),
+        limits=options.limits,
+    )
+    gathering: Gathering = ByPlan(world.meets) if options.by_plan else OnArrival()
+    return Intake(ledger, gathering, work.layout, names)
+
+
+def run_server(bundle: Bundle, names: Sequence[str], work: Work, options: ServerOptions, stop: threading.Event) -> None:
+    """Serve until told to stop."""
+    with RunLock(options.state):
+        intake = open_intake(work, names, options)
+        try:
+            asyncio.run(_run(bundle, intake, options, stop))
+        finally:
+            intake.ledger.save_model()
+            intake.ledger.close()
+
+
+async def _run(bundle: Bundle, intake: Intake, options: ServerOptions, stop: threading.Event) -> None:
+    client = await connect(bundle, url=options.url)
+    try:
+        server = MobileEdgeServer(client, intake, options)
+        if options.metrics_port is None:
+            await server.run(stop)
+            return
+        status = partial(server.status, bundle.fleet)
+        async with serving(status, host=options.metrics_host, port=options.metrics_port) as port:
+            _log.info("metrics", extra={"url": f"http://{options.metrics_host}:{port}/metrics"})
+            await server.run(stop)
+    finally:
+        await client.close()
+
+
+class MobileEdgeServer:
+    """Takes chunks from the stream, answers devices, keeps the stream there."""
+
+    def __init__(self, client: FieldClient, intake: Intake, options: ServerOptions) -> None:
+        self._client, self._intake, self._options = client, intake, options
+        self._numbers = {name: number for number, name in enumerate(intake.names)}
+        self._heard_at_s: list[float | None] = [None] * len(intake.names)
+        self._began_s = time.monotonic()
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="ledger")
+        # Bounded by what the consumer lets be underway.
+        self._arrived: asyncio.Queue[Msg] = asyncio.Queue()
+        loop = asyncio.get_running_loop()
+        self._applied: asyncio.Future[None] = loop.create_future()
+        self._failed: asyncio.Future[None] = loop.create_future()
+
+    async def run(self, stop: threading.Event) -> None:
+        """Until told to stop."""
+        await self._client.subscribe(DELIVERY, cb=self._arrived.put)
+        for kind, answer in (("ask", self._on_ask), ("finish", self._on_finish), ("part", self._on_part)):
+            await self._client.subscribe(f"up.*.{kind}", cb=self._answering(answer))
+        tasks: list[asyncio.Future[None]] = [
+            asyncio.ensure_future(task) for task in (self._keep_stream(), self._record(), self._save())
+        ]
+        tasks.append(self._failed)
+        try:
+            while not stop.is_set():
+                done, _ = await asyncio.wait(tasks, timeout=0.1, return_when=asyncio.FIRST_COMPLETED)
+                for task in done:
+                    task.result()
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+            self._thread.shutdown()
+
+    async def status(self, fleet: str) -> FleetStatus:
+        """How things are."""
+        return await self._in_thread(
+            lambda: status_of(
+                self._intake,
+                fleet=fleet,
+                heard_at_s=self._heard_at_s,
+                began_s=self._began_s,
+                broker_in_reach=self._client.is_connected,
+            )
+        )
+
+    async def _keep_stream(self) -> None:
+        """The stream and its consumer are there, also after the broker lost its store."""
+        while True:
+            try:
+                await self._client.wait_connected()
+                await self._ensure_stream()
+            except RefusedError:
+                raise
+            except PASSING as error:
+                _log.info("the stream is not there yet", extra={"reason": str(error) or repr(error)})
+                await asyncio.sleep(0.1)
+                continue
+            lost = asyncio.ensure_future(self._client.disconnected.wait())
+            await asyncio.wait((lost,), timeout=2.0)
+            lost.cancel()
+
+    async def _ensure_stream(self) -> None:
+        manager = self._client.jsm()
+        try:
+            await manager.stream_info(STREAM)
+        except NotFoundError:
+            await manager.add_stream(
+                StreamConfig(
+                    name=STREAM,
+                    subjects=["up.*.chunk"],
+                    retention=RetentionPolicy.WORK_QUEUE,
+                    storage=StorageType.FILE,
+                    discard=DiscardPolicy.NEW,
+                    discard_new_per_subject=True,
+                    max_msgs_per_subject=self._options.stored_chunks,
+                    max_bytes=self._options.stored_bytes,
+                    duplicate_window=30,
+                )
+            )
+        try:
+            await manager.consumer_info(STREAM, CONSUMER)
+        except NotFoundError:
+            await manager.add_consumer(
+                STREAM,
+                ConsumerConfig(
+                    durable_name=CONSUMER,
+                    deliver_subject=DELIVERY,
+                    ack_policy=AckPolicy.EXPLICIT,
+                    ack_wait=2.0,
+                    max_deliver=-1,
+                    max_ack_pending=4 * _MOST_BATCH,
+                ),
+            )
+
+    async def _record(self) -> None:
+        """Chunks from the stream: recorded and applied, then acked, then marked."""
+        while True:
+            messages = [await self._arrived.get()]
+            while len(messages) < _MOST_BATCH and not self._arrived.empty():
+                messages.append(self._arrived.get_nowait())
+            batch = [
+                (number, message.data)
+                for message in messages
+                if (number := self._number_of(message.subject)) is not None
+            ]
+            marks = await self._in_thread(partial(self._intake.chunks, batch))
+            self._wake()
+            try:
+                for message in messages:
+                    await message.ack()
+                for number, mark in marks:
+                    await self._client.publish(f"applied.{self._intake.names[number]}", mark.packed())
+                await self._client.flush()
+            except PASSING as error:
+                # The broker gives them again, and they are found recorded.
+                _log.info("marks were not delivered", extra={"reason": str(error) or repr(error)})
+
+    async def _save(self) -> None:
+        """The model file, now and then: it shortens the next start."""
+        while True:
+            await asyncio.sleep(self._options.save_every_s)
+            began_s = time.monotonic()
+            await self._in_thread(self._intake.ledger.save_model)
+            # At most a fiftieth of the time goes into it.
+            await asyncio.sleep(50 * (time.monotonic() - began_s))
+
+    async def _on_ask(self, device: int, data: bytes) -> bytes | None:
+        standing = await self._in_thread(lambda: self._intake.ask(device, data))
+        return standing.packed() if standing else None
+
+    async def _on_finish(self, device: int, data: bytes) -> bytes:
+        finish, version = partial(self._intake.finish, device, data), self._intake.ledger.version
+        applied = self._applied
+        manifest = await self._in_thread(finish)
+        if self._intake.ledger.version != version or manifest.state == "ready":
+            self._wake()
+        if manifest.state == "wait":
+            # The others of the round are not through; rather a late answer than many early ones.
+            await asyncio.wait((applied,), timeout=0.5)
+            manifest = await self._in_thread(finish)
+        return manifest.packed()
+
+    async def _on_part(self, device: int, data: bytes) -> bytes:
+        return await self._in_thread(lambda: self._intake.part(device, data))
+
+    def _answering(self, answer: Callable[[int, bytes], Awaitable[bytes | None]]) -> Callable[[Msg], Awaitable[None]]:
+        """A subscription that answers devices, each in a task of its own: one that waits holds nobody up."""
+        underway: set[asyncio.Task[None]] = set()
+
+        async def one(number: int, message: Msg) -> None:
+            reply = await answer(number, message.data)
+            if reply is not None:
+                try:
+                    await self._client.publish(message.reply, reply)
+                except PASSING as error:
+                    _log.info("an answer was not delivered", extra={"reason": str(error) or repr(error)})
+
+        def ended(task: asyncio.Task[None]) -> None:
+            underway.discard(task)
+            if not task.cancelled() and (error := task.exception()) and not self._failed.done():
+                # Nothing that a device sends gets here; a full disk does.
+                self._failed.set_exception(error)
+
+        async def on_message(message: Msg) -> None:
+            number = self._number_of(message.subject)
+            if number is None or not may_answer(self._intake.names[number], message.reply):
+                _log.warning("a question that cannot be answered", extra={"subject": message.subject})
+                return
+            task = asyncio.create_task(one(number, message))
+            underway.add(task)
+            task.add_done_callback(ended)
+
+        return on_message
+
+    def _number_of(self, subject: str) -> int | None:
+        """Whose a message is, by the broker's word."""
+        try:
+            number = self._numbers.get(device_of(subject))
+        except InputError:
+            return None
+        if number is not None:
+            self._heard_at_s[number] = time.monotonic()
+        return number
+
+    def _wake(self) -> None:
+        """Whoever waits for a round looks again."""
+        self._applied.set_result(None)
+        self._applied = asyncio.get_running_loop().create_future()
+
+    async def _in_thread(self, work: Callable[[], _Result]) -> _Result:
+        return await asyncio.get_running_loop().run_in_executor(self._thread, work)

@@ -1,0 +1,291 @@
+"""What a device carries through the loss of power: its models, its memory, and the update it has promised.
+
+Every method that changes something is one transaction; between any two of them the process may be killed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import time
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, fields, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from wayfare.arrays import Floats
+from wayfare.codec.wire import Layout
+from wayfare.control.auto_weight import Experience
+from wayfare.device import DeviceState
+from wayfare.errors import InvariantError, RunFolderError
+from wayfare.field.runtime.database import Database, vector_bytes, vector_of
+from wayfare.field.runtime.messages import Chunk, split, unpack
+from wayfare.sparsify import Sparse
+
+_FORMAT = 1
+_SCHEMA = """
+CREATE TABLE facts (name TEXT PRIMARY KEY, value TEXT NOT NULL);
+CREATE TABLE vectors (name TEXT PRIMARY KEY, data BLOB NOT NULL);
+CREATE TABLE updates (
+    number INTEGER PRIMARY KEY, round INTEGER NOT NULL, chunks INTEGER NOT NULL, open INTEGER NOT NULL);
+CREATE TABLE chunks (
+    number INTEGER NOT NULL, chunk INTEGER NOT NULL, digest TEXT NOT NULL, data BLOB,
+    outcome TEXT CHECK (outcome IN ('recorded', 'returned')), PRIMARY KEY (number, chunk))
+"""
+_VECTORS = ("base", "memory", "local", "model")
+
+
+@dataclass(frozen=True, slots=True)
+class OpenUpdate:
+    """An update of which not everything is known to be recorded or returned."""
+
+    number: int
+    round: int
+    chunks: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Progress:
+    """How far a device is."""
+
+    trained_round: int = 0  # the round whose step the local model has taken
+    cut_round: int = 0  # of the last contact that was decided on
+    cut_s: float = 0.0  # and when, by the clock of the machine
+    takes_model: bool = True  # whether that contact ends with a model
+    finished_round: int = 0  # of the last exchange that ended
+    version: int | None = 0  # of the global model it has; None: not one of the server's
+    last_update: int = 0
+
+
+class Outbox:
+    """The store of a device. `lock` is held by whoever reads several things that belong together."""
+
+    def __init__(
+        self, file: Path, initial: Tensor, *, layout: Layout, budget_joules: float, identity: str, audit: bool = False
+    ) -> None:
+        self._layout = layout
+        self._database = Database(file, _SCHEMA, _FORMAT)
+        self.lock = self._database.lock
+        with self._database.transaction() as connection:
+            found = dict(connection.execute("SELECT name, value FROM facts"))
+            if not found:
+                zero = torch.zeros_like(initial)
+                self._vectors = {"base": initial, "memory": zero, "local": initial, "model": initial}
+                self.progress = Progress()
+                self._state = DeviceState(received=initial, received_round=0, memory=zero, budget_joules=budget_joules)
+                self._set("identity", identity)
+                self._go()
+                self._keep(*_VECTORS)
+                self.learned: Floats | None = np.zeros(len(initial)) if audit else None
+                self._keep_learned()
+            else:
+                if json.loads(found["identity"]) != identity:
+                    raise RunFolderError(f"{file}: holds the state of another device, task or seed")
+                rows = dict(connection.execute("SELECT name, data FROM vectors"))
+                self._vectors = {name: vector_of(rows[name]) for name in _VECTORS}
+                self.learned = np.frombuffer(rows["learned"], "<f8").copy() if "learned" in rows else None
+                self.progress = Progress(**json.loads(found["progress"]))
+                self._state = _state_of(json.loads(found["state"]), self._vectors)
+        if any(len(vector) != len(initial) for vector in self._vectors.values()):
+            raise RunFolderError(f"{file}: holds models of another size")
+
+    # What there is.
+
+    @property
+    def state(self) -> DeviceState:
+        """The device of Algorithm 1; what it received is the model against which its learning counts."""
+        return self._state
+
+    @property
+    def local(self) -> Tensor:
+        """The local model, as far as it was trained; never changed in place."""
+        return self._vectors["local"]
+
+    @property
+    def model(self) -> Tensor:
+        """The global model of `progress.version`, or the first one."""
+        return self._vectors["model"]
+
+    def open_update(self) -> OpenUpdate | None:
+        """The update that is promised."""
+        row = self._all("SELECT number, round, chunks FROM updates WHERE open ORDER BY number")
+        return OpenUpdate(*row[0]) if row else None
+
+    def pending(self, number: int) -> list[tuple[int, bytes]]:
+        """Chunks that are not known to be recorded, the most important first."""
+        return self._all("SELECT chunk, data FROM chunks WHERE number = ? AND outcome IS NULL ORDER BY chunk", number)
+
+    def outcomes(self) -> list[tuple[int, int, str, str | None]]:
+        """Every chunk ever made: update, chunk, digest, and what became of it (None: it is still promised)."""
+        return self._all("SELECT number, chunk, digest, outcome FROM chunks ORDER BY number, chunk")
+
+    @contextmanager
+    def holding(self) -> Iterator[None]:
+        """Nothing changes while several things are read, and what follows from them is written."""
+        with self.lock:
+            yield
+
+    # What happens.
+
+    def trained(self, start: Tensor, result: Tensor, trained_round: int) -> None:
+        """The trainer came from one local model to another; its way counts from a model received meanwhile, too."""
+        with self._transaction():
+            if self.learned is not None:
+                self.learned = self.learned + (start.double() - result.double()).numpy()
+                self._keep_learned()
+            self._vectors["local"] = result if self.local is start else self.local + (result - start)
+            self._keep("local")
+            self._go(trained_round=trained_round)
+
+    def cut(
+        self, state: DeviceState, sent: Sparse | None, *, round_: int, next_update: int, chunk_bytes: int
+    ) -> OpenUpdate | None:
+        """Promise what a contact is to deliver; None sends nothing and keeps everything, and takes no model."""
+        with self._transaction() as connection:
+            if self.open_update() is not None:
+                raise InvariantError("a new update was cut while another is open")
+            if sent is None:
+                self._state = replace(state, received=self._vectors["base"], memory=self._vectors["memory"])
+                self._go(cut_round=round_, cut_s=time.time(), takes_model=False)
+                return None
+            pieces = split(sent, self._layout, chunk_bytes)
+            number = max(self.progress.last_update + 1, next_update) if pieces else self.progress.last_update
+            for place, piece in enumerate(pieces):
+                data = Chunk(
+                    update=number,
+                    chunk=place,
+                    chunks=len(pieces),
+                    round=round_,
+                    base_version=self.progress.version or 0,
+                    spent_joules=state.spent_joules,
+                    entries=piece,
+                ).packed(self._layout)
+                connection.execute("INSERT INTO chunks VALUES (?, ?, ?, ?, NULL)", (number, place, digest(data), data))
+            if pieces:
+                connection.execute("INSERT INTO updates VALUES (?, ?, ?, 1)", (number, round_, len(pieces)))
+            # All that was learned is in the update or in the memory now: learning counts anew from the local model.
+            self._vectors |= {"base": self.local, "memory": state.memory}
+            self._keep("base", "memory")
+            self._state = replace(state, received=self.local)
+            self._go(cut_round=round_, cut_s=time.time(), takes_model=True, last_update=number)
+            return OpenUpdate(number, round_, len(pieces)) if pieces else None
+
+    def settle(self, number: int, recorded: Collection[int]) -> bool:
+        """The server has recorded some chunks; whether the update is all delivered."""
+        with self._transaction() as connection:
+            connection.executemany(
+                "UPDATE chunks SET outcome = 'recorded', data = NULL"
+                " WHERE number = ? AND chunk = ? AND outcome IS NULL",
+                [(number, chunk) for chunk in recorded],
+            )
+            (left,) = connection.execute(
+                "SELECT count(*) FROM chunks WHERE number = ? AND outcome IS NULL", (number,)
+            ).fetchone()
+            if not left:
+                connection.execute("UPDATE updates SET open = 0 WHERE number = ?", (number,))
+            return not left
+
+    def take_back(self, number: int, recorded: Collection[int]) -> None:
+        """The server has sealed an update: what it did not record is remembered again, to be offered once more."""
+        with self._transaction() as connection:
+            self.settle(number, recorded)
+            memory = self._vectors["memory"]
+            for _, data in self.pending(number):
+                back = unpack(data, self._layout).entries
+                memory = memory.index_add(0, back.indices, back.values)
+            connection.execute(
+                "UPDATE chunks SET outcome = 'returned', data = NULL WHERE number = ? AND outcome IS NULL", (number,)
+            )
+            connection.execute("UPDATE updates SET open = 0 WHERE number = ?", (number,))
+            self._vectors["memory"] = memory
+            self._keep("memory")
+            self._state = replace(self._state, memory=memory)
+            self._go()
+
+    def receive(self, model: Tensor, version: int, round_: int) -> None:
+        """The global model: training goes on from it, with what was learned since the last cut."""
+        with self._transaction():
+            if self.open_update() is not None:
+                raise InvariantError("a model was taken while an update is open")
+            since = self._vectors["base"] - self.local
+            local = model - since if bool(since.any()) else model
+            self._vectors |= {"base": model, "local": local, "model": model}
+            self._keep("base", "local", "model")
+            self._state = replace(self._state, received=model, received_round=round_)
+            self._go(version=version, finished_round=round_)
+
+    def finish(self, round_: int) -> None:
+        """An exchange ended without a model."""
+        with self._transaction():
+            self._go(finished_round=round_)
+
+    def forget_version(self) -> None:
+        """The global model it has is not the server's: the next one has to come whole."""
+        with self._transaction():
+            self._go(version=None)
+
+    def close(self) -> None:
+        """Let go of the file."""
+        self._database.close()
+
+    # How it is kept.
+
+    @contextmanager
+    def _transaction(self) -> Iterator[Any]:
+        """What is in memory follows the file: when nothing was committed, nothing has changed."""
+        with self.lock:
+            before = self.progress, self._state, dict(self._vectors), self.learned
+            try:
+                with self._database.transaction() as connection:
+                    yield connection
+            except BaseException:
+                self.progress, self._state, self._vectors, self.learned = before
+                raise
+
+    def _go(self, **changes: Any) -> None:
+        self.progress = replace(self.progress, **changes)
+        self._set("progress", asdict(self.progress))
+        self._set("state", _plain(self._state))
+
+    def _set(self, name: str, value: object) -> None:
+        self._database.connection.execute("INSERT OR REPLACE INTO facts VALUES (?, ?)", (name, json.dumps(value)))
+
+    def _keep(self, *names: str) -> None:
+        self._database.connection.executemany(
+            "INSERT OR REPLACE INTO vectors VALUES (?, ?)",
+            [(name, vector_bytes(self._vectors[name])) for name in names],
+        )
+
+    def _keep_learned(self) -> None:
+        if self.learned is not None:
+            self._database.connection.execute(
+                "INSERT OR REPLACE INTO vectors VALUES ('learned', ?)", (self.learned.astype("<f8").tobytes(),)
+            )
+
+    def _all(self, query: str, *values: object) -> list[Any]:
+        with self.lock:
+            return self._database.connection.execute(query, values).fetchall()
+
+
+def digest(data: bytes) -> str:
+    """Stands for the bytes of a chunk."""
+    return hashlib.blake2b(data, digest_size=16).hexdigest()
+
+
+def _plain(state: DeviceState) -> dict[str, Any]:
+    """The numbers of a device, without its vectors."""
+    numbers = {
+        field.name: getattr(state, field.name) for field in fields(state) if field.name not in ("received", "memory")
+    }
+    numbers["experience"] = asdict(state.experience)
+    return {name: value.item() if isinstance(value, np.generic) else value for name, value in numbers.items()}
+
+
+def _state_of(numbers: dict[str, Any], vectors: dict[str, Tensor]) -> DeviceState:
+    experience = Experience.of(numbers.pop("experience"))
+    return DeviceState(received=vectors["base"], memory=vectors["memory"], experience=experience, **numbers)

@@ -1,0 +1,69 @@
+"""What an upload may be: the limits of a fleet, and what fits the device it comes from."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from wayfare.arrays import Ints
+from wayfare.codec.errors import WireError
+from wayfare.field.runtime.messages import Chunk
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """What an upload may be at most."""
+
+    largest_value: float = 1e4  # of an entry; a model whose updates come near is broken already
+    clip_norm: float | None = None  # |update| is scaled down to this
+    budget_joules: float | None = None  # more than that no device can have spent
+
+    def share(self, before_sq: float, norm_sq: float) -> float:
+        """The share of a chunk that is applied, so that the whole update stays within the norm."""
+        if self.clip_norm is None or before_sq + norm_sq <= self.clip_norm**2:
+            return 1.0
+        return math.sqrt(max(self.clip_norm**2 - before_sq, 0.0) / norm_sq)
+
+
+@dataclass(slots=True)
+class Latest:
+    """The latest update of a device."""
+
+    number: int = 0
+    open: bool = False
+    norm_sq: float = 0.0
+    spent_joules: float = 0.0
+
+
+class Bits:
+    """A set of entries of a model, in a bit for each: what a device may take of the server's memory."""
+
+    def __init__(self, entries: int) -> None:
+        self._bits: NDArray[np.uint8] = np.zeros(-(-entries // 8), dtype=np.uint8)
+
+    def any_of(self, indices: Ints) -> bool:
+        """Whether some are in it."""
+        return bool(((self._bits[indices >> 3] >> (indices & 7)) & 1).any())
+
+    def add(self, indices: Ints) -> None:
+        """Put some in."""
+        np.bitwise_or.at(self._bits, indices >> 3, (1 << (indices & 7)).astype(np.uint8))
+
+
+def check_chunk(chunk: Chunk, latest: Latest, limits: Limits, version: int) -> None:
+    """Refuse what cannot come after a device's latest update, claims what cannot be, or is beyond the limits."""
+    if chunk.update < latest.number or (chunk.update == latest.number and not latest.open):
+        raise WireError(f"update {chunk.update} is closed")
+    if chunk.update > latest.number and latest.open:
+        raise WireError(f"update {chunk.update} came while update {latest.number} is open")
+    if chunk.base_version > version:
+        raise WireError(f"builds on version {chunk.base_version}, the latest is {version}")
+    if chunk.spent_joules < latest.spent_joules:
+        raise WireError(f"spent_joules = {chunk.spent_joules}: was {latest.spent_joules} before")
+    if limits.budget_joules is not None and chunk.spent_joules > limits.budget_joules:
+        raise WireError(f"spent_joules = {chunk.spent_joules}: above the budget of {limits.budget_joules}")
+    if float(chunk.entries.values.abs().max()) > limits.largest_value:
+        raise WireError(f"an entry above {limits.largest_value:g}")

@@ -1,0 +1,118 @@
+"""How a fleet is doing: one dataclass, as JSON for programs and as metrics for Prometheus."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from wayfare.errors import InputError
+from wayfare.field.runtime.intake import Intake
+from wayfare.field.runtime.metrics import Metric
+
+_PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceStatus:
+    """One device, as the server knows it. Counts begin when the server does, energy and versions do not."""
+
+    name: str
+    exchanges: int = 0
+    chunks: int = 0
+    repeated: int = 0
+    refused: int = 0
+    received_bytes: int = 0
+    sent_bytes: int = 0
+    version: int | None = None  # of the model it was last offered
+    heard_s_ago: float | None = None
+    spent_joules: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FleetStatus:
+    """A server and its devices."""
+
+    fleet: str
+    version: int  # of the global model
+    queued_chunks: int  # recorded, not applied
+    broker_in_reach: bool
+    up_s: float
+    memory_bytes: int
+    devices: tuple[DeviceStatus, ...]
+
+    def to_json(self) -> str:
+        """For programs."""
+        return json.dumps(asdict(self))
+
+    @staticmethod
+    def from_json(text: str) -> FleetStatus:
+        """What ``to_json`` wrote."""
+        try:
+            content: dict[str, Any] = json.loads(text)
+            devices = tuple(DeviceStatus(**device) for device in content.pop("devices"))
+            return FleetStatus(**content, devices=devices)
+        except (ValueError, TypeError, KeyError, AttributeError):
+            raise InputError("the answer is not the status of a fleet") from None
+
+
+def status_of(
+    intake: Intake, *, fleet: str, heard_at_s: Sequence[float | None], began_s: float, broker_in_reach: bool
+) -> FleetStatus:
+    """The status of a server; times are those of ``time.monotonic``."""
+    now_s, spent = time.monotonic(), intake.ledger.spent_joules()
+    devices = tuple(
+        DeviceStatus(
+            name=name,
+            heard_s_ago=None if (at_s := heard_at_s[number]) is None else now_s - at_s,
+            spent_joules=spent[number],
+            **asdict(intake.counts[number]),
+        )
+        for number, name in enumerate(intake.names)
+    )
+    return FleetStatus(
+        fleet=fleet,
+        version=intake.ledger.version,
+        queued_chunks=len(intake.ledger.queued()),
+        broker_in_reach=broker_in_reach,
+        up_s=now_s - began_s,
+        memory_bytes=_memory_bytes(),
+        devices=devices,
+    )
+
+
+def metrics_of(status: FleetStatus) -> list[Metric]:
+    """The same for Prometheus."""
+    metrics = [
+        Metric("wayfare_model_version", "gauge", "Version of the global model.", [({}, status.version)]),
+        Metric("wayfare_queued_chunks", "gauge", "Chunks recorded and not applied.", [({}, status.queued_chunks)]),
+        Metric("wayfare_broker_up", "gauge", "1 while the broker is in reach.", [({}, int(status.broker_in_reach))]),
+        Metric("wayfare_up_seconds", "gauge", "Time since the server was started.", [({}, status.up_s)]),
+        Metric("wayfare_memory_bytes", "gauge", "Resident memory of the server.", [({}, status.memory_bytes)]),
+    ]
+    for name, kind, told, field in _OF_DEVICES:
+        values = [({"device": device.name}, getattr(device, field)) for device in status.devices]
+        metrics.append(Metric(name, kind, told, [(labels, value) for labels, value in values if value is not None]))
+    return metrics
+
+
+_OF_DEVICES = (
+    ("wayfare_device_exchanges_total", "counter", "Exchanges that came to their end.", "exchanges"),
+    ("wayfare_device_chunks_total", "counter", "Chunks recorded.", "chunks"),
+    ("wayfare_device_repeated_chunks_total", "counter", "Chunks that came again.", "repeated"),
+    ("wayfare_device_refused_total", "counter", "Messages refused.", "refused"),
+    ("wayfare_device_received_bytes_total", "counter", "Bytes of chunks from the device.", "received_bytes"),
+    ("wayfare_device_sent_bytes_total", "counter", "Bytes of models to the device.", "sent_bytes"),
+    ("wayfare_device_version", "gauge", "Version of the model it was last offered.", "version"),
+    ("wayfare_device_heard_seconds", "gauge", "Time since it was last heard.", "heard_s_ago"),
+    ("wayfare_device_spent_joules", "gauge", "Energy spent, by its own account.", "spent_joules"),
+)
+
+
+def _memory_bytes() -> int:
+    statm = Path("/proc/self/statm")
+    return int(statm.read_text(encoding="ascii").split()[1]) * _PAGE_BYTES if statm.is_file() else 0

@@ -1,0 +1,16 @@
+"""The drawn world: everything that a scenario and a seed decide before the learning, the same for every scheme."""
+
+from wayfare.world.draw import World, draw_world, fingerprint, last_round_of_any_length
+from wayfare.world.peers import Peers, Wish, draw_peers, make_timetable, peers_fingerprint
+
+__all__ = [
+    "Peers",
+    "Wish",
+    "World",
+    "draw_peers",
+    "draw_world",
+    "fingerprint",
+    "last_round_of_any_length",
+    "make_timetable",
+    "peers_fingerprint",
+]
