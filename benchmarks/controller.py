@@ -34,7 +34,7 @@ from wayfare.device import DeviceState, Meeting, Offer, Terms
 from wayfare.engine import Compute
 from wayfare.radio import Link
 from wayfare.scenario.model import Control, Scenario
-from wayfare.schemes import Scheme, Upload, make_scheme
+from wayfare.methods import Scheme, Upload, make_method
 from wayfare.sparsify import top_k
 from wayfare.sparsify.spectrum import spectrum
 
@@ -112,7 +112,7 @@ def measure(device: torch.device, repeats: int, file: Path | None) -> None:
     weights: tuple[Literal["auto"] | float, ...] = (3e-4, "auto")
     rows = []
     for weight, name in product(weights, ("mads", "mads-rd")):
-        scheme = make_scheme(name, Scenario(control=Control(weight=weight)))
+        scheme = make_method(name, Scenario(control=Control(weight=weight)))
         offer = make_offer(update, scheme)
         upload = decide(offer, scheme)
         decide_ms = timed(partial(decide, offer, scheme), repeats, device)

@@ -30,7 +30,7 @@ from wayfare.field.runtime.mes import MobileEdgeServer, ServerOptions
 from wayfare.field.runtime.outbox import Outbox, Progress
 from wayfare.field.runtime.status import FleetStatus
 from wayfare.radio import Link as RadioLink
-from wayfare.schemes import Encounter, Scheme, Upload
+from wayfare.methods import Encounter, Scheme, Upload
 
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 

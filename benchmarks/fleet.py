@@ -29,7 +29,7 @@ from torch import Tensor
 import wayfare
 from wayfare.engine import Burst, InMemory, OnDisk
 from wayfare.engine.stacked_mlp import StackedMlp
-from wayfare.schemes import make_scheme
+from wayfare.methods import make_method
 from wayfare.simulator import ContactEvent, EvaluationEvent, MetricEvent, RelayEvent, Simulation
 from wayfare.world import draw_world
 
@@ -100,7 +100,7 @@ def measure(fleet: Fleet) -> Result:
             world = draw_world(scenario, seed)
             entries = len(world.initial_model)
             shelf = OnDisk(Path(folder) / f"{seed}", fleet.devices, entries) if fleet.on_disk else InMemory()
-            simulation = Simulation(world, make_scheme("mads", scenario), observer, shelf=shelf)
+            simulation = Simulation(world, make_method("mads", scenario), observer, shelf=shelf)
             before, began = taken[0], time.process_time()
             simulation.run()
             costs.append((time.process_time() - began) / (taken[0] - before))

@@ -22,7 +22,7 @@ import wayfare
 from wayfare.engine import Compute
 from wayfare.learning.models.resnet9 import Resnet9
 from wayfare.learning.tasks.images import ImageClassification
-from wayfare.schemes import make_scheme
+from wayfare.methods import make_method
 from wayfare.simulator import ContactEvent, EvaluationEvent, MetricEvent, RelayEvent, Simulation
 from wayfare.world import draw_world
 
@@ -87,7 +87,7 @@ def main() -> None:
     drawn = time.perf_counter()
     counter = Counter()
     compute = Compute.named(arguments.device, arguments.precision, fast=arguments.fast)
-    simulation = Simulation(world, make_scheme(arguments.scheme, scenario), counter, compute=compute)
+    simulation = Simulation(world, make_method(arguments.scheme, scenario), counter, compute=compute)
     ready = time.perf_counter()
     outcome = simulation.run()
     assert bool(outcome.model.isfinite().all())

@@ -22,7 +22,7 @@ from wayfare.learning.evaluate import Evaluator
 from wayfare.learning.models.resnet9 import Resnet9
 from wayfare.learning.recalibrate import Recalibration, draw_samples
 from wayfare.learning.tasks.images import ImageClassification, image_task
-from wayfare.schemes import make_scheme
+from wayfare.methods import make_method
 from wayfare.simulator import ContactEvent, EvaluationEvent, MetricEvent, RelayEvent, Simulation
 from wayfare.world import World, draw_world
 
@@ -81,7 +81,7 @@ def measure(
     scenario = wayfare.load("paper-cifar10-waypoint", overrides)
     world = draw_world(scenario, seed, task)
     judge = Judge(world, samples)
-    judge.simulation = Simulation(world, make_scheme("mads", scenario), judge)
+    judge.simulation = Simulation(world, make_method("mads", scenario), judge)
     judge.simulation.run()
     return {which: float(np.mean(scores)) for which, scores in judge.scores.items()}
 

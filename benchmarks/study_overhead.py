@@ -30,7 +30,7 @@ import torch
 
 import wayfare
 from wayfare.records import RunWriter, read_run
-from wayfare.schemes import make_scheme
+from wayfare.methods import make_method
 from wayfare.simulator import ContactEvent, EvaluationEvent, MetricEvent, RelayEvent, Simulation
 from wayfare.world import draw_world
 
@@ -62,7 +62,7 @@ def bare_cpu_s(seeds: int) -> float:
     for seed in range(seeds):
         world = draw_world(scenario, seed)
         for scheme in SCHEMES:
-            simulation = Simulation(world, make_scheme(scheme, scenario), Nobody())
+            simulation = Simulation(world, make_method(scheme, scenario), Nobody())
             began = time.process_time()
             simulation.run()
             spent_s += time.process_time() - began

@@ -31,7 +31,7 @@ ORDER = (
         "radio",
         "control",
     ),
-    *("schemes", "sparsify", "codec", "learning", "engine", "world"),
+    *("sparsify", "codec", "methods", "learning", "engine", "world"),
     *("device", "server", "simulator", "records", "theory"),
     # The package's own file offers names of all of them, and none of them may need it.
     *("studies", "report", "field", "cli", "__init__", "__main__"),

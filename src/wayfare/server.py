@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
 
-from wayfare.methods import NO_STATE, Arrival, ServerRule, ServerTerms, State
+from wayfare.methods import Arrival, ServerRule, ServerTerms, State
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -16,7 +16,7 @@ class ServerState:
     """The global model, after every upload up to a round. Models are never changed in place: devices may hold them."""
 
     model: Tensor
-    rule_state: State = NO_STATE
+    rule_state: State = field(default_factory=dict)
     averaged: Tensor | None = None  # the mean of the model over the last rounds, where one is kept
 
     @property

@@ -21,7 +21,7 @@ from wayfare.codec.wire import Layout, encode
 from wayfare.device import DeviceState, Meeting, Offer, Terms, Transmission
 from wayfare.radio import Link
 from wayfare.scenario import Scenario
-from wayfare.schemes import Upload, make_scheme
+from wayfare.methods import Upload, make_method
 from wayfare.simulator import Checks, Simulation
 from wayfare.sparsify import Sparse, top_k, with_tail
 from wayfare.world import draw_world
@@ -129,7 +129,7 @@ def test_updates_of_a_run_are_not_longer_than_billed(name: str, bandwidth_hz: fl
     control = small.control.model_copy(update={"weight": "auto"})
     scenario = small.model_copy(update={"radio": radio, "control": control})
     world = draw_world(scenario, 0)
-    Simulation(world, make_scheme(name, scenario), Notes(), checks=Weighed(paranoid=True)).run()
+    Simulation(world, make_method(name, scenario), Notes(), checks=Weighed(paranoid=True)).run()
 
 
 @settings(max_examples=300, deadline=None)

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from wayfare.control.auto_weight import NO_EXPERIENCE, Demand, Experience, demand, fitting_power_watts
 from wayfare.radio import Link
 from wayfare.scenario.model import Control, Scenario
-from wayfare.schemes import Encounter, make_scheme
+from wayfare.methods import Encounter, make_method
 from wayfare.streams import Stream, generator
 
 LINK = Link(bandwidth_hz=15e3, max_power_watts=0.2, parameters=84_618, bits_per_entry=48.37, dense_bits=84_618 * 32.0)
@@ -47,7 +47,7 @@ def spend(
     meetings: list[tuple[int, float, float, float]], budget_joules: float, link: Link = LINK
 ) -> tuple[list[float], list[float]]:
     """Energies and powers of a device under `auto`, by the scheme itself."""
-    scheme = make_scheme("mads", Scenario(control=Control(weight="auto")))
+    scheme = make_method("mads", Scenario(control=Control(weight="auto")))
     experience, spent, last, met_s = NO_EXPERIENCE, 0.0, 0, 0.0
     energies, powers = [], []
     for round_, contact_s, gain, norm in meetings:

@@ -17,7 +17,7 @@ from wayfare.field.runtime.ledger import Ledger
 from wayfare.field.runtime.outbox import OpenUpdate, Outbox
 from wayfare.field.runtime.rules import Limits
 from wayfare.radio import Link
-from wayfare.schemes import Encounter, Upload
+from wayfare.methods import Encounter, Upload
 
 LAYOUT = Layout.of("small", [(300,)], statistics=4)
 ENTRIES = LAYOUT.parameters + LAYOUT.statistics

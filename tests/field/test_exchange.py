@@ -31,7 +31,7 @@ from wayfare.field.runtime.mes import MobileEdgeServer, ServerOptions
 from wayfare.field.runtime.outbox import Outbox, Progress
 from wayfare.field.runtime.rules import Limits
 from wayfare.radio import Link
-from wayfare.schemes import Encounter, Scheme, Upload
+from wayfare.methods import Encounter, Scheme, Upload
 
 pytestmark = pytest.mark.system
 

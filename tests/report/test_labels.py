@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from wayfare.report.labels import axis_label, scheme_label, value_label
-from wayfare.schemes.registry import SCHEMES
+from wayfare.methods.registry import SCHEMES
 
 
 def test_fields_become_words_and_units() -> None:

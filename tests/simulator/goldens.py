@@ -41,7 +41,7 @@ from torch import Tensor
 from tests.simulator.golden_cases import CASES, Case
 from tests.simulator.numerics import description, fingerprint
 from wayfare.engine.compute import one_thread
-from wayfare.schemes import make_scheme
+from wayfare.methods import make_method
 from wayfare.simulator import ContactEvent, EvaluationEvent, MetricEvent, RelayEvent, Simulation
 from wayfare.world import World
 
@@ -189,7 +189,7 @@ def run(case: Case, world: World | None = None) -> Run:
     with one_thread():
         world = world or case.world()
         records = Records()
-        outcome = Simulation(world, make_scheme(case.scheme, world.scenario), records, engine=case.engine).run()
+        outcome = Simulation(world, make_method(case.scheme, world.scenario), records, engine=case.engine).run()
     return Run(records, world.initial_model, outcome.model, [state.memory for state in outcome.states])
 
 

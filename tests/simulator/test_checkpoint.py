@@ -19,7 +19,7 @@ from wayfare.learning.models.resnet9 import Resnet9
 from wayfare.learning.tasks import Classification
 from wayfare.records.checkpoints import Checkpoint, DamagedError, read_checkpoint, write_checkpoint
 from wayfare.scenario import Scenario
-from wayfare.schemes import make_scheme
+from wayfare.methods import make_method
 from wayfare.simulator import Checks, ContactEvent, Outcome, Simulation, SimulationState
 from wayfare.world import World, draw_world
 
@@ -42,7 +42,7 @@ def undisturbed(
     world: World, name: str, folder: Path, rounds: Sequence[int], engine: str, policy: Policy = "ahead"
 ) -> tuple[Outcome, Saving]:
     notes = Saving(folder, rounds)
-    scheme = make_scheme(name, world.scenario)
+    scheme = make_method(name, world.scenario)
     notes.simulation = Simulation(world, scheme, notes, engine=engine, policy=policy)
     return notes.simulation.run(), notes
 
@@ -57,7 +57,7 @@ def taken_up(
     checks: Checks | None = None,
 ) -> tuple[Outcome, Notes]:
     notes = Notes()
-    scheme = make_scheme(name, world.scenario)
+    scheme = make_method(name, world.scenario)
     simulation = Simulation(world, scheme, notes, engine=engine, policy=policy, shelf=shelf, checks=checks)
     simulation.restore(state)
     return simulation.run(), notes
@@ -129,7 +129,7 @@ def test_devices_that_never_met_the_server_share_what_they_shared(tmp_path: Path
     scenario = wayfare.load("fashion-small", [*SMALL, "fleet.devices=200", "rounds=3", "mobility.width_m=3000"])
     world = draw_world(scenario, 0)
     notes = Saving(tmp_path, (2,))
-    scheme = make_scheme("mads", scenario)
+    scheme = make_method("mads", scenario)
     notes.simulation = Simulation(world, scheme, notes)
     notes.simulation.run()
     met = {event.device for event in notes.contacts if event.round <= 2}
@@ -156,7 +156,7 @@ def test_a_state_of_another_run_is_refused(small: Scenario, tmp_path: Path) -> N
     ):
         world = draw_world(wayfare.load("fashion-small", [*SMALL, *overrides]), 1)
         with pytest.raises(ValueError, match=message):
-            Simulation(world, make_scheme("mads", small), Notes()).restore(state)
+            Simulation(world, make_method("mads", small), Notes()).restore(state)
 
 
 def test_a_checkpoint_that_was_touched_is_refused(small: Scenario, tmp_path: Path) -> None:

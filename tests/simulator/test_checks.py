@@ -14,7 +14,7 @@ from wayfare.engine import Burst
 from wayfare.engine.stacked_mlp import StackedMlp
 from wayfare.errors import DivergenceError, InvariantError
 from wayfare.scenario import Scenario
-from wayfare.schemes import make_scheme
+from wayfare.methods import make_method
 from wayfare.simulator import Checks, Simulation
 from wayfare.sparsify import Sparse
 from wayfare.world import draw_world
@@ -28,7 +28,7 @@ def simulate(scenario: Scenario, scheme: wayfare.Scheme, checks: Checks) -> Note
 
 @pytest.mark.parametrize("name", SCHEMES)
 def test_all_checks_hold_in_a_sound_run_and_change_nothing(name: str, small: Scenario) -> None:
-    scheme = make_scheme(name, small)
+    scheme = make_method(name, small)
     assert simulate(small, scheme, Checks(paranoid=True)) == simulate(small, scheme, Checks())
 
 
@@ -85,7 +85,7 @@ def test_what_is_no_upload_at_all_is_told(small: Scenario) -> None:
 def test_paranoia_finds_updates_that_are_lost(small: Scenario, monkeypatch: pytest.MonkeyPatch) -> None:
     from wayfare import device
 
-    scheme = make_scheme("mads", small)
+    scheme = make_method("mads", small)
     forget = lambda vector, sent: torch.zeros_like(vector)  # noqa: E731
     monkeypatch.setattr(device, "remainder", forget)
     simulate(small, scheme, Checks())
@@ -101,7 +101,7 @@ def test_paranoia_finds_entries_that_are_not_the_largest(small: Scenario, monkey
 
     monkeypatch.setattr(device, "top_k", first)
     with pytest.raises(InvariantError, match="though a larger one was kept"):
-        simulate(small, make_scheme("mads", small), Checks(paranoid=True))
+        simulate(small, make_method("mads", small), Checks(paranoid=True))
 
 
 def test_paranoia_finds_mass_that_an_engine_makes_up(small: Scenario, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -115,7 +115,7 @@ def test_paranoia_finds_mass_that_an_engine_makes_up(small: Scenario, monkeypatc
 
     monkeypatch.setattr(server, "aggregate", twice)
     with pytest.raises(InvariantError, match="lost or counted twice"):
-        simulate(small, make_scheme("mads", small), Checks(paranoid=True))
+        simulate(small, make_method("mads", small), Checks(paranoid=True))
 
 
 def spoil(monkeypatch: pytest.MonkeyPatch, value: float, from_round: int = 30) -> None:
@@ -137,7 +137,7 @@ def test_an_update_that_diverges_ends_the_run_at_the_contact_with_device_and_rou
 ) -> None:
     spoil(monkeypatch, value)
     with pytest.raises(DivergenceError, match=rf"in round \d+ the update of device 3 holds a number that is {kind}"):
-        simulate(small, make_scheme("mads", small), Checks())
+        simulate(small, make_method("mads", small), Checks())
 
 
 @pytest.mark.parametrize("name", SCHEMES)
@@ -147,7 +147,7 @@ def test_divergence_that_is_allowed_is_recorded_and_goes_on(
     spoil(monkeypatch, math.nan)
     # With so much energy nobody stops training before that round.
     ample = small.model_copy(update={"fleet": small.fleet.model_copy(update={"energy_total_joules": 1e3})})
-    notes = simulate(ample, make_scheme(name, small), Checks(allow_divergence=True, paranoid=True))
+    notes = simulate(ample, make_method(name, small), Checks(allow_divergence=True, paranoid=True))
     assert notes.rounds[-1] == 60
     assert any(math.isnan(event.update_norm_sq) for event in notes.contacts)
     assert all(math.isfinite(event.energy_joules) for event in notes.contacts)
@@ -157,8 +157,8 @@ def test_a_learning_rate_that_is_far_too_large_is_told(small: Scenario) -> None:
     learning = small.learning.model_copy(update={"learning_rate": 1e6})
     wild = small.model_copy(update={"learning": learning})
     with pytest.raises(DivergenceError, match="training diverged: in round"):
-        simulate(wild, make_scheme("optimal", wild), Checks())
-    notes = simulate(wild, make_scheme("optimal", wild), Checks(allow_divergence=True))
+        simulate(wild, make_method("optimal", wild), Checks())
+    notes = simulate(wild, make_method("optimal", wild), Checks(allow_divergence=True))
     assert any(not math.isfinite(event.loss) for event in notes.evaluations)
 
 

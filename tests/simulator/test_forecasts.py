@@ -21,7 +21,7 @@ from wayfare.radio import Link
 from wayfare.records.checkpoints import read_checkpoint
 from wayfare.scenario import Scenario
 from wayfare.scenario.exchange import Contacts
-from wayfare.schemes import make_scheme
+from wayfare.methods import make_method
 from wayfare.simulator import Checks, Simulation
 from wayfare.world import draw_world
 
@@ -62,7 +62,7 @@ def test_an_error_beyond_reason_is_refused(value: str) -> None:
 def offer(
     seed: int = 0, contact_s: float = 5.0, name: str = "mads-rd", weight: float | str = 1e-3
 ) -> tuple[Offer, wayfare.Upload]:
-    scheme = make_scheme(name, wayfare.load(overrides=[f"control.weight={weight}"]))
+    scheme = make_method(name, wayfare.load(overrides=[f"control.weight={weight}"]))
     update = torch.from_numpy(np.random.default_rng(seed).standard_t(4, 20_000).astype(np.float32))
     state = DeviceState(
         received=torch.zeros(20_000),
@@ -157,7 +157,7 @@ def test_pieces_beyond_the_energy_left_are_not_begun(share: float, lasts_s: floa
 def test_nothing_is_lost_or_counted_twice_where_contacts_end_early(name: str, small: Scenario) -> None:
     scenario = unsure(small, 0.5)
     notes = Notes()
-    scheme = make_scheme(name, scenario)
+    scheme = make_method(name, scenario)
     Simulation(draw_world(scenario, 0), scheme, notes, checks=Checks(paranoid=True)).run()
     failed = [event for event in notes.contacts if not event.completed]
     assert bool(failed) == (name != "mads-rd:progressive")

@@ -14,7 +14,7 @@ from tests.simulator.test_simulator import Notes, simulate
 from wayfare import Encounter, Link, Upload
 from wayfare.errors import InvariantError, ScenarioError
 from wayfare.scenario import Scenario
-from wayfare.schemes import make_scheme
+from wayfare.methods import make_method
 from wayfare.server import ServerState, mix
 from wayfare.simulator import Checks, Simulation
 from wayfare.world import draw_world
@@ -25,7 +25,7 @@ def test_a_run_is_the_loop_that_its_authors_wrote(name: str, small: Scenario) ->
     scenario = small.model_copy(update={"rounds": 25})
     world = draw_world(scenario, 0)
     found, notes = simulate(world, f"{name}:unlimited", engine="reference")
-    weight_of = make_scheme(name, scenario).mixing_weight
+    weight_of = make_method(name, scenario).mixing_weight
     model, received = world.initial_model, {}
     outcome = {(event.round, event.device): event.completed for event in notes.contacts}
     failures = 0
@@ -63,7 +63,7 @@ def test_a_paranoid_run_says_that_there_is_no_mass_to_balance(
 ) -> None:
     world = draw_world(small, 0)
     with caplog.at_level(logging.WARNING, "wayfare"):
-        Simulation(world, make_scheme("fedasync", small), Notes(), checks=Checks(paranoid=True)).run()
+        Simulation(world, make_method("fedasync", small), Notes(), checks=Checks(paranoid=True)).run()
     assert "fedasync mixes models at the server: mass is not conserved, and not balanced" in caplog.text
 
 

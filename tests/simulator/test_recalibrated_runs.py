@@ -17,7 +17,7 @@ from wayfare.errors import ScenarioError
 from wayfare.learning.evaluate import Evaluator
 from wayfare.learning.recalibrate import Recalibration, draw_samples
 from wayfare.records.checkpoints import read_checkpoint
-from wayfare.schemes import make_scheme
+from wayfare.methods import make_method
 from wayfare.simulator import Simulation
 from wayfare.world import World, draw_world
 
@@ -50,7 +50,7 @@ def test_contacts_energy_bits_and_devices_are_the_same_with_and_without(name: st
 @pytest.mark.parametrize("average_rounds", [0, 5])
 def test_a_run_ends_with_the_model_that_was_judged(average_rounds: int) -> None:
     world, notes = world_of(40, average_rounds), Notes()
-    simulation = Simulation(world, make_scheme("optimal", world.scenario.control), notes)
+    simulation = Simulation(world, make_method("optimal", world.scenario.control), notes)
     outcome = simulation.run()
     last, found = notes.evaluations[-1], Evaluator(TASK)(outcome.model)
     assert (found.score, found.loss) == (last.score, last.loss)
@@ -62,7 +62,7 @@ def test_a_run_ends_with_the_model_that_was_judged(average_rounds: int) -> None:
 
 def test_without_it_the_model_itself_is_judged() -> None:
     world, notes = world_of(0), Notes()
-    simulation = Simulation(world, make_scheme("optimal", world.scenario.control), notes)
+    simulation = Simulation(world, make_method("optimal", world.scenario.control), notes)
     outcome = simulation.run()
     assert outcome.model is simulation.state().model
     found = Evaluator(TASK)(outcome.model)
@@ -95,4 +95,4 @@ def test_comparisons_say_so_before_their_first_run(tmp_path: Path) -> None:
 def test_more_samples_than_the_fleet_holds_are_refused() -> None:
     world = world_of(121)
     with pytest.raises(ScenarioError, match=r"recalibrate_statistics = 121: must not exceed the \d+ training samples"):
-        Simulation(world, make_scheme("optimal", world.scenario.control), Notes())
+        Simulation(world, make_method("optimal", world.scenario.control), Notes())

@@ -23,7 +23,7 @@ from wayfare.mobility import SERVER
 from wayfare.radio import Link
 from wayfare.records.checkpoints import read_checkpoint, write_checkpoint
 from wayfare.scenario import Scenario
-from wayfare.schemes import make_scheme
+from wayfare.methods import make_method
 from wayfare.simulator import Checks, Outcome, RelayEvent, Simulation, SimulationState
 from wayfare.world import World, draw_peers, draw_world
 
@@ -37,7 +37,7 @@ def scenario(*overrides: str) -> Scenario:
 
 
 def simulation(world: World, notes: Notes, name: str = "fedmobile:unlimited", **options: object) -> Simulation:
-    scheme = make_scheme(name, world.scenario)
+    scheme = make_method(name, world.scenario)
     return Simulation(world, scheme, notes, **options)  # type: ignore[arg-type]
 
 

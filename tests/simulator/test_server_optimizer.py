@@ -20,7 +20,7 @@ from wayfare.learning.evaluate import Evaluator
 from wayfare.records.checkpoints import read_checkpoint
 from wayfare.scenario import Scenario
 from wayfare.scenario.server import Server
-from wayfare.schemes import make_scheme
+from wayfare.methods import make_method
 from wayfare.server import ServerState, begin_server, mean_update, optimise
 from wayfare.simulator import Checks, Simulation
 from wayfare.sparsify import Sparse
@@ -151,7 +151,7 @@ def test_the_judged_model_is_a_mean_over_rounds_and_devices_train_from_the_other
             models.append(simulation.state().model)
 
     notes = Watching()
-    simulation = Simulation(world, make_scheme("mads", small), notes)
+    simulation = Simulation(world, make_method("mads", small), notes)
     outcome = simulation.run()
     # The world's other run, without a mean, has the same global models.
     plain, other = simulate(draw_world(small, 0), "mads")
@@ -181,7 +181,7 @@ def test_paranoia_balances_what_the_optimiser_was_given(name: str, server: Serve
     for local_loss in ("logit-adjusted", "prox"):
         learning = scenario.learning.model_copy(update={"local_loss": local_loss})
         world = draw_world(scenario.model_copy(update={"learning": learning}), 0)
-        Simulation(world, make_scheme(name, scenario), Notes(), checks=Checks(paranoid=True)).run()
+        Simulation(world, make_method(name, scenario), Notes(), checks=Checks(paranoid=True)).run()
 
 
 def test_paranoia_finds_an_update_that_the_optimiser_was_given_twice(
@@ -196,7 +196,7 @@ def test_paranoia_finds_an_update_that_the_optimiser_was_given_twice(
     monkeypatch.setattr(servers, "mean_update", twice)
     world = draw_world(with_server(small, OPTIMISERS[1]), 0)
     with pytest.raises(InvariantError, match="lost or counted twice"):
-        Simulation(world, make_scheme("mads", small), Notes(), checks=Checks(paranoid=True)).run()
+        Simulation(world, make_method("mads", small), Notes(), checks=Checks(paranoid=True)).run()
 
 
 @pytest.mark.parametrize("server", OPTIMISERS, ids=named)

@@ -18,7 +18,7 @@ from wayfare.learning.evaluate import Evaluator
 from wayfare.learning.models.resnet9 import Resnet9
 from wayfare.learning.tasks import Classification, Evaluation
 from wayfare.scenario import Scenario
-from wayfare.schemes import make_scheme
+from wayfare.methods import make_method
 from wayfare.simulator import ContactEvent, EvaluationEvent, MetricEvent, Outcome, RelayEvent, Simulation
 from wayfare.world import World, draw_world
 
@@ -50,7 +50,7 @@ class Notes:
 
 def simulate(world: World, name: str, engine: str = "auto", policy: Policy = "ahead") -> tuple[Outcome, Notes]:
     notes = Notes()
-    scheme = make_scheme(name, world.scenario)
+    scheme = make_method(name, world.scenario)
     return Simulation(world, scheme, notes, engine=engine, policy=policy).run(), notes
 
 
@@ -69,7 +69,7 @@ def test_mass_is_conserved_over_a_whole_run(name: str, small: Scenario, monkeypa
 
     monkeypatch.setattr(StackedMlp, "run", keep_account)
     notes = Notes()
-    simulation = Simulation(world, make_scheme(name, small), notes, engine="stacked")
+    simulation = Simulation(world, make_method(name, small), notes, engine="stacked")
     outcome = simulation.run()
     undelivered = [
         state.memory.double() + state.received.double() - simulation.local_model(device).double()
@@ -243,7 +243,7 @@ def test_normalisation_statistics_travel_with_every_upload_and_are_conserved(
 
     monkeypatch.setattr(Reference, "run", keep_account)
     notes = Notes()
-    simulation = Simulation(world, make_scheme("optimal", scenario), notes, engine="reference")
+    simulation = Simulation(world, make_method("optimal", scenario), notes, engine="reference")
     outcome = simulation.run()
     left = sum(
         state.memory.double() + state.received.double() - simulation.local_model(device).double()

@@ -15,8 +15,8 @@ from tests.simulator.test_simulator import Notes
 from wayfare.engine import Burst
 from wayfare.engine.reference import Reference
 from wayfare.radio import Link
-from wayfare.schemes import Encounter, make_scheme
-from wayfare.schemes.sending import MOST_BPS_PER_HZ, least_joules
+from wayfare.methods import Encounter, make_method
+from wayfare.methods.sending import MOST_BPS_PER_HZ, least_joules
 from wayfare.simulator import Simulation
 from wayfare.world import draw_world
 
@@ -27,7 +27,7 @@ LINK = Link(bandwidth_hz=15e3, max_power_watts=0.2, parameters=84_618, bits_per_
 @pytest.mark.parametrize("name", GREEDY)
 def test_a_run_is_the_same_with_less_training(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     world = draw_world(wayfare.load("fashion-small", [*SMALL, "rounds=200", "fleet.energy_total_joules=4"]), 0)
-    scheme, steps = make_scheme(name, world.scenario), [0]
+    scheme, steps = make_method(name, world.scenario), [0]
     run = Reference.run
 
     def count(self: Reference, models: Sequence[torch.Tensor], bursts: Sequence[Burst]) -> None:
@@ -53,7 +53,7 @@ def test_a_run_is_the_same_with_less_training(name: str, monkeypatch: pytest.Mon
 @pytest.mark.parametrize("name", GREEDY)
 @pytest.mark.parametrize("gain_per_watt", [1e3, 1e9, 2.0**MOST_BPS_PER_HZ / 0.2])
 def test_with_less_than_that_nothing_gets_through_and_with_more_it_may(name: str, gain_per_watt: float) -> None:
-    scheme = make_scheme(name, wayfare.load("fashion-small"))
+    scheme = make_method(name, wayfare.load("fashion-small"))
 
     def entries(left_joules: float) -> int:
         encounter = Encounter(
@@ -79,7 +79,7 @@ def test_with_less_than_that_nothing_gets_through_and_with_more_it_may(name: str
 @pytest.mark.parametrize("name", ["optimal", "afl:unlimited", "afl-spar:paced", "mads", "fedmobile"])
 def test_nobody_else_ever_stops(name: str) -> None:
     world = draw_world(wayfare.load("fashion-small", [*SMALL, "fleet.energy_total_joules=0.1"]), 0)
-    simulation = Simulation(world, make_scheme(name, world.scenario), Notes())
+    simulation = Simulation(world, make_method(name, world.scenario), Notes())
     simulation.run()
     assert simulation.state().trainer.retired == []
 
@@ -87,4 +87,4 @@ def test_nobody_else_ever_stops(name: str) -> None:
 def test_no_other_rule_has_a_least() -> None:
     assert least_joules("paced", LINK, 1e6) == least_joules("unlimited", LINK, 1e6) == 0.0
     assert least_joules("greedy", LINK, 15e3 * MOST_BPS_PER_HZ) == pytest.approx(0.2)
-    assert math.isclose(make_scheme("mads", wayfare.load("fashion-small")).least_joules(LINK), 0.0)
+    assert math.isclose(make_method("mads", wayfare.load("fashion-small")).least_joules(LINK), 0.0)

@@ -229,11 +229,11 @@ def test_another_engine_is_refused_with_the_difference_unless_the_run_starts_ove
 def test_a_scheme_of_the_same_name_with_other_numbers_is_refused(small: Scenario, tmp_path: Path) -> None:
     folder = cut(small, tmp_path)
     other = wayfare.load("fashion-small", ["control.weight=1"])
-    from wayfare.schemes import make_scheme
+    from wayfare.methods import make_method
     from wayfare.studies.single import carry_out
 
     with pytest.raises(RunFolderError, match='scheme: "Mads'):
-        carry_out(folder, small, make_scheme("mads", other), 1, execution=wayfare.Execution())
+        carry_out(folder, small, make_method("mads", other), 1, execution=wayfare.Execution())
 
 
 def test_a_trace_that_changed_in_between_is_noticed(tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ from wayfare.errors import RunFolderError, ScenarioError
 from wayfare.radio import gains_per_watt
 from wayfare.records import summarise_run
 from wayfare.scenario import Scenario
-from wayfare.schemes import make_scheme
+from wayfare.methods import make_method
 from wayfare.theory.ask import plan
 from wayfare.theory.norms import NormModel, captured_share, norms_of_run, typical_norms
 from wayfare.theory.planner import Forecast, forecast
@@ -67,7 +67,7 @@ def test_a_plan_agrees_with_a_run_of_another_seed_within_a_tenth(weight: str, tm
 @pytest.mark.parametrize("scheme", ["optimal", "afl-spar", "afl-spar:paced", "afl"])
 def test_schemes_that_do_not_look_at_norms_are_rehearsed_exactly(scheme: str, small: Scenario, tmp_path: Path) -> None:
     record = wayfare.run(small, scheme, seed=1, out=tmp_path)
-    played = rehearse(stage(small, record.parameters, typical_norms("mlp"), seed=1), make_scheme(scheme, small))
+    played = rehearse(stage(small, record.parameters, typical_norms("mlp"), seed=1), make_method(scheme, small))
     assert played.energy_joules.sum() == pytest.approx(record.contacts["energy_joules"].sum(), rel=1e-9)
     assert played.kept_fraction.mean() * record.parameters == pytest.approx(record.contacts["entries"].mean(), rel=1e-9)
     assert played.staleness_rounds.mean() == pytest.approx(record.contacts["staleness_rounds"].mean(), rel=1e-9)
@@ -90,7 +90,7 @@ def test_many_weights_at_once_equal_one_after_another() -> None:
     together = energies_by_weight(ready, weights, "corrected")
     for weight, energies in zip(weights, together, strict=True):
         weighted = wayfare.load("fashion-small", [f"control.weight={weight}"])
-        alone = rehearse(ready, make_scheme("mads", weighted))
+        alone = rehearse(ready, make_method("mads", weighted))
         assert energies == pytest.approx(alone.energy_per_device_joules, rel=1e-9)
 
 

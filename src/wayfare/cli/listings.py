@@ -9,9 +9,9 @@ from rich.table import Table
 
 from wayfare.cli.terminal import JsonOption, output, print_json
 from wayfare.errors import ScenarioError
+from wayfare.methods import choices_of, descriptions
 from wayfare.scenario import load, preset_names
 from wayfare.scenario.dump import to_toml
-from wayfare.methods import choices_of, descriptions
 
 NameArgument: TypeAlias = Annotated[
     str | None, typer.Argument(metavar="[PRESET]", help="Print this one, with every field, as TOML.")

@@ -202,7 +202,9 @@ def _all_or_nothing(offer: Offer, upload: Upload, sent: Sparse, terms: Terms, la
         upload = replace(upload, entries=0, bits=0.0, energy_joules=lost_joules, completes=False)
     if upload.completes:
         return _delivered(offer, upload, sent, terms)
-    return Transmission(offer=offer, state=pay(offer.state, offer.encounter, upload.energy_joules), upload=upload, sent=None)
+    return Transmission(
+        offer=offer, state=pay(offer.state, offer.encounter, upload.energy_joules), upload=upload, sent=None
+    )
 
 
 def _in_pieces(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from torch import Tensor
 
@@ -16,8 +16,8 @@ class DeviceState(Account):
 
     received: Tensor  # the last global model it got
     memory: Tensor  # e, what error feedback remembers
-    memory_state: State = NO_STATE  # what else the memory rule remembers
-    local_state: State = NO_STATE  # what the local rule remembers
+    memory_state: State = field(default_factory=dict)  # what else the memory rule remembers
+    local_state: State = field(default_factory=dict)  # what the local rule remembers
 
 
 def begin_device(model: Tensor, nothing: Tensor, budget_joules: float, method: Method) -> DeviceState:

@@ -1,7 +1,8 @@
 """Methods and the parts they are made of: a method decides from an encounter alone what to send."""
 
-from wayfare.methods.compose import Composition, Recipe, compose, make_method, split_names
+from wayfare.methods.composition import Composition, Recipe, compose, make_method, split_names
 from wayfare.methods.encounter import NOTHING, SKIPPED, Encounter, EnergyRule, Upload
+from wayfare.methods.from_file import identity_of
 from wayfare.methods.parts import (
     NO_STATE,
     Arrival,
@@ -44,6 +45,7 @@ __all__ = [
     "choices_of",
     "compose",
     "descriptions",
+    "identity_of",
     "make_method",
     "power_and_allowance",
     "send_dense",

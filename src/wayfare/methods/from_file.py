@@ -10,8 +10,10 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from pydantic import BaseModel
+
 from wayfare.errors import ScenarioError
-from wayfare.methods.parts import UploadRule
+from wayfare.methods.parts import Part, UploadRule
 
 # Names of modules that were read from files.
 _READ: set[str] = set()
@@ -23,6 +25,20 @@ def source_of(part: object) -> str | None:
     if module not in _READ:
         return None
     return hashlib.sha256(Path(sys.modules[module].__file__ or "").read_bytes()).hexdigest()
+
+
+def identity_of(part: Part) -> dict[str, Any]:
+    """What a part is: its class, its values, and its code where that is read from a file."""
+    kind = type(part)
+    values = {name: _plain(value) for name, value in sorted(vars(part).items())}
+    source = source_of(part) or part.version
+    return {"class": f"{kind.__module__}.{kind.__qualname__}", "values": values, **({"code": source} if source else {})}
+
+
+def _plain(value: object) -> Any:
+    if isinstance(value, BaseModel):
+        return value.model_dump(mode="json")
+    return value if value is None or isinstance(value, str | int | float | bool) else repr(value)
 
 
 def is_file(text: str) -> bool:

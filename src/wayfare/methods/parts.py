@@ -258,5 +258,5 @@ class Method:
         return self.upload.energy_rule
 
     def any_length(self) -> bool:
-        """Whether a run may be made longer afterwards; relays look at who meets the server again, and who never does."""
+        """Whether a run may be made longer afterwards; relays look at who will meet the server again."""
         return self.upload.any_length() and self.peers is None

@@ -2,7 +2,7 @@
 
 A name may carry choices, in any order: an energy rule (``afl-spar:paced``), ``:fitting`` for methods that send whole
 models (``afl:fitting:paced``), how FedAsync's weights fall with age (``fedasync:hinge``), who pays for FedMobile's
-relays (``fedmobile:billed``), how far MADS-RD goes (``mads-rd:index``). What `wayfare.methods.compose` reads may stand
+relays (``fedmobile:billed``), how far MADS-RD goes (``mads-rd:index``). What `composition` reads may stand
 wherever a name may.
 """
 
@@ -63,7 +63,12 @@ def _fedmobile(scenario: Scenario, billed: str, fitting: str, rule: str) -> tupl
 
 def _published(base: str, *names: str) -> Callable[..., tuple[Part, ...]]:
     """The parts of another row, with some of `PARTS` in the place of its own."""
-    return lambda scenario, *picked: (*TABLE[base].parts(scenario, *picked), *(part_class(name)() for name in names))
+
+    def parts(scenario: Scenario, *picked: str) -> tuple[Part, ...]:
+        first = picked or tuple(group[0] for group in TABLE[base].choices)
+        return (*TABLE[base].parts(scenario, *first), *(part_class(name)() for name in names))
+
+    return parts
 
 
 TABLE: Mapping[str, Row] = {
@@ -107,6 +112,66 @@ TABLE: Mapping[str, Row] = {
         (RULES,),
         lambda scenario, rule: (_fitting(rule), LocalRule(trains_between_contacts=False)),
     ),
+    "fedbuff": Row(
+        "FedBuff (Nguyen et al. 2022): AFL, and the server takes a step when a buffer of uploads is full.",
+        _WHOLE,
+        _published("afl", "buffer"),
+    ),
+    "staleness-weighted": Row(
+        "Staleness-weighted updates (Chen, Ning and others 2020): AFL, and older updates count for less.",
+        _WHOLE,
+        _published("afl", "staleness-weights"),
+    ),
+    "ca2fl": Row(
+        "CA2FL (Wang et al. 2024): FedBuff, calibrated by what every device sent last.",
+        _WHOLE,
+        _published("afl", "calibrated-buffer"),
+    ),
+    "fadas": Row(
+        "FADAS (Wang et al. 2024): FedBuff with an adaptive server step that shrinks with delay.",
+        _WHOLE,
+        _published("afl", "adaptive-buffer"),
+    ),
+    "scaffold": Row(
+        "SCAFFOLD (Karimireddy et al. 2020): AFL, and control variates correct the drift of local steps.",
+        _WHOLE,
+        _published("afl", "control-variates", "corrected"),
+    ),
+    "feddyn": Row(
+        "FedDyn (Acar et al. 2021): AFL, and a regulariser that each device and the server keep up to date.",
+        _WHOLE,
+        _published("afl", "dynamic-server", "dynamic-regulariser"),
+    ),
+    "ef21-sgdm": Row(
+        "EF21-SGDM (Fatkhullin, Tyurin and Richtarik 2023): top-k of what an estimate lacks, with momentum.",
+        (RULES,),
+        _published("afl-spar", "ef21", "estimates"),
+    ),
+    "dgc": Row(
+        "DGC (Lin et al. 2018): AFL-Spar with momentum correction and momentum factor masking.",
+        (RULES,),
+        _published("afl-spar", "momentum-correction"),
+    ),
+    "random-k": Row(
+        "Random-k (Stich, Cordonnier and Jaggi 2018): AFL-Spar with entries drawn at random, places unsent.",
+        (RULES,),
+        _published("afl-spar", "random-k"),
+    ),
+    "threshold": Row(
+        "Threshold sparsification (Dutta et al. 2021): AFL-Spar with the entries above a fixed size.",
+        (RULES,),
+        _published("afl-spar", "threshold"),
+    ),
+    "qsgd": Row(
+        "QSGD (Alistarh et al. 2017): AFL with values rounded at random to a few levels, and no memory.",
+        _WHOLE,
+        _published("afl", "qsgd", "forgetting"),
+    ),
+    "mobility-aware": Row(
+        "Mobility-aware selection: AFL-Spar that spends its energy in contacts that are better than it expects.",
+        (),
+        _published("afl-spar", "mobility-aware"),
+    ),
 }
 
 # Parts by name, imported when they are first asked for. A part takes the place of the one of its kind.
@@ -122,6 +187,21 @@ PARTS: Mapping[str, str] = {
     "add": "servers:Add",
     "mix": "servers:Mix",
     "relays": "parts:PeerRule",
+    "buffer": "published.fedbuff:Buffer",
+    "staleness-weights": "published.staleness_weighted:StalenessWeights",
+    "calibrated-buffer": "published.ca2fl:CalibratedBuffer",
+    "adaptive-buffer": "published.fadas:AdaptiveBuffer",
+    "control-variates": "published.scaffold:ControlVariates",
+    "corrected": "published.scaffold:Corrected",
+    "dynamic-server": "published.feddyn:DynamicServer",
+    "dynamic-regulariser": "published.feddyn:DynamicRegulariser",
+    "ef21": "published.ef21_sgdm:Ef21",
+    "estimates": "published.ef21_sgdm:Estimates",
+    "momentum-correction": "published.dgc:MomentumCorrection",
+    "random-k": "published.random_k:RandomK",
+    "threshold": "published.threshold:Threshold",
+    "qsgd": "published.qsgd:Qsgd",
+    "mobility-aware": "published.mobility_aware:MobilityAware",
 }
 KINDS: Mapping[str, type[Part]] = {
     "upload": UploadRule,

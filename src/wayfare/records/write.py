@@ -22,12 +22,12 @@ import torch
 from torch import Tensor
 
 from wayfare.errors import RunFolderError, StorageError
+from wayfare.methods import Method, identity_of
 from wayfare.records.checkpoints import forget_others, write_checkpoint
 from wayfare.records.layout import as_list, connect, give_name, partial_folder, read_meta, stored_devices
 from wayfare.records.origin import commit_of_code
 from wayfare.records.schema import CONTACT_COLUMNS, EVALUATION_COLUMNS, METRIC_COLUMNS, RELAY_COLUMNS, TABLES, VERSION
 from wayfare.records.seal import Tally, seal
-from wayfare.methods import Method
 from wayfare.simulator import ContactEvent, EvaluationEvent, MetricEvent, RelayEvent, SimulationState
 from wayfare.version import ALGORITHM, __version__
 from wayfare.world import World, fingerprint, peers_fingerprint
@@ -226,23 +226,21 @@ def wrap_up(folder: Path) -> None:
     give_name(folder)
 
 
-def beginning(world: World, scheme: Method, execution: Mapping[str, Any], hardware: str) -> dict[str, Any]:
+def beginning(world: World, method: Method, execution: Mapping[str, Any], hardware: str) -> dict[str, Any]:
     """What a run is, from its beginning to its end: it goes on only if all of this is the same."""
-    # A scheme that is a dataclass shows its numbers; of any other only its kind is known.
-    kind = type(scheme)
-    identity = repr(scheme) if hasattr(scheme, "__dataclass_fields__") else f"{kind.__module__}.{kind.__qualname__}"
     return {
         "version": VERSION,
         "algorithm": ALGORITHM,
         "scenario": world.scenario.model_dump(mode="json"),
-        "scheme": scheme.name,
-        "scheme_identity": identity,
-        "energy_rule": getattr(scheme, "energy_rule", "unlimited"),
+        "scheme": method.name,
+        "scheme_text": method.text or method.name,
+        "scheme_identity": {kind: identity_of(part) for kind, part in method.parts.items()},
+        "energy_rule": method.energy_rule,
         "seed": world.seed,
         "parameters": world.link.parameters,
         "metric": asdict(world.task.metric),
         "execution": dict(execution),
-        "world": fingerprint(world) | (peers_fingerprint(world) if getattr(scheme, "relays", False) else {}),
+        "world": fingerprint(world) | (peers_fingerprint(world) if method.peers else {}),
         "versions": {
             "hardware": hardware,
             "wayfare": __version__,

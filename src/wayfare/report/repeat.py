@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Any
 
 from wayfare.errors import InputError
+from wayfare.methods.registry import TABLE
 from wayfare.places import STUDY_FILE
 from wayfare.scenario import parse
 from wayfare.scenario.dump import to_toml
-from wayfare.methods.registry import SCHEMES
 from wayfare.studies.results import StudyResults
 from wayfare.studies.study import load_study
 
@@ -37,7 +37,7 @@ def recipe_of(results: StudyResults, meta: Mapping[str, Any]) -> Recipe:
     seeds = sorted({run.seed for run in manifest.runs})
     flags = _execution_flags(meta.get("execution", {}))
     files, notes = {_SCENARIO_FILE: to_toml(scenario)}, []
-    foreign = [name for name in manifest.schemes if name.partition(":")[0] not in SCHEMES]
+    foreign = [name for name in manifest.schemes if name.partition(":")[0] not in TABLE]
     if foreign:
         notes.append(f"The package that offers {', '.join(foreign)} has to be installed.")
     if "file" in manifest.scenarios[0]["mobility"]:

@@ -1,7 +1,7 @@
 """The simulator: a scheme in a world."""
 
+from wayfare.device import Checks
 from wayfare.simulator.checkpoint import SimulationState, state_from_plain
-from wayfare.simulator.checks import Checks
 from wayfare.simulator.events import ContactEvent, EvaluationEvent, MetricEvent, Observer, RelayEvent
 from wayfare.simulator.loop import Outcome, Simulation
 

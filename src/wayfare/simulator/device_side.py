@@ -24,7 +24,15 @@ class DeviceSide:
     """Every device, and what becomes of it."""
 
     def __init__(
-        self, world: World, initial: Tensor, nothing: Tensor, terms: Terms, trainer: Trainer, shelf: Shelf, *, retires: bool
+        self,
+        world: World,
+        initial: Tensor,
+        nothing: Tensor,
+        terms: Terms,
+        trainer: Trainer,
+        shelf: Shelf,
+        *,
+        retires: bool,
     ) -> None:
         self._world, self._nothing, self._terms, self._trainer, self._shelf = world, nothing, terms, trainer, shelf
         self._least_joules = self._what_anything_takes() if retires else 0.0

@@ -9,7 +9,17 @@ from torch import Tensor
 
 from wayfare.arrays import Ints
 from wayfare.device import Checks, DeviceState, Transmission, terms_of
-from wayfare.engine import AHEAD_STEPS, Compute, InMemory, LocalTraining, Policy, Shelf, Trainer, engine_name, make_engine
+from wayfare.engine import (
+    AHEAD_STEPS,
+    Compute,
+    InMemory,
+    LocalTraining,
+    Policy,
+    Shelf,
+    Trainer,
+    engine_name,
+    make_engine,
+)
 from wayfare.learning.evaluate import Evaluator
 from wayfare.learning.local_loss import make_local_loss
 from wayfare.learning.recalibrate import make_recalibration
@@ -19,10 +29,10 @@ from wayfare.simulator.checkpoint import SimulationState, Vectors
 from wayfare.simulator.device_side import DeviceSide, contact_rounds
 from wayfare.simulator.events import ContactEvent, EvaluationEvent, MetricEvent, Observer, RelayEvent
 from wayfare.simulator.ledger import make_ledger
-from wayfare.world.peers import draw_peers
 from wayfare.simulator.relays import Relays, RelayState
 from wayfare.simulator.server_side import ServerSide
 from wayfare.world import World
+from wayfare.world.peers import draw_peers
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -21,7 +21,13 @@ class ServerSide:
     """Uploads of a round are collected, then used together; then devices take the new model."""
 
     def __init__(
-        self, initial: Tensor, rule: ServerRule, terms: ServerTerms, settings: Server, checks: Checks, ledger: Ledger | None
+        self,
+        initial: Tensor,
+        rule: ServerRule,
+        terms: ServerTerms,
+        settings: Server,
+        checks: Checks,
+        ledger: Ledger | None,
     ) -> None:
         self._rule, self._terms, self._settings, self._checks, self._ledger = rule, terms, settings, checks, ledger
         self.state = servers.begin_server(initial, rule, terms, averages=settings.average_rounds > 0)

@@ -8,12 +8,11 @@ from pathlib import Path
 
 from wayfare.errors import RunError, RunFolderError, ScenarioError
 from wayfare.learning.tasks import Task
+from wayfare.methods import Recipe, make_method
 from wayfare.places import RUNS
 from wayfare.records import RunRecord, RunSummary, SchemeSummary, read_run, summarise_run, summarise_scheme
 from wayfare.scenario import Scenario
 from wayfare.scenario.dump import to_toml
-from wayfare.methods import Method, checked, make_method
-from wayfare.server import refuse_unfit
 from wayfare.studies.cost import relative_cost
 from wayfare.studies.jobs import Failure, Job, Progress, Queue, Shared, conduct, failures_text
 from wayfare.studies.local import local_backend
@@ -34,7 +33,7 @@ class Comparison:
 
 def compare(
     scenario: Scenario,
-    schemes: Sequence[str | Method] | None = None,
+    schemes: Sequence[Recipe] | None = None,
     *,
     seeds: int | Sequence[int] = 3,
     out: Path | str = RUNS,
@@ -52,12 +51,7 @@ def compare(
     """
     shared = Shared(execution=execution or Execution(), task=task)
     scenario = naming_task(scenario, task)
-    chosen = [
-        make_method(scheme, scenario) if isinstance(scheme, str) else checked(scheme)
-        for scheme in (scenario.schemes if schemes is None else schemes)
-    ]
-    for scheme in chosen:
-        refuse_unfit(scenario.server, scheme)
+    chosen = [make_method(scheme, scenario) for scheme in (scenario.schemes if schemes is None else schemes)]
     if isinstance(seeds, int) and seeds < 1:
         raise ScenarioError("seeds", seeds, "must be at least 1")
     numbers = list(range(seeds)) if isinstance(seeds, int) else list(seeds)

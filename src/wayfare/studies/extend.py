@@ -14,13 +14,13 @@ import numpy as np
 from wayfare.control import queue
 from wayfare.device import DeviceState
 from wayfare.errors import RunFolderError, ScenarioError
+from wayfare.methods import Method
 from wayfare.records import RunLock, RunRecord, RunWriter, find_unfinished, run_name
 from wayfare.records.checkpoints import DamagedError
 from wayfare.records.layout import connect
 from wayfare.records.schema import CONTACT_COLUMNS, EVALUATION_COLUMNS, METRIC_COLUMNS
 from wayfare.records.unfinished import Sound, sound_checkpoints
 from wayfare.scenario import Scenario, parse
-from wayfare.methods import Method
 from wayfare.studies.single import Execution, carry_out, run_folder
 from wayfare.world import World, draw_world, fingerprint
 
@@ -38,8 +38,7 @@ def extend(
     """The run of a folder with more rounds, in a folder of its own; the shorter one stays as it is."""
     if rounds < scenario.rounds:
         raise ScenarioError("rounds", rounds, f"must not be less than the {scenario.rounds} of this run")
-    may_grow = getattr(scheme, "any_length", None)
-    if may_grow is None or not may_grow() or getattr(scheme, "relays", False):
+    if not scheme.any_length():
         rule = f"{scheme.name} may pace its energy over all {scenario.rounds} rounds of this run"
         raise ScenarioError("rounds", rounds, f"{rule}; start a new run")
     if scenario.learning.schedule != "constant":

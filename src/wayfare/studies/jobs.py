@@ -15,9 +15,9 @@ from typing import Literal, Protocol, TypeAlias
 
 from wayfare.errors import InputError, UnavailableError
 from wayfare.learning.tasks import Task
+from wayfare.methods import Method
 from wayfare.records import RunRecord, RunSummary, read_run, summarise_run
 from wayfare.scenario import Scenario
-from wayfare.methods import Method
 from wayfare.studies.single import Execution, run, run_folder
 
 # A job that loses its worker more often than this is likely to be the reason.

@@ -4,16 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import fields, is_dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
 
-from pydantic import BaseModel
-
+from wayfare.methods import Method, identity_of
 from wayfare.scenario import Scenario
-from wayfare.methods import Method
-from wayfare.methods.from_file import source_of
 from wayfare.studies.single import Execution
 from wayfare.version import ALGORITHM
 
@@ -36,25 +31,13 @@ def run_key(scenario: Scenario, scheme: Method, seed: int, execution: Execution)
     everything = {
         "algorithm": ALGORITHM,
         "scenario": content,
-        "scheme": _scheme(scheme),
+        "scheme": {"name": scheme.name, **{kind: identity_of(part) for kind, part in scheme.parts.items()}},
         "seed": seed,
         "precision": execution.precision,
         "fast": execution.fast,
     }
-    text = json.dumps(everything, sort_keys=True, default=_plain)
+    text = json.dumps(everything, sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:_CHARACTERS]
-
-
-def _scheme(scheme: Method) -> dict[str, Any]:
-    """Name and parameters. Code counts where a scheme is read from a file; one of a package may carry a `version`."""
-    names = [field.name for field in fields(scheme)] if is_dataclass(scheme) else list(getattr(scheme, "__dict__", ()))
-    parameters = {name: getattr(scheme, name) for name in names}
-    version = source_of(scheme) or getattr(scheme, "version", None)
-    return {"name": scheme.name, "version": version, "parameters": parameters}
-
-
-def _plain(value: object) -> Any:
-    return value.model_dump(mode="json") if isinstance(value, BaseModel) else repr(value)
 
 
 def _sequences(scenario: Scenario) -> dict[str, str | None]:

@@ -12,13 +12,13 @@ from typing import Any, get_args
 from wayfare.engine import Policy
 from wayfare.engine.compute import checked_precision
 from wayfare.errors import RunFolderError, ScenarioError, WayfareError
+from wayfare.methods import Method, make_method
 from wayfare.records import RunRecord, find_unfinished, read_run, run_name
 from wayfare.records.layout import connect, partial_folder, read_meta
 from wayfare.records.schema import FILE
 from wayfare.scenario import Scenario, parse
 from wayfare.scenario.difference import differences
 from wayfare.scenario.load import with_overrides
-from wayfare.methods import Method, make_method
 from wayfare.studies.extend import extend
 from wayfare.studies.keeping import Safeguards
 from wayfare.studies.single import Execution, carry_out
@@ -106,7 +106,7 @@ def what_it_is(folder: Path, meta: Mapping[str, Any]) -> tuple[Scenario, Method,
     except (WayfareError, KeyError, TypeError, AttributeError) as error:
         raise RunFolderError(f"{folder}: its records are damaged: {error}; start it over with `fresh=True`") from None
     try:
-        return scenario, make_method(str(meta.get("scheme")), scenario), execution
+        return scenario, make_method(str(meta.get("scheme_text")), scenario), execution
     except ScenarioError as error:
         raise RunFolderError(
             f"{folder}: {error}. A scheme of your own goes on when the program that has it is started again"

@@ -15,6 +15,7 @@ from wayfare.engine import Compute, Place, Policy, Precision, Shelf, open_shelf
 from wayfare.engine.compute import one_thread
 from wayfare.errors import DivergenceError, InvariantError, RunError
 from wayfare.learning.tasks import Task
+from wayfare.methods import Method, Recipe, make_method
 from wayfare.places import RUNS
 from wayfare.records import (
     RunLock,
@@ -30,7 +31,6 @@ from wayfare.records import (
 )
 from wayfare.scenario import Scenario
 from wayfare.scenario.dump import digest
-from wayfare.methods import Method, checked, make_method
 from wayfare.signals import StopRequest
 from wayfare.simulator import Simulation, SimulationState
 from wayfare.studies.keeping import Keeper, Safeguards, StoppedError
@@ -70,7 +70,7 @@ class _Job:
 
 def run(
     scenario: Scenario,
-    scheme: str | Method = "mads",
+    scheme: Recipe = "mads",
     *,
     seed: int = 0,
     out: Path | str = RUNS,
@@ -84,7 +84,7 @@ def run(
     """
     execution = execution or Execution()
     scenario = naming_task(scenario, task)
-    resolved = make_method(scheme, scenario) if isinstance(scheme, str) else checked(scheme)
+    resolved = make_method(scheme, scenario)
     folder = run_folder(scenario, resolved, seed, Path(out))
     return carry_out(folder, scenario, resolved, seed, task=task, execution=execution, on_round=on_round)
 

@@ -24,9 +24,9 @@ from typing import IO, Any
 
 from wayfare.errors import RunFolderError
 from wayfare.files import lock, write_atomically
+from wayfare.methods import make_method
 from wayfare.places import STUDY_FILE
 from wayfare.scenario import parse
-from wayfare.methods import make_method
 from wayfare.studies.cost import relative_cost
 from wayfare.studies.jobs import Claim, Job, error_file
 from wayfare.studies.keys import run_key

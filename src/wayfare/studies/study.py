@@ -37,11 +37,10 @@ from pydantic import Field, ValidationError, field_validator
 
 from wayfare.errors import InputError, ScenarioError
 from wayfare.learning.tasks import TASKS
+from wayfare.methods import Method, make_method
 from wayfare.scenario import DEFAULT_PRESET, Scenario, parse, preset_names
 from wayfare.scenario.load import anchor_files, date_as_text, first_problem, load_table, merge
 from wayfare.scenario.section import Section
-from wayfare.methods import Method, make_method
-from wayfare.server import refuse_unfit
 from wayfare.studies.comparison import check_schemes_and_seeds
 
 _PRESETS = files("wayfare.studies") / "presets"
@@ -173,7 +172,7 @@ def _plan(study: Study, folder: Path | None) -> Plan:
     check_schemes_and_seeds(names, study.seed_numbers)
     for point in points:
         for scheme in schemes:
-            refuse_unfit(point.scenario.server, make_method(scheme, point.scenario))
+            make_method(scheme, point.scenario)
     labelled = [*paired[0]] if any(labels) else []
     return Plan(study=study, axes=axes, labelled=labelled, points=points, schemes=names, seeds=study.seed_numbers)
 

@@ -20,8 +20,8 @@ from wayfare.engine.compute import one_thread
 from wayfare.learning.models.base import load_vector, read_vector
 from wayfare.learning.tasks import Task, load_task
 from wayfare.learning.tasks.base import Evaluation
-from wayfare.scenario import Scenario
 from wayfare.methods import make_method
+from wayfare.scenario import Scenario
 from wayfare.simulator import ContactEvent, EvaluationEvent, MetricEvent, RelayEvent, Simulation
 from wayfare.theory.bounds import BoundVariant, mobility_coefficient, theorem_1_gradient
 from wayfare.world import World, draw_world

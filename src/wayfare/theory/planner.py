@@ -15,9 +15,9 @@ from wayfare.contacts.statistics import PlanStatistics, plan_statistics
 from wayfare.control.budgets import draw_budgets
 from wayfare.control.closed_form import full_update_power_watts
 from wayfare.errors import ScenarioError
+from wayfare.methods import make_method
 from wayfare.radio import Link, gains_per_watt
 from wayfare.scenario import Scenario
-from wayfare.methods import make_method
 from wayfare.theory.assumptions import SERVER_POWERS_WATTS, Assumption, Downlink, assumptions_of, downlinks
 from wayfare.theory.bounds import kept_share, lemma_2_staleness, mobility_coefficient
 from wayfare.theory.norms import NormModel
@@ -118,7 +118,7 @@ def forecast(
     seed: int,
 ) -> Forecast:
     """Look at a plan for a model of so many parameters (and normalisation statistics)."""
-    if getattr(make_method(scheme, found.scenario), "relays", False):
+    if make_method(scheme, found.scenario).peers is not None:
         raise ScenarioError("scheme", scheme, "a rehearsal has no meetings of devices; plan afl instead")
     scenario, contacts = found.scenario, plan_statistics(found.plan)
     link = make_link(scenario, parameters, statistics)

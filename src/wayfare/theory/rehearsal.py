@@ -9,11 +9,10 @@ import numpy as np
 
 from wayfare.arrays import Floats, Ints
 from wayfare.contacts import Opportunities
-from wayfare.control import queue
-from wayfare.control.auto_weight import NO_EXPERIENCE, after_contact
 from wayfare.control.closed_form import Variant, kept_entries, optimal_power_watts
+from wayfare.methods import Method
+from wayfare.methods.account import Account, Meeting, meet, pay
 from wayfare.radio import Link
-from wayfare.methods import Encounter, Method, paper_demand
 from wayfare.theory.norms import NormModel, captured_share, typical_loss, typical_profile
 
 
@@ -44,7 +43,7 @@ class Stage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rehearsal:
-    """What a scheme would do at every opportunity of the devices that were rehearsed."""
+    """What a method would do at every opportunity of the devices that were rehearsed."""
 
     device: Ints
     kept_fraction: Floats
@@ -59,12 +58,12 @@ class Rehearsal:
         return np.bincount(self.device, self.energy_joules, self.devices).astype(np.float64)
 
 
-def rehearse(stage: Stage, scheme: Method, *, devices: int | None = None) -> Rehearsal:
-    """One scheme, contact by contact, on the first so many devices."""
+def rehearse(stage: Stage, method: Method, *, devices: int | None = None) -> Rehearsal:
+    """One method, contact by contact, on the first so many devices."""
     count = min(devices or len(stage.budgets_joules), len(stage.budgets_joules))
     rows: list[tuple[int, float, int, float, bool]] = []
     for device in range(count):
-        rows.extend(_device(stage, scheme, device))
+        rows.extend(_device(stage, method, device))
     columns = list(zip(*rows, strict=True)) if rows else [()] * 5
     return Rehearsal(
         device=np.array(columns[0], dtype=np.int64),
@@ -76,44 +75,38 @@ def rehearse(stage: Stage, scheme: Method, *, devices: int | None = None) -> Reh
     )
 
 
-def _device(stage: Stage, scheme: Method, device: int) -> list[tuple[int, float, int, float, bool]]:
-    found, link = stage.rows_of(device), stage.link
+def _device(stage: Stage, method: Method, device: int) -> list[tuple[int, float, int, float, bool]]:
+    found, link = stage.rows_of(device), method.compressor.priced(stage.link)
     factors = stage.norms.factors(stage.seed, device, len(found))
-    budget_joules = float(stage.budgets_joules[device])
-    pace = budget_joules / stage.rounds
-    backlog, spent, memory_sq, met_s, experience = 0.0, 0.0, 0.0, 0.0, NO_EXPERIENCE
-    received, idle_since = 0, 1
-    wants = getattr(scheme, "demand", paper_demand)
+    account, memory_sq = Account(budget_joules=float(stage.budgets_joules[device])), 0.0
     looks = cache(lambda: typical_profile(link.parameters, link.statistics_bits))
     rows = []
     for row, factor in zip(found, factors, strict=True):
-        round_, contact_s = int(stage.meets.round[row]), float(stage.meets.contact_s[row])
-        gain = float(stage.gains_per_watt[row])
-        stale = round_ - received
+        meeting = Meeting(
+            round=int(stage.meets.round[row]),
+            contact_s=float(stage.meets.contact_s[row]),
+            gain_per_watt=float(stage.gains_per_watt[row]),
+            device=device,
+        )
+        stale = meeting.round - account.received_round
         norm_sq = float(stage.norms.next_norm_sq(memory_sq, stale, factor))
-        backlog, met_s = queue.idle(backlog, round_ - idle_since, pace), met_s + contact_s
-        encounter = Encounter(
-            contact_s=contact_s,
-            gain_per_watt=gain,
-            staleness_rounds=stale,
-            update_norm_sq=norm_sq,
-            backlog_joules=backlog,
-            spent_joules=spent,
-            budget_joules=budget_joules,
-            round=round_,
+        account = replace(account, met_s=account.met_s + meeting.contact_s, contacts=account.contacts + 1)
+        account, encounter = meet(
+            account,
+            meeting,
+            method.upload,
+            link,
             rounds=stage.rounds,
-            met_s=met_s,
-            experience=experience,
+            update_norm_sq=norm_sq,
+            staleness_rounds=stale,
             profile=looks,
         )
-        experience = after_contact(experience, wants(encounter, link))
-        upload = scheme.decide(replace(encounter, experience=experience), link)
-        spent += upload.energy_joules
-        backlog, idle_since = queue.spend(backlog, upload.energy_joules, pace), round_ + 1
+        upload = method.upload.decide(encounter, link)
+        account = pay(account, encounter, upload.energy_joules)
         kept = upload.entries / link.parameters
         if upload.completes:
             captured = float(captured_share(kept)) * (1.0 - typical_loss(upload.value_bits))
-            received, memory_sq = round_, norm_sq * (1.0 - captured)
+            account, memory_sq = replace(account, received_round=meeting.round), norm_sq * (1.0 - captured)
         rows.append((device, kept, stale, upload.energy_joules, upload.completes))
     return rows
 

@@ -11,8 +11,8 @@ from wayfare.errors import ScenarioError
 from wayfare.field.runtime.messages import layout_of
 from wayfare.learning.local_loss import make_local_loss
 from wayfare.learning.schedule import Schedule
-from wayfare.scenario import Scenario
 from wayfare.methods import Method, make_method
+from wayfare.scenario import Scenario
 from wayfare.world import World, draw_world
 
 

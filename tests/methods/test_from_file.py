@@ -10,7 +10,7 @@ import pytest
 import wayfare
 from wayfare.errors import ScenarioError
 from wayfare.scenario import Scenario
-from wayfare.schemes import make_scheme
+from wayfare.methods import make_method
 from wayfare.studies.keys import run_key
 from wayfare.studies.single import Execution
 
@@ -43,12 +43,12 @@ def test_a_scheme_of_a_file_runs_beside_ours_in_other_processes(
 
 
 def test_a_study_knows_it_by_its_name(written: Path, small: Scenario) -> None:
-    assert make_scheme(str(written), small).name == "patient"
-    assert make_scheme("patient", small).name == "patient"
+    assert make_method(str(written), small).name == "patient"
+    assert make_method("patient", small).name == "patient"
 
 
 def test_the_code_of_a_file_counts_in_the_key_of_a_run(written: Path, small: Scenario) -> None:
-    scheme = make_scheme(str(written), small)
+    scheme = make_method(str(written), small)
     before = run_key(small, scheme, 0, Execution())
     assert run_key(small, scheme, 0, Execution()) == before
     written.write_text(PATIENT.format(name="patient") + "# another thought\n")
@@ -73,17 +73,17 @@ def test_what_cannot_be_used_is_refused(
 ) -> None:
     written.write_text(content)
     with pytest.raises(ScenarioError, match=message):
-        make_scheme(f"{written}{suffix}", small)
+        make_method(f"{written}{suffix}", small)
 
 
 def test_names_that_lead_elsewhere_are_refused(tmp_path: Path, small: Scenario) -> None:
     with pytest.raises(ScenarioError, match="there is no file"):
-        make_scheme(f"{tmp_path}/nowhere.py", small)
+        make_method(f"{tmp_path}/nowhere.py", small)
     (tmp_path / "json.py").write_text(PATIENT.format(name="x"))
     with pytest.raises(ScenarioError, match=r"json.py cannot be imported under this name"):
-        make_scheme(f"{tmp_path}/json.py", small)
+        make_method(f"{tmp_path}/json.py", small)
     (tmp_path / "wayfare.py").write_text(PATIENT.format(name="x"))
     with pytest.raises(ScenarioError, match="there is another module wayfare"):
-        make_scheme(f"{tmp_path}/wayfare.py", small)
+        make_method(f"{tmp_path}/wayfare.py", small)
     with pytest.raises(ScenarioError, match=r"one of your own is given as FILE\.py:CLASS"):
-        make_scheme("patience", small)
+        make_method("patience", small)

@@ -1,10 +1,10 @@
 """Methods that users compose: in Python, in a scenario or a study, and on the command line.
 
-    mads                                  a method by its name
-    afl-spar:paced + random-k             with another part in the place of its own
-    mine = afl + buffer(size=5)           with values for that part, and a name
-    mine.py:Patient                       one's own upload rule, or composition, from a file
-    mads + mine.py:Sketch(width=100)      one's own part
+mads                                  a method by its name
+afl-spar:paced + random-k             with another part in the place of its own
+mine = afl + buffer(size=5)           with values for that part, and a name
+mine.py:Patient                       one's own upload rule, or composition, from a file
+mads + mine.py:Sketch(width=100)      one's own part
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ def _from_text(text: str, scenario: Scenario) -> Method:
 
 def _begin(text: str, scenario: Scenario) -> tuple[str, tuple[Part, ...]]:
     """A method by its name, an upload rule of the table, or something of one's own in a file."""
-    if text in PARTS:
+    if text in PARTS and text not in TABLE:
         return text, (_part(text, text),)
     if not is_file(text):
         return named_parts(text, scenario)

@@ -17,7 +17,7 @@ from wayfare.control.rate_distortion import Profile
 from wayfare.errors import ScenarioError
 from wayfare.scenario.exchange import Mixing
 from wayfare.scenario.model import Scenario
-from wayfare.schemes import descriptions, make_scheme, power_and_allowance
+from wayfare.methods import descriptions, make_method, power_and_allowance
 from wayfare.sparsify.spectrum import spectrum
 
 CODED = ["mads-rd", "mads-rd:index", "mads-rd:values", "mads-rd:progressive"]
@@ -73,7 +73,7 @@ def encounters(count: int = 400) -> list[Encounter]:
 
 
 def scheme(name: str) -> Scheme:
-    return make_scheme(name, Scenario())
+    return make_method(name, Scenario())
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -258,7 +258,7 @@ def test_the_weight_of_a_model_falls_with_its_age() -> None:
         "fedasync:hinge": [0.8, 0.8, 0.8, 0.8 / 11, 0.8 / 41, 0.8 / 951],
     }
     for name, weights in expected.items():
-        found = make_scheme(name, Scenario(mixing=mixing))
+        found = make_method(name, Scenario(mixing=mixing))
         assert [found.mixing_weight(age) for age in ages] == pytest.approx(weights)
 
 
@@ -285,7 +285,7 @@ def test_a_users_scheme_can_be_offered_as_an_entry_point(monkeypatch: pytest.Mon
         def load() -> type[Whisper]:
             return Whisper
 
-    monkeypatch.setattr("wayfare.schemes.registry.entry_points", lambda group: [Offer])
+    monkeypatch.setattr("wayfare.methods.registry.entry_points", lambda group: [Offer])
     assert isinstance(scheme("whisper"), Whisper)
     assert descriptions()["whisper"] == "A scheme of a user."
 

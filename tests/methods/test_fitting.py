@@ -12,7 +12,7 @@ from tests.simulator.test_simulator import Notes
 import wayfare
 from wayfare.radio import Link
 from wayfare.scenario import Scenario
-from wayfare.schemes import Encounter, make_scheme
+from wayfare.methods import Encounter, make_method
 from wayfare.simulator import Simulation
 from wayfare.simulator.checks import Checks
 from wayfare.world import draw_world
@@ -47,7 +47,7 @@ def encounters(count: int) -> list[Encounter]:
 @pytest.mark.parametrize("rule", RULES)
 @pytest.mark.parametrize("name", DENSE)
 def test_an_upload_that_cannot_finish_is_not_started(name: str, rule: str) -> None:
-    plain, fitting = (make_scheme(f"{name}{choice}{rule}", Scenario()) for choice in ("", ":fitting"))
+    plain, fitting = (make_method(f"{name}{choice}{rule}", Scenario()) for choice in ("", ":fitting"))
     finished = skipped = 0
     for encounter in encounters(400):
         upload, without = fitting.decide(encounter, LINK), plain.decide(encounter, LINK)
@@ -70,7 +70,7 @@ def test_with_exact_forecasts_no_upload_fails(name: str, rule: str) -> None:
     failed = {}
     for choice in ("", ":fitting"):
         notes = Notes()
-        scheme = make_scheme(f"{name}{choice}{rule}", world.scenario)
+        scheme = make_method(f"{name}{choice}{rule}", world.scenario)
         Simulation(world, scheme, notes, checks=Checks(paranoid="fedasync" not in name)).run()
         failed[choice] = [event for event in notes.contacts if not event.completed and event.energy_joules > 0]
         assert any(event.completed and event.entries for event in notes.contacts)
@@ -86,7 +86,7 @@ def test_a_wrong_forecast_makes_a_fitting_scheme_fail_and_no_other_decide_otherw
 
     def contacts(world: object, name: str) -> list[object]:
         notes = Notes()
-        Simulation(world, make_scheme(name, world.scenario), notes).run()  # type: ignore[attr-defined, arg-type]
+        Simulation(world, make_method(name, world.scenario), notes).run()  # type: ignore[attr-defined, arg-type]
         return notes.contacts
 
     assert contacts(exact, "afl:unlimited") == contacts(wrong, "afl:unlimited")
@@ -105,7 +105,7 @@ def test_a_wrong_forecast_makes_a_fitting_scheme_fail_and_no_other_decide_otherw
     ],
 )
 def test_choices_come_in_any_order_and_a_scheme_has_one_name(given: str, name: str) -> None:
-    assert make_scheme(given, Scenario()).name == name
+    assert make_method(given, Scenario()).name == name
 
 
 def test_fedmobile_is_above_afl_on_the_embedded_default(tmp_path: Path) -> None:
