@@ -17,7 +17,7 @@ from wayfare.learning.schedule import Schedule
 from wayfare.methods import Arrival, State
 from wayfare.methods.states import mapped, same_kind
 from wayfare.methods.uploads import MOST_BPS_PER_HZ
-from wayfare.world import World
+from wayfare.world import World, find_whereabouts
 
 
 class DeviceSide:
@@ -36,6 +36,7 @@ class DeviceSide:
     ) -> None:
         self._world, self._nothing, self._terms, self._trainer, self._shelf = world, nothing, terms, trainer, shelf
         self._least_joules = self._what_anything_takes() if retires else 0.0
+        self._whereabouts = find_whereabouts(world) if terms.method.upload.needs_position else None
         self._schedule = Schedule(world.scenario.learning.schedule, world.scenario.rounds)
         # Devices that have not met the server share its first model and one zero.
         self.states = [
@@ -52,6 +53,8 @@ class DeviceSide:
             gain_per_watt=float(world.gains_per_watt[row]),
             device=device,
             samples=len(world.held[device]),
+            position_m=self._whereabouts.position_of(row) if self._whereabouts else None,
+            speed_mps=self._whereabouts.speed_of(row) if self._whereabouts else None,
         )
         return devices.contact(state, self._trainer.model(device), meeting, self._terms, lasts_s)
 

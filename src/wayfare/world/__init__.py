@@ -2,13 +2,16 @@
 
 from wayfare.world.draw import World, draw_world, fingerprint, last_round_of_any_length
 from wayfare.world.peers import Peers, Wish, draw_peers, make_timetable, peers_fingerprint
+from wayfare.world.whereabouts import Whereabouts, find_whereabouts
 
 __all__ = [
     "Peers",
+    "Whereabouts",
     "Wish",
     "World",
     "draw_peers",
     "draw_world",
+    "find_whereabouts",
     "fingerprint",
     "last_round_of_any_length",
     "make_timetable",
