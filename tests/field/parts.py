@@ -16,8 +16,8 @@ from wayfare.device import transmit
 from wayfare.field.runtime.ledger import Ledger
 from wayfare.field.runtime.outbox import OpenUpdate, Outbox
 from wayfare.field.runtime.rules import Limits
-from wayfare.radio import Link
 from wayfare.methods import Encounter, Upload
+from wayfare.radio import Link
 
 LAYOUT = Layout.of("small", [(300,)], statistics=4)
 ENTRIES = LAYOUT.parameters + LAYOUT.statistics

@@ -30,8 +30,8 @@ from wayfare.field.runtime.ledger import Ledger
 from wayfare.field.runtime.mes import MobileEdgeServer, ServerOptions
 from wayfare.field.runtime.outbox import Outbox, Progress
 from wayfare.field.runtime.rules import Limits
-from wayfare.radio import Link
 from wayfare.methods import Encounter, Scheme, Upload
+from wayfare.radio import Link
 
 pytestmark = pytest.mark.system
 

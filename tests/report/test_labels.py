@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from wayfare.report.labels import axis_label, scheme_label, value_label
 from wayfare.methods.registry import SCHEMES
+from wayfare.report.labels import axis_label, scheme_label, value_label
 
 
 def test_fields_become_words_and_units() -> None:

@@ -17,9 +17,9 @@ from wayfare.device import DeviceState
 from wayfare.engine import OnDisk, Policy, Shelf
 from wayfare.learning.models.resnet9 import Resnet9
 from wayfare.learning.tasks import Classification
+from wayfare.methods import make_method
 from wayfare.records.checkpoints import Checkpoint, DamagedError, read_checkpoint, write_checkpoint
 from wayfare.scenario import Scenario
-from wayfare.methods import make_method
 from wayfare.simulator import Checks, ContactEvent, Outcome, Simulation, SimulationState
 from wayfare.world import World, draw_world
 
@@ -181,7 +181,7 @@ def test_paranoid_checks_see_nothing_wrong_in_a_run_taken_up(small: Scenario, tm
 
 
 def test_numbers_that_a_scheme_computed_with_numpy_are_saved_as_plain_ones(small: Scenario, tmp_path: Path) -> None:
-    class Numerical(wayfare.Scheme):
+    class Numerical(wayfare.UploadRule):
         name = "numerical"
 
         def decide(self, encounter: wayfare.Encounter, link: wayfare.Link) -> wayfare.Upload:

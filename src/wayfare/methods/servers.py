@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal, TypeAlias, cast
 
+from wayfare.errors import InvariantError
 from wayfare.methods.parts import NO_STATE, Arrival, ServerRule, ServerTerms, State
 from wayfare.scenario.exchange import Mixing
 from wayfare.scenario.server import Server
@@ -107,7 +108,10 @@ class Mix(ServerRule):
         """One model after the other, in the order of the devices."""
         model = model.clone()
         for arrival in arrivals:
-            model.lerp_(arrival.sent.values, self.weight(arrival.staleness_rounds))
+            weight = self.weight(arrival.staleness_rounds)
+            if not 0 <= weight <= 1:
+                raise InvariantError(f"weight = {weight!r} of device {arrival.device}, must be 0 to 1")
+            model.lerp_(arrival.sent.values, weight)
         return model, state
 
     def weight(self, staleness_rounds: int) -> float:
