@@ -284,7 +284,7 @@ from pathlib import Path
 import wayfare
 
 
-class Slow(wayfare.Scheme):
+class Slow(wayfare.UploadRule):
     name = "slow"
 
     def decide(self, encounter, link):

@@ -24,7 +24,7 @@ from wayfare.studies.jobs import TRIES, Job
 from wayfare.world import draw_world
 
 
-class Murmur(wayfare.Scheme):
+class Murmur(wayfare.UploadRule):
     """At module level, so that it can travel to a worker."""
 
     name = "murmur"
@@ -85,7 +85,7 @@ class Watch:
 
 def test_a_pool_and_a_single_process_give_identical_results(small: Scenario, tmp_path: Path) -> None:
     watch = Watch()
-    schemes: list[str | wayfare.Scheme] = ["mads", "afl", Murmur()]
+    schemes: list[str | wayfare.UploadRule] = ["mads", "afl", Murmur()]
     pooled = wayfare.compare(small, schemes, seeds=2, jobs=2, out=tmp_path / "pool", progress=watch)
     alone = wayfare.compare(small, schemes, seeds=2, jobs=1, out=tmp_path / "alone")
     assert [scheme.name for scheme in pooled.schemes] == ["mads", "afl", "murmur"]
@@ -98,7 +98,7 @@ def test_a_pool_and_a_single_process_give_identical_results(small: Scenario, tmp
 
 def test_a_run_whose_worker_is_killed_once_is_done_again_and_nothing_is_lost(small: Scenario, tmp_path: Path) -> None:
     watch = Watch()
-    schemes: list[str | wayfare.Scheme] = ["mads", Doomed(tmp_path / "mark")]
+    schemes: list[str | wayfare.UploadRule] = ["mads", Doomed(tmp_path / "mark")]
     result = wayfare.compare(small, schemes, seeds=2, jobs=2, out=tmp_path, progress=watch)
     assert [scheme.name for scheme in result.schemes] == ["mads", "doomed"]
     assert watch.finished == set(range(4))

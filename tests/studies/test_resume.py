@@ -256,7 +256,7 @@ def test_a_trace_that_changed_in_between_is_noticed(tmp_path: Path) -> None:
 
 
 def test_a_scheme_of_ones_own_goes_on_with_the_program_that_has_it(small: Scenario, tmp_path: Path) -> None:
-    class Loud(wayfare.Scheme):
+    class Loud(wayfare.UploadRule):
         name = "loud"
 
         def decide(self, encounter: wayfare.Encounter, link: wayfare.Link) -> wayfare.Upload:

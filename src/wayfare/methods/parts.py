@@ -10,7 +10,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, ClassVar, Literal, TypeAlias, Union
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeAlias
 
 import numpy as np
 
@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 
     from wayfare.sparsify import Sparse
 
-State: TypeAlias = Mapping[str, Union["Tensor", float, int, "State"]]
-"""What a part remembers: vectors and numbers by name, or tables of them. It is replaced, never changed in place."""
+State: TypeAlias = Mapping[str, Any]
+"""What a part remembers: tensors and numbers by name, or tables of them. It is replaced, never changed in place."""
 NO_STATE: State = {}
 Draw: TypeAlias = Callable[[], np.random.Generator]
 """Chance for a part: the same generator for the same seed, device and round."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal, TypeAlias, cast
+from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from wayfare.errors import InvariantError
 from wayfare.methods.parts import NO_STATE, Arrival, ServerRule, ServerTerms, State
@@ -82,11 +82,11 @@ class Optimise(ServerRule):
             case "sgd":
                 direction = towards
             case "momentum":
-                direction = towards.add(cast("Tensor", state["mean"]), alpha=server.momentum)
+                direction = towards.add(state["mean"], alpha=server.momentum)
                 state = {"mean": direction}
             case "adam":
-                mean = towards.lerp(cast("Tensor", state["mean"]), server.momentum)
-                square = towards.square().lerp(cast("Tensor", state["square"]), server.second_moment)
+                mean = towards.lerp(state["mean"], server.momentum)
+                square = towards.square().lerp(state["square"], server.second_moment)
                 state, direction = {"mean": mean, "square": square}, mean / (square.sqrt() + server.epsilon)
         stepped = model - update
         stepped[:parameters] = model[:parameters].sub(direction, alpha=server.step_size)
