@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
+import sys
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -23,9 +25,11 @@ NAMES = ["patient", "signs", "halves", "keeps-going", "by-samples", "last-in-lin
 
 def methods() -> list[Any]:
     code = "\n".join(re.findall(r"^```python\n(.*?)^```", PAGE.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL))
-    space: dict[str, Any] = {"__name__": "how_to"}
-    exec(compile(code, str(PAGE), "exec"), space)
-    return list(space["methods"]())
+    module = ModuleType("how_to")
+    # Dataclasses look their module up by its name.
+    sys.modules["how_to"] = module
+    exec(compile(code, str(PAGE), "exec"), vars(module))
+    return list(module.methods())
 
 
 @pytest.mark.parametrize("place", range(len(NAMES)), ids=NAMES)
