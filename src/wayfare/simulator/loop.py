@@ -25,6 +25,7 @@ from wayfare.engine import (
     make_engine,
 )
 from wayfare.errors import ScenarioError
+from wayfare.learning.descent import descent_of
 from wayfare.learning.evaluate import Evaluator
 from wayfare.learning.local_loss import make_local_loss
 from wayfare.learning.recalibrate import make_recalibration
@@ -87,6 +88,7 @@ class Simulation:
             compute=self._compute,
             schedule=Schedule(scenario.learning.schedule, scenario.rounds),
             local_loss=make_local_loss(scenario.learning, task, world.held, self._compute.device),
+            descent=descent_of(scenario.learning),
         )
         self.engine = engine_name(engine, training)
         chosen = make_engine(self.engine, training)
