@@ -110,6 +110,7 @@ class Simulation:
             training="always" if getattr(scheme, "trains_between_contacts", True) else "in-contact",
             policy=policy,
             ahead_steps=getattr(chosen, "ahead_steps", AHEAD_STEPS),
+            descent=training.descent,
         )
         self._least_joules = self._what_anything_takes()
         self._evaluate = Evaluator(task)
@@ -159,6 +160,7 @@ class Simulation:
         """Go on after the round of a state, as if there had been no break; ValueError when it is of another run."""
         initial, fleet = self._server.model, len(self._states)
         vectors = [state.model, *([] if state.averaged is None else [state.averaged]), *state.trainer.underway.values()]
+        vectors += state.trainer.velocities.values()
         vectors += [vector for device in state.devices for vector in (device.received, device.memory)]
         vectors += [parcel.update for parcel in state.relays.parcels]
         if len(state.devices) != fleet or len(state.trainer.done) != fleet:
@@ -199,8 +201,12 @@ class Simulation:
             moments=tuple(map(own, state.moments)),
             averaged=None if state.averaged is None else own(state.averaged),
         )
-        underway = {device: own(vector) for device, vector in state.trainer.underway.items()}
-        self._trainer.restore(replace(state.trainer, underway=underway), [device.received for device in self._states])
+        underway, velocities = (
+            {device: own(vector) for device, vector in held.items()}
+            for held in (state.trainer.underway, state.trainer.velocities)
+        )
+        trainer = replace(state.trainer, underway=underway, velocities=velocities)
+        self._trainer.restore(trainer, [device.received for device in self._states])
         if self._relays:
             parcels = [replace(parcel, update=own(parcel.update)) for parcel in state.relays.parcels]
             self._relays.restore(replace(state.relays, parcels=parcels))
