@@ -13,6 +13,7 @@ from wayfare.engine import Burst, Compute, LocalTraining, make_engine
 from wayfare.learning.argoverse.scenes import SceneSettings
 from wayfare.learning.argoverse.synthetic import synthetic_scenes
 from wayfare.learning.batches import Batches
+from wayfare.learning.descent import Descent, descent_of
 from wayfare.learning.local_loss import make_local_loss
 from wayfare.learning.models.base import Model
 from wayfare.learning.models.cnn import SmallCnn
@@ -65,6 +66,7 @@ def job(
     compute: Compute | None = None,
     schedule: Shape = "constant",
     learning: Learning | None = None,
+    descent: Descent | None = None,
 ) -> Job:
     """Random inputs and labels for a model."""
     rng = np.random.default_rng(model.parameters)
@@ -89,6 +91,7 @@ def job(
         compute=compute or Compute(),
         schedule=Schedule(schedule, rounds),
         local_loss=make_local_loss(learning or Learning(), task, held, (compute or Compute()).device),
+        descent=descent or descent_of(learning or Learning()),
     )
     return Job(training, devices)
 
@@ -108,6 +111,7 @@ def lane_job(
     compute: Compute | None = None,
     schedule: Shape = "constant",
     learning: Learning | None = None,
+    descent: Descent | None = None,
     augment: bool = False,
     task: Forecasting | None = None,
 ) -> Job:
@@ -123,6 +127,7 @@ def lane_job(
         compute=compute,
         schedule=Schedule(schedule, rounds),
         local_loss=make_local_loss(learning or Learning(), task, held, compute.device),
+        descent=descent or descent_of(learning or Learning()),
     )
     return Job(training, devices)
 

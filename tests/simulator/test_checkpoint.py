@@ -15,6 +15,7 @@ from tests.conftest import SMALL
 from tests.simulator.test_simulator import SCHEMES, Notes
 from wayfare.device import DeviceState
 from wayfare.engine import OnDisk, Policy, Shelf
+from wayfare.learning.descent import Descent
 from wayfare.learning.models.resnet9 import Resnet9
 from wayfare.learning.tasks import Classification
 from wayfare.methods import make_method
@@ -123,6 +124,23 @@ def test_normalisation_statistics_go_on_too(tmp_path: Path) -> None:
         expected = undisturbed(world, "optimal", tmp_path, (7,), engine)
         state = read_checkpoint(tmp_path, expected[1].saved[0])
         assert_same(taken_up(world, "optimal", state, engine), expected, 7)
+
+
+@pytest.mark.parametrize("engine", ["reference", "stacked"])
+def test_the_velocities_of_momentum_go_on_too(
+    engine: str, small: Scenario, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = draw_world(small, 1)
+    without, _ = undisturbed(world, "mads", tmp_path, (), engine)
+    monkeypatch.setattr("wayfare.simulator.loop.descent_of", lambda learning: Descent(momentum=0.5, steps_per_round=2))
+    expected = undisturbed(world, "mads", tmp_path, (1, 33), engine)
+    assert not torch.equal(expected[0].model, without.model)
+    for saved in expected[1].saved:
+        state = read_checkpoint(tmp_path, saved)
+        assert set(state.trainer.velocities) == set(state.trainer.underway) != set()
+        assert_same(taken_up(world, "mads", state, engine), expected, saved.round)
+    state.trainer.velocities[next(iter(state.trainer.velocities))][0] = torch.nan
+    assert "the velocity of device" in str(state.unsound())
 
 
 def test_devices_that_never_met_the_server_share_what_they_shared(tmp_path: Path) -> None:

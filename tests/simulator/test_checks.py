@@ -125,7 +125,7 @@ def spoil(monkeypatch: pytest.MonkeyPatch, value: float, from_round: int = 30) -
     def spoiled(self: StackedMlp, models: Sequence[torch.Tensor], bursts: Sequence[Burst]) -> None:
         run(self, models, bursts)
         for model, burst in zip(models, bursts, strict=True):
-            if burst.device == 3 and burst.first_round + burst.steps > from_round:
+            if burst.device == 3 and burst.first_round + burst.rounds > from_round:
                 model[7] = value
 
     monkeypatch.setattr(StackedMlp, "run", spoiled)

@@ -31,7 +31,7 @@ def test_a_run_is_the_same_with_less_training(name: str, monkeypatch: pytest.Mon
     run = Reference.run
 
     def count(self: Reference, models: Sequence[torch.Tensor], bursts: Sequence[Burst]) -> None:
-        steps[-1] += sum(burst.steps for burst in bursts)
+        steps[-1] += sum(burst.rounds for burst in bursts)
         run(self, models, bursts)
 
     monkeypatch.setattr(Reference, "run", count)

@@ -70,6 +70,7 @@ class Simulation:
             compute=self._compute,
             schedule=Schedule(scenario.learning.schedule, scenario.rounds),
             local_loss=make_local_loss(scenario.learning, task, world.held, self._compute.device),
+            descent=descent_of(scenario.learning),
         )
         self.engine = engine_name(engine, training)
         chosen = make_engine(self.engine, training)
@@ -90,6 +91,7 @@ class Simulation:
             training="always" if method.local.trains_between_contacts else "in-contact",
             policy=policy,
             ahead_steps=getattr(chosen, "ahead_steps", AHEAD_STEPS),
+            descent=training.descent,
         )
         # A device without energy still hands its updates to others where that is free.
         retires = self._relays is None or not self._relays.free

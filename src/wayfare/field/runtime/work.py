@@ -73,6 +73,7 @@ class Work:
             learning_rate=learning.learning_rate,
             schedule=Schedule(learning.schedule, self.scenario.rounds),
             local_loss=make_local_loss(learning, world.task, world.held, Compute().device),
+            descent=descent_of(learning),
         )
         return make_engine(self.engine_name, training)
 
