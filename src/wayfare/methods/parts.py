@@ -10,11 +10,12 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, ClassVar, Literal, TypeAlias, Union
+from typing import TYPE_CHECKING, ClassVar, Literal, TypeAlias, Union, cast
 
 import numpy as np
 
 from wayfare.control.auto_weight import Wanted, demand
+from wayfare.errors import ScenarioError
 from wayfare.methods.encounter import Encounter, EnergyRule, Upload
 from wayfare.radio import Link
 from wayfare.scenario.exchange import Relays
@@ -37,6 +38,10 @@ class Part:
 
     # Counted up by packages when the same values come to mean something else.
     version: ClassVar[str] = ""
+
+    def objection(self, method: Method) -> str | None:
+        """Why this part cannot work with the other parts of a method; None if it can."""
+        return None
 
 
 class UploadRule(Part, ABC):
@@ -131,17 +136,22 @@ class MemoryRule(Part, ABC):
 class LocalRule(Part):
     """How a device trains between contacts; loss, learning rate and batch size are the scenario's.
 
-    By default a step of SGD on every round. Rules that correct gradients override the three methods.
+    By default a step of SGD on every round. A rule may declare that gradients are changed: by a pull towards the
+    received model, by a correction, or by both.
     """
 
     trains_between_contacts: bool = True
 
-    # Whether a vector of the device is added to every gradient.
+    # Whether a vector of the device is added to every gradient: `correction` in its state, 0 at the beginning.
     corrects: ClassVar[bool] = False
+
+    def pull(self) -> float:
+        """Every gradient gets pull (w - received) added, as a proximal term does; 0 adds nothing."""
+        return 0.0
 
     def init(self, like: Tensor) -> State:
         """What a device remembers before the first contact."""
-        return NO_STATE
+        return {"correction": like.new_zeros(()).expand(len(like))} if self.corrects else NO_STATE
 
     def delivered(self, state: State, change: Tensor) -> State:
         """After what was learned has been delivered, all of it or in part."""
@@ -149,11 +159,11 @@ class LocalRule(Part):
 
     def received(self, state: State, handed: State) -> State:
         """After the server handed down a model, and beside it what its rule hands to this device."""
-        return state
+        return {**state, **handed} if self.corrects else state
 
     def correction(self, state: State) -> Tensor | None:
         """What is added to every gradient until the next model comes."""
-        return None
+        return cast("Tensor", state["correction"]) if self.corrects else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -238,6 +248,12 @@ class Method:
     peers: PeerRule | None = None
     # How the registry makes it again, where that is not its name.
     text: str = field(default="", compare=False, repr=False)
+
+    def __post_init__(self) -> None:
+        for part in self.parts.values():
+            objection = part.objection(self)
+            if objection is not None:
+                raise ScenarioError("schemes", self.name, objection)
 
     @property
     def parts(self) -> dict[str, Part]:

@@ -278,6 +278,12 @@ def _refuse_unfit(method: Method, scenario: Scenario) -> None:
         raise ScenarioError("schemes", method.name, "a method that mixes models cannot relay updates")
     if method.peers is not None and not method.memory.conserves:
         raise ScenarioError("schemes", method.name, "relays need a memory that keeps all that was not sent")
+    if own.hands_down and not method.local.corrects:
+        raise ScenarioError(
+            "schemes", method.name, "its server hands down corrections; add a local rule that uses them"
+        )
+    if own.hands_down and method.peers is not None:
+        raise ScenarioError("schemes", method.name, "relays carry models, and not what else the server hands down")
 
 
 def _pick(text: str, chosen: list[str], groups: Choices) -> list[str]:
