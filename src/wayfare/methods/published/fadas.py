@@ -35,7 +35,7 @@ class AdaptiveBuffer(Buffer):
     def __post_init__(self) -> None:
         super().__post_init__()
         if not (0 <= self.momentum < 1 and 0 <= self.second_moment < 1 and self.epsilon > 0):
-            raise ScenarioError("adaptive-buffer", self, "momentum and second_moment are 0 to 1, epsilon is above 0")
+            raise ScenarioError("adaptive-buffer", self, "momenta must be 0 or more and below 1, epsilon above 0")
 
     def init(self, model: Tensor, terms: ServerTerms) -> State:
         """An empty buffer, and moments of 0."""
