@@ -23,6 +23,7 @@ from wayfare.learning.models.resnet9 import Resnet9
 from wayfare.learning.schedule import Schedule
 from wayfare.learning.tasks import Classification
 from wayfare.learning.tasks.argoverse import Forecasting, forecasting
+from wayfare.methods import LocalRule
 from wayfare.scenario.model import Learning
 from wayfare.scenario.model import Schedule as Shape
 from wayfare.streams import Stream, generator
@@ -91,7 +92,7 @@ def job(
         compute=compute or Compute(),
         schedule=Schedule(schedule, rounds),
         local_loss=make_local_loss(learning or Learning(), task, held, (compute or Compute()).device),
-        descent=descent or descent_of(learning or Learning()),
+        descent=descent or descent_of(learning or Learning(), LocalRule()),
     )
     return Job(training, devices)
 
@@ -127,7 +128,7 @@ def lane_job(
         compute=compute,
         schedule=Schedule(schedule, rounds),
         local_loss=make_local_loss(learning or Learning(), task, held, compute.device),
-        descent=descent or descent_of(learning or Learning()),
+        descent=descent or descent_of(learning or Learning(), LocalRule()),
     )
     return Job(training, devices)
 

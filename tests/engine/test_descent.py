@@ -22,6 +22,7 @@ from wayfare.learning.models.cnn import SmallCnn
 from wayfare.learning.models.lanegcn import LaneGcn
 from wayfare.learning.models.mlp import Mlp
 from wayfare.learning.models.resnet9 import Resnet9
+from wayfare.methods import LocalRule
 from wayfare.scenario.model import Learning
 
 DESCENTS = {
@@ -272,8 +273,8 @@ def test_values_are_checked_when_a_descent_is_made(field: str, values: tuple[flo
 
 
 def test_a_proximal_term_of_a_scenario_is_a_pull() -> None:
-    assert descent_of(Learning(local_loss="prox", prox_strength=0.3)) == Descent(pull=0.3)
-    assert descent_of(Learning(local_loss="logit-adjusted")).is_plain
+    assert descent_of(Learning(local_loss="prox", prox_strength=0.3), LocalRule()) == Descent(pull=0.3)
+    assert descent_of(Learning(local_loss="logit-adjusted"), LocalRule()).is_plain
     assert not Descent(pull=0.3).is_plain
     assert [name for name, descent in DESCENTS.items() if descent.pulls_at_most] == ["pull", "three steps"]
 

@@ -9,9 +9,9 @@ from types import ModuleType
 from typing import Any
 
 import pytest
-
 from tests.simulator.golden_cases import BASE
 from tests.simulator.test_simulator import Notes
+
 from wayfare.device import Checks
 from wayfare.methods import make_method
 from wayfare.methods.registry import KINDS, kind_of

@@ -18,6 +18,7 @@ import math
 from dataclasses import dataclass
 
 from wayfare.errors import ScenarioError
+from wayfare.methods import LocalRule
 from wayfare.scenario.model import Learning
 
 
@@ -55,6 +56,21 @@ class Descent:
         return not self.corrected and self.clip_norm is None and not self.weight_decay and not self.momentum
 
 
-def descent_of(learning: Learning) -> Descent:
-    """The descent of a scenario: a proximal term is a pull."""
-    return Descent(pull=learning.prox_strength) if learning.local_loss == "prox" else Descent()
+def descent_of(learning: Learning, rule: LocalRule) -> Descent:
+    """The descent of a local rule in a scenario, whose `local_loss = "prox"` is a pull too."""
+    pull = rule.pull()
+    if learning.local_loss == "prox":
+        if pull:
+            raise ScenarioError("learning.local_loss", "prox", "the method has a pull of its own; take another loss")
+        pull = learning.prox_strength
+    if learning.learning_rate * pull > 1:
+        rule_ = f"times learning_rate ({learning.learning_rate}) must not exceed 1: a step would go beyond its goal"
+        raise ScenarioError("pull", pull, rule_)
+    return Descent(
+        pull=pull,
+        corrected=rule.corrects,
+        clip_norm=rule.clip_norm,
+        weight_decay=rule.weight_decay,
+        momentum=rule.momentum,
+        steps_per_round=rule.steps_per_round,
+    )

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeAlias
 import numpy as np
 
 from wayfare.control.auto_weight import Wanted, demand
+from wayfare.errors import ScenarioError
 from wayfare.methods.encounter import Encounter, EnergyRule, Upload
 from wayfare.radio import Link
 from wayfare.scenario.exchange import Relays
@@ -37,6 +38,10 @@ class Part:
 
     # Counted up by packages when the same values come to mean something else.
     version: ClassVar[str] = ""
+
+    def objection(self, method: Method) -> str | None:
+        """Why this part cannot work with the other parts of a method; None if it can."""
+        return None
 
 
 class UploadRule(Part, ABC):
@@ -131,17 +136,27 @@ class MemoryRule(Part, ABC):
 class LocalRule(Part):
     """How a device trains between contacts; loss, learning rate and batch size are the scenario's.
 
-    By default a step of SGD on every round. Rules that correct gradients override the three methods.
+    By default a step of SGD on every round. What else a rule declares is done by the engines
+    (`wayfare.learning.descent` has the formulas).
     """
 
     trains_between_contacts: bool = True
+    prox: float = 0.0  # mu of mu/2 |w - received|^2
+    clip_norm: float | None = None  # longer gradients are scaled down to this length
+    weight_decay: float = 0.0
+    momentum: float = 0.0  # begins at zero with every model that is received
+    steps_per_round: int = 1
 
-    # Whether a vector of the device is added to every gradient.
+    # Whether a vector of the device is added to every gradient: `correction` in its state, 0 at the beginning.
     corrects: ClassVar[bool] = False
+
+    def pull(self) -> float:
+        """Every gradient gets pull (w - received) added, as a proximal term does; 0 adds nothing."""
+        return self.prox
 
     def init(self, like: Tensor) -> State:
         """What a device remembers before the first contact."""
-        return NO_STATE
+        return {"correction": like.new_zeros(()).expand(len(like))} if self.corrects else NO_STATE
 
     def delivered(self, state: State, change: Tensor) -> State:
         """After what was learned has been delivered, all of it or in part."""
@@ -149,11 +164,11 @@ class LocalRule(Part):
 
     def received(self, state: State, handed: State) -> State:
         """After the server handed down a model, and beside it what its rule hands to this device."""
-        return state
+        return {**state, **handed} if self.corrects else state
 
     def correction(self, state: State) -> Tensor | None:
         """What is added to every gradient until the next model comes."""
-        return None
+        return state["correction"] if self.corrects else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -216,6 +231,12 @@ class PeerRule(Part):
 
     rules: Relays = field(default_factory=Relays)
 
+    def objection(self, method: Method) -> str | None:
+        """What is carried must add up."""
+        if method.server.takes == "models":
+            return "a method that mixes models cannot relay updates"
+        return None if method.memory.conserves else "relays need a memory that keeps all that was not sent"
+
     def relay(self, willing: Sequence[tuple[int, int]]) -> tuple[int, int]:
         """Who carries an update: of devices with room for it, those who meet the server soonest first."""
         return willing[0]
@@ -238,6 +259,12 @@ class Method:
     peers: PeerRule | None = None
     # How the registry makes it again, where that is not its name.
     text: str = field(default="", compare=False, repr=False)
+
+    def __post_init__(self) -> None:
+        for part in self.parts.values():
+            objection = part.objection(self)
+            if objection is not None:
+                raise ScenarioError("schemes", self.name, objection)
 
     @property
     def parts(self) -> dict[str, Part]:

@@ -34,6 +34,21 @@ def mean_update(model: Tensor, arrivals: Sequence[Arrival], terms: ServerTerms) 
     return update
 
 
+def dense_update(model: Tensor, arrival: Arrival) -> Tensor:
+    """What arrived as a vector of the model's length, with zeros for entries that were not sent."""
+    update = model.new_zeros(len(model))
+    subtract_from(update, arrival, -1.0)
+    return update
+
+
+def step_along(model: Tensor, direction: Tensor, step: float, terms: ServerTerms) -> Tensor:
+    """w <- w - step d; statistics of normalisation move by d, because a running mean must not overshoot."""
+    parameters = len(model) - terms.statistics
+    stepped = model - direction
+    stepped[:parameters] = model[:parameters].sub(direction[:parameters], alpha=step)
+    return stepped
+
+
 @dataclass(frozen=True)
 class Add(ServerRule):
     """Algorithm 1: w <- w - (1/N) sum of S(x) over the devices met in a round, in the order of their numbers."""
@@ -88,9 +103,8 @@ class Optimise(ServerRule):
                 mean = towards.lerp(state["mean"], server.momentum)
                 square = towards.square().lerp(state["square"], server.second_moment)
                 state, direction = {"mean": mean, "square": square}, mean / (square.sqrt() + server.epsilon)
-        stepped = model - update
-        stepped[:parameters] = model[:parameters].sub(direction, alpha=server.step_size)
-        return stepped, state
+        update[:parameters] = direction
+        return step_along(model, update, server.step_size, terms), state
 
 
 @dataclass(frozen=True)

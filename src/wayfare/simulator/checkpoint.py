@@ -98,7 +98,7 @@ class Vectors:
     def check(self, state: SimulationState, scenario: Scenario, *, relays: bool) -> None:
         """ValueError when a state is of another run."""
         fleet, initial = scenario.fleet.devices, self._initial
-        vectors = [state.server.model, *state.trainer.underway.values()]
+        vectors = [state.server.model, *state.trainer.underway.values(), *state.trainer.velocities.values()]
         vectors += [] if state.server.averaged is None else [state.server.averaged]
         vectors += [vector for device in state.devices for vector in (device.received, device.memory)]
         vectors += [parcel.update for parcel in state.relays.parcels]

@@ -12,7 +12,7 @@ from torch import Tensor
 from wayfare import device as devices
 from wayfare.arrays import Ints
 from wayfare.device import DeviceState, Meeting, Terms, Transmission
-from wayfare.engine import Shelf, Trainer
+from wayfare.engine import Shelf, Trainer, TrainerState
 from wayfare.learning.schedule import Schedule
 from wayfare.methods import Arrival, State
 from wayfare.methods.states import mapped, same_kind
@@ -78,7 +78,7 @@ class DeviceSide:
         """A device takes a model and starts from it."""
         state = devices.receive(self.states[device], model, round_, self._terms.method, handed)
         self.states[device] = state
-        self._trainer.receive(device, model)
+        self._trainer.receive(device, model, self._terms.method.local.correction(state.local_state))
 
     def retire(self, met: Sequence[int]) -> None:
         """Who has no energy left to send anything trains no more: nobody could ever tell."""
@@ -109,12 +109,21 @@ class DeviceSide:
             for number, state in enumerate(states)
         ]
 
+    def restore_trainer(self, state: TrainerState, own: Callable[[Tensor], Tensor]) -> None:
+        """Local models as far as they were trained, in states that are restored already."""
+        underway, velocities = (
+            {device: own(vector) for device, vector in held.items()} for held in (state.underway, state.velocities)
+        )
+        received = [device.received for device in self.states]
+        corrections = [self._terms.method.local.correction(device.local_state) for device in self.states]
+        self._trainer.restore(replace(state, underway=underway, velocities=velocities), received, corrections)
+
     def _reach(self, round_: int, rounds: int) -> float:
         """The sum of learning rates over the steps of some rounds, the last of them included."""
-        if not self._terms.method.local.trains_between_contacts:
-            rounds = 1
+        local = self._terms.method.local
+        rounds = rounds if local.trains_between_contacts else 1
         shares = rounds if self._schedule.is_constant else self._schedule.shares(round_ - rounds + 1, rounds).sum()
-        return float(self._world.scenario.learning.learning_rate * shares)
+        return float(self._world.scenario.learning.learning_rate * local.steps_per_round * shares)
 
     def _what_anything_takes(self) -> float:
         """Devices with less energy than this never send again."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 from torch import Tensor
@@ -20,6 +20,7 @@ from wayfare.engine import (
     engine_name,
     make_engine,
 )
+from wayfare.learning.descent import descent_of
 from wayfare.learning.evaluate import Evaluator
 from wayfare.learning.local_loss import make_local_loss
 from wayfare.learning.recalibrate import make_recalibration
@@ -70,7 +71,7 @@ class Simulation:
             compute=self._compute,
             schedule=Schedule(scenario.learning.schedule, scenario.rounds),
             local_loss=make_local_loss(scenario.learning, task, world.held, self._compute.device),
-            descent=descent_of(scenario.learning),
+            descent=descent_of(scenario.learning, method.local),
         )
         self.engine = engine_name(engine, training)
         chosen = make_engine(self.engine, training)
@@ -244,9 +245,7 @@ class Simulation:
         vectors.check(state, self._world.scenario, relays=self._relays is not None)
         self._fleet.restore(state.devices, vectors.own)
         self._server.restore(state.server, vectors.own)
-        underway = {device: vectors.own(vector) for device, vector in state.trainer.underway.items()}
-        received = [device.received for device in self._fleet.states]
-        self._trainer.restore(replace(state.trainer, underway=underway), received)
+        self._fleet.restore_trainer(state.trainer, vectors.own)
         if self._relays:
             self._relays.restore(state.relays, vectors.own)
         self._round, self._bits = state.round, state.bits

@@ -9,6 +9,7 @@ from wayfare.codec.wire import Layout
 from wayfare.engine import Compute, Engine, LocalTraining, make_engine
 from wayfare.errors import ScenarioError
 from wayfare.field.runtime.messages import layout_of
+from wayfare.learning.descent import descent_of
 from wayfare.learning.local_loss import make_local_loss
 from wayfare.learning.schedule import Schedule
 from wayfare.methods import Method, make_method
@@ -73,7 +74,7 @@ class Work:
             learning_rate=learning.learning_rate,
             schedule=Schedule(learning.schedule, self.scenario.rounds),
             local_loss=make_local_loss(learning, world.task, world.held, Compute().device),
-            descent=descent_of(learning),
+            descent=descent_of(learning, self.scheme.local),
         )
         return make_engine(self.engine_name, training)
 
