@@ -15,7 +15,6 @@ from tests.conftest import SMALL
 from tests.simulator.test_simulator import SCHEMES, Notes
 from wayfare.device import DeviceState
 from wayfare.engine import OnDisk, Policy, Shelf
-from wayfare.learning.descent import Descent
 from wayfare.learning.models.resnet9 import Resnet9
 from wayfare.learning.tasks import Classification
 from wayfare.methods import make_method
@@ -127,18 +126,16 @@ def test_normalisation_statistics_go_on_too(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("engine", ["reference", "stacked"])
-def test_the_velocities_of_momentum_go_on_too(
-    engine: str, small: Scenario, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_velocities_of_momentum_go_on_too(engine: str, small: Scenario, tmp_path: Path) -> None:
     world = draw_world(small, 1)
     without, _ = undisturbed(world, "mads", tmp_path, (), engine)
-    monkeypatch.setattr("wayfare.simulator.loop.descent_of", lambda learning: Descent(momentum=0.5, steps_per_round=2))
-    expected = undisturbed(world, "mads", tmp_path, (1, 33), engine)
+    name = "mads + sgd(momentum=0.5, steps_per_round=2)"
+    expected = undisturbed(world, name, tmp_path, (1, 33), engine)
     assert not torch.equal(expected[0].model, without.model)
     for saved in expected[1].saved:
         state = read_checkpoint(tmp_path, saved)
         assert set(state.trainer.velocities) == set(state.trainer.underway) != set()
-        assert_same(taken_up(world, "mads", state, engine), expected, saved.round)
+        assert_same(taken_up(world, name, state, engine), expected, saved.round)
     state.trainer.velocities[next(iter(state.trainer.velocities))][0] = torch.nan
     assert "the velocity of device" in str(state.unsound())
 
