@@ -204,6 +204,14 @@ class ServerRule(Part, ABC):
     # Where updates are after they arrived, for the balance of mass: all in the model, or only given to the rule.
     adds_to_model: ClassVar[bool] = False
 
+    def objection(self, method: Method) -> str | None:
+        """What a server hands down must be used, and reaches no device by way of another."""
+        if self.hands_down and not method.local.corrects:
+            return "its server hands down corrections; add a local rule that uses them"
+        if self.hands_down and method.peers is not None:
+            return "relays carry models, and not what else the server hands down"
+        return None
+
     def init(self, model: Tensor, terms: ServerTerms) -> State:
         """What the server remembers before the first round."""
         return NO_STATE
