@@ -11,9 +11,11 @@ from typing import Any
 
 from pydantic import BaseModel
 
+from wayfare.learning.tasks import Task
 from wayfare.scenario import Scenario
 from wayfare.schemes import Scheme
 from wayfare.schemes.from_file import source_of
+from wayfare.studies.fingerprint import fingerprint
 from wayfare.studies.single import Execution
 from wayfare.version import ALGORITHM
 
@@ -22,8 +24,10 @@ _CHARACTERS = 16
 _READING = 2
 
 
-def run_key(scenario: Scenario, scheme: Scheme, seed: int, execution: Execution) -> str:
+def run_key(scenario: Scenario, scheme: Scheme, seed: int, execution: Execution, task: Task | None = None) -> str:
     """Scenario, scheme with its parameters, seed, the version of the algorithm, and the precision of its numbers.
+
+    A scheme or task of the user's own counts by its code and its data.
 
     What a scenario is called and which schemes it lists does not count, nor does where its trace or its sequences lie:
     their content does. Engine and device do not count either: they decide about speed, and rounding at most.
@@ -41,16 +45,18 @@ def run_key(scenario: Scenario, scheme: Scheme, seed: int, execution: Execution)
         "precision": execution.precision,
         "fast": execution.fast,
     }
+    if task is not None:
+        everything["task"] = fingerprint(task)
     text = json.dumps(everything, sort_keys=True, default=_plain)
     return hashlib.sha256(text.encode()).hexdigest()[:_CHARACTERS]
 
 
 def _scheme(scheme: Scheme) -> dict[str, Any]:
-    """Name and parameters. Code counts where a scheme is read from a file; one of a package may carry a `version`."""
-    names = [field.name for field in fields(scheme)] if is_dataclass(scheme) else list(getattr(scheme, "__dict__", ()))
-    parameters = {name: getattr(scheme, name) for name in names}
-    version = source_of(scheme) or getattr(scheme, "version", None)
-    return {"name": scheme.name, "version": version, "parameters": parameters}
+    """Name and parameters of one of Wayfare's schemes; any other counts by what it is and does, and by its file."""
+    known: dict[str, Any] = {"name": scheme.name, "version": source_of(scheme), "parameters": fingerprint(scheme)}
+    if type(scheme).__module__.startswith("wayfare.") and is_dataclass(scheme):
+        known["parameters"] = {field.name: getattr(scheme, field.name) for field in fields(scheme)}
+    return known
 
 
 def _plain(value: object) -> Any:
