@@ -41,24 +41,29 @@ def test_compare_prints_one_json_object_with_the_promised_fields(wayfare_command
         "--json",
     )
     assert done.code == 0
-    assert [scheme["name"] for scheme in done.json["schemes"]] == ["mads", "afl"]
-    for scheme in done.json["schemes"]:
-        assert set(scheme) >= {
-            "name",
-            "accuracy_mean",
-            "accuracy_ci95",
-            "energy_joules_mean",
+    assert (done.json["study"], done.json["metric"], done.json["failures"]) == ("fashion-small", "accuracy", {})
+    assert [row["scheme"] for row in done.json["rows"]] == ["mads", "afl"]
+    for row in done.json["rows"]:
+        assert (row["point"], row["seeds"]) == ({}, [0, 1])
+        assert all(set(numbers) == {"mean", "sd", "ci95", "seeds"} for numbers in row["metrics"].values())
+        assert set(row["metrics"]) >= {
+            "score",
+            "energy_joules",
             "budget_joules",
-            "kept_fraction_mean",
+            "kept_fraction",
             "uploads_per_device",
             "failed_uploads_per_device",
-            "staleness_rounds_mean",
+            "staleness_rounds",
+            "relayed_per_device",
+            "delivered_per_device",
+            "models_taken_per_device",
+            "failed_relays_per_device",
         }
 
 
 def test_show_prints_what_compare_left(wayfare_command: Type, folder: Path, tmp_path: Path) -> None:
     (comparison,) = folder.iterdir()
-    assert len(wayfare_command("show", comparison, "--json").json["schemes"]) == 2
+    assert len(wayfare_command("show", comparison, "--json").json["rows"]) == 2
     picture = tmp_path / "curves.png"
     done = wayfare_command("show", comparison, "--plot", picture)
     assert done.code == 0
@@ -103,9 +108,10 @@ def test_relays_are_told_below_the_table(wayfare_command: Type, tmp_path: Path) 
     assert done.code == 0
     assert "relays     fedmobile:billed:paced, per device: " in done.out
     assert "relays     afl" not in done.out
-    told = wayfare_command("compare", *words, "fedasync:hinge,fedmobile:billed", "--json").json["schemes"]
-    assert [scheme["name"] for scheme in told] == ["fedasync:hinge", "fedmobile:billed"]
-    assert told[0]["failed_relays_per_device"] == 0 < told[1]["failed_relays_per_device"]
+    told = wayfare_command("compare", *words, "fedasync:hinge,fedmobile:billed", "--json").json["rows"]
+    assert [row["scheme"] for row in told] == ["fedasync:hinge", "fedmobile:billed"]
+    failed = [row["metrics"]["failed_relays_per_device"]["mean"] for row in told]
+    assert failed[0] == 0 < failed[1]
 
 
 def test_relays_need_devices_that_meet(wayfare_command: Type, tmp_path: Path) -> None:
@@ -274,7 +280,10 @@ def test_a_signal_saves_a_comparison_and_the_same_command_goes_on(
     assert list(tmp_path.rglob("*.checkpoint"))
     again = wayfare_command("compare", *words, "--out", tmp_path / "a", "--jobs", "1")
     undisturbed = wayfare_command("compare", *words, "--out", tmp_path / "b", "--jobs", "1")
-    assert again.json["schemes"] == undisturbed.json["schemes"]
+    rows = again.json["rows"], undisturbed.json["rows"]
+    for row in (*rows[0], *rows[1]):
+        assert row["metrics"].pop("wall_s")
+    assert rows[0] == rows[1]
 
 
 SLOW = """

@@ -8,7 +8,7 @@ from wayfare.errors import ScenarioError, WayfareError
 
 _SAME_NAME = (
     *("allow_divergence", "checkpoint_every_rounds", "checkpoint_every_s", "device", "device_state", "duration_s"),
-    *("engine", "fresh", "keep_checkpoint", "like", "only_missing", "precision", "scheme", "seed", "spacing_m"),
+    *("engine", "fresh", "keep_checkpoint", "jobs", "like", "precision", "scheme", "seed", "spacing_m"),
     *("step_s", "vehicles"),
 )
 _OPTIONS = {name: f"--{name.replace('_', '-')}" for name in _SAME_NAME} | {

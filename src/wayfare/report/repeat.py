@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 from wayfare.errors import InputError
-from wayfare.places import STUDY_FILE
 from wayfare.scenario import parse
 from wayfare.scenario.dump import to_toml
 from wayfare.schemes.registry import SCHEMES
@@ -42,7 +41,7 @@ def recipe_of(results: StudyResults, meta: Mapping[str, Any]) -> Recipe:
         notes.append(f"The package that offers {', '.join(foreign)} has to be installed.")
     if "file" in manifest.scenarios[0]["mobility"]:
         notes.append("The trace that mobility.file names has to lie where it says.")
-    if (results.folder / STUDY_FILE).is_file():
+    if not manifest.is_comparison:
         return _study_recipe(results, seeds, flags, notes)
     if len(manifest.runs) == 1:
         run = manifest.runs[0]

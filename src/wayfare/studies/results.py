@@ -4,15 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from wayfare.errors import RunFolderError
 from wayfare.learning.tasks import Metric
 from wayfare.places import STUDY_FILE
-from wayfare.records import RunRecord, RunSummary, final_evaluations, find_runs, read_run, summarise_run
+from wayfare.records import (
+    RunRecord,
+    RunSummary,
+    SchemeSummary,
+    final_evaluations,
+    find_runs,
+    read_run,
+    summarise_run,
+    summarise_scheme,
+)
 from wayfare.records.statistics import (
     Censored,
     Difference,
@@ -24,6 +33,7 @@ from wayfare.records.statistics import (
     reach,
 )
 from wayfare.studies.store import Manifest, PlannedRun, StudyFolder
+from wayfare.studies.study import USUAL_METRICS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,7 +70,7 @@ class Row:
     energy_joules_to: list[Censored]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class StudyResults:
     """A study as far as it is done."""
 
@@ -77,6 +87,16 @@ class StudyResults:
     def metric(self) -> Metric | None:
         """What scores are; None before the first run is finished."""
         return self.results[0].metric if self.results else None
+
+    @property
+    def schemes(self) -> list[SchemeSummary]:
+        """A line for each scheme at each point."""
+        return [summarise_scheme([result.summary for result in row.results]) for row in self.rows]
+
+    @cached_property
+    def runs(self) -> list[RunRecord]:
+        """The records of all finished runs, read when they are first asked for."""
+        return [read_run(result.folder) for result in self.results]
 
     @property
     def seeds(self) -> int:
@@ -96,6 +116,14 @@ def result_of(record: RunRecord, run: PlannedRun, targets: Sequence[float]) -> R
         averaged=final_evaluations(record),
         wall_s=record.wall_s,
     )
+
+
+def summarise(records: Sequence[RunRecord]) -> list[SchemeSummary]:
+    """A line for each scheme, in the order in which schemes first appear."""
+    by_scheme: dict[str, list[RunSummary]] = {}
+    for record in records:
+        by_scheme.setdefault(record.scheme, []).append(summarise_run(record))
+    return [summarise_scheme(runs) for runs in by_scheme.values()]
 
 
 def measures_of(record: RunRecord) -> dict[str, float]:
@@ -132,7 +160,7 @@ def read_results(path: Path, on_record: Callable[[PlannedRun, RunRecord], None] 
                     on_record(run, record)
         failed = sum(not folder.is_finished(run) and folder.error_file(run).exists() for run in manifest.runs)
         return results_of(path, manifest, found, failed)
-    return _comparison(path, on_record)
+    return _loose_runs(path, on_record)
 
 
 def results_of(path: Path, manifest: Manifest, found: Sequence[RunResult], failed: int) -> StudyResults:
@@ -191,7 +219,7 @@ def _medians(results: Sequence[RunResult], targets: int, of: Callable[[Reached],
     return [censored_median([of(result.reached[target]) for result in results]) for target in range(targets)]
 
 
-def _comparison(path: Path, on_record: Callable[[PlannedRun, RunRecord], None] | None) -> StudyResults:
+def _loose_runs(path: Path, on_record: Callable[[PlannedRun, RunRecord], None] | None) -> StudyResults:
     records = [read_run(folder) for folder in find_runs(path)]
     scenarios = {record.scenario.model_copy(update={"schemes": (), "name": ""}) for record in records}
     if len(scenarios) > 1:
@@ -204,15 +232,14 @@ def _comparison(path: Path, on_record: Callable[[PlannedRun, RunRecord], None] |
         PlannedRun(key=record.folder.name, point=0, scheme=record.scheme, seed=record.seed, cost=1.0)
         for record in records
     ]
-    point: dict[str, Any] = {}
     manifest = Manifest(
         name=first.name,
         title="",
         axes=[],
-        points=[point],
+        points=[{}],
         scenarios=[first.model_dump(mode="json")],
         schemes=schemes,
-        metrics=["score", "energy_joules", "kept_fraction"],
+        metrics=list(USUAL_METRICS),
         targets=[],
         runs=runs,
     )

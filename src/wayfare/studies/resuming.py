@@ -20,8 +20,10 @@ from wayfare.scenario.difference import differences
 from wayfare.scenario.load import with_overrides
 from wayfare.schemes import Scheme, make_scheme
 from wayfare.studies.extend import extend
+from wayfare.studies.jobs import bring_home
 from wayfare.studies.keeping import Safeguards
 from wayfare.studies.single import Execution, carry_out
+from wayfare.studies.store import home_of
 
 
 def unfinished_runs(folder: Path) -> list[Path]:
@@ -58,7 +60,10 @@ def resume(
         return extend(source, meta, scenario, scheme, wanted.rounds, execution=execution, on_round=on_round)
     if not partial_folder(folder).is_dir():
         return read_run(folder)
-    return carry_out(folder, scenario, scheme, meta["seed"], execution=execution, on_round=on_round)
+    record = carry_out(folder, scenario, scheme, meta["seed"], execution=execution, on_round=on_round)
+    home = home_of(folder)
+    bring_home(folder, home)
+    return record if home == folder else read_run(home)
 
 
 def _refuse_all_but_rounds(folder: Path, scenario: Scenario, wanted: Scenario) -> None:

@@ -195,16 +195,19 @@ def naming_task(scenario: Scenario, task: Task | None) -> Scenario:
     return scenario.model_copy(update={"learning": scenario.learning.model_copy(update={"task": task.name})})
 
 
-def comparison_folder(scenario: Scenario, out: Path) -> Path:
-    """Where the runs of a scenario lie: its name, and eight characters that stand for all its numbers."""
-    return out / f"{scenario.name}-{digest(scenario)}"
+def scenario_name_of(scenario: Scenario) -> str:
+    """The name of the folder for runs of a scenario: its own, and eight characters that stand for all its numbers."""
+    return f"{scenario.name}-{digest(scenario)}"
+
+
+def run_name_of(scheme: str, seed: int) -> str:
+    """The name of a run's folder: its scheme, which may have any name where a folder may not, and its seed."""
+    return f"{''.join(letter if letter.isalnum() or letter in '._-' else '-' for letter in scheme)}-seed{seed}"
 
 
 def run_folder(scenario: Scenario, scheme: Scheme, seed: int, out: Path) -> Path:
-    """Where one run lies."""
-    # A scheme may have any name; a folder may not.
-    name = "".join(letter if letter.isalnum() or letter in "._-" else "-" for letter in scheme.name)
-    return comparison_folder(scenario, out) / f"{name}-seed{seed}"
+    """Where one run lies that belongs to no study."""
+    return out / scenario_name_of(scenario) / run_name_of(scheme.name, seed)
 
 
 @contextmanager
