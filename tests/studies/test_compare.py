@@ -22,6 +22,7 @@ from wayfare.scenario import Scenario, parse
 from wayfare.simulator import draw_world
 from wayfare.studies import Execution, summarise
 from wayfare.studies.jobs import TRIES, Job
+from wayfare.studies.resuming import unfinished_runs
 
 
 class Murmur(wayfare.Scheme):
@@ -233,3 +234,71 @@ def _text(runs: list[RunRecord]) -> str:
     with console.capture() as captured:
         console.print(comparison_table(summarise(runs), runs, width=120))
     return captured.get()
+
+
+class Loud(Murmur):
+    """Has the name of another scheme, and does something else."""
+
+    def decide(self, encounter: wayfare.Encounter, link: wayfare.Link) -> wayfare.Upload:
+        return wayfare.send_top_k(encounter, link, link.max_power_watts)
+
+
+def test_finished_runs_are_taken_unless_a_scheme_does_something_else(small: Scenario, tmp_path: Path) -> None:
+    first = wayfare.compare(small, ["mads", Murmur()], seeds=1, jobs=1, out=tmp_path)
+    watch = Watch()
+    again = wayfare.compare(small, [Murmur(), "mads"], seeds=1, jobs=1, out=tmp_path, progress=watch)
+    assert (watch.names, watch.before) == ([], 2)
+    assert (again.folder, [scheme.name for scheme in again.schemes]) == (first.folder, ["murmur", "mads"])
+    other = wayfare.compare(small, ["mads", Loud()], seeds=1, jobs=1, out=tmp_path, progress=watch)
+    assert (watch.names, watch.before) == (["murmur, seed 0"], 1)
+    assert other.schemes[1].energy_joules_mean > again.schemes[0].energy_joules_mean
+
+
+def test_fresh_runs_replace_those_that_are_there(small: Scenario, tmp_path: Path) -> None:
+    fresh = Execution(safeguards=wayfare.Safeguards(fresh=True))
+    first = wayfare.compare(small, ["mads"], seeds=1, jobs=1, out=tmp_path)
+    (before,) = [run.meta["started"] for run in first.runs]
+    watch = Watch()
+    again = wayfare.compare(small, ["mads"], seeds=1, jobs=1, out=tmp_path, execution=fresh, progress=watch)
+    assert (watch.names, watch.before) == (["mads, seed 0"], 0)
+    assert again.runs[0].folder == first.runs[0].folder
+    assert again.runs[0].meta["started"] >= before
+    assert list((again.folder / "work").iterdir()) == []
+
+
+def test_a_task_with_other_data_is_run_again(small: Scenario, tmp_path: Path) -> None:
+    def compared(shift: float) -> tuple[int, Path]:
+        inputs = np.linspace(-1, 1, 120, dtype=np.float32).reshape(60, 2) + np.float32(shift)
+        data = inputs, (inputs[:, 0] > 0).astype(np.int64)
+        task = wayfare.own_task("halves", train=data, test=data, network=network)
+        watch = Watch()
+        done = wayfare.compare(small, ["afl"], seeds=1, jobs=1, out=tmp_path, task=task, progress=watch)
+        return len(watch.names), done.runs[0].folder
+
+    (ran, folder), (ran_again, same), (ran_other, other) = compared(0.0), compared(0.0), compared(0.1)
+    assert (ran, ran_again, ran_other) == (1, 0, 1)
+    assert folder == same != other
+
+
+def network() -> torch.nn.Module:
+    return torch.nn.Linear(2, 2)
+
+
+def test_a_run_of_a_study_that_is_resumed_by_itself_belongs_to_the_study(small: Scenario, tmp_path: Path) -> None:
+    class StopError(Exception):
+        """Ends the comparison in the middle of a run."""
+
+    class Stopping(Watch):
+        def advance(self, place: int, round_: int) -> None:
+            if round_ == 30:
+                raise StopError
+
+    every_round = Execution(safeguards=wayfare.Safeguards(checkpoint_every_rounds=1))
+    with pytest.raises(RunError, match="1 of 1 runs failed: mads, seed 0: StopError"):
+        wayfare.compare(small, ["mads"], seeds=1, jobs=1, out=tmp_path, execution=every_round, progress=Stopping())
+    (unfinished,) = unfinished_runs(tmp_path)
+    record = wayfare.resume(unfinished)
+    assert record.folder.parent.name == "runs"
+    watch = Watch()
+    done = wayfare.compare(small, ["mads"], seeds=1, jobs=1, out=tmp_path, progress=watch)
+    assert (watch.names, [run.folder for run in done.runs]) == ([], [record.folder])

@@ -18,7 +18,7 @@ def print_sweep(done: Sweep, *, as_json: bool) -> None:
     folder = done.results.folder
     if as_json:
         print_json(results_json(done.results) | {"failures": {one.job.name: one.reason for one in done.failures}})
-    else:
+    elif done.results.results or not done.failures:
         print_results(done.results)
         output.print(f"Records: {folder}   Look: wayfare report {folder} --open", markup=False, soft_wrap=True)
     done.raise_failures()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -224,6 +225,10 @@ def _loose_runs(path: Path, on_record: Callable[[PlannedRun, RunRecord], None] |
     scenarios = {record.scenario.model_copy(update={"schemes": (), "name": ""}) for record in records}
     if len(scenarios) > 1:
         raise RunFolderError(f"{path}: holds runs of {len(scenarios)} scenarios and is no study; take one of them")
+    twice = Counter((record.scheme, record.seed) for record in records).most_common(1)[0]
+    if twice[1] > 1:
+        scheme, seed = twice[0]
+        raise RunFolderError(f"{path}: holds several runs of {scheme} with seed {seed}; take a folder with one of them")
     first = records[0].scenario
     present = list(dict.fromkeys(record.scheme for record in records))
     schemes = [name for name in first.schemes if name in present]

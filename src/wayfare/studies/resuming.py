@@ -34,10 +34,10 @@ def unfinished_runs(folder: Path) -> list[Path]:
     if not folder.is_dir():
         raise RunFolderError(f"{folder}: there is no such run or folder of runs")
     if (folder / FILE).is_file():
-        raise RunFolderError(f"{folder}: this run is finished; see it with: wayfare show {folder}")
+        raise RunFolderError(f"{folder}: this run is finished")
     found = [run_name(file.parent) for file in sorted(folder.rglob(FILE)) if file.parent.name.endswith(".partial")]
     if not found:
-        raise RunFolderError(f"{folder}: holds no unfinished run")
+        raise RunFolderError(f"{folder}: holds no unfinished run; those that never began start with their study")
     return found
 
 
@@ -72,7 +72,7 @@ def _refuse_all_but_rounds(folder: Path, scenario: Scenario, wanted: Scenario) -
     if changed:
         raise RunFolderError(
             f"{folder}: goes on only as what it began as, and only `rounds` may grow: {'; '.join(changed)}. "
-            "With other numbers start a new run: wayfare run"
+            "With other numbers start a new run"
         )
 
 
@@ -86,7 +86,7 @@ def described(folder: Path, *, finished_too: bool = False) -> dict[str, Any]:
     if not (folder / FILE).is_file():
         raise RunFolderError(f"{folder}: not a run (no {FILE} in it)")
     if not finished_too:
-        raise RunFolderError(f"{folder}: this run is finished; see it with: wayfare show {folder}")
+        raise RunFolderError(f"{folder}: this run is finished")
     try:
         with closing(connect(folder)) as database:
             return read_meta(database)

@@ -29,6 +29,7 @@ from wayfare.records import (
     refuse_changes,
     reopen,
 )
+from wayfare.records.layout import resume_call
 from wayfare.scenario import Scenario
 from wayfare.scenario.dump import digest
 from wayfare.schemes import Scheme, checked, make_scheme
@@ -222,5 +223,5 @@ def _enough_memory(folder: Path) -> Iterator[None]:
         reason = str(error).splitlines()[0][:200] if str(error) else "no more to be had"
         raise RunError(
             f"{folder}: out of memory: {reason}. A smaller fleet.devices, rounds or network needs less; "
-            f"checkpoints already written are safe: wayfare resume {folder}"
+            f"checkpoints already written are safe: {resume_call(folder)}"
         ) from None

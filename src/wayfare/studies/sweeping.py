@@ -107,7 +107,6 @@ def sweep(
     shared = Shared(execution=execution or Execution(), task=plan.task)
     fresh = run_missing and shared.execution.safeguards.fresh
     folder, manifest = StudyFolder(study_folder(plan, out), pool), manifest_of(plan, shared.execution)
-    folder.write(manifest)
     found: dict[str, RunResult] = {}
 
     def keep(run: PlannedRun, record: RunRecord) -> None:
@@ -125,6 +124,8 @@ def sweep(
         folder.job(plan, manifest, run, estimates.seconds(run.point, run.scheme, run.cost) or run.cost)
         for run in waiting
     ]
+    backend = backend or local_backend(jobs, len(todo), shared)
+    folder.write(manifest)
     held: set[int] = set()
 
     def claim(place: int) -> Claim:
@@ -150,7 +151,7 @@ def sweep(
     try:
         failures = conduct(
             Queue(todo, claim),
-            backend or local_backend(jobs, len(todo), shared),
+            backend,
             on_finished=arrived,
             on_failed=release,
             progress=progress,
