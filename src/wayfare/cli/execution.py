@@ -52,14 +52,7 @@ def takes_safeguards(command: Command) -> Command:
 
 
 def _execution(
-    *,
-    engine: str,
-    device: str,
-    precision: str,
-    fast: bool,
-    no_models: bool,
-    device_state: str,
-    **safeguards: Any,
+    *, engine: str, device: str, precision: str, fast: bool, no_models: bool, device_state: str, **safeguards: Any
 ) -> Execution:
     from wayfare.engine.compute import checked_device, checked_precision
     from wayfare.engine.shelf import checked_place

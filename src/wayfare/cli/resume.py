@@ -28,7 +28,7 @@ def resume_command(
 
     Example: `wayfare resume runs/fashion-small-1a2b3c4d/mads-seed0`
     """
-    from wayfare.records import summarise_run, summary_json
+    from wayfare.records import run_json, summarise_run
     from wayfare.report.tables import comparison_table
     from wayfare.studies import resume, summarise
     from wayfare.studies.resuming import unfinished_runs
@@ -48,11 +48,7 @@ def resume_command(
             records.append(record)
             progress.done(place, summarise_run(record))
     if as_json:
-        runs_json = [
-            {"folder": str(record.folder), "wall_s": record.wall_s, **summary_json(summarise_run(record))}
-            for record in records
-        ]
-        print_json({"runs": runs_json})
+        print_json({"runs": [run_json(record) for record in records]})
         return
     for scenario in dict.fromkeys(record.scenario for record in records):
         same = [record for record in records if record.scenario == scenario]

@@ -42,7 +42,7 @@ def run_command(
 
     Example: `wayfare run fashion-small --scheme mads --seed 7 --set control.weight=1e-3`
     """
-    from wayfare.records import summarise_run, summary_json
+    from wayfare.records import run_json, summarise_run
     from wayfare.report.tables import comparison_table
     from wayfare.studies import run, summarise
 
@@ -60,7 +60,7 @@ def run_command(
         )
         progress.done(0, summarise_run(record))
     if as_json:
-        print_json({"folder": str(record.folder), "wall_s": record.wall_s, **summary_json(summarise_run(record))})
+        print_json(run_json(record))
         return
     output.print(comparison_table(summarise([record]), [record], width=output.width))
     output.print(f"Records: {record.folder}", markup=False, soft_wrap=True)

@@ -182,10 +182,6 @@ class RunProgress:
             self._bars.remove_task(self._running.pop(place))
         self._line(f"{self._jobs[place].name}: {reason}; trying again")
 
-    def note(self, text: str) -> None:
-        """A line that is worth keeping."""
-        self._line(text)
-
     def left_s(self) -> float | None:
         """Time left at the pace so far, by the costs of the runs; None before a twentieth of a run is done."""
         done = sum(self._jobs[place].cost * share for place, share in self._reached.items())

@@ -191,7 +191,7 @@ def comparison_notes(schemes: Sequence[SchemeSummary], last: int) -> list[str]:
     return [
         f"{name:10} on test data, mean of the last {last} evaluations" + (" and of the seeds" if several else ""),
         spread if several else "seed       one alone is not a result",
-        "energy     spent on transmitting, all devices; !: over budget by more than 3 %",
+        "energy     of all transmissions; marked if more than 3 % over budget",
         "kept       share of an update delivered in a contact; the rest is offered again",
         "failed     uploads per device that a contact cut short: energy for nothing",
         "age        rounds since a device received its model, when it meets the server",

@@ -38,7 +38,7 @@ class _Reader(pickle.Pickler):
 
     def __init__(self, write: Callable[[bytes], None], kind: type) -> None:
         super().__init__(cast(Any, SimpleNamespace(write=write)), protocol=5)
-        self._package = _package(kind)
+        self._package = kind.__module__.partition(".")[0]
         self._seen: set[int] = set()
 
     def reducer_override(self, thing: Any) -> Any:
@@ -56,26 +56,26 @@ class _Reader(pickle.Pickler):
                     return _parts(thing.__name__)
                 self._seen.add(id(thing))
                 return _parts(*_contents(thing))
-            case FunctionType() | type():
-                local = "<locals>" in thing.__qualname__
-                return _parts(thing.__module__, thing.__qualname__) if local else NotImplemented
+            case FunctionType() | type() if "<locals>" in thing.__qualname__:
+                return _parts(thing.__module__, thing.__qualname__)
             case ModuleType():
                 return _parts(thing.__name__)
+            case FunctionType() | type():
+                return NotImplemented  # pickle notes its name
             case property():
                 return _parts(thing.fget, thing.fset)
-            case staticmethod() | classmethod():
-                return _parts(type(thing), thing.__func__)
             case _ if is_dataclass(thing):
                 # Its fields alone: what it has worked out and kept since is no part of it.
                 return _parts(type(thing), [getattr(thing, field.name) for field in fields(thing)])
-            case _ if hasattr(thing, "__wrapped__"):  # such as a cached function
+            case _ if hasattr(thing, "__wrapped__"):  # such as a static method, or a cached function
                 return _parts(type(thing), thing.__wrapped__)
         return NotImplemented
 
     def _is_own(self, thing: FunctionType | type | ModuleType) -> bool:
         """Whether code is the user's, or of the package of the whole: not Python's, ours or of another package."""
-        package = _package(thing)
-        file = getattr(sys.modules.get(_module(thing)), "__file__", None) or ""
+        name = _module_of(thing)
+        file = getattr(sys.modules.get(name), "__file__", None) or ""
+        package = name.partition(".")[0]
         return package not in _KNOWN and (package == self._package or not file.startswith(_LIBRARIES))
 
 
@@ -115,9 +115,5 @@ def _in_order(constant: object) -> object:
     return sorted(map(repr, constant)) if isinstance(constant, frozenset) else constant
 
 
-def _package(thing: FunctionType | type | ModuleType) -> str:
-    return _module(thing).partition(".")[0]
-
-
-def _module(thing: FunctionType | type | ModuleType) -> str:
+def _module_of(thing: FunctionType | type | ModuleType) -> str:
     return thing.__name__ if isinstance(thing, ModuleType) else thing.__module__

@@ -150,18 +150,19 @@ def read_results(path: Path, on_record: Callable[[PlannedRun, RunRecord], None] 
 
     Records are read once and one after another; whoever wants more of them than the results sees each as it passes.
     """
+    folder, found, failed = StudyFolder(path), [], 0
     if (path / STUDY_FILE).is_file():
-        folder = StudyFolder(path)
-        manifest, found = folder.read(), []
-        for run in manifest.runs:
-            if folder.is_finished(run):
-                record = read_run(folder.run_folder(run))
-                found.append(result_of(record, run, manifest.targets))
-                if on_record:
-                    on_record(run, record)
-        failed = sum(not folder.is_finished(run) and folder.error_file(run).exists() for run in manifest.runs)
-        return results_of(path, manifest, found, failed)
-    return _loose_runs(path, on_record)
+        manifest = folder.read()
+        there = {run: folder.run_folder(run) for run in manifest.runs if folder.is_finished(run)}
+        failed = sum(run not in there and folder.error_file(run).exists() for run in manifest.runs)
+    else:
+        manifest, there = _loose_runs(path)
+    for run, place in there.items():
+        record = read_run(place)
+        found.append(result_of(record, run, manifest.targets))
+        if on_record:
+            on_record(run, record)
+    return results_of(path, manifest, found, failed)
 
 
 def results_of(path: Path, manifest: Manifest, found: Sequence[RunResult], failed: int) -> StudyResults:
@@ -220,36 +221,32 @@ def _medians(results: Sequence[RunResult], targets: int, of: Callable[[Reached],
     return [censored_median([of(result.reached[target]) for result in results]) for target in range(targets)]
 
 
-def _loose_runs(path: Path, on_record: Callable[[PlannedRun, RunRecord], None] | None) -> StudyResults:
+def _loose_runs(path: Path) -> tuple[Manifest, dict[PlannedRun, Path]]:
+    """The runs below a folder that is no study's, as a study."""
     records = [read_run(folder) for folder in find_runs(path)]
     scenarios = {record.scenario.model_copy(update={"schemes": (), "name": ""}) for record in records}
     if len(scenarios) > 1:
         raise RunFolderError(f"{path}: holds runs of {len(scenarios)} scenarios and is no study; take one of them")
-    twice = Counter((record.scheme, record.seed) for record in records).most_common(1)[0]
-    if twice[1] > 1:
-        scheme, seed = twice[0]
-        raise RunFolderError(f"{path}: holds several runs of {scheme} with seed {seed}; take a folder with one of them")
-    first = records[0].scenario
-    present = list(dict.fromkeys(record.scheme for record in records))
-    schemes = [name for name in first.schemes if name in present]
-    schemes += [name for name in present if name not in schemes]
-    runs = [
-        PlannedRun(key=record.folder.name, point=0, scheme=record.scheme, seed=record.seed, cost=1.0)
+    runs = {
+        PlannedRun(key=record.folder.name, point=0, scheme=record.scheme, seed=record.seed, cost=1.0): record.folder
         for record in records
-    ]
+    }
+    (scheme, seed), times = Counter((record.scheme, record.seed) for record in records).most_common(1)[0]
+    if times > 1:
+        raise RunFolderError(f"{path}: holds {times} runs of {scheme} with seed {seed} and is no study; take one")
+    first, present = records[0].scenario, list(dict.fromkeys(record.scheme for record in records))
     manifest = Manifest(
         name=first.name,
         title="",
         axes=[],
         points=[{}],
         scenarios=[first.model_dump(mode="json")],
-        schemes=schemes,
+        # In the order of the scenario's own list; others after it.
+        schemes=sorted(
+            present, key=lambda name: first.schemes.index(name) if name in first.schemes else len(first.schemes)
+        ),
         metrics=list(USUAL_METRICS),
         targets=[],
-        runs=runs,
+        runs=list(runs),
     )
-    if on_record:
-        for run, record in zip(runs, records, strict=True):
-            on_record(run, record)
-    found = [result_of(record, run, ()) for record, run in zip(records, runs, strict=True)]
-    return results_of(path, manifest, found, 0)
+    return manifest, runs
