@@ -24,7 +24,7 @@ fedasync also takes how weight falls with age: :polynomial (default), :constant,
 afl, fedasync and fedmobile take :fitting: an upload that cannot finish is not started.
 fedmobile also takes :billed: devices pay for relays.
 Published methods take the choices of the scheme they change, as in fedbuff:fitting:paced.
-A part may take the place of a scheme's own, as in "mine = mads + buffer(size=5)": wayfare schemes --parts shows them."""
+A part may take the place of a scheme's own, as in "mine = mads + buffer(size=5)"; for parts: wayfare schemes --parts"""
 
 PartsOption: TypeAlias = Annotated[bool, typer.Option("--parts", help="List the parts that schemes are made of.")]
 

@@ -1,6 +1,6 @@
 """Methods and the parts they are made of: a method decides from an encounter alone what to send."""
 
-from wayfare.methods.composition import Composition, Recipe, compose, make_method, split_names
+from wayfare.methods.composition import Composition, Recipe, compose, is_ours, make_method, split_names
 from wayfare.methods.encounter import NOTHING, SKIPPED, Encounter, EnergyRule, Upload
 from wayfare.methods.from_file import identity_of
 from wayfare.methods.parts import (
@@ -46,6 +46,7 @@ __all__ = [
     "compose",
     "descriptions",
     "identity_of",
+    "is_ours",
     "make_method",
     "part_descriptions",
     "power_and_allowance",
