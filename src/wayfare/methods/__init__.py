@@ -18,7 +18,7 @@ from wayfare.methods.parts import (
     State,
     UploadRule,
 )
-from wayfare.methods.registry import choices_of, descriptions
+from wayfare.methods.registry import choices_of, descriptions, part_descriptions
 from wayfare.methods.uploads import power_and_allowance, send_dense, send_top_k
 
 __all__ = [
@@ -47,6 +47,7 @@ __all__ = [
     "descriptions",
     "identity_of",
     "make_method",
+    "part_descriptions",
     "power_and_allowance",
     "send_dense",
     "send_top_k",

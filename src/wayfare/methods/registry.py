@@ -306,5 +306,15 @@ def descriptions() -> dict[str, str]:
     return {name: row.about for name, row in TABLE.items()} | offered
 
 
+def part_descriptions() -> dict[str, tuple[str, str]]:
+    """The kind of every part of the table, and one line about it."""
+    found = {}
+    for name in PARTS:
+        part = part_class(name)
+        kind = next(kind for kind, base in KINDS.items() if issubclass(part, base))
+        found[name] = kind, (part.__doc__ or "").strip().split("\n")[0]
+    return found
+
+
 def _offered() -> dict[str, Callable[[], object]]:
     return {entry.name: entry.load() for entry in entry_points(group=GROUP) if entry.name not in TABLE}
