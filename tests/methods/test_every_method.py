@@ -245,3 +245,8 @@ def test_a_server_with_a_rule_of_its_own_refuses_the_scenarios_optimiser() -> No
     for name in ("fedbuff", "scaffold", "feddyn"):
         with pytest.raises(ScenarioError, match="has a rule of its own"):
             make_method(name, scenario)
+
+
+def test_scaffold_refuses_a_proximal_term_which_its_server_would_take_for_gradients() -> None:
+    with pytest.raises(ScenarioError, match="derives gradients"):
+        make_method("scaffold", wayfare.load("fashion-small", ["learning.local_loss=prox"]))
