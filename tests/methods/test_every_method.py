@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from tests.simulator.golden_cases import BASE
+from tests.simulator.golden_cases import BASE, Case
 from tests.simulator.goldens import Records
 
 import wayfare
@@ -166,6 +166,15 @@ def test_a_run_resumes_to_the_bit_from_its_checkpoint(name: str) -> None:
         assert rows == [row for row in whole.records.tables[table] if row[0] > SAVED_AFTER]
 
 
+@pytest.mark.parametrize("name", ["fedbuff", "ca2fl", "fadas", "scaffold", "feddyn"])
+def test_servers_with_vectors_of_their_own_resume_with_statistics_of_normalisation(name: str) -> None:
+    images = Case(name, "fleet.energy_total_joules=1000 rounds=20", "stacked", images=True).world()
+    whole = run(name, where=images, paranoid=True)
+    assert whole.records.saved is not None
+    assert not torch.equal(whole.records.saved.server.model, whole.outcome.model)
+    assert_same_end(run(name, where=images, resume=whole.records.saved).outcome, whole.outcome)
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_when_local_steps_are_computed_changes_nothing(name: str) -> None:
     ahead, stepwise = (run(name, engine="reference", policy=policy) for policy in ("ahead", "stepwise"))
@@ -245,3 +254,8 @@ def test_a_server_with_a_rule_of_its_own_refuses_the_scenarios_optimiser() -> No
     for name in ("fedbuff", "scaffold", "feddyn"):
         with pytest.raises(ScenarioError, match="has a rule of its own"):
             make_method(name, scenario)
+
+
+def test_scaffold_refuses_a_proximal_term_which_its_server_would_take_for_gradients() -> None:
+    with pytest.raises(ScenarioError, match="derives gradients"):
+        make_method("scaffold", wayfare.load("fashion-small", ["learning.local_loss=prox"]))

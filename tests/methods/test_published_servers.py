@@ -282,6 +282,7 @@ def test_drift_is_gone_where_plain_updates_keep_it(rule: ServerRule, local: Loca
     [
         ("afl + control-variates", "local rule that uses them"),
         ("scaffold + relays", "relays carry models"),
+        ("scaffold + corrected(momentum=0.9)", "derives gradients from updates"),
         ("afl + dynamic-server", "dynamic-regulariser"),
         ("feddyn + dynamic-regulariser(strength=0)", "strength above 0"),
         ("afl + buffer(size=0)", "at least 1"),

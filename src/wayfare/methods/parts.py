@@ -201,6 +201,8 @@ class ServerRule(Part, ABC):
     takes_pieces: ClassVar[bool] = False
     # Whether it hands more to devices than the model; the field carries models only.
     hands_down: ClassVar[bool] = False
+    # Whether it takes an update divided by its reach for the mean gradient, which needs plain steps of SGD.
+    uses_reach: ClassVar[bool] = False
     # Where updates are after they arrived, for the balance of mass: all in the model, or only given to the rule.
     adds_to_model: ClassVar[bool] = False
 
@@ -210,6 +212,9 @@ class ServerRule(Part, ABC):
             return "its server hands down corrections; add a local rule that uses them"
         if self.hands_down and method.peers is not None:
             return "relays carry models, and not what else the server hands down"
+        local = method.local
+        if self.uses_reach and (local.pull() or local.clip_norm or local.weight_decay or local.momentum):
+            return "its server derives gradients from updates; train without prox, clipping, weight decay and momentum"
         return None
 
     def init(self, model: Tensor, terms: ServerTerms) -> State:

@@ -267,13 +267,16 @@ def assemble(name: str, parts: tuple[Part, ...], scenario: Scenario, text: str) 
 
 
 def _refuse_unfit(method: Method, scenario: Scenario) -> None:
-    """A server rule of its own leaves the scenario's nothing to do."""
+    """Server rules that leave the scenario's nothing to do, or that its local loss would mislead."""
     server, own = scenario.server, method.server
     if not server.is_plain and not isinstance(own, Optimise):
         field, value = ("step", server.step) if server.optimizer == "sgd" else ("optimizer", server.optimizer)
         what = "mixes models, and has no updates to optimise" if own.takes == "models" else "has a rule of its own"
         rule = f"{method.name} {what}; leave it out, or keep sgd with a step of 1"
         raise ScenarioError(f"server.{field}", value, rule)
+    if own.uses_reach and scenario.learning.local_loss == "prox":
+        rule = f"{method.name} derives gradients from updates; take another loss"
+        raise ScenarioError("learning.local_loss", scenario.learning.local_loss, rule)
 
 
 def _pick(text: str, chosen: list[str], groups: Choices) -> list[str]:

@@ -27,6 +27,7 @@ class ControlVariates(Add):
 
     takes_pieces = False
     hands_down = True
+    uses_reach = True
 
     def init(self, model: Tensor, terms: ServerTerms) -> State:
         """All variates are 0."""
@@ -43,8 +44,7 @@ class ControlVariates(Add):
                 mean = mean + (variate - variates.get(device, 0.0)) / terms.devices
                 variates[device] = variate
         handed |= {str(arrival.device): mean - variates.get(str(arrival.device), 0.0) for arrival in arrivals}
-        model, _ = super().apply(model, state, arrivals, terms)
-        return model, {"mean": mean, "variates": variates, "handed": handed}
+        return super().apply(model, state, arrivals, terms)[0], {"mean": mean, "variates": variates, "handed": handed}
 
     def handed(self, state: Any, device: int) -> State:
         """v_n, once the device has sent something."""
