@@ -54,7 +54,7 @@ def recipe_of(results: StudyResults, meta: Mapping[str, Any]) -> Recipe:
             "compare",
             _SCENARIO_FILE,
             "--schemes",
-            ", ".join(_texts(manifest)),
+            ",".join(_texts(manifest)),
             "--seeds",
             str(len(seeds)),
             *flags,

@@ -105,7 +105,7 @@ class Plan:
 
     def scheme_at(self, point: Point, name: str) -> Method:
         """A scheme with the parameters of a point."""
-        return make_method(self.recipes[name], point.scenario)
+        return make_method(self.recipes.get(name, name), point.scenario)
 
 
 def study_presets() -> list[str]:
