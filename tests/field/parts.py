@@ -5,19 +5,23 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
 from wayfare.codec.wire import Layout
-from wayfare.device import transmit
+from wayfare.device import Meeting, Terms, contact, payload
+from wayfare.field.runtime.aggregation import Aggregation
 from wayfare.field.runtime.ledger import Ledger
 from wayfare.field.runtime.outbox import OpenUpdate, Outbox
 from wayfare.field.runtime.rules import Limits
+from wayfare.methods import Encounter, Method, ServerRule, ServerTerms, Upload, UploadRule, make_method
+from wayfare.methods.servers import Add
 from wayfare.radio import Link
-from wayfare.methods import Encounter, Upload
+from wayfare.scenario import Scenario
+from wayfare.server import Senders
 
 LAYOUT = Layout.of("small", [(300,)], statistics=4)
 ENTRIES = LAYOUT.parameters + LAYOUT.statistics
@@ -31,12 +35,40 @@ def noise(seed: int, scale: float = 1.0) -> Tensor:
 INITIAL = noise(0)
 
 
-def open_outbox(folder: Path, *, audit: bool = True) -> Outbox:
-    return Outbox(folder / "device.sqlite", INITIAL, layout=LAYOUT, budget_joules=10.0, identity="one", audit=audit)
+LINK = Link(bandwidth_hz=1e6, max_power_watts=0.2, parameters=LAYOUT.parameters, bits_per_entry=42.0, dense_bits=9600.0)
 
 
-def open_ledger(folder: Path, limits: Limits | None = None) -> Ledger:
-    return Ledger(folder, INITIAL, layout=LAYOUT, devices=FLEET, identity="fleet", limits=limits)
+@dataclass(frozen=True)
+class Fixed(UploadRule):
+    """So many entries in every contact."""
+
+    entries: int = 200
+    name = "fixed"
+
+    def decide(self, encounter: Encounter, link: Link) -> Upload:
+        return Upload(entries=self.entries, bits=1.0, power_watts=0.1, energy_joules=0.01)
+
+
+METHOD = make_method(Fixed(), Scenario())
+
+
+def open_outbox(folder: Path, *, audit: bool = True, method: Method = METHOD) -> Outbox:
+    file = folder / "device.sqlite"
+    return Outbox(file, INITIAL, method, layout=LAYOUT, budget_joules=10.0, identity="one", audit=audit)
+
+
+def aggregation(rule: ServerRule | None = None, average_rounds: int = 0) -> Aggregation:
+    """What the server does with the uploads of a small fleet."""
+    return Aggregation(
+        rule=rule or Add(),
+        terms=ServerTerms(devices=FLEET, statistics=LAYOUT.statistics),
+        senders=Senders(samples=tuple(range(10, 10 + FLEET)), learning_rate=0.1),
+        average_rounds=average_rounds,
+    )
+
+
+def open_ledger(folder: Path, limits: Limits | None = None, rule: Aggregation | None = None) -> Ledger:
+    return Ledger(folder, INITIAL, layout=LAYOUT, aggregation=rule or aggregation(), identity="fleet", limits=limits)
 
 
 def train(outbox: Outbox, seed: int, round_: int) -> None:
@@ -45,25 +77,20 @@ def train(outbox: Outbox, seed: int, round_: int) -> None:
 
 
 def cut(
-    outbox: Outbox, round_: int, entries: int = 200, *, chunk_bytes: int = 300, next_update: int = 1
+    outbox: Outbox,
+    round_: int,
+    entries: int = 200,
+    *,
+    chunk_bytes: int = 300,
+    next_update: int = 1,
+    method: Method = METHOD,
 ) -> OpenUpdate | None:
     """A contact that sends so many entries, as the exchanger cuts it."""
-    from wayfare.device import Offer
-
-    state = outbox.state
-    encounter = Encounter(
-        contact_s=1.0, gain_per_watt=1.0, staleness_rounds=1, update_norm_sq=1.0, backlog_joules=0.0,
-        spent_joules=state.spent_joules, budget_joules=state.budget_joules, round=round_, rounds=100, met_s=1.0,
-    )  # fmt: skip
-    update = state.memory + (state.received - outbox.local)
-    offer = Offer(state=state, update=update, parameters=LAYOUT.parameters, encounter=encounter, update_is_sound=True)
-    link = Link(
-        bandwidth_hz=1e3, max_power_watts=0.2, parameters=LAYOUT.parameters, bits_per_entry=40.0, dense_bits=1e6
-    )
-    sending = transmit(offer, Upload(entries=entries, bits=1.0, power_watts=0.1, energy_joules=0.1), link)
-    return outbox.cut(
-        replace(sending.state), sending.sent, round_=round_, next_update=next_update, chunk_bytes=chunk_bytes
-    )
+    method = replace(method, upload=Fixed(entries))
+    meeting = Meeting(round=round_, contact_s=1.0, gain_per_watt=1e3)
+    sending = contact(outbox.state, outbox.local, meeting, Terms(method=method, link=LINK, rounds=100))
+    sent = payload(sending, outbox.local, method) or sending.sent
+    return outbox.cut(sending.state, sent, round_=round_, next_update=next_update, chunk_bytes=chunk_bytes)
 
 
 def undelivered(outbox: Outbox) -> Tensor:

@@ -163,10 +163,10 @@ def test_a_contact_with_nothing_to_send_promises_nothing(tmp_path: Path) -> None
 
 def test_the_store_of_another_device_is_refused(tmp_path: Path) -> None:
     open_outbox(tmp_path).close()
-    from tests.field.parts import LAYOUT
+    from tests.field.parts import LAYOUT, METHOD
 
     with pytest.raises(RunFolderError, match="another device"):
-        Outbox(tmp_path / "device.sqlite", INITIAL, layout=LAYOUT, budget_joules=10.0, identity="two")
+        Outbox(tmp_path / "device.sqlite", INITIAL, METHOD, layout=LAYOUT, budget_joules=10.0, identity="two")
 
 
 def test_a_file_that_is_no_store_is_refused(tmp_path: Path) -> None:

@@ -81,6 +81,9 @@ class Intake:
                 self.ledger.begin_anew(device)
             if asked.seal and asked.update is not None:
                 self.ledger.seal(device, asked.update)
+            if asked.fresh or asked.seal:
+                # A rule that waited for the rest of an update waits no longer.
+                self.gathering.apply_due(self.ledger)
         except WireError as error:
             self._refuse(device, "question", error)
             return None
@@ -102,7 +105,7 @@ class Intake:
             return Manifest(state="refused", reason=str(error)[:500])
         if not asked.take:
             return Manifest(state="ready", version=self.ledger.version)
-        version = self.gathering.version_for(self.ledger, asked.round)
+        version = self.gathering.version_for(self.ledger, asked.round, cut_short=asked.cut_short)
         if version is None:
             return Manifest(state="wait")
         return self._manifest(device, self.downloads.offer(self.ledger, version, asked.have_version))
