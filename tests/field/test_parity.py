@@ -129,8 +129,8 @@ def test_every_method_of_the_table_ends_with_the_vectors_of_the_simulator_to_the
 
 
 @pytest.mark.parametrize("scheme", IN_SIMULATOR_ONLY)
-def test_what_devices_or_models_cannot_carry_is_refused(scheme: str) -> None:
-    with pytest.raises(ScenarioError, match=f"{scheme}.*is for the simulator: its "):
+def test_a_method_that_needs_other_messages_than_the_fields_is_refused(scheme: str) -> None:
+    with pytest.raises(ScenarioError, match=f"scheme = '{scheme}': .*in the field"):
         Work(scenario=Scenario(), scheme_name=scheme)
 
 

@@ -33,10 +33,10 @@ class Work:
             rule = "is for the simulator; in the field the server holds no samples"
             raise ScenarioError("learning.recalibrate_statistics", samples, rule)
         if method.peers is not None:
-            rule = "is for the simulator: its devices relay updates, and in the field they only meet the server"
+            rule = "relays updates over other devices; in the field devices exchange with the server alone"
             raise ScenarioError("scheme", method.name, rule)
         if method.server.hands_down:
-            rule = "is for the simulator: its server hands more to devices than the model, the field carries models"
+            rule = "hands devices more than the model; in the field the server sends models alone"
             raise ScenarioError("scheme", method.name, rule)
 
     @property
