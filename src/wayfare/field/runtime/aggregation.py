@@ -94,7 +94,7 @@ class Versions:
         if state.model is not before.model:
             if not bool(torch.isfinite(state.model.sum())) and not bool(torch.isfinite(state.model).all()):
                 raise InvariantError(f"version {version} of the model would not be finite")
-            self.latest.changed[differing(before.model, state.model)] = version
+            self.latest.changed[np.flatnonzero(differing(before.model, state.model))] = version
         self.latest = replace(self.latest, version=version, round=round_, state=state)
         self.remember(version, state.model)
 

@@ -95,10 +95,13 @@ class Intake:
         try:
             asked = parse(Finish, data)
             refusal = self.gathering.refusal(self.ledger, device, asked.round)
+            if refusal is None and asked.update is not None and not self.ledger.is_delivered(device, asked.update):
+                refusal = f"update {asked.update} is not all here"
             if refusal is not None:
                 raise WireError(refusal)
             with self.ledger.transaction():
-                self.ledger.finish(device, asked.round, asked.update, remember=self.gathering.by_round)
+                if self.gathering.by_round:
+                    self.ledger.finish(device, asked.round)
                 self.gathering.apply_due(self.ledger)
         except WireError as error:
             self._refuse(device, "end of an exchange", error)

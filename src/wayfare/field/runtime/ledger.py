@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -30,7 +29,6 @@ from wayfare.field.runtime.outbox import digest
 from wayfare.field.runtime.rules import Bits, Latest, Limits, check_chunk, check_rest
 from wayfare.methods import Arrival
 from wayfare.server import ServerState
-from wayfare.sparsify import Sparse
 
 FILE = "ledger.sqlite"
 _FORMAT = 2
@@ -108,7 +106,7 @@ class Ledger:
             self._versions.advance(*step)
         # Recorded and not applied yet.
         waiting = connection.execute("SELECT device, number, chunk, scale, data FROM chunks WHERE version IS NULL")
-        self._queue = {Key(*key): self._chunk(data, scale) for *key, scale, data in waiting}
+        self._queue = {Key(*key): unpack(data, self._layout).scaled(scale) for *key, scale, data in waiting}
 
     # What there is.
 
@@ -138,8 +136,12 @@ class Ledger:
         if number is None:
             return latest.number + 1, [], False
         rows = self._all("SELECT chunk FROM chunks WHERE device = ? AND number = ? ORDER BY chunk", device, number)
-        sealed = number <= latest.number and not latest.is_open(number)
-        return latest.number + 1, [chunk for (chunk,) in rows], sealed
+        return latest.number + 1, [chunk for (chunk,) in rows], self.is_delivered(device, number)
+
+    def is_delivered(self, device: int, number: int) -> bool:
+        """Whether no more of an update is to come."""
+        latest = self._devices[device]
+        return number <= latest.number and not latest.is_open(number)
 
     def queued(self, round_: int | None = None) -> list[Key]:
         """Chunks recorded and not applied, of one round or of all."""
@@ -248,7 +250,7 @@ class Ledger:
             latest.spent_joules = chunk.spent_joules
             row = (*key, chunk.chunks, chunk.round, chunk.received_round, digest(data), scale, None, data)
             self._database.connection.execute("INSERT INTO chunks VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", row)
-            self._queue[key] = _scaled(chunk, scale)
+            self._queue[key] = chunk.scaled(scale)
             self._take(device, chunk.entries.indices.numpy())
             (count,) = self._all("SELECT count(*) FROM chunks WHERE device = ? AND number = ?", *key[:2])[0]
             if count == chunk.chunks:
@@ -259,7 +261,7 @@ class Ledger:
     def seal(self, device: int, number: int) -> None:
         """Promise to record no more of an update."""
         latest = self._devices[device]
-        if number <= latest.number and not latest.is_open(number):
+        if self.is_delivered(device, number):
             return
         if number > latest.number and latest.open:
             raise WireError(f"update {number} cannot be sealed while update {latest.number} is open")
@@ -275,13 +277,8 @@ class Ledger:
             self._close(device)
             self._keep(device)
 
-    def finish(self, device: int, round_: int, number: int | None, *, remember: bool) -> None:
-        """An exchange of a device is over; what it sent in it must be here."""
-        latest = self._devices[device]
-        if number is not None and (number > latest.number or latest.is_open(number)):
-            raise WireError(f"update {number} is not all here")
-        if not remember:
-            return
+    def finish(self, device: int, round_: int) -> None:
+        """An exchange of a round is over."""
         with self.transaction():
             self._database.connection.execute("INSERT OR IGNORE INTO finished VALUES (?, ?)", (device, round_))
 
@@ -380,18 +377,10 @@ class Ledger:
         rows = self._all(
             "SELECT device, scale, data FROM chunks WHERE version = ? ORDER BY device, number, chunk", version
         )
-        return self._aggregation.arrivals((device, self._chunk(data, scale)) for device, scale, data in rows)
-
-    def _chunk(self, data: bytes, scale: float) -> Chunk:
-        return _scaled(unpack(data, self._layout), scale)
+        return self._aggregation.arrivals(
+            (device, unpack(data, self._layout).scaled(scale)) for device, scale, data in rows
+        )
 
     def _all(self, query: str, *values: object) -> list[Any]:
         with self._database.lock:
             return self._database.connection.execute(query, values).fetchall()
-
-
-def _scaled(chunk: Chunk, scale: float) -> Chunk:
-    """A chunk with the share of its values that clipping left."""
-    if scale == 1.0:
-        return chunk
-    return replace(chunk, entries=Sparse(chunk.entries.indices, chunk.entries.values * scale))

@@ -10,7 +10,7 @@ import math
 import struct
 import zlib
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated, Literal, TypeVar
 
 import torch
@@ -44,6 +44,12 @@ class Chunk:
     base_version: int  # of the global model the device has
     spent_joules: float  # of the device so far, by its own account
     entries: Sparse
+
+    def scaled(self, share: float) -> Chunk:
+        """With a share of its values."""
+        return (
+            self if share == 1.0 else replace(self, entries=Sparse(self.entries.indices, self.entries.values * share))
+        )
 
     def packed(self, layout: Layout) -> bytes:
         """As it travels."""
