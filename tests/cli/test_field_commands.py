@@ -100,7 +100,10 @@ def _check_the_ledger(fleet: Fleet) -> None:
         (("mes", "{fleet}/mes", "--clip-norm", "0"), "--clip-norm = 0.0: must be above 0"),
         (("demo", "--faults", "-1"), "--faults = -1: must be at least 0"),
         (("demo", "--speedup", "0"), "speedup = 0.0: must be above 0"),
-        (("mes", "{fleet}/mes", "--set", "fleet.devices=2", "--scheme", "fedasync", "--clip-norm", "1"), "only updates can be clipped"),
+        (
+            ("mes", "{fleet}/mes", "--set", "fleet.devices=2", "--scheme", "fedasync", "--clip-norm", "1"),
+            "only updates can be clipped",
+        ),
         (("demo", "--scheme", "fedmobile"), "relays updates"),
         (("demo", "--scheme", "nothing"), "schemes = 'nothing'"),
         (("demo", "--set", "learning.recalibrate_statistics=9"), "recalibrate_statistics = 9: is for the simulator"),

@@ -130,7 +130,7 @@ def test_a_device_that_waits_for_others_ends_when_it_is_told_to(site: Site, monk
     async def story() -> None:
         async with site.server() as intake:
             train(site.outbox, 1, 1)
-            monkeypatch.setattr(intake.gathering, "version_for", lambda *_: None)
+            monkeypatch.setattr(intake.gathering, "version_for", lambda *_, **__: None)
             stop = threading.Event()
             waiting = asyncio.ensure_future(site.device(Told(1), stop=stop))
             await until(lambda: site.outbox.open_update() is None and site.outbox.progress.cut_round == 1)
