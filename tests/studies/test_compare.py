@@ -19,10 +19,10 @@ from wayfare.errors import InputError, RunError, RunFolderError, ScenarioError
 from wayfare.records import RunRecord, RunSummary
 from wayfare.report.tables import comparison_table
 from wayfare.scenario import Scenario, parse
-from wayfare.world import draw_world
 from wayfare.studies import Execution, summarise
 from wayfare.studies.jobs import TRIES, Job
 from wayfare.studies.resuming import unfinished_runs
+from wayfare.world import draw_world
 
 
 class Murmur(wayfare.UploadRule):
