@@ -232,7 +232,7 @@ def test_a_scheme_of_the_same_name_with_other_numbers_is_refused(small: Scenario
     from wayfare.methods import make_method
     from wayfare.studies.single import carry_out
 
-    with pytest.raises(RunFolderError, match="scheme.upload.values.control.weight: 0.005 -> 1"):
+    with pytest.raises(RunFolderError, match=r"scheme\.upload\.values\.control\.weight: 0\.005 -> 1"):
         carry_out(folder, small, make_method("mads", other), 1, execution=wayfare.Execution())
 
 

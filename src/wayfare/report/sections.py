@@ -175,11 +175,8 @@ def _cell(column: Column, place: int) -> str:
 def _heading(lines: str) -> str:
     """The lines of a heading as one; a unit follows a comma."""
     name, _, unit = lines.partition("\n")
-    return (
-        f"{name}, {unit}"
-        if unit in ("%", "J", "s", "rounds", "Mbit")
-        else f"{name} {unit}".strip().replace(" /", " per ")
-    )
+    joined = f"{name}, {unit}" if unit in ("%", "J", "s", "rounds", "Mbit") else f"{name} {unit}".strip()
+    return joined.replace(" /", " per ")
 
 
 def _note(note: str) -> str:
