@@ -15,6 +15,6 @@ class Patient(wayfare.UploadRule):
 if __name__ == "__main__":
     scenario = wayfare.load("fashion-small", ["rounds=200", "fleet.energy_total_joules=100"])
     # The rule alone, and with parts of other methods: see docs/how-to/methods.md.
-    methods = ["mads", Patient(), "mads + decay(share=0.5)"]
-    for scheme in wayfare.compare(scenario, methods, seeds=2).schemes:
+    compared = wayfare.compare(scenario, ["mads", Patient(), "mads + decay(share=0.5)"], seeds=2)
+    for scheme in compared.schemes:
         print(f"{scheme.name:24} {100 * scheme.score_mean:5.1f} %  {scheme.energy_joules_mean:6.1f} J")
