@@ -99,6 +99,16 @@ def test_files_stay_short_enough_to_read(file: Path) -> None:
     assert len(file.read_text(encoding="utf-8").splitlines()) <= 400
 
 
+def test_the_loop_reads_as_its_steps() -> None:
+    assert len((SOURCE / "simulator" / "loop.py").read_text(encoding="utf-8").splitlines()) <= 250
+
+
+def test_nothing_of_a_method_or_part_is_guessed() -> None:
+    guessed = re.compile(r"(get|has)attr\((self\.)?_?(scheme|method|part|rule|upload|compressor|memory|local|server|peers)\b")
+    for file in FILES:
+        assert not guessed.search(file.read_text(encoding="utf-8")), file
+
+
 def library_files() -> list[Path]:
     return [file for file in FILES if part_of(file) != "cli"]
 
