@@ -340,7 +340,8 @@ def test_a_run_that_was_stopped_is_resumed_by_its_folder(wayfare_command: Type, 
         process.send_signal(signal.SIGTERM)
         _, errors = process.communicate(timeout=30)
     assert process.returncode == 143
-    assert "is safe in a checkpoint; `wayfare resume " in errors
+    assert "mads-seed0: stopped after round " in errors
+    assert ", safe in a checkpoint" in errors
     folder = next(tmp_path.glob("*/mads-seed0.partial"))
     assert "goes on only as what it began as" in wayfare_command("resume", folder, "--set", "radio.range_m=5").err
     assert "resume with `wayfare resume " in wayfare_command("show", folder).err

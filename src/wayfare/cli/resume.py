@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 @takes_safeguards
 def resume_command(
-    folder: Annotated[Path, typer.Argument(metavar="RUN", help="The folder of a run, or a folder of runs.")],
+    folder: Annotated[Path, typer.Argument(metavar="RUN", help="The folder of a run, of runs or of a study.")],
     set_: SetOption = [],  # noqa: B006
     as_json: JsonOption = False,
     *,

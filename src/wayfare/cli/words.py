@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import re
 
 from wayfare.errors import ScenarioError, WayfareError
@@ -40,9 +39,3 @@ def with_options(text: str) -> str:
     for call, command in _COMMANDS:
         text = call.sub(command, text)
     return _SETTING.sub(lambda found: f"{_OPTIONS[found[1]]} {found[2]}".removesuffix(" True"), text)
-
-
-def reworded(record: logging.LogRecord) -> bool:
-    """A filter that puts what the library logs into these words."""
-    record.msg, record.args = with_options(record.getMessage()), ()
-    return True

@@ -153,7 +153,7 @@ def _conduct(job: _Job, compute: Compute, keeper: Keeper, shelf: Shelf) -> None:
         try:
             outcome = simulation.run()
         except StoppedError:
-            raise StoppedError(f"{job.folder}: {writer.what_is_safe()}") from None
+            raise StoppedError(f"{job.folder}: stopped after round {writer.safe_round}, safe in a checkpoint") from None
         except DivergenceError as error:
             rate = world.scenario.learning.learning_rate
             raise DivergenceError(
