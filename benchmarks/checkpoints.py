@@ -24,6 +24,7 @@ import wayfare
 from wayfare.device import DeviceState
 from wayfare.engine import TrainerState
 from wayfare.records.checkpoints import write_checkpoint
+from wayfare.server import ServerState
 from wayfare.simulator import SimulationState
 from wayfare.studies import keeping
 from wayfare.studies.keeping import Keeper
@@ -81,7 +82,7 @@ def state_of(devices: int, entries: int) -> SimulationState:
     ]
     underway = {n: vector(3 * n + 2) for n in range(devices)}
     trainer = TrainerState(done=[1] * devices, underway=underway)
-    return SimulationState(round=1, bits=0.0, model=vector(-1), devices=states, trainer=trainer)
+    return SimulationState(round=1, bits=0.0, server=ServerState(model=vector(-1)), devices=states, trainer=trainer)
 
 
 def written(what: str, devices: int, entries: int, folder: Path) -> Result:

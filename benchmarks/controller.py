@@ -32,9 +32,9 @@ from wayfare.control.auto_weight import after_contact
 from wayfare.control.rate_distortion import Curve, Profile
 from wayfare.device import DeviceState, Meeting, Offer, Terms
 from wayfare.engine import Compute
+from wayfare.methods import Method, Upload, make_method
 from wayfare.radio import Link
 from wayfare.scenario.model import Control, Scenario
-from wayfare.methods import Scheme, Upload, make_method
 from wayfare.sparsify import top_k
 from wayfare.sparsify.spectrum import spectrum
 
@@ -59,19 +59,22 @@ def timed(work: Callable[[], object], repeats: int, device: torch.device) -> flo
     return statistics.median(found[1:])
 
 
-def make_offer(update: torch.Tensor, scheme: Scheme) -> Offer:
+def terms_of(method: Method) -> Terms:
+    return Terms(method=method, link=LINK, rounds=4000, norm_scale=100.0)
+
+
+def make_offer(update: torch.Tensor, method: Method) -> Offer:
     zero = torch.zeros((), device=update.device).expand(len(update))
     state = DeviceState(received=zero, received_round=0, memory=zero, budget_joules=BUDGET_JOULES, backlog_joules=0.3)
     meeting = Meeting(round=100, contact_s=6.0, gain_per_watt=1e5)
-    terms = Terms(link=LINK, rounds=4000, norm_scale=100.0, wants=scheme.demand)
-    return devices.make_offer(state, update, meeting, terms, staleness_rounds=15)
+    return devices.make_offer(state, update, meeting, terms_of(method), staleness_rounds=15)
 
 
-def decide(offer: Offer, scheme: Scheme) -> Upload:
+def decide(offer: Offer, method: Method) -> Upload:
     """As in a run, with nothing kept from the last time."""
     fresh = replace(offer.encounter, profile=cache(lambda: profile(spectrum(offer.update))))
-    experience = after_contact(offer.state.experience, scheme.demand(fresh, LINK))
-    return scheme.decide(replace(fresh, experience=experience), LINK)
+    experience = after_contact(offer.state.experience, method.upload.demand(fresh, LINK))
+    return method.upload.decide(replace(fresh, experience=experience), LINK)
 
 
 def curve(offered: Profile) -> Curve:
@@ -112,11 +115,11 @@ def measure(device: torch.device, repeats: int, file: Path | None) -> None:
     weights: tuple[Literal["auto"] | float, ...] = (3e-4, "auto")
     rows = []
     for weight, name in product(weights, ("mads", "mads-rd")):
-        scheme = make_method(name, Scenario(control=Control(weight=weight)))
-        offer = make_offer(update, scheme)
-        upload = decide(offer, scheme)
-        decide_ms = timed(partial(decide, offer, scheme), repeats, device)
-        send_ms = timed(partial(devices.transmit, offer, upload, LINK), repeats, device)
+        method = make_method(name, Scenario(control=Control(weight=weight)))
+        offer = make_offer(update, method)
+        upload = decide(offer, method)
+        decide_ms = timed(partial(decide, offer, method), repeats, device)
+        send_ms = timed(partial(devices.transmit, offer, upload, terms_of(method)), repeats, device)
         kept, ratio = upload.entries / ENTRIES, decide_ms / reference_ms
         row = {"scheme": name, "weight": weight, "decide_ms": decide_ms, "send_ms": send_ms}
         rows.append({**row, "share_kept": kept, "value_bits": upload.value_bits})

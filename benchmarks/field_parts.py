@@ -19,6 +19,7 @@ from torch import Tensor
 from wayfare.codec.wire import Layout
 from wayfare.device import DeviceState, Terms
 from wayfare.field.fleet import Bundle, Fleet, load_bundle
+from wayfare.field.runtime.aggregation import Aggregation
 from wayfare.field.runtime.connect import connect
 from wayfare.field.runtime.endpoint import fetch_status, serving
 from wayfare.field.runtime.exchange import Exchanger, Patience, Radio
@@ -29,8 +30,11 @@ from wayfare.field.runtime.ledger import Ledger
 from wayfare.field.runtime.mes import MobileEdgeServer, ServerOptions
 from wayfare.field.runtime.outbox import Outbox, Progress
 from wayfare.field.runtime.status import FleetStatus
+from wayfare.methods import Encounter, Method, ServerTerms, Upload, UploadRule, make_method
+from wayfare.methods.servers import Add
 from wayfare.radio import Link as RadioLink
-from wayfare.methods import Encounter, Scheme, Upload
+from wayfare.scenario import Scenario
+from wayfare.server import Senders
 
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
@@ -48,13 +52,12 @@ def first_model(parameters: int) -> Tensor:
     return torch.zeros(parameters)
 
 
-class Fixed(Scheme):
+@dataclass(frozen=True)
+class Fixed(UploadRule):
     """So many entries in every contact, whatever it is like."""
 
+    entries: int = 0
     name = "fixed"
-
-    def __init__(self, entries: int) -> None:
-        self.entries = entries
 
     def decide(self, encounter: Encounter, link: RadioLink) -> Upload:
         return Upload(entries=self.entries, bits=1.0, power_watts=0.1, energy_joules=0.0)
@@ -120,10 +123,13 @@ def server_process(fleet: Fleet, url: str, state: Path, parameters: int) -> Iter
 def _serve(fleet: Fleet, url: str, state: Path, parameters: int, told: Connection) -> None:
     torch.set_num_threads(1)
     quiet()
-    layout = layout_with(parameters)
-    ledger = Ledger(
-        state, first_model(parameters), layout=layout, devices=len(fleet.devices), identity="benchmark", limits=None
+    layout, devices = layout_with(parameters), len(fleet.devices)
+    adding = Aggregation(
+        rule=Add(),
+        terms=ServerTerms(devices=devices),
+        senders=Senders(samples=(1,) * devices, learning_rate=1.0),
     )
+    ledger = Ledger(state, first_model(parameters), layout=layout, aggregation=adding, identity="benchmark")
     intake, stop = Intake(ledger, OnArrival(), layout, fleet.devices), threading.Event()
 
     async def serve() -> None:
@@ -149,11 +155,12 @@ class Device:
     """A device without training: what it learns is noise."""
 
     def __init__(self, bundle: Bundle, url: str, store: Path, parameters: int, entries: int) -> None:
-        self._bundle, self._url, self._entries = bundle, url, entries
+        self._bundle, self._url = bundle, url
+        self._method: Method = make_method(Fixed(entries), Scenario())
         self._layout = layout_with(parameters)
         self._chance = torch.Generator().manual_seed(bundle.number or 0)
         self.outbox = Outbox(
-            store, first_model(parameters), layout=self._layout, budget_joules=1.0, identity=bundle.name
+            store, first_model(parameters), self._method, layout=self._layout, budget_joules=1.0, identity=bundle.name
         )
 
     def learn(self) -> None:
@@ -166,7 +173,7 @@ class Device:
         parameters = self._layout.parameters
         bits = {"bits_per_entry": 42.0, "dense_bits": 32.0 * parameters}
         link = RadioLink(bandwidth_hz=1e6, max_power_watts=0.2, parameters=parameters, **bits)
-        radio = Radio(scheme=Fixed(self._entries), terms=Terms(link=link, rounds=1_000_000))
+        radio = Radio(terms=Terms(method=self._method, link=link, rounds=1_000_000))
         guide = Told(chunk_bytes, exchanges=exchanges, resumes=resumes, learn=self.learn)
         exchanger = Exchanger(client, self._bundle.name, self.outbox, guide, radio, self._layout, Patience())
         try:

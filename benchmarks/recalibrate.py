@@ -57,8 +57,8 @@ class Judge:
         """Judge the models after this round."""
         if event.round <= self._after_round:
             return
-        state = self.simulation.state()
-        for name, model in (("newest", state.model), ("mean", state.averaged)):
+        server = self.simulation.state().server
+        for name, model in (("newest", server.model), ("mean", server.averaged)):
             assert model is not None
             self.scores[name, 0].append(self._evaluate(model).score)
             for count, recalibrate in self._recalibrations.items():

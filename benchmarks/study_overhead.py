@@ -29,8 +29,8 @@ from unittest.mock import patch
 import torch
 
 import wayfare
-from wayfare.records import RunWriter, read_run
 from wayfare.methods import make_method
+from wayfare.records import RunWriter, read_run
 from wayfare.simulator import ContactEvent, EvaluationEvent, MetricEvent, RelayEvent, Simulation
 from wayfare.world import draw_world
 

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 import wayfare
+from wayfare.cli.app import app
 
 SOURCE = Path(wayfare.__file__).parent
 # The way of the data, top to bottom. A part imports only from itself and from the parts above it.
@@ -46,7 +47,6 @@ MAY_NAME_OPTIONS = {
     "mobility/traces/sumo_run.py": "starts SUMO",
     "records/origin.py": "starts git",
     "report/repeat.py": "writes commands that repeat a study onto its page",
-    "report/sections.py": "writes CSS, whose variables look like options",
 }
 FILES = sorted(SOURCE.rglob("*.py"))
 
@@ -99,6 +99,16 @@ def test_files_stay_short_enough_to_read(file: Path) -> None:
     assert len(file.read_text(encoding="utf-8").splitlines()) <= 400
 
 
+def test_the_loop_reads_as_its_steps() -> None:
+    assert len((SOURCE / "simulator" / "loop.py").read_text(encoding="utf-8").splitlines()) <= 250
+
+
+def test_nothing_of_a_method_or_part_is_guessed() -> None:
+    guessed = re.compile(r"(get|has)attr\((self\.)?_?(scheme|method|part|rule|upload|compressor|memory|local|server|peers)\b")
+    for file in FILES:
+        assert not guessed.search(file.read_text(encoding="utf-8")), file
+
+
 def library_files() -> list[Path]:
     return [file for file in FILES if part_of(file) != "cli"]
 
@@ -112,7 +122,8 @@ def texts_in(file: Path) -> list[str]:
 
 
 def test_only_the_command_line_names_its_options() -> None:
-    option = re.compile(r"(^|[^-\w])--[a-z][a-z-]+")
+    # A name with a colon behind it is a variable of CSS.
+    option = re.compile(r"(^|[^-\w])--[a-z][a-z-]+(?![a-z:-])")
     found = {
         file.relative_to(SOURCE).as_posix(): text
         for file in library_files()
@@ -120,6 +131,12 @@ def test_only_the_command_line_names_its_options() -> None:
         if option.search(text)
     }
     assert set(found) == set(MAY_NAME_OPTIONS), {file: found.get(file) for file in set(found) ^ set(MAY_NAME_OPTIONS)}
+
+
+def test_only_the_command_line_names_its_commands() -> None:
+    names = [command.name or "" for command in (*app.registered_commands, *app.registered_groups)]
+    command = re.compile(rf"\bwayfare ({'|'.join(names)})\b")
+    assert not {file: text for file in library_files() for text in texts_in(file) if command.search(text)}
 
 
 def test_only_the_command_line_draws_progress_bars() -> None:
@@ -148,7 +165,16 @@ def test_public_names_are_the_promised_ones() -> None:
         "RunProgress",
         "Safeguards",
         "Scenario",
-        "Scheme",
+        "Arrival",
+        "Compressor",
+        "LocalRule",
+        "MemoryRule",
+        "Method",
+        "PeerRule",
+        "ServerRule",
+        "ServerTerms",
+        "UploadRule",
+        "compose",
         "Upload",
         "__version__",
         "compare",

@@ -1,4 +1,4 @@
-"""The mobile edge server (Algorithm 1, "on the MES"): its model, and what its rule remembers."""
+"""The mobile edge server (Algorithm 1, "on the MES"): its model, what its rule remembers, what it knows of senders."""
 
 from __future__ import annotations
 
@@ -8,7 +8,10 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch import Tensor
 
-from wayfare.methods import Arrival, ServerRule, ServerTerms, State
+from wayfare.learning.schedule import Schedule
+from wayfare.methods import Arrival, Method, ServerRule, ServerTerms, State
+from wayfare.sparsify import Sparse
+from wayfare.world import World
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,3 +49,48 @@ def average(state: ServerState, round_: int, rounds: int) -> ServerState:
     if state.averaged is None:
         return state
     return replace(state, averaged=torch.lerp(state.averaged, state.model, 1 / min(round_, rounds)))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Senders:
+    """What a server knows of the devices that send to it, whatever they say."""
+
+    samples: tuple[int, ...]  # that each device holds
+    learning_rate: float
+    schedule: Schedule = field(default_factory=Schedule)
+    trains_between_contacts: bool = True
+    steps_per_round: int = 1
+
+    def arrival(self, device: int, sent: Sparse, *, round_: int, staleness_rounds: int) -> Arrival:
+        """An upload with all that a server rule may look at."""
+        return Arrival(
+            device=device,
+            sent=sent,
+            staleness_rounds=staleness_rounds,
+            round=round_,
+            samples=self.samples[device],
+            reach=self._reach(round_, staleness_rounds),
+        )
+
+    def _reach(self, round_: int, rounds: int) -> float:
+        """The sum of learning rates over the steps of some rounds, the last of them included."""
+        if not self.trains_between_contacts:
+            rounds = 1
+        rate = self.learning_rate * self.steps_per_round
+        if self.schedule.is_constant:
+            return float(rate * rounds)
+        # In the field a device may claim any number of rounds; no more count than the schedule has.
+        rounds = min(rounds, self.schedule.rounds)
+        return float(rate * self.schedule.shares(round_ - rounds + 1, rounds).sum())
+
+
+def senders_of(world: World, method: Method) -> Senders:
+    """The devices of a world under a method."""
+    learning = world.scenario.learning
+    return Senders(
+        samples=tuple(len(held) for held in world.held),
+        learning_rate=learning.learning_rate,
+        schedule=Schedule(learning.schedule, world.scenario.rounds),
+        trains_between_contacts=method.local.trains_between_contacts,
+        steps_per_round=method.local.steps_per_round,
+    )

@@ -8,6 +8,7 @@ import threading
 from collections.abc import Generator
 from contextlib import contextmanager
 from multiprocessing import resource_tracker
+from queue import SimpleQueue
 from types import FrameType
 from typing import Any
 
@@ -104,12 +105,19 @@ def interrupts_wait() -> Generator[None, None, None]:
 
 def stop_at_signals() -> threading.Event:
     """Set when the process is asked to end, by SIGTERM or an interrupt; a second interrupt ends it at once."""
-    stop = threading.Event()
+    stop, asked = threading.Event(), SimpleQueue[int]()
 
     def on_signal(number: int, _: object) -> None:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+        # Not `stop.set()`: the signal may have come while this very thread holds the event's lock, which would then
+        # wait for itself. This queue may be used in a handler.
+        asked.put(number)
+
+    def pass_on() -> None:
+        asked.get()
         stop.set()
 
+    threading.Thread(target=pass_on, name="signals", daemon=True).start()
     signal.signal(signal.SIGTERM, on_signal)
     signal.signal(signal.SIGINT, on_signal)
     return stop

@@ -16,7 +16,7 @@ from wayfare.field.runtime.intake import Intake
 from wayfare.field.runtime.messages import CHUNK_HEADER_BYTES, Chunk
 from wayfare.sparsify import top_k
 
-HEADER = struct.Struct("<2sBIIIIQd")  # as in messages.py
+HEADER = struct.Struct("<2sBIIIIIQd")  # as in messages.py
 WIRE = struct.Struct("<2sBBB8sIIIIII")  # as in codec/wire.py
 
 
@@ -24,7 +24,7 @@ def valid(rng: np.random.Generator, *, update: int = 2) -> bytes:
     """A chunk that would be recorded if its update were open."""
     piece = top_k(noise(int(rng.integers(1 << 30)))[: LAYOUT.parameters], int(rng.integers(1, 100)))
     return Chunk(
-        update=update, chunk=0, chunks=3, round=1, base_version=0, spent_joules=1.0, entries=piece
+        update=update, chunk=0, chunks=3, round=1, received_round=0, base_version=0, spent_joules=1.0, entries=piece
     ).packed(LAYOUT)  # fmt: skip
 
 
@@ -59,14 +59,15 @@ def forged_header(rng: np.random.Generator) -> bytes:
     fields = list(HEADER.unpack_from(data))
     place, values = [
         (0, [b"XX", b"WF"]),
-        (1, [0, 2, 255]),
+        (1, [0, 1, 3, 255]),
         (2, [0, 1, 2**32 - 1]),  # none, one that is closed, beyond the last
         (3, [3, 2**32 - 1]),
         (4, [0, 4097, 2**32 - 1]),
         (5, [0, 2**32 - 1]),
-        (6, [99, 2**63, 2**64 - 1]),
-        (7, [math.nan, math.inf, -math.inf, -1.0, 0.5, 1e300]),
-    ][int(rng.integers(8))]
+        (6, [1, 2**32 - 1]),  # its own round, or one to come
+        (7, [99, 2**63, 2**64 - 1]),
+        (8, [math.nan, math.inf, -math.inf, -1.0, 0.5, 1e300]),
+    ][int(rng.integers(9))]
     fields[place] = values[int(rng.integers(len(values)))]
     return sealed(HEADER.pack(*fields), data[CHUNK_HEADER_BYTES:])
 

@@ -4,20 +4,39 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Callable
-from dataclasses import replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from wayfare.codec.wire import Layout
-from wayfare.device import transmit
+from wayfare.device import Meeting, Terms, contact, payload
+from wayfare.field.runtime.aggregation import Aggregation
 from wayfare.field.runtime.ledger import Ledger
 from wayfare.field.runtime.outbox import OpenUpdate, Outbox
 from wayfare.field.runtime.rules import Limits
+from wayfare.methods import (
+    Arrival,
+    Encounter,
+    LocalRule,
+    Method,
+    ServerRule,
+    ServerTerms,
+    State,
+    Upload,
+    UploadRule,
+    make_method,
+)
+from wayfare.methods.memories import ErrorFeedback
+from wayfare.methods.servers import Add, Mix, mean_update
 from wayfare.radio import Link
-from wayfare.methods import Encounter, Upload
+from wayfare.scenario import Scenario
+from wayfare.server import Senders
+from wayfare.sparsify import Sparse
 
 LAYOUT = Layout.of("small", [(300,)], statistics=4)
 ENTRIES = LAYOUT.parameters + LAYOUT.statistics
@@ -31,12 +50,101 @@ def noise(seed: int, scale: float = 1.0) -> Tensor:
 INITIAL = noise(0)
 
 
-def open_outbox(folder: Path, *, audit: bool = True) -> Outbox:
-    return Outbox(folder / "device.sqlite", INITIAL, layout=LAYOUT, budget_joules=10.0, identity="one", audit=audit)
+LINK = Link(bandwidth_hz=1e6, max_power_watts=0.2, parameters=LAYOUT.parameters, bits_per_entry=42.0, dense_bits=9600.0)
 
 
-def open_ledger(folder: Path, limits: Limits | None = None) -> Ledger:
-    return Ledger(folder, INITIAL, layout=LAYOUT, devices=FLEET, identity="fleet", limits=limits)
+@dataclass(frozen=True)
+class Fixed(UploadRule):
+    """So many entries in every contact."""
+
+    entries: int = 200
+    name = "fixed"
+
+    def decide(self, encounter: Encounter, link: Link) -> Upload:
+        return Upload(entries=self.entries, bits=1.0, power_watts=0.1, energy_joules=0.01)
+
+
+@dataclass(frozen=True)
+class Moving(ErrorFeedback):
+    """A memory rule that remembers vectors, numbers and tables, and whose memory may be one zero for all entries."""
+
+    conserves = False
+
+    def init(self, like: Tensor) -> State:
+        return {"velocity": torch.zeros_like(like), "contacts": 0, "by": {"returned": like.new_zeros(len(like))}}
+
+    def offer(self, memory: Tensor, change: Tensor, state: Any) -> tuple[Tensor, State]:
+        velocity = change + 0.5 * state["velocity"]
+        return memory + velocity, {**state, "velocity": velocity, "contacts": state["contacts"] + 1}
+
+    def keep(self, update: Tensor, sent: Sparse, state: Any) -> tuple[Tensor, State]:
+        return update.new_zeros(()).expand(len(update)), {**state, "share": np.float64(len(sent) / len(update))}
+
+    def take_back(self, memory: Tensor, returned: Sparse, state: Any) -> tuple[Tensor, State]:
+        memory, state = super().take_back(memory, returned, state)
+        total = state["by"]["returned"].index_add(0, returned.indices, returned.values)
+        return memory, {**state, "by": {"returned": total}}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Correcting(LocalRule):
+    """A local rule that corrects gradients by what was delivered, and counts the models it received."""
+
+    corrects = True
+
+    def init(self, like: Tensor) -> State:
+        return {"delivered": torch.zeros_like(like), "models": 0}
+
+    def delivered(self, state: Any, change: Tensor) -> State:
+        return {**state, "delivered": state["delivered"] + change}
+
+    def received(self, state: Any, handed: State) -> State:
+        return {**state, "models": state["models"] + 1}
+
+    def correction(self, state: Any) -> Tensor | None:
+        return state["delivered"]
+
+
+@dataclass(frozen=True)
+class Pairs(ServerRule):
+    """A server rule that steps along every second upload and what each device sent last."""
+
+    def init(self, model: Tensor, terms: ServerTerms) -> State:
+        return {"sum": torch.zeros_like(model), "count": 0, "last": {}}
+
+    def apply(self, model: Tensor, state: Any, arrivals: Sequence[Arrival], terms: ServerTerms) -> Any:
+        for arrival in arrivals:
+            update = mean_update(model, [arrival], terms) * arrival.reach * arrival.samples
+            total, last = state["sum"] + update, {**state["last"], str(arrival.device): update}
+            state = {"sum": total, "count": state["count"] + 1, "last": last}
+            if state["count"] == 2:
+                model = model - total + 0.01 * sum(last.values())
+                state = {**state, "sum": torch.zeros_like(model), "count": 0}
+        return model, state
+
+
+METHOD = make_method(Fixed(), Scenario())
+REMEMBERING = replace(METHOD, memory=Moving(), local=Correcting())
+MIXING = replace(METHOD, server=Mix())
+
+
+def open_outbox(folder: Path, *, audit: bool = True, method: Method = METHOD) -> Outbox:
+    file = folder / "device.sqlite"
+    return Outbox(file, INITIAL, method, layout=LAYOUT, budget_joules=10.0, identity="one", audit=audit)
+
+
+def aggregation(rule: ServerRule | None = None, average_rounds: int = 0) -> Aggregation:
+    """What the server does with the uploads of a small fleet."""
+    return Aggregation(
+        rule=rule or Add(),
+        terms=ServerTerms(devices=FLEET, statistics=LAYOUT.statistics),
+        senders=Senders(samples=tuple(range(10, 10 + FLEET)), learning_rate=0.1),
+        average_rounds=average_rounds,
+    )
+
+
+def open_ledger(folder: Path, limits: Limits | None = None, rule: Aggregation | None = None) -> Ledger:
+    return Ledger(folder, INITIAL, layout=LAYOUT, aggregation=rule or aggregation(), identity="fleet", limits=limits)
 
 
 def train(outbox: Outbox, seed: int, round_: int) -> None:
@@ -45,25 +153,22 @@ def train(outbox: Outbox, seed: int, round_: int) -> None:
 
 
 def cut(
-    outbox: Outbox, round_: int, entries: int = 200, *, chunk_bytes: int = 300, next_update: int = 1
+    outbox: Outbox,
+    round_: int,
+    entries: int = 200,
+    *,
+    chunk_bytes: int = 300,
+    next_update: int = 1,
+    method: Method = METHOD,
 ) -> OpenUpdate | None:
-    """A contact that sends so many entries, as the exchanger cuts it."""
-    from wayfare.device import Offer
-
-    state = outbox.state
-    encounter = Encounter(
-        contact_s=1.0, gain_per_watt=1.0, staleness_rounds=1, update_norm_sq=1.0, backlog_joules=0.0,
-        spent_joules=state.spent_joules, budget_joules=state.budget_joules, round=round_, rounds=100, met_s=1.0,
-    )  # fmt: skip
-    update = state.memory + (state.received - outbox.local)
-    offer = Offer(state=state, update=update, parameters=LAYOUT.parameters, encounter=encounter, update_is_sound=True)
-    link = Link(
-        bandwidth_hz=1e3, max_power_watts=0.2, parameters=LAYOUT.parameters, bits_per_entry=40.0, dense_bits=1e6
-    )
-    sending = transmit(offer, Upload(entries=entries, bits=1.0, power_watts=0.1, energy_joules=0.1), link)
-    return outbox.cut(
-        replace(sending.state), sending.sent, round_=round_, next_update=next_update, chunk_bytes=chunk_bytes
-    )
+    """A contact that sends so many entries, or a whole model where models are mixed, as the exchanger cuts it."""
+    if method.server.takes == "models":
+        entries = LAYOUT.parameters
+    method = replace(method, upload=Fixed(entries))
+    meeting = Meeting(round=round_, contact_s=1.0, gain_per_watt=1e3)
+    sending = contact(outbox.state, outbox.local, meeting, Terms(method=method, link=LINK, rounds=100))
+    sent = payload(sending, outbox.local, method) or sending.sent
+    return outbox.cut(sending.state, sent, round_=round_, next_update=next_update, chunk_bytes=chunk_bytes)
 
 
 def undelivered(outbox: Outbox) -> Tensor:

@@ -32,8 +32,8 @@ def _broker() -> None:
     needs_broker()
 
 
-def small_work(scheme: str = "mads", seed: int = 0) -> Work:
-    return Work(scenario=wayfare.load("fashion-small", SMALL), seed=seed, scheme_name=scheme, engine_name="reference")
+def small_work(scheme: str = "mads", seed: int = 0, preset: str = "fashion-small") -> Work:
+    return Work(scenario=wayfare.load(preset, SMALL), seed=seed, scheme_name=scheme, engine_name="reference")
 
 
 def test_the_demo_ends_with_the_model_of_the_simulator(tmp_path: Path) -> None:
@@ -61,27 +61,57 @@ def test_other_schemes_end_with_the_model_of_the_simulator(scheme: str, tmp_path
     assert outcome.difference <= 1e-6
 
 
-def test_a_loss_against_drift_ends_with_the_model_of_the_simulator(tmp_path: Path) -> None:
-    scenario = wayfare.load("fashion-small", [*SMALL, "learning.local_loss=logit-adjusted"])
+@pytest.mark.parametrize("loss", ["logit-adjusted", "prox"])
+def test_a_loss_against_drift_ends_with_the_model_of_the_simulator(loss: str, tmp_path: Path) -> None:
+    scenario = wayfare.load("fashion-small", [*SMALL, f"learning.local_loss={loss}"])
     outcome = run_demo(
         Work(scenario=scenario, engine_name="reference"), DemoOptions(folder=tmp_path / "demo", speedup=1000.0)
     )
     assert outcome.difference <= 1e-6
 
 
-def test_cuts_and_kills_change_nothing_when_every_exchange_takes_place(tmp_path: Path) -> None:
-    outcome = run_demo(small_work(seed=1), DemoOptions(folder=tmp_path / "demo", faults=16, fault_seed=3))
+def test_the_recommended_settings_run_with_their_own_method_and_end_with_the_mean_of_the_simulator() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "wayfare", "field", "demo", "recommended", "--set", "rounds=40", "--json"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    outcome = json.loads(done.stdout)
+    assert outcome["difference"] <= 1e-6
+    assert outcome["audit"]["recorded"] > 20
+    assert outcome["audit"]["mass_error"] < 1e-5
+    assert outcome["evaluation"] == outcome["simulated"]
+
+
+@pytest.mark.parametrize(
+    ("preset", "scheme"), [("fashion-small", "mads"), ("recommended", "mads-rd"), ("fashion-small", "fedasync:paced")]
+)
+def test_cuts_and_kills_change_nothing_when_every_exchange_takes_place(
+    preset: str, scheme: str, tmp_path: Path
+) -> None:
+    work = small_work(scheme, 1, preset)
+    outcome = run_demo(work, DemoOptions(folder=tmp_path / "demo", faults=16, fault_seed=3))
     assert sum(outcome.faults.values()) >= 10
     assert len(outcome.faults) >= 4
     assert outcome.difference <= 1e-6
 
 
-def test_cuts_and_kills_lose_nothing_when_contacts_end_by_the_clock(tmp_path: Path) -> None:
+@pytest.mark.parametrize("preset", ["fashion-small", "recommended"])
+def test_cuts_and_kills_lose_nothing_when_contacts_end_by_the_clock(preset: str, tmp_path: Path) -> None:
     options = DemoOptions(folder=tmp_path / "demo", strict=True, speedup=40.0, faults=8, fault_seed=4)
-    outcome = run_demo(small_work(seed=2), options)
+    outcome = run_demo(small_work(seed=2, preset=preset), options)
     assert sum(outcome.faults.values()) >= 4
     assert outcome.audit.recorded > 0
     assert outcome.audit.mass_error < 1e-5
+
+
+def test_models_that_arrive_in_part_are_mixed_into_nothing_when_contacts_end_by_the_clock(tmp_path: Path) -> None:
+    options = DemoOptions(folder=tmp_path / "demo", strict=True, speedup=40.0, faults=8, fault_seed=4)
+    outcome = run_demo(small_work("fedasync:unlimited", seed=2), options)
+    assert outcome.audit.recorded > 0
+    assert outcome.audit.mass_error is None
 
 
 def test_a_folder_with_something_in_it_is_left_alone(tmp_path: Path) -> None:

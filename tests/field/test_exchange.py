@@ -15,7 +15,7 @@ import torch
 
 from tests.field.brokers import finish
 from tests.field.fuzzing import KINDS
-from tests.field.parts import INITIAL, LAYOUT, open_outbox, train
+from tests.field.parts import INITIAL, LAYOUT, LINK, Fixed, open_ledger, open_outbox, train
 from tests.field.test_ledger import chunks_of
 from wayfare.device import DeviceState, Terms
 from wayfare.field.fleet import Fleet, load_bundle
@@ -30,25 +30,12 @@ from wayfare.field.runtime.ledger import Ledger
 from wayfare.field.runtime.mes import MobileEdgeServer, ServerOptions
 from wayfare.field.runtime.outbox import Outbox, Progress
 from wayfare.field.runtime.rules import Limits
-from wayfare.radio import Link
-from wayfare.methods import Encounter, Scheme, Upload
+from wayfare.methods import make_method
+from wayfare.scenario import Scenario
 
 pytestmark = pytest.mark.system
 
-LINK = Link(bandwidth_hz=1e6, max_power_watts=0.2, parameters=LAYOUT.parameters, bits_per_entry=42.0, dense_bits=9600.0)
 QUICK = Patience(answer_s=0.3, mark_s=0.3, refused_s=0.05, again_s=0.02)
-
-
-class Fixed(Scheme):
-    """So many entries in every contact."""
-
-    name = "fixed"
-
-    def __init__(self, entries: int) -> None:
-        self.entries = entries
-
-    def decide(self, encounter: Encounter, link: Link) -> Upload:
-        return Upload(entries=self.entries, bits=1.0, power_watts=0.1, energy_joules=0.01)
 
 
 class Told:
@@ -106,13 +93,13 @@ class Site:
             ledger.close()
 
     def ledger(self) -> Ledger:
-        return Ledger(self.folder / "mes", INITIAL, layout=LAYOUT, devices=3, identity="fleet", limits=self.limits)
+        return open_ledger(self.folder / "mes", self.limits)
 
     async def device(
         self, guide: Told, *, entries: int = 200, outbox: Outbox | None = None, stop: threading.Event | None = None
     ) -> None:
         client = await connect(load_bundle(self.fleet.device_folder("bus-1")), url=self.broker.url, wait_s=10)
-        radio = Radio(scheme=Fixed(entries), terms=Terms(link=LINK, rounds=100))
+        radio = Radio(terms=Terms(method=make_method(Fixed(entries), Scenario()), link=LINK, rounds=100))
         try:
             exchanger = Exchanger(client, "bus-1", outbox or self.outbox, guide, radio, LAYOUT, QUICK)
             await exchanger.run(stop or threading.Event())
@@ -143,7 +130,7 @@ def test_a_device_that_waits_for_others_ends_when_it_is_told_to(site: Site, monk
     async def story() -> None:
         async with site.server() as intake:
             train(site.outbox, 1, 1)
-            monkeypatch.setattr(intake.gathering, "version_for", lambda *_: None)
+            monkeypatch.setattr(intake.gathering, "version_for", lambda *_, **__: None)
             stop = threading.Event()
             waiting = asyncio.ensure_future(site.device(Told(1), stop=stop))
             await until(lambda: site.outbox.open_update() is None and site.outbox.progress.cut_round == 1)
@@ -319,7 +306,7 @@ def test_garbage_over_the_broker_is_refused_and_the_server_goes_on(fleet, broker
             train(site.outbox, 2, 2)
             await site.device(Told(1))
             assert torch.equal(site.outbox.model, intake.ledger.model)
-            assert torch.equal(intake.ledger.replay(), intake.ledger.model)
+            assert torch.equal(intake.ledger.replay().model, intake.ledger.model)
 
     finish(story())
 

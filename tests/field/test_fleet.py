@@ -109,9 +109,9 @@ def test_devices_join_and_leave(tmp_path: Path) -> None:
 
 
 def test_a_damaged_folder_is_named_with_what_is_wrong(fleet: Fleet, tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"is not a fleet .*it has no fleet\.json"):
+    with pytest.raises(InputError, match=r"is not a fleet: it has no fleet\.json"):
         load_fleet(tmp_path)
-    with pytest.raises(InputError, match=r"is not a bundle .*it has no bundle\.json"):
+    with pytest.raises(InputError, match=r"is not a bundle: it has no bundle\.json"):
         load_bundle(fleet.folder)
     (tmp_path / "fleet.json").write_text("{")
     with pytest.raises(InputError, match="is not JSON"):

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 
+from tests.field.parts import METHOD
 from wayfare.device import DeviceState
 from wayfare.field.runtime.guide import ByExperience, ByPlan, Sighting, chunk_bytes_at, seconds_in_range
 from wayfare.field.runtime.outbox import Progress
@@ -110,7 +111,7 @@ def test_a_device_with_a_number_of_steps_ends_after_their_exchange() -> None:
 def test_by_plan_contacts_come_in_order_with_their_own_channels(small: Scenario) -> None:
     world = draw_world(small, 0)
     device = int(world.meets.device[0])
-    guide, progress, rounds = ByPlan(world, device, world.link), Progress(), []
+    guide, progress, rounds = ByPlan(world, device, METHOD.upload), Progress(), []
     while not guide.is_over(progress):
         until = guide.trains_until(progress)
         assert guide.occasion(progress, STATE) is None

@@ -19,8 +19,9 @@ import torch
 from tests.field.brokers import finish
 from tests.simulator import goldens
 from tests.simulator.golden_cases import Case
-from wayfare.device import terms_of
 from wayfare.engine.compute import one_thread
+from wayfare.errors import ScenarioError
+from wayfare.field.rig.audit import Audit, audit
 from wayfare.field.runtime.device import DeviceOptions, make_guide, open_store
 from wayfare.field.runtime.exchange import Exchanger, Patience, Radio
 from wayfare.field.runtime.intake import Intake
@@ -28,6 +29,9 @@ from wayfare.field.runtime.mes import ServerOptions, open_intake
 from wayfare.field.runtime.outbox import Outbox
 from wayfare.field.runtime.trainer import LocalTrainer
 from wayfare.field.runtime.work import Work
+from wayfare.methods import make_method
+from wayfare.methods.registry import TABLE
+from wayfare.scenario import Scenario
 
 EAGER = Patience(idle_s=0.002, again_s=0.002)
 
@@ -61,11 +65,9 @@ async def live(work: Work, names: list[str], intake: Intake, folder: Path) -> li
     """Every device trains and exchanges by the plan, to its last contact."""
 
     async def one(number: int, name: str) -> Outbox:
-        options, scheme = DeviceOptions(state=folder / name, by_plan=True), work.scheme
+        options, radio = DeviceOptions(state=folder / name, by_plan=True, audit=True), Radio(terms=work.terms)
         outbox, guide = open_store(name, number, work, options), make_guide(number, work, options)
-        between = scheme.trains_between_contacts
-        trainer = LocalTrainer(outbox, work.engine(), number, guide, between_contacts=between)
-        radio = Radio(scheme=scheme, terms=terms_of(work.scenario, scheme, work.world.link))
+        trainer = LocalTrainer(outbox, work.engine(), number, guide, work.method.local)
         exchanger = Exchanger(Direct(intake, number), name, outbox, guide, radio, work.layout, EAGER)
         exchanging = asyncio.ensure_future(exchanger.run(threading.Event()))
         while not exchanging.done():
@@ -77,28 +79,85 @@ async def live(work: Work, names: list[str], intake: Intake, folder: Path) -> li
     return await asyncio.gather(*(one(number, name) for number, name in enumerate(names)))
 
 
+def fleet_of(case: Case, folder: Path) -> Audit:
+    """A fleet lives through the plan of a case, and ends with the vectors of the simulator to the bit."""
+    simulated = goldens.run(case)
+    work = Work(scenario=case.world().scenario, scheme_name=case.scheme, engine_name="reference")
+    names = [f"device-{number}" for number in range(work.scenario.fleet.devices)]
+    options = ServerOptions(state=folder / "server", by_plan=True)
+    intake = open_intake(work, names, options)
+    with ExitStack() as stores:
+        with closing(intake.ledger), one_thread():
+            outboxes = finish(live(work, names, intake, folder))
+        for outbox in outboxes:
+            stores.enter_context(closing(outbox))
+        # What is on the disk is all that there is.
+        intake = open_intake(work, names, options)
+        stores.enter_context(closing(intake.ledger))
+        assert not torch.equal(intake.ledger.model, simulated.initial)
+        assert torch.equal(intake.ledger.state.judged, simulated.model)
+        # A device that can never send again trains no more in the simulator.
+        least_joules = work.method.upload.least_joules(work.terms.link)
+        for outbox, memory in zip(outboxes, simulated.memories, strict=True):
+            if least_joules == 0 or outbox.state.left_joules >= least_joules:
+                assert torch.equal(outbox.state.memory, memory)
+        return audit(intake.ledger, outboxes, work.layout)
+
+
+def is_written(name: str) -> bool:
+    """Whether all parts of a method of the table are there."""
+    try:
+        make_method(name, Scenario())
+    except ModuleNotFoundError:
+        return False
+    return True
+
+
+WRITTEN = [name for name in TABLE if is_written(name)]
+IN_SIMULATOR_ONLY = [
+    name for name in WRITTEN if (method := make_method(name, Scenario())).peers is not None or method.server.hands_down
+]
+
+
+@pytest.mark.parametrize("scheme", [name for name in WRITTEN if name not in IN_SIMULATOR_ONLY])
+def test_every_method_of_the_table_ends_with_the_vectors_of_the_simulator_to_the_bit(
+    scheme: str, tmp_path: Path
+) -> None:
+    found, method = fleet_of(Case(scheme, "rounds=30", "reference"), tmp_path), make_method(scheme, Scenario())
+    assert found.recorded > 0
+    assert (found.mass_error is not None) == (method.memory.conserves and method.server.takes == "updates")
+
+
+@pytest.mark.parametrize("scheme", IN_SIMULATOR_ONLY)
+def test_a_method_that_needs_other_messages_than_the_fields_is_refused(scheme: str) -> None:
+    with pytest.raises(ScenarioError, match=f"scheme = '{scheme}': .*in the field"):
+        Work(scenario=Scenario(), scheme_name=scheme)
+
+
+RECOMMENDED = "control.weight=auto learning.local_loss=logit-adjusted server.step=5 server.average_rounds=10"
+
+
 @pytest.mark.parametrize(
     ("scheme", "changes"),
     [
-        ("mads", ""),
-        ("mads-rd", ""),
+        ("mads-rd", RECOMMENDED),
         ("mads-rd:progressive", "control.weight=auto"),
+        # Contacts that end while a piece is on its way.
+        ("mads-rd:progressive", "control.weight=auto contacts.forecast_error=0.5"),
+        ("afl:fitting", "contacts.forecast_error=0.3"),
         ("sfl-spar:paced", ""),
-        ("afl", ""),
+        ("mads", "server.optimizer=momentum"),
+        ("mads", "server.optimizer=adam server.average_rounds=10"),
+        ("afl-spar:paced", "server.step=5"),
+        ("afl-spar:paced", "server.optimizer=adam"),
+        ("fedasync:paced", "server.average_rounds=10"),
+        ("fedasync:hinge", ""),
+        ("mads", "learning.local_loss=prox"),
+        ("fedasync:paced", "learning.local_loss=prox"),
+        ("mads", "learning.schedule=cosine"),
+        ("afl-spar:paced + decay", ""),
+        ("afl + forgetting", ""),
     ],
 )
 def test_a_fleet_ends_with_the_vectors_of_the_simulator_to_the_bit(scheme: str, changes: str, tmp_path: Path) -> None:
-    case = Case(scheme, f"rounds=30 {changes}", "reference")
-    simulated = goldens.run(case)
-    work = Work(scenario=case.world().scenario, scheme_name=scheme, engine_name="reference")
-    names = [f"device-{number}" for number in range(work.scenario.fleet.devices)]
-    intake = open_intake(work, names, ServerOptions(state=tmp_path / "server", by_plan=True))
-    with closing(intake.ledger), ExitStack() as stores:
-        with one_thread():
-            outboxes = finish(live(work, names, intake, tmp_path))
-        for outbox in outboxes:
-            stores.enter_context(closing(outbox))
-        assert not torch.equal(intake.ledger.model, simulated.initial)
-        assert torch.equal(intake.ledger.model, simulated.model)
-        for outbox, memory in zip(outboxes, simulated.memories, strict=True):
-            assert torch.equal(outbox.state.memory, memory)
+    fleet_of(Case(scheme, f"rounds=30 {changes}", "reference"), tmp_path)

@@ -17,7 +17,7 @@ from wayfare.mobility import Motion
 from wayfare.radio import Link
 from wayfare.scenario import Scenario
 from wayfare.simulator import Simulation
-from wayfare.world import World, draw_world, find_whereabouts
+from wayfare.world import World, draw_world
 
 MODELS = ["waypoint", "walk", "direction", "gauss-markov", "manhattan"]
 
@@ -59,12 +59,12 @@ def test_a_contact_begins_at_the_edge_of_the_range(model: str) -> None:
     """Motion is continuous, so a contact that begins after the start of a run begins there, or just inside it."""
     scenario = wayfare.load("fashion-small", [*SMALL, f"mobility.model={model}"])
     world = draw_world(scenario, 0)
-    motion, whereabouts, plan = motion_of(world), find_whereabouts(world), world.plan.with_server()
+    motion, plan = motion_of(world), world.plan.with_server()
     for row in range(len(world.meets)):
         device, round_ = int(world.meets.device[row]), int(world.meets.round[row])
         starts = plan.start_s[plan.device == device]
         begin_s = np.array([starts[starts >= (round_ - 1) * scenario.round_s][0]])
-        here_m, server_m = whereabouts.position_of(row), motion.positions_m(scenario.fleet.devices, begin_s)[0]
+        (here_m, _), server_m = world.whereabouts(row), motion.positions_m(scenario.fleet.devices, begin_s)[0]
         assert here_m == tuple(motion.positions_m(device, begin_s)[0])
         away_m = float(np.hypot(*(np.array(here_m) - server_m)))
         assert away_m <= scenario.radio.range_m + 1e-6
@@ -89,12 +89,10 @@ def test_a_speed_is_the_way_of_a_short_time(model: str) -> None:
 def test_a_rule_that_asks_for_it_sees_position_and_speed() -> None:
     scenario = wayfare.load("fashion-small", list(SMALL))
     world, seen = draw_world(scenario, 0), seen_by(Looking(), scenario)
-    whereabouts = find_whereabouts(world)
     assert len(seen) == len(world.meets)
     for row, encounter in enumerate(seen):
         assert (encounter.device, encounter.round) == (world.meets.device[row], world.meets.round[row])
-        assert encounter.position_m == whereabouts.position_of(row)
-        assert encounter.speed_mps == whereabouts.speed_of(row)
+        assert (encounter.position_m, encounter.speed_mps) == world.whereabouts(row)
         assert encounter.speed_mps is not None
         assert 0 <= encounter.speed_mps <= 30.0
 

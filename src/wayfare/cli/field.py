@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Annotated, TypeAlias
 import typer
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
+from wayfare.cli.execution import ENGINES
 from wayfare.cli.field_fleet import add_command, init_command, remove_command, status_command
-from wayfare.cli.terminal import EngineOption, JsonOption, ScenarioArgument, SetOption, errors, output, print_json
+from wayfare.cli.terminal import JsonOption, ScenarioArgument, SetOption, errors, output, print_json
 from wayfare.errors import InputError
 from wayfare.scenario import DEFAULT_PRESET, load
 
@@ -40,11 +41,15 @@ StateOption: TypeAlias = Annotated[
 WorkScenarioOption: TypeAlias = Annotated[
     str, typer.Option("--scenario", metavar="PRESET|FILE.toml", help="What is learned; the same for everyone.")
 ]
-SchemeOption: TypeAlias = Annotated[str, typer.Option(help="A scheme, see `wayfare schemes`.")]
+SchemeOption: TypeAlias = Annotated[
+    str | None,
+    typer.Option(help="A scheme, see `wayfare schemes`; the scenario's first if not given.", show_default=False),
+]
 SeedOption: TypeAlias = Annotated[int, typer.Option(help="The seed of the work; the same for everyone.")]
 UrlOption: TypeAlias = Annotated[str | None, typer.Option("--url", help="The broker, if not where the bundle says.")]
 
-# The demo: the embedded default with fewer devices and rounds, and as much energy for each.
+# The demo: presets on the embedded fleet get fewer devices and rounds, and as much energy for each.
+_EMBEDDED = (DEFAULT_PRESET, "recommended")
 _DEMO_DEVICES, _DEMO_ROUNDS, _DEMO_JOULES_PER_DEVICE_ROUND = 8, 200, 0.025
 
 
@@ -54,7 +59,7 @@ def mes_command(
     scenario: WorkScenarioOption = DEFAULT_PRESET,
     set_: SetOption = [],  # noqa: B006
     seed: SeedOption = 0,
-    scheme: SchemeOption = "mads",
+    scheme: SchemeOption = None,
     state: StateOption = None,
     url: UrlOption = None,
     clip_norm: Annotated[
@@ -98,8 +103,8 @@ def device_command(
     scenario: WorkScenarioOption = DEFAULT_PRESET,
     set_: SetOption = [],  # noqa: B006
     seed: SeedOption = 0,
-    scheme: SchemeOption = "mads",
-    engine: EngineOption = "auto",
+    scheme: SchemeOption = None,
+    engine: Annotated[str, typer.Option(help=ENGINES)] = "auto",
     state: StateOption = None,
     url: UrlOption = None,
     steps: Annotated[int | None, typer.Option(help="Local steps to take; on and on if not given.")] = None,
@@ -145,7 +150,7 @@ def demo_command(
     scenario: ScenarioArgument = DEFAULT_PRESET,
     set_: SetOption = [],  # noqa: B006
     seed: Annotated[int, typer.Option(help="The seed of the world.")] = 0,
-    scheme: SchemeOption = "mads",
+    scheme: SchemeOption = None,
     faults: Annotated[int, typer.Option(help="Cut links and kill processes so many times.")] = 0,
     fault_seed: Annotated[int, typer.Option("--fault-seed", help="The seed of what goes wrong, and when.")] = 0,
     strict: Annotated[
@@ -205,20 +210,19 @@ def demo_command(
         output.print(f"Keys, stores and logs: {keep}", markup=False, soft_wrap=True)
 
 
-def _work(scenario: str, set_: list[str], seed: int, scheme: str, engine: str = "auto") -> Work:
+def _work(scenario: str, set_: list[str], seed: int, scheme: str | None, engine: str = "auto") -> Work:
     from wayfare.field.runtime.work import Work
 
     if seed < 0:
         raise InputError(f"--seed = {seed}: must be at least 0")
-    work = Work(scenario=load(scenario, set_), seed=seed, scheme_name=scheme, engine_name=engine)
-    # A name that is none is found before anything is started.
-    _ = work.scheme
-    return work
+    resolved = load(scenario, set_)
+    named = scheme if scheme is not None else next(iter(resolved.schemes), "mads")
+    return Work(scenario=resolved, seed=seed, scheme_name=named, engine_name=engine)
 
 
-def _demo_work(scenario: str, set_: list[str], seed: int, scheme: str) -> Work:
+def _demo_work(scenario: str, set_: list[str], seed: int, scheme: str | None) -> Work:
     """Plain PyTorch in both, so that the field and the simulator agree to the bit."""
-    if scenario == DEFAULT_PRESET:
+    if scenario in _EMBEDDED:
         given = dict(text.partition("=")[::2] for text in set_)
         devices = given.get("fleet.devices", str(_DEMO_DEVICES))
         rounds = given.get("rounds", str(_DEMO_ROUNDS))

@@ -5,20 +5,25 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from wayfare.methods.parts import State
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 
-def mapped(state: State, change: Callable[[Tensor], Tensor]) -> dict[str, Any]:
+def mapped(state: State, change: Callable[[Tensor], Tensor | None]) -> dict[str, Any]:
     """The same tree, of plain tables, with every vector changed."""
     return {name: _mapped(value, change) for name, value in state.items()}
 
 
-def _mapped(value: Any, change: Callable[[Tensor], Tensor]) -> Any:
+def _mapped(value: Any, change: Callable[[Tensor], Tensor | None]) -> Any:
     if isinstance(value, Mapping):
         return mapped(value, change)
+    if isinstance(value, np.generic):
+        # A number that a part computed with NumPy; files of states hold plain ones.
+        return value.item()
     return value if isinstance(value, int | float) else change(value)
 
 
@@ -27,8 +32,20 @@ def vectors_of(state: State) -> Iterator[tuple[str, Tensor]]:
     for name, value in state.items():
         if isinstance(value, Mapping):
             yield from ((f"{name}.{inner}", vector) for inner, vector in vectors_of(value))
-        elif not isinstance(value, int | float):
+        elif not isinstance(value, int | float | np.generic):
             yield name, value
+
+
+def same_state(one: State, other: State) -> bool:
+    """Whether two trees agree in every name, number and vector."""
+    others = dict(vectors_of(other))
+    return mapped(one, _nothing) == mapped(other, _nothing) and all(
+        vector.equal(others[name]) for name, vector in vectors_of(one)
+    )
+
+
+def _nothing(vector: Tensor) -> None:
+    """For what is left of a tree without its vectors."""
 
 
 def same_kind(one: State, other: State) -> bool:

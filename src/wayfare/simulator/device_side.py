@@ -12,12 +12,12 @@ from torch import Tensor
 from wayfare import device as devices
 from wayfare.arrays import Ints
 from wayfare.device import DeviceState, Meeting, Terms, Transmission
-from wayfare.engine import Shelf, Trainer
-from wayfare.learning.schedule import Schedule
-from wayfare.methods import Arrival, State
+from wayfare.engine import Shelf, Trainer, TrainerState
+from wayfare.methods import Arrival, State, UploadRule
 from wayfare.methods.states import mapped, same_kind
 from wayfare.methods.uploads import MOST_BPS_PER_HZ
-from wayfare.world import World, find_whereabouts
+from wayfare.server import senders_of
+from wayfare.world import World
 
 
 class DeviceSide:
@@ -36,8 +36,7 @@ class DeviceSide:
     ) -> None:
         self._world, self._nothing, self._terms, self._trainer, self._shelf = world, nothing, terms, trainer, shelf
         self._least_joules = self._what_anything_takes() if retires else 0.0
-        self._whereabouts = find_whereabouts(world) if terms.method.upload.needs_position else None
-        self._schedule = Schedule(world.scenario.learning.schedule, world.scenario.rounds)
+        self._senders = senders_of(world, terms.method)
         # Devices that have not met the server share its first model and one zero.
         self.states = [
             devices.begin_device(initial, nothing, float(budget), terms.method) for budget in world.budgets_joules
@@ -45,18 +44,9 @@ class DeviceSide:
 
     def contact(self, row: int, state: DeviceState) -> Transmission:
         """A contact of the plan, by a device in some state."""
-        world, uses_forecast = self._world, self._terms.method.upload.uses_forecast()
-        device, lasts_s = int(world.meets.device[row]), float(world.meets.contact_s[row])
-        meeting = Meeting(
-            round=int(world.meets.round[row]),
-            contact_s=float(world.forecast_s[row]) if uses_forecast else lasts_s,
-            gain_per_watt=float(world.gains_per_watt[row]),
-            device=device,
-            samples=len(world.held[device]),
-            position_m=self._whereabouts.position_of(row) if self._whereabouts else None,
-            speed_mps=self._whereabouts.speed_of(row) if self._whereabouts else None,
-        )
-        return devices.contact(state, self._trainer.model(device), meeting, self._terms, lasts_s)
+        meeting = meeting_at(self._world, row, self._terms.method.upload)
+        local_model, lasts_s = self._trainer.model(meeting.device), float(self._world.meets.contact_s[row])
+        return devices.contact(state, local_model, meeting, self._terms, lasts_s)
 
     def arrival(self, device: int, sending: Transmission) -> Arrival | None:
         """What the server gets of a contact, if it gets anything."""
@@ -64,14 +54,7 @@ class DeviceSide:
         if sent is None:
             return None
         encounter = sending.offer.encounter
-        return Arrival(
-            device=device,
-            sent=sent,
-            staleness_rounds=encounter.staleness_rounds,
-            round=encounter.round,
-            samples=encounter.samples,
-            reach=self._reach(encounter.round, encounter.staleness_rounds),
-        )
+        return self._senders.arrival(device, sent, round_=encounter.round, staleness_rounds=encounter.staleness_rounds)
 
     def keep(self, device: int, state: DeviceState, *, new_memory: bool) -> None:
         """The state of a device after a contact."""
@@ -81,7 +64,7 @@ class DeviceSide:
         """A device takes a model and starts from it."""
         state = devices.receive(self.states[device], model, round_, self._terms.method, handed)
         self.states[device] = state
-        self._trainer.receive(device, model)
+        self._trainer.receive(device, model, self._terms.method.local.correction(state.local_state))
 
     def retire(self, met: Sequence[int]) -> None:
         """Who has no energy left to send anything trains no more: nobody could ever tell."""
@@ -112,18 +95,35 @@ class DeviceSide:
             for number, state in enumerate(states)
         ]
 
-    def _reach(self, round_: int, rounds: int) -> float:
-        """The sum of learning rates over the steps of some rounds, the last of them included."""
-        if not self._terms.method.local.trains_between_contacts:
-            rounds = 1
-        shares = rounds if self._schedule.is_constant else self._schedule.shares(round_ - rounds + 1, rounds).sum()
-        return float(self._world.scenario.learning.learning_rate * shares)
+    def restore_trainer(self, state: TrainerState, own: Callable[[Tensor], Tensor]) -> None:
+        """Local models as far as they were trained, in states that are restored already."""
+        underway, velocities = (
+            {device: own(vector) for device, vector in held.items()} for held in (state.underway, state.velocities)
+        )
+        received = [device.received for device in self.states]
+        corrections = [self._terms.method.local.correction(device.local_state) for device in self.states]
+        self._trainer.restore(replace(state, underway=underway, velocities=velocities), received, corrections)
 
     def _what_anything_takes(self) -> float:
         """Devices with less energy than this never send again."""
         link, upload = self._terms.link, self._terms.method.upload
         best = float(self._world.gains_per_watt.max(initial=0.0)) * link.max_power_watts
         return upload.least_joules(link) if math.log2(1 + best) < MOST_BPS_PER_HZ else 0.0
+
+
+def meeting_at(world: World, row: int, upload: UploadRule) -> Meeting:
+    """A contact of the plan as its device sees it when it begins."""
+    device = int(world.meets.device[row])
+    position_m, speed_mps = world.whereabouts(row) if upload.needs_position else (None, None)
+    return Meeting(
+        round=int(world.meets.round[row]),
+        contact_s=float((world.forecast_s if upload.uses_forecast() else world.meets.contact_s)[row]),
+        gain_per_watt=float(world.gains_per_watt[row]),
+        device=device,
+        samples=len(world.held[device]),
+        position_m=position_m,
+        speed_mps=speed_mps,
+    )
 
 
 def contact_rounds(world: World) -> list[Ints]:

@@ -14,14 +14,19 @@ from wayfare.arrays import Floats, Ints
 from wayfare.codec import make_link
 from wayfare.contacts import ContactPlan, Opportunities, draw_plan, forecast_s, opportunities
 from wayfare.control.budgets import draw_budgets
-from wayfare.engine import Compute
+from wayfare.engine import Compute, LocalTraining
 from wayfare.errors import ScenarioError
 from wayfare.learning.batches import Batches
+from wayfare.learning.descent import descent_of
+from wayfare.learning.local_loss import make_local_loss
 from wayfare.learning.partition import split
+from wayfare.learning.schedule import Schedule
 from wayfare.learning.tasks import Evaluation, Task, load_task
+from wayfare.methods import Method
 from wayfare.radio import Link, gains_per_watt
 from wayfare.scenario import Scenario
 from wayfare.streams import FLEET, Stream, generator
+from wayfare.world.whereabouts import Whereabouts, find_whereabouts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,6 +47,13 @@ class World:
     initial_model: Tensor
     # How good the initial model is, by how it was computed: the same for every scheme, so worked out once.
     initial_evaluations: dict[Compute, Evaluation] = field(default_factory=dict, init=False, compare=False)
+    _whereabouts: list[Whereabouts] = field(default_factory=list, init=False, compare=False, repr=False)
+
+    def whereabouts(self, row: int) -> tuple[tuple[float, float] | None, float | None]:
+        """Position and speed of the device when an opportunity begins; None where its mobility has none."""
+        if not self._whereabouts:
+            self._whereabouts.append(find_whereabouts(self.scenario, self.seed, self.plan, self.meets))
+        return self._whereabouts[0].at(row)
 
 
 @lru_cache(maxsize=2)
@@ -66,6 +78,21 @@ def draw_world(scenario: Scenario, seed: int, task: Task | None = None) -> World
         held=held,
         batches=Batches(held, scenario.learning.batch_size, scenario.rounds, seed, augment=scenario.learning.augment),
         initial_model=task.model.initial(generator(seed, Stream.INITIAL_MODEL, FLEET)),
+    )
+
+
+def local_training(world: World, method: Method, compute: Compute | None = None) -> LocalTraining:
+    """What the local steps of all devices have in common, where they are computed."""
+    scenario, compute = world.scenario, compute or Compute()
+    learning, task = scenario.learning, world.task.to(compute.device)
+    return LocalTraining(
+        task=task,
+        batches=world.batches,
+        learning_rate=learning.learning_rate,
+        compute=compute,
+        schedule=Schedule(learning.schedule, scenario.rounds),
+        local_loss=make_local_loss(learning, task, world.held, compute.device),
+        descent=descent_of(learning, method.local),
     )
 
 

@@ -9,11 +9,14 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from wayfare.arrays import Floats
 from wayfare.codec.wire import Layout
 from wayfare.errors import InvariantError
 from wayfare.field.runtime.ledger import Key, Ledger
 from wayfare.field.runtime.messages import unpack
 from wayfare.field.runtime.outbox import Outbox
+from wayfare.methods.states import same_state
+from wayfare.server import ServerState
 
 # Sums of float32 over a run agree to this; a single entry lost or counted twice is far above it.
 _MASS_TOLERANCE = 1e-4
@@ -27,45 +30,52 @@ class Audit:
     recorded: int  # chunks, each once
     returned: int  # to the memory of their device, and in no model
     promised: int  # still on their way
-    mass_error: (
-        float  # the largest difference between what was learned and where it lies, relative to the largest entry
-    )
+    # The largest difference between what was learned and where it lies, relative to the largest entry; None where
+    # nobody kept account, as with methods that do not conserve mass.
+    mass_error: float | None
 
 
 def audit(ledger: Ledger, outboxes: Sequence[Outbox], layout: Layout) -> Audit:
     """Compare the ledger with every device, chunk by chunk, and the model with the ledger, bit by bit."""
-    if not torch.equal(ledger.replay(), ledger.model):
-        raise InvariantError("the replay of the ledger is not the model")
-    applied = ledger.applied()
-    waiting = set(ledger.queued())
+    _same(ledger.replay(), ledger.state)
+    recorded = ledger.recorded()
     made: dict[str, int] = {"recorded": 0, "returned": 0, "promised": 0}
     seen: set[Key] = set()
-    worst = 0.0
+    errors = []
     for device, outbox in enumerate(outboxes):
         for number, chunk, digest, outcome in outbox.outcomes():
             key = Key(device, number, chunk)
             made[outcome or "promised"] += 1
-            there = key in applied or key in waiting
-            if outcome == "recorded" and not there:
+            if outcome == "recorded" and key not in recorded:
                 raise InvariantError(f"device {device}, update {number}, chunk {chunk}: lost")
-            if outcome == "returned" and there:
+            if outcome == "returned" and key in recorded:
                 raise InvariantError(f"device {device}, update {number}, chunk {chunk}: counted twice")
-            if key in applied and applied[key] != digest:
+            if recorded.get(key, digest) != digest:
                 raise InvariantError(f"device {device}, update {number}, chunk {chunk}: changed on its way")
             seen.add(key)
-        worst = max(worst, _mass_error(ledger, device, outbox, layout))
-    strangers = (set(applied) | waiting) - seen
+        if outbox.learned is not None:
+            errors.append(_mass_error(ledger, device, outbox, outbox.learned, layout))
+    strangers = set(recorded) - seen
     if strangers:
         raise InvariantError(f"{len(strangers)} chunks in the ledger that no device made, {min(strangers)} for one")
-    if worst > _MASS_TOLERANCE:
+    worst = max(errors, default=None)
+    if worst is not None and worst > _MASS_TOLERANCE:
         raise InvariantError(f"mass is not conserved: off by {worst:.2g} of the largest entry")
     return Audit(versions=ledger.version, mass_error=worst, **made)
 
 
-def _mass_error(ledger: Ledger, device: int, outbox: Outbox, layout: Layout) -> float:
+def _same(replayed: ServerState, state: ServerState) -> None:
+    """The model, its mean and what the rule remembers, bit by bit."""
+    if not torch.equal(replayed.model, state.model):
+        raise InvariantError("the replay of the ledger is not the model")
+    if not torch.equal(replayed.judged, state.judged):
+        raise InvariantError("the replay of the ledger has not the mean of the model")
+    if not same_state(replayed.rule_state, state.rule_state):
+        raise InvariantError("the replay of the ledger is not what the server rule remembers")
+
+
+def _mass_error(ledger: Ledger, device: int, outbox: Outbox, learned: Floats, layout: Layout) -> float:
     """All that a device learned against all places where it may lie."""
-    if outbox.learned is None:
-        return 0.0
     state = outbox.state
     base, memory, local = (vector.double().numpy() for vector in (state.received, state.memory, outbox.local))
     lies: NDArray[np.float64] = ledger.delivered(device) + memory + (base - local)
@@ -77,5 +87,5 @@ def _mass_error(ledger: Ledger, device: int, outbox: Outbox, layout: Layout) -> 
             if chunk not in recorded:
                 entries = unpack(data, layout).entries
                 lies[entries.indices.numpy()] += entries.values.double().numpy()
-    largest = float(np.abs(outbox.learned).max())
-    return float(np.abs(outbox.learned - lies).max()) / largest if largest else float(np.abs(lies).max())
+    largest = float(np.abs(learned).max())
+    return float(np.abs(learned - lies).max()) / largest if largest else float(np.abs(lies).max())

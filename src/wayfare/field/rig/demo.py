@@ -87,7 +87,7 @@ def run_demo(work: Work, options: DemoOptions) -> DemoOutcome:
         evaluation = evaluate(model)
         if not options.strict:
             options.on_stage("the same plan in the simulator")
-            expected = Simulation(world, work.scheme, _Nobody(), engine=work.engine_name).run().model
+            expected = Simulation(world, work.method, _Nobody(), engine=work.engine_name).run().model
             difference = float((model - expected).double().norm() / expected.double().norm())
             simulated = evaluate(expected)
     return DemoOutcome(
@@ -175,7 +175,7 @@ def _device_options(work: Work, options: DemoOptions, name: str, url: str) -> De
 
 
 def _audited(work: Work, options: DemoOptions, fleet: Fleet) -> tuple[torch.Tensor, Audit]:
-    """The model, and that everything is in its place."""
+    """The model that is judged, and that everything is in its place."""
     server = ServerOptions(state=options.folder / "server", by_plan=not options.strict)
     intake = open_intake(work, fleet.devices, server)
     outboxes = [
@@ -183,7 +183,7 @@ def _audited(work: Work, options: DemoOptions, fleet: Fleet) -> tuple[torch.Tens
         for number, name in enumerate(fleet.devices)
     ]
     try:
-        return intake.ledger.model, audit(intake.ledger, outboxes, work.layout)
+        return intake.ledger.state.judged, audit(intake.ledger, outboxes, work.layout)
     finally:
         intake.ledger.close()
         for outbox in outboxes:

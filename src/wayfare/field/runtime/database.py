@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import sqlite3
 import threading
 from collections.abc import Iterator
@@ -13,6 +14,8 @@ import torch
 from torch import Tensor
 
 from wayfare.errors import RunFolderError, StorageError
+from wayfare.methods import State
+from wayfare.methods.states import mapped
 
 
 class Database:
@@ -81,3 +84,16 @@ def vector_bytes(vector: Tensor) -> bytes:
 def vector_of(data: bytes) -> Tensor:
     """The vector of such bytes, with memory of its own."""
     return torch.from_numpy(np.frombuffer(data, "<f4").astype(np.float32))
+
+
+def tree_bytes(state: State) -> bytes:
+    """What a part remembers, as bytes: its vectors with their types, its numbers, all by name."""
+    buffer = io.BytesIO()
+    torch.save(mapped(state, lambda vector: vector.detach().cpu().clone()), buffer)
+    return buffer.getvalue()
+
+
+def tree_of(data: bytes) -> State:
+    """What such bytes hold; they can hold nothing but vectors and numbers."""
+    state: State = torch.load(io.BytesIO(data), weights_only=True)
+    return state

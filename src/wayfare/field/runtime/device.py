@@ -9,7 +9,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from wayfare.device import terms_of
 from wayfare.errors import ScenarioError
 from wayfare.field.fleet import Bundle
 from wayfare.field.runtime.connect import FieldClient, connect
@@ -52,52 +51,49 @@ def run_device(bundle: Bundle, number: int, work: Work, options: DeviceOptions, 
 
 def open_store(name: str, number: int, work: Work, options: DeviceOptions) -> Outbox:
     """The store of a device."""
-    world = work.world
+    world, method = work.world, work.method
     return Outbox(
         options.state / STORE,
         world.initial_model,
+        method,
         layout=work.layout,
         budget_joules=float(world.budgets_joules[number]),
         identity=work.identity(name),
-        audit=options.audit,
+        # Where mass is not conserved there is nothing to balance.
+        audit=options.audit and method.memory.conserves and method.server.takes == "updates",
     )
 
 
 def make_guide(number: int, work: Work, options: DeviceOptions) -> Guide:
     """The plan, or experience."""
+    world, method = work.world, work.method
     if options.by_plan:
-        return ByPlan(work.world, number, work.world.link)
-    if not getattr(work.scheme, "trains_between_contacts", True):
+        return ByPlan(world, number, method.upload)
+    if not method.local.trains_between_contacts:
         rule = "trains only in the rounds of its contacts, so it needs a plan"
         raise ScenarioError("scheme", work.scheme_name, rule)
     return ByExperience(
-        work.world.link, every_s=options.exchange_every_s, steps=options.steps, sighting=options.sighting
+        world.link,
+        device=number,
+        samples=len(world.held[number]),
+        every_s=options.exchange_every_s,
+        steps=options.steps,
+        sighting=options.sighting,
     )
 
 
 async def _run(
     bundle: Bundle, number: int, work: Work, options: DeviceOptions, outbox: Outbox, stop: threading.Event
 ) -> None:
-    guide, scheme = make_guide(number, work, options), work.scheme
-    trainer = LocalTrainer(
-        outbox,
-        work.engine(),
-        number,
-        guide,
-        between_contacts=getattr(scheme, "trains_between_contacts", True),
-        step_every_s=options.step_every_s,
-    )
+    guide, terms = make_guide(number, work, options), work.terms
+    trainer = LocalTrainer(outbox, work.engine(), number, guide, terms.method.local, step_every_s=options.step_every_s)
     # The trainer begins before the broker is in reach, and goes on when it is not.
     training = threading.Thread(target=trainer.run, args=(stop,), name="trainer", daemon=True)
     training.start()
     try:
         client = await _in_reach(bundle, options, stop)
         if client is not None:
-            radio = Radio(
-                scheme=scheme,
-                terms=terms_of(work.scenario, scheme, work.world.link),
-                set_power_watts=options.set_power_watts,
-            )
+            radio = Radio(terms=terms, set_power_watts=options.set_power_watts)
             exchanger = Exchanger(client, bundle.name, outbox, guide, radio, work.layout, options.patience)
             try:
                 await exchanger.run(stop)

@@ -44,20 +44,23 @@ class Downloads:
         whole = self._made_of(ledger, version, None)
         if have_version is None or have_version > version:
             return whole
-        delta = self._made_of(ledger, version, have_version)
+        newer = torch.from_numpy(ledger.changed_between(have_version, version))
+        if bool(newer.all()):
+            # As after a step of an optimiser: a delta would only be longer.
+            return whole
+        delta = self._made_of(ledger, version, have_version, newer)
         return delta if len(delta.data) < len(whole.data) else whole
 
     def find(self, version: int, base_version: int | None) -> Download | None:
         """One that was offered, if it is still kept."""
         return self._made.get((version, base_version))
 
-    def _made_of(self, ledger: Ledger, version: int, base_version: int | None) -> Download:
+    def _made_of(self, ledger: Ledger, version: int, base_version: int | None, newer: Tensor | None = None) -> Download:
         key = version, base_version
         if key in self._made:
             self._made.move_to_end(key)
             return self._made[key]
         model = ledger.model_at(version)
-        newer = None if base_version is None else torch.from_numpy(ledger.changed_between(base_version, version))
         made = Download(*key, encode(_entries(model, newer, self._layout), self._layout).data, model_digest(model))
         self._made[key] = made
         while len(self._made) > 1 and sum(len(one.data) for one in self._made.values()) > self._kept_bytes:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import math
 import threading
 import time
 from collections.abc import Callable, Coroutine, Iterable, Iterator
@@ -19,13 +18,12 @@ import nats.errors
 
 from wayfare.codec.errors import WireError
 from wayfare.codec.wire import Layout
-from wayfare.device import Meeting, Terms, begin_contact, transmit
-from wayfare.errors import DivergenceError, FieldError, RefusedError
+from wayfare.device import Terms, contact, payload
+from wayfare.errors import FieldError, RefusedError
 from wayfare.field.runtime.downloads import unpacked
 from wayfare.field.runtime.guide import Guide, Occasion
 from wayfare.field.runtime.messages import Ask, Finish, Manifest, Mark, Part, Standing, parse
 from wayfare.field.runtime.outbox import Outbox
-from wayfare.methods import Method
 
 if TYPE_CHECKING:
     from nats.aio.msg import Msg
@@ -57,9 +55,8 @@ def no_radio(power_watts: float) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Radio:
-    """What the scheme decides by, and the hook by which its decision reaches a radio."""
+    """The method and the terms it decides by, and the hook by which its decision reaches a radio."""
 
-    scheme: Method
     terms: Terms
     set_power_watts: Callable[[float], None] = no_radio
 
@@ -151,17 +148,20 @@ class Exchanger:
 
     def _cut(self, occasion: Occasion, next_update: int) -> None:
         """Decide as the simulator does, and promise it."""
-        outbox, radio = self._outbox, self._radio
+        outbox, terms = self._outbox, self._radio.terms
         with outbox.holding():
-            meeting = Meeting(round=occasion.round, contact_s=occasion.contact_s, gain_per_watt=occasion.gain_per_watt)
-            offer = begin_contact(outbox.state, outbox.local, meeting, radio.terms)
-            if not math.isfinite(offer.encounter.update_norm_sq):
-                raise DivergenceError(f"training diverged: the update of round {occasion.round} is not finite")
-            upload = radio.scheme.decide(offer.encounter, radio.terms.link)
-            sending = transmit(offer, upload, radio.terms.link)
-            state, sent = sending.state, sending.sent
-            outbox.cut(state, sent, round_=occasion.round, next_update=next_update, chunk_bytes=occasion.chunk_bytes)
-        radio.set_power_watts(float(sending.upload.power_watts))
+            sending = contact(outbox.state, outbox.local, occasion, terms, occasion.lasts_s)
+            # Without a payload there was nothing to send, or the upload did not complete: `sent` says which.
+            sent = payload(sending, outbox.local, terms.method) or sending.sent
+            outbox.cut(
+                sending.state,
+                sent,
+                round_=occasion.round,
+                next_update=next_update,
+                chunk_bytes=occasion.chunk_bytes,
+                cut_short=sending.cut,
+            )
+        self._radio.set_power_watts(sending.upload.power_watts)
 
     async def _deliver(self) -> int | None:
         """Send what is promised until all of it is recorded; the number of the update, if there is one."""
@@ -224,7 +224,11 @@ class Exchanger:
         while True:
             self._check_stop()
             asked = Finish(
-                round=progress.cut_round, update=number, have_version=progress.version, take=progress.takes_model
+                round=progress.cut_round,
+                update=number,
+                have_version=progress.version,
+                take=progress.takes_model,
+                cut_short=progress.cut_short,
             )
             manifest = parse(Manifest, await self._request("finish", asked.packed()))
             if manifest.state == "refused":

@@ -22,8 +22,11 @@ class Gathering(Protocol):
         """Apply all that is due; whether there was anything."""
         ...
 
-    def version_for(self, ledger: Ledger, round_: int) -> int | None:
-        """The version that a device takes in a round; None while something that belongs into it is missing."""
+    def version_for(self, ledger: Ledger, round_: int, *, cut_short: bool) -> int | None:
+        """The version that a device takes in a round; None while something that belongs into it is missing.
+
+        A device whose contact was cut short takes the one of before, as in the simulator.
+        """
         ...
 
     def refusal(self, ledger: Ledger, device: int, round_: int) -> str | None:
@@ -38,12 +41,11 @@ class OnArrival:
 
     def apply_due(self, ledger: Ledger) -> bool:
         """All that is recorded."""
-        keys = ledger.queued()
-        if keys:
-            ledger.apply(keys)
+        keys = ledger.due()
+        ledger.apply(keys)
         return bool(keys)
 
-    def version_for(self, ledger: Ledger, round_: int) -> int | None:
+    def version_for(self, ledger: Ledger, round_: int, *, cut_short: bool) -> int | None:
         """The latest."""
         return ledger.version
 
@@ -57,7 +59,8 @@ class ByPlan:
 
     by_round = True
 
-    def __init__(self, meets: Opportunities) -> None:
+    def __init__(self, meets: Opportunities, rounds: int = 0) -> None:
+        self._last_round = rounds
         self._met: Mapping[int, set[int]] = _devices_by_round(meets.round, meets.device)
         self._rounds = sorted(self._met)
 
@@ -74,13 +77,18 @@ class ByPlan:
                 continue
             if not self._met[round_] <= ledger.finished(round_):
                 break
-            ledger.apply(ledger.queued(round_), next_round=round_ + 1)
+            ledger.apply(ledger.due(round_), next_round=round_ + 1)
             applied = True
+        else:
+            # After the last contact the rounds that are left pass by themselves, for the mean of the models.
+            if ledger.next_round <= self._last_round:
+                ledger.apply([], next_round=self._last_round + 1)
         return applied
 
-    def version_for(self, ledger: Ledger, round_: int) -> int | None:
+    def version_for(self, ledger: Ledger, round_: int, *, cut_short: bool) -> int | None:
         """The one after the round, when everyone has finished it, whatever came later."""
-        return ledger.version_after(round_)
+        version = ledger.version_after(round_)
+        return version if version is None or not cut_short else ledger.version_before(round_)
 
     def refusal(self, ledger: Ledger, device: int, round_: int) -> str | None:
         """The plan knows who meets the server when."""

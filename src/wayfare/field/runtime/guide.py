@@ -10,14 +10,17 @@ import math
 import time
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Protocol
 
 import numpy as np
 
 from wayfare.device import DeviceState
 from wayfare.field.runtime.outbox import Progress
+from wayfare.methods import UploadRule
+from wayfare.methods.account import Meeting
 from wayfare.radio import Link
+from wayfare.simulator.device_side import meeting_at
 from wayfare.world import World
 
 # Before anything was measured: a contact of this length, at this rate.
@@ -28,13 +31,11 @@ _MOST_BITS_PER_HZ = 40.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Occasion:
+class Occasion(Meeting):
     """A contact that is to be used now."""
 
-    round: int
-    contact_s: float
-    gain_per_watt: float
     chunk_bytes: int
+    lasts_s: float | None = None  # how long it will last, where a plan knows better than the device
 
 
 class Guide(Protocol):
@@ -81,29 +82,19 @@ def chunk_bytes_at(rate_bps: float, airtime_s: float = 0.1) -> int:
 class ByPlan:
     """Led by the plan of a world: the device's own contacts, one after the other."""
 
-    def __init__(self, world: World, device: int, link: Link) -> None:
+    def __init__(self, world: World, device: int, upload: UploadRule) -> None:
         rows = np.flatnonzero(world.meets.device == device)
-        self._link = link
-        self._contacts = [
-            (int(world.meets.round[row]), float(world.meets.contact_s[row]), float(world.gains_per_watt[row]))
-            for row in rows
-        ]
+        self._contacts = [_occasion(world, int(row), upload) for row in rows]
 
     def trains_until(self, progress: Progress) -> int | None:
         """Its next contact; steps after the last are never needed by anyone."""
         following = self._following(progress)
-        return following[0] if following else progress.trained_round
+        return following.round if following else progress.trained_round
 
     def occasion(self, progress: Progress, state: DeviceState) -> Occasion | None:
         """The next contact, once its step has been taken."""
         following = self._following(progress)
-        if following is None or progress.trained_round < following[0]:
-            return None
-        round_, contact_s, gain = following
-        rate_bps = self._link.rate_bps(self._link.max_power_watts, gain)
-        return Occasion(
-            round=round_, contact_s=contact_s, gain_per_watt=gain, chunk_bytes=chunk_bytes_at(rate_bps, contact_s / 8)
-        )
+        return None if following is None or progress.trained_round < following.round else following
 
     def resumes(self, progress: Progress) -> bool:
         """Always: the plan's clock stands still until an exchange is over."""
@@ -125,8 +116,15 @@ class ByPlan:
     def exchanged(self) -> None:
         """The plan knows."""
 
-    def _following(self, progress: Progress) -> tuple[int, float, float] | None:
-        return next((contact for contact in self._contacts if contact[0] > progress.finished_round), None)
+    def _following(self, progress: Progress) -> Occasion | None:
+        return next((contact for contact in self._contacts if contact.round > progress.finished_round), None)
+
+
+def _occasion(world: World, row: int, upload: UploadRule) -> Occasion:
+    """A contact of the plan, as the simulator has it."""
+    meeting, lasts_s = meeting_at(world, row, upload), float(world.meets.contact_s[row])
+    rate_bps = world.link.rate_bps(world.link.max_power_watts, meeting.gain_per_watt)
+    return Occasion(**asdict(meeting), chunk_bytes=chunk_bytes_at(rate_bps, lasts_s / 8), lasts_s=lasts_s)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -165,13 +163,16 @@ class ByExperience:
         self,
         link: Link,
         *,
+        device: int = 0,
+        samples: int | None = None,
         every_s: float = 10.0,
         resumes_s: float = 10.0,
         steps: int | None = None,
         sighting: Callable[[], Sighting | None] = no_sighting,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._link, self._every_s, self._resumes_s, self._steps = link, every_s, resumes_s, steps
+        self._link, self._device, self._samples = link, device, samples
+        self._every_s, self._resumes_s, self._steps = every_s, resumes_s, steps
         self._sighting, self._clock = sighting, clock
         self._contacts_s: deque[float] = deque(maxlen=_REMEMBERED)
         self._rates_bps: deque[float] = deque(maxlen=_REMEMBERED)
@@ -203,10 +204,15 @@ class ByExperience:
             return None
         round_ = max(progress.trained_round, progress.cut_round + 1, state.received_round + 1, state.backlog_round)
         bits_per_hz = min(self.rate_bps / self._link.bandwidth_hz, _MOST_BITS_PER_HZ)
+        seen = self._sighting()
         return Occasion(
             round=round_,
             contact_s=self.left_s,
             gain_per_watt=(2.0**bits_per_hz - 1.0) / self._link.max_power_watts,
+            device=self._device,
+            samples=self._samples,
+            position_m=None if seen is None else seen.position_m,
+            speed_mps=None if seen is None else math.hypot(*seen.velocity_mps),
             chunk_bytes=chunk_bytes_at(self.rate_bps),
         )
 

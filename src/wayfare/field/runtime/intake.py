@@ -81,6 +81,9 @@ class Intake:
                 self.ledger.begin_anew(device)
             if asked.seal and asked.update is not None:
                 self.ledger.seal(device, asked.update)
+            if asked.fresh or asked.seal:
+                # A rule that waited for the rest of an update waits no longer.
+                self.gathering.apply_due(self.ledger)
         except WireError as error:
             self._refuse(device, "question", error)
             return None
@@ -92,17 +95,20 @@ class Intake:
         try:
             asked = parse(Finish, data)
             refusal = self.gathering.refusal(self.ledger, device, asked.round)
+            if refusal is None and asked.update is not None and not self.ledger.is_delivered(device, asked.update):
+                refusal = f"update {asked.update} is not all here"
             if refusal is not None:
                 raise WireError(refusal)
             with self.ledger.transaction():
-                self.ledger.finish(device, asked.round, asked.update, remember=self.gathering.by_round)
+                if self.gathering.by_round:
+                    self.ledger.finish(device, asked.round)
                 self.gathering.apply_due(self.ledger)
         except WireError as error:
             self._refuse(device, "end of an exchange", error)
             return Manifest(state="refused", reason=str(error)[:500])
         if not asked.take:
             return Manifest(state="ready", version=self.ledger.version)
-        version = self.gathering.version_for(self.ledger, asked.round)
+        version = self.gathering.version_for(self.ledger, asked.round, cut_short=asked.cut_short)
         if version is None:
             return Manifest(state="wait")
         return self._manifest(device, self.downloads.offer(self.ledger, version, asked.have_version))

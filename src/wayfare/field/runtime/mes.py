@@ -22,6 +22,7 @@ from nats.js.errors import NotFoundError
 from wayfare.errors import InputError, RefusedError
 from wayfare.field.fleet import Bundle
 from wayfare.field.fleet.subjects import device_of, may_answer
+from wayfare.field.runtime.aggregation import aggregation_of
 from wayfare.field.runtime.connect import FieldClient, connect
 from wayfare.field.runtime.endpoint import serving
 from wayfare.field.runtime.exchange import PASSING
@@ -69,11 +70,11 @@ def open_intake(work: Work, names: Sequence[str], options: ServerOptions) -> Int
         options.state,
         world.initial_model,
         layout=work.layout,
-        devices=len(names),
+        aggregation=aggregation_of(world, work.method),
         identity=work.identity(" ".join(names)),
         limits=options.limits,
     )
-    gathering: Gathering = ByPlan(world.meets) if options.by_plan else OnArrival()
+    gathering: Gathering = ByPlan(world.meets, work.scenario.rounds) if options.by_plan else OnArrival()
     return Intake(ledger, gathering, work.layout, names)
 
 

@@ -10,7 +10,7 @@ import math
 import struct
 import zlib
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated, Literal, TypeVar
 
 import torch
@@ -21,10 +21,10 @@ from wayfare.codec.wire import HEADER_BYTES, Layout, decode, encode
 from wayfare.learning.models.base import Model
 from wayfare.sparsify import Sparse
 
-_MAGIC, _VERSION = b"WC", 1
-# Magic, version, update, chunk, chunks, round, the model's version it builds on, joules spent so far; then a checksum
-# of that and of the entries behind it.
-_HEADER = struct.Struct("<2sBIIIIQd")
+_MAGIC, _VERSION = b"WC", 2
+# Magic, version, update, chunk, chunks, round, round of the last model, the version of that model, joules spent so far;
+# then a checksum of that and of the entries behind it.
+_HEADER = struct.Struct("<2sBIIIIIQd")
 _CHECKSUM = struct.Struct("<I")
 CHUNK_HEADER_BYTES = _HEADER.size + _CHECKSUM.size
 MOST_CHUNKS = 4096
@@ -40,16 +40,23 @@ class Chunk:
     chunk: int  # counted from 0, the largest entries first
     chunks: int  # of the update
     round: int
+    received_round: int  # in which the device got its global model; 0: it trains from the first one
     base_version: int  # of the global model the device has
     spent_joules: float  # of the device so far, by its own account
     entries: Sparse
+
+    def scaled(self, share: float) -> Chunk:
+        """With a share of its values."""
+        return (
+            self if share == 1.0 else replace(self, entries=Sparse(self.entries.indices, self.entries.values * share))
+        )
 
     def packed(self, layout: Layout) -> bytes:
         """As it travels."""
         body = encode(self.entries, layout).data
         header = _HEADER.pack(
             *(_MAGIC, _VERSION, self.update, self.chunk, self.chunks, self.round),
-            *(self.base_version, self.spent_joules),
+            *(self.received_round, self.base_version, self.spent_joules),
         )
         return header + _CHECKSUM.pack(zlib.crc32(body, zlib.crc32(header))) + body
 
@@ -58,7 +65,8 @@ def unpack(data: bytes, layout: Layout) -> Chunk:
     """A chunk for this model; WireError for anything else."""
     if len(data) < CHUNK_HEADER_BYTES + HEADER_BYTES:
         raise WireError(f"a chunk of {len(data)} bytes, shorter than its header")
-    magic, version, update, chunk, chunks, round_, base_version, spent_joules = _HEADER.unpack_from(data)
+    magic, version, update, chunk, chunks, round_, received_round, *others = _HEADER.unpack_from(data)
+    base_version, spent_joules = others
     if magic != _MAGIC or version != _VERSION:
         raise WireError(f"no chunk of version {_VERSION}")
     (checksum,) = _CHECKSUM.unpack_from(data, _HEADER.size)
@@ -71,6 +79,8 @@ def unpack(data: bytes, layout: Layout) -> Chunk:
         raise WireError(f"chunk {chunk} of {chunks}: must be one of at most {MOST_CHUNKS}")
     if not 1 <= round_ <= _MOST_NUMBER:
         raise WireError(f"round = {round_}: must be 1 to {_MOST_NUMBER}")
+    if not received_round < round_:
+        raise WireError(f"received_round = {received_round}: must be below round = {round_}")
     if not math.isfinite(spent_joules) or spent_joules < 0:
         raise WireError(f"spent_joules = {spent_joules}: must be finite and at least 0")
     entries = decode(body, layout)
@@ -81,6 +91,7 @@ def unpack(data: bytes, layout: Layout) -> Chunk:
         chunk=chunk,
         chunks=chunks,
         round=round_,
+        received_round=received_round,
         base_version=base_version,
         spent_joules=spent_joules,
         entries=entries,
@@ -160,6 +171,7 @@ class Finish(_Message):
     update: Number | None = None
     have_version: Version | None = None
     take: bool = True
+    cut_short: bool = False  # the contact of a plan ended before the round's model was there: it takes the one before
 
 
 class Manifest(_Message):

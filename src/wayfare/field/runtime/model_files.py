@@ -7,32 +7,38 @@ import io
 import logging
 from collections.abc import Iterable
 from pathlib import Path
-from typing import TypeAlias
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
+from wayfare.field.runtime.aggregation import Snapshot
+from wayfare.field.runtime.database import tree_bytes, tree_of
 from wayfare.files import write_atomically
+from wayfare.server import ServerState
 
 _log = logging.getLogger("wayfare.field")
 
-Stored: TypeAlias = tuple[int, Tensor, NDArray[np.int64]]
-"""A version, its model, and the version that last changed each entry."""
 
-
-def write_model(folder: Path, version: int, model: Tensor, changed: NDArray[np.int64]) -> tuple[str, str]:
+def write_model(folder: Path, snapshot: Snapshot) -> tuple[str, str]:
     """A new file of a version: its name and checksum. Only when both are committed elsewhere does it count."""
-    buffer = io.BytesIO()
-    np.savez(buffer, model=model.numpy(), changed=changed)
+    state, buffer = snapshot.state, io.BytesIO()
+    arrays: dict[str, NDArray[np.generic]] = {
+        "model": state.model.numpy(),
+        "changed": snapshot.changed,
+        "round": np.array(snapshot.round),
+        "rule_state": np.frombuffer(tree_bytes(state.rule_state), np.uint8),
+    }
+    if state.averaged is not None:
+        arrays["averaged"] = state.averaged.numpy()
+    np.savez(buffer, allow_pickle=False, **arrays)
     data = buffer.getvalue()
-    name = f"model-{version}.npz"
+    name = f"model-{snapshot.version}.npz"
     write_atomically(folder / name, data)
     return name, hashlib.sha256(data).hexdigest()
 
 
-def newest_model(folder: Path, named: Iterable[tuple[int, str, str]], entries: int) -> Stored | None:
+def newest_model(folder: Path, named: Iterable[tuple[int, str, str]], entries: int) -> Snapshot | None:
     """The first of some named files that is whole; None if there is none, and then everything is replayed."""
     for version, name, sha256 in named:
         try:
@@ -40,11 +46,15 @@ def newest_model(folder: Path, named: Iterable[tuple[int, str, str]], entries: i
             if hashlib.sha256(data).hexdigest() != sha256:
                 raise ValueError("its checksum differs")
             with np.load(io.BytesIO(data), allow_pickle=False) as arrays:
-                model, changed = arrays["model"].astype(np.float32), arrays["changed"].astype(np.int64)
-            if len(model) != entries or len(changed) != entries:
+                vectors = {key: arrays[key] for key in ("model", "changed", "averaged") if key in arrays}
+                round_, rule_state = int(arrays["round"]), tree_of(arrays["rule_state"].tobytes())
+            if any(len(vector) != entries for vector in vectors.values()):
                 raise ValueError("it is of another size")
         except (OSError, ValueError, KeyError) as error:
             _log.warning("%s cannot be used (%s); an older one is", folder / name, error)
             continue
-        return version, torch.from_numpy(model), changed
+        averaged = torch.from_numpy(vectors["averaged"]) if "averaged" in vectors else None
+        model = torch.from_numpy(vectors["model"])
+        state = ServerState(model=model, rule_state=rule_state, averaged=averaged)
+        return Snapshot(version=version, round=round_, state=state, changed=vectors["changed"])
     return None

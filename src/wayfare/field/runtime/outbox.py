@@ -21,13 +21,14 @@ from torch import Tensor
 from wayfare.arrays import Floats
 from wayfare.codec.wire import Layout
 from wayfare.control.auto_weight import Experience
-from wayfare.device import DeviceState
+from wayfare.device import DeviceState, begin_device, receive
 from wayfare.errors import InvariantError, RunFolderError
-from wayfare.field.runtime.database import Database, vector_bytes, vector_of
-from wayfare.field.runtime.messages import Chunk, split, unpack
+from wayfare.field.runtime.database import Database, tree_bytes, tree_of, vector_bytes, vector_of
+from wayfare.field.runtime.messages import Chunk, joined, split, unpack
+from wayfare.methods import Method
 from wayfare.sparsify import Sparse
 
-_FORMAT = 1
+_FORMAT = 2
 _SCHEMA = """
 CREATE TABLE facts (name TEXT PRIMARY KEY, value TEXT NOT NULL);
 CREATE TABLE vectors (name TEXT PRIMARY KEY, data BLOB NOT NULL);
@@ -38,6 +39,8 @@ CREATE TABLE chunks (
     outcome TEXT CHECK (outcome IN ('recorded', 'returned')), PRIMARY KEY (number, chunk))
 """
 _VECTORS = ("base", "memory", "local", "model")
+# What parts of the method remember, each a tree in one row beside the vectors.
+_TREES = ("memory_state", "local_state")
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +60,7 @@ class Progress:
     cut_round: int = 0  # of the last contact that was decided on
     cut_s: float = 0.0  # and when, by the clock of the machine
     takes_model: bool = True  # whether that contact ends with a model
+    cut_short: bool = False  # and whether with the one of before, because it ended too early for the new one
     finished_round: int = 0  # of the last exchange that ended
     version: int | None = 0  # of the global model it has; None: not one of the server's
     last_update: int = 0
@@ -66,9 +70,17 @@ class Outbox:
     """The store of a device. `lock` is held by whoever reads several things that belong together."""
 
     def __init__(
-        self, file: Path, initial: Tensor, *, layout: Layout, budget_joules: float, identity: str, audit: bool = False
+        self,
+        file: Path,
+        initial: Tensor,
+        method: Method,
+        *,
+        layout: Layout,
+        budget_joules: float,
+        identity: str,
+        audit: bool = False,
     ) -> None:
-        self._layout = layout
+        self._layout, self._method = layout, method
         self._database = Database(file, _SCHEMA, _FORMAT)
         self.lock = self._database.lock
         with self._database.transaction() as connection:
@@ -77,20 +89,21 @@ class Outbox:
                 zero = torch.zeros_like(initial)
                 self._vectors = {"base": initial, "memory": zero, "local": initial, "model": initial}
                 self.progress = Progress()
-                self._state = DeviceState(received=initial, received_round=0, memory=zero, budget_joules=budget_joules)
+                self._state = begin_device(initial, zero, budget_joules, method)
                 self._set("identity", identity)
                 self._go()
-                self._keep(*_VECTORS)
+                self._keep(*_VECTORS, *_TREES)
                 self.learned: Floats | None = np.zeros(len(initial)) if audit else None
                 self._keep_learned()
             else:
                 if json.loads(found["identity"]) != identity:
-                    raise RunFolderError(f"{file}: holds the state of another device, task or seed")
+                    raise RunFolderError(f"{file}: holds the state of another device, task, method or seed")
                 rows = dict(connection.execute("SELECT name, data FROM vectors"))
                 self._vectors = {name: vector_of(rows[name]) for name in _VECTORS}
                 self.learned = np.frombuffer(rows["learned"], "<f8").copy() if "learned" in rows else None
                 self.progress = Progress(**json.loads(found["progress"]))
-                self._state = _state_of(json.loads(found["state"]), self._vectors)
+                trees = {name: tree_of(rows[name]) for name in _TREES}
+                self._state = _state_of({**json.loads(found["state"]), **trees}, self._vectors)
         if any(len(vector) != len(initial) for vector in self._vectors.values()):
             raise RunFolderError(f"{file}: holds models of another size")
 
@@ -143,7 +156,14 @@ class Outbox:
             self._go(trained_round=trained_round)
 
     def cut(
-        self, state: DeviceState, sent: Sparse | None, *, round_: int, next_update: int, chunk_bytes: int
+        self,
+        state: DeviceState,
+        sent: Sparse | None,
+        *,
+        round_: int,
+        next_update: int,
+        chunk_bytes: int,
+        cut_short: bool = False,
     ) -> OpenUpdate | None:
         """Promise what a contact is to deliver; None sends nothing and keeps everything, and takes no model."""
         with self._transaction() as connection:
@@ -161,6 +181,7 @@ class Outbox:
                     chunk=place,
                     chunks=len(pieces),
                     round=round_,
+                    received_round=state.received_round,
                     base_version=self.progress.version or 0,
                     spent_joules=state.spent_joules,
                     entries=piece,
@@ -169,10 +190,11 @@ class Outbox:
             if pieces:
                 connection.execute("INSERT INTO updates VALUES (?, ?, ?, 1)", (number, round_, len(pieces)))
             # All that was learned is in the update or in the memory now: learning counts anew from the local model.
-            self._vectors |= {"base": self.local, "memory": state.memory}
-            self._keep("base", "memory")
-            self._state = replace(state, received=self.local)
-            self._go(cut_round=round_, cut_s=time.time(), takes_model=True, last_update=number)
+            # A memory of zeros may be one zero for all entries.
+            self._vectors |= {"base": self.local, "memory": state.memory.contiguous()}
+            self._state = replace(state, received=self.local, memory=self._vectors["memory"])
+            self._keep("base", "memory", *_TREES)
+            self._go(cut_round=round_, cut_s=time.time(), takes_model=True, cut_short=cut_short, last_update=number)
             return OpenUpdate(number, round_, len(pieces)) if pieces else None
 
     def settle(self, number: int, recorded: Collection[int]) -> bool:
@@ -194,17 +216,23 @@ class Outbox:
         """The server has sealed an update: what it did not record is remembered again, to be offered once more."""
         with self._transaction() as connection:
             self.settle(number, recorded)
-            memory = self._vectors["memory"]
-            for _, data in self.pending(number):
-                back = unpack(data, self._layout).entries
-                memory = memory.index_add(0, back.indices, back.values)
+            returned = [unpack(data, self._layout).entries for _, data in self.pending(number)]
             connection.execute(
                 "UPDATE chunks SET outcome = 'returned', data = NULL WHERE number = ? AND outcome IS NULL", (number,)
             )
             connection.execute("UPDATE updates SET open = 0 WHERE number = ?", (number,))
-            self._vectors["memory"] = memory
-            self._keep("memory")
-            self._state = replace(self._state, memory=memory)
+            if returned and self._method.server.takes == "models":
+                # A part of a model is of no use to the server. All that was learned is still in the local model.
+                self._vectors["base"] = self.model
+                self._state = replace(self._state, received=self.model)
+                self._keep("base")
+            elif returned:
+                memory, memory_state = self._method.memory.take_back(
+                    self._state.memory, joined(returned), self._state.memory_state
+                )
+                self._vectors["memory"] = memory.contiguous()
+                self._state = replace(self._state, memory=self._vectors["memory"], memory_state=memory_state)
+                self._keep("memory", "memory_state")
             self._go()
 
     def receive(self, model: Tensor, version: int, round_: int) -> None:
@@ -215,8 +243,8 @@ class Outbox:
             since = self._vectors["base"] - self.local
             local = model - since if bool(since.any()) else model
             self._vectors |= {"base": model, "local": local, "model": model}
-            self._keep("base", "local", "model")
-            self._state = replace(self._state, received=model, received_round=round_)
+            self._state = receive(self._state, model, round_, self._method)
+            self._keep("base", "local", "model", "local_state")
             self._go(version=version, finished_round=round_)
 
     def finish(self, round_: int) -> None:
@@ -258,8 +286,13 @@ class Outbox:
     def _keep(self, *names: str) -> None:
         self._database.connection.executemany(
             "INSERT OR REPLACE INTO vectors VALUES (?, ?)",
-            [(name, vector_bytes(self._vectors[name])) for name in names],
+            [(name, self._bytes(name)) for name in names],
         )
+
+    def _bytes(self, name: str) -> bytes:
+        if name in self._vectors:
+            return vector_bytes(self._vectors[name])
+        return tree_bytes(self._state.memory_state if name == "memory_state" else self._state.local_state)
 
     def _keep_learned(self) -> None:
         if self.learned is not None:
@@ -278,14 +311,13 @@ def digest(data: bytes) -> str:
 
 
 def _plain(state: DeviceState) -> dict[str, Any]:
-    """The numbers of a device, without its vectors."""
-    numbers = {
-        field.name: getattr(state, field.name) for field in fields(state) if field.name not in ("received", "memory")
-    }
+    """The numbers of a device, without its vectors and trees."""
+    others = ("received", "memory", *_TREES)
+    numbers = {field.name: getattr(state, field.name) for field in fields(state) if field.name not in others}
     numbers["experience"] = asdict(state.experience)
     return {name: value.item() if isinstance(value, np.generic) else value for name, value in numbers.items()}
 
 
-def _state_of(numbers: dict[str, Any], vectors: dict[str, Tensor]) -> DeviceState:
-    experience = Experience.of(numbers.pop("experience"))
-    return DeviceState(received=vectors["base"], memory=vectors["memory"], experience=experience, **numbers)
+def _state_of(others: dict[str, Any], vectors: dict[str, Tensor]) -> DeviceState:
+    experience = Experience.of(others.pop("experience"))
+    return DeviceState(received=vectors["base"], memory=vectors["memory"], experience=experience, **others)

@@ -8,6 +8,7 @@ import time
 from wayfare.engine import Burst, Engine
 from wayfare.field.runtime.guide import Guide
 from wayfare.field.runtime.outbox import Outbox
+from wayfare.methods import LocalRule
 
 # What a kill may cost: steps since the local model was last kept.
 _KEEP_EVERY_S = 2.0
@@ -23,12 +24,12 @@ class LocalTrainer:
         engine: Engine,
         device: int,
         guide: Guide,
+        rule: LocalRule,
         *,
-        between_contacts: bool = True,
         step_every_s: float = 0.0,
     ) -> None:
         self._outbox, self._engine, self._device, self._guide = outbox, engine, device, guide
-        self._between_contacts, self._step_every_s = between_contacts, step_every_s
+        self._rule, self._step_every_s = rule, step_every_s
         self._steps = 8 if step_every_s == 0 else 1
         self.error: BaseException | None = None
 
@@ -47,17 +48,20 @@ class LocalTrainer:
     def _burst(self) -> bool:
         """Some steps; False when there is none to take now."""
         with self._outbox.holding():
-            progress, start = self._outbox.progress, self._outbox.local
+            progress, start, received = self._outbox.progress, self._outbox.local, self._outbox.model
+            correction = self._rule.correction(self._outbox.state.local_state)
         done, until = progress.trained_round, self._guide.trains_until(progress)
         if until is not None and until <= done:
             return False
-        if until is not None and not self._between_contacts:
+        if until is not None and not self._rule.trains_between_contacts:
             # Rounds without a contact pass without a step.
             done = until - 1
         # To a known end in one go; on an open road as many steps as fit between two savings.
         steps = until - done if until is not None and not self._step_every_s else self._steps
         began_s, vector = time.monotonic(), start.clone()
-        self._engine.run([vector], [Burst(self._device, done + 1, steps)])
+        # A pull leads back to the model that was received last, not to where learning counts from.
+        vectors = (received,) if correction is None else (received, correction)
+        self._engine.run([vector], [Burst(self._device, done + 1, steps, *vectors)])
         took_s = time.monotonic() - began_s
         self._outbox.trained(start, vector, done + steps)
         if until is None and not self._step_every_s:

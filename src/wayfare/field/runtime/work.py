@@ -1,19 +1,19 @@
-"""What a fleet works on: a scenario, a seed and a scheme, the same on the server and on every device."""
+"""What a fleet works on: a scenario, a seed and a method, the same on the server and on every device."""
 
 from __future__ import annotations
 
 import hashlib
+import json
 from dataclasses import dataclass
 
 from wayfare.codec.wire import Layout
-from wayfare.engine import Compute, Engine, LocalTraining, make_engine
+from wayfare.device import Terms, terms_of
+from wayfare.engine import Engine, make_engine
 from wayfare.errors import ScenarioError
 from wayfare.field.runtime.messages import layout_of
-from wayfare.learning.local_loss import make_local_loss
-from wayfare.learning.schedule import Schedule
-from wayfare.methods import Method, make_method
+from wayfare.methods import Method, identity_of, make_method
 from wayfare.scenario import Scenario
-from wayfare.world import World, draw_world
+from wayfare.world import World, draw_world, local_training
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,22 +26,19 @@ class Work:
     engine_name: str = "auto"
 
     def __post_init__(self) -> None:
-        server, learning = self.scenario.server, self.scenario.learning
-        if learning.local_loss == "prox":
-            # While an upload is on its way, what a device's learning counts from is not what it received.
-            rule = "is for the simulator; in the field plain and logit-adjusted are there"
-            raise ScenarioError("learning.local_loss", learning.local_loss, rule)
-        if not server.is_plain:
-            field, value = ("step", server.step) if server.optimizer == "sgd" else ("optimizer", server.optimizer)
-            raise ScenarioError(
-                f"server.{field}", value, "is for the simulator; in the field updates are added as they are"
-            )
-        if server.average_rounds:
-            rule = "is for the simulator; in the field the model itself is what is handed on"
-            raise ScenarioError("server.average_rounds", server.average_rounds, rule)
-        if learning.recalibrate_statistics:
+        samples, method = self.scenario.learning.recalibrate_statistics, self.method
+        if samples:
             rule = "is for the simulator; in the field the server holds no samples"
-            raise ScenarioError("learning.recalibrate_statistics", learning.recalibrate_statistics, rule)
+            raise ScenarioError("learning.recalibrate_statistics", samples, rule)
+        if method.peers is not None:
+            rule = "relays updates over other devices; in the field devices exchange with the server alone"
+            raise ScenarioError("scheme", method.name, rule)
+        if method.local.momentum:
+            rule = "trains with momentum; in the field a store has no room for its velocity yet"
+            raise ScenarioError("scheme", method.name, rule)
+        if method.server.hands_down:
+            rule = "hands devices more than the model; in the field the server sends models alone"
+            raise ScenarioError("scheme", method.name, rule)
 
     @property
     def world(self) -> World:
@@ -54,29 +51,21 @@ class Work:
         return layout_of(self.scenario.learning.task, self.world.task.model)
 
     @property
-    def scheme(self) -> Method:
-        """Decides what a device sends."""
-        scheme = make_method(self.scheme_name, self.scenario)
-        mixing_weight = getattr(scheme, "mixing_weight", None)
-        if mixing_weight is not None and mixing_weight(1) is not None:
-            raise ScenarioError("scheme", self.scheme_name, "mixes models at the server; in the field updates add up")
-        if getattr(scheme, "relays", False):
-            raise ScenarioError("scheme", self.scheme_name, "relays updates over other devices, the field does not")
-        return scheme
+    def method(self) -> Method:
+        """What devices and server do."""
+        return make_method(self.scheme_name, self.scenario)
+
+    @property
+    def terms(self) -> Terms:
+        """The terms of every contact, as in the simulator."""
+        return terms_of(self.scenario, self.method, self.world.link, seed=self.seed)
 
     def engine(self) -> Engine:
         """Takes the local steps, as in the simulator."""
-        world, learning = self.world, self.scenario.learning
-        training = LocalTraining(
-            task=world.task,
-            batches=world.batches,
-            learning_rate=learning.learning_rate,
-            schedule=Schedule(learning.schedule, self.scenario.rounds),
-            local_loss=make_local_loss(learning, world.task, world.held, Compute().device),
-        )
-        return make_engine(self.engine_name, training)
+        return make_engine(self.engine_name, local_training(self.world, self.method))
 
     def identity(self, who: str) -> str:
         """Stands for somebody's part in this work: a store goes on only with the work it was begun for."""
-        text = f"{self.scenario.model_dump_json()}:{self.seed}:{self.scheme_name}:{who}"
+        parts = {kind: identity_of(part) for kind, part in self.method.parts.items()}
+        text = f"{self.scenario.model_dump_json()}:{self.seed}:{json.dumps(parts, sort_keys=True)}:{who}"
         return hashlib.sha256(text.encode()).hexdigest()[:32]

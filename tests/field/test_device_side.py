@@ -1,0 +1,136 @@
+"""One contact and one burst of a device in the field, without a network."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import fields, replace
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+
+from tests.field.parts import INITIAL, LAYOUT, LINK, METHOD, MIXING, REMEMBERING, Fixed, cut, noise, open_outbox, train
+from tests.field.test_outbox import everything
+from wayfare.device import Terms
+from wayfare.engine import Burst
+from wayfare.errors import DivergenceError, InvariantError
+from wayfare.field.runtime.exchange import Exchanger, Radio
+from wayfare.field.runtime.guide import ByExperience, Occasion
+from wayfare.field.runtime.messages import joined, unpack
+from wayfare.field.runtime.outbox import Outbox
+from wayfare.field.runtime.trainer import LocalTrainer
+from wayfare.field.runtime.work import Work
+from wayfare.methods import Method
+from wayfare.scenario import Scenario
+
+OCCASION = Occasion(round=1, contact_s=1.0, gain_per_watt=1e3, chunk_bytes=300)
+
+
+def meet(outbox: Outbox, method: Method, occasion: Occasion = OCCASION) -> list[float]:
+    """Cut an update; the power that the radio was told to use."""
+    powers: list[float] = []
+    radio = Radio(terms=Terms(method=method, link=LINK, rounds=100), set_power_watts=powers.append)
+    Exchanger(None, "bus", outbox, ByExperience(LINK), radio, LAYOUT)._cut(occasion, 1)  # type: ignore[arg-type]
+    return powers
+
+
+@pytest.mark.parametrize(
+    ("method", "rule"),
+    [
+        (replace(METHOD, upload=Fixed(1000)), "entries = 1000, must be 0 to 300 parameters"),
+        (replace(MIXING, upload=Fixed(200)), "entries = 200, must be 0 or all where models are mixed"),
+    ],
+)
+def test_a_decision_that_cannot_be_is_refused_and_changes_nothing(method: Method, rule: str, tmp_path: Path) -> None:
+    outbox = open_outbox(tmp_path)
+    train(outbox, 1, 1)
+    before = everything(outbox)
+    with pytest.raises(InvariantError, match=f"round 1, device 4, scheme fixed: {rule}"):
+        meet(outbox, method, replace(OCCASION, device=4))
+    assert everything(outbox) == before
+
+
+def test_an_update_that_diverged_is_not_sent(tmp_path: Path) -> None:
+    outbox = open_outbox(tmp_path)
+    outbox.trained(outbox.local, outbox.local * torch.inf, 1)
+    with pytest.raises(DivergenceError, match="the update of device 0"):
+        meet(outbox, METHOD)
+
+
+def test_what_is_cut_is_the_update_or_the_model_that_the_server_rule_takes(tmp_path: Path) -> None:
+    for method in (METHOD, replace(MIXING, upload=Fixed(LAYOUT.parameters))):
+        outbox = open_outbox(tmp_path / method.server.takes, method=method)
+        train(outbox, 1, 1)
+        change = outbox.state.received - outbox.local
+        assert meet(outbox, method) == [0.1]
+        sent = joined([unpack(data, LAYOUT).entries for _, data in outbox.pending(1)])
+        whole = change if method.server.takes == "updates" else outbox.local
+        assert torch.equal(sent.values, whole[sent.indices])
+        assert outbox.state.contacts == 1
+
+
+class Noting:
+    """An engine that notes its bursts and learns a constant."""
+
+    def __init__(self) -> None:
+        self.bursts: list[Burst] = []
+
+    def run(self, models: Sequence[Tensor], bursts: Sequence[Burst]) -> None:
+        self.bursts += bursts
+        for model in models:
+            model.add_(1.0)
+
+
+def test_training_is_pulled_towards_the_last_model_also_while_an_upload_is_on_its_way(tmp_path: Path) -> None:
+    outbox, engine = open_outbox(tmp_path), Noting()
+    trainer = LocalTrainer(outbox, engine, 4, ByExperience(LINK, steps=100), METHOD.local)
+    trainer._burst()
+    cut(outbox, outbox.progress.trained_round)
+    assert not torch.equal(outbox.state.received, INITIAL)
+    assert trainer._burst() is False
+    outbox.progress = replace(outbox.progress, trained_round=50)
+    trainer._burst()
+    assert [burst.received is INITIAL for burst in engine.bursts] == [True, True]
+    outbox.settle(1, range(9))
+    model = noise(5)
+    outbox.receive(model, 1, 100)
+    outbox.progress = replace(outbox.progress, trained_round=60)
+    trainer._burst()
+    assert engine.bursts[-1].received is model
+    assert {burst.device for burst in engine.bursts} == {4}
+
+
+@pytest.mark.skipif(
+    "correction" not in {one.name for one in fields(Burst)}, reason="engines do not take corrections yet"
+)
+def test_gradients_are_corrected_as_the_local_rule_says(tmp_path: Path) -> None:
+    outbox, engine = open_outbox(tmp_path, method=REMEMBERING), Noting()
+    trainer = LocalTrainer(outbox, engine, 0, ByExperience(LINK, steps=100), REMEMBERING.local)
+    trainer._burst()
+    cut(outbox, 100, method=REMEMBERING)
+    outbox.progress = replace(outbox.progress, trained_round=50)
+    trainer._burst()
+    first, second = (burst.correction for burst in engine.bursts)  # type: ignore[attr-defined]
+    assert not first.any()
+    assert torch.equal(second, outbox.state.local_state["delivered"])
+
+
+def test_a_store_goes_on_only_with_the_method_it_was_begun_with(tmp_path: Path) -> None:
+    mine = tmp_path / "mine_in_the_field.py"
+    mine.write_text(
+        "from wayfare import Encounter, Link, Upload, send_top_k\nfrom wayfare.methods import UploadRule\n"
+        "class Mine(UploadRule):\n    name = 'mine'\n"
+        "    def decide(self, encounter: Encounter, link: Link) -> Upload:\n"
+        "        return send_top_k(encounter, link, 0.1)\n",
+        encoding="utf-8",
+    )
+    names = ["mads", "mads-rd", "mads + decay", "mads + decay(share=0.5)", "afl", "fedasync", "fedasync:hinge"]
+    works = [Work(scenario=Scenario(), scheme_name=name) for name in (*names, f"{mine}:Mine")]
+    works += [Work(scenario=Scenario(), seed=1), Work(scenario=Scenario(rounds=7))]
+    identities = [work.identity("bus-1") for work in works]
+    assert len(set(identities)) == len(works)
+    assert Work(scenario=Scenario(), scheme_name="m = mads + decay").identity("bus-1") == identities[2]
+    assert Work(scenario=Scenario()).identity("bus-2") != identities[0]
+    mine.write_text(mine.read_text(encoding="utf-8").replace("0.1", "0.2"), encoding="utf-8")
+    assert works[len(names)].identity("bus-1") != identities[len(names)]
