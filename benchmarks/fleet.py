@@ -92,7 +92,7 @@ def measure(fleet: Fleet) -> Result:
     run, taken, observer, costs, seed = StackedMlp.run, [0], Nobody(), [], 0
 
     def counted(engine: StackedMlp, models: Sequence[Tensor], bursts: Sequence[Burst]) -> None:
-        taken[0] += sum(burst.steps for burst in bursts)
+        taken[0] += sum(burst.rounds for burst in bursts)
         run(engine, models, bursts)
 
     with tempfile.TemporaryDirectory() as folder, patch.object(StackedMlp, "run", counted):

@@ -18,7 +18,7 @@ def test_the_example_runs_and_prints_something(example: Path, tmp_path: Path) ->
     assert done.stdout.strip()
 
 
-@pytest.mark.parametrize(("name", "lines"), [("my_scheme", 20), ("my_task", 30)])
+@pytest.mark.parametrize(("name", "lines"), [("my_method", 20), ("my_task", 30)])
 def test_a_scheme_or_a_task_of_ones_own_takes_few_lines(name: str, lines: int) -> None:
     (example,) = [path for path in EXAMPLES if name in path.stem]
     text = example.read_text(encoding="utf-8").partition('"""\n\n')[2]

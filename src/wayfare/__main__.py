@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
+import logging
 import sys
+
+from wayfare.cli.words import reworded
+
+# Worker processes import this file too: what they log names commands as well.
+logging.getLogger("wayfare").addFilter(reworded)
 
 
 def main() -> None:

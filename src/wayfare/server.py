@@ -59,6 +59,7 @@ class Senders:
     learning_rate: float
     schedule: Schedule = field(default_factory=Schedule)
     trains_between_contacts: bool = True
+    steps_per_round: int = 1
 
     def arrival(self, device: int, sent: Sparse, *, round_: int, staleness_rounds: int) -> Arrival:
         """An upload with all that a server rule may look at."""
@@ -73,13 +74,11 @@ class Senders:
 
     def _reach(self, round_: int, rounds: int) -> float:
         """The sum of learning rates over the steps of some rounds, the last of them included."""
-        if not self.trains_between_contacts:
-            rounds = 1
-        if self.schedule.is_constant:
-            return float(self.learning_rate * rounds)
+        rounds = rounds if self.trains_between_contacts else 1
         # In the field a device may claim any number of rounds; no more count than the schedule has.
-        rounds = min(rounds, self.schedule.rounds)
-        return float(self.learning_rate * self.schedule.shares(round_ - rounds + 1, rounds).sum())
+        known = min(rounds, self.schedule.rounds)
+        shares = rounds if self.schedule.is_constant else self.schedule.shares(round_ - known + 1, known).sum()
+        return float(self.learning_rate * self.steps_per_round * shares)
 
 
 def senders_of(world: World, method: Method) -> Senders:
@@ -90,4 +89,5 @@ def senders_of(world: World, method: Method) -> Senders:
         learning_rate=learning.learning_rate,
         schedule=Schedule(learning.schedule, world.scenario.rounds),
         trains_between_contacts=method.local.trains_between_contacts,
+        steps_per_round=method.local.steps_per_round,
     )

@@ -41,24 +41,29 @@ def test_compare_prints_one_json_object_with_the_promised_fields(wayfare_command
         "--json",
     )
     assert done.code == 0
-    assert [scheme["name"] for scheme in done.json["schemes"]] == ["mads", "afl"]
-    for scheme in done.json["schemes"]:
-        assert set(scheme) >= {
-            "name",
-            "accuracy_mean",
-            "accuracy_ci95",
-            "energy_joules_mean",
+    assert (done.json["study"], done.json["metric"], done.json["failures"]) == ("fashion-small", "accuracy", {})
+    assert [row["scheme"] for row in done.json["rows"]] == ["mads", "afl"]
+    for row in done.json["rows"]:
+        assert (row["point"], row["seeds"]) == ({}, [0, 1])
+        assert all(set(numbers) == {"mean", "sd", "ci95", "seeds"} for numbers in row["metrics"].values())
+        assert set(row["metrics"]) >= {
+            "score",
+            "energy_joules",
             "budget_joules",
-            "kept_fraction_mean",
+            "kept_fraction",
             "uploads_per_device",
             "failed_uploads_per_device",
-            "staleness_rounds_mean",
+            "staleness_rounds",
+            "relayed_per_device",
+            "delivered_per_device",
+            "models_taken_per_device",
+            "failed_relays_per_device",
         }
 
 
 def test_show_prints_what_compare_left(wayfare_command: Type, folder: Path, tmp_path: Path) -> None:
     (comparison,) = folder.iterdir()
-    assert len(wayfare_command("show", comparison, "--json").json["schemes"]) == 2
+    assert len(wayfare_command("show", comparison, "--json").json["rows"]) == 2
     picture = tmp_path / "curves.png"
     done = wayfare_command("show", comparison, "--plot", picture)
     assert done.code == 0
@@ -103,9 +108,10 @@ def test_relays_are_told_below_the_table(wayfare_command: Type, tmp_path: Path) 
     assert done.code == 0
     assert "relays     fedmobile:billed:paced, per device: " in done.out
     assert "relays     afl" not in done.out
-    told = wayfare_command("compare", *words, "fedasync:hinge,fedmobile:billed", "--json").json["schemes"]
-    assert [scheme["name"] for scheme in told] == ["fedasync:hinge", "fedmobile:billed"]
-    assert told[0]["failed_relays_per_device"] == 0 < told[1]["failed_relays_per_device"]
+    told = wayfare_command("compare", *words, "fedasync:hinge,fedmobile:billed", "--json").json["rows"]
+    assert [row["scheme"] for row in told] == ["fedasync:hinge", "fedmobile:billed"]
+    failed = [row["metrics"]["failed_relays_per_device"]["mean"] for row in told]
+    assert failed[0] == 0 < failed[1]
 
 
 def test_relays_need_devices_that_meet(wayfare_command: Type, tmp_path: Path) -> None:
@@ -185,7 +191,7 @@ def test_every_command_has_help_with_an_example(command: str, wayfare_command: T
         (["compare", "--schemes", ","], "name at least one scheme"),
         (["compare", "--seeds", "0"], "seeds = 0: must be at least 1"),
         (["compare", "--jobs", "-1"], "jobs = -1: must be at least 1"),
-        (["compare", "paper-cifar10-waypoint", "--jobs", "1"], "type `wayfare data fetch cifar10`"),
+        (["compare", "paper-cifar10-waypoint", "--jobs", "1"], "fetch it with `wayfare data fetch cifar10`"),
         (["compare", "--seeds", "many"], "--seeds = 'many': input should be a valid integer"),
         (["run", "--engine", "steam"], "--engine = 'steam': must be one of auto"),
         (["run", "--device", "abacus"], "--device = 'abacus': must be auto, cpu, cuda or cuda:NUMBER"),
@@ -274,7 +280,10 @@ def test_a_signal_saves_a_comparison_and_the_same_command_goes_on(
     assert list(tmp_path.rglob("*.checkpoint"))
     again = wayfare_command("compare", *words, "--out", tmp_path / "a", "--jobs", "1")
     undisturbed = wayfare_command("compare", *words, "--out", tmp_path / "b", "--jobs", "1")
-    assert again.json["schemes"] == undisturbed.json["schemes"]
+    rows = again.json["rows"], undisturbed.json["rows"]
+    for row in (*rows[0], *rows[1]):
+        assert row["metrics"].pop("wall_s")
+    assert rows[0] == rows[1]
 
 
 SLOW = """
@@ -284,7 +293,7 @@ from pathlib import Path
 import wayfare
 
 
-class Slow(wayfare.Scheme):
+class Slow(wayfare.UploadRule):
     name = "slow"
 
     def decide(self, encounter, link):
@@ -331,10 +340,10 @@ def test_a_run_that_was_stopped_is_resumed_by_its_folder(wayfare_command: Type, 
         process.send_signal(signal.SIGTERM)
         _, errors = process.communicate(timeout=30)
     assert process.returncode == 143
-    assert "is safe in a checkpoint; go on from there with: wayfare resume" in errors
+    assert "is safe in a checkpoint; `wayfare resume " in errors
     folder = next(tmp_path.glob("*/mads-seed0.partial"))
     assert "goes on only as what it began as" in wayfare_command("resume", folder, "--set", "radio.range_m=5").err
-    assert "go on with: wayfare resume" in wayfare_command("show", folder).err
+    assert "resume with `wayfare resume " in wayfare_command("show", folder).err
     done = wayfare_command("resume", folder.parent, "--json")
     assert done.code == 0
     assert done.json["runs"][0]["scheme"] == "mads"
@@ -363,3 +372,29 @@ def test_interrupts_are_heard_again_after_the_last_words() -> None:
     with pytest.raises(KeyboardInterrupt), RunProgress():
         raise KeyboardInterrupt
     assert signal.getsignal(signal.SIGINT) is before
+
+
+def test_run_compare_sweep_and_paper_have_one_set_of_execution_options(
+    wayfare_command: Type, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "120")
+    panels = [
+        wayfare_command(command, "--help").out.partition("How runs are carried out")[2]
+        for command in ("run", "compare", "sweep", "paper")
+    ]
+    assert len(set(panels)) == 1
+    for option in ("engine", "device", "precision", "fast", "no-models", "device-state", "fresh", "paranoid"):
+        assert f"--{option} " in panels[0]
+    resumed = wayfare_command("resume", "--help").out
+    assert "--paranoid" in resumed
+    assert "--engine" not in resumed
+
+
+def test_compare_takes_finished_runs_and_says_so(wayfare_command: Type, tmp_path: Path) -> None:
+    words = ["compare", *SETTINGS, "--schemes", "afl", "--seeds", "1", "--jobs", "1", "--out", tmp_path]
+    first = wayfare_command(*words)
+    assert "seed 0: accuracy" in first.err
+    again = wayfare_command(*words)
+    assert "1 of 1 runs are finished already" in again.err
+    assert again.out == first.out
+    assert "seed 0: accuracy" in wayfare_command(*words, "--fresh").err

@@ -102,7 +102,7 @@ def test_data_that_are_missing_are_told_once(
         told = wayfare_command(*words, "--device", "cpu", "--jobs", "1", "--out", tmp_path / "runs")
         assert told.code == (2 if words[0] == "paper" else 1)
         assert told.err.count("error: ") == 1
-        assert told.err.rpartition("error: ")[2].count("type `wayfare data fetch cifar10`") == 1
+        assert told.err.rpartition("error: ")[2].count("fetch it with `wayfare data fetch cifar10`") == 1
 
 
 @pytest.mark.parametrize(

@@ -47,7 +47,8 @@ def test_report_writes_the_page_where_it_is_told(wayfare_command: Type, folder: 
 
 def test_report_of_one_run_warns_of_one_seed(wayfare_command: Type, folder: Path, tmp_path: Path) -> None:
     (comparison,) = folder.iterdir()
-    assert wayfare_command("report", comparison / "mads-seed0", "--out", tmp_path, "--figures", "svg").code == 0
+    (run,) = comparison.glob("runs/mads-seed0-*")
+    assert wayfare_command("report", run, "--out", tmp_path, "--figures", "svg").code == 0
     page = (tmp_path / "index.html").read_text(encoding="utf-8")
     assert "One seed is one world" in page
     assert (tmp_path / "accuracy-rounds.svg").exists()

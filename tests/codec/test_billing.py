@@ -19,9 +19,9 @@ from wayfare.codec.pieces import Piece, split
 from wayfare.codec.values import VALUE_BITS, ValueBits, value_width
 from wayfare.codec.wire import Layout, encode
 from wayfare.device import DeviceState, Meeting, Offer, Terms, Transmission
+from wayfare.methods import Method, Upload, make_method
 from wayfare.radio import Link
 from wayfare.scenario import Scenario
-from wayfare.methods import Upload, make_method
 from wayfare.simulator import Checks, Simulation
 from wayfare.sparsify import Sparse, top_k, with_tail
 from wayfare.world import draw_world
@@ -35,11 +35,15 @@ def heavy_tailed(rng: np.random.Generator, entries: int) -> torch.Tensor:
     return torch.from_numpy((scales * rng.standard_t(rng.uniform(1.5, 10), entries)).astype(np.float32))
 
 
+def terms_on(link: Link) -> Terms:
+    return Terms(method=make_method("mads-rd", Scenario()), link=link, rounds=1000)
+
+
 def offered(update: torch.Tensor, link: Link, contact_s: float) -> Offer:
     nothing = torch.zeros(len(update))
     state = DeviceState(received=nothing, received_round=0, memory=nothing, budget_joules=20.0)
     meeting = Meeting(round=10, contact_s=contact_s, gain_per_watt=GAIN_PER_WATT)
-    return devices.make_offer(state, update, meeting, Terms(link=link, rounds=1000), staleness_rounds=9)
+    return devices.make_offer(state, update, meeting, terms_on(link), staleness_rounds=9)
 
 
 def real_bits_of(decided: Upload, sending: Transmission, offer: Offer) -> int:
@@ -92,7 +96,7 @@ def test_no_upload_is_longer_than_billed_or_outlasts_its_contact() -> None:
             value_bits=value_bits,
             entries_if_it_lasts=min(2 * entries, parameters) if in_pieces else None,
         )
-        sending = devices.transmit(offer, decided, link)
+        sending = devices.transmit(offer, decided, terms_on(link))
         real_bits = real_bits_of(decided, sending, offer)
         assert real_bits <= sending.upload.bits <= room_bits
         assert not sending.cut
@@ -112,14 +116,17 @@ def test_no_upload_is_longer_than_billed_or_outlasts_its_contact() -> None:
 class Weighed(Checks):
     """Encodes every upload of a run, and compares."""
 
-    def upload(self, offer: Offer, upload: Upload, link: Link, *, scheme: str, device: int) -> Upload:
-        decided = super().upload(offer, upload, link, scheme=scheme, device=device)
-        if decided.entries:
-            sending = devices.transmit(offer, decided, link)
-            room_bits = offer.encounter.contact_s * link.rate_bps(decided.power_watts, offer.encounter.gain_per_watt)
-            assert real_bits_of(decided, sending, offer) <= sending.upload.bits <= room_bits
+    def transmitted(self, sending: Transmission, method: Method) -> None:
+        super().transmitted(sending, method)
+        if sending.upload.entries:
+            decided, link = method.upload.decide(sending.offer.encounter, LINKS[0]), LINKS[0]
+            encounter = sending.offer.encounter
+            room_bits = encounter.contact_s * link.rate_bps(decided.power_watts, encounter.gain_per_watt)
+            assert real_bits_of(decided, sending, sending.offer) <= sending.upload.bits <= room_bits
             assert not sending.cut
-        return decided
+
+
+LINKS: list[Link] = []
 
 
 @pytest.mark.parametrize("bandwidth_hz", [150.0, 1e3, 1e4])
@@ -129,6 +136,7 @@ def test_updates_of_a_run_are_not_longer_than_billed(name: str, bandwidth_hz: fl
     control = small.control.model_copy(update={"weight": "auto"})
     scenario = small.model_copy(update={"radio": radio, "control": control})
     world = draw_world(scenario, 0)
+    LINKS[:] = [world.link]
     Simulation(world, make_method(name, scenario), Notes(), checks=Weighed(paranoid=True)).run()
 
 

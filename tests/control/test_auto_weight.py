@@ -11,9 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from wayfare.control.auto_weight import NO_EXPERIENCE, Demand, Experience, demand, fitting_power_watts
+from wayfare.methods import Encounter, make_method
 from wayfare.radio import Link
 from wayfare.scenario.model import Control, Scenario
-from wayfare.methods import Encounter, make_method
 from wayfare.streams import Stream, generator
 
 LINK = Link(bandwidth_hz=15e3, max_power_watts=0.2, parameters=84_618, bits_per_entry=48.37, dense_bits=84_618 * 32.0)
@@ -56,7 +56,7 @@ def spend(
             link, contact_s=contact_s, gain_per_watt=gain, staleness_rounds=round_ - last, update_norm_sq=norm
         )
         experience = experience.with_contact(wanted.usable_joules if wanted else 0.0, wanted.worth if wanted else 0.0)
-        upload = scheme.decide(
+        upload = scheme.upload.decide(
             Encounter(
                 contact_s=contact_s,
                 gain_per_watt=gain,

@@ -13,6 +13,7 @@ from wayfare.engine import Burst, Compute, LocalTraining, make_engine
 from wayfare.learning.argoverse.scenes import SceneSettings
 from wayfare.learning.argoverse.synthetic import synthetic_scenes
 from wayfare.learning.batches import Batches
+from wayfare.learning.descent import Descent, descent_of
 from wayfare.learning.local_loss import make_local_loss
 from wayfare.learning.models.base import Model
 from wayfare.learning.models.cnn import SmallCnn
@@ -22,6 +23,7 @@ from wayfare.learning.models.resnet9 import Resnet9
 from wayfare.learning.schedule import Schedule
 from wayfare.learning.tasks import Classification
 from wayfare.learning.tasks.argoverse import Forecasting, forecasting
+from wayfare.methods import LocalRule
 from wayfare.scenario.model import Learning
 from wayfare.scenario.model import Schedule as Shape
 from wayfare.streams import Stream, generator
@@ -65,6 +67,7 @@ def job(
     compute: Compute | None = None,
     schedule: Shape = "constant",
     learning: Learning | None = None,
+    descent: Descent | None = None,
 ) -> Job:
     """Random inputs and labels for a model."""
     rng = np.random.default_rng(model.parameters)
@@ -89,6 +92,7 @@ def job(
         compute=compute or Compute(),
         schedule=Schedule(schedule, rounds),
         local_loss=make_local_loss(learning or Learning(), task, held, (compute or Compute()).device),
+        descent=descent or descent_of(learning or Learning(), LocalRule()),
     )
     return Job(training, devices)
 
@@ -108,6 +112,7 @@ def lane_job(
     compute: Compute | None = None,
     schedule: Shape = "constant",
     learning: Learning | None = None,
+    descent: Descent | None = None,
     augment: bool = False,
     task: Forecasting | None = None,
 ) -> Job:
@@ -123,6 +128,7 @@ def lane_job(
         compute=compute,
         schedule=Schedule(schedule, rounds),
         local_loss=make_local_loss(learning or Learning(), task, held, compute.device),
+        descent=descent or descent_of(learning or Learning(), LocalRule()),
     )
     return Job(training, devices)
 

@@ -43,7 +43,7 @@ def test_every_engine_gives_the_updates_of_the_reference(engine: str, model: Mod
     for device, burst in enumerate(bursts):
         update = (initial - expected)[device]
         assert float((found - expected)[device].norm()) <= 1e-10 * max(float(update.norm()), 1e-12)
-        assert (burst.steps == 0) == bool(torch.equal(found[device], initial[device]))
+        assert (burst.rounds == 0) == bool(torch.equal(found[device], initial[device]))
 
 
 @pytest.mark.parametrize("model", [Mlp((12, 8, 5)), Resnet9(width=4)], ids=str)
@@ -56,7 +56,7 @@ def test_a_falling_learning_rate_falls_by_the_round_of_each_device(engine: str, 
     # Step by step with the rate that the round has: eta (1 - (r - 1) / 12).
     expected = initial.clone()
     for burst in bursts:
-        for round_ in range(burst.first_round, burst.first_round + burst.steps):
+        for round_ in range(burst.first_round, burst.first_round + burst.rounds):
             rate = 0.1 * (1 - (round_ - 1) / 12)
             training = replace(falling.training, learning_rate=rate, schedule=Schedule())
             Reference(training).run([expected[burst.device]], [Burst(burst.device, round_, 1)])
@@ -169,7 +169,7 @@ class Counting:
 
     def run(self, models: Sequence[torch.Tensor], bursts: Sequence[Burst]) -> None:
         del models
-        self.asked.append({burst.device: burst.steps for burst in bursts})
+        self.asked.append({burst.device: burst.rounds for burst in bursts})
 
 
 def test_others_are_taken_along_as_far_as_an_engine_likes() -> None:

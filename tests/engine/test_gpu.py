@@ -67,7 +67,7 @@ def test_ragged_bursts_repeat_bit_by_bit(engine: str, model: Model) -> None:
     first, second = (run(engine, local, initial, RAGGED) for _ in range(2))
     assert torch.equal(first, second)
     assert torch.equal(first[3], initial[3])
-    assert all(not torch.equal(first[burst.device], initial[burst.device]) for burst in RAGGED if burst.steps)
+    assert all(not torch.equal(first[burst.device], initial[burst.device]) for burst in RAGGED if burst.rounds)
 
 
 @pytest.mark.parametrize("engine", ENGINES)

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -13,14 +11,14 @@ import pytest
 import torch
 from tests.conftest import SMALL
 from tests.engine.jobs import MODELS, Job, job, run, starts
+from tests.engine.slots import run_in_a_slot
 from tests.engine.test_engines import CPU_ENGINES, FAST, bursts_for
 from torch import Tensor, nn
 
 import wayfare
-from wayfare.engine import Burst, Compute, Policy, Precision, Trainer, cuda_graphs, make_engine
-from wayfare.engine.base import minibatches
+from wayfare.engine import Burst, Compute, Policy, Precision, Trainer, make_engine
 from wayfare.errors import InputError, ScenarioError
-from wayfare.learning.local_loss import class_shares, loss_of, make_local_loss
+from wayfare.learning.local_loss import class_shares, make_local_loss
 from wayfare.learning.models.base import Model
 from wayfare.learning.models.mlp import Mlp
 from wayfare.learning.models.resnet9 import Resnet9
@@ -51,7 +49,7 @@ def test_every_engine_gives_the_updates_of_the_reference(engine: str, model: Mod
     for device, burst in enumerate(bursts):
         update = (initial - expected)[device]
         assert float((found - expected)[device].norm()) <= 1e-10 * max(float(update.norm()), 1e-12)
-        assert (burst.steps == 0) == bool(torch.equal(expected[device], plain[device]))
+        assert (burst.rounds == 0) == bool(torch.equal(expected[device], plain[device]))
 
 
 @pytest.mark.parametrize("learning", [ADJUSTED, PROXIMAL], ids=lambda learning: learning.local_loss)
@@ -278,47 +276,17 @@ def test_a_gpu_takes_the_steps_of_double_precision(
     assert error < 0.5 * found("reference", learning=Learning(), truth=truth), "no trace of the loss"
 
 
-class _Stream:
-    """A stream on a machine without any: everything happens at once."""
-
-    device = None
-
-    def wait_stream(self, other: object) -> None: ...
-
-    def synchronize(self) -> None: ...
-
-
-@dataclass
-class _Replayed:
-    """What stands in for a captured graph: the work itself, done again."""
-
-    replay: Callable[[], None]
-
-
 @pytest.mark.parametrize("compiled", [False, True])
 @pytest.mark.parametrize("learning", [Learning(), ADJUSTED, PROXIMAL], ids=lambda learning: learning.local_loss)
 def test_the_step_that_a_graph_captures_is_the_step_of_the_reference(
     learning: Learning, compiled: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """On a processor, without a graph: what is recorded is what is replayed, from the same memory."""
-    monkeypatch.setattr(torch.cuda, "Stream", lambda where: _Stream())
-    monkeypatch.setattr(torch.cuda, "stream", lambda stream: nullcontext())
-    monkeypatch.setattr(torch.cuda, "current_stream", lambda where: _Stream())
-    monkeypatch.setattr(cuda_graphs._Slot, "_record", lambda slot, work: _Replayed(work))
-    monkeypatch.setattr(torch, "compile", lambda work, dynamic: work)
     for model in (Mlp((12, 8, 5)), Resnet9(width=4)):
         local = job(model, learning=learning, schedule="linear")
-        task, recipe = local.training.task, cuda_graphs.Recipe(slots=1, compiled=compiled, channels_last=True)
-        network = cuda_graphs._network(task, CPU, recipe)
-        loss = cuda_graphs._compiled_loss(task, network) if compiled else partial(loss_of, task)
-        slot = cuda_graphs._Slot(local.training, cuda_graphs._network(task, CPU, recipe), loss)
         initial = starts(local, torch.float32)
         # Batch normalisation of few images makes much of rounding, from the second step on.
         bursts = bursts_for(model) if isinstance(model, Mlp) else [Burst(device, 1 + device, 1) for device in range(9)]
         bursts = with_received(bursts, local)
-        expected, found = run("reference", local, initial.double(), bursts), initial.clone()
-        for burst in bursts:
-            received = burst.received if learning.local_loss == "prox" else None
-            for _ in slot.run(found[burst.device], minibatches(local.training, burst), received):
-                pass
+        expected = run("reference", local, initial.double(), bursts)
+        found = run_in_a_slot(local.training, initial, bursts, monkeypatch, compiled=compiled)
         assert float((found - expected).norm()) <= 5e-3 * float((expected - initial).norm())

@@ -47,7 +47,7 @@ def agree(local: Job, bursts: Sequence[Burst], packing: Packing = WIDE) -> None:
     for place, burst in enumerate(bursts):
         update = (expected - initial)[place]
         assert float((found - expected)[place].norm()) <= 1e-10 * float(update.norm())
-        assert (burst.steps == 0) == bool(torch.equal(found[place], initial[place]))
+        assert (burst.rounds == 0) == bool(torch.equal(found[place], initial[place]))
 
 
 @pytest.mark.parametrize("device", ["cpu", ON_GPU])

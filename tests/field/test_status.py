@@ -145,7 +145,7 @@ def test_where_no_server_is_the_message_says_so() -> None:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{free.getsockname()[1]}"
-    with pytest.raises(FieldError, match=r"no server answers .* is `wayfare field mes` running there"):
+    with pytest.raises(FieldError, match=r"no server answers .* is the fleet's server running there"):
         fetch_status(address)
     for wrong in ("9464", "http://x:1", "x:y"):
         with pytest.raises(InputError, match="must be HOST:PORT"):

@@ -212,9 +212,9 @@ def test_a_place_without_the_set_says_what_was_expected(tmp_path: Path) -> None:
         fetch_images(spec, local=tmp_path / "empty")
 
 
-def test_a_set_that_is_not_there_says_what_to_type() -> None:
+def test_a_set_that_is_not_there_says_how_to_get_it() -> None:
     spec, _ = small_cifar10()
-    with pytest.raises(UnavailableError, match=r"CIFAR-10 is not in .*cache; type `wayfare data fetch cifar10`"):
+    with pytest.raises(UnavailableError, match=r"CIFAR-10 is not in .*cache; fetch it with `fetch_images"):
         load_images(spec)
 
 
@@ -227,7 +227,7 @@ def test_a_damaged_cache_is_told_and_fetched_again(tmp_path: Path, cache: Path) 
     altered[len(content) // 2] ^= 1
     for broken in (content[:5000], b"", bytes(altered)):
         (cache / "cifar10.npz").write_bytes(broken)
-        with pytest.raises(InputError, match=r"cifar10.npz: damaged: .*type `wayfare data fetch cifar10`"):
+        with pytest.raises(InputError, match=r"cifar10.npz: damaged: .*fetch it again with `fetch_images"):
             load_images(spec)
     fetch_images(spec, local=source)
     assert verify_images(spec).sha256 == arrays.digest()

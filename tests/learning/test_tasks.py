@@ -129,9 +129,9 @@ def test_tasks_and_networks_that_do_not_fit_are_refused(settings: list[str], mes
 
 
 @pytest.mark.parametrize("name", ["cifar10", "fashion"])
-def test_a_task_without_its_data_says_what_to_type(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_task_without_its_data_says_how_to_get_it(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WAYFARE_DATA", str(tmp_path))
-    with pytest.raises(UnavailableError, match=f"type `wayfare data fetch {name}`"):
+    with pytest.raises(UnavailableError, match=rf"fetch it with `fetch_images\(IMAGE_SETS\['{name}'\]"):
         load_task(wayfare.load(overrides=[f"learning.task={name}"]).learning)
 
 

@@ -10,11 +10,11 @@ from tests.conftest import SMALL
 from tests.simulator.test_simulator import Notes
 
 import wayfare
+from wayfare.device import Checks
+from wayfare.methods import Encounter, make_method
 from wayfare.radio import Link
 from wayfare.scenario import Scenario
-from wayfare.methods import Encounter, make_method
 from wayfare.simulator import Simulation
-from wayfare.simulator.checks import Checks
 from wayfare.world import draw_world
 
 DENSE = ["afl", "fedasync", "fedasync:hinge", "fedmobile", "fedmobile:billed"]
@@ -50,7 +50,7 @@ def test_an_upload_that_cannot_finish_is_not_started(name: str, rule: str) -> No
     plain, fitting = (make_method(f"{name}{choice}{rule}", Scenario()) for choice in ("", ":fitting"))
     finished = skipped = 0
     for encounter in encounters(400):
-        upload, without = fitting.decide(encounter, LINK), plain.decide(encounter, LINK)
+        upload, without = fitting.upload.decide(encounter, LINK), plain.upload.decide(encounter, LINK)
         if upload.completes:
             assert upload == without
             assert upload.airtime_s <= encounter.contact_s * (1 + 1e-9)

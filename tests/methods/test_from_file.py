@@ -9,15 +9,15 @@ import pytest
 
 import wayfare
 from wayfare.errors import ScenarioError
-from wayfare.scenario import Scenario
 from wayfare.methods import make_method
+from wayfare.scenario import Scenario
 from wayfare.studies.keys import run_key
 from wayfare.studies.single import Execution
 
 PATIENT = """
 import wayfare
 
-class Patient(wayfare.Scheme):
+class Patient(wayfare.UploadRule):
     name = "{name}"
 
     def decide(self, encounter, link):
@@ -61,11 +61,11 @@ def test_the_code_of_a_file_counts_in_the_key_of_a_run(written: Path, small: Sce
         ("def (", ":Patient", "cannot be imported: SyntaxError"),
         ("import nothing_of_the_kind", "", "cannot be imported: ModuleNotFoundError"),
         ("raise SystemExit(5)", ":Patient", r"the file ended the program when it was imported \(SystemExit: 5\)"),
-        (PATIENT.format(name=""), "", r"schemes = 'Patient': a scheme needs a `name`"),
-        (PATIENT.format(name="patient"), ":Nobody", "has no class Nobody; it has Patient"),
-        ("x = 1", "", "name the class, as in .*; the file has no scheme"),
-        (PATIENT.format(name="mads"), "", "its name 'mads' is that of one of Wayfare's schemes"),
-        (PATIENT.format(name="x") + "    def __init__(self, a): ...", "", "must be made without arguments"),
+        (PATIENT.format(name=""), "", r"schemes = 'Patient': an upload rule of your own needs a `name`"),
+        (PATIENT.format(name="patient"), ":Nobody", "has no Nobody; it has Patient"),
+        ("x = 1", "", "name the class, as in .*; the file has no upload rule"),
+        (PATIENT.format(name="mads"), "", "schemes = 'mads': is the name of one of Wayfare's own methods"),
+        (PATIENT.format(name="x") + "    def __init__(self, a): ...", "", "cannot be made with these values"),
     ],
 )
 def test_what_cannot_be_used_is_refused(

@@ -11,13 +11,14 @@ import pytest
 import torch
 
 import wayfare
-from wayfare import Encounter, Link, Scheme, Upload
+from wayfare import Encounter, Link, Method, Upload
 from wayfare.codec.widths import profile
 from wayfare.control.rate_distortion import Profile
 from wayfare.errors import ScenarioError
+from wayfare.methods import descriptions, make_method, power_and_allowance
+from wayfare.methods.servers import Mix
 from wayfare.scenario.exchange import Mixing
 from wayfare.scenario.model import Scenario
-from wayfare.methods import descriptions, make_method, power_and_allowance
 from wayfare.sparsify.spectrum import spectrum
 
 CODED = ["mads-rd", "mads-rd:index", "mads-rd:values", "mads-rd:progressive"]
@@ -72,7 +73,7 @@ def encounters(count: int = 400) -> list[Encounter]:
     return found
 
 
-def scheme(name: str) -> Scheme:
+def scheme(name: str) -> Method:
     return make_method(name, Scenario())
 
 
@@ -86,11 +87,11 @@ class TestEveryScheme:
 
     def test_decides_the_same_for_the_same_encounter(self, name: str) -> None:
         for encounter in encounters(20):
-            assert scheme(name).decide(encounter, LINK) == scheme(name).decide(encounter, LINK)
+            assert scheme(name).upload.decide(encounter, LINK) == scheme(name).upload.decide(encounter, LINK)
 
     def test_stays_within_power_time_and_size(self, name: str) -> None:
         for encounter in encounters():
-            upload = scheme(name).decide(encounter, LINK)
+            upload = scheme(name).upload.decide(encounter, LINK)
             assert 0 <= upload.power_watts <= LINK.max_power_watts * (1 + 1e-12)
             assert 0 <= upload.entries <= LINK.parameters
             capacity = encounter.contact_s * LINK.rate_bps(upload.power_watts, encounter.gain_per_watt)
@@ -102,7 +103,7 @@ class TestEveryScheme:
 
     def test_energy_is_power_times_airtime(self, name: str) -> None:
         for encounter in encounters():
-            upload = scheme(name).decide(encounter, LINK)
+            upload = scheme(name).upload.decide(encounter, LINK)
             if upload.completes and upload.bits:
                 airtime_s = upload.bits / LINK.rate_bps(upload.power_watts, encounter.gain_per_watt)
                 assert upload.energy_joules == pytest.approx(upload.power_watts * airtime_s)
@@ -112,17 +113,17 @@ class TestEveryScheme:
         if found.energy_rule in ("greedy", "paced"):
             for encounter in encounters():
                 left = encounter.budget_joules - encounter.spent_joules
-                assert found.decide(encounter, LINK).energy_joules <= left * (1 + 1e-9)
+                assert found.upload.decide(encounter, LINK).energy_joules <= left * (1 + 1e-9)
 
     def test_sends_nothing_in_no_time(self, name: str) -> None:
         for encounter in encounters(20):
-            upload = scheme(name).decide(replace(encounter, contact_s=0.0), LINK)
+            upload = scheme(name).upload.decide(replace(encounter, contact_s=0.0), LINK)
             assert (upload.entries, upload.energy_joules) == (0, 0.0)
 
     def test_more_time_never_delivers_less(self, name: str) -> None:
         for encounter in encounters(100):
             uploads = [
-                scheme(name).decide(replace(encounter, contact_s=factor * encounter.contact_s), LINK)
+                scheme(name).upload.decide(replace(encounter, contact_s=factor * encounter.contact_s), LINK)
                 for factor in (0.5, 1.0, 2.0)
             ]
             # With more bits there may be fewer entries, with wider values.
@@ -132,7 +133,7 @@ class TestEveryScheme:
 
     def test_decides_without_a_look_at_the_update(self, name: str) -> None:
         for encounter in encounters(20):
-            upload = scheme(name).decide(replace(encounter, profile=None), LINK)
+            upload = scheme(name).upload.decide(replace(encounter, profile=None), LINK)
             assert 0 <= upload.entries <= LINK.parameters
 
 
@@ -141,14 +142,17 @@ class TestEveryScheme:
 def test_mads_sends_more_when_more_is_at_stake(field: str, name: str) -> None:
     for encounter in encounters(100):
         larger = replace(encounter, **{field: 10 * getattr(encounter, field)})
-        assert scheme(name).decide(larger, LINK).bits >= scheme(name).decide(encounter, LINK).bits
+        assert scheme(name).upload.decide(larger, LINK).bits >= scheme(name).upload.decide(encounter, LINK).bits
 
 
 @pytest.mark.parametrize("name", ["mads", *CODED])
 def test_mads_saves_when_it_is_ahead_of_its_pace(name: str) -> None:
     for encounter in encounters(100):
         later = replace(encounter, backlog_joules=encounter.backlog_joules + 5)
-        assert scheme(name).decide(later, LINK).energy_joules <= scheme(name).decide(encounter, LINK).energy_joules
+        assert (
+            scheme(name).upload.decide(later, LINK).energy_joules
+            <= scheme(name).upload.decide(encounter, LINK).energy_joules
+        )
 
 
 def test_each_step_beyond_mads_captures_more_of_the_update_with_the_same_weight() -> None:
@@ -157,7 +161,7 @@ def test_each_step_beyond_mads_captures_more_of_the_update_with_the_same_weight(
     for name in ("mads", "mads-rd:index", "mads-rd:values"):
         shares = []
         for encounter in encounters(100):
-            upload = scheme(name).decide(encounter, LINK)
+            upload = scheme(name).upload.decide(encounter, LINK)
             lost = {width.value_bits: width.lost.mean() for width in of.widths}[upload.value_bits or 32]
             shares.append(float(np.interp(upload.entries, of.kept, of.captured)) * (1 - lost))
         captured[name] = float(np.mean(shares))
@@ -166,10 +170,10 @@ def test_each_step_beyond_mads_captures_more_of_the_update_with_the_same_weight(
 
 def test_the_steps_choose_widths_as_their_names_say() -> None:
     for encounter in encounters(50):
-        assert scheme("mads").decide(encounter, LINK).value_bits is None
-        assert scheme("mads-rd:index").decide(encounter, LINK).value_bits in (None, 32)
-        longer = scheme("mads-rd:progressive").decide(encounter, LINK)
-        plain = scheme("mads-rd").decide(encounter, LINK)
+        assert scheme("mads").upload.decide(encounter, LINK).value_bits is None
+        assert scheme("mads-rd:index").upload.decide(encounter, LINK).value_bits in (None, 32)
+        longer = scheme("mads-rd:progressive").upload.decide(encounter, LINK)
+        plain = scheme("mads-rd").upload.decide(encounter, LINK)
         assert plain.entries_if_it_lasts is None
         assert longer.entries == plain.entries
         assert longer.entries == 0 or (longer.entries_if_it_lasts or 0) >= longer.entries
@@ -199,7 +203,7 @@ def test_a_paced_device_spends_its_budget_evenly() -> None:
 
 
 def test_dense_uploads_are_all_or_nothing() -> None:
-    outcomes = [scheme("afl:unlimited").decide(encounter, LINK) for encounter in encounters()]
+    outcomes = [scheme("afl:unlimited").upload.decide(encounter, LINK) for encounter in encounters()]
     assert {upload.entries for upload in outcomes} == {0, LINK.parameters}
     assert all(upload.completes == (upload.entries > 0) for upload in outcomes)
     assert any(not upload.completes and upload.energy_joules > 0 for upload in outcomes)
@@ -258,17 +262,18 @@ def test_the_weight_of_a_model_falls_with_its_age() -> None:
         "fedasync:hinge": [0.8, 0.8, 0.8, 0.8 / 11, 0.8 / 41, 0.8 / 951],
     }
     for name, weights in expected.items():
-        found = make_method(name, Scenario(mixing=mixing))
-        assert [found.mixing_weight(age) for age in ages] == pytest.approx(weights)
+        rule = make_method(name, Scenario(mixing=mixing)).server
+        assert isinstance(rule, Mix)
+        assert [rule.weight(age) for age in ages] == pytest.approx(weights)
 
 
 def test_only_fedasync_mixes_and_only_fedmobile_relays() -> None:
     for name in NAMES:
-        assert (scheme(name).mixing_weight(3) is not None) == name.startswith("fedasync")
-        assert bool(scheme(name).relays) == name.startswith("fedmobile")
+        assert (scheme(name).server.takes == "models") == name.startswith("fedasync")
+        assert (scheme(name).peers is not None) == name.startswith("fedmobile")
 
 
-class Whisper(Scheme):
+class Whisper(wayfare.UploadRule):
     """A scheme of a user."""
 
     name = "whisper"
@@ -286,15 +291,16 @@ def test_a_users_scheme_can_be_offered_as_an_entry_point(monkeypatch: pytest.Mon
             return Whisper
 
     monkeypatch.setattr("wayfare.methods.registry.entry_points", lambda group: [Offer])
-    assert isinstance(scheme("whisper"), Whisper)
+    assert isinstance(scheme("whisper").upload, Whisper)
     assert descriptions()["whisper"] == "A scheme of a user."
 
 
-def test_what_is_no_scheme_is_refused_before_a_run_begins() -> None:
-    with pytest.raises(ScenarioError, match=r"^schemes = 'object': a scheme needs a `name`$"):
+def test_what_is_no_method_is_refused_before_a_run_begins() -> None:
+    with pytest.raises(ScenarioError, match=r"^schemes = 'object': is no method: give a name, an UploadRule"):
         wayfare.run(wayfare.load(), object())  # type: ignore[arg-type]
-    with pytest.raises(ScenarioError, match="needs a method `decide"):
-        wayfare.run(wayfare.load(), type("Half", (), {"name": "half"})())
+    nameless = type("Nameless", (wayfare.UploadRule,), {"decide": lambda self, encounter, link: None})
+    with pytest.raises(ScenarioError, match="an upload rule of your own needs a `name`"):
+        wayfare.run(wayfare.load(), nameless())
 
 
 def test_an_allowance_limits_the_airtime() -> None:

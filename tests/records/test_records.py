@@ -52,7 +52,7 @@ def test_a_run_that_breaks_off_leaves_nothing_that_passes_for_whole(small: Scena
 
     with pytest.raises(RuntimeError, match="power cut"):
         wayfare.run(small, "mads", out=tmp_path, on_round=stop)
-    with pytest.raises(RunFolderError, match="no run here is finished; go on with: wayfare resume"):
+    with pytest.raises(RunFolderError, match=r"no run here is finished; resume with `wayfare\.resume"):
         find_runs(tmp_path)
     (partial,) = tmp_path.rglob("*.partial")
     with pytest.raises(RunFolderError, match="did not finish"):

@@ -15,7 +15,7 @@ from wayfare.scenario import Scenario
 HOSTILE = "<script>window.hacked=1</script>"
 
 
-class Hostile(wayfare.Scheme):
+class Hostile(wayfare.UploadRule):
     """A scheme whose name would be a program if anyone let it."""
 
     name = HOSTILE

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from wayfare.methods.registry import TABLE
 from wayfare.report.labels import axis_label, scheme_label, value_label
-from wayfare.methods.registry import SCHEMES
 
 
 def test_fields_become_words_and_units() -> None:
@@ -15,4 +15,4 @@ def test_fields_become_words_and_units() -> None:
 def test_schemes_are_called_as_their_authors_call_them() -> None:
     assert scheme_label("afl-spar:paced") == "AFL-Spar, paced"
     assert scheme_label("patient") == "patient"
-    assert all(scheme_label(name) != name for name in SCHEMES), "a scheme of ours without a label"
+    assert all(scheme_label(name) != name for name in TABLE), "a scheme of ours without a label"

@@ -144,7 +144,8 @@ def test_scrubbing_shows_the_contacts_of_the_plan(browser: Any, page: Path, smal
 def test_ages_and_amounts_on_the_map_are_those_of_the_records(browser: Any, page: Path, comparison: Path) -> None:
     open_page(browser, page)
     for place, scheme in enumerate(("mads", "afl")):
-        record = read_run(comparison / f"{scheme}-seed0")
+        (run,) = comparison.glob(f"runs/{scheme}-seed0-*")
+        record = read_run(run)
         contacts = record.contacts
         shown = script(
             browser,

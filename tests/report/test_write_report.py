@@ -65,7 +65,8 @@ def test_the_recipe_of_a_comparison_makes_the_same_scenario(comparison: Path, tm
 
 
 def test_the_recipe_of_a_run_names_scheme_and_seed(comparison: Path) -> None:
-    material = read_material(comparison / "afl-seed1")
+    (run,) = comparison.glob("runs/afl-seed1-*")
+    material = read_material(run)
     recipe = recipe_of(material.results, {"execution": {"precision": "tf32", "fast": True}})
     assert recipe.commands == ["wayfare run scenario.toml --scheme afl --seed 1 --precision tf32 --fast"]
 
@@ -176,7 +177,7 @@ def test_variants_have_the_colour_of_their_scheme_and_lines_and_marks_of_their_o
 def test_curves_in_the_terminal_rise_where_scores_do(comparison: Path) -> None:
     from rich.console import Console
 
-    records = [read_run(comparison / "mads-seed0")]
+    records = [read_run(folder) for folder in comparison.glob("runs/mads-seed0-*")]
     console = Console(width=80, record=True, file=(comparison / "terminal.txt").open("w"))
     with console.file:
         console.print(terminal_curves(summarise(records), records, width=80))

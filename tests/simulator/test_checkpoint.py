@@ -17,9 +17,9 @@ from wayfare.device import DeviceState
 from wayfare.engine import OnDisk, Policy, Shelf
 from wayfare.learning.models.resnet9 import Resnet9
 from wayfare.learning.tasks import Classification
+from wayfare.methods import make_method
 from wayfare.records.checkpoints import Checkpoint, DamagedError, read_checkpoint, write_checkpoint
 from wayfare.scenario import Scenario
-from wayfare.methods import make_method
 from wayfare.simulator import Checks, ContactEvent, Outcome, Simulation, SimulationState
 from wayfare.world import World, draw_world
 
@@ -125,6 +125,21 @@ def test_normalisation_statistics_go_on_too(tmp_path: Path) -> None:
         assert_same(taken_up(world, "optimal", state, engine), expected, 7)
 
 
+@pytest.mark.parametrize("engine", ["reference", "stacked"])
+def test_the_velocities_of_momentum_go_on_too(engine: str, small: Scenario, tmp_path: Path) -> None:
+    world = draw_world(small, 1)
+    without, _ = undisturbed(world, "mads", tmp_path, (), engine)
+    name = "mads + sgd(momentum=0.5, steps_per_round=2)"
+    expected = undisturbed(world, name, tmp_path, (1, 33), engine)
+    assert not torch.equal(expected[0].model, without.model)
+    for saved in expected[1].saved:
+        state = read_checkpoint(tmp_path, saved)
+        assert set(state.trainer.velocities) == set(state.trainer.underway) != set()
+        assert_same(taken_up(world, name, state, engine), expected, saved.round)
+    state.trainer.velocities[next(iter(state.trainer.velocities))][0] = torch.nan
+    assert "the velocity of device" in str(state.unsound())
+
+
 def test_devices_that_never_met_the_server_share_what_they_shared(tmp_path: Path) -> None:
     scenario = wayfare.load("fashion-small", [*SMALL, "fleet.devices=200", "rounds=3", "mobility.width_m=3000"])
     world = draw_world(scenario, 0)
@@ -181,7 +196,7 @@ def test_paranoid_checks_see_nothing_wrong_in_a_run_taken_up(small: Scenario, tm
 
 
 def test_numbers_that_a_scheme_computed_with_numpy_are_saved_as_plain_ones(small: Scenario, tmp_path: Path) -> None:
-    class Numerical(wayfare.Scheme):
+    class Numerical(wayfare.UploadRule):
         name = "numerical"
 
         def decide(self, encounter: wayfare.Encounter, link: wayfare.Link) -> wayfare.Upload:

@@ -10,19 +10,20 @@ import torch
 
 import wayfare
 from tests.simulator.test_simulator import SCHEMES, Notes
+from wayfare import sparsify
 from wayfare.engine import Burst
 from wayfare.engine.stacked_mlp import StackedMlp
 from wayfare.errors import DivergenceError, InvariantError
+from wayfare.methods import Arrival, Recipe, ServerRule, ServerTerms, make_method
 from wayfare.scenario import Scenario
-from wayfare.methods import make_method
 from wayfare.simulator import Checks, Simulation
 from wayfare.sparsify import Sparse
 from wayfare.world import draw_world
 
 
-def simulate(scenario: Scenario, scheme: wayfare.Scheme, checks: Checks) -> Notes:
+def simulate(scenario: Scenario, scheme: Recipe, checks: Checks) -> Notes:
     notes = Notes()
-    Simulation(draw_world(scenario, 0), scheme, notes, engine="stacked", checks=checks).run()
+    Simulation(draw_world(scenario, 0), make_method(scheme, scenario), notes, engine="stacked", checks=checks).run()
     return notes
 
 
@@ -32,7 +33,7 @@ def test_all_checks_hold_in_a_sound_run_and_change_nothing(name: str, small: Sce
     assert simulate(small, scheme, Checks(paranoid=True)) == simulate(small, scheme, Checks())
 
 
-class Wrong(wayfare.Scheme):
+class Wrong(wayfare.UploadRule):
     """Decides well, and then changes one number."""
 
     name = "wrong"
@@ -72,7 +73,7 @@ def test_a_decision_that_cannot_be_ends_the_run_and_names_round_device_and_rule(
 
 
 def test_what_is_no_upload_at_all_is_told(small: Scenario) -> None:
-    class Silent(wayfare.Scheme):
+    class Silent(wayfare.UploadRule):
         name = "silent"
 
         def decide(self, encounter: wayfare.Encounter, link: wayfare.Link) -> wayfare.Upload:
@@ -83,23 +84,19 @@ def test_what_is_no_upload_at_all_is_told(small: Scenario) -> None:
 
 
 def test_paranoia_finds_updates_that_are_lost(small: Scenario, monkeypatch: pytest.MonkeyPatch) -> None:
-    from wayfare import device
-
     scheme = make_method("mads", small)
     forget = lambda vector, sent: torch.zeros_like(vector)  # noqa: E731
-    monkeypatch.setattr(device, "remainder", forget)
+    monkeypatch.setattr(sparsify, "remainder", forget)
     simulate(small, scheme, Checks())
     with pytest.raises(InvariantError, match="neither sent nor remembered"):
         simulate(small, scheme, Checks(paranoid=True))
 
 
 def test_paranoia_finds_entries_that_are_not_the_largest(small: Scenario, monkeypatch: pytest.MonkeyPatch) -> None:
-    from wayfare import device
-
     def first(vector: torch.Tensor, k: int) -> Sparse:
         return Sparse(torch.arange(k), vector[:k].clone())
 
-    monkeypatch.setattr(device, "top_k", first)
+    monkeypatch.setattr(sparsify, "top_k", first)
     with pytest.raises(InvariantError, match="though a larger one was kept"):
         simulate(small, make_method("mads", small), Checks(paranoid=True))
 
@@ -109,9 +106,12 @@ def test_paranoia_finds_mass_that_an_engine_makes_up(small: Scenario, monkeypatc
 
     aggregate, calls = server.aggregate, [0]
 
-    def twice(state: server.ServerState, uploads: Sequence[Sparse]) -> server.ServerState:
-        calls[0] += bool(uploads)
-        return aggregate(aggregate(state, uploads), uploads[:1] if calls[0] == 5 else [])
+    def twice(
+        state: server.ServerState, rule: ServerRule, arrivals: Sequence[Arrival], terms: ServerTerms
+    ) -> server.ServerState:
+        calls[0] += bool(arrivals)
+        once = aggregate(state, rule, arrivals, terms)
+        return aggregate(once, rule, arrivals[:1] if calls[0] == 5 else [], terms)
 
     monkeypatch.setattr(server, "aggregate", twice)
     with pytest.raises(InvariantError, match="lost or counted twice"):
@@ -125,7 +125,7 @@ def spoil(monkeypatch: pytest.MonkeyPatch, value: float, from_round: int = 30) -
     def spoiled(self: StackedMlp, models: Sequence[torch.Tensor], bursts: Sequence[Burst]) -> None:
         run(self, models, bursts)
         for model, burst in zip(models, bursts, strict=True):
-            if burst.device == 3 and burst.first_round + burst.steps > from_round:
+            if burst.device == 3 and burst.first_round + burst.rounds > from_round:
                 model[7] = value
 
     monkeypatch.setattr(StackedMlp, "run", spoiled)

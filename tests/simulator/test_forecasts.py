@@ -17,11 +17,11 @@ from wayfare import device as devices
 from wayfare.contacts import Opportunities, forecast_s
 from wayfare.device import DeviceState, Meeting, Offer, Terms
 from wayfare.errors import ScenarioError
+from wayfare.methods import make_method
 from wayfare.radio import Link
 from wayfare.records.checkpoints import read_checkpoint
 from wayfare.scenario import Scenario
 from wayfare.scenario.exchange import Contacts
-from wayfare.methods import make_method
 from wayfare.simulator import Checks, Simulation
 from wayfare.world import draw_world
 
@@ -59,6 +59,11 @@ def test_an_error_beyond_reason_is_refused(value: str) -> None:
         wayfare.load("fashion-small", [f"contacts.forecast_error={value}"])
 
 
+def terms_of(name: str = "mads-rd", weight: float | str = 1e-3) -> Terms:
+    method = make_method(name, wayfare.load(overrides=[f"control.weight={weight}"]))
+    return Terms(method=method, link=LINK, rounds=1000)
+
+
 def offer(
     seed: int = 0, contact_s: float = 5.0, name: str = "mads-rd", weight: float | str = 1e-3
 ) -> tuple[Offer, wayfare.Upload]:
@@ -75,10 +80,10 @@ def offer(
         state,
         update,
         Meeting(round=10, contact_s=contact_s, gain_per_watt=1e4),
-        Terms(link=LINK, rounds=1000, wants=scheme.demand),
+        terms_of(name, weight),
         staleness_rounds=9,
     )
-    return found, scheme.decide(found.encounter, LINK)
+    return found, scheme.upload.decide(found.encounter, LINK)
 
 
 @pytest.mark.parametrize("weight", [1e-3, "auto"])
@@ -86,7 +91,7 @@ def offer(
 def test_an_upload_costs_its_encoding_and_no_more_than_the_contact_carries(name: str, weight: float | str) -> None:
     for contact_s in (0.2, 1.0, 5.0, 30.0):
         begun, upload = offer(contact_s=contact_s, name=name, weight=weight)
-        sending = devices.transmit(begun, upload, LINK)
+        sending = devices.transmit(begun, upload, terms_of())
         assert sending.sent is not None
         rate_bps = LINK.rate_bps(upload.power_watts, 1e4)
         assert sending.upload.bits <= contact_s * rate_bps * (1 + 1e-6)
@@ -98,7 +103,7 @@ def test_an_upload_costs_its_encoding_and_no_more_than_the_contact_carries(name:
 @pytest.mark.parametrize("name", ["mads", "mads-rd"])
 def test_who_plans_too_long_an_upload_loses_all_of_it(name: str) -> None:
     begun, upload = offer(name=name)
-    sending = devices.transmit(begun, upload, LINK, lasts_s=2.0)
+    sending = devices.transmit(begun, upload, terms_of(), lasts_s=2.0)
     assert upload.airtime_s > 2.0
     assert sending.sent is None
     assert not sending.upload.completes
@@ -111,7 +116,7 @@ def test_pieces_that_arrived_count_and_more_arrive_the_longer_it_lasts() -> None
     begun, upload = offer(name="mads-rd:progressive")
     entries, energies = [], []
     for lasts_s in (0.0, 0.3, 1.0, 2.0, 5.0, 8.0, 100.0):
-        sending = devices.transmit(begun, upload, LINK, lasts_s=lasts_s)
+        sending = devices.transmit(begun, upload, terms_of(), lasts_s=lasts_s)
         assert sending.sent is not None
         assert len(sending.sent) == sending.upload.entries
         restored = sending.state.memory.index_add(0, sending.sent.indices, sending.sent.values)
@@ -131,14 +136,14 @@ def test_pieces_that_arrived_count_and_more_arrive_the_longer_it_lasts() -> None
 def test_all_planned_pieces_arrive_where_the_forecast_is_exact(weight: float | str) -> None:
     for contact_s in (0.2, 0.5, 1.0, 2.0, 5.0, 30.0):
         begun, upload = offer(contact_s=contact_s, name="mads-rd:progressive", weight=weight)
-        sending = devices.transmit(begun, upload, LINK)
+        sending = devices.transmit(begun, upload, terms_of())
         assert not sending.cut
         rate_bps = LINK.rate_bps(upload.power_watts, 1e4)
         assert sending.upload.bits <= contact_s * rate_bps
         assert sending.upload.bits >= 0.9 * contact_s * rate_bps or sending.upload.entries == LINK.parameters
         assert sending.upload.energy_joules == pytest.approx(upload.power_watts * sending.upload.bits / rate_bps)
         # A little more time brings no piece through, and costs its energy: the device cannot know that it ends.
-        longer = devices.transmit(begun, upload, LINK, lasts_s=contact_s * (1 + 1e-6))
+        longer = devices.transmit(begun, upload, terms_of(), lasts_s=contact_s * (1 + 1e-6))
         assert longer.upload.entries == sending.upload.entries
         assert longer.cut == (sending.upload.entries < (upload.entries_if_it_lasts or 0))
 
@@ -148,7 +153,7 @@ def test_all_planned_pieces_arrive_where_the_forecast_is_exact(weight: float | s
 def test_pieces_beyond_the_energy_left_are_not_begun(share: float, lasts_s: float) -> None:
     begun, upload = offer(name="mads-rd:progressive", weight="auto")
     poor = replace(upload, most_joules=share * upload.energy_joules)
-    sending = devices.transmit(begun, poor, LINK, lasts_s=lasts_s)
+    sending = devices.transmit(begun, poor, terms_of(), lasts_s=lasts_s)
     assert 0 < sending.upload.energy_joules <= poor.most_joules * (1 + 1e-9)
     assert not sending.cut
 

@@ -8,15 +8,15 @@ from dataclasses import dataclass
 import pytest
 import torch
 
-import wayfare
 from tests.simulator.test_relays import steps
 from tests.simulator.test_simulator import Notes, simulate
-from wayfare import Encounter, Link, Upload
 from wayfare.errors import InvariantError, ScenarioError
+from wayfare.methods import Arrival, ServerTerms, compose, make_method
+from wayfare.methods.servers import Mix
 from wayfare.scenario import Scenario
-from wayfare.methods import make_method
-from wayfare.server import ServerState, mix
+from wayfare.scenario.exchange import Mixing
 from wayfare.simulator import Checks, Simulation
+from wayfare.sparsify import Sparse
 from wayfare.world import draw_world
 
 
@@ -25,7 +25,7 @@ def test_a_run_is_the_loop_that_its_authors_wrote(name: str, small: Scenario) ->
     scenario = small.model_copy(update={"rounds": 25})
     world = draw_world(scenario, 0)
     found, notes = simulate(world, f"{name}:unlimited", engine="reference")
-    weight_of = make_method(name, scenario).mixing_weight
+    weight_of = make_method(name, scenario).server.weight  # type: ignore[attr-defined]
     model, received = world.initial_model, {}
     outcome = {(event.round, event.device): event.completed for event in notes.contacts}
     failures = 0
@@ -40,7 +40,6 @@ def test_a_run_is_the_loop_that_its_authors_wrote(name: str, small: Scenario) ->
             start, since = received.get(device, (world.initial_model, 0))
             local = steps(world, device, start, since + 1, round_)
             weight = weight_of(round_ - since)
-            assert weight is not None
             model = (1 - weight) * model + weight * local
             met.append(device)
         for device in met:
@@ -51,11 +50,12 @@ def test_a_run_is_the_loop_that_its_authors_wrote(name: str, small: Scenario) ->
 
 
 def test_models_of_one_round_are_mixed_one_after_the_other() -> None:
-    state = ServerState(model=torch.zeros(3), devices=5)
-    mixed = mix(state, [(torch.ones(3), 0.5), (torch.full((3,), 2.0), 0.25)])
-    assert mixed.model.tolist() == [0.875] * 3
-    assert state.model.tolist() == [0.0] * 3
-    assert mix(state, []) is state
+    before, terms = torch.zeros(3), ServerTerms(devices=5)
+    whole = [Sparse(torch.arange(3), torch.full((3,), value)) for value in (1.0, 2.0)]
+    arrivals = [Arrival(device=device, sent=sent) for device, sent in enumerate(whole)]
+    mixed, _ = Mix("constant", Mixing(weight=0.5)).apply(before, {}, arrivals, terms)
+    assert mixed.tolist() == [1.25] * 3
+    assert before.tolist() == [0.0] * 3
 
 
 def test_a_paranoid_run_says_that_there_is_no_mass_to_balance(
@@ -67,37 +67,30 @@ def test_a_paranoid_run_says_that_there_is_no_mass_to_balance(
     assert "fedasync mixes models at the server: mass is not conserved, and not balanced" in caplog.text
 
 
-@dataclass
-class Own(wayfare.Scheme):
-    """Mixes what it should not."""
+@dataclass(frozen=True)
+class OwnMix(Mix):
+    """Mixes with a weight that may be none."""
 
-    name: str = "own"
-    weight: float = 0.5
-    whole: bool = True
-    relays: bool = False
+    own: float = 0.5
 
-    def decide(self, encounter: Encounter, link: Link) -> Upload:
-        if self.whole:
-            return wayfare.send_dense(encounter, link, link.max_power_watts)
-        return wayfare.send_top_k(encounter, link, 0.1 * link.max_power_watts)
-
-    def mixing_weight(self, staleness_rounds: int) -> float:
-        return self.weight
+    def weight(self, staleness_rounds: int) -> float:
+        return self.own
 
 
 @pytest.mark.parametrize(
-    ("scheme", "message"),
+    ("base", "own", "message"),
     [
-        (Own(weight=1.5), "scheme own: mixing_weight = 1.5, must be 0 to 1"),
-        (Own(weight=float("nan")), "scheme own: mixing_weight = nan, must be 0 to 1"),
-        (Own(whole=False), "must be 0 or all where models are mixed"),
+        ("afl:unlimited", 1.5, "weight = 1.5 of device [0-9], must be 0 to 1"),
+        ("afl:unlimited", float("nan"), "weight = nan of device [0-9], must be 0 to 1"),
+        ("mads", 0.5, "scheme own: entries = [0-9]+, must be 0 or all where models are mixed"),
     ],
 )
-def test_what_cannot_be_mixed_is_refused(scheme: Own, message: str, small: Scenario) -> None:
+def test_what_cannot_be_mixed_is_refused(base: str, own: float, message: str, small: Scenario) -> None:
+    method = make_method(compose("own", base, OwnMix(own=own)), small)
     with pytest.raises(InvariantError, match=message):
-        Simulation(draw_world(small, 0), scheme, Notes()).run()
+        Simulation(draw_world(small, 0), method, Notes()).run()
 
 
 def test_models_are_not_relayed_as_updates(small: Scenario) -> None:
-    with pytest.raises(ScenarioError, match="a scheme that mixes models cannot relay updates"):
-        Simulation(draw_world(small, 0), Own(relays=True), Notes())
+    with pytest.raises(ScenarioError, match="a method that mixes models cannot relay updates"):
+        make_method(compose("own", "fedmobile", Mix()), small)

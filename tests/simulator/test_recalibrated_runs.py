@@ -16,8 +16,8 @@ from tests.simulator.test_simulator import Notes, simulate
 from wayfare.errors import ScenarioError
 from wayfare.learning.evaluate import Evaluator
 from wayfare.learning.recalibrate import Recalibration, draw_samples
-from wayfare.records.checkpoints import read_checkpoint
 from wayfare.methods import make_method
+from wayfare.records.checkpoints import read_checkpoint
 from wayfare.simulator import Simulation
 from wayfare.world import World, draw_world
 
@@ -50,21 +50,21 @@ def test_contacts_energy_bits_and_devices_are_the_same_with_and_without(name: st
 @pytest.mark.parametrize("average_rounds", [0, 5])
 def test_a_run_ends_with_the_model_that_was_judged(average_rounds: int) -> None:
     world, notes = world_of(40, average_rounds), Notes()
-    simulation = Simulation(world, make_method("optimal", world.scenario.control), notes)
+    simulation = Simulation(world, make_method("optimal", world.scenario), notes)
     outcome = simulation.run()
     last, found = notes.evaluations[-1], Evaluator(TASK)(outcome.model)
     assert (found.score, found.loss) == (last.score, last.loss)
     state = simulation.state()
     samples = torch.from_numpy(draw_samples(40, world.held, world.seed))
-    expected = Recalibration(TASK, samples)(state.model if state.averaged is None else state.averaged)
+    expected = Recalibration(TASK, samples)(state.server.judged)
     assert torch.equal(outcome.model, expected)
 
 
 def test_without_it_the_model_itself_is_judged() -> None:
     world, notes = world_of(0), Notes()
-    simulation = Simulation(world, make_method("optimal", world.scenario.control), notes)
+    simulation = Simulation(world, make_method("optimal", world.scenario), notes)
     outcome = simulation.run()
-    assert outcome.model is simulation.state().model
+    assert outcome.model is simulation.state().server.model
     found = Evaluator(TASK)(outcome.model)
     assert (found.score, found.loss) == (notes.evaluations[-1].score, notes.evaluations[-1].loss)
 
@@ -95,4 +95,4 @@ def test_comparisons_say_so_before_their_first_run(tmp_path: Path) -> None:
 def test_more_samples_than_the_fleet_holds_are_refused() -> None:
     world = world_of(121)
     with pytest.raises(ScenarioError, match=r"recalibrate_statistics = 121: must not exceed the \d+ training samples"):
-        Simulation(world, make_method("optimal", world.scenario.control), Notes())
+        Simulation(world, make_method("optimal", world.scenario), Notes())

@@ -19,11 +19,11 @@ from wayfare.device import DeviceState, Meeting, Terms
 from wayfare.engine import OnDisk
 from wayfare.errors import InvariantError, ScenarioError
 from wayfare.learning.models.base import load_vector, read_vector
+from wayfare.methods import make_method
 from wayfare.mobility import SERVER
 from wayfare.radio import Link
 from wayfare.records.checkpoints import read_checkpoint, write_checkpoint
 from wayfare.scenario import Scenario
-from wayfare.methods import make_method
 from wayfare.simulator import Checks, Outcome, RelayEvent, Simulation, SimulationState
 from wayfare.world import World, draw_peers, draw_world
 
@@ -278,7 +278,7 @@ def test_a_run_goes_on_to_the_same_bits_with_parcels_on_their_way(delivery: str,
 def test_a_state_of_a_scheme_without_relays_is_refused() -> None:
     world = draw_world(scenario(), 0)
     state = simulation(world, Notes(), "afl").state()
-    with pytest.raises(ValueError, match="of a scheme that relays, or of one that does not"):
+    with pytest.raises(ValueError, match="of a method that relays, or of one that does not"):
         simulation(world, Notes()).restore(state)
     broken = replace(state, relays=replace(state.relays, parcels=[]))
     assert isinstance(broken, SimulationState)
@@ -345,7 +345,7 @@ def test_a_story_by_hand(tmp_path: Path) -> None:
 
     class Looking(Notes):
         def on_round(self, round_: int) -> None:
-            models.append(run._server.model)
+            models.append(run.state().server.model)
 
     looking = Looking()
     run = simulation(world, looking, engine="reference")
@@ -400,17 +400,20 @@ def test_what_a_device_hands_over_leaves_it_only_what_is_new() -> None:
     rng = torch.Generator().manual_seed(0)
     received, local, memory = (torch.randn(50, generator=rng) for _ in range(3))
     state = DeviceState(received=received, received_round=2, memory=memory, budget_joules=5.0)
-    meeting, terms = Meeting(round=5, contact_s=9.0, gain_per_watt=1e6), Terms(link=LINK, rounds=10)
+    meeting, terms = (
+        Meeting(round=5, contact_s=9.0, gain_per_watt=1e6),
+        Terms(method=make_method("fedmobile", Scenario()), link=LINK, rounds=10),
+    )
     parcel = devices.undelivered(state, local)
     torch.testing.assert_close(parcel, memory + received - local)
     offer = devices.make_offer(state, parcel, meeting, terms, staleness_rounds=3)
     whole = wayfare.Upload(entries=50, bits=1600.0, power_watts=0.1, energy_joules=0.2)
-    after = devices.hand_over(devices.pay(offer, whole), parcel)
+    after = devices.hand_over(devices.pay(offer.state, offer.encounter, 0.2), parcel)
     torch.testing.assert_close(devices.undelivered(after, local), torch.zeros(50), rtol=0, atol=1e-6)
     assert after.spent_joules == 0.2
     # A second transmission of the round is not given the pace of a round again.
     again = devices.make_offer(after, parcel, meeting, terms, staleness_rounds=3)
-    assert devices.pay(again, whole).backlog_joules == pytest.approx(after.backlog_joules + 0.2)
+    assert devices.pay(again.state, again.encounter, 0.2).backlog_joules == pytest.approx(after.backlog_joules + 0.2)
     model = torch.randn(50, generator=rng)
     taken, new_local = devices.take_model(after, devices.undelivered(after, local), model, 4, torch.zeros(50))
     torch.testing.assert_close(new_local, model, rtol=0, atol=1e-5)

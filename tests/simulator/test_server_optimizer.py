@@ -14,16 +14,18 @@ from tests.simulator.test_checkpoint import assert_same, taken_up, undisturbed
 from tests.simulator.test_relays import steps
 from tests.simulator.test_simulator import Notes, simulate
 from wayfare import server as servers
-from wayfare.device import top_k
 from wayfare.errors import InputError, InvariantError, ScenarioError
 from wayfare.learning.evaluate import Evaluator
+from wayfare.methods import Arrival, ServerTerms, make_method
+from wayfare.methods.servers import Optimise, mean_update
+from wayfare.methods.states import vectors_of
 from wayfare.records.checkpoints import read_checkpoint
 from wayfare.scenario import Scenario
 from wayfare.scenario.server import Server
-from wayfare.methods import make_method
-from wayfare.server import ServerState, begin_server, mean_update, optimise
+from wayfare.server import ServerState, begin_server
 from wayfare.simulator import Checks, Simulation
-from wayfare.sparsify import Sparse
+from wayfare.simulator.server_side import ServerSide
+from wayfare.sparsify import Sparse, top_k
 from wayfare.studies.study import load_study
 from wayfare.world import draw_world
 
@@ -43,6 +45,17 @@ def with_server(scenario: Scenario, server: Server) -> Scenario:
     return scenario.model_copy(update={"server": server})
 
 
+def begun(model: torch.Tensor, devices: int, server: Server, statistics: int = 0) -> tuple[ServerState, ServerTerms]:
+    terms = ServerTerms(devices=devices, statistics=statistics)
+    return begin_server(model, Optimise(server), terms, averages=server.average_rounds > 0), terms
+
+
+def optimise(state: ServerState, update: torch.Tensor, server: Server, terms: ServerTerms) -> ServerState:
+    """A step along a mean update: one device that brings all of it, times the fleet."""
+    sent = Sparse(torch.arange(len(update)), terms.devices * update)
+    return servers.aggregate(state, Optimise(server), [Arrival(device=0, sent=sent)], terms)
+
+
 def updates(rounds: int, entries: int) -> torch.Tensor:
     return torch.randn(rounds, entries, generator=torch.Generator().manual_seed(3), dtype=torch.float64)
 
@@ -52,20 +65,20 @@ def test_momentum_takes_the_steps_of_pytorch(server: Server) -> None:
     weight = torch.nn.Parameter(torch.ones(7, dtype=torch.float64))
     momentum = server.momentum if server.optimizer == "momentum" else 0.0
     truth = torch.optim.SGD([weight], lr=server.step_size, momentum=momentum)
-    state = begin_server(torch.ones(7, dtype=torch.float64), 4, 0, server)
+    state, terms = begun(torch.ones(7, dtype=torch.float64), 4, server)
     for update in updates(6, 7):
         weight.grad = update.clone()
         truth.step()
-        state = optimise(state, update, server)
+        state = optimise(state, update, server, terms)
         torch.testing.assert_close(state.model, weight.detach(), rtol=1e-13, atol=1e-13)
 
 
 def test_adam_takes_the_steps_of_its_formula_entry_by_entry() -> None:
     server = Server(optimizer="adam", step=0.2, momentum=0.8, second_moment=0.95, epsilon=0.01)
-    state = begin_server(torch.zeros(5, dtype=torch.float64), 4, 0, server)
+    state, terms = begun(torch.zeros(5, dtype=torch.float64), 4, server)
     model, mean, square = [0.0] * 5, [0.0] * 5, [1e-4] * 5
     for update in updates(6, 5):
-        state = optimise(state, update, server)
+        state = optimise(state, update, server, terms)
         for entry, value in enumerate(update.tolist()):
             mean[entry] = 0.8 * mean[entry] + 0.2 * value
             square[entry] = 0.95 * square[entry] + 0.05 * value**2
@@ -76,39 +89,35 @@ def test_adam_takes_the_steps_of_its_formula_entry_by_entry() -> None:
 def test_adam_in_equal_directions_is_the_adam_of_pytorch_without_its_correction() -> None:
     """With a gradient that never changes both moments settle, and every step is as long as PyTorch's."""
     server = Server(optimizer="adam", step=0.01, epsilon=1e-8)
-    state = begin_server(torch.zeros(3, dtype=torch.float64), 1, 0, server)
+    state, terms = begun(torch.zeros(3, dtype=torch.float64), 1, server)
     update = torch.tensor([1.0, -20.0, 0.3], dtype=torch.float64)
     for _ in range(2000):
-        before, state = state.model, optimise(state, update, server)
+        before, state = state.model, optimise(state, update, server, terms)
     torch.testing.assert_close(before - state.model, 0.01 * update.sign(), rtol=1e-6, atol=0)
 
 
 @pytest.mark.parametrize("server", OPTIMISERS, ids=named)
 def test_statistics_are_averaged_whatever_the_optimiser(server: Server) -> None:
-    state = begin_server(torch.zeros(6), 2, 2, server)
+    state, terms = begun(torch.zeros(6), 2, server, statistics=2)
     total = torch.zeros(6)
     for number in range(3):
         uploads = [
             Sparse(torch.tensor([1, 4, 5]), torch.tensor([1.0, 2.0, -3.0]) + number),
             Sparse(torch.arange(6), torch.full((6,), 0.5)),
         ]
-        update = mean_update(state, uploads)
-        assert update is not None
-        total += update
-        state = optimise(state, update, server)
+        arrivals = [Arrival(device=device, sent=sent) for device, sent in enumerate(uploads)]
+        total += mean_update(state.model, arrivals, terms)
+        state = servers.aggregate(state, Optimise(server), arrivals, terms)
     assert torch.allclose(state.model[4:], -total[4:])
     assert not torch.allclose(state.model[:4], -total[:4])
-    assert all(len(moment) == 4 for moment in state.moments)
+    assert all(len(moment) == 4 for _, moment in vectors_of(state.rule_state))
 
 
 def test_a_mean_is_over_the_fleet_and_of_what_arrived() -> None:
-    state = ServerState(model=torch.zeros(4), devices=5)
-    nothing = top_k(torch.ones(4), 0)
-    assert mean_update(state, []) is None
-    assert mean_update(state, [nothing]) is None
-    update = mean_update(state, [nothing, top_k(torch.tensor([5.0, 0, -10.0, 1.0]), 2)])
-    assert update is not None
-    assert update.tolist() == [1.0, 0.0, -2.0, 0.0]
+    state, terms = begun(torch.zeros(4), 5, Server())
+    assert servers.aggregate(state, Optimise(Server()), [], terms) is state
+    arrival = Arrival(device=2, sent=top_k(torch.tensor([5.0, 0, -10.0, 1.0]), 2))
+    assert mean_update(state.model, [arrival], terms).tolist() == [1.0, 0.0, -2.0, 0.0]
     assert state.model.tolist() == [0.0] * 4
 
 
@@ -148,10 +157,10 @@ def test_the_judged_model_is_a_mean_over_rounds_and_devices_train_from_the_other
 
     class Watching(Notes):
         def on_round(self, round_: int) -> None:
-            models.append(simulation.state().model)
+            models.append(simulation.state().server.model)
 
     notes = Watching()
-    simulation = Simulation(world, make_method("mads", small), notes)
+    simulation = Simulation(world, make_method("mads", world.scenario), notes)
     outcome = simulation.run()
     # The world's other run, without a mean, has the same global models.
     plain, other = simulate(draw_world(small, 0), "mads")
@@ -168,9 +177,9 @@ def test_the_judged_model_is_a_mean_over_rounds_and_devices_train_from_the_other
 
 def test_the_first_rounds_are_a_plain_mean() -> None:
     server = Server(average_rounds=100)
-    state = begin_server(torch.zeros(1), 1, 0, server)
+    state, _ = begun(torch.zeros(1), 1, server)
     for round_, value in enumerate([6.0, 0.0, 3.0], start=1):
-        state = servers.average(replace(state, model=torch.tensor([value])), round_, server)
+        state = servers.average(replace(state, model=torch.tensor([value])), round_, server.average_rounds)
     assert state.judged.tolist() == pytest.approx([3.0])
 
 
@@ -187,16 +196,17 @@ def test_paranoia_balances_what_the_optimiser_was_given(name: str, server: Serve
 def test_paranoia_finds_an_update_that_the_optimiser_was_given_twice(
     small: Scenario, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    whole, calls = servers.mean_update, [0]
+    arrive, calls = ServerSide.arrive, [0]
 
-    def twice(state: ServerState, uploads: list[Sparse]) -> torch.Tensor | None:
-        calls[0] += bool(uploads)
-        return whole(state, [*uploads, *uploads[:1]] if calls[0] == 5 else uploads)
+    def twice(self: ServerSide, arrival: Arrival) -> None:
+        calls[0] += 1
+        for _ in range(2 if calls[0] == 5 else 1):
+            arrive(self, arrival)
 
-    monkeypatch.setattr(servers, "mean_update", twice)
+    monkeypatch.setattr(ServerSide, "arrive", twice)
     world = draw_world(with_server(small, OPTIMISERS[1]), 0)
     with pytest.raises(InvariantError, match="lost or counted twice"):
-        Simulation(world, make_method("mads", small), Notes(), checks=Checks(paranoid=True)).run()
+        Simulation(world, make_method("mads", world.scenario), Notes(), checks=Checks(paranoid=True)).run()
 
 
 @pytest.mark.parametrize("server", OPTIMISERS, ids=named)
@@ -219,7 +229,7 @@ def test_the_state_of_another_optimiser_is_refused(small: Scenario, tmp_path: Pa
             draw_world(with_server(small, Server(optimizer="momentum", average_rounds=5)), 1), "mads", state, "stacked"
         )
     for other in (Server(), OPTIMISERS[3]):
-        with pytest.raises(ValueError, match="the state of another optimiser of the server"):
+        with pytest.raises(ValueError, match="the state of another rule of the server"):
             taken_up(draw_world(with_server(small, other), 1), "mads", state, "stacked")
 
 

@@ -17,8 +17,8 @@ from wayfare.engine.stacked_mlp import StackedMlp
 from wayfare.learning.evaluate import Evaluator
 from wayfare.learning.models.resnet9 import Resnet9
 from wayfare.learning.tasks import Classification, Evaluation
-from wayfare.scenario import Scenario
 from wayfare.methods import make_method
+from wayfare.scenario import Scenario
 from wayfare.simulator import ContactEvent, EvaluationEvent, MetricEvent, Outcome, RelayEvent, Simulation
 from wayfare.world import World, draw_world
 

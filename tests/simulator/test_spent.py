@@ -14,9 +14,9 @@ from tests.conftest import SMALL
 from tests.simulator.test_simulator import Notes
 from wayfare.engine import Burst
 from wayfare.engine.reference import Reference
-from wayfare.radio import Link
 from wayfare.methods import Encounter, make_method
-from wayfare.methods.sending import MOST_BPS_PER_HZ, least_joules
+from wayfare.methods.uploads.sending import MOST_BPS_PER_HZ, least_joules
+from wayfare.radio import Link
 from wayfare.simulator import Simulation
 from wayfare.world import draw_world
 
@@ -31,13 +31,13 @@ def test_a_run_is_the_same_with_less_training(name: str, monkeypatch: pytest.Mon
     run = Reference.run
 
     def count(self: Reference, models: Sequence[torch.Tensor], bursts: Sequence[Burst]) -> None:
-        steps[-1] += sum(burst.steps for burst in bursts)
+        steps[-1] += sum(burst.rounds for burst in bursts)
         run(self, models, bursts)
 
     monkeypatch.setattr(Reference, "run", count)
     notes, always = Notes(), Notes()
     outcome = Simulation(world, scheme, notes, engine="reference").run()
-    monkeypatch.setattr(type(scheme), "least_joules", lambda self, link: 0.0)
+    monkeypatch.setattr(type(scheme.upload), "least_joules", lambda self, link: 0.0)
     steps.append(0)
     full = Simulation(world, scheme, always, engine="reference").run()
     assert 0 < steps[0] < steps[1]
@@ -68,9 +68,9 @@ def test_with_less_than_that_nothing_gets_through_and_with_more_it_may(name: str
             rounds=10,
             met_s=1e9,
         )
-        return scheme.decide(encounter, LINK).entries
+        return scheme.upload.decide(encounter, LINK).entries
 
-    least = scheme.least_joules(LINK)
+    least = scheme.upload.least_joules(LINK)
     assert entries(0.999 * least) == 0
     if gain_per_watt > 1e10:
         assert entries(1.001 * least) > 0
@@ -87,4 +87,4 @@ def test_nobody_else_ever_stops(name: str) -> None:
 def test_no_other_rule_has_a_least() -> None:
     assert least_joules("paced", LINK, 1e6) == least_joules("unlimited", LINK, 1e6) == 0.0
     assert least_joules("greedy", LINK, 15e3 * MOST_BPS_PER_HZ) == pytest.approx(0.2)
-    assert math.isclose(make_method("mads", wayfare.load("fashion-small")).least_joules(LINK), 0.0)
+    assert math.isclose(make_method("mads", wayfare.load("fashion-small")).upload.least_joules(LINK), 0.0)

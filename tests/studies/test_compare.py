@@ -18,13 +18,14 @@ from wayfare.engine.shelf import PLACES
 from wayfare.errors import InputError, RunError, RunFolderError, ScenarioError
 from wayfare.records import RunRecord, RunSummary
 from wayfare.report.tables import comparison_table
-from wayfare.scenario import Scenario, load
+from wayfare.scenario import Scenario, parse
 from wayfare.studies import Execution, summarise
 from wayfare.studies.jobs import TRIES, Job
+from wayfare.studies.resuming import unfinished_runs
 from wayfare.world import draw_world
 
 
-class Murmur(wayfare.Scheme):
+class Murmur(wayfare.UploadRule):
     """At module level, so that it can travel to a worker."""
 
     name = "murmur"
@@ -85,7 +86,7 @@ class Watch:
 
 def test_a_pool_and_a_single_process_give_identical_results(small: Scenario, tmp_path: Path) -> None:
     watch = Watch()
-    schemes: list[str | wayfare.Scheme] = ["mads", "afl", Murmur()]
+    schemes: list[str | wayfare.UploadRule] = ["mads", "afl", Murmur()]
     pooled = wayfare.compare(small, schemes, seeds=2, jobs=2, out=tmp_path / "pool", progress=watch)
     alone = wayfare.compare(small, schemes, seeds=2, jobs=1, out=tmp_path / "alone")
     assert [scheme.name for scheme in pooled.schemes] == ["mads", "afl", "murmur"]
@@ -93,20 +94,18 @@ def test_a_pool_and_a_single_process_give_identical_results(small: Scenario, tmp
     assert all(torch.equal(a.model, b.model) for a, b in zip(pooled.runs, alone.runs, strict=True))
     assert watch.finished == set(range(6))
     assert watch.names[0] == "mads, seed 0"
-    assert load(pooled.folder / "scenario.toml") == small
+    assert parse(pooled.manifest.scenarios[0]) == small
 
 
 def test_a_run_whose_worker_is_killed_once_is_done_again_and_nothing_is_lost(small: Scenario, tmp_path: Path) -> None:
     watch = Watch()
-    schemes: list[str | wayfare.Scheme] = ["mads", Doomed(tmp_path / "mark")]
+    schemes: list[str | wayfare.UploadRule] = ["mads", Doomed(tmp_path / "mark")]
     result = wayfare.compare(small, schemes, seeds=2, jobs=2, out=tmp_path, progress=watch)
     assert [scheme.name for scheme in result.schemes] == ["mads", "doomed"]
     assert watch.finished == set(range(4))
     assert {name.split(",")[0] for name in watch.lost} == {"doomed"}
     quiet = wayfare.compare(small, [Murmur()], seeds=2, jobs=1, out=tmp_path)
-    assert all(
-        torch.equal(mine.model, theirs.model) for mine, theirs in zip(result.runs[1::2], quiet.runs, strict=True)
-    )
+    assert all(torch.equal(mine.model, theirs.model) for mine, theirs in zip(result.runs[2:], quiet.runs, strict=True))
 
 
 def test_a_run_that_always_kills_its_worker_fails_and_the_others_finish(small: Scenario, tmp_path: Path) -> None:
@@ -115,13 +114,14 @@ def test_a_run_that_always_kills_its_worker_fails_and_the_others_finish(small: S
         RunError, match=r"1 of 3 runs failed: doomed, seed 0: .*killed \(signal 9.*The other 2 are"
     ) as told:
         wayfare.compare(small, ["mads", Doomed(None), "afl"], seeds=1, jobs=2, out=tmp_path, progress=watch)
-    assert "`only_missing=True`" in str(told.value)
+    assert "again runs only what is missing" in str(told.value)
     assert len(watch.lost) == TRIES - 1
-    assert {run.parent.name for run in tmp_path.rglob("run.sqlite")} >= {"mads-seed0", "afl-seed0"}
+    assert {run.parent.name.rpartition("-")[0] for run in tmp_path.rglob("runs/*/run.sqlite")} == {
+        "mads-seed0",
+        "afl-seed0",
+    }
     watch = Watch()
-    whole = wayfare.compare(
-        small, ["mads", "afl", "optimal"], seeds=1, jobs=2, out=tmp_path, progress=watch, only_missing=True
-    )
+    whole = wayfare.compare(small, ["mads", "afl", "optimal"], seeds=1, jobs=2, out=tmp_path, progress=watch)
     assert (watch.names, watch.before) == (["optimal, seed 0"], 2)
     assert [scheme.name for scheme in whole.schemes] == ["mads", "afl", "optimal"]
 
@@ -134,7 +134,7 @@ def test_a_scheme_that_fails_is_told_once_and_not_tried_again(small: Scenario, t
     assert isinstance(told.value.__cause__, ZeroDivisionError)
     assert (watch.reasons, watch.lost) == ([("clumsy, seed 0", "ZeroDivisionError: by nothing")], [])
     assert watch.finished == {1}
-    (trace,) = tmp_path.rglob("clumsy-seed0.error.txt")
+    (trace,) = tmp_path.rglob("clumsy-seed0-*.error.txt")
     assert 'raise ZeroDivisionError("by nothing")' in trace.read_text(encoding="utf-8")
 
 
@@ -217,7 +217,7 @@ def test_runs_of_another_world_are_not_taken_for_those_that_are_there(small: Sce
     trace.write_text(text.replace("65,75", "65,85"))
     draw_world.cache_clear()  # as another process has it
     watch = Watch()
-    whole = wayfare.compare(scenario, ["mads", "afl"], seeds=1, jobs=1, out=tmp_path, progress=watch, only_missing=True)
+    whole = wayfare.compare(scenario, ["mads", "afl"], seeds=1, jobs=1, out=tmp_path, progress=watch)
     assert (len(watch.names), watch.before) == (2, 0)
     one, other = whole.runs
     assert one.meta["world"] == other.meta["world"]
@@ -234,3 +234,71 @@ def _text(runs: list[RunRecord]) -> str:
     with console.capture() as captured:
         console.print(comparison_table(summarise(runs), runs, width=120))
     return captured.get()
+
+
+class Loud(Murmur):
+    """Has the name of another scheme, and does something else."""
+
+    def decide(self, encounter: wayfare.Encounter, link: wayfare.Link) -> wayfare.Upload:
+        return wayfare.send_top_k(encounter, link, link.max_power_watts)
+
+
+def test_finished_runs_are_taken_unless_a_scheme_does_something_else(small: Scenario, tmp_path: Path) -> None:
+    first = wayfare.compare(small, ["mads", Murmur()], seeds=1, jobs=1, out=tmp_path)
+    watch = Watch()
+    again = wayfare.compare(small, [Murmur(), "mads"], seeds=1, jobs=1, out=tmp_path, progress=watch)
+    assert (watch.names, watch.before) == ([], 2)
+    assert (again.folder, [scheme.name for scheme in again.schemes]) == (first.folder, ["murmur", "mads"])
+    other = wayfare.compare(small, ["mads", Loud()], seeds=1, jobs=1, out=tmp_path, progress=watch)
+    assert (watch.names, watch.before) == (["murmur, seed 0"], 1)
+    assert other.schemes[1].energy_joules_mean > again.schemes[0].energy_joules_mean
+
+
+def test_fresh_runs_replace_those_that_are_there(small: Scenario, tmp_path: Path) -> None:
+    fresh = Execution(safeguards=wayfare.Safeguards(fresh=True))
+    first = wayfare.compare(small, ["mads"], seeds=1, jobs=1, out=tmp_path)
+    (before,) = [run.meta["started"] for run in first.runs]
+    watch = Watch()
+    again = wayfare.compare(small, ["mads"], seeds=1, jobs=1, out=tmp_path, execution=fresh, progress=watch)
+    assert (watch.names, watch.before) == (["mads, seed 0"], 0)
+    assert again.runs[0].folder == first.runs[0].folder
+    assert again.runs[0].meta["started"] >= before
+    assert list((again.folder / "work").iterdir()) == []
+
+
+def test_a_task_with_other_data_is_run_again(small: Scenario, tmp_path: Path) -> None:
+    def compared(shift: float) -> tuple[int, Path]:
+        inputs = np.linspace(-1, 1, 120, dtype=np.float32).reshape(60, 2) + np.float32(shift)
+        data = inputs, (inputs[:, 0] > 0).astype(np.int64)
+        task = wayfare.own_task("halves", train=data, test=data, network=network)
+        watch = Watch()
+        done = wayfare.compare(small, ["afl"], seeds=1, jobs=1, out=tmp_path, task=task, progress=watch)
+        return len(watch.names), done.runs[0].folder
+
+    (ran, folder), (ran_again, same), (ran_other, other) = compared(0.0), compared(0.0), compared(0.1)
+    assert (ran, ran_again, ran_other) == (1, 0, 1)
+    assert folder == same != other
+
+
+def network() -> torch.nn.Module:
+    return torch.nn.Linear(2, 2)
+
+
+def test_a_run_of_a_study_that_is_resumed_by_itself_belongs_to_the_study(small: Scenario, tmp_path: Path) -> None:
+    class StopError(Exception):
+        """Ends the comparison in the middle of a run."""
+
+    class Stopping(Watch):
+        def advance(self, place: int, round_: int) -> None:
+            if round_ == 30:
+                raise StopError
+
+    every_round = Execution(safeguards=wayfare.Safeguards(checkpoint_every_rounds=1))
+    with pytest.raises(RunError, match="1 of 1 runs failed: mads, seed 0: StopError"):
+        wayfare.compare(small, ["mads"], seeds=1, jobs=1, out=tmp_path, execution=every_round, progress=Stopping())
+    (unfinished,) = unfinished_runs(tmp_path)
+    record = wayfare.resume(unfinished)
+    assert record.folder.parent.name == "runs"
+    watch = Watch()
+    done = wayfare.compare(small, ["mads"], seeds=1, jobs=1, out=tmp_path, progress=watch)
+    assert (watch.names, [run.folder for run in done.runs]) == ([], [record.folder])

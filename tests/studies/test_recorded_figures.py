@@ -95,6 +95,53 @@ def test_the_table_on_the_page_is_that_of_the_runs(name: str) -> None:
         assert float(row["kept %"]) == pytest.approx(kept, rel=5e-3)
 
 
+def percents(name: str, scheme: str) -> list[float]:
+    runs = {int(run["seed"]): run for run in rows_of(RECORDED / f"{name}-runs.csv") if run["scheme"] == scheme}
+    return [100 * float(runs[seed]["score"]) for seed in sorted(runs)]
+
+
+def differences(name: str, pair: str) -> list[float]:
+    scheme, _, other = pair.partition(" to ")
+    return [mine - its for mine, its in zip(percents(name, scheme), percents(name, other), strict=True)]
+
+
+def agrees(cell: str, values: list[float]) -> bool:
+    found = estimate(values)
+    assert found.ci95 is not None
+    shown, _, half = cell.partition(" ± ")
+    return float(shown) == pytest.approx(found.mean, abs=0.051) and float(half) == pytest.approx(found.ci95, abs=0.051)
+
+
+def table_after(page: Path, head: str) -> list[list[str]]:
+    lines = page.read_text(encoding="utf-8").splitlines()
+    begin = next(number for number, line in enumerate(lines) if line.startswith(f"| {head} |"))
+    end = next(number for number in range(begin, len(lines)) if not lines[number].startswith("|"))
+    return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines[begin + 2 : end]]
+
+
+@pytest.mark.parametrize("name", ["fig8a", "fig8b", "fig8c"])
+def test_paired_differences_on_a_page_are_those_of_the_runs(name: str) -> None:
+    for pair, mean, by_seed in table_after(RECORDED / f"{name}.md", "paired difference, points"):
+        assert agrees(mean, differences(name, pair)), pair
+        assert [float(shown) for shown in by_seed.split(", ")] == pytest.approx(differences(name, pair), abs=0.051)
+
+
+@pytest.mark.parametrize(("place", "name"), [(0, "fig8a"), (1, "fig8b"), (2, "fig8c")])
+def test_the_overview_of_dense_schemes_says_what_the_runs_say(place: int, name: str) -> None:
+    for pair, *cells in table_after(RECORDED / "README.md", "paired difference, points"):
+        assert agrees(cells[place], differences(name, pair)), pair
+    for scheme, *cells in table_after(RECORDED / "README.md", "accuracy %"):
+        assert agrees(cells[place], percents(name, scheme)), scheme
+
+
+def test_the_readme_quotes_the_means_of_the_runs() -> None:
+    schemes = ["mads", "afl-spar:paced", "afl-spar", "fedmobile", "afl", "afl:fitting"]
+    table = table_after(RECORDED.parent.parent.parent / "README.md", "CIFAR-10, 20 m/s, three seeds")
+    for scheme, (_, *cells) in zip(schemes, table, strict=True):
+        for name, cell in zip(["fig8a", "fig8b", "fig8c"], cells, strict=False):
+            assert float(cell.removesuffix(" %")) == pytest.approx(fmean(percents(name, scheme)), abs=0.051)
+
+
 def test_a_missing_run_can_be_done_alone_and_belongs_to_its_figure() -> None:
     study_of = run_path(str(RECORDED.parent.parent.parent / "scripts/run_missing.py"))["study_of"]
     nameless = {"name": "", "schemes": ()}

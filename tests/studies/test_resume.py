@@ -34,7 +34,7 @@ def checkpoints(folder: Path) -> list[str]:
 def test_a_run_goes_on_by_its_folder(small: Scenario, tmp_path: Path, whole: RunRecord) -> None:
     folder = cut(small, tmp_path)
     assert checkpoints(folder) == ["round-00000020.checkpoint", "round-00000030.checkpoint"]
-    with pytest.raises(RunFolderError, match="this run did not finish; go on with: wayfare resume"):
+    with pytest.raises(RunFolderError, match=r"this run did not finish; resume it with `wayfare\.resume"):
         read_run(folder.with_name(folder.name + ".partial"))
     rounds: list[int] = []
     record = wayfare.resume(folder, on_round=rounds.append)
@@ -232,7 +232,7 @@ def test_a_scheme_of_the_same_name_with_other_numbers_is_refused(small: Scenario
     from wayfare.methods import make_method
     from wayfare.studies.single import carry_out
 
-    with pytest.raises(RunFolderError, match='scheme: "Mads'):
+    with pytest.raises(RunFolderError, match=r"scheme\.upload\.values\.control\.weight: 0\.005 -> 1"):
         carry_out(folder, small, make_method("mads", other), 1, execution=wayfare.Execution())
 
 
@@ -256,7 +256,7 @@ def test_a_trace_that_changed_in_between_is_noticed(tmp_path: Path) -> None:
 
 
 def test_a_scheme_of_ones_own_goes_on_with_the_program_that_has_it(small: Scenario, tmp_path: Path) -> None:
-    class Loud(wayfare.Scheme):
+    class Loud(wayfare.UploadRule):
         name = "loud"
 
         def decide(self, encounter: wayfare.Encounter, link: wayfare.Link) -> wayfare.Upload:
@@ -282,7 +282,7 @@ def test_divergence_names_the_last_good_checkpoint_and_can_be_allowed(
         wayfare.run(small, "mads", seed=1, out=tmp_path, execution=EVERY_TEN)
     message = str(caught.value)
     assert "device 3" in message
-    assert "Everything up to round 40 is safe in a checkpoint; go on from there with: wayfare resume" in message
+    assert "Everything up to round 40 is safe in a checkpoint; `wayfare.resume(" in message
     assert "learning.learning_rate below 0.1" in message
     with pytest.raises(DivergenceError):
         wayfare.run(small, "mads", seed=1, out=tmp_path)

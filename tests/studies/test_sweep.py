@@ -153,8 +153,7 @@ def test_long_runs_come_first_and_a_worker_stays_in_its_world(tmp_path: Path) ->
     plan = load_study(write_study(tmp_path))
     manifest = manifest_of(plan, Execution())
     folder = StudyFolder(tmp_path)
-    costs = {run.key: 1.0 + (run.scheme == "mads") for run in manifest.runs}
-    jobs = folder.jobs(manifest, manifest.runs, costs)
+    jobs = [folder.job(plan, manifest, run, 1.0 + (run.scheme == "mads")) for run in manifest.runs]
     queue = Queue(jobs)
     first = queue.take()
     assert first is not None

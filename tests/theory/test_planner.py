@@ -16,10 +16,10 @@ from wayfare.contacts import draw_plan, opportunities
 from wayfare.contacts.source import plan_from_source
 from wayfare.control.budgets import draw_budgets
 from wayfare.errors import RunFolderError, ScenarioError
+from wayfare.methods import make_method
 from wayfare.radio import gains_per_watt
 from wayfare.records import summarise_run
 from wayfare.scenario import Scenario
-from wayfare.methods import make_method
 from wayfare.theory.ask import plan
 from wayfare.theory.norms import NormModel, captured_share, norms_of_run, typical_norms
 from wayfare.theory.planner import Forecast, forecast

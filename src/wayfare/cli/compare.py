@@ -2,35 +2,21 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from wayfare.cli.terminal import (
-    CheckpointRoundsOption,
-    CheckpointSecondsOption,
-    DeviceOption,
-    DeviceStateOption,
-    DivergenceOption,
-    EngineOption,
-    FastOption,
-    FreshOption,
-    JsonOption,
-    KeepOption,
-    NoModelsOption,
-    OutOption,
-    ParanoidOption,
-    PrecisionOption,
-    RunProgress,
-    ScenarioArgument,
-    SetOption,
-    output,
-    print_json,
-)
+from wayfare.cli.execution import takes_execution
+from wayfare.cli.results import print_sweep
+from wayfare.cli.terminal import JobsOption, JsonOption, OutOption, RunProgress, ScenarioArgument, SetOption
 from wayfare.places import RUNS
 from wayfare.scenario import DEFAULT_PRESET, load
 
+if TYPE_CHECKING:
+    from wayfare.studies import Execution
 
+
+@takes_execution
 def compare_command(
     scenario: ScenarioArgument = DEFAULT_PRESET,
     set_: SetOption = [],  # noqa: B006
@@ -38,81 +24,30 @@ def compare_command(
         str | None, typer.Option(help="Schemes to compare, with commas; see `wayfare schemes`.", metavar="A,B,...")
     ] = None,
     seeds: Annotated[int, typer.Option(help="How many seeds; all schemes of a seed meet the same world.")] = 3,
-    jobs: Annotated[int | None, typer.Option(help="Runs at the same time; all cores if not given.")] = None,
-    only_missing: Annotated[
-        bool, typer.Option("--only-missing", help="Take finished runs of the same version as they are.")
-    ] = False,
+    jobs: JobsOption = None,
     out: OutOption = RUNS,
-    engine: EngineOption = "auto",
-    device: DeviceOption = "auto",
-    precision: PrecisionOption = "fp32",
-    fast: FastOption = False,
-    no_models: NoModelsOption = False,
-    device_state: DeviceStateOption = "memory",
-    checkpoint_every_s: CheckpointSecondsOption = None,
-    checkpoint_every_rounds: CheckpointRoundsOption = None,
-    keep_checkpoint: KeepOption = False,
-    allow_divergence: DivergenceOption = False,
-    paranoid: ParanoidOption = False,
-    fresh: FreshOption = False,
     open_: Annotated[bool, typer.Option("--open", help="Write the report and open it in a browser.")] = False,
     as_json: JsonOption = False,
+    *,
+    execution: Execution,
 ) -> None:
-    """Compare schemes on the same fleet, contacts and channels. Runs that broke off go on where they were.
+    """Compare schemes on the same fleet, contacts and channels: a study of one point.
+
+    Finished runs are taken as they are, and interrupted ones resume.
 
     Example: `wayfare compare fashion-small --set mobility.speed_mps=10 --schemes mads,afl-spar:paced --seeds 5`
     """
-    from wayfare.engine.compute import checked_precision
-    from wayfare.engine.shelf import checked_place
-    from wayfare.records import summary_json
-    from wayfare.report.tables import comparison_table
-    from wayfare.studies import Execution, Safeguards, compare
+    from wayfare.methods import split_names
+    from wayfare.studies.study import comparison_plan
+    from wayfare.studies.sweeping import sweep
 
-    resolved = load(scenario, set_)
-    execution = Execution(
-        engine=engine,
-        device=device,
-        precision=checked_precision(precision),
-        fast=fast,
-        device_state=checked_place(device_state),
-        keep_model=not no_models,
-        safeguards=Safeguards(
-            checkpoint_every_s=checkpoint_every_s,
-            checkpoint_every_rounds=checkpoint_every_rounds,
-            keep_checkpoint=keep_checkpoint,
-            allow_divergence=allow_divergence,
-            paranoid=paranoid,
-            fresh=fresh,
-        ),
-    )
-    names = None if schemes is None else [name.strip() for name in schemes.split(",") if name.strip()]
+    names = None if schemes is None else split_names(schemes)
+    plan = comparison_plan(load(scenario, set_), names, seeds=seeds)
     with RunProgress() as progress:
-        result = compare(
-            resolved,
-            names,
-            seeds=seeds,
-            jobs=jobs,
-            out=out,
-            execution=execution,
-            progress=progress,
-            only_missing=only_missing,
-        )
-    if open_:
+        done = sweep(plan, out=out, jobs=jobs, execution=execution, progress=progress)
+    if open_ and done.results.results:
         from wayfare.cli.report import open_page
         from wayfare.report.write import write_report
 
-        page = write_report(result.folder)[0]
-        open_page(page)
-    if as_json:
-        print_json(
-            {
-                "scenario": resolved.name,
-                "folder": str(result.folder),
-                "seeds": seeds,
-                "schemes": [summary_json(scheme) for scheme in result.schemes],
-            }
-        )
-        return
-    output.print(comparison_table(result.schemes, result.runs, width=output.width))
-    again = f"Records: {result.folder}   Look: wayfare report {result.folder} --open"
-    output.print(again, markup=False, soft_wrap=True)
+        open_page(write_report(done.results.folder)[0])
+    print_sweep(done, as_json=as_json)

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Annotated, TypeAlias
 import typer
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
+from wayfare.cli.execution import ENGINES
 from wayfare.cli.field_fleet import add_command, init_command, remove_command, status_command
-from wayfare.cli.terminal import EngineOption, JsonOption, ScenarioArgument, SetOption, errors, output, print_json
+from wayfare.cli.terminal import JsonOption, ScenarioArgument, SetOption, errors, output, print_json
 from wayfare.errors import InputError
 from wayfare.scenario import DEFAULT_PRESET, load
 
@@ -103,7 +104,7 @@ def device_command(
     set_: SetOption = [],  # noqa: B006
     seed: SeedOption = 0,
     scheme: SchemeOption = None,
-    engine: EngineOption = "auto",
+    engine: Annotated[str, typer.Option(help=ENGINES)] = "auto",
     state: StateOption = None,
     url: UrlOption = None,
     steps: Annotated[int | None, typer.Option(help="Local steps to take; on and on if not given.")] = None,

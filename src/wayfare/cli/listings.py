@@ -9,7 +9,7 @@ from rich.table import Table
 
 from wayfare.cli.terminal import JsonOption, output, print_json
 from wayfare.errors import ScenarioError
-from wayfare.methods import choices_of, descriptions
+from wayfare.methods import choices_of, descriptions, part_descriptions
 from wayfare.scenario import load, preset_names
 from wayfare.scenario.dump import to_toml
 
@@ -22,23 +22,30 @@ Baselines take an energy rule, as in afl-spar:paced: :greedy (default), :paced, 
 mads-rd takes how far it goes beyond mads: :index, :values, :curve (default), :progressive.
 fedasync also takes how weight falls with age: :polynomial (default), :constant, :hinge.
 afl, fedasync and fedmobile take :fitting: an upload that cannot finish is not started.
-fedmobile also takes :billed: devices pay for relays."""
+fedmobile also takes :billed: devices pay for relays.
+Published methods take the choices of the scheme they change, as in fedbuff:fitting:paced.
+A part may take the place of a scheme's own, as in "mine = mads + buffer(size=5)"; for parts: wayfare schemes --parts"""
+
+PartsOption: TypeAlias = Annotated[bool, typer.Option("--parts", help="List the parts that schemes are made of.")]
 
 
-def schemes_command(as_json: JsonOption = False) -> None:
-    """List the schemes, a line each.
+def schemes_command(parts: PartsOption = False, as_json: JsonOption = False) -> None:
+    """List the schemes, a line each, or the parts they are made of.
 
-    Example: `wayfare schemes`
+    Example: `wayfare schemes`, `wayfare schemes --parts`
     """
     known = descriptions()
+    found = part_descriptions() if parts else {}
     if as_json:
-        print_json(
-            {
-                "schemes": [
-                    {"name": name, "description": text, "choices": choices_of(name)} for name, text in known.items()
-                ]
-            }
-        )
+        listed = [{"name": name, "description": text, "choices": choices_of(name)} for name, text in known.items()]
+        every = [{"name": name, "kind": kind, "description": text} for name, (kind, text) in found.items()]
+        print_json({"schemes": listed} | ({"parts": every} if parts else {}))
+        return
+    if parts:
+        table = Table("part", "kind", "what it is", box=None)
+        for name, (kind, text) in found.items():
+            table.add_row(name, kind, text)
+        output.print(table)
         return
     table = Table("name", "what it is", box=None)
     for name, text in known.items():

@@ -9,26 +9,20 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.table import Table
 
-from wayfare.cli.terminal import (
-    DeviceOption,
-    JsonOption,
-    NoModelsOption,
-    OutOption,
-    PrecisionOption,
-    RunProgress,
-    SetOption,
-    output,
-    print_json,
-)
+from wayfare.cli.execution import takes_execution
+from wayfare.cli.results import print_results
+from wayfare.cli.terminal import JobsOption, JsonOption, OutOption, RunProgress, SetOption, output, print_json
 from wayfare.cli.terminal import errors as messages
-from wayfare.errors import InputError, RunError, ScenarioError, UnavailableError
+from wayfare.errors import InputError, ScenarioError, UnavailableError
 from wayfare.places import RUNS
 
 if TYPE_CHECKING:
+    from wayfare.studies import Execution
     from wayfare.studies.paper import PaperFigure
     from wayfare.studies.results import StudyResults
 
 
+@takes_execution
 def paper_command(
     figure: Annotated[str, typer.Argument(metavar="list|FIG", help="A figure such as fig8b, or `list`.")],
     quick: Annotated[
@@ -42,11 +36,8 @@ def paper_command(
         int | None, typer.Option(min=1, help="Worlds to run in; as many as the figure has if not given.")
     ] = None,
     picture: Annotated[Path | None, typer.Option(help="Where the picture goes; beside the study if not given.")] = None,
-    jobs: Annotated[int | None, typer.Option(help="Runs at the same time; all cores if not given.")] = None,
+    jobs: JobsOption = None,
     out: OutOption = RUNS,
-    device: DeviceOption = "auto",
-    precision: PrecisionOption = "fp32",
-    no_models: NoModelsOption = False,
     finished: Annotated[
         bool, typer.Option("--finished", help="Take the runs that are finished, wherever they were done; run none.")
     ] = False,
@@ -54,6 +45,8 @@ def paper_command(
         Path | None, typer.Option(help="A folder for a page with picture, tables, command, hardware, and CSV files.")
     ] = None,
     as_json: JsonOption = False,
+    *,
+    execution: Execution,
 ) -> None:
     """Do the runs behind a figure of the paper that are not done yet, draw it, and set its numbers beside ours.
 
@@ -67,20 +60,18 @@ def paper_command(
     if figure == "list":
         _list(list(FIGURES.values()), as_json)
         return
-    chosen = paper_figure(figure).changed(set_, [name.strip() for name in also.split(",") if name.strip()], seeds)
-    _check_options(jobs, device, precision, picture)
+    from wayfare.methods import split_names
+
+    chosen = paper_figure(figure).changed(set_, split_names(also), seeds)
+    _check_options(jobs, picture)
     home = out / "paper"
     file = picture or home / f"{chosen.study(quick=quick)['name']}" / f"{chosen.name}.png"
     if chosen.drawing == "contact times":
         _contact_times(chosen, quick, file, record, as_json)
         return
-    from wayfare.engine.compute import checked_precision
     from wayfare.report.paper_figures import draw
     from wayfare.report.paper_page import write_figure_page
     from wayfare.report.study_json import results_json
-    from wayfare.report.study_tables import study_table
-    from wayfare.studies.jobs import failures_text
-    from wayfare.studies.single import Execution
     from wayfare.studies.study import plan_of
     from wayfare.studies.sweeping import sweep
 
@@ -91,17 +82,17 @@ def paper_command(
             out=home,
             pool=home,
             jobs=jobs,
-            execution=Execution(device=device, precision=checked_precision(precision), keep_model=not no_models),
+            execution=execution,
             progress=progress,
             run_missing=not finished,
             same_input=True,
         )
     if finished and not done.results.results:
         raise InputError(
-            f"{home}: no run of {chosen.name} in {precision} is finished; without --finished they are done"
+            f"{home}: no run of {chosen.name} in {execution.precision} is finished; without --finished they are done"
         )
     if record is not None and done.results.results:
-        command = _command(chosen, quick, device, precision)
+        command = _command(chosen, quick, execution)
         write_figure_page(chosen, done.results, record, command=command, quick=quick)
     drawn = False
     if done.results.results:
@@ -126,40 +117,37 @@ def paper_command(
             }
         )
     else:
-        output.print(study_table(done.results))
+        print_results(done.results)
         _print_paper(chosen, done.results, quick)
         if drawn:
             output.print(f"Picture: {file}", markup=False, soft_wrap=True)
-    if done.failures:
-        raise RunError(
-            f"{failures_text(done.failures, len(done.results.manifest.runs))}; finished runs are safe, and the same "
-            "command tries the others again"
-        )
+    done.raise_failures()
 
 
-def _check_options(jobs: int | None, device: str, precision: str, picture: Path | None) -> None:
+def _check_options(jobs: int | None, picture: Path | None) -> None:
     """What is wrong is said before hours of runs, and of a figure that needs no run as well."""
-    from wayfare.engine.compute import checked_device, checked_precision
     from wayfare.report.canvas import checked_picture
 
     if jobs is not None and jobs < 1:
         raise ScenarioError("--jobs", jobs, "must be at least 1")
-    checked_device(device)
-    checked_precision(precision)
     if picture is not None:
         checked_picture("--picture", picture)
 
 
-def _command(figure: PaperFigure, quick: bool, device: str, precision: str) -> str:
+def _command(figure: PaperFigure, quick: bool, execution: Execution | None = None) -> str:
     """What one would type to get the figure again."""
     options = {
         "--quick": quick,
         f"--also {shlex.quote(','.join(figure.also))}": bool(figure.also),
         " ".join(f"--set {shlex.quote(override)}" for override in figure.overrides): bool(figure.overrides),
         f"--seeds {figure.seeds}": figure.seeds is not None,
-        f"--device {device}": device != "auto",
-        f"--precision {precision}": precision != "fp32",
     }
+    if execution is not None:
+        options |= {
+            f"--device {execution.device}": execution.device != "auto",
+            f"--precision {execution.precision}": execution.precision != "fp32",
+            "--fast": execution.fast,
+        }
     return " ".join(["wayfare paper", figure.name, *(option for option, given in options.items() if given)])
 
 
@@ -205,7 +193,7 @@ def _contact_times(figure: PaperFigure, quick: bool, file: Path, record: Path | 
     file.parent.mkdir(parents=True, exist_ok=True)
     plot_speeds(points, file, title=figure.title)
     if record is not None:
-        write_contact_times_page(figure, points, record, command=_command(figure, quick, "auto", "fp32"), seed=seed)
+        write_contact_times_page(figure, points, record, command=_command(figure, quick), seed=seed)
     if as_json:
         rows = [[one.speed_mps, one.contact_s, one.inter_contact_s] for one in points]
         print_json(

@@ -1,55 +1,38 @@
-"""`wayfare resume`: go on with runs that broke off."""
+"""`wayfare resume`: continue interrupted runs."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from wayfare.cli.terminal import (
-    CheckpointRoundsOption,
-    CheckpointSecondsOption,
-    DivergenceOption,
-    JsonOption,
-    KeepOption,
-    Line,
-    ParanoidOption,
-    RunProgress,
-    SetOption,
-    output,
-    print_json,
-)
+from wayfare.cli.execution import takes_safeguards
+from wayfare.cli.terminal import JsonOption, Line, RunProgress, SetOption, output, print_json
+
+if TYPE_CHECKING:
+    from wayfare.studies import Safeguards
 
 
+@takes_safeguards
 def resume_command(
     folder: Annotated[Path, typer.Argument(metavar="RUN", help="The folder of a run, or a folder of runs.")],
     set_: SetOption = [],  # noqa: B006
-    checkpoint_every_s: CheckpointSecondsOption = None,
-    checkpoint_every_rounds: CheckpointRoundsOption = None,
-    keep_checkpoint: KeepOption = False,
-    allow_divergence: DivergenceOption = False,
-    paranoid: ParanoidOption = False,
     as_json: JsonOption = False,
+    *,
+    safeguards: Safeguards,
 ) -> None:
-    """Go on with a run, or with every unfinished run of a folder, from the last checkpoint to the same bits.
+    """Resume a run, or every unfinished run of a folder or study, from the last checkpoint to the same bits.
 
     Only `rounds` may be set, to more than the run had, and only for schemes that do not pace their energy over them.
 
     Example: `wayfare resume runs/fashion-small-1a2b3c4d/mads-seed0`
     """
-    from wayfare.records import summarise_run, summary_json
+    from wayfare.records import run_json, summarise_run
     from wayfare.report.tables import comparison_table
-    from wayfare.studies import Safeguards, resume, summarise
+    from wayfare.studies import resume, summarise
     from wayfare.studies.resuming import unfinished_runs
 
-    safeguards = Safeguards(
-        checkpoint_every_s=checkpoint_every_s,
-        checkpoint_every_rounds=checkpoint_every_rounds,
-        keep_checkpoint=keep_checkpoint,
-        allow_divergence=allow_divergence,
-        paranoid=paranoid,
-    )
     # A run that is to become longer may be finished; otherwise only what is not can go on.
     runs = [folder] if set_ else unfinished_runs(folder)
     records = []
@@ -65,11 +48,7 @@ def resume_command(
             records.append(record)
             progress.done(place, summarise_run(record))
     if as_json:
-        runs_json = [
-            {"folder": str(record.folder), "wall_s": record.wall_s, **summary_json(summarise_run(record))}
-            for record in records
-        ]
-        print_json({"runs": runs_json})
+        print_json({"runs": [run_json(record) for record in records]})
         return
     for scenario in dict.fromkeys(record.scenario for record in records):
         same = [record for record in records if record.scenario == scenario]

@@ -8,9 +8,8 @@ from typing import Annotated
 import typer
 
 from wayfare.cli.contact_tables import working
+from wayfare.cli.results import print_results
 from wayfare.cli.terminal import JsonOption, output, print_json
-from wayfare.errors import RunFolderError
-from wayfare.places import STUDY_FILE
 
 
 def show_command(
@@ -26,44 +25,23 @@ def show_command(
 
     Example: `wayfare show runs/fashion-small-1a2b3c4d --plot curves.svg`
     """
-    if (folder / STUDY_FILE).is_file():
-        _show_study(folder, plot, as_json)
-        return
-    from wayfare.records import find_runs, read_run, summary_json
     from wayfare.report.figures import score_curves
-    from wayfare.report.tables import comparison_table
-    from wayfare.report.terminal_curves import terminal_curves
-    from wayfare.studies import summarise
-
-    records = [read_run(run) for run in find_runs(folder)]
-    scenarios = {record.scenario.model_copy(update={"schemes": (), "name": ""}) for record in records}
-    if len(scenarios) > 1:
-        raise RunFolderError(f"{folder}: holds runs of {len(scenarios)} scenarios; show one of them at a time")
-    # In the order of the scenario's own list; others after it.
-    wanted = [*records[0].scenario.schemes]
-    records.sort(key=lambda record: wanted.index(record.scheme) if record.scheme in wanted else len(wanted))
-    schemes = summarise(records)
-    if plot is not None:
-        score_curves(schemes, records, plot)
-    if as_json:
-        print_json({"folder": str(folder), "schemes": [summary_json(scheme) for scheme in schemes]})
-        return
-    output.print(comparison_table(schemes, records, width=output.width))
-    output.print()
-    output.print(terminal_curves(schemes, records, width=output.width))
-
-
-def _show_study(folder: Path, plot: Path | None, as_json: bool) -> None:
     from wayfare.report.study_figures import study_figure
     from wayfare.report.study_json import results_json
-    from wayfare.report.study_tables import study_table
+    from wayfare.report.terminal_curves import terminal_curves
     from wayfare.studies.results import read_results
 
     with working(f"Reading {folder}"):
         results = read_results(folder)
-    if plot is not None:
+    one_point = results.rows and not results.manifest.axes
+    if plot is not None and one_point:
+        score_curves(results.schemes, results.runs, plot)
+    elif plot is not None:
         study_figure(results, "score", plot)
     if as_json:
         print_json(results_json(results))
         return
-    output.print(study_table(results))
+    print_results(results)
+    if one_point:
+        output.print()
+        output.print(terminal_curves(results.schemes, results.runs, width=output.width))

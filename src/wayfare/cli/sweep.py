@@ -9,20 +9,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.table import Table
 
-from wayfare.cli.terminal import (
-    DeviceOption,
-    EngineOption,
-    FastOption,
-    JsonOption,
-    NoModelsOption,
-    OutOption,
-    PrecisionOption,
-    RunProgress,
-    duration_text,
-    output,
-    print_json,
-)
-from wayfare.errors import InputError, RunError, ScenarioError
+from wayfare.cli.execution import takes_execution
+from wayfare.cli.results import print_sweep
+from wayfare.cli.terminal import JobsOption, JsonOption, OutOption, RunProgress, duration_text, output, print_json
+from wayfare.errors import InputError, ScenarioError
 from wayfare.places import RUNS
 
 if TYPE_CHECKING:
@@ -32,11 +22,12 @@ if TYPE_CHECKING:
     from wayfare.studies.sweeping import Outlook
 
 
+@takes_execution
 def sweep_command(
     study: Annotated[
         str | None, typer.Argument(metavar="[PRESET|STUDY.toml]", help="A study preset or a study file.")
     ] = None,
-    jobs: Annotated[int | None, typer.Option(help="Runs at the same time; all cores if not given.")] = None,
+    jobs: JobsOption = None,
     ray: Annotated[
         str | None, typer.Option("--ray", metavar="auto|ADDRESS", help="Run on a Ray cluster instead.")
     ] = None,
@@ -50,16 +41,13 @@ def sweep_command(
         bool, typer.Option("--tensorboard", help="Also write finished runs for TensorBoard, into the study's folder.")
     ] = False,
     out: OutOption = RUNS,
-    engine: EngineOption = "auto",
-    device: DeviceOption = "auto",
-    precision: PrecisionOption = "fp32",
-    fast: FastOption = False,
-    no_models: NoModelsOption = False,
     as_json: JsonOption = False,
+    *,
+    execution: Execution,
 ) -> None:
     """Do every run of a study that is not done yet, and show what the study says.
 
-    A sweep that was stopped or lost some of its runs goes on when the same command is given again.
+    A sweep that was stopped or lost some of its runs resumes when the same command is given again.
 
     Example: `wayfare sweep schemes-by-speed --jobs 2`, `wayfare sweep my_study.toml --ray auto`
     """
@@ -70,24 +58,15 @@ def sweep_command(
         raise InputError("name a study, a preset or a file; `wayfare sweep --list-presets` lists the presets")
     if ray is not None and jobs is not None:
         raise ScenarioError("--jobs", jobs, "does not go with --ray: the cluster says how many runs it has room for")
-    from wayfare.engine.compute import checked_precision
-    from wayfare.report.study_json import results_json
-    from wayfare.report.study_tables import study_table
-    from wayfare.studies.jobs import failures_text
-    from wayfare.studies.single import Execution
     from wayfare.studies.study import load_study
     from wayfare.studies.sweeping import outlook, study_folder, sweep
 
     plan = load_study(study)
-    execution = Execution(
-        engine=engine, device=device, precision=checked_precision(precision), fast=fast, keep_model=not no_models
-    )
     cluster = None if ray is None else _cluster(ray, execution, cpus_per_run, gpus_per_run)
     if dry_run:
         workers = cluster.slots() if cluster else jobs
         _print_outlook(outlook(plan, out=out, execution=execution, workers=workers), as_json)
         return
-    folder = study_folder(plan, out)
     with RunProgress() as progress:
         done = sweep(
             plan,
@@ -96,20 +75,9 @@ def sweep_command(
             execution=execution,
             backend=cluster,
             progress=progress,
-            on_record=_tensorboard(folder) if tensorboard else None,
+            on_record=_tensorboard(study_folder(plan, out)) if tensorboard else None,
         )
-    if as_json:
-        print_json(results_json(done.results) | {"failures": dict(done.failures)})
-    else:
-        output.print(study_table(done.results))
-        output.print(f"Records: {folder}   Again: wayfare show {folder}", markup=False, soft_wrap=True)
-    if done.failures:
-        there = len(done.results.results)
-        safe = f"The other {there} are finished and safe in {folder}. " if there else ""
-        raise RunError(
-            f"{failures_text(done.failures, len(done.results.manifest.runs))}. "
-            f"{safe}Traces are in {folder}/runs/*.error.txt; the same command tries again"
-        )
+    print_sweep(done, as_json=as_json)
 
 
 def _cluster(address: str, execution: Execution, cpus: float, gpus: float | None) -> RayCluster:

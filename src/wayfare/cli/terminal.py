@@ -38,39 +38,7 @@ SetOption: TypeAlias = Annotated[
     typer.Option("--set", metavar="KEY=VALUE", help="Override a field, e.g. `--set radio.bandwidth_hz=2e6`."),
 ]
 OutOption: TypeAlias = Annotated[Path, typer.Option("--out", help="Where run folders go.")]
-EngineOption: TypeAlias = Annotated[
-    str, typer.Option("--engine", help="auto, reference, stacked, vmap or cuda_graphs: equal results, other speeds.")
-]
-DeviceOption: TypeAlias = Annotated[str, typer.Option("--device", help="auto, cpu, cuda or cuda:NUMBER.")]
-PrecisionOption: TypeAlias = Annotated[
-    str, typer.Option("--precision", help="fp32 (strict); on a GPU also tf32 and bf16.")
-]
-DeviceStateOption: TypeAlias = Annotated[
-    str, typer.Option("--device-state", help="memory or disk: where the memory of a large fleet lies between contacts.")
-]
-NoModelsOption: TypeAlias = Annotated[
-    bool, typer.Option("--no-models", help="Keep the hash of final models only: records of large networks stay small.")
-]
-FastOption: TypeAlias = Annotated[bool, typer.Option("--fast", help="Speed may cost bit-identical repeats.")]
-CheckpointSecondsOption: TypeAlias = Annotated[
-    float | None,
-    typer.Option(
-        "--checkpoint-every-s", help="Seconds between checkpoints; 30 if not given, more where they take long."
-    ),
-]
-CheckpointRoundsOption: TypeAlias = Annotated[
-    int | None, typer.Option("--checkpoint-every-rounds", help="Rounds between checkpoints.")
-]
-KeepOption: TypeAlias = Annotated[
-    bool, typer.Option("--keep-checkpoint", help="Keep one after the end, so that the run can be made longer.")
-]
-DivergenceOption: TypeAlias = Annotated[
-    bool, typer.Option("--allow-divergence", help="Record NaN and infinity and go on, instead of stopping.")
-]
-ParanoidOption: TypeAlias = Annotated[
-    bool, typer.Option("--paranoid", help="Check everything that must hold, mass conservation too; slower.")
-]
-FreshOption: TypeAlias = Annotated[bool, typer.Option("--fresh", help="Start unfinished runs over.")]
+JobsOption: TypeAlias = Annotated[int | None, typer.Option(help="Runs at the same time; all cores if not given.")]
 JsonOption: TypeAlias = Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")]
 
 
@@ -213,10 +181,6 @@ class RunProgress:
         if place in self._running:
             self._bars.remove_task(self._running.pop(place))
         self._line(f"{self._jobs[place].name}: {reason}; trying again")
-
-    def note(self, text: str) -> None:
-        """A line that is worth keeping."""
-        self._line(text)
 
     def left_s(self) -> float | None:
         """Time left at the pace so far, by the costs of the runs; None before a twentieth of a run is done."""

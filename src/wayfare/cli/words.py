@@ -1,14 +1,15 @@
-"""The library names fields and settings; here they become options."""
+"""The library names fields, settings and calls; here they become options and commands."""
 
 from __future__ import annotations
 
+import logging
 import re
 
 from wayfare.errors import ScenarioError, WayfareError
 
 _SAME_NAME = (
     *("allow_divergence", "checkpoint_every_rounds", "checkpoint_every_s", "device", "device_state", "duration_s"),
-    *("engine", "fresh", "keep_checkpoint", "like", "only_missing", "precision", "scheme", "seed", "spacing_m"),
+    *("engine", "fresh", "keep_checkpoint", "jobs", "like", "precision", "scheme", "seed", "spacing_m"),
     *("step_s", "vehicles"),
 )
 _OPTIONS = {name: f"--{name.replace('_', '-')}" for name in _SAME_NAME} | {
@@ -19,6 +20,10 @@ _OPTIONS = {name: f"--{name.replace('_', '-')}" for name in _SAME_NAME} | {
     "net_file": "--net",
     "override": "--set",
 }
+_COMMANDS = (
+    (re.compile(r"`wayfare\.resume\((['\"])(.*?)\1\)`"), r"`wayfare resume \2`"),
+    (re.compile(r"`fetch_images\(IMAGE_SETS\['(\w+)'\]\)`"), r"`wayfare data fetch \1`"),
+)
 _SETTING = re.compile(rf"`({'|'.join(_OPTIONS)})=(\w+)`")
 
 
@@ -31,5 +36,13 @@ def error_text(error: WayfareError) -> str:
 
 
 def with_options(text: str) -> str:
-    """The text with options in place of settings in backquotes, such as `fresh=True`."""
+    """The text with options and commands in place of settings and calls in backquotes, such as `fresh=True`."""
+    for call, command in _COMMANDS:
+        text = call.sub(command, text)
     return _SETTING.sub(lambda found: f"{_OPTIONS[found[1]]} {found[2]}".removesuffix(" True"), text)
+
+
+def reworded(record: logging.LogRecord) -> bool:
+    """A filter that puts what the library logs into these words."""
+    record.msg, record.args = with_options(record.getMessage()), ()
+    return True

@@ -11,6 +11,7 @@ from wayfare.device.contact import (
     make_offer,
     payload,
     terms_of,
+    transmit,
 )
 from wayfare.device.state import DeviceState, begin_device, hand_over, receive, take_model, undelivered
 from wayfare.methods.account import Meeting, pay
@@ -33,5 +34,6 @@ __all__ = [
     "receive",
     "take_model",
     "terms_of",
+    "transmit",
     "undelivered",
 ]

@@ -102,7 +102,7 @@ def contact(
         staleness_rounds=meeting.round - state.received_round,
         memory_state=memory_state,
     )
-    transmission = _transmit(offer, decide(offer, terms), terms, lasts_s)
+    transmission = transmit(offer, decide(offer, terms), terms, lasts_s)
     terms.checks.transmitted(transmission, method)
     if transmission.sent is None:
         return transmission
@@ -165,7 +165,7 @@ def payload(transmission: Transmission, local_model: Tensor, method: Method) -> 
     return Sparse(torch.arange(len(local_model), device=local_model.device), local_model)
 
 
-def _transmit(offer: Offer, upload: Upload, terms: Terms, lasts_s: float | None) -> Transmission:
+def transmit(offer: Offer, upload: Upload, terms: Terms, lasts_s: float | None = None) -> Transmission:
     """Pay for an upload and send it. One that does not complete sends nothing and keeps everything."""
     foreseen_s, link = offer.encounter.contact_s, terms.link
     lasts_s = foreseen_s if lasts_s is None else lasts_s

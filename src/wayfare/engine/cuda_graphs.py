@@ -25,11 +25,12 @@ from wayfare.engine.base import (
     Burst,
     LocalTraining,
     Minibatches,
-    Tensors,
+    Steering,
+    directed,
     longest_first,
     minibatches,
-    received_models,
-    with_pull,
+    split,
+    steering_of,
 )
 from wayfare.engine.unfolded import unfold_convolutions
 from wayfare.errors import ScenarioError
@@ -97,9 +98,9 @@ class CudaGraphs:
         for place in places:
             load, number = heapq.heappop(loads)
             batches = minibatches(self._training, bursts[place])
-            received = received_models(self._training, [bursts[place]], models[place])
-            queues[number].append(self._slots[number].run(models[place], batches, received[0] if received else None))
-            heapq.heappush(loads, (load + bursts[place].steps, number))
+            vectors = steering_of(self._training, [bursts[place]])
+            queues[number].append(self._slots[number].run(models[place], batches, vectors))
+            heapq.heappush(loads, (load + bursts[place].rounds, number))
         here = torch.cuda.current_stream(self._training.compute.device)
         used = self._slots[: len(queues)]
         for slot in used:
@@ -159,6 +160,8 @@ class _Slot:
         self._training, self._module, self._loss = training, module, loss
         self._weights: list[Tensor] = list(module.parameters())
         self._entries = [entry.detach() for entry in entries(module)]
+        # The weights as a stack of one device, in the same memory.
+        self._stacks = [weight.detach().unsqueeze(0) for weight in self._weights]
         self._vector = torch.zeros(sum(entry.numel() for entry in self._entries), device=where)
         self._samples = torch.zeros(_STEPS, batch_size, dtype=torch.int64, device=where)
         self._crops = (
@@ -167,26 +170,28 @@ class _Slot:
         self._shares = None if training.schedule.is_constant else torch.zeros(_STEPS, device=where)
         offsets = training.local_loss.offsets
         self._offset = None if offsets is None else torch.zeros_like(offsets[0])
-        # What a proximal term pulls towards: a flat vector, and the same in the order of the weights.
-        self._received = torch.zeros_like(self._vector) if training.local_loss.pull else None
-        self._pulled_to = (
-            None
-            if self._received is None
-            else [torch.zeros_like(weight, requires_grad=False) for weight in self._weights]
+        # What turns gradients into directions: flat vectors, and the same in the order of the weights.
+        descent = training.descent
+        self._vectors = Steering(
+            *(
+                [self._vector.new_zeros(training.task.model.parameters)] if used else None
+                for used in (descent.pull, descent.corrected, descent.momentum)
+            )
         )
+        self._steering = self._vectors.each(lambda _: [torch.zeros_like(stack) for stack in self._stacks])
         self._step = torch.zeros(1, dtype=torch.int64, device=where)
         self.stream = torch.cuda.Stream(where)
         self._capture()
 
-    def run(self, model: Tensor, batches: Minibatches, received: Tensor | None) -> Iterator[None]:
+    def run(self, model: Tensor, batches: Minibatches, vectors: Steering) -> Iterator[None]:
         """Launch a burst on a model, stopping after every step so that other slots can be launched too."""
         steps = len(batches.samples)
         with torch.cuda.stream(self.stream):
             self._vector.copy_(model)
             if self._offset is not None and batches.offset is not None:
                 self._offset.copy_(batches.offset)
-            if self._received is not None and received is not None:
-                self._received.copy_(received)
+            for here, there in self._vectors.beside(vectors):
+                here[0].copy_(there[0])
             self._copy_in.replay()
         for first in range(0, steps, _STEPS):
             stop = min(first + _STEPS, steps)
@@ -204,6 +209,8 @@ class _Slot:
         with torch.cuda.stream(self.stream):
             self._copy_out.replay()
             model.copy_(self._vector)
+            if vectors.velocity is not None and self._vectors.velocity is not None:
+                vectors.velocity[0].copy_(self._vectors.velocity[0])
 
     def _capture(self) -> None:
         """Run everything a few times, so that libraries choose their kernels, then record it."""
@@ -225,32 +232,40 @@ class _Slot:
         return graph
 
     def _one_step(self) -> None:
-        """w <- w - eta grad f(w), on the minibatch of the step counter."""
+        """One step of the descent, on the minibatch of the step counter."""
         samples = self._samples.index_select(0, self._step).view(-1)
         crops = None if self._crops is None else self._crops.index_select(0, self._step).view(-1, 3)
-        gradients: Tensors = torch.autograd.grad(self._loss(self._module, samples, crops, self._offset), self._weights)
+        gradients = torch.autograd.grad(self._loss(self._module, samples, crops, self._offset), self._weights)
         with torch.no_grad():
-            gradients = with_pull(gradients, self._weights, self._pulled_to, self._training.local_loss.pull)
+            stacks = [gradient.unsqueeze(0) for gradient in gradients]
+            directions = directed(stacks, self._stacks, self._steering, self._training.descent)
             if self._shares is not None:
                 share = self._shares.index_select(0, self._step).view(())
-                gradients = torch._foreach_mul(gradients, share)
-            torch._foreach_add_(self._weights, gradients, alpha=-self._training.learning_rate)
+                directions = torch._foreach_mul(directions, share)
+            torch._foreach_add_(self._stacks, directions, alpha=-self._training.learning_rate)
             self._step.add_(1)
 
     @torch.no_grad()
     def _load(self) -> None:
-        """The flat vector into the network, whatever order its weights lie in; what it is pulled towards likewise."""
+        """Flat vectors into the network and its steering, whatever order its weights lie in."""
         sizes = [entry.numel() for entry in self._entries]
         for entry, piece in zip(self._entries, self._vector.split_with_sizes(sizes), strict=True):
             entry.copy_(piece.view(entry.shape))
-        if self._received is not None and self._pulled_to is not None:
-            # Statistics, at the end of a vector, are not pulled.
-            for weight, piece in zip(self._pulled_to, self._received.split_with_sizes(sizes), strict=False):
-                weight.copy_(piece.view(weight.shape))
+        for (vector,), stacks in self._vectors.beside(self._steering):
+            for stack, piece in zip(stacks, self._pieces(vector), strict=True):
+                stack.copy_(piece)
 
     @torch.no_grad()
     def _read(self) -> None:
-        """The network into the flat vector."""
+        """The network, and its velocity if it has one, into flat vectors."""
         pieces = self._vector.split_with_sizes([entry.numel() for entry in self._entries])
         for entry, piece in zip(self._entries, pieces, strict=True):
             piece.view(entry.shape).copy_(entry)
+        if self._vectors.velocity is not None and self._steering.velocity is not None:
+            pieces_of_velocity = self._pieces(self._vectors.velocity[0])
+            for piece, stack in zip(pieces_of_velocity, self._steering.velocity, strict=True):
+                piece.copy_(stack)
+
+    def _pieces(self, vector: Tensor) -> list[Tensor]:
+        """Views of a flat vector of parameters in the shapes of the stacks."""
+        return split(vector.unsqueeze(0), [weight.shape for weight in self._weights])

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from wayfare.engine.base import Burst, LocalTraining, minibatches, received_models
+from wayfare.engine.base import Burst, LocalTraining, Steering, Tensors, minibatches, split, steering_of
 from wayfare.learning.local_loss import loss_of
 from wayfare.learning.models.base import load_vector, read_vector
 
@@ -28,26 +28,49 @@ class Reference:
             for model, burst in zip(models, bursts, strict=True):
                 load_vector(module, model)
                 chosen = minibatches(self._training, burst)
-                pulled_to = self._received(burst, weights)
-                for step in range(burst.steps):
+                vectors = steering_of(self._training, [burst])
+                steering = vectors.each(lambda vector: _tensors_of(vector[0], weights))
+                for step, samples in enumerate(chosen.samples):
                     crops = None if chosen.crops is None else chosen.crops[step]
-                    loss = loss_of(self._task, module, chosen.samples[step], crops, chosen.offset)
+                    loss = loss_of(self._task, module, samples, crops, chosen.offset)
                     gradients = torch.autograd.grad(loss, weights)
                     share = 1.0 if chosen.shares is None else float(chosen.shares[step])
                     with torch.no_grad():
-                        if pulled_to is not None:
-                            gradients = tuple(
-                                gradient + self._training.local_loss.pull * (weight - received)
-                                for gradient, weight, received in zip(gradients, weights, pulled_to, strict=True)
-                            )
-                        for weight, gradient in zip(weights, gradients, strict=True):
-                            weight.sub_(gradient, alpha=self._training.learning_rate * share)
+                        directions = self._directions(gradients, weights, steering)
+                        for weight, direction in zip(weights, directions, strict=True):
+                            weight.sub_(direction, alpha=self._training.learning_rate * share)
                 model.copy_(read_vector(module))
+                if vectors.velocity is not None and steering.velocity is not None:
+                    vectors.velocity[0].copy_(torch.cat([each.flatten() for each in steering.velocity]))
 
-    def _received(self, burst: Burst, weights: Sequence[Tensor]) -> list[Tensor] | None:
-        """The model that a proximal term pulls towards, weight by weight."""
-        models = received_models(self._training, [burst], weights[0])
-        if models is None:
-            return None
-        pieces = models[0][: self._task.model.parameters].split_with_sizes([weight.numel() for weight in weights])
-        return [piece.view(weight.shape) for piece, weight in zip(pieces, weights, strict=True)]
+    def _directions(self, gradients: Tensors, weights: Sequence[Tensor], steering: Steering) -> Tensors:
+        """The lines of `Descent`, one after another."""
+        descent = self._training.descent
+        if steering.received is not None:
+            gradients = [
+                gradient + descent.pull * (weight - received)
+                for gradient, weight, received in zip(gradients, weights, steering.received, strict=True)
+            ]
+        if steering.correction is not None:
+            gradients = [
+                gradient + correction for gradient, correction in zip(gradients, steering.correction, strict=True)
+            ]
+        if descent.clip_norm is not None:
+            length = torch.cat([gradient.flatten() for gradient in gradients]).norm()
+            if length > descent.clip_norm:
+                gradients = [gradient * (descent.clip_norm / length) for gradient in gradients]
+        if descent.weight_decay:
+            gradients = [
+                gradient + descent.weight_decay * weight for gradient, weight in zip(gradients, weights, strict=True)
+            ]
+        if steering.velocity is not None:
+            for velocity, gradient in zip(steering.velocity, gradients, strict=True):
+                velocity.mul_(descent.momentum).add_(gradient)
+            gradients = steering.velocity
+        return gradients
+
+
+def _tensors_of(vector: Tensor, weights: Sequence[Tensor]) -> list[Tensor]:
+    """Copies of the pieces of a flat vector, in the shapes of the weights."""
+    block = vector.to(weights[0], copy=True).unsqueeze(0)
+    return [piece[0] for piece in split(block, [weight.shape for weight in weights])]

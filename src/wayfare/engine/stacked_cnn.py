@@ -17,13 +17,15 @@ from wayfare.engine import winograd
 from wayfare.engine.base import (
     Burst,
     LocalTraining,
+    Steering,
     Step,
-    Tensors,
+    descend,
+    keep_velocity,
     longest_first,
-    received_models,
-    scaled,
+    split,
     stacked_steps,
-    with_pull,
+    steering_of,
+    steering_stacks,
 )
 from wayfare.engine.normalised import batch_norm
 from wayfare.errors import ScenarioError
@@ -72,22 +74,18 @@ class StackedCnn:
         block = torch.stack(list(models)) if len(models) > 1 else models[0].unsqueeze(0)
         pieces = self._network.pieces(block)
         stacks = self._network.stacks(pieces)
-        received = received_models(self._training, bursts, block)
-        pulled_to = None if received is None else self._network.stacks(self._network.pieces(torch.stack(received)))
+        vectors = steering_of(self._training, bursts)
+        steering = steering_stacks(vectors, stacks[: self._network.weights], self._network.weights_of)
         for step in stacked_steps(self._training, bursts):
-            active = len(step.samples)
-            self._step(
-                [stack[:active] for stack in stacks],
-                step,
-                None if pulled_to is None else [stack[:active] for stack in pulled_to[: self._network.weights]],
-            )
+            self._step([stack[: len(step.samples)] for stack in stacks], step, steering)
+        keep_velocity(vectors, steering, self._network.weights_of)
         for piece, stack in zip(pieces, stacks, strict=True):
             if stack.data_ptr() != piece.data_ptr():
                 piece.copy_(stack)
         if len(models) > 1:
             torch._foreach_copy_(list(models), list(block.unbind()))
 
-    def _step(self, stacks: Sequence[Tensor], step: Step, received: Tensors | None) -> None:
+    def _step(self, stacks: Sequence[Tensor], step: Step, steering: Steering) -> None:
         """One SGD step of every stacked model, on its own minibatch."""
         task, samples, crops, (count, batch_size) = self._task, step.samples, step.crops, step.samples.shape
         # Device by device within an image of the batch: their channels come to lie side by side.
@@ -100,10 +98,7 @@ class StackedCnn:
             logits = logits + step.offsets.unsqueeze(1)
         labels = task.train_labels.index_select(0, samples.reshape(-1))
         loss = functional.cross_entropy(logits.reshape(count * batch_size, -1), labels, reduction="sum") / batch_size
-        gradients = torch.autograd.grad(loss, weights)
-        with torch.no_grad():
-            directions = with_pull(gradients, weights, received, self._training.local_loss.pull)
-            torch._foreach_add_(weights, scaled(directions, step.shares), alpha=-self._training.learning_rate)
+        descend(weights, torch.autograd.grad(loss, weights), steering, self._training, step.shares)
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,8 +153,11 @@ class _Network:
 
     def pieces(self, block: Tensor) -> list[Tensor]:
         """The tensors of n flat vectors (n, entries), each (n, ...) and a view."""
-        pieces = block.split_with_sizes([shape.numel() for shape in self._shapes], dim=1)
-        return [piece.unflatten(1, shape) for piece, shape in zip(pieces, self._shapes, strict=True)]
+        return split(block, self._shapes)
+
+    def weights_of(self, block: Tensor) -> list[Tensor]:
+        """The same of vectors without statistics."""
+        return split(block, self._shapes[: self.weights])
 
     def stacks(self, pieces: Sequence[Tensor]) -> list[Tensor]:
         """The same as dense stacks, copied if need be."""

@@ -11,7 +11,19 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from wayfare.engine.base import Burst, LocalTraining, Step, longest_first, received_models, stacked_steps
+from wayfare.engine.base import (
+    Burst,
+    LocalTraining,
+    Steering,
+    Step,
+    descend,
+    keep_velocity,
+    longest_first,
+    split,
+    stacked_steps,
+    steering_of,
+    steering_stacks,
+)
 from wayfare.errors import ScenarioError
 from wayfare.learning.models.mlp import Mlp
 from wayfare.learning.tasks import Task
@@ -55,16 +67,15 @@ class StackedMlp:
         """Copy in, step, copy out; bursts that end sooner leave the stack, so no step is padding."""
         pieces = [self._pieces(model) for model in models]
         stacks = self._stacks(pieces)
-        received = received_models(self._training, bursts, models[0])
-        pulled_to = None if received is None else self._stacks([self._pieces(model) for model in received])
+        vectors = steering_of(self._training, bursts)
+        steering = steering_stacks(vectors, stacks, self._views)
         underway = stacks
         for step in stacked_steps(self._training, bursts):
             active = len(step.samples)
             if active < len(underway[0]):
                 underway = [stack[:active] for stack in stacks]
-            if pulled_to is not None:
-                pulled_to = [stack[:active] for stack in pulled_to]
-            self._step(list(zip(underway[::2], underway[1::2], strict=True)), step, pulled_to)
+            self._step(underway, step, steering)
+        keep_velocity(vectors, steering, self._views)
         trained = zip(*(stack.flatten(1).unbind() for stack in stacks), strict=True)
         torch._foreach_copy_(
             [piece for model in pieces for piece in model], [piece for model in trained for piece in model]
@@ -78,6 +89,9 @@ class StackedMlp:
         """Weights and biases of every layer in a flat vector."""
         return tuple(model.split_with_sizes([rows * columns for rows, columns in self._shapes]))
 
+    def _views(self, block: Tensor) -> list[Tensor]:
+        return split(block, self._shapes)
+
     def _stacks(self, pieces: Sequence[tuple[Tensor, ...]]) -> list[Tensor]:
         """Each layer is copied into a stack of its own, for products update a dense stack in one call."""
         return [
@@ -85,11 +99,27 @@ class StackedMlp:
             for layer, shape in zip(zip(*pieces, strict=True), self._shapes, strict=True)
         ]
 
-    def _step(self, layers: Sequence[tuple[Tensor, Tensor]], step: Step, received: Sequence[Tensor] | None) -> None:
+    def _step(self, weights: Sequence[Tensor], step: Step, steering: Steering) -> None:
         """One SGD step of every stacked model, on its own minibatch."""
-        task, samples, crops, (count, batch_size) = self._task, step.samples, step.crops, step.samples.shape
-        flat = samples.reshape(-1)
-        inputs = task.inputs(flat, None if crops is None else crops.reshape(-1, 3))
+        layers = list(zip(weights[::2], weights[1::2], strict=True))
+        signals = self._signals(layers, step)
+        logits = signals[-1]
+        if step.offsets is not None:
+            logits = logits + step.offsets.to(logits).unsqueeze(1)
+        count, batch_size = step.samples.shape
+        labels = self._task.train_labels.index_select(0, step.samples.reshape(-1)).view(count, batch_size, 1)
+        error = _loss_gradient(logits, labels)
+        if self._training.descent.pulls_at_most:
+            self._update(layers, signals, error.mul_(self._training.learning_rate / batch_size), step, steering)
+        else:
+            gradients = _gradients(layers, signals, error.div_(batch_size))
+            descend(list(weights), gradients, steering, self._training, step.shares)
+
+    def _signals(self, layers: Sequence[tuple[Tensor, Tensor]], step: Step) -> list[Tensor]:
+        """Inputs of the first layer (devices, batch, features) and outputs of every layer."""
+        count, batch_size = step.samples.shape
+        crops = None if step.crops is None else step.crops.reshape(-1, 3)
+        inputs = self._task.inputs(step.samples.reshape(-1), crops)
         signal = inputs.to(layers[0][0].dtype).reshape(count, batch_size, -1)
         signals = [signal]
         for depth, (weights, biases) in enumerate(layers):
@@ -97,18 +127,26 @@ class StackedMlp:
             if depth < len(layers) - 1:
                 signal.relu_()
             signals.append(signal)
-        labels = task.train_labels.index_select(0, flat).view(count, batch_size, 1)
-        logits = signal if step.offsets is None else signal + step.offsets.to(signal).unsqueeze(1)
-        error = _loss_gradient(logits, labels).mul_(self._training.learning_rate / batch_size)
+        return signals
+
+    def _update(
+        self,
+        layers: Sequence[tuple[Tensor, Tensor]],
+        signals: Sequence[Tensor],
+        error: Tensor,
+        step: Step,
+        steering: Steering,
+    ) -> None:
+        """Products that update the weights at once, for steps along the gradient and perhaps a pull."""
         if step.shares is not None:
             error.mul_(step.shares.to(error).view(-1, 1, 1))
         for depth in reversed(range(len(layers))):
             weights, biases = layers[depth]
             # The error moves on through the weights as they were before this step.
             passed_on = torch.bmm(error, weights) if depth else None
-            if received is not None:
-                self._pull(weights, received[2 * depth], step)
-                self._pull(biases, received[2 * depth + 1], step)
+            if steering.received is not None:
+                self._pull(weights, steering.received[2 * depth], step)
+                self._pull(biases, steering.received[2 * depth + 1], step)
             weights.baddbmm_(error.transpose(1, 2), signals[depth], alpha=-1)
             biases.sub_(error.sum(dim=1, keepdim=True))
             if passed_on is not None:
@@ -116,11 +154,21 @@ class StackedMlp:
 
     def _pull(self, weights: Tensor, received: Tensor, step: Step) -> None:
         """w <- w - eta mu (w - received), the proximal part of a step."""
-        reach = self._training.learning_rate * self._training.local_loss.pull
+        reach = self._training.learning_rate * self._training.descent.pull
         if step.shares is None:
-            weights.lerp_(received, reach)
+            weights.lerp_(received[: len(weights)], reach)
         else:
-            weights.lerp_(received, (reach * step.shares).to(weights).view(-1, 1, 1))
+            weights.lerp_(received[: len(weights)], (reach * step.shares).to(weights).view(-1, 1, 1))
+
+
+def _gradients(layers: Sequence[tuple[Tensor, Tensor]], signals: Sequence[Tensor], error: Tensor) -> list[Tensor]:
+    """Of weights and biases in turn, from the error of the logits."""
+    gradients: list[Tensor] = []
+    for depth in reversed(range(len(layers))):
+        gradients[:0] = torch.bmm(error.transpose(1, 2), signals[depth]), error.sum(dim=1, keepdim=True)
+        if depth:
+            error = torch.ops.aten.threshold_backward(torch.bmm(error, layers[depth][0]), signals[depth], 0)
+    return gradients
 
 
 def _loss_gradient(logits: Tensor, labels: Tensor) -> Tensor:

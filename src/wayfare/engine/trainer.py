@@ -16,6 +16,7 @@ from torch import Tensor
 
 from wayfare.arrays import Ints
 from wayfare.engine.base import Burst, Engine
+from wayfare.learning.descent import Descent
 
 Policy: TypeAlias = Literal["stepwise", "lazy", "ahead"]
 Training: TypeAlias = Literal["always", "in-contact"]
@@ -28,11 +29,12 @@ _AHEAD_DEVICES = 48
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainerState:
-    """How far the local models are: the round whose step each has taken, and the vectors of bursts under way."""
+    """How far the local models are: the round whose steps each has taken, and the vectors of bursts under way."""
 
     done: list[int]
     underway: dict[int, Tensor]
     retired: list[int] = field(default_factory=list)
+    velocities: dict[int, Tensor] = field(default_factory=dict)  # of every burst under way, if there is momentum
 
 
 class Trainer:
@@ -54,19 +56,23 @@ class Trainer:
         training: Training,
         policy: Policy = "ahead",
         ahead_steps: int = AHEAD_STEPS,
+        descent: Descent | None = None,
     ) -> None:
         self._engine, self._training, self._policy, self._ahead_steps = engine, training, policy, ahead_steps
         # The rounds in which every device's local model is looked at or replaced, in order.
         self._contacts = contacts
         self._received = [initial] * len(contacts)
+        self._corrections: list[Tensor | None] = [None] * len(contacts)
+        self._has_momentum = descent is not None and descent.momentum > 0
         self._underway: dict[int, Tensor] = {}
+        self._velocities: dict[int, Tensor] = {}
         self._free: list[Tensor] = []
-        # The round whose step each local model has already taken.
+        # The round whose steps each local model has already taken.
         self._done = [0] * len(contacts)
         self._retired: set[int] = set()
 
     def meet(self, devices: Sequence[int], round_: int) -> None:
-        """Bring the devices met in a round up to date; their step of that round is included."""
+        """Bring the devices met in a round up to date; their steps of that round are included."""
         devices = [device for device in devices if device not in self._retired]
         if not devices:
             return
@@ -88,15 +94,22 @@ class Trainer:
         """w_n: the local model, as far as it was brought; to be read before anything is received or met."""
         return self._underway.get(device, self._received[device])
 
-    def receive(self, device: int, model: Tensor) -> None:
-        """Start anew from a received global model, which is never changed."""
-        self._received[device] = model
-        if device in self._underway:
-            self._free.append(self._underway.pop(device))
+    def receive(self, device: int, model: Tensor, correction: Tensor | None = None) -> None:
+        """Start anew from a received global model; the correction is added to gradients until the next one.
+
+        The trainer changes neither vector.
+        """
+        self._received[device], self._corrections[device] = model, correction
+        for held in (self._underway, self._velocities):
+            if device in held:
+                self._free.append(held.pop(device))
 
     def restart(self, device: int, received: Tensor, local: Tensor) -> None:
-        """Go on from a local model that is not the received one; both are copied or never changed."""
-        self.receive(device, received)
+        """Go on from a local model that is not the received one; both are copied or never changed.
+
+        The correction stays, and the velocity begins at zero.
+        """
+        self.receive(device, received, self._corrections[device])
         self._own(device).copy_(local)
 
     def retire(self, device: int) -> None:
@@ -105,18 +118,32 @@ class Trainer:
 
     def state(self) -> TrainerState:
         """How far the local models are; the vectors are those at work, to be read before anything is met."""
-        return TrainerState(done=list(self._done), underway=dict(self._underway), retired=sorted(self._retired))
+        return TrainerState(
+            done=list(self._done),
+            underway=dict(self._underway),
+            retired=sorted(self._retired),
+            velocities=dict(self._velocities),
+        )
 
-    def restore(self, state: TrainerState, received: Sequence[Tensor]) -> None:
-        """Go on from a state, whose vectors this trainer takes over, with the model that each device received."""
+    def restore(
+        self, state: TrainerState, received: Sequence[Tensor], corrections: Sequence[Tensor | None] | None = None
+    ) -> None:
+        """Resume from a state, whose vectors this trainer takes over, with what each device received.
+
+        ValueError when either the state or this trainer has momentum and the other has none.
+        """
+        if set(state.velocities) != (set(state.underway) if self._has_momentum else set()):
+            raise ValueError("the state of a descent with momentum, or of one without")
         self._done, self._underway, self._received = list(state.done), dict(state.underway), list(received)
+        self._corrections = [None] * len(self._received) if corrections is None else list(corrections)
+        self._velocities = dict(state.velocities)
         self._retired = set(state.retired)
         self._free.clear()
 
     @property
     def vectors(self) -> int:
-        """How many models are held for the bursts under way."""
-        return len(self._underway) + len(self._free)
+        """How many vectors are held for the bursts under way."""
+        return len(self._underway) + len(self._velocities) + len(self._free)
 
     def _run_ahead(self, met: Sequence[int], round_: int, steps: int) -> None:
         """Run pending bursts by up to so many steps: equal lengths make a wide stack."""
@@ -139,21 +166,28 @@ class Trainer:
 
     def _run(self, until: Mapping[int, int]) -> None:
         """Run every device up to a round of its own."""
-        bursts = [
-            Burst(device, self._done[device] + 1, round_ - self._done[device], self._received[device])
-            for device, round_ in until.items()
-            if self._done[device] < round_
-        ]
+        bursts = []
+        for device, round_ in until.items():
+            first = self._done[device] + 1
+            if first <= round_:
+                self._own(device)
+                vectors = self._received[device], self._corrections[device], self._velocities.get(device)
+                bursts.append(Burst(device, first, round_ + 1 - first, *vectors))
         if bursts:
-            self._engine.run([self._own(burst.device) for burst in bursts], bursts)
+            self._engine.run([self._underway[burst.device] for burst in bursts], bursts)
         for burst in bursts:
             self._done[burst.device] = until[burst.device]
 
     def _own(self, device: int) -> Tensor:
-        """The vector of a device's burst, which begins as the model it received."""
+        """The vector of a device's burst, which begins as the model it received; any velocity begins at zero."""
         vector = self._underway.get(device)
         if vector is None:
             received = self._received[device]
-            vector = self._free.pop() if self._free else torch.empty_like(received)
-            self._underway[device] = vector.copy_(received)
+            vector = self._underway[device] = self._vector(received).copy_(received)
+            if self._has_momentum:
+                self._velocities[device] = self._vector(received).zero_()
         return vector
+
+    def _vector(self, like: Tensor) -> Tensor:
+        """Memory of a burst that is over, or new memory."""
+        return self._free.pop() if self._free else torch.empty_like(like)

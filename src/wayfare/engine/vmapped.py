@@ -11,13 +11,15 @@ from torch.func import functional_call, grad, vmap
 from wayfare.engine.base import (
     Burst,
     LocalTraining,
+    Steering,
     Step,
-    Tensors,
+    descend,
+    keep_velocity,
     longest_first,
-    received_models,
-    scaled,
+    split,
     stacked_steps,
-    with_pull,
+    steering_of,
+    steering_stacks,
 )
 from wayfare.learning.local_loss import loss_of
 from wayfare.learning.tasks import Task
@@ -59,29 +61,21 @@ class Vmapped:
     @torch.no_grad()
     def _run_group(self, models: Sequence[Tensor], bursts: Sequence[Burst]) -> None:
         """Copy in, step, copy out; bursts that end sooner leave the stack."""
-        stacks = self._stacks(models)
-        received = received_models(self._training, bursts, models[0])
-        pulled_to = None if received is None else self._stacks(received)
+        shapes = {**self._shapes, **self._statistics}
+        pieces = split(torch.stack(list(models)), shapes.values())
+        stacks = {name: piece.clone() for name, piece in zip(shapes, pieces, strict=True)}
+        vectors = steering_of(self._training, bursts)
+        steering = steering_stacks(vectors, [stacks[name] for name in self._shapes], self._views)
         for step in stacked_steps(self._training, bursts):
-            self._step(
-                {name: stack[: len(step.samples)] for name, stack in stacks.items()},
-                step,
-                None if pulled_to is None else [pulled_to[name][: len(step.samples)] for name in self._shapes],
-            )
+            self._step({name: stack[: len(step.samples)] for name, stack in stacks.items()}, step, steering)
+        keep_velocity(vectors, steering, self._views)
         block = torch.cat([stack.flatten(1) for stack in stacks.values()], dim=1)
         torch._foreach_copy_(list(models), list(block.unbind()))
 
-    def _stacks(self, models: Sequence[Tensor]) -> dict[str, Tensor]:
-        """Flat vectors as stacks of their tensors, copied."""
-        block = torch.stack(list(models))
-        shapes = {**self._shapes, **self._statistics}
-        pieces = block.split_with_sizes([shape.numel() for shape in shapes.values()], dim=1)
-        return {
-            name: piece.reshape(len(block), *shape).clone()
-            for (name, shape), piece in zip(shapes.items(), pieces, strict=True)
-        }
+    def _views(self, block: Tensor) -> list[Tensor]:
+        return split(block, self._shapes.values())
 
-    def _step(self, stacks: dict[str, Tensor], step: Step, received: Tensors | None) -> None:
+    def _step(self, stacks: dict[str, Tensor], step: Step, steering: Steering) -> None:
         """One SGD step of every stacked model, on its own minibatch."""
         weights = {name: stacks[name] for name in self._shapes}
         buffers = {name: stacks[name].clone() for name in self._statistics}
@@ -90,9 +84,8 @@ class Vmapped:
         in_dims = 0, 0, 0, None if step.crops is None else 0, None if step.offsets is None else 0
         mapped = vmap(self._gradients, in_dims=in_dims, randomness="error")
         gradients, statistics = mapped(weights, buffers, step.samples, step.crops, step.offsets)
-        values = list(weights.values())
-        directions = with_pull([gradients[name] for name in weights], values, received, self._training.local_loss.pull)
-        torch._foreach_add_(values, scaled(directions, step.shares), alpha=-self._training.learning_rate)
+        directions = [gradients[name] for name in weights]
+        descend(list(weights.values()), directions, steering, self._training, step.shares)
         for name, value in statistics.items():
             stacks[name].copy_(value)
 

@@ -1,10 +1,10 @@
-"""What holds back the drift of devices that train alone on data of their own.
+"""A loss that holds back the drift of devices that train alone on data of their own.
 
 Logit adjustment (Menon et al. 2021; for federated learning Zhang et al. 2022): a device that holds little of a class
 learns to deny it. With the log of its class shares added to the logits the shares are explained already, and what is
 learned is what tells classes apart. The model that is judged has no such term.
 
-A proximal term (Li et al. 2020) pulls a local model towards the global one it began from.
+The proximal term of FedProx (Li et al. 2020) is a part of the step: `pull` in `learning/descent.py`.
 """
 
 from __future__ import annotations
@@ -28,16 +28,13 @@ class LocalLoss:
     """How the loss of a local step differs from the task's own; by default not at all."""
 
     offsets: Tensor | None = None  # tau log(share), added to the logits, (devices, classes)
-    pull: float = 0.0  # mu of mu/2 |w - received|^2
 
 
 def make_local_loss(learning: Learning, task: Task, held: Sequence[Ints], device: torch.device) -> LocalLoss:
     """The local loss of a scenario, with the class shares of its devices."""
     match learning.local_loss:
-        case "plain":
+        case "plain" | "prox":
             return LocalLoss()
-        case "prox":
-            return LocalLoss(pull=learning.prox_strength)
         case "logit-adjusted":
             labels, classes = _labels(task)
             shares = class_shares(class_counts(labels, classes, list(held)), learning.logit_smoothing)

@@ -1,6 +1,6 @@
 """Methods and the parts they are made of: a method decides from an encounter alone what to send."""
 
-from wayfare.methods.composition import Composition, Recipe, compose, make_method, split_names
+from wayfare.methods.composition import Composition, Recipe, compose, is_ours, make_method, split_names
 from wayfare.methods.encounter import NOTHING, SKIPPED, Encounter, EnergyRule, Upload
 from wayfare.methods.from_file import identity_of
 from wayfare.methods.parts import (
@@ -18,7 +18,7 @@ from wayfare.methods.parts import (
     State,
     UploadRule,
 )
-from wayfare.methods.registry import choices_of, descriptions
+from wayfare.methods.registry import choices_of, descriptions, part_descriptions
 from wayfare.methods.uploads import power_and_allowance, send_dense, send_top_k
 
 __all__ = [
@@ -46,7 +46,9 @@ __all__ = [
     "compose",
     "descriptions",
     "identity_of",
+    "is_ours",
     "make_method",
+    "part_descriptions",
     "power_and_allowance",
     "send_dense",
     "send_top_k",

@@ -118,6 +118,13 @@ def _values(text: str, whole: str) -> dict[str, Any]:
         raise ScenarioError("schemes", whole, f"cannot read {text!r}: {error}; write as in buffer(size=5)") from None
 
 
+def is_ours(text: str) -> bool:
+    """Whether a method is made of what is in the package alone."""
+    found = _NAME.fullmatch(text)
+    first, *others = (piece.strip() for piece in _split(found[2] if found else text, "+"))
+    return first.split(":")[0] in TABLE and all(piece.split("(")[0].strip() in PARTS for piece in others)
+
+
 def split_names(text: str) -> list[str]:
     """Methods with commas between them; a comma within parentheses is none of those."""
     return [name.strip() for name in _split(text, ",") if name.strip()]

@@ -10,11 +10,12 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, ClassVar, Literal, TypeAlias, Union
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeAlias
 
 import numpy as np
 
 from wayfare.control.auto_weight import Wanted, demand
+from wayfare.errors import ScenarioError
 from wayfare.methods.encounter import Encounter, EnergyRule, Upload
 from wayfare.radio import Link
 from wayfare.scenario.exchange import Relays
@@ -25,8 +26,8 @@ if TYPE_CHECKING:
 
     from wayfare.sparsify import Sparse
 
-State: TypeAlias = Mapping[str, Union["Tensor", float, int, "State"]]
-"""What a part remembers: vectors and numbers by name, or tables of them. It is replaced, never changed in place."""
+State: TypeAlias = Mapping[str, Any]
+"""What a part remembers: tensors and numbers by name, or tables of them. It is replaced, never changed in place."""
 NO_STATE: State = {}
 Draw: TypeAlias = Callable[[], np.random.Generator]
 """Chance for a part: the same generator for the same seed, device and round."""
@@ -37,6 +38,10 @@ class Part:
 
     # Counted up by packages when the same values come to mean something else.
     version: ClassVar[str] = ""
+
+    def objection(self, method: Method) -> str | None:
+        """Why this part cannot work with the other parts of a method; None if it can."""
+        return None
 
 
 class UploadRule(Part, ABC):
@@ -131,17 +136,27 @@ class MemoryRule(Part, ABC):
 class LocalRule(Part):
     """How a device trains between contacts; loss, learning rate and batch size are the scenario's.
 
-    By default a step of SGD on every round. Rules that correct gradients override the three methods.
+    By default a step of SGD on every round. What else a rule declares is done by the engines
+    (`wayfare.learning.descent` has the formulas).
     """
 
     trains_between_contacts: bool = True
+    prox: float = 0.0  # mu of mu/2 |w - received|^2
+    clip_norm: float | None = None  # longer gradients are scaled down to this length
+    weight_decay: float = 0.0
+    momentum: float = 0.0  # begins at zero with every model that is received
+    steps_per_round: int = 1
 
-    # Whether a vector of the device is added to every gradient.
+    # Whether a vector of the device is added to every gradient: `correction` in its state, 0 at the beginning.
     corrects: ClassVar[bool] = False
+
+    def pull(self) -> float:
+        """Every gradient gets pull (w - received) added, as a proximal term does; 0 adds nothing."""
+        return self.prox
 
     def init(self, like: Tensor) -> State:
         """What a device remembers before the first contact."""
-        return NO_STATE
+        return {"correction": like.new_zeros(()).expand(len(like))} if self.corrects else NO_STATE
 
     def delivered(self, state: State, change: Tensor) -> State:
         """After what was learned has been delivered, all of it or in part."""
@@ -149,11 +164,11 @@ class LocalRule(Part):
 
     def received(self, state: State, handed: State) -> State:
         """After the server handed down a model, and beside it what its rule hands to this device."""
-        return state
+        return {**state, **handed} if self.corrects else state
 
     def correction(self, state: State) -> Tensor | None:
         """What is added to every gradient until the next model comes."""
-        return None
+        return state["correction"] if self.corrects else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -186,8 +201,21 @@ class ServerRule(Part, ABC):
     takes_pieces: ClassVar[bool] = False
     # Whether it hands more to devices than the model; the field carries models only.
     hands_down: ClassVar[bool] = False
+    # Whether it takes an update divided by its reach for the mean gradient, which needs plain steps of SGD.
+    uses_reach: ClassVar[bool] = False
     # Where updates are after they arrived, for the balance of mass: all in the model, or only given to the rule.
     adds_to_model: ClassVar[bool] = False
+
+    def objection(self, method: Method) -> str | None:
+        """What a server hands down must be used, and reaches no device by way of another."""
+        if self.hands_down and not method.local.corrects:
+            return "its server hands down corrections; add a local rule that uses them"
+        if self.hands_down and method.peers is not None:
+            return "relays carry models, and not what else the server hands down"
+        local = method.local
+        if self.uses_reach and (local.pull() or local.clip_norm or local.weight_decay or local.momentum):
+            return "its server derives gradients from updates; train without prox, clipping, weight decay and momentum"
+        return None
 
     def init(self, model: Tensor, terms: ServerTerms) -> State:
         """What the server remembers before the first round."""
@@ -216,6 +244,12 @@ class PeerRule(Part):
 
     rules: Relays = field(default_factory=Relays)
 
+    def objection(self, method: Method) -> str | None:
+        """What is carried must add up."""
+        if method.server.takes == "models":
+            return "a method that mixes models cannot relay updates"
+        return None if method.memory.conserves else "relays need a memory that keeps all that was not sent"
+
     def relay(self, willing: Sequence[tuple[int, int]]) -> tuple[int, int]:
         """Who carries an update: of devices with room for it, those who meet the server soonest first."""
         return willing[0]
@@ -238,6 +272,12 @@ class Method:
     peers: PeerRule | None = None
     # How the registry makes it again, where that is not its name.
     text: str = field(default="", compare=False, repr=False)
+
+    def __post_init__(self) -> None:
+        for part in self.parts.values():
+            objection = part.objection(self)
+            if objection is not None:
+                raise ScenarioError("schemes", self.name, objection)
 
     @property
     def parts(self) -> dict[str, Part]:

@@ -113,32 +113,32 @@ TABLE: Mapping[str, Row] = {
         lambda scenario, rule: (_fitting(rule), LocalRule(trains_between_contacts=False)),
     ),
     "fedbuff": Row(
-        "FedBuff (Nguyen et al. 2022): AFL, and the server takes a step when a buffer of uploads is full.",
+        "FedBuff (Nguyen et al. 2022): AFL, and the server steps along the mean of every full buffer of updates.",
         _WHOLE,
         _published("afl", "buffer"),
     ),
     "staleness-weighted": Row(
-        "Staleness-weighted updates (Chen, Ning and others 2020): AFL, and older updates count for less.",
+        "Staleness-weighted updates (Zhang et al. 2016): AFL, and the older an update, the less of it is added.",
         _WHOLE,
         _published("afl", "staleness-weights"),
     ),
     "ca2fl": Row(
-        "CA2FL (Wang et al. 2024): FedBuff, calibrated by what every device sent last.",
+        "CA2FL (Wang, Cao et al. 2024): FedBuff, calibrated by the last update of every device.",
         _WHOLE,
         _published("afl", "calibrated-buffer"),
     ),
     "fadas": Row(
-        "FADAS (Wang et al. 2024): FedBuff with an adaptive server step that shrinks with delay.",
+        "FADAS (Wang, Wang et al. 2024): FedBuff with an AMSGrad step, which shrinks after long delays.",
         _WHOLE,
         _published("afl", "adaptive-buffer"),
     ),
     "scaffold": Row(
-        "SCAFFOLD (Karimireddy et al. 2020): AFL, and control variates correct the drift of local steps.",
+        "SCAFFOLD (Karimireddy et al. 2020): AFL, and control variates correct the gradients of local steps.",
         _WHOLE,
         _published("afl", "control-variates", "corrected"),
     ),
     "feddyn": Row(
-        "FedDyn (Acar et al. 2021): AFL, and a regulariser that each device and the server keep up to date.",
+        "FedDyn (Acar et al. 2021): AFL, and a dynamic regulariser aligns each device with the fleet.",
         _WHOLE,
         _published("afl", "dynamic-server", "dynamic-regulariser"),
     ),
@@ -267,17 +267,16 @@ def assemble(name: str, parts: tuple[Part, ...], scenario: Scenario, text: str) 
 
 
 def _refuse_unfit(method: Method, scenario: Scenario) -> None:
-    """Parts that contradict each other, or the scenario."""
+    """Server rules that leave the scenario's nothing to do, or that its local loss would mislead."""
     server, own = scenario.server, method.server
     if not server.is_plain and not isinstance(own, Optimise):
         field, value = ("step", server.step) if server.optimizer == "sgd" else ("optimizer", server.optimizer)
         what = "mixes models, and has no updates to optimise" if own.takes == "models" else "has a rule of its own"
         rule = f"{method.name} {what}; leave it out, or keep sgd with a step of 1"
         raise ScenarioError(f"server.{field}", value, rule)
-    if method.peers is not None and own.takes == "models":
-        raise ScenarioError("schemes", method.name, "a method that mixes models cannot relay updates")
-    if method.peers is not None and not method.memory.conserves:
-        raise ScenarioError("schemes", method.name, "relays need a memory that keeps all that was not sent")
+    if own.uses_reach and scenario.learning.local_loss == "prox":
+        rule = f"{method.name} derives gradients from updates; take another loss"
+        raise ScenarioError("learning.local_loss", scenario.learning.local_loss, rule)
 
 
 def _pick(text: str, chosen: list[str], groups: Choices) -> list[str]:
@@ -308,6 +307,16 @@ def descriptions() -> dict[str, str]:
     """One line for every known method."""
     offered = {name: (made.__doc__ or "").strip().split("\n")[0] for name, made in _offered().items()}
     return {name: row.about for name, row in TABLE.items()} | offered
+
+
+def part_descriptions() -> dict[str, tuple[str, str]]:
+    """The kind of every part of the table, and one line about it."""
+    found = {}
+    for name in PARTS:
+        part = part_class(name)
+        kind = next(kind for kind, base in KINDS.items() if issubclass(part, base))
+        found[name] = kind, (part.__doc__ or "").strip().split("\n")[0]
+    return found
 
 
 def _offered() -> dict[str, Callable[[], object]]:

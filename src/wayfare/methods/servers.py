@@ -5,8 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal, TypeAlias, cast
+from typing import TYPE_CHECKING, Literal, TypeAlias
 
+from wayfare.errors import InvariantError
 from wayfare.methods.parts import NO_STATE, Arrival, ServerRule, ServerTerms, State
 from wayfare.scenario.exchange import Mixing
 from wayfare.scenario.server import Server
@@ -31,6 +32,21 @@ def mean_update(model: Tensor, arrivals: Sequence[Arrival], terms: ServerTerms) 
     for arrival in arrivals:
         subtract_from(update, arrival, -1.0 / terms.devices)
     return update
+
+
+def dense_update(model: Tensor, arrival: Arrival) -> Tensor:
+    """What arrived as a vector of the model's length, with zeros for entries that were not sent."""
+    update = model.new_zeros(len(model))
+    subtract_from(update, arrival, -1.0)
+    return update
+
+
+def step_along(model: Tensor, direction: Tensor, step: float, terms: ServerTerms) -> Tensor:
+    """w <- w - step d; statistics of normalisation move by d, because a running mean must not overshoot."""
+    parameters = len(model) - terms.statistics
+    stepped = model - direction
+    stepped[:parameters] = model[:parameters].sub(direction[:parameters], alpha=step)
+    return stepped
 
 
 @dataclass(frozen=True)
@@ -81,15 +97,14 @@ class Optimise(ServerRule):
             case "sgd":
                 direction = towards
             case "momentum":
-                direction = towards.add(cast("Tensor", state["mean"]), alpha=server.momentum)
+                direction = towards.add(state["mean"], alpha=server.momentum)
                 state = {"mean": direction}
             case "adam":
-                mean = towards.lerp(cast("Tensor", state["mean"]), server.momentum)
-                square = towards.square().lerp(cast("Tensor", state["square"]), server.second_moment)
+                mean = towards.lerp(state["mean"], server.momentum)
+                square = towards.square().lerp(state["square"], server.second_moment)
                 state, direction = {"mean": mean, "square": square}, mean / (square.sqrt() + server.epsilon)
-        stepped = model - update
-        stepped[:parameters] = model[:parameters].sub(direction, alpha=server.step_size)
-        return stepped, state
+        update[:parameters] = direction
+        return step_along(model, update, server.step_size, terms), state
 
 
 @dataclass(frozen=True)
@@ -107,7 +122,10 @@ class Mix(ServerRule):
         """One model after the other, in the order of the devices."""
         model = model.clone()
         for arrival in arrivals:
-            model.lerp_(arrival.sent.values, self.weight(arrival.staleness_rounds))
+            weight = self.weight(arrival.staleness_rounds)
+            if not 0 <= weight <= 1:
+                raise InvariantError(f"weight = {weight!r} of device {arrival.device}, must be 0 to 1")
+            model.lerp_(arrival.sent.values, weight)
         return model, state
 
     def weight(self, staleness_rounds: int) -> float:

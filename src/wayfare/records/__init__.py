@@ -8,9 +8,9 @@ from wayfare.records.summary import (
     SchemeSummary,
     final_evaluations,
     paired_difference,
+    run_json,
     summarise_run,
     summarise_scheme,
-    summary_json,
 )
 from wayfare.records.unfinished import Unfinished, complete, find_unfinished, refuse_changes, reopen
 from wayfare.records.write import RunWriter, beginning
@@ -31,8 +31,8 @@ __all__ = [
     "read_run",
     "refuse_changes",
     "reopen",
+    "run_json",
     "run_name",
     "summarise_run",
     "summarise_scheme",
-    "summary_json",
 ]

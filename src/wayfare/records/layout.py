@@ -24,6 +24,11 @@ def run_name(folder: Path) -> Path:
     return folder.with_name(name) if name else folder
 
 
+def resume_call(folder: Path) -> str:
+    """How to resume the run of a folder."""
+    return f"`wayfare.resume({str(folder)!r})`"
+
+
 def connect(partial: Path) -> sqlite3.Connection:
     """The records of a run that is being written."""
     return sqlite3.connect(partial / FILE)

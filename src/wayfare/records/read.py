@@ -17,7 +17,7 @@ from torch import Tensor
 from wayfare.arrays import Floats
 from wayfare.errors import RunFolderError, WayfareError
 from wayfare.learning.tasks import Metric
-from wayfare.records.layout import read_meta, run_name, stored_devices
+from wayfare.records.layout import read_meta, resume_call, run_name, stored_devices
 from wayfare.records.schema import CONTACT_COLUMNS, EVALUATION_COLUMNS, FILE, RELAY_COLUMNS, VERSION
 from wayfare.records.seal import Tally, seal
 from wayfare.scenario import Scenario, parse
@@ -31,6 +31,7 @@ class RunRecord:
     folder: Path
     scenario: Scenario
     scheme: str
+    scheme_text: str  # what makes it again
     energy_rule: str
     seed: int
     parameters: int
@@ -52,8 +53,9 @@ def find_runs(folder: Path) -> list[Path]:
         raise RunFolderError(f"{folder}: there is no such folder")
     found = [file.parent for file in sorted(folder.rglob(FILE)) if not file.parent.name.endswith(".partial")]
     if not found:
-        if next(folder.rglob(FILE), None) is not None:
-            raise RunFolderError(f"{folder}: no run here is finished; go on with: wayfare resume {folder}")
+        if unfinished := next(folder.rglob(FILE), None):
+            resume = resume_call(run_name(unfinished.parent))
+            raise RunFolderError(f"{folder}: no run here is finished; resume with {resume}")
         raise RunFolderError(f"{folder}: neither a run nor a folder of runs (no {FILE} in it)")
     return found
 
@@ -71,7 +73,7 @@ def read_run(folder: Path) -> RunRecord:
             raise
         raise RunFolderError(
             f"{file}: not the records of a run, or damaged: {error}; without this folder the other runs can be shown, "
-            "and the comparison that made it makes it again with `only_missing=True`"
+            "and the study that it belongs to runs it again"
         ) from None
 
 
@@ -80,7 +82,7 @@ def _read(folder: Path, database: sqlite3.Connection) -> RunRecord:
     if meta["version"] != VERSION:
         raise RunFolderError(f"{folder}: records of version {meta['version']}, this Wayfare reads {VERSION}")
     if meta["status"] != "finished":
-        raise RunFolderError(f"{folder}: this run did not finish; go on with: wayfare resume {run_name(folder)}")
+        raise RunFolderError(f"{folder}: this run did not finish; resume it with {resume_call(run_name(folder))}")
     devices = stored_devices(database)
     models = database.execute("SELECT float32_le FROM model ORDER BY round DESC LIMIT 1").fetchall()
     vector = models[0][0] if models else b""
@@ -101,6 +103,7 @@ def _read(folder: Path, database: sqlite3.Connection) -> RunRecord:
         folder=folder,
         scenario=parse(meta["scenario"]),
         scheme=meta["scheme"],
+        scheme_text=str(meta.get("scheme_text", meta["scheme"])),
         energy_rule=meta["energy_rule"],
         seed=meta["seed"],
         parameters=meta["parameters"],

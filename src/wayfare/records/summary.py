@@ -128,13 +128,8 @@ def paired_difference(runs: Sequence[RunSummary], others: Sequence[RunSummary]) 
     return difference([run.score - theirs[run.seed] for run in runs if run.seed in theirs])
 
 
-def summary_json(summary: SchemeSummary | RunSummary) -> dict[str, Any]:
-    """A summary for programs: its score goes by the name of its metric, e.g. `accuracy_mean`."""
-    metric = summary.metric.name
-    named = {}
-    for key, value in asdict(summary).items():
-        if key == "metric":
-            named["metric"] = metric
-        else:
-            named[key.replace("score", metric)] = value
-    return named
+def run_json(record: RunRecord) -> dict[str, Any]:
+    """A run for programs: its score goes by the name of its metric, e.g. `accuracy`."""
+    summary = asdict(summarise_run(record)) | {"metric": record.metric.name}
+    named = {key.replace("score", record.metric.name): value for key, value in summary.items()}
+    return {"folder": str(record.folder), "wall_s": record.wall_s, **named}

@@ -24,7 +24,7 @@ from torch import Tensor
 from wayfare.errors import RunFolderError, StorageError
 from wayfare.methods import Method, identity_of
 from wayfare.records.checkpoints import forget_others, write_checkpoint
-from wayfare.records.layout import as_list, connect, give_name, partial_folder, read_meta, stored_devices
+from wayfare.records.layout import as_list, connect, give_name, partial_folder, read_meta, resume_call, stored_devices
 from wayfare.records.origin import commit_of_code
 from wayfare.records.schema import CONTACT_COLUMNS, EVALUATION_COLUMNS, METRIC_COLUMNS, RELAY_COLUMNS, TABLES, VERSION
 from wayfare.records.seal import Tally, seal
@@ -178,13 +178,11 @@ class RunWriter:
         self._database.close()
 
     def what_is_safe(self) -> str:
-        """What a failure leaves behind and how to go on, in a sentence."""
+        """What a failure leaves behind and how to resume, in a sentence."""
         if self.safe_round is None:
             return "No checkpoint was written yet: the run begins anew when it is started again."
-        return (
-            f"Everything up to round {self.safe_round} is safe in a checkpoint; "
-            f"go on from there with: wayfare resume {self._folder}"
-        )
+        resume = resume_call(self._folder)
+        return f"Everything up to round {self.safe_round} is safe in a checkpoint; {resume} continues from there."
 
     @contextmanager
     def _storing(self) -> Iterator[None]:

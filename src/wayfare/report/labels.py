@@ -26,6 +26,18 @@ _SCHEMES = {
     "fedmobile": "FedMobile",
     "fedasync": "FedAsync",
     "sfl-spar": "SFL-Spar",
+    "fedbuff": "FedBuff",
+    "staleness-weighted": "Staleness-weighted",
+    "ca2fl": "CA2FL",
+    "fadas": "FADAS",
+    "scaffold": "SCAFFOLD",
+    "feddyn": "FedDyn",
+    "ef21-sgdm": "EF21-SGDM",
+    "dgc": "DGC",
+    "random-k": "Random-k",
+    "threshold": "Threshold",
+    "qsgd": "QSGD",
+    "mobility-aware": "Mobility-aware",
 }
 ASSUMED = "free downlink, free computing, the full band for every device"
 """What all results share (docs/assumptions.md), for the notes below a table."""

@@ -12,7 +12,6 @@ from typing import Any
 
 from wayfare.errors import RunFolderError, ScenarioError, UnavailableError
 from wayfare.files import writing
-from wayfare.places import STUDY_FILE
 from wayfare.records import RunRecord
 from wayfare.report import sections
 from wayfare.report.digest import RunDigest, detail_of, digest_run, group_json
@@ -81,12 +80,11 @@ def write_page(material: Material, file: Path) -> None:
 def page_html(material: Material) -> str:
     """The whole page."""
     results = material.results
-    study = (results.folder / STUDY_FILE).is_file()
     return Template(_static("page.html")).substitute(
         title=sections.escaped(f"{results.manifest.name}: Wayfare report"),
         styles="\n".join(_static(name) for name in _STYLES),
-        header=sections.header(results, study=study),
-        results=sections.results_section(results, study=study),
+        header=sections.header(results),
+        results=sections.results_section(results),
         points=sections.point_choice(results),
         has_points="" if results.manifest.axes else "hidden",
         schemes=sections.scheme_choice(material.world),

@@ -27,6 +27,10 @@ Curve: TypeAlias = tuple[Floats, Floats]
 _SHADES = ("#9ECAE1", "#6BAED6", "#4292C6", "#2171B5", "#08519C", "#08306B")
 # Schemes, where shades are points; targets, where colours are schemes.
 _DASHES = ("-", "--", ":", "-.")
+# More bands than this hide the lines; bars beside the curves show the seeds instead.
+_MOST_BANDS = 6
+# Where the first bar stands behind the last round, and how far apart bars are, as shares of the rounds.
+_FIRST_BAR, _BAR_STEP = 0.03, 0.016
 
 
 def _recorded_curve(result: RunResult) -> Curve:
@@ -52,7 +56,8 @@ def draw(
         plain_axes(axes)
         if figure.drawing == "curves":
             _curves(results, axes, curve_of)
-            drawn = "mean, lowest to highest"
+            banded = len(results.rows) <= _MOST_BANDS
+            drawn = "mean, lowest to highest" if banded else "mean, bars from lowest to highest score"
         else:
             _rounds_to_target(results, axes)
             drawn = "median"
@@ -75,15 +80,21 @@ def _curves(results: StudyResults, axes: Any, curve_of: Callable[[RunResult], Cu
     """Score against rounds: a line for each point of the grid, or for each scheme where there is one point."""
     metric = results.metric
     scale = 100.0 if metric is not None and metric.percent else 1.0
-    for row in results.rows:
+    banded = len(results.rows) <= _MOST_BANDS
+    for place, row in enumerate(results.rows):
         found = [curve_of(result) for result in row.results]
         score = scale * np.array([scores for _, scores in found])
         colour, label, dashes = _line(results, row)
         rounds = found[0][0]
         height = height_of(row.scheme, results.manifest.schemes)
         axes.plot(rounds, score.mean(axis=0), color=colour, label=label, ls=dashes, lw=1.7, zorder=height)
-        if len(found) > 1:
+        if len(found) > 1 and banded:
             axes.fill_between(rounds, score.min(axis=0), score.max(axis=0), color=colour, alpha=0.15, lw=0)
+        elif len(found) > 1:
+            final = [scale * result.summary.score for result in row.results]
+            behind = rounds[-1] * (1 + _FIRST_BAR + _BAR_STEP * place)
+            axes.plot([behind, behind], [min(final), max(final)], color=colour, lw=1.7)
+            axes.plot(behind, fmean(final), marker="o", ms=4, color=colour, mfc=colour if dashes == "-" else "white")
     axes.set_xlabel("round")
     if metric is not None:
         axes.set_ylabel(score_label(metric))

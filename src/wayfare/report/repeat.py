@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import Any
 
 from wayfare.errors import InputError
-from wayfare.methods.registry import TABLE
-from wayfare.places import STUDY_FILE
+from wayfare.methods import is_ours
 from wayfare.scenario import parse
 from wayfare.scenario.dump import to_toml
 from wayfare.studies.results import StudyResults
+from wayfare.studies.store import Manifest
 from wayfare.studies.study import load_study
 
 _SCENARIO_FILE = "scenario.toml"
@@ -37,24 +37,33 @@ def recipe_of(results: StudyResults, meta: Mapping[str, Any]) -> Recipe:
     seeds = sorted({run.seed for run in manifest.runs})
     flags = _execution_flags(meta.get("execution", {}))
     files, notes = {_SCENARIO_FILE: to_toml(scenario)}, []
-    foreign = [name for name in manifest.schemes if name.partition(":")[0] not in TABLE]
+    foreign = [name for name in manifest.schemes if not is_ours(manifest.recipes.get(name, name))]
     if foreign:
-        notes.append(f"The package that offers {', '.join(foreign)} has to be installed.")
+        notes.append(f"The package or file that has {', '.join(foreign)} is needed.")
     if "file" in manifest.scenarios[0]["mobility"]:
         notes.append("The trace that mobility.file names has to lie where it says.")
-    if (results.folder / STUDY_FILE).is_file():
+    if not manifest.is_comparison:
         return _study_recipe(results, seeds, flags, notes)
     if len(manifest.runs) == 1:
         run = manifest.runs[0]
-        words = ("run", _SCENARIO_FILE, "--scheme", run.scheme, "--seed", str(run.seed), *flags)
+        words = ("run", _SCENARIO_FILE, "--scheme", _texts(manifest)[0], "--seed", str(run.seed), *flags)
         return Recipe(files=files, commands=[_line(*words)], notes=notes)
     every = {(run.scheme, run.seed) for run in manifest.runs}
     if seeds == list(range(len(seeds))) and len(every) == len(manifest.schemes) * len(seeds):
-        words = ("compare", _SCENARIO_FILE, "--schemes", ",".join(manifest.schemes), "--seeds", str(len(seeds)), *flags)
+        words = (
+            "compare",
+            _SCENARIO_FILE,
+            "--schemes",
+            ",".join(_texts(manifest)),
+            "--seeds",
+            str(len(seeds)),
+            *flags,
+        )
         return Recipe(files=files, commands=[_line(*words)], notes=notes)
     # Some runs of a rectangle only: each by itself.
     commands = [
-        _line("run", _SCENARIO_FILE, "--scheme", scheme, "--seed", str(seed), *flags) for scheme, seed in sorted(every)
+        _line("run", _SCENARIO_FILE, "--scheme", manifest.recipes.get(scheme, scheme), "--seed", str(seed), *flags)
+        for scheme, seed in sorted(every)
     ]
     return Recipe(files=files, commands=commands, notes=notes)
 
@@ -71,10 +80,15 @@ def _study_recipe(results: StudyResults, seeds: Sequence[int], flags: Sequence[s
         files[name] = to_toml(parse(scenario))
         commands += [
             _line("run", name, "--scheme", scheme, "--seed", str(seed), *flags)
-            for scheme in manifest.schemes
+            for scheme in _texts(manifest)
             for seed in seeds
         ]
     return Recipe(files=files, commands=commands, notes=notes)
+
+
+def _texts(manifest: Manifest) -> list[str]:
+    """What makes the schemes again."""
+    return [manifest.recipes.get(name, name) for name in manifest.schemes]
 
 
 def _asks_for(files: Mapping[str, str], study: str) -> list[dict[str, Any]]:
@@ -110,7 +124,7 @@ def _study_toml(results: StudyResults, seeds: Sequence[int]) -> str:
         "name": manifest.name,
         "title": manifest.title,
         "scenario": _SCENARIO_FILE,
-        "schemes": manifest.schemes,
+        "schemes": _texts(manifest),
         "seeds": list(seeds),
         "metrics": manifest.metrics,
         "targets": manifest.targets,

@@ -7,25 +7,26 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from wayfare.records import RunRecord, RunSummary, SchemeSummary, paired_difference, summarise_scheme
+from wayfare.records import RunRecord, RunSummary
 from wayfare.report.digest import RunDigest
-from wayfare.report.labels import ASSUMED, metric_words_and_unit
 from wayfare.report.palette import look_of
 from wayfare.report.repeat import made_with, recipe_of
 from wayfare.report.study_tables import study_columns, study_notes
-from wayfare.report.verdict import beside, details, headline, over_budget, score_text, verdict_of
+from wayfare.report.tables import Column, comparison_columns, comparison_notes
+from wayfare.report.verdict import beside, details, headline, score_text, verdict_of
 from wayfare.scenario import parse
+from wayfare.studies.jobs import error_file
 from wayfare.studies.results import StudyResults
 from wayfare.version import __version__
 
 escaped = html.escape
 
 
-def header(results: StudyResults, *, study: bool) -> str:
+def header(results: StudyResults) -> str:
     """Who won, by how much, and what was compared."""
     manifest, scenario = results.manifest, parse(results.manifest.scenarios[0])
     runs, seeds = len(results.results), results.seeds
-    kind = "Study" if study else "Run" if runs == 1 else "Comparison"
+    kind = "Study" if not manifest.is_comparison else "Run" if runs == 1 else "Comparison"
     facts = [
         f"{scenario.fleet.devices} devices",
         f"{scenario.rounds:,} rounds of {scenario.round_s:g} s",
@@ -59,56 +60,25 @@ def header(results: StudyResults, *, study: bool) -> str:
     )
 
 
-def results_section(results: StudyResults, *, study: bool) -> str:
+def results_section(results: StudyResults) -> str:
     """The table, and what its columns mean."""
-    if results.manifest.axes or study:
-        return _study_table(results)
-    runs = [[result.summary for result in row.results] for row in results.rows]
-    schemes = [summarise_scheme(mine) for mine in runs]
-    names = [scheme.name for scheme in schemes]
-    reference = names.index(results.reference)
-    metric = schemes[0].metric
-    best = (max if metric.better == "higher" else min)(scheme.score_mean for scheme in schemes)
-    bold = score_text(metric, best, None)
-    words, unit = metric_words_and_unit(metric)
-    score_label = f"{words}, {unit}" if unit else words
-    headings = ["scheme", "energy rule", score_label]
-    with_pairs = len(schemes) > 1
-    if with_pairs:
-        headings.append(f"difference to {results.reference}")
-    headings += ["energy, J", "kept, %", "uploads per device", "failed per device", "age, rounds"]
+    columns, notes = study_columns(results), study_notes(results)
+    if results.manifest.is_comparison:
+        runs = [[result.summary for result in row.results] for row in results.rows]
+        columns = comparison_columns(results.schemes, runs)
+        notes = comparison_notes(results.schemes, results.results[0].averaged)
+    headings, left = [_heading(column.heading) for column in columns], sum(column.left for column in columns)
     body = []
-    for scheme, mine in zip(schemes, runs, strict=True):
-        look = look_of(scheme.name, names)
+    for place, row in enumerate(results.rows):
+        if results.manifest.axes and (place == 0 or results.rows[place - 1].point != row.point):
+            name = escaped(results.manifest.point_name(row.point))
+            body.append(f'<tr class="point"><th scope="rowgroup" colspan="{len(columns)}">{name}</th></tr>')
+        look = look_of(row.scheme, results.manifest.schemes)
         swatch = f'<span class="swatch" style="--light:{look.light};--dark:{look.dark}"></span>'
-        score = escaped(score_text(metric, scheme.score_mean, scheme.score_ci95))
-        cells = [
-            f"{swatch}{escaped(scheme.name)}",
-            escaped(scheme.energy_rule),
-            f"<strong>{score}</strong>" if score_text(metric, scheme.score_mean, None) == bold else score,
-        ]
-        if with_pairs:
-            cells.append(escaped(_difference(mine, runs[reference])))
-        cells += [
-            _energy(scheme),
-            f"{100 * scheme.kept_fraction_mean:.0f}",
-            f"{scheme.uploads_per_device:.1f}",
-            f"{scheme.failed_uploads_per_device:.1f}",
-            f"{scheme.staleness_rounds_mean:.0f}",
-        ]
-        body.append(_row(headings, cells, left=2, attributes=f' data-scheme="{escaped(scheme.name)}"'))
-    several = max(scheme.seeds for scheme in schemes) > 1
-    scenario = parse(results.manifest.scenarios[0])
-    last = min(scenario.learning.final_evaluations, -(-scenario.rounds // scenario.learning.evaluate_every_rounds))
-    notes = [
-        f"{words}: on test data, mean of the last {last} evaluations{' and of the seeds' if several else ''}",
-        "±: 95 % interval over seeds (Student's t); differences are paired: same seed, same world" if several else "",
-        f"energy: spent on transmitting, all devices, of a budget of {schemes[0].budget_joules:,.0f} J",
-        "kept: share of an update delivered in a contact; the rest is offered again",
-        "failed: uploads that a contact cut short; age: rounds since a device received its model",
-        f"assumed: {ASSUMED}",
-    ]
-    return _table(headings, body, left=2) + _notes(notes)
+        cells = [_cell(column, place) for column in columns]
+        scheme = f' data-scheme="{escaped(row.scheme)}"'
+        body.append(_row(headings, [swatch + cells[0], *cells[1:]], left=left, attributes=scheme))
+    return _table(headings, body, left=left) + _notes([_note(note) for note in notes])
 
 
 def point_choice(results: StudyResults) -> str:
@@ -193,47 +163,29 @@ def _study_lines(results: StudyResults) -> list[str]:
     return lines if len(lines) <= most else [*lines[:most], f"and {len(lines) - most} more points, in the table"]
 
 
-def _study_table(results: StudyResults) -> str:
-    columns = study_columns(results)
-    headings = [_heading(column.heading) for column in columns]
-    body = []
-    for place, row in enumerate(results.rows):
-        if results.manifest.axes and (place == 0 or results.rows[place - 1].point != row.point):
-            name = escaped(results.manifest.point_name(row.point))
-            body.append(f'<tr class="point"><th scope="rowgroup" colspan="{len(columns)}">{name}</th></tr>')
-        look = look_of(row.scheme, results.manifest.schemes)
-        swatch = f'<span class="swatch" style="--light:{look.light};--dark:{look.dark}"></span>'
-        cells = [escaped(column.cells[place]) for column in columns]
-        body.append(_row(headings, [swatch + cells[0], *cells[1:]], left=1))
-    return _table(headings, body, left=1) + _notes([_note(note) for note in study_notes(results)])
+def _cell(column: Column, place: int) -> str:
+    """A cell; words say what colour says."""
+    text = escaped(column.cells[place])
+    if not any(column.marked[place : place + 1]):
+        return text
+    over = f'<span class="over">{text}<small> over budget</small></span>'
+    return over if column.heading.startswith("energy") else f"<strong>{text}</strong>"
 
 
 def _heading(lines: str) -> str:
     """The lines of a heading as one; a unit follows a comma."""
     name, _, unit = lines.partition("\n")
-    return f"{name}, {unit}" if unit in ("%", "J", "s", "rounds", "Mbit") else f"{name} {unit}".strip()
+    return (
+        f"{name}, {unit}"
+        if unit in ("%", "J", "s", "rounds", "Mbit")
+        else f"{name} {unit}".strip().replace(" /", " per ")
+    )
 
 
 def _note(note: str) -> str:
     """`word      meaning` of a terminal as `word: meaning`."""
     word, gap, meaning = note.partition("  ")
     return f"{word}: {meaning.strip()}" if gap else note
-
-
-def _difference(mine: Sequence[RunSummary], reference: Sequence[RunSummary]) -> str:
-    if mine[0].scheme == reference[0].scheme or not {run.seed for run in mine} & {run.seed for run in reference}:
-        return ""
-    found = paired_difference(mine, reference)
-    return score_text(mine[0].metric, found.mean, found.ci95, sign="+")
-
-
-def _energy(scheme: SchemeSummary) -> str:
-    """Joules, with a bar against the budget; words say what the colour says."""
-    text = f"{scheme.energy_joules_mean:,.0f}"
-    if not over_budget(scheme):
-        return text
-    times = scheme.energy_joules_mean / scheme.budget_joules
-    return f'<span class="over" title="over the budget">{text}<small> {times:.1f}\u00d7 budget</small></span>'
 
 
 def _mobility(mobility: Mapping[str, Any]) -> str:
@@ -245,8 +197,8 @@ def _mobility(mobility: Mapping[str, Any]) -> str:
 
 def _failed_runs(results: StudyResults) -> list[str]:
     """The last line of what every failed run said."""
-    lines = []
-    for file in sorted(results.folder.glob("**/*.error.txt")):
+    lines, names = [], {error_file(Path(run.folder_name)).name for run in results.manifest.runs}
+    for file in sorted(file for file in results.folder.glob("**/*.error.txt") if file.name in names):
         try:
             said = file.read_text(encoding="utf-8", errors="replace").strip().splitlines()
         except OSError:

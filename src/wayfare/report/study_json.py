@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
-from wayfare.studies.results import StudyResults
+from wayfare.records import RunSummary
+from wayfare.records.statistics import estimate
+from wayfare.studies.results import RunResult, StudyResults
 
 
 def results_json(results: StudyResults) -> dict[str, Any]:
@@ -26,7 +29,7 @@ def results_json(results: StudyResults) -> dict[str, Any]:
                 "scheme": row.scheme,
                 "energy_rule": row.energy_rule,
                 "seeds": [result.run.seed for result in row.results],
-                "metrics": {name: asdict(one) for name, one in row.estimates.items()},
+                "metrics": _estimates(row.results),
                 "difference_to_reference": None if row.to_reference is None else asdict(row.to_reference),
                 "targets": [
                     {
@@ -43,3 +46,13 @@ def results_json(results: StudyResults) -> dict[str, Any]:
             for row in results.rows
         ],
     }
+
+
+def _estimates(results: Sequence[RunResult]) -> dict[str, Any]:
+    """Every number of the runs over their seeds: what a table may show, and what relays did."""
+    runs = [{**_numbers(result.summary), **result.measures} for result in results]
+    return {name: asdict(estimate([run[name] for run in runs])) for name in runs[0] if all(name in run for run in runs)}
+
+
+def _numbers(summary: RunSummary) -> dict[str, float]:
+    return {name: value for name, value in asdict(summary).items() if isinstance(value, float)}

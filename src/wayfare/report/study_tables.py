@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import groupby
 from typing import Literal
 
@@ -13,6 +12,7 @@ from rich.text import Text
 
 from wayfare.records.statistics import Censored, Estimate
 from wayfare.report.labels import ASSUMED, metric_heading, metric_words_and_unit
+from wayfare.report.tables import Column
 from wayfare.studies.results import StudyResults
 
 _HEADINGS = {
@@ -26,15 +26,6 @@ _HEADINGS = {
     "bits": "sent\nMbit",
 }
 _SCALES = {"kept_fraction": 100.0, "bits": 1e-6}
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Column:
-    """A heading and a cell for each row; lines of a heading are one below the other."""
-
-    heading: str
-    cells: list[str]
-    left: bool = False
 
 
 def study_columns(results: StudyResults) -> list[Column]:
@@ -55,8 +46,7 @@ def study_table(results: StudyResults) -> Group:
 def _rich(results: StudyResults, columns: Sequence[Column]) -> list[Text | Table]:
     """A table for each point under its name, however long that is; columns are as wide in all of them."""
     indent = "  " if results.manifest.axes else ""
-    texts = [[column.heading.split("\n"), column.cells] for column in columns]
-    widths = [max(len(text) for group in groups for text in group) for groups in texts]
+    widths = [column.width for column in columns]
     widths[0] += len(indent)
 
     def table(*, headed: bool) -> Table:
@@ -126,10 +116,7 @@ def study_notes(results: StudyResults) -> list[str]:
     """What the columns mean and what they do not show."""
     if results.metric is None:
         return ["no run is finished yet"]
-    notes, seeds, name = [], results.seeds, metric_words_and_unit(results.metric)[0]
-    if results.missing:
-        failed = f" ({results.failed} failed: runs/*.error.txt)" if results.failed else ""
-        notes.append(f"incomplete  {results.missing} runs missing{failed}; the command of the study does them")
+    notes, seeds, name = missing_notes(results), results.seeds, metric_words_and_unit(results.metric)[0]
     if min(len(row.results) for row in results.rows) == 1:
         notes.append("one seed    is one world: numbers without ± are no result")
     last = results.results[0].averaged
@@ -151,6 +138,13 @@ def study_notes(results: StudyResults) -> list[str]:
         known = ", ".join(results.results[0].measures)
         notes.append(f"metrics     {', '.join(results.unknown_metrics)}: not recorded; known are {known}")
     return notes
+
+
+def missing_notes(results: StudyResults) -> list[str]:
+    """Whether the study is incomplete, and what completes it."""
+    failed = f" ({results.failed} failed: runs/*.error.txt)" if results.failed else ""
+    note = f"incomplete  {results.missing} runs missing{failed}; the command of the study does them"
+    return [note] if results.missing else []
 
 
 def _score_columns(results: StudyResults, of: Sequence[Estimate | None]) -> list[Column]:

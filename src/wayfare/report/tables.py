@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
@@ -13,7 +13,7 @@ from rich.text import Text
 
 from wayfare.arrays import Floats
 from wayfare.learning.tasks import Metric
-from wayfare.records import RunRecord, SchemeSummary, final_evaluations, paired_difference, summarise_run
+from wayfare.records import RunRecord, RunSummary, SchemeSummary, final_evaluations, paired_difference, summarise_run
 from wayfare.report.labels import ASSUMED, metric_heading, metric_words_and_unit
 
 # Energy counts as over budget from here on: a controller steers by a queue, not by a wall.
@@ -23,24 +23,24 @@ _BARS = "▁▂▃▄▅▆▇█"
 _SHORTEST_CURVE, _LONGEST_CURVE = 10, 40
 _TABLE_WIDTH = 80
 _NAME_WIDTH = 14
+_ENERGY = "energy\nJ"
 # Headings of columns that a narrow window does without, the first one first.
-_LEAVES_FIRST = ("age", "failed", "uploads\n/device", "kept\n%", "energy\nrule", "energy\nJ")
+_LEAVES_FIRST = ("age", "failed", "uploads\n/device", "kept\n%", "energy\nrule", _ENERGY)
 
 
-@dataclass(frozen=True, slots=True)
-class _Column:
-    """A column with all its cells, so that its width is known before a table is made."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Column:
+    """A heading and a cell for each row; lines of a heading are one below the other."""
 
     heading: str
-    cells: list[Text]
+    cells: list[str]
     left: bool = False
+    marked: Sequence[bool] = ()  # cells that stand out: the best score, energy over the budget
 
     @property
     def width(self) -> int:
         """Of its longest line."""
-        return max(
-            len(line) for text in (self.heading, *(cell.plain for cell in self.cells)) for line in text.split("\n")
-        )
+        return max(len(line) for text in (self.heading, *self.cells) for line in text.split("\n"))
 
 
 def comparison_table(
@@ -51,7 +51,8 @@ def comparison_table(
     Neither a number nor a name is ever cut: where a window is too narrow, whole columns are left out, and a note says
     which.
     """
-    columns, left_out = _columns(schemes, runs), []
+    of = [[summarise_run(run) for run in runs if run.scheme == scheme.name] for scheme in schemes]
+    columns, left_out = [_in_terminal(column) for column in comparison_columns(schemes, of)], []
     for heading in _LEAVES_FIRST:
         if _width(columns) <= width:
             break
@@ -64,65 +65,71 @@ def comparison_table(
     for column in columns:
         justify: Literal["left", "right"] = "left" if column.left else "right"
         table.add_column(column.heading, justify=justify, min_width=column.width, no_wrap=True)
-    for row in zip(*(column.cells for column in columns), strict=True):
-        table.add_row(*row)
-    notes = _notes(schemes, runs)
+    for place in range(len(schemes)):
+        table.add_row(*(Text(column.cells[place], _style(column, place)) for column in columns))
+    notes = [*comparison_notes(schemes, final_evaluations(runs[0])), *_warnings(schemes, runs)]
     if left_out:
-        notes += f"\nleft out   {', '.join(reversed(left_out))}: the window is too narrow"
-    return Group(Text(_title(schemes, runs), "bold"), Text(), table, Text(), Text(notes, "dim"))
+        notes.append(f"left out   {', '.join(reversed(left_out))}: the window is too narrow")
+    return Group(Text(_title(schemes, runs), "bold"), Text(), table, Text(), Text("\n".join(notes), "dim"))
 
 
-def _width(columns: Sequence[_Column]) -> int:
+def _width(columns: Sequence[Column]) -> int:
     return sum(column.width for column in columns) + len(columns) - 1
 
 
-def _columns(schemes: Sequence[SchemeSummary], runs: Sequence[RunRecord]) -> list[_Column]:
-    metric, reference = schemes[0].metric, _reference(schemes)
-    scores = [scheme.score_mean for scheme in schemes if np.isfinite(scheme.score_mean)]
-    best = (max if metric.better == "higher" else min)(scores, default=np.nan)
-    over = [scheme.energy_joules_mean > OVER_BUDGET * scheme.budget_joules for scheme in schemes]
+def _in_terminal(column: Column) -> Column:
+    """Long names go on below each other, and what is red is also told without colour."""
+    if column.heading == "scheme":
+        return replace(column, cells=[_folded(name) for name in column.cells])
+    if column.heading == _ENERGY:
+        cells = [f"{text}{'!' if over else ''}" for text, over in zip(column.cells, column.marked, strict=True)]
+        return replace(column, cells=cells)
+    return column
 
-    def plain(texts: Iterable[str]) -> list[Text]:
-        return [Text(text) for text in texts]
 
-    of = {scheme.name: [run for run in runs if run.scheme == scheme.name] for scheme in schemes}
+def _style(column: Column, place: int) -> str:
+    marked = column.heading == "scheme" or any(column.marked[place : place + 1])
+    return "" if not marked else "red" if column.heading == _ENERGY else "bold"
+
+
+def comparison_columns(schemes: Sequence[SchemeSummary], runs: Sequence[Sequence[RunSummary]]) -> list[Column]:
+    """Everything the table of a comparison says, a row for each scheme, of which the runs are given."""
+    metric, names = schemes[0].metric, [scheme.name for scheme in schemes]
+    # The others are set against MADS where it is there, else against the first.
+    reference = "mads" if "mads" in names else names[0]
+    scores = [scheme.score_mean for scheme in schemes]
+    best = (max if metric.better == "higher" else min)([score for score in scores if np.isfinite(score)], default=None)
+    theirs = runs[names.index(reference)]
     columns = [
-        _Column("scheme", [Text(_folded(scheme.name), "bold") for scheme in schemes], left=True),
-        _Column("energy\nrule", plain(scheme.energy_rule for scheme in schemes), left=True),
-        _Column(
-            metric_heading(metric),
-            [
-                Text(_interval(metric, one.score_mean, one.score_ci95), "bold" if one.score_mean == best else "")
-                for one in schemes
-            ],
+        Column(heading="scheme", cells=names, left=True),
+        Column(heading="energy\nrule", cells=[scheme.energy_rule for scheme in schemes], left=True),
+        Column(
+            heading=metric_heading(metric),
+            cells=[_interval(metric, scheme.score_mean, scheme.score_ci95) for scheme in schemes],
+            marked=[score == best for score in scores],
         ),
-        _Column(
-            f"difference\nto {reference}", plain(_difference(metric, of[one.name], of[reference]) for one in schemes)
+        Column(heading=f"difference\nto {reference}", cells=[_difference(mine, theirs) for mine in runs]),
+        Column(
+            heading=_ENERGY,
+            cells=[f"{scheme.energy_joules_mean:,.0f}" for scheme in schemes],
+            marked=[scheme.energy_joules_mean > OVER_BUDGET * scheme.budget_joules for scheme in schemes],
         ),
-        _Column(
-            "energy\nJ",
-            [
-                Text(f"{scheme.energy_joules_mean:,.0f}{'!' if beyond else ''}", "red" if beyond else "")
-                for scheme, beyond in zip(schemes, over, strict=True)
-            ],
-        ),
-        _Column("kept\n%", plain(f"{100 * scheme.kept_fraction_mean:.0f}" for scheme in schemes)),
-        _Column("uploads\n/device", plain(f"{scheme.uploads_per_device:.1f}" for scheme in schemes)),
-        _Column("failed", plain(f"{scheme.failed_uploads_per_device:.1f}" for scheme in schemes)),
-        _Column("age", plain(f"{scheme.staleness_rounds_mean:.0f}" for scheme in schemes)),
+        Column(heading="kept\n%", cells=[f"{100 * scheme.kept_fraction_mean:.0f}" for scheme in schemes]),
+        Column(heading="uploads\n/device", cells=[f"{scheme.uploads_per_device:.1f}" for scheme in schemes]),
+        Column(heading="failed", cells=[f"{scheme.failed_uploads_per_device:.1f}" for scheme in schemes]),
+        Column(heading="age", cells=[f"{scheme.staleness_rounds_mean:.0f}" for scheme in schemes]),
     ]
     return columns if len(schemes) > 1 else columns[:3] + columns[4:]
 
 
-def _curves(schemes: Sequence[SchemeSummary], runs: Sequence[RunRecord], width: int) -> _Column:
+def _curves(schemes: Sequence[SchemeSummary], runs: Sequence[RunRecord], width: int) -> Column:
     metric = schemes[0].metric
     every = np.concatenate([run.evaluations["score"] for run in runs])
     top = 1.0 if metric.percent else float(every[np.isfinite(every)].max(initial=0.0)) or 1.0
     cells = [
-        Text(sparkline(mean_curve([run for run in runs if run.scheme == scheme.name]) / top, width))
-        for scheme in schemes
+        sparkline(mean_curve([run for run in runs if run.scheme == scheme.name]) / top, width) for scheme in schemes
     ]
-    return _Column(f"{metric_words_and_unit(metric)[0]}\nover rounds", cells, left=True)
+    return Column(heading=f"{metric_words_and_unit(metric)[0]}\nover rounds", cells=cells, left=True)
 
 
 def mean_curve(runs: Sequence[RunRecord]) -> Floats:
@@ -137,12 +144,6 @@ def sparkline(values: Floats, width: int) -> str:
     heights = np.clip(np.nan_to_num(shown) * len(_BARS), 0, len(_BARS) - 1).astype(int)
     # Where there was no number there is no bar.
     return "".join(_BARS[height] if known else " " for height, known in zip(heights, np.isfinite(shown), strict=True))
-
-
-def _reference(schemes: Sequence[SchemeSummary]) -> str:
-    """The scheme the others are set against: MADS where it is there, else the first."""
-    names = [scheme.name for scheme in schemes]
-    return "mads" if "mads" in names else names[0]
 
 
 def _folded(name: str) -> str:
@@ -165,12 +166,11 @@ def _interval(metric: Metric, value: float, half_width: float | None, sign: str 
     return f"{scale * value:{sign}.{digits}f}{interval}"
 
 
-def _difference(metric: Metric, runs: Sequence[RunRecord], reference: Sequence[RunRecord]) -> str:
-    mine, theirs = [summarise_run(run) for run in runs], [summarise_run(run) for run in reference]
-    if mine[0].scheme == theirs[0].scheme or not {run.seed for run in mine} & {run.seed for run in theirs}:
+def _difference(mine: Sequence[RunSummary], reference: Sequence[RunSummary]) -> str:
+    if mine[0].scheme == reference[0].scheme or not {run.seed for run in mine} & {run.seed for run in reference}:
         return ""
-    found = paired_difference(mine, theirs)
-    return _interval(metric, found.mean, found.ci95, sign="+")
+    found = paired_difference(mine, reference)
+    return _interval(mine[0].metric, found.mean, found.ci95, sign="+")
 
 
 def _title(schemes: Sequence[SchemeSummary], runs: Sequence[RunRecord]) -> str:
@@ -183,40 +183,38 @@ def _title(schemes: Sequence[SchemeSummary], runs: Sequence[RunRecord]) -> str:
     )
 
 
-def _notes(schemes: Sequence[SchemeSummary], runs: Sequence[RunRecord]) -> str:
-    """What the columns mean, for one who sees them for the first time."""
-    last = final_evaluations(runs[0])
+def comparison_notes(schemes: Sequence[SchemeSummary], last: int) -> list[str]:
+    """What the columns mean, for one who sees them for the first time; scores are means of the last evaluations."""
     several = max(scheme.seeds for scheme in schemes) > 1
     name = metric_words_and_unit(schemes[0].metric)[0]
-    lines = [
+    spread = "±          95 % interval; differences are paired: same seed, same world"
+    return [
         f"{name:10} on test data, mean of the last {last} evaluations" + (" and of the seeds" if several else ""),
-        "energy     spent on transmitting, all devices; !: over budget by more than 3 %",
+        spread if several else "seed       one alone is not a result",
+        "energy     of all transmissions; marked if more than 3 % over budget",
         "kept       share of an update delivered in a contact; the rest is offered again",
         "failed     uploads per device that a contact cut short: energy for nothing",
         "age        rounds since a device received its model, when it meets the server",
         f"assumed    {ASSUMED}",
+        *(
+            f"relays     {scheme.name}, per device: {scheme.relayed_per_device:.1f} updates handed on, "
+            f"{scheme.delivered_per_device:.1f} delivered,\n"
+            f"           {scheme.models_taken_per_device:.1f} newer models taken, "
+            f"{scheme.failed_relays_per_device:.1f} attempts for nothing"
+            for scheme in schemes
+            if scheme.relayed_per_device or scheme.models_taken_per_device or scheme.failed_relays_per_device
+        ),
     ]
-    lines += [
-        f"relays     {scheme.name}, per device: {scheme.relayed_per_device:.1f} updates handed on, "
-        f"{scheme.delivered_per_device:.1f} delivered,\n"
-        f"           {scheme.models_taken_per_device:.1f} newer models taken, "
-        f"{scheme.failed_relays_per_device:.1f} attempts for nothing"
-        for scheme in schemes
-        if scheme.relayed_per_device or scheme.models_taken_per_device or scheme.failed_relays_per_device
-    ]
-    spread = "±          95 % interval; differences are paired: same seed, same world"
-    lines.insert(1, spread if several else "seed       one alone is not a result")
+
+
+def _warnings(schemes: Sequence[SchemeSummary], runs: Sequence[RunRecord]) -> Iterator[str]:
+    """What makes rows of the table hard to compare."""
     if mixed := sorted({run.seed for run in runs} - _same_worlds(runs)):
         listed = ", ".join(map(str, mixed))
-        lines.append(
-            f"worlds     of seed {listed} differ: a trace, data or the code changed between runs. Run them again"
-        )
+        yield f"worlds     of seed {listed} differ: a trace, data or the code changed between runs. Run them again"
     if len({scheme.seeds for scheme in schemes}) > 1:
         counts = ", ".join(f"{scheme.name} {scheme.seeds}" for scheme in schemes)
-        lines.append(
-            f"uneven     not all have all the seeds: {counts}\n           only differences are over the same ones"
-        )
-    return "\n".join(lines)
+        yield f"uneven     not all have all the seeds: {counts}\n           only differences are over the same ones"
 
 
 def _same_worlds(runs: Sequence[RunRecord]) -> set[int]:

@@ -48,6 +48,7 @@ class SimulationState:
                 "done": list(self.trainer.done),
                 "underway": dict(self.trainer.underway),
                 "retired": list(self.trainer.retired),
+                "velocities": dict(self.trainer.velocities),
             },
             "parcels": [_plain(parcel) for parcel in self.relays.parcels],
             "turns": [_plain(turn) for turn in self.relays.turns],
@@ -65,6 +66,9 @@ class SimulationState:
         for device, vector in self.trainer.underway.items():
             if not _finite(vector):
                 return f"the local model of device {device}"
+        for device, vector in self.trainer.velocities.items():
+            if not _finite(vector):
+                return f"the velocity of device {device}"
         for device, state in enumerate(self.devices):
             # Devices that never met the server share one zero.
             if state.memory.stride() != (0,) and not _finite(state.memory):
@@ -94,7 +98,7 @@ class Vectors:
     def check(self, state: SimulationState, scenario: Scenario, *, relays: bool) -> None:
         """ValueError when a state is of another run."""
         fleet, initial = scenario.fleet.devices, self._initial
-        vectors = [state.server.model, *state.trainer.underway.values()]
+        vectors = [state.server.model, *state.trainer.underway.values(), *state.trainer.velocities.values()]
         vectors += [] if state.server.averaged is None else [state.server.averaged]
         vectors += [vector for device in state.devices for vector in (device.received, device.memory)]
         vectors += [parcel.update for parcel in state.relays.parcels]
@@ -119,7 +123,10 @@ def state_from_plain(table: Mapping[str, Any]) -> SimulationState:
         server=ServerState(**table["server"]),
         devices=[_device(device) for device in table["devices"]],
         trainer=TrainerState(
-            done=list(trainer["done"]), underway=dict(trainer["underway"]), retired=list(trainer["retired"])
+            done=list(trainer["done"]),
+            underway=dict(trainer["underway"]),
+            retired=list(trainer["retired"]),
+            velocities=dict(trainer["velocities"]),
         ),
         relays=RelayState(
             parcels=[Parcel(**parcel) for parcel in table["parcels"]], turns=[Turn(**turn) for turn in table["turns"]]

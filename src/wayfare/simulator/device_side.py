@@ -12,7 +12,7 @@ from torch import Tensor
 from wayfare import device as devices
 from wayfare.arrays import Ints
 from wayfare.device import DeviceState, Meeting, Terms, Transmission
-from wayfare.engine import Shelf, Trainer
+from wayfare.engine import Shelf, Trainer, TrainerState
 from wayfare.methods import Arrival, State, UploadRule
 from wayfare.methods.states import mapped, same_kind
 from wayfare.methods.uploads import MOST_BPS_PER_HZ
@@ -64,7 +64,7 @@ class DeviceSide:
         """A device takes a model and starts from it."""
         state = devices.receive(self.states[device], model, round_, self._terms.method, handed)
         self.states[device] = state
-        self._trainer.receive(device, model)
+        self._trainer.receive(device, model, self._terms.method.local.correction(state.local_state))
 
     def retire(self, met: Sequence[int]) -> None:
         """Who has no energy left to send anything trains no more: nobody could ever tell."""
@@ -94,6 +94,15 @@ class DeviceSide:
             )
             for number, state in enumerate(states)
         ]
+
+    def restore_trainer(self, state: TrainerState, own: Callable[[Tensor], Tensor]) -> None:
+        """Local models as far as they were trained, in states that are restored already."""
+        underway, velocities = (
+            {device: own(vector) for device, vector in held.items()} for held in (state.underway, state.velocities)
+        )
+        received = [device.received for device in self.states]
+        corrections = [self._terms.method.local.correction(device.local_state) for device in self.states]
+        self._trainer.restore(replace(state, underway=underway, velocities=velocities), received, corrections)
 
     def _what_anything_takes(self) -> float:
         """Devices with less energy than this never send again."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 from torch import Tensor
@@ -13,7 +13,6 @@ from wayfare.engine import (
     AHEAD_STEPS,
     Compute,
     InMemory,
-    LocalTraining,
     Policy,
     Shelf,
     Trainer,
@@ -21,9 +20,7 @@ from wayfare.engine import (
     make_engine,
 )
 from wayfare.learning.evaluate import Evaluator
-from wayfare.learning.local_loss import make_local_loss
 from wayfare.learning.recalibrate import make_recalibration
-from wayfare.learning.schedule import Schedule
 from wayfare.methods import Method, ServerTerms
 from wayfare.simulator.checkpoint import SimulationState, Vectors
 from wayfare.simulator.device_side import DeviceSide, contact_rounds
@@ -31,7 +28,7 @@ from wayfare.simulator.events import ContactEvent, EvaluationEvent, MetricEvent,
 from wayfare.simulator.ledger import make_ledger
 from wayfare.simulator.relays import Relays, RelayState
 from wayfare.simulator.server_side import ServerSide
-from wayfare.world import World
+from wayfare.world import World, local_training
 from wayfare.world.peers import draw_peers
 
 
@@ -62,15 +59,8 @@ class Simulation:
         self._world, self._method, self._observer = world, method, observer
         self._compute, self._checks, shelf = compute or Compute(), checks or Checks(), shelf or InMemory()
         # Vectors and data lie where the local steps are computed, from the first round to the last.
-        task, initial = world.task.to(self._compute.device), world.initial_model.to(self._compute.device)
-        training = LocalTraining(
-            task=task,
-            batches=world.batches,
-            learning_rate=scenario.learning.learning_rate,
-            compute=self._compute,
-            schedule=Schedule(scenario.learning.schedule, scenario.rounds),
-            local_loss=make_local_loss(scenario.learning, task, world.held, self._compute.device),
-        )
+        training, initial = local_training(world, method, self._compute), world.initial_model.to(self._compute.device)
+        task = training.task
         self.engine = engine_name(engine, training)
         chosen = make_engine(self.engine, training)
         self._ledger = make_ledger(method, chosen, initial) if self._checks.paranoid else None
@@ -82,7 +72,7 @@ class Simulation:
             self._relays = Relays(world, peers, method.peers, nothing=nothing, terms=terms, shelf=shelf)
         observed = contact_rounds(world)
         if self._relays:
-            observed = [np.union1d(rounds, self._relays.rounds_of(device)) for device, rounds in enumerate(observed)]
+            observed = self._relays.with_meetings(observed)
         self._trainer = Trainer(
             self._ledger or chosen,
             initial,
@@ -90,6 +80,7 @@ class Simulation:
             training="always" if method.local.trains_between_contacts else "in-contact",
             policy=policy,
             ahead_steps=getattr(chosen, "ahead_steps", AHEAD_STEPS),
+            descent=training.descent,
         )
         # A device without energy still hands its updates to others where that is free.
         retires = self._relays is None or not self._relays.free
@@ -242,9 +233,7 @@ class Simulation:
         vectors.check(state, self._world.scenario, relays=self._relays is not None)
         self._fleet.restore(state.devices, vectors.own)
         self._server.restore(state.server, vectors.own)
-        underway = {device: vectors.own(vector) for device, vector in state.trainer.underway.items()}
-        received = [device.received for device in self._fleet.states]
-        self._trainer.restore(replace(state.trainer, underway=underway), received)
+        self._fleet.restore_trainer(state.trainer, vectors.own)
         if self._relays:
             self._relays.restore(state.relays, vectors.own)
         self._round, self._bits = state.round, state.bits

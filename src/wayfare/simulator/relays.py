@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -95,9 +96,9 @@ class Relays:
         for parcel in state.parcels:
             self._parcels[parcel.relay].append(replace(parcel, update=own(parcel.update)))
 
-    def rounds_of(self, device: int) -> Ints:
-        """The rounds in which the local model of a device may be looked at or replaced."""
-        return self._timetable.rounds_of(device)
+    def with_meetings(self, observed: Sequence[Ints]) -> list[Ints]:
+        """The rounds in which local models may be looked at or replaced, those of meetings included."""
+        return [np.union1d(rounds, self._timetable.rounds_of(device)) for device, rounds in enumerate(observed)]
 
     def parcels(self) -> Iterator[Parcel]:
         """All that is on its way."""

@@ -7,9 +7,10 @@ and the others go on.
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import closing, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, Protocol, TypeAlias
 
@@ -18,7 +19,7 @@ from wayfare.learning.tasks import Task
 from wayfare.methods import Method
 from wayfare.records import RunRecord, RunSummary, read_run, summarise_run
 from wayfare.scenario import Scenario
-from wayfare.studies.single import Execution, run, run_folder
+from wayfare.studies.single import Execution, carry_out
 
 # A job that loses its worker more often than this is likely to be the reason.
 TRIES = 3
@@ -36,19 +37,14 @@ class Job:
     scenario: Scenario
     scheme: Method
     seed: int
-    out: Path  # where the run works
-    home: Path | None = None  # where its folder goes once it is whole; None: it stays where it is
+    work: Path  # the folder of the run while it is under way
+    folder: Path  # and when it is finished
     cost: float = 1.0  # how long it takes, in whatever unit the jobs of a list share
 
     @property
     def rounds(self) -> int:
         """How far it goes."""
         return self.scenario.rounds
-
-    @property
-    def folder(self) -> Path:
-        """Where the records are in the end."""
-        return self.home or run_folder(self.scenario, self.scheme, self.seed, self.out)
 
     @property
     def error_file(self) -> Path:
@@ -69,23 +65,22 @@ class Shared:
     task: Task | None = None
 
 
-def perform(job: Job, shared: Shared, on_round: Callable[[int], None] | None) -> Path:
-    """Do a job in this process and say where its records are."""
-    worked_in = run_folder(job.scenario, job.scheme, job.seed, job.out)
-    if job.home is None or not is_finished(worked_in):
-        run(
-            job.scenario,
-            job.scheme,
-            seed=job.seed,
-            out=job.out,
-            task=shared.task,
-            execution=shared.execution,
-            on_round=on_round,
+def perform(job: Job, shared: Shared, on_round: Callable[[int], None] | None) -> None:
+    """Do a job in this process, or take it as it is if somebody has resumed it to its end."""
+    execution = shared.execution
+    if execution.safeguards.fresh or not is_finished(job.work):
+        carry_out(
+            job.work, job.scenario, job.scheme, job.seed, task=shared.task, execution=execution, on_round=on_round
         )
-    if job.home is not None:
-        job.home.parent.mkdir(parents=True, exist_ok=True)
-        worked_in.rename(job.home)
-    return job.folder
+    bring_home(job.work, job.folder)
+
+
+def bring_home(work: Path, folder: Path) -> None:
+    """Move a finished run to its place; an older run there goes."""
+    if work != folder:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        shutil.rmtree(folder, ignore_errors=True)
+        work.rename(folder)
 
 
 def is_finished(folder: Path) -> bool:
@@ -211,11 +206,9 @@ class Backend(Protocol):
 class Failure:
     """A run that could not be done."""
 
-    place: int
+    job: Job
     reason: str
-    lost: bool = False  # its worker died, again and again
-    trace: str = ""
-    error: BaseException | None = field(default=None, compare=False)
+    error: BaseException | None = None
 
 
 def conduct(
@@ -223,7 +216,7 @@ def conduct(
     backend: Backend,
     *,
     on_finished: Callable[[int, RunRecord], None],
-    on_failed: Callable[[Failure], None] | None = None,
+    on_failed: Callable[[int], None] | None = None,
     progress: Progress | None = None,
     same_input: bool = False,
 ) -> list[Failure]:
@@ -241,17 +234,17 @@ def conduct(
         if progress:
             progress.done(place, summarise_run(record), elsewhere=elsewhere)
 
-    def fail(failure: Failure) -> None:
-        failures.append(failure)
-        file = queue.jobs[failure.place].error_file
+    def fail(place: int, reason: str, trace: str = "", error: BaseException | None = None) -> None:
+        job = queue.jobs[place]
+        failures.append(Failure(job=job, reason=reason, error=error))
         # What went wrong is told in any case; a disk that takes no file is no reason to stop the others.
         with suppress(OSError):
-            file.parent.mkdir(parents=True, exist_ok=True)
-            file.write_text(failure.trace or f"{failure.reason}\n", encoding="utf-8")
+            job.error_file.parent.mkdir(parents=True, exist_ok=True)
+            job.error_file.write_text(trace or f"{reason}\n", encoding="utf-8")
         if on_failed:
-            on_failed(failure)
+            on_failed(place)
         if progress:
-            progress.failed(failure.place, failure.reason)
+            progress.failed(place, reason)
 
     def tell(place: int, round_: int) -> None:
         if progress:
@@ -265,7 +258,7 @@ def conduct(
                 case Broken(place, error, trace):
                     if same_input and isinstance(error, InputError | UnavailableError):
                         raise error
-                    fail(Failure(place=place, reason=reason_of(error), trace=trace, error=error))
+                    fail(place, reason_of(error), trace, error)
                 case Lost(place, reason):
                     losses[place] = losses.get(place, 0) + 1
                     if losses[place] < TRIES:
@@ -273,7 +266,7 @@ def conduct(
                         if progress:
                             progress.again(place, reason)
                     else:
-                        fail(Failure(place=place, reason=f"{reason}, {TRIES} times", lost=True))
+                        fail(place, f"{reason}, {TRIES} times")
             for place in queue.done_elsewhere():
                 finish(place, elsewhere=True)
     for place in queue.done_elsewhere():
@@ -288,10 +281,10 @@ def reason_of(error: BaseException) -> str:
     return text if ours and text else f"{type(error).__name__}: {text}" if text else type(error).__name__
 
 
-def failures_text(failures: Sequence[tuple[str, str]], runs: int) -> str:
+def failures_text(failures: Sequence[Failure], runs: int) -> str:
     """Which runs failed and why: the reason once if all have the same, as when data are missing; else the first few."""
-    if len(failures) == runs > 1 and len({reason for _, reason in failures}) == 1:
-        return f"all {runs} runs failed: {failures[0][1]}"
-    told = "; ".join(f"{name}: {reason}" for name, reason in failures[:_TOLD])
+    if len(failures) == runs > 1 and len({failure.reason for failure in failures}) == 1:
+        return f"all {runs} runs failed: {failures[0].reason}"
+    told = "; ".join(f"{failure.job.name}: {failure.reason}" for failure in failures[:_TOLD])
     more = f"; and {len(failures) - _TOLD} more" if len(failures) > _TOLD else ""
     return f"{len(failures)} of {runs} runs failed: {told}{more}"

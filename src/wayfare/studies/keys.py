@@ -6,9 +6,12 @@ import hashlib
 import json
 from functools import lru_cache
 from pathlib import Path
+from typing import Any
 
-from wayfare.methods import Method, identity_of
+from wayfare.learning.tasks import Task
+from wayfare.methods import Method, Part, identity_of
 from wayfare.scenario import Scenario
+from wayfare.studies.fingerprint import fingerprint
 from wayfare.studies.single import Execution
 from wayfare.version import ALGORITHM
 
@@ -17,8 +20,10 @@ _CHARACTERS = 16
 _READING = 2
 
 
-def run_key(scenario: Scenario, scheme: Method, seed: int, execution: Execution) -> str:
+def run_key(scenario: Scenario, scheme: Method, seed: int, execution: Execution, task: Task | None = None) -> str:
     """Scenario, scheme with its parameters, seed, the version of the algorithm, and the precision of its numbers.
+
+    A scheme or task of the user's own counts by its code and its data.
 
     What a scenario is called and which schemes it lists does not count, nor does where its trace or its sequences lie:
     their content does. Engine and device do not count either: they decide about speed, and rounding at most.
@@ -31,13 +36,23 @@ def run_key(scenario: Scenario, scheme: Method, seed: int, execution: Execution)
     everything = {
         "algorithm": ALGORITHM,
         "scenario": content,
-        "scheme": {"name": scheme.name, **{kind: identity_of(part) for kind, part in scheme.parts.items()}},
+        "scheme": {"name": scheme.name, **{kind: _part(part) for kind, part in scheme.parts.items()}},
         "seed": seed,
         "precision": execution.precision,
         "fast": execution.fast,
     }
+    if task is not None:
+        everything["task"] = fingerprint(task)
     text = json.dumps(everything, sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:_CHARACTERS]
+
+
+def _part(part: Part) -> dict[str, Any]:
+    """Class and values of one of Wayfare's parts; one of the user's own counts by what it does, and by its file."""
+    known = identity_of(part)
+    if known["class"].startswith("wayfare."):
+        return known
+    return {**known, "values": fingerprint(part)}
 
 
 def _sequences(scenario: Scenario) -> dict[str, str | None]:

@@ -175,8 +175,8 @@ def _run_on_node(
     # Two nodes on one machine must not meet in one folder; a second try on the same node may go on where the first was.
     node = ray.get_runtime_context().get_node_id()
     work = Path(tempfile.gettempdir()) / f"wayfare-{_user()}-{node[:12]}" / job.folder.name
-    folder = perform(replace(job, out=work, home=None), ray.get(shared[0]), None)
-    records = {str(file.relative_to(folder)): file.read_bytes() for file in folder.rglob("*") if file.is_file()}
+    perform(replace(job, work=work, folder=work), ray.get(shared[0]), None)
+    records = {str(file.relative_to(work)): file.read_bytes() for file in work.rglob("*") if file.is_file()}
     shutil.rmtree(work, ignore_errors=True)
     return records
 
@@ -204,6 +204,8 @@ def _bring_home(records: Mapping[str, bytes], folder: Path) -> None:
         for name, content in records.items():
             (arriving / name).parent.mkdir(parents=True, exist_ok=True)
             (arriving / name).write_bytes(content)
+        # An older run goes.
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def _reason(error: Exception) -> str:

@@ -2,17 +2,27 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from wayfare.errors import RunFolderError
 from wayfare.learning.tasks import Metric
 from wayfare.places import STUDY_FILE
-from wayfare.records import RunRecord, RunSummary, final_evaluations, find_runs, read_run, summarise_run
+from wayfare.records import (
+    RunRecord,
+    RunSummary,
+    SchemeSummary,
+    final_evaluations,
+    find_runs,
+    read_run,
+    summarise_run,
+    summarise_scheme,
+)
 from wayfare.records.statistics import (
     Censored,
     Difference,
@@ -24,6 +34,7 @@ from wayfare.records.statistics import (
     reach,
 )
 from wayfare.studies.store import Manifest, PlannedRun, StudyFolder
+from wayfare.studies.study import USUAL_METRICS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,7 +71,7 @@ class Row:
     energy_joules_to: list[Censored]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class StudyResults:
     """A study as far as it is done."""
 
@@ -77,6 +88,16 @@ class StudyResults:
     def metric(self) -> Metric | None:
         """What scores are; None before the first run is finished."""
         return self.results[0].metric if self.results else None
+
+    @property
+    def schemes(self) -> list[SchemeSummary]:
+        """A line for each scheme at each point."""
+        return [summarise_scheme([result.summary for result in row.results]) for row in self.rows]
+
+    @cached_property
+    def runs(self) -> list[RunRecord]:
+        """The records of all finished runs, read when they are first asked for."""
+        return [read_run(result.folder) for result in self.results]
 
     @property
     def seeds(self) -> int:
@@ -96,6 +117,14 @@ def result_of(record: RunRecord, run: PlannedRun, targets: Sequence[float]) -> R
         averaged=final_evaluations(record),
         wall_s=record.wall_s,
     )
+
+
+def summarise(records: Sequence[RunRecord]) -> list[SchemeSummary]:
+    """A line for each scheme, in the order in which schemes first appear."""
+    by_scheme: dict[str, list[RunSummary]] = {}
+    for record in records:
+        by_scheme.setdefault(record.scheme, []).append(summarise_run(record))
+    return [summarise_scheme(runs) for runs in by_scheme.values()]
 
 
 def measures_of(record: RunRecord) -> dict[str, float]:
@@ -121,18 +150,19 @@ def read_results(path: Path, on_record: Callable[[PlannedRun, RunRecord], None] 
 
     Records are read once and one after another; whoever wants more of them than the results sees each as it passes.
     """
+    folder, found, failed = StudyFolder(path), [], 0
     if (path / STUDY_FILE).is_file():
-        folder = StudyFolder(path)
-        manifest, found = folder.read(), []
-        for run in manifest.runs:
-            if folder.is_finished(run):
-                record = read_run(folder.run_folder(run))
-                found.append(result_of(record, run, manifest.targets))
-                if on_record:
-                    on_record(run, record)
-        failed = sum(not folder.is_finished(run) and folder.error_file(run).exists() for run in manifest.runs)
-        return results_of(path, manifest, found, failed)
-    return _comparison(path, on_record)
+        manifest = folder.read()
+        there = {run: folder.run_folder(run) for run in manifest.runs if folder.is_finished(run)}
+        failed = sum(run not in there and folder.error_file(run).exists() for run in manifest.runs)
+    else:
+        manifest, there = _loose_runs(path)
+    for run, place in there.items():
+        record = read_run(place)
+        found.append(result_of(record, run, manifest.targets))
+        if on_record:
+            on_record(run, record)
+    return results_of(path, manifest, found, failed)
 
 
 def results_of(path: Path, manifest: Manifest, found: Sequence[RunResult], failed: int) -> StudyResults:
@@ -191,33 +221,33 @@ def _medians(results: Sequence[RunResult], targets: int, of: Callable[[Reached],
     return [censored_median([of(result.reached[target]) for result in results]) for target in range(targets)]
 
 
-def _comparison(path: Path, on_record: Callable[[PlannedRun, RunRecord], None] | None) -> StudyResults:
+def _loose_runs(path: Path) -> tuple[Manifest, dict[PlannedRun, Path]]:
+    """The runs below a folder that is no study's, as a study."""
     records = [read_run(folder) for folder in find_runs(path)]
     scenarios = {record.scenario.model_copy(update={"schemes": (), "name": ""}) for record in records}
     if len(scenarios) > 1:
         raise RunFolderError(f"{path}: holds runs of {len(scenarios)} scenarios and is no study; take one of them")
-    first = records[0].scenario
-    present = list(dict.fromkeys(record.scheme for record in records))
-    schemes = [name for name in first.schemes if name in present]
-    schemes += [name for name in present if name not in schemes]
-    runs = [
-        PlannedRun(key=record.folder.name, point=0, scheme=record.scheme, seed=record.seed, cost=1.0)
+    runs = {
+        PlannedRun(key=record.folder.name, point=0, scheme=record.scheme, seed=record.seed, cost=1.0): record.folder
         for record in records
-    ]
-    point: dict[str, Any] = {}
+    }
+    (scheme, seed), times = Counter((record.scheme, record.seed) for record in records).most_common(1)[0]
+    if times > 1:
+        raise RunFolderError(f"{path}: holds {times} runs of {scheme} with seed {seed} and is no study; take one")
+    first, present = records[0].scenario, list(dict.fromkeys(record.scheme for record in records))
     manifest = Manifest(
         name=first.name,
         title="",
         axes=[],
-        points=[point],
+        points=[{}],
         scenarios=[first.model_dump(mode="json")],
-        schemes=schemes,
-        metrics=["score", "energy_joules", "kept_fraction"],
+        # In the order of the scenario's own list; others after it.
+        schemes=sorted(
+            present, key=lambda name: first.schemes.index(name) if name in first.schemes else len(first.schemes)
+        ),
+        metrics=list(USUAL_METRICS),
         targets=[],
-        runs=runs,
+        runs=list(runs),
+        recipes={record.scheme: record.scheme_text for record in records},
     )
-    if on_record:
-        for run, record in zip(runs, records, strict=True):
-            on_record(run, record)
-    found = [result_of(record, run, ()) for record, run in zip(records, runs, strict=True)]
-    return results_of(path, manifest, found, 0)
+    return manifest, runs

@@ -20,8 +20,10 @@ from wayfare.scenario import Scenario, parse
 from wayfare.scenario.difference import differences
 from wayfare.scenario.load import with_overrides
 from wayfare.studies.extend import extend
+from wayfare.studies.jobs import bring_home
 from wayfare.studies.keeping import Safeguards
 from wayfare.studies.single import Execution, carry_out
+from wayfare.studies.store import home_of
 
 
 def unfinished_runs(folder: Path) -> list[Path]:
@@ -32,10 +34,10 @@ def unfinished_runs(folder: Path) -> list[Path]:
     if not folder.is_dir():
         raise RunFolderError(f"{folder}: there is no such run or folder of runs")
     if (folder / FILE).is_file():
-        raise RunFolderError(f"{folder}: this run is finished; see it with: wayfare show {folder}")
+        raise RunFolderError(f"{folder}: this run is finished")
     found = [run_name(file.parent) for file in sorted(folder.rglob(FILE)) if file.parent.name.endswith(".partial")]
     if not found:
-        raise RunFolderError(f"{folder}: holds no unfinished run")
+        raise RunFolderError(f"{folder}: holds no unfinished run; those that never began start with their study")
     return found
 
 
@@ -58,7 +60,10 @@ def resume(
         return extend(source, meta, scenario, scheme, wanted.rounds, execution=execution, on_round=on_round)
     if not partial_folder(folder).is_dir():
         return read_run(folder)
-    return carry_out(folder, scenario, scheme, meta["seed"], execution=execution, on_round=on_round)
+    record = carry_out(folder, scenario, scheme, meta["seed"], execution=execution, on_round=on_round)
+    home = home_of(folder)
+    bring_home(folder, home)
+    return record if home == folder else read_run(home)
 
 
 def _refuse_all_but_rounds(folder: Path, scenario: Scenario, wanted: Scenario) -> None:
@@ -67,7 +72,7 @@ def _refuse_all_but_rounds(folder: Path, scenario: Scenario, wanted: Scenario) -
     if changed:
         raise RunFolderError(
             f"{folder}: goes on only as what it began as, and only `rounds` may grow: {'; '.join(changed)}. "
-            "With other numbers start a new run: wayfare run"
+            "With other numbers start a new run"
         )
 
 
@@ -81,7 +86,7 @@ def described(folder: Path, *, finished_too: bool = False) -> dict[str, Any]:
     if not (folder / FILE).is_file():
         raise RunFolderError(f"{folder}: not a run (no {FILE} in it)")
     if not finished_too:
-        raise RunFolderError(f"{folder}: this run is finished; see it with: wayfare show {folder}")
+        raise RunFolderError(f"{folder}: this run is finished")
     try:
         with closing(connect(folder)) as database:
             return read_meta(database)

@@ -29,6 +29,7 @@ from wayfare.records import (
     refuse_changes,
     reopen,
 )
+from wayfare.records.layout import resume_call
 from wayfare.scenario import Scenario
 from wayfare.scenario.dump import digest
 from wayfare.signals import StopRequest
@@ -194,16 +195,19 @@ def naming_task(scenario: Scenario, task: Task | None) -> Scenario:
     return scenario.model_copy(update={"learning": scenario.learning.model_copy(update={"task": task.name})})
 
 
-def comparison_folder(scenario: Scenario, out: Path) -> Path:
-    """Where the runs of a scenario lie: its name, and eight characters that stand for all its numbers."""
-    return out / f"{scenario.name}-{digest(scenario)}"
+def scenario_name_of(scenario: Scenario) -> str:
+    """The name of the folder for runs of a scenario: its own, and eight characters that stand for all its numbers."""
+    return f"{scenario.name}-{digest(scenario)}"
+
+
+def run_name_of(scheme: str, seed: int) -> str:
+    """The name of a run's folder: its scheme, which may have any name where a folder may not, and its seed."""
+    return f"{''.join(letter if letter.isalnum() or letter in '._-' else '-' for letter in scheme)}-seed{seed}"
 
 
 def run_folder(scenario: Scenario, scheme: Method, seed: int, out: Path) -> Path:
-    """Where one run lies."""
-    # A scheme may have any name; a folder may not.
-    name = "".join(letter if letter.isalnum() or letter in "._-" else "-" for letter in scheme.name)
-    return comparison_folder(scenario, out) / f"{name}-seed{seed}"
+    """Where one run lies that belongs to no study."""
+    return out / scenario_name_of(scenario) / run_name_of(scheme.name, seed)
 
 
 @contextmanager
@@ -218,5 +222,5 @@ def _enough_memory(folder: Path) -> Iterator[None]:
         reason = str(error).splitlines()[0][:200] if str(error) else "no more to be had"
         raise RunError(
             f"{folder}: out of memory: {reason}. A smaller fleet.devices, rounds or network needs less; "
-            f"checkpoints already written are safe: wayfare resume {folder}"
+            f"checkpoints already written are safe: {resume_call(folder)}"
         ) from None

@@ -6,7 +6,7 @@
       study.json          what the study asks and which runs belong to it; enough to read it without its file
       runs/<run>/         finished runs, each named after its scheme, seed and key
       runs/<run>.error.txt  why a run failed
-      work/<key>/         runs under way
+      work/<run>          runs under way
       work/<key>.lock     locked by the driver that does the run; the lock dies with it, so it is never stale
 
 Studies that ask for the same runs may share a pool, a folder that holds `runs` and `work` for all of them.
@@ -17,21 +17,20 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import IO, Any
 
 from wayfare.errors import RunFolderError
 from wayfare.files import lock, write_atomically
-from wayfare.methods import make_method
 from wayfare.places import STUDY_FILE
-from wayfare.scenario import parse
+from wayfare.records.layout import partial_folder
 from wayfare.studies.cost import relative_cost
-from wayfare.studies.jobs import Claim, Job, error_file
+from wayfare.studies.jobs import Claim, Job, error_file, is_finished
 from wayfare.studies.keys import run_key
-from wayfare.studies.single import Execution
-from wayfare.studies.study import Plan
+from wayfare.studies.single import Execution, run_name_of
+from wayfare.studies.study import USUAL_METRICS, Plan
 
 _VERSION = 1
 _POINT = "point"
@@ -50,8 +49,7 @@ class PlannedRun:
     @property
     def folder_name(self) -> str:
         """The name of its folder, which says what it is."""
-        scheme = "".join(letter if letter.isalnum() or letter in "._-" else "-" for letter in self.scheme)
-        return f"{scheme}-seed{self.seed}-{self.key}"
+        return f"{run_name_of(self.scheme, self.seed)}-{self.key}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,6 +67,12 @@ class Manifest:
     runs: list[PlannedRun]
     labels: list[str] = field(default_factory=list)  # of every point, where they have any
     labelled: list[str] = field(default_factory=list)  # the axes that labels stand for
+    recipes: dict[str, str] = field(default_factory=dict)  # what schemes are made of, where a name does not say it
+
+    @property
+    def is_comparison(self) -> bool:
+        """Whether the table of a comparison answers everything: one point, the usual measures, no targets."""
+        return not self.axes and not self.targets and self.metrics == list(USUAL_METRICS)
 
     @property
     def varies(self) -> list[str]:
@@ -99,9 +103,9 @@ def manifest_of(plan: Plan, execution: Execution) -> Manifest:
     for place, point in enumerate(plan.points):
         for name in plan.schemes:
             scheme = plan.scheme_at(point, name)
-            cost = relative_cost(point.scenario, scheme)
+            cost = relative_cost(point.scenario, scheme, plan.task)
             for seed in plan.seeds:
-                key = run_key(point.scenario, scheme, seed, execution)
+                key = run_key(point.scenario, scheme, seed, execution, plan.task)
                 runs.append(PlannedRun(key=key, point=place, scheme=name, seed=seed, cost=cost))
     return Manifest(
         name=plan.study.name,
@@ -115,6 +119,7 @@ def manifest_of(plan: Plan, execution: Execution) -> Manifest:
         runs=runs,
         labels=[point.label for point in plan.points] if plan.labelled else [],
         labelled=plan.labelled,
+        recipes={name: recipe for name, recipe in plan.recipes.items() if isinstance(recipe, str)},
     )
 
 
@@ -160,31 +165,28 @@ class StudyFolder:
 
     def is_finished(self, run: PlannedRun) -> bool:
         """Whether a run is done."""
-        return self.run_folder(run).is_dir()
+        return is_finished(self.run_folder(run))
 
     def error_file(self, run: PlannedRun) -> Path:
         """Why a run failed."""
         return error_file(self.run_folder(run))
 
-    def jobs(self, manifest: Manifest, runs: Sequence[PlannedRun], costs: Mapping[str, float]) -> list[Job]:
-        """Runs as jobs."""
-        scenarios = [parse(scenario) for scenario in manifest.scenarios]
-        return [
-            Job(
-                name=manifest.run_name(run),
-                scenario=scenarios[run.point],
-                scheme=make_method(run.scheme, scenarios[run.point]),
-                seed=run.seed,
-                out=self._home / "work" / run.key,
-                home=self.run_folder(run),
-                cost=costs[run.key],
-            )
-            for run in runs
-        ]
+    def job(self, plan: Plan, manifest: Manifest, run: PlannedRun, cost: float) -> Job:
+        """A run to be done."""
+        point = plan.points[run.point]
+        return Job(
+            name=manifest.run_name(run),
+            scenario=point.scenario,
+            scheme=plan.scheme_at(point, run.scheme),
+            seed=run.seed,
+            work=self._work(run),
+            folder=self.run_folder(run),
+            cost=cost,
+        )
 
-    def claim(self, run: PlannedRun) -> Claim:
-        """Try to get a run for oneself."""
-        if self.is_finished(run):
+    def claim(self, run: PlannedRun, *, again: bool = False) -> Claim:
+        """Try to get a run for oneself; ``again`` also one that is finished."""
+        if not again and self.is_finished(run):
             return "done"
         claim = self._claim_file(run).open("a+", encoding="utf-8")
         try:
@@ -193,7 +195,7 @@ class StudyFolder:
             claim.close()
             return "busy"
         # Whoever had it before may have finished it between the two looks.
-        if self.is_finished(run):
+        if not again and self.is_finished(run):
             claim.close()
             return "done"
         self._locks[run.key] = claim
@@ -207,12 +209,22 @@ class StudyFolder:
 
     def clear(self, run: PlannedRun) -> None:
         """Remove what the work on a finished run left, perhaps of a driver that died at its end."""
-        shutil.rmtree(self._home / "work" / run.key, ignore_errors=True)
+        for left in (self._work(run), partial_folder(self._work(run))):
+            shutil.rmtree(left, ignore_errors=True)
         # Safe only because the run is finished: whoever locks the old file sees that first.
         self._claim_file(run).unlink(missing_ok=True)
 
+    def _work(self, run: PlannedRun) -> Path:
+        return self._home / "work" / run.folder_name
+
     def _claim_file(self, run: PlannedRun) -> Path:
         return self._home / "work" / f"{run.key}.lock"
+
+
+def home_of(work: Path) -> Path:
+    """Where a run that is worked on in a study's folder belongs when it is finished; any other run stays."""
+    runs = work.parent.parent / "runs"
+    return runs / work.name if work.parent.name == "work" and runs.is_dir() else work
 
 
 def value_text(value: Any) -> str:

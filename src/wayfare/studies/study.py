@@ -36,14 +36,17 @@ from typing import Annotated, Any
 from pydantic import Field, ValidationError, field_validator
 
 from wayfare.errors import InputError, ScenarioError
-from wayfare.learning.tasks import TASKS
-from wayfare.methods import Method, make_method
+from wayfare.learning.tasks import TASKS, Task
+from wayfare.methods import Method, Recipe, make_method
 from wayfare.scenario import DEFAULT_PRESET, Scenario, parse, preset_names
 from wayfare.scenario.load import anchor_files, date_as_text, first_problem, load_table, merge
 from wayfare.scenario.section import Section
-from wayfare.studies.comparison import check_schemes_and_seeds
+from wayfare.studies.single import naming_task, scenario_name_of
 
 _PRESETS = files("wayfare.studies") / "presets"
+USUAL_METRICS = ("score", "energy_joules", "kept_fraction")
+"""What a table shows unless a study asks for something else."""
+
 _NOT_IN_A_GRID = {"schemes": "name the schemes with `schemes`", "name": "points have no names, a study has one"}
 
 
@@ -60,7 +63,7 @@ class Study(Section):
     schemes: tuple[str, ...] | None = None
     seeds: Annotated[int, Field(ge=1)] | tuple[Annotated[int, Field(ge=0)], ...] = 3
     # Columns of the table; `score` is what the task is judged by, whatever its name.
-    metrics: tuple[str, ...] = ("score", "energy_joules", "kept_fraction")
+    metrics: tuple[str, ...] = USUAL_METRICS
     # Scores to reach, as numbers or as "60 %".
     targets: tuple[float, ...] = ()
 
@@ -75,11 +78,6 @@ class Study(Section):
         if len(set(values)) < len(values):
             raise ValueError("must not repeat")
         return values
-
-    @property
-    def seed_numbers(self) -> list[int]:
-        """The seeds themselves."""
-        return list(range(self.seeds)) if isinstance(self.seeds, int) else list(self.seeds)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,15 +94,18 @@ class Plan:
     """A study drawn out: its points, and the schemes and seeds that run at each of them."""
 
     study: Study
+    folder_name: str
     axes: list[str]  # the fields that vary
     labelled: list[str]  # those of them that labels stand for
     points: list[Point]
     schemes: list[str]
     seeds: list[int]
+    recipes: Mapping[str, Recipe]  # what each scheme is made of
+    task: Task | None  # in place of the scenarios'
 
     def scheme_at(self, point: Point, name: str) -> Method:
         """A scheme with the parameters of a point."""
-        return make_method(name, point.scenario)
+        return make_method(self.recipes.get(name, name), point.scenario)
 
 
 def study_presets() -> list[str]:
@@ -127,6 +128,19 @@ def load_study(source: str | Path) -> Plan:
 def plan_of(table: dict[str, Any]) -> Plan:
     """The study of a table such as a file would hold."""
     return _plan(_validated(table), None)
+
+
+def comparison_plan(
+    scenario: Scenario,
+    schemes: Sequence[Recipe] | None = None,
+    *,
+    seeds: int | Sequence[int] = 3,
+    task: Task | None = None,
+) -> Plan:
+    """The study of one point that compares schemes on a scenario; a task of one's own takes the place of its task."""
+    scenario = naming_task(scenario, task)
+    study, point = _validated({"name": scenario.name}), Point(values={}, scenario=scenario)
+    return drawn_out(study, [point], schemes, seeds, folder_name=scenario_name_of(scenario), task=task)
 
 
 def _text(source: str) -> tuple[str, Path | None]:
@@ -167,14 +181,49 @@ def _plan(study: Study, folder: Path | None) -> Plan:
         points.append(Point(values=values, scenario=parse(merge(table, _anchored(over, folder))), label=label))
     _check_points(points)
     _check_targets(study.targets, points)
-    schemes = list(points[0].scenario.schemes if study.schemes is None else study.schemes)
-    names = [make_method(scheme, points[0].scenario).name for scheme in schemes]
-    check_schemes_and_seeds(names, study.seed_numbers)
-    for point in points:
-        for scheme in schemes:
-            make_method(scheme, point.scenario)
     labelled = [*paired[0]] if any(labels) else []
-    return Plan(study=study, axes=axes, labelled=labelled, points=points, schemes=names, seeds=study.seed_numbers)
+    return drawn_out(study, points, study.schemes, study.seeds, axes=axes, labelled=labelled)
+
+
+def drawn_out(
+    study: Study,
+    points: Sequence[Point],
+    schemes: Sequence[Recipe] | None,
+    seeds: int | Sequence[int],
+    *,
+    folder_name: str | None = None,
+    axes: Sequence[str] = (),
+    labelled: Sequence[str] = (),
+    task: Task | None = None,
+) -> Plan:
+    """The plan of a study whose schemes and seeds make sense at every point; without schemes, those of the scenario."""
+    first = points[0].scenario
+    given = first.schemes if schemes is None else schemes
+    names = [make_method(recipe, first).name for recipe in given]
+    plan = Plan(
+        study=study,
+        folder_name=folder_name or study.name,
+        axes=list(axes),
+        labelled=list(labelled),
+        points=list(points),
+        schemes=names,
+        seeds=list(range(seeds)) if isinstance(seeds, int) else list(seeds),
+        recipes=dict(zip(names, given, strict=True)),
+        task=task,
+    )
+    if not plan.schemes:
+        raise ScenarioError("schemes", [], "name at least one scheme")
+    for name in plan.schemes:
+        if plan.schemes.count(name) > 1:
+            raise ScenarioError("schemes", name, "must not be named twice")
+    if not plan.seeds:
+        raise ScenarioError("seeds", seeds, "must be at least 1")
+    if len(set(plan.seeds)) < len(plan.seeds):
+        raise ScenarioError("seeds", plan.seeds, "must not repeat")
+    for point in points:
+        for name in plan.schemes:
+            plan.scheme_at(point, name)
+    return plan
 
 
 def _anchored(table: dict[str, Any], folder: Path | None) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Sweeps: do what is missing of a study."""
+"""Sweeps and comparisons: do what is missing of a study."""
 
 from __future__ import annotations
 
@@ -6,15 +6,19 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from wayfare.errors import RunError
+from wayfare.learning.tasks import Task
+from wayfare.methods import Recipe
 from wayfare.places import RUNS
 from wayfare.records import RunRecord, read_run
+from wayfare.scenario import Scenario
 from wayfare.studies.cost import Estimates, Measured
-from wayfare.studies.jobs import Backend, Claim, Progress, Queue, Shared, conduct
+from wayfare.studies.jobs import Backend, Claim, Failure, Progress, Queue, Shared, conduct, failures_text
 from wayfare.studies.local import default_jobs, local_backend
 from wayfare.studies.results import RunResult, StudyResults, result_of, results_of
 from wayfare.studies.single import Execution
 from wayfare.studies.store import Manifest, PlannedRun, StudyFolder, manifest_of
-from wayfare.studies.study import Plan
+from wayfare.studies.study import Plan, comparison_plan
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,12 +43,23 @@ class Sweep:
     """What a sweep came to."""
 
     results: StudyResults
-    failures: list[tuple[str, str]]  # names of runs, and why they failed
+    failures: list[Failure]
+
+    def raise_failures(self) -> None:
+        """Say which runs failed, what is safe and how to resume; nothing if none failed."""
+        if not self.failures:
+            return
+        finished, traces = len(self.results.results), self.failures[0].job.folder.parent
+        safe = f"The other {finished} are finished and safe in {self.results.folder}. " if finished else ""
+        raise RunError(
+            f"{failures_text(self.failures, len(self.results.manifest.runs))}. {safe}Traces are in "
+            f"{traces}/*.error.txt. The same call or command again runs only what is missing"
+        ) from self.failures[0].error
 
 
 def study_folder(plan: Plan, out: Path | str = RUNS) -> Path:
     """Where a study lies."""
-    return Path(out) / plan.study.name
+    return Path(out) / plan.folder_name
 
 
 def outlook(
@@ -83,14 +98,15 @@ def sweep(
 ) -> Sweep:
     """Do every run of a study that is not finished yet: on this machine, or wherever the back end has its workers.
 
-    Finished runs are found by their key and never repeated. Several sweeps of one study may go on at the same time:
-    each takes the runs that no other has taken; and so do sweeps of studies with one ``pool``, which holds the runs of
-    all of them. ``on_record`` is told of every run that comes in. Without ``run_missing`` it only reads what is there.
-    With ``same_input`` all runs need the same data, and the first that misses them ends the study.
+    Finished runs are found by their key and never repeated, unless ``execution`` asks for fresh ones. Several sweeps of
+    one study may go on at the same time: each takes the runs that no other has taken; and so do sweeps of studies with
+    one ``pool``, which holds the runs of all of them. ``on_record`` is told of every run that comes in. Without
+    ``run_missing`` it only reads what is there. All runs of one point need the same data, and with ``same_input`` those
+    of all points do: the first that misses them ends the study.
     """
-    shared = Shared(execution=execution or Execution())
+    shared = Shared(execution=execution or Execution(), task=plan.task)
+    fresh = run_missing and shared.execution.safeguards.fresh
     folder, manifest = StudyFolder(study_folder(plan, out), pool), manifest_of(plan, shared.execution)
-    folder.write(manifest)
     found: dict[str, RunResult] = {}
 
     def keep(run: PlannedRun, record: RunRecord) -> None:
@@ -99,20 +115,24 @@ def sweep(
             on_record(folder.run_folder(run), record)
 
     for run in manifest.runs:
-        if folder.is_finished(run):
+        if not fresh and folder.is_finished(run):
             keep(run, read_run(folder.run_folder(run)))
             folder.clear(run)
     waiting = [run for run in manifest.runs if run.key not in found] if run_missing else []
     estimates = _estimates(list(found.values()))
-    costs = {run.key: estimates.seconds(run.point, run.scheme, run.cost) or run.cost for run in waiting}
-    todo = folder.jobs(manifest, waiting, costs)
+    todo = [
+        folder.job(plan, manifest, run, estimates.seconds(run.point, run.scheme, run.cost) or run.cost)
+        for run in waiting
+    ]
+    backend = backend or local_backend(jobs, len(todo), shared)
+    folder.write(manifest)
     held: set[int] = set()
 
     def claim(place: int) -> Claim:
         # A job that lost its worker waits again, and is still ours.
         if place in held:
             return "mine"
-        answer = folder.claim(waiting[place])
+        answer = folder.claim(waiting[place], again=fresh)
         if answer == "mine":
             held.add(place)
         return answer
@@ -131,21 +151,40 @@ def sweep(
     try:
         failures = conduct(
             Queue(todo, claim),
-            backend or local_backend(jobs, len(todo), shared),
+            backend,
             on_finished=arrived,
-            on_failed=lambda failure: release(failure.place),
+            on_failed=release,
             progress=progress,
-            same_input=same_input,
+            same_input=same_input or len(plan.points) == 1,
         )
     finally:
         # However it ends, others may have what was taken and not done.
         for place in list(held):
             release(place)
     in_order = [found[run.key] for run in manifest.runs if run.key in found]
-    return Sweep(
-        results=results_of(folder.path, manifest, in_order, len(failures)),
-        failures=[(todo[failure.place].name, failure.reason) for failure in failures],
-    )
+    return Sweep(results=results_of(folder.path, manifest, in_order, len(failures)), failures=failures)
+
+
+def compare(
+    scenario: Scenario,
+    schemes: Sequence[Recipe] | None = None,
+    *,
+    seeds: int | Sequence[int] = 3,
+    out: Path | str = RUNS,
+    jobs: int | None = None,
+    task: Task | None = None,
+    execution: Execution | None = None,
+    progress: Progress | None = None,
+) -> StudyResults:
+    """Run every scheme with every seed: a study of one point. All schemes of a seed meet the identical world.
+
+    Finished runs are taken as they are. A task of one's own takes the place of the scenario's; with several jobs it
+    travels to other processes, so its network and loss must be functions of a module.
+    """
+    plan = comparison_plan(scenario, schemes, seeds=seeds, task=task)
+    done = sweep(plan, out=out, jobs=jobs, execution=execution, progress=progress)
+    done.raise_failures()
+    return done.results
 
 
 def _estimates(results: Sequence[RunResult]) -> Estimates:

@@ -14,11 +14,15 @@ from wayfare.arrays import Floats, Ints
 from wayfare.codec import make_link
 from wayfare.contacts import ContactPlan, Opportunities, draw_plan, forecast_s, opportunities
 from wayfare.control.budgets import draw_budgets
-from wayfare.engine import Compute
+from wayfare.engine import Compute, LocalTraining
 from wayfare.errors import ScenarioError
 from wayfare.learning.batches import Batches
+from wayfare.learning.descent import descent_of
+from wayfare.learning.local_loss import make_local_loss
 from wayfare.learning.partition import split
+from wayfare.learning.schedule import Schedule
 from wayfare.learning.tasks import Evaluation, Task, load_task
+from wayfare.methods import Method
 from wayfare.radio import Link, gains_per_watt
 from wayfare.scenario import Scenario
 from wayfare.streams import FLEET, Stream, generator
@@ -66,6 +70,21 @@ def draw_world(scenario: Scenario, seed: int, task: Task | None = None) -> World
         held=held,
         batches=Batches(held, scenario.learning.batch_size, scenario.rounds, seed, augment=scenario.learning.augment),
         initial_model=task.model.initial(generator(seed, Stream.INITIAL_MODEL, FLEET)),
+    )
+
+
+def local_training(world: World, method: Method, compute: Compute | None = None) -> LocalTraining:
+    """What the local steps of all devices have in common, where they are computed."""
+    scenario, compute = world.scenario, compute or Compute()
+    learning, task = scenario.learning, world.task.to(compute.device)
+    return LocalTraining(
+        task=task,
+        batches=world.batches,
+        learning_rate=learning.learning_rate,
+        compute=compute,
+        schedule=Schedule(learning.schedule, scenario.rounds),
+        local_loss=make_local_loss(learning, task, world.held, compute.device),
+        descent=descent_of(learning, method.local),
     )
 
 

@@ -16,14 +16,16 @@ from wayfare.arrays import Ints
 from wayfare.engine.base import (
     Burst,
     LocalTraining,
+    Steering,
     Step,
-    Tensors,
+    descend,
+    keep_velocity,
     longest_first,
     moved,
-    received_models,
-    scaled,
+    split,
     stacked_steps,
-    with_pull,
+    steering_of,
+    steering_stacks,
 )
 from wayfare.engine.lanegcn.forecast import stacked_forecast
 from wayfare.engine.lanegcn.products import turned
@@ -85,9 +87,9 @@ class StackedLaneGcn:
     def _run_group(self, models: Sequence[Tensor], bursts: Sequence[Burst]) -> None:
         """Copy in, step, copy out; bursts that end sooner leave the stack."""
         block = torch.stack(list(models))
-        stacks = self._stacks(block)
-        received = received_models(self._training, bursts, block)
-        pulled_to = None if received is None else self._stacks(torch.stack(received))
+        stacks = [piece.contiguous() for piece in self._views(block)]
+        vectors = steering_of(self._training, bursts)
+        steering = steering_stacks(vectors, stacks, self._views)
         steps = stacked_steps(self._training, bursts, torch.device("cpu"))
         tables = self._tables_for(block.dtype)
         underway = _first(stacks, len(block))
@@ -96,17 +98,15 @@ class StackedLaneGcn:
             active = len(step.samples)
             if active < len(underway[0]):
                 underway = _first(stacks, active)
-                pulled_to = None if pulled_to is None else [stack[:active] for stack in pulled_to]
             shares = None if step.shares is None else moved(step.shares, block.device)
-            self._step(underway, scenes, shares, pulled_to)
+            self._step(underway, scenes, shares, steering)
+        keep_velocity(vectors, steering, self._views)
         block = torch.cat([turned(stack).flatten(1) for stack in stacks], dim=1)
         torch._foreach_copy_(list(models), list(block.unbind()))
 
-    def _stacks(self, block: Tensor) -> list[Tensor]:
-        """The tensors of flat vectors (n, entries) as dense stacks (n, ...), turned round."""
-        shapes = self._shapes.values()
-        pieces = block.split_with_sizes([shape.numel() for shape in shapes], dim=1)
-        return [turned(piece.unflatten(1, shape)).contiguous() for piece, shape in zip(pieces, shapes, strict=True)]
+    def _views(self, block: Tensor) -> list[Tensor]:
+        """The tensors of flat vectors (n, entries), each (n, ...), turned round and a view."""
+        return [turned(piece) for piece in split(block, self._shapes.values())]
 
     def _tables_for(self, dtype: torch.dtype) -> SceneTables:
         if dtype not in self._tables:
@@ -114,21 +114,16 @@ class StackedLaneGcn:
             self._tables[dtype] = scene_tables(self._task.train, self._task.model, dtype, mirrored=mirrored)
         return self._tables[dtype]
 
-    def _step(
-        self, weights: list[Tensor], scenes: StackedScenes, shares: Tensor | None, received: Tensors | None
-    ) -> None:
+    def _step(self, weights: list[Tensor], scenes: StackedScenes, shares: Tensor | None, steering: Steering) -> None:
         """One SGD step of every stacked model, on its own minibatch. The gradient of the sum of losses is theirs."""
         forecast = stacked_forecast(dict(zip(self._shapes, weights, strict=True)), self._task.model, scenes)
         losses = forecast_losses(forecast, scenes.future, scenes.future_seen, scenes.weight)
-        if shares is not None and received is None:
+        if shares is not None and self._training.descent.is_plain:
             # A share of the loss has that share of the gradient, in one product instead of one for every tensor.
             losses, shares = losses * shares.to(losses), None
         gradients = torch.autograd.grad(losses.sum(), weights)
-        with torch.no_grad():
-            # Tensors that lie alike are updated in few calls, and a single one that does not would undo that.
-            dense = [gradient.contiguous() for gradient in gradients]
-            directions = with_pull(dense, weights, received, self._training.local_loss.pull)
-            torch._foreach_add_(weights, scaled(directions, shares), alpha=-self._training.learning_rate)
+        # Tensors that lie alike are updated in few calls, and a single one that does not would undo that.
+        descend(weights, [gradient.contiguous() for gradient in gradients], steering, self._training, shares)
 
 
 def _first(stacks: Sequence[Tensor], active: int) -> list[Tensor]:

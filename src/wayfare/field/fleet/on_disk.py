@@ -174,7 +174,7 @@ def remove_devices(fleet: Fleet, devices: Sequence[str]) -> Fleet:
 
 def load_fleet(folder: Path) -> Fleet:
     """The fleet of a folder."""
-    content = _read(folder / FLEET_NAME, "a fleet (see `wayfare field init`)")
+    content = _read(folder / FLEET_NAME, "the folder of a fleet")
     keys = content.get("public_keys")
     if not isinstance(keys, dict) or not all(key is None or isinstance(key, str) for key in keys.values()):
         raise InputError(f"{folder / FLEET_NAME}: public_keys must name a key for everyone")
@@ -187,7 +187,7 @@ def load_fleet(folder: Path) -> Fleet:
 
 def load_bundle(folder: Path) -> Bundle:
     """The bundle of a folder, whole and readable."""
-    content = _read(folder / BUNDLE_NAME, "a bundle (see `wayfare field init`)")
+    content = _read(folder / BUNDLE_NAME, "the bundle of a device")
     bundle = Bundle(
         folder=folder,
         fleet=_text(folder, content, "fleet"),

@@ -51,7 +51,7 @@ def fetch_status(address: str) -> FleetStatus:
             return FleetStatus.from_json(response.read().decode())
     except (OSError, ValueError) as error:
         reason = getattr(error, "reason", None) or error
-        raise FieldError(f"{address}: no server answers ({reason}); is `wayfare field mes` running there?") from None
+        raise FieldError(f"{address}: no server answers ({reason}); is the fleet's server running there?") from None
 
 
 async def _response(request: bytes, status: Callable[[], Awaitable[FleetStatus]]) -> bytes:

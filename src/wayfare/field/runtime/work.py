@@ -8,14 +8,12 @@ from dataclasses import dataclass
 
 from wayfare.codec.wire import Layout
 from wayfare.device import Terms, terms_of
-from wayfare.engine import Compute, Engine, LocalTraining, make_engine
+from wayfare.engine import Engine, make_engine
 from wayfare.errors import ScenarioError
 from wayfare.field.runtime.messages import layout_of
-from wayfare.learning.local_loss import make_local_loss
-from wayfare.learning.schedule import Schedule
 from wayfare.methods import Method, identity_of, make_method
 from wayfare.scenario import Scenario
-from wayfare.world import World, draw_world
+from wayfare.world import World, draw_world, local_training
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,15 +59,7 @@ class Work:
 
     def engine(self) -> Engine:
         """Takes the local steps, as in the simulator."""
-        world, learning = self.world, self.scenario.learning
-        training = LocalTraining(
-            task=world.task,
-            batches=world.batches,
-            learning_rate=learning.learning_rate,
-            schedule=Schedule(learning.schedule, self.scenario.rounds),
-            local_loss=make_local_loss(learning, world.task, world.held, Compute().device),
-        )
-        return make_engine(self.engine_name, training)
+        return make_engine(self.engine_name, local_training(self.world, self.method))
 
     def identity(self, who: str) -> str:
         """Stands for somebody's part in this work: a store goes on only with the work it was begun for."""

@@ -46,7 +46,7 @@ def load_images(spec: ImageSet) -> ImageArrays:
         changed_ns = file.stat().st_mtime_ns
     except OSError:
         raise UnavailableError(
-            f"{spec.name}: {spec.title} is not in {file.parent}; type `wayfare data fetch {spec.name}`"
+            f"{spec.name}: {spec.title} is not in {file.parent}; fetch it with {fetch_call(spec.name)}"
         ) from None
     arrays = _read(file, changed_ns, spec.name)
     if arrays.train_images.shape != (spec.train, *spec.image) or arrays.test_images.shape != (spec.test, *spec.image):
@@ -117,4 +117,9 @@ def _read(file: Path, changed_ns: int, name: str) -> ImageArrays:
 
 
 def _damaged(file: Path, name: str, reason: str) -> InputError:
-    return InputError(f"{file}: damaged: {reason}; type `wayfare data fetch {name}` to get it again")
+    return InputError(f"{file}: damaged: {reason}; fetch it again with {fetch_call(name)}")
+
+
+def fetch_call(name: str) -> str:
+    """How to fetch a set."""
+    return f"`fetch_images(IMAGE_SETS[{name!r}])`"

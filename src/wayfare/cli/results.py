@@ -1,0 +1,37 @@
+"""What a study has found, as every command prints it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from wayfare.cli.terminal import output, print_json
+
+if TYPE_CHECKING:
+    from wayfare.studies.results import StudyResults
+    from wayfare.studies.sweeping import Sweep
+
+
+def print_sweep(done: Sweep, *, as_json: bool) -> None:
+    """The results of a sweep or a comparison, and an error if runs failed."""
+    from wayfare.report.study_json import results_json
+
+    folder = done.results.folder
+    if as_json:
+        print_json(results_json(done.results) | {"failures": {one.job.name: one.reason for one in done.failures}})
+    elif done.results.results or not done.failures:
+        print_results(done.results)
+        output.print(f"Records: {folder}   Look: wayfare report {folder} --open", markup=False, soft_wrap=True)
+    done.raise_failures()
+
+
+def print_results(results: StudyResults) -> None:
+    """The table of a study; of a comparison the one that explains itself."""
+    from wayfare.report.study_tables import missing_notes, study_table
+    from wayfare.report.tables import comparison_table
+
+    if not results.manifest.is_comparison or not results.rows:
+        output.print(study_table(results))
+        return
+    output.print(comparison_table(results.schemes, results.runs, width=output.width))
+    for note in missing_notes(results):
+        output.print(note, style="dim", highlight=False)

@@ -1,0 +1,58 @@
+"""A slot of the engine `cuda_graphs` on a machine without a GPU: the work itself stands in for a captured graph."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass
+from functools import partial
+
+import pytest
+import torch
+
+from wayfare.engine import Burst, LocalTraining, cuda_graphs
+from wayfare.engine.base import minibatches, steering_of
+from wayfare.learning.local_loss import loss_of
+
+
+class _Stream:
+    """A stream on a machine without any: everything happens at once."""
+
+    device = None
+
+    def wait_stream(self, other: object) -> None: ...
+
+    def synchronize(self) -> None: ...
+
+
+@dataclass
+class _Replayed:
+    """What stands in for a captured graph: the work itself, done again."""
+
+    replay: Callable[[], None]
+
+
+def run_in_a_slot(
+    training: LocalTraining,
+    initial: torch.Tensor,
+    bursts: Sequence[Burst],
+    monkeypatch: pytest.MonkeyPatch,
+    *,
+    compiled: bool = False,
+) -> torch.Tensor:
+    """The models after some bursts, one after another in one slot; what is recorded is replayed, from one memory."""
+    monkeypatch.setattr(torch.cuda, "Stream", lambda where: _Stream())
+    monkeypatch.setattr(torch.cuda, "stream", lambda stream: nullcontext())
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda where: _Stream())
+    monkeypatch.setattr(cuda_graphs._Slot, "_record", lambda slot, work: _Replayed(work))
+    monkeypatch.setattr(torch, "compile", lambda work, dynamic: work)
+    task, recipe = training.task, cuda_graphs.Recipe(slots=1, compiled=compiled, channels_last=True)
+    where = training.compute.device
+    network = cuda_graphs._network(task, where, recipe)
+    loss = cuda_graphs._compiled_loss(task, network) if compiled else partial(loss_of, task)
+    slot = cuda_graphs._Slot(training, cuda_graphs._network(task, where, recipe), loss)
+    models = initial.clone()
+    for burst in bursts:
+        for _ in slot.run(models[burst.device], minibatches(training, burst), steering_of(training, [burst])):
+            pass
+    return models

@@ -1,0 +1,115 @@
+"""The trainer holds velocities and corrections: bursts run whenever it suits, and resume to the same bits."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from tests.engine.jobs import Job, job, starts
+from tests.engine.test_descent import EVERY, PERCEPTRON
+from tests.engine.test_engines import CPU_ENGINES
+from torch import Tensor
+
+from wayfare.engine import Burst, Policy, Trainer, TrainerState, make_engine
+from wayfare.learning.descent import Descent
+
+
+def trainer_of(engine: str, local: Job, initial: Tensor, contacts: list[np.ndarray], policy: Policy) -> Trainer:
+    made = make_engine(engine, local.training)
+    return Trainer(made, initial, contacts, training="always", policy=policy, descent=local.training.descent)
+
+
+PLAN = {3: [0], 5: [1, 2], 6: [0], 11: [4, 5], 12: [2], 20: [0, 1, 2, 3], 33: [5, 0], 40: [1]}
+
+
+def visits(engine: str, policy: Policy, descent: Descent, restored_after: Sequence[int] = ()) -> list[Tensor]:
+    """A fleet through a plan of contacts; after some of them another trainer goes on from what was saved."""
+    local = job(PERCEPTRON, descent=descent)
+    initial = starts(local, torch.float32)[0]
+    contacts = [np.array([r for r, met in PLAN.items() if device in met]) for device in range(local.devices)]
+    trainer = trainer_of(engine, local, initial, contacts, policy)
+    received, corrections = [initial] * local.devices, list[Tensor | None]([None] * local.devices)
+    seen, shared = [], initial.clone()
+    for round_, met in PLAN.items():
+        trainer.meet(met, round_)
+        for device in met:
+            seen.append(trainer.model(device).clone())
+            shared = 0.5 * shared + 0.5 * seen[-1]
+        for device in met:
+            received[device], corrections[device] = shared, 0.1 * shared if descent.corrected else None
+            trainer.receive(device, shared, corrections[device])
+        if round_ in restored_after:
+            saved = trainer.state()
+            assert set(saved.velocities) == (set(saved.underway) if descent.momentum else set())
+            copies = ({n: vector.clone() for n, vector in held.items()} for held in (saved.underway, saved.velocities))
+            underway, velocities = copies
+            trainer = trainer_of(engine, local, initial, contacts, policy)
+            trainer.restore(replace(saved, underway=underway, velocities=velocities), received, corrections)
+    return seen
+
+
+@EVERY
+@pytest.mark.parametrize("engine", ["reference", "stacked"])
+def test_when_a_burst_runs_makes_no_difference(engine: str, descent: Descent) -> None:
+    stepwise = visits(engine, "stepwise", descent)
+    for policy in ("lazy", "ahead"):
+        for found, expected in zip(visits(engine, policy, descent), stepwise, strict=True):
+            torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
+            assert engine != "reference" or torch.equal(found, expected)
+
+
+@EVERY
+@pytest.mark.parametrize("engine", CPU_ENGINES)
+def test_a_restored_trainer_goes_on_to_the_same_bits(engine: str, descent: Descent) -> None:
+    expected = visits(engine, "ahead", descent)
+    found = visits(engine, "ahead", descent, restored_after=list(PLAN))
+    assert all(torch.equal(one, two) for one, two in zip(found, expected, strict=True))
+
+
+class Recorded:
+    """An engine that remembers the bursts and moves models and velocities by one."""
+
+    def __init__(self) -> None:
+        self.bursts: list[Burst] = []
+
+    def run(self, models: Sequence[Tensor], bursts: Sequence[Burst]) -> None:
+        for model, burst in zip(models, bursts, strict=True):
+            model.add_(1)
+            if burst.velocity is not None:
+                self.bursts.append(replace(burst, velocity=burst.velocity.clone()))
+                burst.velocity.add_(1)
+
+
+def test_a_velocity_begins_at_zero_with_every_model_and_is_freed_with_it() -> None:
+    engine, initial = Recorded(), torch.zeros(3)
+    correction = torch.ones(3)
+    trainer = Trainer(
+        engine, initial, [np.arange(1, 9)], training="always", policy="lazy", descent=Descent(momentum=0.5)
+    )
+    begun = []
+    for round_ in range(1, 7):
+        trainer.meet([0], round_)
+        velocity = engine.bursts[-1].velocity
+        assert velocity is not None
+        begun.append(float(velocity[0]))
+        assert trainer.vectors == 2
+        if round_ == 2:
+            trainer.receive(0, initial, correction)
+        if round_ == 4:
+            trainer.restart(0, initial, initial + 7)
+    assert begun == [0, 1, 0, 1, 0, 1]
+    # A correction stays until the next model, and across a restart.
+    assert [burst.correction is not None for burst in engine.bursts] == [False, False, True, True, True, True]
+    assert float(trainer.model(0)[0]) == 9
+
+
+def test_a_state_with_momentum_is_not_one_without() -> None:
+    initial = torch.zeros(3)
+    state = TrainerState(done=[1], underway={0: torch.ones(3)}, velocities={0: torch.ones(3)})
+    for descent, given in ((Descent(), state), (Descent(momentum=0.5), replace(state, velocities={}))):
+        trainer = Trainer(Recorded(), initial, [np.arange(1, 9)], training="always", descent=descent)
+        with pytest.raises(ValueError, match="with momentum, or of one without"):
+            trainer.restore(given, [initial])
