@@ -143,7 +143,7 @@ TABLE: Mapping[str, Row] = {
         _published("afl", "dynamic-server", "dynamic-regulariser"),
     ),
     "ef21-sgdm": Row(
-        "EF21-SGDM (Fatkhullin, Tyurin and Richtarik 2023): top-k of what an estimate lacks, with momentum.",
+        "EF21-SGDM (Fatkhullin, Tyurin and Richtarik 2023): the server keeps an estimate of every device's update.",
         (RULES,),
         _published("afl-spar", "ef21", "estimates"),
     ),
@@ -153,12 +153,12 @@ TABLE: Mapping[str, Row] = {
         _published("afl-spar", "momentum-correction"),
     ),
     "random-k": Row(
-        "Random-k (Stich, Cordonnier and Jaggi 2018): AFL-Spar with entries drawn at random, places unsent.",
+        "Random-k (Stich, Cordonnier and Jaggi 2018): AFL-Spar with entries drawn at random, which need no indices.",
         (RULES,),
         _published("afl-spar", "random-k"),
     ),
     "threshold": Row(
-        "Threshold sparsification (Dutta et al. 2021): AFL-Spar with the entries above a fixed size.",
+        "Hard threshold (Sahu et al. 2021): AFL-Spar with the entries far above the root mean square.",
         (RULES,),
         _published("afl-spar", "threshold"),
     ),
@@ -168,7 +168,7 @@ TABLE: Mapping[str, Row] = {
         _published("afl", "qsgd", "forgetting"),
     ),
     "mobility-aware": Row(
-        "Mobility-aware selection: AFL-Spar that spends its energy in contacts that are better than it expects.",
+        "Mobility-aware (after Ballotta et al. 2025): AFL-Spar in the best contacts that the energy pays for.",
         (),
         _published("afl-spar", "mobility-aware"),
     ),

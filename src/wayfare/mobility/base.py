@@ -11,7 +11,7 @@ from typing import Protocol, TypeAlias
 
 import numpy as np
 
-from wayfare.arrays import Floats, Ints
+from wayfare.arrays import Bools, Floats, Ints
 
 SERVER = -1
 """The peer of a device that meets the server."""
@@ -44,18 +44,27 @@ class Motion:
 
     def positions_m(self, node: int, time_s: Floats) -> Floats:
         """Where a node is at each time, shape (len(time_s), 2); NaN while it is absent."""
-        rows = self.legs_of(node)
-        starts, ends = self.start_s[rows], self.end_s[rows]
+        leg, inside = self._legs_at(node, time_s)
         found = np.full((len(time_s), 2), np.nan)
-        if len(starts) == 0:
-            return found
-        leg = np.clip(np.searchsorted(starts, time_s, side="right") - 1, 0, None)
-        inside = (time_s >= starts[leg]) & (time_s <= ends[leg])
-        elapsed = time_s - starts[leg]
-        found[:, 0] = self.x_m[rows][leg] + self.vx_mps[rows][leg] * elapsed
-        found[:, 1] = self.y_m[rows][leg] + self.vy_mps[rows][leg] * elapsed
-        found[~inside] = np.nan
+        elapsed = time_s[inside] - self.start_s[leg]
+        found[inside, 0] = self.x_m[leg] + self.vx_mps[leg] * elapsed
+        found[inside, 1] = self.y_m[leg] + self.vy_mps[leg] * elapsed
         return found
+
+    def speeds_mps(self, node: int, time_s: Floats) -> Floats:
+        """How fast a node moves at each time, between two legs as on the later one; NaN while it is absent."""
+        leg, inside = self._legs_at(node, time_s)
+        found = np.full(len(time_s), np.nan)
+        found[inside] = np.hypot(self.vx_mps[leg], self.vy_mps[leg])
+        return found
+
+    def _legs_at(self, node: int, time_s: Floats) -> tuple[Ints, Bools]:
+        """The rows of a node's legs at those times at which it is present, and which times these are."""
+        rows = self.legs_of(node)
+        leg = rows.start + np.searchsorted(self.start_s[rows], time_s, side="right") - 1
+        inside = leg >= rows.start
+        inside[inside] = time_s[inside] <= self.end_s[leg[inside]]
+        return leg[inside], inside
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

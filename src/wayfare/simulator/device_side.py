@@ -114,12 +114,15 @@ class DeviceSide:
 def meeting_at(world: World, row: int, upload: UploadRule) -> Meeting:
     """A contact of the plan as its device sees it when it begins."""
     device = int(world.meets.device[row])
+    position_m, speed_mps = world.whereabouts(row) if upload.needs_position else (None, None)
     return Meeting(
         round=int(world.meets.round[row]),
         contact_s=float((world.forecast_s if upload.uses_forecast() else world.meets.contact_s)[row]),
         gain_per_watt=float(world.gains_per_watt[row]),
         device=device,
         samples=len(world.held[device]),
+        position_m=position_m,
+        speed_mps=speed_mps,
     )
 
 

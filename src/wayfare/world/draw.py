@@ -26,6 +26,7 @@ from wayfare.methods import Method
 from wayfare.radio import Link, gains_per_watt
 from wayfare.scenario import Scenario
 from wayfare.streams import FLEET, Stream, generator
+from wayfare.world.whereabouts import Whereabouts, find_whereabouts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,6 +47,13 @@ class World:
     initial_model: Tensor
     # How good the initial model is, by how it was computed: the same for every scheme, so worked out once.
     initial_evaluations: dict[Compute, Evaluation] = field(default_factory=dict, init=False, compare=False)
+    _whereabouts: list[Whereabouts] = field(default_factory=list, init=False, compare=False, repr=False)
+
+    def whereabouts(self, row: int) -> tuple[tuple[float, float] | None, float | None]:
+        """Position and speed of the device when an opportunity begins; None where its mobility has none."""
+        if not self._whereabouts:
+            self._whereabouts.append(find_whereabouts(self.scenario, self.seed, self.plan, self.meets))
+        return self._whereabouts[0].at(row)
 
 
 @lru_cache(maxsize=2)

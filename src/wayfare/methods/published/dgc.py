@@ -1,0 +1,49 @@
+"""DGC: Lin, Han, Mao, Wang, Dally, "Deep Gradient Compression", ICLR 2018.
+
+Momentum correction and momentum factor masking, as in the paper. Its gradient clipping and the warm-up of sparsity are
+left out: the contact decides how many entries fit. In the paper g is a gradient and the momentum 0.9. Here g is the
+change of many local steps, theta of them: 0.9 a step would be 0.9^theta a contact, so the default is smaller.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from wayfare.errors import ScenarioError
+from wayfare.methods.memories import ErrorFeedback
+from wayfare.methods.parts import State
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from wayfare.sparsify import Sparse
+
+
+@dataclass(frozen=True)
+class MomentumCorrection(ErrorFeedback):
+    """u <- m u + g and v <- v + u. Entries of v are sent; where they were, u and v start again from 0.
+
+    v is the memory. Momentum that went on for a sent entry would send it again, later and in an old direction.
+    """
+
+    momentum: float = 0.5
+    conserves = False
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.momentum < 1:
+            raise ScenarioError("momentum", self.momentum, "must be at least 0 and below 1")
+
+    def init(self, like: Tensor) -> State:
+        """u = 0, in one number for all entries."""
+        return {"u": like.new_zeros(()).expand(len(like))}
+
+    def offer(self, memory: Tensor, change: Tensor, state: Any) -> tuple[Tensor, State]:
+        """v + u."""
+        u = change.add(state["u"], alpha=self.momentum)
+        return memory + u, {"u": u}
+
+    def keep(self, update: Tensor, sent: Sparse, state: Any) -> tuple[Tensor, State]:
+        """What was sent leaves v, and clears u."""
+        memory, _ = super().keep(update, sent, state)
+        return memory, {"u": state["u"].index_fill(0, sent.indices, 0.0)}

@@ -1,0 +1,43 @@
+"""Hard-threshold sparsification: Sahu, Dutta, Abdelmoniem, Banerjee, Canini, Kalnis, "Rethinking Gradient
+Sparsification as Total Error Minimization", NeurIPS 2021.
+
+The paper's threshold is absolute and tuned for each task. Here it is a multiple of the root mean square of what there
+is to send. Updates grow with the learning rate, with the rounds between contacts and with the scale of the model, so
+no absolute default fits two tasks. Where the learning rate falls, an absolute threshold also sends too little in the
+end (Lu et al., "gamma-FedHT", INFOCOM 2025).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from wayfare.errors import ScenarioError
+from wayfare.methods.parts import Compressor, Draw
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from wayfare.sparsify import Sparse
+
+
+@dataclass(frozen=True)
+class Threshold(Compressor):
+    """All entries of at least `size` times the root mean square, and the largest entry in any case.
+
+    Of normal entries a size of 2 sends 5 %. Where not all of them fit into the contact, the largest go.
+    """
+
+    size: float = 2.0
+    sends_largest = True
+
+    def __post_init__(self) -> None:
+        if not self.size > 0:
+            raise ScenarioError("size", self.size, "must be above 0")
+
+    def select(self, vector: Tensor, entries: int, draw: Draw) -> Sparse:
+        """Those that reach the threshold, as far as there is room."""
+        from wayfare.sparsify import top_k
+
+        reaching = vector.abs() >= self.size * vector.square().mean().sqrt()
+        return top_k(vector, min(entries, max(int(reaching.sum()), 1)))
