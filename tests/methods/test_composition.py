@@ -107,11 +107,9 @@ def test_what_cannot_be_composed_is_refused_in_one_sentence(text: str, message: 
 
 
 def test_what_is_no_part_is_refused() -> None:
-    with pytest.raises(
-        ScenarioError, match=r"schemes = 'mine': int is no part of a method; subclass one of UploadRule"
-    ):
+    with pytest.raises(ScenarioError, match=r"int is no part of a method; subclass one of UploadRule"):
         wayfare.compose("mine", "mads", 5)  # type: ignore[arg-type]
-    with pytest.raises(ScenarioError, match="server.step = 3.0: fedbuff has a rule of its own"):
+    with pytest.raises(ScenarioError, match=r"server\.step = 3\.0: fedbuff has a rule of its own"):
         make_method("fedbuff", wayfare.load("fashion-small", ["server.step=3.0"]))
 
 
