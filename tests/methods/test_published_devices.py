@@ -125,6 +125,11 @@ def test_ef21_refuses_a_momentum_that_averages_nothing(momentum: float) -> None:
         Ef21(momentum=momentum)
 
 
+def test_ef21_refuses_a_server_that_would_take_differences_for_updates() -> None:
+    with pytest.raises(ScenarioError, match="estimates"):
+        make_method("mads + ef21", SCENARIO)
+
+
 # DGC.
 
 

@@ -8,7 +8,7 @@ change of many local steps, theta of them: 0.9 a step would be 0.9^theta a conta
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from wayfare.errors import ScenarioError
 from wayfare.methods.memories import ErrorFeedback
@@ -38,12 +38,12 @@ class MomentumCorrection(ErrorFeedback):
         """u = 0, in one number for all entries."""
         return {"u": like.new_zeros(()).expand(len(like))}
 
-    def offer(self, memory: Tensor, change: Tensor, state: Any) -> tuple[Tensor, State]:
+    def offer(self, memory: Tensor, change: Tensor, state: State) -> tuple[Tensor, State]:
         """v + u."""
         u = change.add(state["u"], alpha=self.momentum)
         return memory + u, {"u": u}
 
-    def keep(self, update: Tensor, sent: Sparse, state: Any) -> tuple[Tensor, State]:
+    def keep(self, update: Tensor, sent: Sparse, state: State) -> tuple[Tensor, State]:
         """What was sent leaves v, and clears u."""
         memory, _ = super().keep(update, sent, state)
         return memory, {"u": state["u"].index_fill(0, sent.indices, 0.0)}
