@@ -104,7 +104,8 @@ def test_the_loop_reads_as_its_steps() -> None:
 
 
 def test_nothing_of_a_method_or_part_is_guessed() -> None:
-    guessed = re.compile(r"(get|has)attr\((self\.)?_?(scheme|method|part|rule|upload|compressor|memory|local|server|peers)\b")
+    names = "scheme|method|part|rule|upload|compressor|memory|local|server|peers"
+    guessed = re.compile(rf"(get|has)attr\((self\.)?_?({names})\b")
     for file in FILES:
         assert not guessed.search(file.read_text(encoding="utf-8")), file
 

@@ -74,14 +74,11 @@ class Senders:
 
     def _reach(self, round_: int, rounds: int) -> float:
         """The sum of learning rates over the steps of some rounds, the last of them included."""
-        if not self.trains_between_contacts:
-            rounds = 1
-        rate = self.learning_rate * self.steps_per_round
-        if self.schedule.is_constant:
-            return float(rate * rounds)
+        rounds = rounds if self.trains_between_contacts else 1
         # In the field a device may claim any number of rounds; no more count than the schedule has.
-        rounds = min(rounds, self.schedule.rounds)
-        return float(rate * self.schedule.shares(round_ - rounds + 1, rounds).sum())
+        known = min(rounds, self.schedule.rounds)
+        shares = rounds if self.schedule.is_constant else self.schedule.shares(round_ - known + 1, known).sum()
+        return float(self.learning_rate * self.steps_per_round * shares)
 
 
 def senders_of(world: World, method: Method) -> Senders:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import logging
 import signal
+import sys
 import threading
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from multiprocessing import resource_tracker
 from queue import SimpleQueue
@@ -121,3 +122,34 @@ def stop_at_signals() -> threading.Event:
     signal.signal(signal.SIGTERM, on_signal)
     signal.signal(signal.SIGINT, on_signal)
     return stop
+
+
+def exit_at_sigterm() -> Callable[[], None]:
+    """SIGTERM ends the program in order, as an interrupt does, until what is returned is called."""
+    before = None
+    if threading.current_thread() is threading.main_thread():
+        before = signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
+
+    def give_back() -> None:
+        if before is not None:
+            signal.signal(signal.SIGTERM, before)
+
+    return give_back
+
+
+@contextmanager
+def interrupts_ignored() -> Generator[None]:
+    """For a moment: in a notebook the next Ctrl-C has to be heard again."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, signal.SIG_DFL if before is None else before)
+
+
+def leave_interrupts_to_the_parent() -> None:
+    """An interrupt at the keyboard goes to a whole group of processes; in a worker it is the parent's business."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)

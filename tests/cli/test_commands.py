@@ -128,6 +128,9 @@ def test_lists(wayfare_command: Type) -> None:
     assert told["mads"] == []
     assert told["afl"] == [["fitting"], ["greedy", "paced", "unlimited"]]
     assert "afl, fedasync and fedmobile take :fitting" in " ".join(wayfare_command("schemes").out.split())
+    parts = {part["name"]: part["kind"] for part in wayfare_command("schemes", "--parts", "--json").json["parts"]}
+    assert (parts["buffer"], parts["random-k"], parts["sgd"]) == ("server", "compressor", "local")
+    assert "momentum-correction" in wayfare_command("schemes", "--parts").out
     assert "paper-cifar10-waypoint" in wayfare_command("presets").out
     assert "fashion-small" in {preset["name"] for preset in wayfare_command("presets", "--json").json["presets"]}
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import fields, replace
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -21,7 +21,7 @@ from wayfare.field.runtime.messages import joined, unpack
 from wayfare.field.runtime.outbox import Outbox
 from wayfare.field.runtime.trainer import LocalTrainer
 from wayfare.field.runtime.work import Work
-from wayfare.methods import Method
+from wayfare.methods import LocalRule, Method
 from wayfare.scenario import Scenario
 
 OCCASION = Occasion(round=1, contact_s=1.0, gain_per_watt=1e3, chunk_bytes=300)
@@ -78,8 +78,10 @@ class Noting:
 
     def run(self, models: Sequence[Tensor], bursts: Sequence[Burst]) -> None:
         self.bursts += bursts
-        for model in models:
+        for model, burst in zip(models, bursts, strict=True):
             model.add_(1.0)
+            if burst.velocity is not None:
+                burst.velocity.add_(1.0)
 
 
 def test_training_is_pulled_towards_the_last_model_also_while_an_upload_is_on_its_way(tmp_path: Path) -> None:
@@ -101,9 +103,6 @@ def test_training_is_pulled_towards_the_last_model_also_while_an_upload_is_on_it
     assert {burst.device for burst in engine.bursts} == {4}
 
 
-@pytest.mark.skipif(
-    "correction" not in {one.name for one in fields(Burst)}, reason="engines do not take corrections yet"
-)
 def test_gradients_are_corrected_as_the_local_rule_says(tmp_path: Path) -> None:
     outbox, engine = open_outbox(tmp_path, method=REMEMBERING), Noting()
     trainer = LocalTrainer(outbox, engine, 0, ByExperience(LINK, steps=100), REMEMBERING.local)
@@ -111,9 +110,30 @@ def test_gradients_are_corrected_as_the_local_rule_says(tmp_path: Path) -> None:
     cut(outbox, 100, method=REMEMBERING)
     outbox.progress = replace(outbox.progress, trained_round=50)
     trainer._burst()
-    first, second = (burst.correction for burst in engine.bursts)  # type: ignore[attr-defined]
+    first, second = (burst.correction for burst in engine.bursts)
     assert not first.any()
     assert torch.equal(second, outbox.state.local_state["delivered"])
+
+
+def test_momentum_goes_on_until_a_model_comes(tmp_path: Path) -> None:
+    method, engine = replace(METHOD, local=LocalRule(momentum=0.9)), Noting()
+    outbox = open_outbox(tmp_path, method=method)
+    trainer = LocalTrainer(outbox, engine, 0, ByExperience(LINK), method.local, step_every_s=1.0)
+    for count in (1.0, 2.0):
+        trainer._burst()
+        assert torch.equal(outbox.velocity, torch.full_like(INITIAL, count))
+        # It outlives the process.
+        outbox.close()
+        outbox = open_outbox(tmp_path, method=method)
+        trainer._outbox = outbox
+    assert trainer._burst()
+    start, velocity = outbox.local, outbox.velocity
+    outbox.receive(noise(5), 1, 3)
+    assert not outbox.velocity.any()
+    # A burst that began before it brings its way along, and not its momentum.
+    outbox.trained(start, start + 1, 4, velocity)
+    assert not outbox.velocity.any()
+    assert open_outbox(tmp_path / "another").velocity is None
 
 
 def test_a_store_goes_on_only_with_the_method_it_was_begun_with(tmp_path: Path) -> None:

@@ -157,6 +157,8 @@ RECOMMENDED = "control.weight=auto learning.local_loss=logit-adjusted server.ste
         ("mads", "learning.schedule=cosine"),
         ("afl-spar:paced + decay", ""),
         ("afl + forgetting", ""),
+        ("mads + sgd(momentum=0.9, steps_per_round=2)", ""),
+        ("afl + sgd(prox=0.1, clip_norm=1.0, weight_decay=1e-3)", "learning.schedule=linear"),
     ],
 )
 def test_a_fleet_ends_with_the_vectors_of_the_simulator_to_the_bit(scheme: str, changes: str, tmp_path: Path) -> None:

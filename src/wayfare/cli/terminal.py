@@ -3,12 +3,8 @@
 from __future__ import annotations
 
 import json
-import signal
-import sys
-import threading
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import isfinite
 from pathlib import Path
@@ -20,6 +16,7 @@ from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn
 
 from wayfare.cli.words import with_options
+from wayfare.signals import exit_at_sigterm, interrupts_ignored
 
 if TYPE_CHECKING:
     from wayfare.records import RunSummary
@@ -139,7 +136,7 @@ class RunProgress:
         self._total = 0
         self._started = self._spoken = time.perf_counter()
         self._working_since: float | None = None  # before that, workers start up
-        self._on_terminate: Any = None
+        self._give_back: Callable[[], None] = lambda: None
 
     def begin(self, jobs: Sequence[Shown], finished: int = 0) -> None:
         """Show the whole."""
@@ -226,32 +223,17 @@ class RunProgress:
 
     def __enter__(self) -> RunProgress:
         # While runs are under way SIGTERM ends them like an interrupt does: in order, and workers with them.
-        if threading.current_thread() is threading.main_thread():
-            self._on_terminate = signal.signal(signal.SIGTERM, _terminate)
+        self._give_back = exit_at_sigterm()
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        if self._on_terminate is not None:
-            signal.signal(signal.SIGTERM, self._on_terminate)
+        self._give_back()
         # Another Ctrl-C must not cut the last words short.
-        with _interrupts_ignored():
+        with interrupts_ignored():
             self._bars.stop()
             if kind is KeyboardInterrupt or kind is SystemExit:
                 line = "stopped; what is finished is kept, and the same command goes on with the rest"
                 errors.print(line, style="bold", markup=False, soft_wrap=True)
-
-
-@contextmanager
-def _interrupts_ignored() -> Iterator[None]:
-    """For a moment: in a notebook the next Ctrl-C has to be heard again."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, signal.SIG_DFL if before is None else before)
 
 
 def duration_text(seconds: float) -> str:
@@ -259,7 +241,3 @@ def duration_text(seconds: float) -> str:
     if seconds < 100:
         return f"{seconds:.0f} s"
     return f"{seconds / 60:.0f} min" if seconds < 6000 else f"{seconds / 3600:.1f} h"
-
-
-def _terminate(*_: object) -> None:
-    sys.exit(128 + signal.SIGTERM)

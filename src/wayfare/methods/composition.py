@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import re
 import tomllib
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, is_dataclass
 from typing import Any, TypeAlias
 
 from wayfare.errors import ScenarioError
@@ -94,7 +94,9 @@ def _begin(text: str, scenario: Scenario) -> tuple[str, tuple[Part, ...]]:
 def _part(text: str, whole: str) -> Part:
     """A part of the table or of a file, with its values."""
     found = _PART.fullmatch(text)
-    name, values = (found[1], found[2] or "") if found else (text, "")
+    if found is None:
+        raise ScenarioError("schemes", whole, f"cannot read {text!r}; write as in buffer(size=5)")
+    name, values = found[1], found[2] or ""
     if is_file(name):
         return _made(from_file(name), _values(values, whole), whole)
     if name not in PARTS:
@@ -104,8 +106,15 @@ def _part(text: str, whole: str) -> Part:
 
 
 def _made(kind: Any, values: dict[str, Any], text: str) -> Part:
+    known = [each.name for each in fields(kind) if each.init] if is_dataclass(kind) else list(values)
+    unknown = [name for name in values if name not in known]
+    if unknown:
+        rule = f"{kind.__name__} takes no {unknown[0]}; it takes {', '.join(known) or 'nothing'}"
+        raise ScenarioError("schemes", text, rule)
     try:
         return checked_part(kind(**values), text)
+    except ScenarioError as error:
+        raise ScenarioError("schemes", text, str(error)) from None
     except TypeError as error:
         raise ScenarioError("schemes", text, f"cannot be made with these values: {error}") from None
 

@@ -21,7 +21,7 @@ from multiprocessing.context import SpawnContext, SpawnProcess
 
 from wayfare.engine import Compute
 from wayfare.errors import InputError, RunError, ScenarioError
-from wayfare.signals import Interrupts, interrupts_wait
+from wayfare.signals import Interrupts, interrupts_wait, leave_interrupts_to_the_parent
 from wayfare.studies.jobs import Broken, Event, Finished, Job, Lost, OnRound, Queue, Shared, perform
 from wayfare.studies.single import Execution
 
@@ -217,8 +217,7 @@ def _cannot_travel(error: Exception) -> InputError:
 
 def _work(pipe: Connection, shared: Shared) -> None:
     """The life of a worker process: job after job, until the parent ends it."""
-    # An interrupt at the keyboard goes to the whole group; it is the parent's business.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    leave_interrupts_to_the_parent()
     threading.Thread(target=_end_with_parent, daemon=True).start()
     # A pipe that breaks has lost its parent: there is nobody left to work for, or to tell.
     with suppress(EOFError, ConnectionError):

@@ -38,7 +38,7 @@ CREATE TABLE chunks (
     number INTEGER NOT NULL, chunk INTEGER NOT NULL, digest TEXT NOT NULL, data BLOB,
     outcome TEXT CHECK (outcome IN ('recorded', 'returned')), PRIMARY KEY (number, chunk))
 """
-_VECTORS = ("base", "memory", "local", "model")
+_VECTORS = ("base", "memory", "local", "model", "velocity")
 # What parts of the method remember, each a tree in one row beside the vectors.
 _TREES = ("memory_state", "local_state")
 
@@ -88,18 +88,20 @@ class Outbox:
             if not found:
                 zero = torch.zeros_like(initial)
                 self._vectors = {"base": initial, "memory": zero, "local": initial, "model": initial}
+                if method.local.momentum:
+                    self._vectors["velocity"] = zero
                 self.progress = Progress()
                 self._state = begin_device(initial, zero, budget_joules, method)
                 self._set("identity", identity)
                 self._go()
-                self._keep(*_VECTORS, *_TREES)
+                self._keep(*self._vectors, *_TREES)
                 self.learned: Floats | None = np.zeros(len(initial)) if audit else None
                 self._keep_learned()
             else:
                 if json.loads(found["identity"]) != identity:
                     raise RunFolderError(f"{file}: holds the state of another device, task, method or seed")
                 rows = dict(connection.execute("SELECT name, data FROM vectors"))
-                self._vectors = {name: vector_of(rows[name]) for name in _VECTORS}
+                self._vectors = {name: vector_of(rows[name]) for name in _VECTORS if name in rows}
                 self.learned = np.frombuffer(rows["learned"], "<f8").copy() if "learned" in rows else None
                 self.progress = Progress(**json.loads(found["progress"]))
                 trees = {name: tree_of(rows[name]) for name in _TREES}
@@ -124,6 +126,11 @@ class Outbox:
         """The global model of `progress.version`, or the first one."""
         return self._vectors["model"]
 
+    @property
+    def velocity(self) -> Tensor | None:
+        """Of the local rule's momentum, if it has any; never changed in place."""
+        return self._vectors.get("velocity")
+
     def open_update(self) -> OpenUpdate | None:
         """The update that is promised."""
         row = self._all("SELECT number, round, chunks FROM updates WHERE open ORDER BY number")
@@ -145,12 +152,16 @@ class Outbox:
 
     # What happens.
 
-    def trained(self, start: Tensor, result: Tensor, trained_round: int) -> None:
+    def trained(self, start: Tensor, result: Tensor, trained_round: int, velocity: Tensor | None = None) -> None:
         """The trainer came from one local model to another; its way counts from a model received meanwhile, too."""
         with self._transaction():
             if self.learned is not None:
                 self.learned = self.learned + (start.double() - result.double()).numpy()
                 self._keep_learned()
+            if velocity is not None and self.local is start:
+                # One that was gathered on the way from an older model counts no more.
+                self._vectors["velocity"] = velocity
+                self._keep("velocity")
             self._vectors["local"] = result if self.local is start else self.local + (result - start)
             self._keep("local")
             self._go(trained_round=trained_round)
@@ -243,8 +254,10 @@ class Outbox:
             since = self._vectors["base"] - self.local
             local = model - since if bool(since.any()) else model
             self._vectors |= {"base": model, "local": local, "model": model}
+            if self.velocity is not None:
+                self._vectors["velocity"] = torch.zeros_like(model)
             self._state = receive(self._state, model, round_, self._method)
-            self._keep("base", "local", "model", "local_state")
+            self._keep(*(name for name in self._vectors if name != "memory"), "local_state")
             self._go(version=version, finished_round=round_)
 
     def finish(self, round_: int) -> None:

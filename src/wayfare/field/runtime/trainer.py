@@ -50,6 +50,7 @@ class LocalTrainer:
         with self._outbox.holding():
             progress, start, received = self._outbox.progress, self._outbox.local, self._outbox.model
             correction = self._rule.correction(self._outbox.state.local_state)
+            velocity = None if self._outbox.velocity is None else self._outbox.velocity.clone()
         done, until = progress.trained_round, self._guide.trains_until(progress)
         if until is not None and until <= done:
             return False
@@ -60,10 +61,10 @@ class LocalTrainer:
         steps = until - done if until is not None and not self._step_every_s else self._steps
         began_s, vector = time.monotonic(), start.clone()
         # A pull leads back to the model that was received last, not to where learning counts from.
-        vectors = (received,) if correction is None else (received, correction)
-        self._engine.run([vector], [Burst(self._device, done + 1, steps, *vectors)])
+        burst = Burst(self._device, done + 1, steps, received, correction, velocity)
+        self._engine.run([vector], [burst])
         took_s = time.monotonic() - began_s
-        self._outbox.trained(start, vector, done + steps)
+        self._outbox.trained(start, vector, done + steps, velocity)
         if until is None and not self._step_every_s:
             self._steps = max(min(int(steps * _KEEP_EVERY_S / max(took_s, 1e-3)), 2 * steps), 1)
         return True

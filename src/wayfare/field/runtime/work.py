@@ -33,9 +33,6 @@ class Work:
         if method.peers is not None:
             rule = "relays updates over other devices; in the field devices exchange with the server alone"
             raise ScenarioError("scheme", method.name, rule)
-        if method.local.momentum:
-            rule = "trains with momentum; in the field a store has no room for its velocity yet"
-            raise ScenarioError("scheme", method.name, rule)
         if method.server.hands_down:
             rule = "hands devices more than the model; in the field the server sends models alone"
             raise ScenarioError("scheme", method.name, rule)
