@@ -85,7 +85,7 @@ def scene_tables(store: SceneStore, model: LaneGcn, dtype: torch.dtype, *, mirro
         for mirror in ((False, True) if mirrored else (False,))
         for some in everyone.split(_SCENES_AT_A_TIME)
     ]
-    return SceneTables(len(store), kinds, *(_joined([getattr(part, name) for part in parts]) for name in _TABLES))
+    return SceneTables(len(store), kinds, *(_joined([getattr(table, name) for table in parts]) for name in _TABLES))
 
 
 def _tables(batch: SceneBatch, model: LaneGcn, kinds: int) -> SceneTables:
@@ -166,7 +166,7 @@ def _joined(parts: list[_Table]) -> _Table:
     if whole is None:
         return whole
     tables = {
-        entry.name: _with_zeros(torch.cat([getattr(part, entry.name)[:-1] for part in parts]))
+        entry.name: _with_zeros(torch.cat([getattr(table, entry.name)[:-1] for table in parts]))
         for entry in fields(whole)
         if entry.name != "first"
     }
