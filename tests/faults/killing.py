@@ -32,7 +32,22 @@ from wayfare.scenario import Scenario
 from wayfare.world import draw_world
 
 TABLES = ("contacts", "evaluations", "metrics", "devices", "model")
-SCHEMES = ("mads", "optimal", "afl-spar:paced", "afl-spar", "afl", "sfl-spar", "afl:unlimited", "sfl-spar:paced")
+# Every kind of state that a method can carry: of the server, of devices, of momentum, of relays.
+SCHEMES = (
+    *("mads", "afl-spar:paced", "afl", "sfl-spar:paced", "mads + sgd(momentum=0.9)", "fedbuff", "ca2fl", "fadas"),
+    *(
+        "scaffold",
+        "feddyn",
+        "ef21-sgdm",
+        "dgc",
+        "random-k",
+        "qsgd",
+        "threshold",
+        "mobility-aware",
+        "staleness-weighted",
+    ),
+    *("fedmobile:unlimited", "fedasync", "optimal", "afl-spar", "sfl-spar", "afl:unlimited", "mads-rd"),
+)
 ENGINES = ("stacked", "reference")
 Contents: TypeAlias = dict[str, list[tuple[Any, ...]]]
 
