@@ -52,8 +52,13 @@ def look_of(scheme: str, others: Sequence[str]) -> Look:
         variants = [name for name in others if name not in _KNOWN and _base(name) == _base(scheme)]
         dash = _VARIANTS[variants.index(scheme) % len(_VARIANTS)]
     else:
-        place = len(_KNOWN) + [name for name in others if _base(name) not in _KNOWN].index(scheme)
-        dash = _ROUNDS[place // len(_COLOURS) % len(_ROUNDS)]
+        taken = {_KNOWN.index(name if name in _KNOWN else _base(name)) for name in others if _base(name) in _KNOWN}
+        # Colours that nobody here has come first, then all of them again.
+        places = [*(place for place in range(len(_COLOURS)) if place not in taken), *range(len(_COLOURS))]
+        number = [name for name in others if _base(name) not in _KNOWN].index(scheme)
+        free = len(_COLOURS) - len(taken)
+        place = places[number if number < len(places) else free + (number - free) % len(_COLOURS)]
+        dash = _ROUNDS[0 if number < free else (1 + (number - free) // len(_COLOURS)) % len(_ROUNDS)]
     light, dark = _COLOURS[place % len(_COLOURS)]
     return Look(light=light, dark=dark, dash=dash)
 
