@@ -227,6 +227,74 @@ def one_layer() -> nn.Module:
     return nn.Linear(2, 1)
 
 
+def r_squared(outputs: Tensor, targets: Tensor) -> Tensor:
+    return 1 - (outputs - targets).square().sum() / (targets - targets.mean()).square().sum()
+
+
+def root_mean_square(outputs: Tensor, targets: Tensor) -> Tensor:
+    return (outputs - targets).square().mean().sqrt()
+
+
+class Remembering:
+    """A metric that remembers what it has seen until it is reset, as those of torchmetrics do."""
+
+    def __init__(self) -> None:
+        self.seen: list[Tensor] = []
+
+    def __call__(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        self.seen.append((outputs - targets).abs())
+        return torch.cat(self.seen).max()
+
+    def reset(self) -> None:
+        self.seen.clear()
+
+
+def test_scores_are_those_of_the_whole_test_set() -> None:
+    rng = np.random.default_rng(0)
+    # Sorted by target, as recorded data often are: within a piece targets hardly vary, so its R squared is low.
+    inputs = np.sort(rng.normal(size=(3500, 2)), axis=0)
+    targets = inputs @ np.array([[1.0], [2.0]]) + 0.5 * rng.normal(size=(3500, 1))
+    task = side_task(
+        train=(inputs, targets),
+        test=(inputs, targets),
+        network=one_layer,
+        loss=root_mean_square,
+        score=r_squared,
+        metric=Metric(name="r2", better="higher"),
+        others={"rmse": root_mean_square, "largest_error": Remembering()},
+    )
+    errors = inputs @ np.array([[1.0], [2.0]]) - targets
+    evaluate = Evaluator(task)
+    for _ in range(2):
+        found = evaluate(torch.tensor([1.0, 2.0, 0.0]))
+        assert found.score == pytest.approx(1 - (errors**2).sum() / ((targets - targets.mean()) ** 2).sum(), abs=1e-6)
+        assert found.score > 0.97
+        assert found.loss == pytest.approx(np.sqrt((errors**2).mean()), rel=1e-5)
+        assert found.others["rmse"] == found.loss
+        assert found.others["largest_error"] == pytest.approx(np.abs(errors).max(), rel=1e-5)
+        evaluate(torch.tensor([5.0, -2.0, 0.0]))
+
+
+class TwoOutputs(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(2, 1)
+
+    def forward(self, inputs: Tensor) -> dict[str, Tensor]:
+        return {"height": self.layer(inputs), "inputs": inputs}
+
+
+def height_error(outputs: dict[str, Tensor], targets: Tensor) -> Tensor:
+    return nn.functional.mse_loss(outputs["height"], targets)
+
+
+def test_a_network_may_give_several_outputs() -> None:
+    inputs = np.random.default_rng(0).normal(size=(1500, 2))
+    data = inputs, inputs @ np.array([[1.0], [2.0]])
+    task = side_task(train=data, test=data, network=TwoOutputs, loss=height_error)
+    assert Evaluator(task)(torch.tensor([1.0, 2.0, 0.5])).score == pytest.approx(0.25, rel=1e-5)
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [

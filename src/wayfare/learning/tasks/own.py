@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sized
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence, Sized
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol, Self, TypeAlias, runtime_checkable
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
+from torch.utils._pytree import tree_map
 
 from wayfare.arrays import Ints
 from wayfare.errors import InputError
@@ -32,6 +33,13 @@ class _Items(Sized, Protocol):
     def __getitem__(self, place: int, /) -> Any: ...
 
 
+@runtime_checkable
+class _Accumulating(Protocol):
+    """A metric that remembers the samples it has seen."""
+
+    def reset(self) -> None: ...
+
+
 Data: TypeAlias = _Items | tuple[NDArray[Any] | Tensor, NDArray[Any] | Tensor]
 
 
@@ -48,6 +56,7 @@ class OwnTask:
     test: tuple[Tensor, Tensor]
     loss_of: Judge
     score_of: Judge
+    others: Mapping[str, Judge] = field(default_factory=dict)
 
     def class_of_samples(self) -> Ints:
         """The kinds a partition tells apart."""
@@ -67,15 +76,18 @@ class OwnTask:
         return self.loss_of(module(inputs), targets)
 
     def evaluate(self, module: nn.Module) -> Evaluation:
-        """Score and loss: means over pieces of the test set, each weighted by its samples."""
-        score = loss = 0.0
-        for first in range(0, len(self.test[1]), _EVALUATED_AT_ONCE):
-            inputs, targets = (each[first : first + _EVALUATED_AT_ONCE] for each in self.test)
-            outputs = module(inputs)
-            score += float(self.score_of(outputs, targets)) * len(targets)
-            loss += float(self.loss_of(outputs, targets)) * len(targets)
-        count = len(self.test[1])
-        return Evaluation(score=score / count, loss=loss / count)
+        """Score, loss and other metrics, each of the whole test set.
+
+        The network sees the test set in pieces, to save memory. Few metrics are means of those of pieces, so all are
+        computed once, from the outputs of all pieces.
+        """
+        inputs, targets = self.test
+        outputs = _joined([module(piece) for piece in inputs.split(_EVALUATED_AT_ONCE)])
+        return Evaluation(
+            score=_number(self.score_of, outputs, targets),
+            loss=_number(self.loss_of, outputs, targets),
+            others={name: _number(judge, outputs, targets) for name, judge in self.others.items()},
+        )
 
     def to(self, device: torch.device) -> Self:
         """Move the data."""
@@ -92,13 +104,16 @@ def own_task(
     loss: Judge = nn.functional.cross_entropy,
     score: Judge | None = None,
     metric: Metric | None = None,
+    others: Mapping[str, Judge] | None = None,
     kinds: NDArray[Any] | None = None,
 ) -> OwnTask:
     """A task from data, a function that builds a network, and a loss.
 
     ``train`` and ``test`` are a pair of arrays or tensors (inputs, targets) or a data set of PyTorch. Whole-numbered
     targets are classes: they are judged by accuracy, and a partition deals by them. Other targets are judged by the
-    loss. ``score`` (with a ``metric`` that names it) judges differently, ``kinds`` are other groups to deal by.
+    loss. ``score`` (with a ``metric`` that names it) judges differently, ``others`` are more metrics by name, and
+    ``kinds`` are other groups to deal by. Metrics take the outputs and targets of the whole test set; functions and
+    metrics of torchmetrics fit.
     """
     pairs = _tensors(train, f"{name}: train"), _tensors(test, f"{name}: test")
     targets = pairs[0][1]
@@ -123,12 +138,27 @@ def own_task(
         test=pairs[1],
         loss_of=loss,
         score_of=score,
+        others=dict(others or {}),
     )
 
 
 def accuracy(outputs: Tensor, targets: Tensor) -> Tensor:
     """The share of samples whose largest output is their class."""
     return (outputs.argmax(dim=1) == targets).double().mean()
+
+
+def _joined(pieces: Sequence[Any]) -> Any:
+    """The outputs of all pieces as one; a network may give a tensor, or tensors in tuples, lists or dictionaries."""
+    return tree_map(lambda *tensors: torch.cat(tensors), *pieces)
+
+
+def _number(judge: Judge, outputs: Any, targets: Tensor) -> float:
+    """One metric of the whole test set."""
+    value = float(judge(outputs, targets))
+    if isinstance(judge, _Accumulating):
+        # A metric of torchmetrics keeps what it has seen until told otherwise.
+        judge.reset()
+    return value
 
 
 def _are_classes(targets: Tensor) -> bool:
