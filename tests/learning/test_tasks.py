@@ -275,6 +275,40 @@ def test_scores_are_those_of_the_whole_test_set() -> None:
         evaluate(torch.tensor([5.0, -2.0, 0.0]))
 
 
+@pytest.mark.parametrize("shape", [(40, 1), (40,), (40, 2)])
+def test_a_regression_without_a_loss_is_refused(shape: tuple[int, ...]) -> None:
+    targets = np.random.default_rng(0).normal(size=shape)
+    with pytest.raises(InputError) as caught:
+        side_task(train=(INPUTS, targets), test=(INPUTS, targets), network=one_layer)
+    assert "sides: the targets are real numbers, of shape" in str(caught.value)
+    assert "`loss=torch.nn.functional.mse_loss`" in str(caught.value)
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("loss", [nn.functional.mse_loss, nn.MSELoss()])
+def test_targets_take_the_shape_of_the_outputs(loss: Callable[[Tensor, Tensor], Tensor]) -> None:
+    heights = INPUTS @ np.array([1.0, 2.0])
+    rows, column = (
+        side_task(train=(INPUTS, shaped), test=(INPUTS, shaped), network=one_layer, loss=loss)
+        for shaped in (heights, heights[:, None])
+    )
+    model = torch.tensor([1.0, 2.0, 0.5])
+    assert Evaluator(rows)(model) == Evaluator(column)(model)
+    assert Evaluator(rows)(model).loss == pytest.approx(0.25, rel=1e-5)
+    module, samples = one_layer(), torch.arange(5)
+    assert torch.equal(rows.loss(module, samples), column.loss(module, samples))
+    wide = side_task(train=(INPUTS, heights), test=(INPUTS, heights), network=line_network, loss=loss)
+    with pytest.raises(
+        InputError, match=r"gives outputs of shape \(2,\) for a sample, and its target has the shape \(\)"
+    ):
+        wide.loss(line_network(), samples)
+
+
+def test_a_column_of_labels_is_a_list_of_labels() -> None:
+    task = side_task(train=(INPUTS, SIDES[:, None]), test=(INPUTS[:9], SIDES[:9, None]))
+    assert (task.classes, task.class_of_samples().tolist()) == (2, SIDES.tolist())
+
+
 class TwoOutputs(nn.Module):
     def __init__(self) -> None:
         super().__init__()

@@ -22,6 +22,16 @@ _EVALUATED_AT_ONCE = 1000
 
 LOSS = Metric(name="loss", better="lower")
 
+_BY_ENTRY = (
+    nn.functional.mse_loss,
+    nn.functional.l1_loss,
+    nn.functional.smooth_l1_loss,
+    nn.functional.huber_loss,
+    nn.functional.binary_cross_entropy,
+    nn.functional.binary_cross_entropy_with_logits,
+)
+_MODULES_BY_ENTRY = nn.MSELoss, nn.L1Loss, nn.SmoothL1Loss, nn.HuberLoss, nn.BCELoss, nn.BCEWithLogitsLoss
+
 Judge: TypeAlias = Callable[[Tensor, Tensor], Tensor]
 """From outputs and targets to one number."""
 
@@ -73,7 +83,8 @@ class OwnTask:
         inputs, targets = (each.index_select(0, samples) for each in self.train)
         if inputs.is_floating_point():
             inputs = inputs.to(next(module.parameters()).dtype)
-        return self.loss_of(module(inputs), targets)
+        outputs = module(inputs)
+        return self.loss_of(outputs, _paired(self.loss_of, outputs, targets))
 
     def evaluate(self, module: nn.Module) -> Evaluation:
         """Score, loss and other metrics, each of the whole test set.
@@ -101,7 +112,7 @@ def own_task(
     train: Data,
     test: Data,
     network: Callable[[], nn.Module],
-    loss: Judge = nn.functional.cross_entropy,
+    loss: Judge | None = None,
     score: Judge | None = None,
     metric: Metric | None = None,
     others: Mapping[str, Judge] | None = None,
@@ -110,14 +121,26 @@ def own_task(
     """A task from data, a function that builds a network, and a loss.
 
     ``train`` and ``test`` are a pair of arrays or tensors (inputs, targets) or a data set of PyTorch. Whole-numbered
-    targets are classes: they are judged by accuracy, and a partition deals by them. Other targets are judged by the
-    loss. ``score`` (with a ``metric`` that names it) judges differently, ``others`` are more metrics by name, and
-    ``kinds`` are other groups to deal by. Metrics take the outputs and targets of the whole test set; functions and
-    metrics of torchmetrics fit.
+    targets are classes: the default loss is cross-entropy, they are judged by accuracy, and a partition deals by them.
+    Other targets need a ``loss``, which also judges them.
+
+    ``score`` (with a ``metric`` that names it) judges differently, ``others`` are more metrics by name, and ``kinds``
+    are other groups to deal by. Metrics take the outputs and targets of the whole test set; functions and metrics of
+    torchmetrics fit.
     """
     pairs = _tensors(train, f"{name}: train"), _tensors(test, f"{name}: test")
+    if loss is None:
+        # A column of labels is a list of labels.
+        pairs = _without_column(*pairs[0]), _without_column(*pairs[1])
     targets = pairs[0][1]
     labelled = _are_classes(targets)
+    if loss is None and not labelled:
+        what = "real numbers" if targets.is_floating_point() else "several whole numbers for a sample"
+        raise InputError(
+            f"{name}: the targets are {what}, of shape {tuple(targets.shape)}; such a task needs a loss of its own, "
+            "for a regression `loss=torch.nn.functional.mse_loss`"
+        )
+    loss = loss or nn.functional.cross_entropy
     if kinds is None:
         kinds = targets.numpy() if labelled else np.zeros(len(targets), dtype=np.int64)
     groups = np.asarray(kinds)
@@ -147,6 +170,23 @@ def accuracy(outputs: Tensor, targets: Tensor) -> Tensor:
     return (outputs.argmax(dim=1) == targets).double().mean()
 
 
+def _paired(judge: Judge, outputs: Any, targets: Tensor) -> Tensor:
+    """Targets in the shape of the outputs where a loss compares the two entry by entry.
+
+    Outputs (n, 1) and targets (n,) would otherwise be compared as n x n pairs.
+    """
+    if judge not in _BY_ENTRY and not isinstance(judge, _MODULES_BY_ENTRY):
+        return targets
+    if outputs.shape == targets.shape:
+        return targets
+    if outputs.numel() != targets.numel():
+        raise InputError(
+            f"the network gives outputs of shape {tuple(outputs.shape[1:])} for a sample, and its target has the shape "
+            f"{tuple(targets.shape[1:])}"
+        )
+    return targets.view_as(outputs)
+
+
 def _joined(pieces: Sequence[Any]) -> Any:
     """The outputs of all pieces as one; a network may give a tensor, or tensors in tuples, lists or dictionaries."""
     return tree_map(lambda *tensors: torch.cat(tensors), *pieces)
@@ -154,11 +194,17 @@ def _joined(pieces: Sequence[Any]) -> Any:
 
 def _number(judge: Judge, outputs: Any, targets: Tensor) -> float:
     """One metric of the whole test set."""
-    value = float(judge(outputs, targets))
+    value = float(judge(outputs, _paired(judge, outputs, targets)))
     if isinstance(judge, _Accumulating):
         # A metric of torchmetrics keeps what it has seen until told otherwise.
         judge.reset()
     return value
+
+
+def _without_column(inputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+    """Labels of shape (n, 1) as (n,)."""
+    is_column = targets.shape[1:] == (1,) and not targets.is_floating_point()
+    return inputs, targets.squeeze(1) if is_column else targets
 
 
 def _are_classes(targets: Tensor) -> bool:
