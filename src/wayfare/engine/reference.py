@@ -7,7 +7,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from wayfare.engine.base import Burst, LocalTraining, Steering, Tensors, minibatches, split, steering_of
+from wayfare.engine.base import Burst, LocalTraining, Steering, Tensors, minibatches, seeds, split, steering_of
+from wayfare.learning.chance import chance_of_ones_own
 from wayfare.learning.local_loss import loss_of
 from wayfare.learning.models.base import load_vector, read_vector
 
@@ -24,13 +25,15 @@ class Reference:
             return
         module = self._task.model.module().to(models[0]).train()
         weights = list(module.parameters())
-        with self._training.compute.numerics():
+        compute = self._training.compute
+        with compute.numerics(), chance_of_ones_own(compute.device) as set_seed:
             for model, burst in zip(models, bursts, strict=True):
                 load_vector(module, model)
                 chosen = minibatches(self._training, burst)
                 vectors = steering_of(self._training, [burst])
                 steering = vectors.each(lambda vector: _tensors_of(vector[0], weights))
-                for step, samples in enumerate(chosen.samples):
+                for step, (samples, seed) in enumerate(zip(chosen.samples, seeds(self._training, burst), strict=True)):
+                    set_seed(seed)
                     crops = None if chosen.crops is None else chosen.crops[step]
                     loss = loss_of(self._task, module, samples, crops, chosen.offset)
                     gradients = torch.autograd.grad(loss, weights)

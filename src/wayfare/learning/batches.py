@@ -52,6 +52,14 @@ class Batches:
 
         return self._window(Stream.AUGMENTATION, device, draw).rows(first_step, steps).astype(np.int64)
 
+    def seeds_of(self, device: int, first_step: int, steps: int) -> list[int]:
+        """The seed of everything random in the network and the loss, for each of those steps."""
+
+        def draw(rng: np.random.Generator, count: int) -> NDArray[np.integer]:
+            return rng.integers(2**63, size=count)
+
+        return [int(seed) for seed in self._window(Stream.RANDOM_LAYERS, device, draw).rows(first_step, steps)]
+
     def _window(self, stream: Stream, device: int, draw: _Draw) -> _Window:
         key = stream, device
         if key not in self._windows:
