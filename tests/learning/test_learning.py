@@ -7,14 +7,16 @@ import pytest
 import torch
 from torch import nn
 
+import wayfare
 from wayfare.errors import ScenarioError
-from wayfare.learning.batches import Batches
+from wayfare.learning.batches import Batches, refuse_batches_beyond_data
 from wayfare.learning.evaluate import Evaluator
 from wayfare.learning.models.mlp import Mlp
 from wayfare.learning.partition import split
 from wayfare.learning.tasks.fashion_small import fashion_small
 from wayfare.scenario.partition import DirichletPartition
 from wayfare.streams import Stream, generator
+from wayfare.world import draw_world
 
 LABELS = np.repeat(np.arange(10), 1000)
 
@@ -102,6 +104,15 @@ def test_minibatches_depend_on_device_and_round_alone() -> None:
 
 def test_a_device_with_fewer_samples_than_a_minibatch_still_trains() -> None:
     assert Batches([np.array([7])], 8, 3, seed=0).of(0, 1, 3).shape == (3, 8)
+
+
+def test_batches_larger_than_the_data_of_every_device_are_refused_before_the_world_is_drawn() -> None:
+    scenario = wayfare.load("fashion-small", ["learning.batch_size=501", "fleet.devices=20"])
+    rule = "learning.batch_size = 501: must not exceed .* none of the 20 devices holds more than 500"
+    with pytest.raises(ScenarioError, match=rule):
+        draw_world(scenario, seed=0)
+    # Others may hold less: minibatches are drawn with replacement.
+    refuse_batches_beyond_data([np.arange(3), np.arange(8)], 8)
 
 
 def test_evaluation_counts_what_is_right() -> None:

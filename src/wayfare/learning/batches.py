@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wayfare.arrays import Ints
+from wayfare.errors import ScenarioError
 from wayfare.streams import Stream, generator
 
 # An image moves by up to so many pixels each way: random crops out of an image with a border of 4, as is usual.
@@ -65,6 +66,18 @@ class Batches:
         if key not in self._windows:
             self._windows[key] = _Window(self._seed, stream, device, min(self._rounds, _WINDOW_STEPS), draw)
         return self._windows[key]
+
+
+def refuse_batches_beyond_data(held: Sequence[Ints], batch_size: int) -> None:
+    """Raise ScenarioError if no device holds as many samples as a minibatch has.
+
+    Minibatches are drawn with replacement, so a device with few samples trains as well as its data allow. A minibatch
+    that is larger than the data of every device only repeats samples and takes time.
+    """
+    most = max(map(len, held))
+    if batch_size > most:
+        rule = f"must not exceed the samples of a device, and none of the {len(held)} devices holds more than {most:,}"
+        raise ScenarioError("learning.batch_size", batch_size, rule)
 
 
 class _Window:
