@@ -15,6 +15,7 @@ from torch.utils._pytree import tree_map
 from wayfare.arrays import Ints
 from wayfare.errors import InputError
 from wayfare.learning.models.base import Model
+from wayfare.learning.models.trial import constants_of
 from wayfare.learning.models.wrapped import Wrapped
 from wayfare.learning.tasks.base import ACCURACY, Evaluation, Metric
 
@@ -153,7 +154,7 @@ def own_task(
         raise InputError(f"{name}: a score of your own needs a metric that names it and says what is better")
     return OwnTask(
         name=name,
-        model=Wrapped(network),
+        model=_model(network, pairs[0][0], name),
         metric=metric,
         classes=int(groups.max()) + 1,
         kinds=groups.astype(np.int64),
@@ -163,6 +164,12 @@ def own_task(
         score_of=score,
         others=dict(others or {}),
     )
+
+
+def _model(network: Callable[[], nn.Module], inputs: Tensor, name: str) -> Wrapped:
+    """The network as a model, after a pass of two samples; normalisation does not train on one."""
+    few = inputs[[0, min(1, len(inputs) - 1)]]
+    return Wrapped(network, constants_of(Wrapped(network), few, name))
 
 
 def accuracy(outputs: Tensor, targets: Tensor) -> Tensor:
