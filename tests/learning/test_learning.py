@@ -9,7 +9,7 @@ from torch import nn
 
 import wayfare
 from wayfare.errors import ScenarioError
-from wayfare.learning.batches import Batches, refuse_batches_beyond_data
+from wayfare.learning.batches import Batches, check_batch_size
 from wayfare.learning.evaluate import Evaluator
 from wayfare.learning.models.mlp import Mlp
 from wayfare.learning.partition import split
@@ -106,13 +106,21 @@ def test_a_device_with_fewer_samples_than_a_minibatch_still_trains() -> None:
     assert Batches([np.array([7])], 8, 3, seed=0).of(0, 1, 3).shape == (3, 8)
 
 
-def test_batches_larger_than_the_data_of_every_device_are_refused_before_the_world_is_drawn() -> None:
-    scenario = wayfare.load("fashion-small", ["learning.batch_size=501", "fleet.devices=20"])
-    rule = "learning.batch_size = 501: must not exceed .* none of the 20 devices holds more than 500"
-    with pytest.raises(ScenarioError, match=rule):
+def test_a_batch_larger_than_the_training_set_is_refused_at_once() -> None:
+    scenario = wayfare.load("fashion-small", ["learning.batch_size=10001"])
+    with pytest.raises(ScenarioError, match=r"learning.batch_size = 10001: must not exceed the 10,000 training samples"):
         draw_world(scenario, seed=0)
-    # Others may hold less: minibatches are drawn with replacement.
-    refuse_batches_beyond_data([np.arange(3), np.arange(8)], 8)
+
+
+def test_a_batch_larger_than_the_data_of_every_device_is_warned_of_once(caplog: pytest.LogCaptureFixture) -> None:
+    scenario = wayfare.load("fashion-small", ["learning.batch_size=501", "fleet.devices=20", "rounds=5"])
+    for seed in range(2):
+        draw_world(scenario, seed)
+    warning = "learning.batch_size = 501: no device holds more than 500 samples, so every minibatch repeats some"
+    assert caplog.messages == [warning]
+    # Some devices may hold less.
+    check_batch_size(8, [np.arange(3), np.arange(8)], 100)
+    assert len(caplog.messages) == 1
 
 
 def test_evaluation_counts_what_is_right() -> None:

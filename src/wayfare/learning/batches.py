@@ -5,7 +5,9 @@ A device takes one step in every round, or `Descent.steps_per_round` of them: th
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 from typing import TypeAlias
 
 import numpy as np
@@ -14,6 +16,8 @@ from numpy.typing import NDArray
 from wayfare.arrays import Ints
 from wayfare.errors import ScenarioError
 from wayfare.streams import Stream, generator
+
+_log = logging.getLogger("wayfare")
 
 # An image moves by up to so many pixels each way: random crops out of an image with a border of 4, as is usual.
 SHIFT_PIXELS = 4
@@ -68,16 +72,28 @@ class Batches:
         return self._windows[key]
 
 
-def refuse_batches_beyond_data(held: Sequence[Ints], batch_size: int) -> None:
-    """Raise ScenarioError if no device holds as many samples as a minibatch has.
+def check_batch_size(batch_size: int, held: Sequence[Ints], samples: int) -> None:
+    """Raise ScenarioError for a minibatch larger than the training set; warn if no device holds as many samples.
 
-    Minibatches are drawn with replacement, so a device with few samples trains as well as its data allow. A minibatch
-    that is larger than the data of every device only repeats samples and takes time.
+    Minibatches are drawn with replacement, so a device with few samples trains as well as its data allow. Samples that
+    appear several times in a minibatch add nothing but time.
     """
+    if batch_size > samples:
+        rule = f"must not exceed the {samples:,} training samples"
+        raise ScenarioError("learning.batch_size", batch_size, rule)
     most = max(map(len, held))
     if batch_size > most:
-        rule = f"must not exceed the samples of a device, and none of the {len(held)} devices holds more than {most:,}"
-        raise ScenarioError("learning.batch_size", batch_size, rule)
+        _warn_of_repetition(batch_size, most)
+
+
+@lru_cache
+def _warn_of_repetition(batch_size: int, most: int) -> None:
+    """Once for all runs of a process."""
+    _log.warning(
+        "learning.batch_size = %d: no device holds more than %d samples, so every minibatch repeats some",
+        batch_size,
+        most,
+    )
 
 
 class _Window:
