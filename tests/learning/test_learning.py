@@ -7,14 +7,16 @@ import pytest
 import torch
 from torch import nn
 
+import wayfare
 from wayfare.errors import ScenarioError
-from wayfare.learning.batches import Batches
+from wayfare.learning.batches import Batches, check_batch_size
 from wayfare.learning.evaluate import Evaluator
 from wayfare.learning.models.mlp import Mlp
 from wayfare.learning.partition import split
 from wayfare.learning.tasks.fashion_small import fashion_small
 from wayfare.scenario.partition import DirichletPartition
 from wayfare.streams import Stream, generator
+from wayfare.world import draw_world
 
 LABELS = np.repeat(np.arange(10), 1000)
 
@@ -102,6 +104,23 @@ def test_minibatches_depend_on_device_and_round_alone() -> None:
 
 def test_a_device_with_fewer_samples_than_a_minibatch_still_trains() -> None:
     assert Batches([np.array([7])], 8, 3, seed=0).of(0, 1, 3).shape == (3, 8)
+
+
+def test_a_batch_larger_than_the_training_set_is_refused_at_once() -> None:
+    scenario = wayfare.load("fashion-small", ["learning.batch_size=10001"])
+    with pytest.raises(ScenarioError, match=r"learning.batch_size = 10001: must not exceed the 10,000 training samples"):
+        draw_world(scenario, seed=0)
+
+
+def test_a_batch_larger_than_the_data_of_every_device_is_warned_of_once(caplog: pytest.LogCaptureFixture) -> None:
+    scenario = wayfare.load("fashion-small", ["learning.batch_size=501", "fleet.devices=20", "rounds=5"])
+    for seed in range(2):
+        draw_world(scenario, seed)
+    warning = "learning.batch_size = 501: no device holds more than 500 samples, so every minibatch repeats some"
+    assert caplog.messages == [warning]
+    # Some devices may hold less.
+    check_batch_size(8, [np.arange(3), np.arange(8)], 100)
+    assert len(caplog.messages) == 1
 
 
 def test_evaluation_counts_what_is_right() -> None:

@@ -227,6 +227,108 @@ def one_layer() -> nn.Module:
     return nn.Linear(2, 1)
 
 
+def r_squared(outputs: Tensor, targets: Tensor) -> Tensor:
+    return 1 - (outputs - targets).square().sum() / (targets - targets.mean()).square().sum()
+
+
+def root_mean_square(outputs: Tensor, targets: Tensor) -> Tensor:
+    return (outputs - targets).square().mean().sqrt()
+
+
+class Remembering:
+    """A metric that remembers what it has seen until it is reset, as those of torchmetrics do."""
+
+    def __init__(self) -> None:
+        self.seen: list[Tensor] = []
+
+    def __call__(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        self.seen.append((outputs - targets).abs())
+        return torch.cat(self.seen).max()
+
+    def reset(self) -> None:
+        self.seen.clear()
+
+
+def test_scores_are_those_of_the_whole_test_set() -> None:
+    rng = np.random.default_rng(0)
+    # Sorted by target, as recorded data often are: within a piece targets hardly vary, so its R squared is low.
+    inputs = np.sort(rng.normal(size=(3500, 2)), axis=0)
+    targets = inputs @ np.array([[1.0], [2.0]]) + 0.5 * rng.normal(size=(3500, 1))
+    task = side_task(
+        train=(inputs, targets),
+        test=(inputs, targets),
+        network=one_layer,
+        loss=root_mean_square,
+        score=r_squared,
+        metric=Metric(name="r2", better="higher"),
+        others={"rmse": root_mean_square, "largest_error": Remembering()},
+    )
+    errors = inputs @ np.array([[1.0], [2.0]]) - targets
+    evaluate = Evaluator(task)
+    for _ in range(2):
+        found = evaluate(torch.tensor([1.0, 2.0, 0.0]))
+        assert found.score == pytest.approx(1 - (errors**2).sum() / ((targets - targets.mean()) ** 2).sum(), abs=1e-6)
+        assert found.score > 0.97
+        assert found.loss == pytest.approx(np.sqrt((errors**2).mean()), rel=1e-5)
+        assert found.others["rmse"] == found.loss
+        assert found.others["largest_error"] == pytest.approx(np.abs(errors).max(), rel=1e-5)
+        evaluate(torch.tensor([5.0, -2.0, 0.0]))
+
+
+@pytest.mark.parametrize("shape", [(40, 1), (40,), (40, 2)])
+def test_a_regression_without_a_loss_is_refused(shape: tuple[int, ...]) -> None:
+    targets = np.random.default_rng(0).normal(size=shape)
+    with pytest.raises(InputError) as caught:
+        side_task(train=(INPUTS, targets), test=(INPUTS, targets), network=one_layer)
+    assert "sides: the targets are real numbers, of shape" in str(caught.value)
+    assert "`loss=torch.nn.functional.mse_loss`" in str(caught.value)
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("loss", [nn.functional.mse_loss, nn.MSELoss()])
+def test_targets_take_the_shape_of_the_outputs(loss: Callable[[Tensor, Tensor], Tensor]) -> None:
+    heights = INPUTS @ np.array([1.0, 2.0])
+    rows, column = (
+        side_task(train=(INPUTS, shaped), test=(INPUTS, shaped), network=one_layer, loss=loss)
+        for shaped in (heights, heights[:, None])
+    )
+    model = torch.tensor([1.0, 2.0, 0.5])
+    assert Evaluator(rows)(model) == Evaluator(column)(model)
+    assert Evaluator(rows)(model).loss == pytest.approx(0.25, rel=1e-5)
+    module, samples = one_layer(), torch.arange(5)
+    assert torch.equal(rows.loss(module, samples), column.loss(module, samples))
+    wide = side_task(train=(INPUTS, heights), test=(INPUTS, heights), network=line_network, loss=loss)
+    with pytest.raises(
+        InputError, match=r"gives outputs of shape \(2,\) for a sample, and its target has the shape \(\)"
+    ):
+        wide.loss(line_network(), samples)
+
+
+def test_a_column_of_labels_is_a_list_of_labels() -> None:
+    task = side_task(train=(INPUTS, SIDES[:, None]), test=(INPUTS[:9], SIDES[:9, None]))
+    assert (task.classes, task.class_of_samples().tolist()) == (2, SIDES.tolist())
+
+
+class TwoOutputs(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(2, 1)
+
+    def forward(self, inputs: Tensor) -> dict[str, Tensor]:
+        return {"height": self.layer(inputs), "inputs": inputs}
+
+
+def height_error(outputs: dict[str, Tensor], targets: Tensor) -> Tensor:
+    return nn.functional.mse_loss(outputs["height"], targets)
+
+
+def test_a_network_may_give_several_outputs() -> None:
+    inputs = np.random.default_rng(0).normal(size=(1500, 2))
+    data = inputs, inputs @ np.array([[1.0], [2.0]])
+    task = side_task(train=data, test=data, network=TwoOutputs, loss=height_error)
+    assert Evaluator(task)(torch.tensor([1.0, 2.0, 0.5])).score == pytest.approx(0.25, rel=1e-5)
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [

@@ -8,6 +8,7 @@ from wayfare.engine.base import Burst, Engine, LocalTraining
 from wayfare.engine.compute import Compute, Precision
 from wayfare.engine.cuda_graphs import CudaGraphs
 from wayfare.engine.lanegcn.engine import StackedLaneGcn
+from wayfare.engine.random_layers import layers_that_draw, refuse_random_layers
 from wayfare.engine.reference import Reference
 from wayfare.engine.shelf import InMemory, OnDisk, Place, Shelf, open_shelf
 from wayfare.engine.stacked import stacked
@@ -48,8 +49,13 @@ ENGINES: Mapping[str, Callable[[LocalTraining], Engine]] = {
 
 
 def make_engine(name: str, training: LocalTraining) -> Engine:
-    """The engine of a name; `auto` is the fastest that fits the model and the machine."""
-    return ENGINES[engine_name(name, training)](training)
+    """The engine of a name; `auto` is the fastest that fits the model and the machine.
+
+    Refuses networks whose random layers the engine cannot key by device and round.
+    """
+    chosen = engine_name(name, training)
+    refuse_random_layers(chosen, training)
+    return ENGINES[chosen](training)
 
 
 def engine_name(name: str, training: LocalTraining) -> str:
@@ -71,5 +77,6 @@ def _fastest(training: LocalTraining) -> str:
     if StackedLaneGcn.fits(task):
         return "stacked"
     if training.compute.device.type == "cuda":
-        return "cuda_graphs" if isinstance(task, Labelled) else "reference"
+        allowed = isinstance(task, Labelled) and not layers_that_draw(training).keyed
+        return "cuda_graphs" if allowed else "reference"
     return "stacked" if StackedMlp.fits(task) or StackedCnn.fits(task) else "reference"

@@ -88,6 +88,11 @@ def minibatches(training: LocalTraining, burst: Burst) -> Minibatches:
     )
 
 
+def seeds(training: LocalTraining, burst: Burst) -> list[int]:
+    """The seed of each step of a burst, for layers that draw random numbers."""
+    return training.batches.seeds_of(burst.device, *_steps(training, burst))
+
+
 def moved(values: Tensor, where: torch.device) -> Tensor:
     """Values where they are computed with.
 

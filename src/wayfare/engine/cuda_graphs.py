@@ -35,7 +35,7 @@ from wayfare.engine.base import (
 from wayfare.engine.unfolded import unfold_convolutions
 from wayfare.errors import ScenarioError
 from wayfare.learning.local_loss import loss_of
-from wayfare.learning.models.base import entries
+from wayfare.learning.models.base import entries, trainable
 from wayfare.learning.tasks import Task
 from wayfare.learning.tasks.base import Labelled
 
@@ -158,7 +158,7 @@ class _Slot:
     def __init__(self, training: LocalTraining, module: nn.Module, loss: _Loss) -> None:
         where, batch_size = training.compute.device, training.batches.batch_size
         self._training, self._module, self._loss = training, module, loss
-        self._weights: list[Tensor] = list(module.parameters())
+        self._weights: list[Tensor] = list(trainable(module).values())
         self._entries = [entry.detach() for entry in entries(module)]
         # The weights as a stack of one device, in the same memory.
         self._stacks = [weight.detach().unsqueeze(0) for weight in self._weights]

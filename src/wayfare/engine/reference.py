@@ -7,9 +7,11 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from wayfare.engine.base import Burst, LocalTraining, Steering, Tensors, minibatches, split, steering_of
+from wayfare.engine.base import Burst, LocalTraining, Steering, Tensors, minibatches, seeds, split, steering_of
+from wayfare.learning.chance import chance_of_ones_own
 from wayfare.learning.local_loss import loss_of
-from wayfare.learning.models.base import load_vector, read_vector
+from wayfare.learning.models.base import load_vector, read_vector, trainable
+from wayfare.learning.models.wrapped import Wrapped
 
 
 class Reference:
@@ -23,14 +25,16 @@ class Reference:
         if not bursts:
             return
         module = self._task.model.module().to(models[0]).train()
-        weights = list(module.parameters())
-        with self._training.compute.numerics():
+        weights = list(trainable(module).values())
+        compute = self._training.compute
+        with compute.numerics(), chance_of_ones_own(compute.device) as set_seed:
             for model, burst in zip(models, bursts, strict=True):
                 load_vector(module, model)
                 chosen = minibatches(self._training, burst)
                 vectors = steering_of(self._training, [burst])
                 steering = vectors.each(lambda vector: _tensors_of(vector[0], weights))
-                for step, samples in enumerate(chosen.samples):
+                for step, (samples, seed) in enumerate(zip(chosen.samples, seeds(self._training, burst), strict=True)):
+                    set_seed(seed)
                     crops = None if chosen.crops is None else chosen.crops[step]
                     loss = loss_of(self._task, module, samples, crops, chosen.offset)
                     gradients = torch.autograd.grad(loss, weights)
@@ -42,6 +46,9 @@ class Reference:
                 model.copy_(read_vector(module))
                 if vectors.velocity is not None and steering.velocity is not None:
                     vectors.velocity[0].copy_(torch.cat([each.flatten() for each in steering.velocity]))
+
+        if isinstance(self._task.model, Wrapped):
+            self._task.model.refuse_changes(module)
 
     def _directions(self, gradients: Tensors, weights: Sequence[Tensor], steering: Steering) -> Tensors:
         """The lines of `Descent`, one after another."""

@@ -22,6 +22,7 @@ from wayfare.engine.base import (
     steering_stacks,
 )
 from wayfare.learning.local_loss import loss_of
+from wayfare.learning.models.base import statistics, trainable
 from wayfare.learning.tasks import Task
 
 _WIDTH_CPU, _WIDTH_CUDA = 8, 32
@@ -33,8 +34,8 @@ class Vmapped:
     def __init__(self, training: LocalTraining) -> None:
         self._training = training
         loss = _Loss(training.task.to(training.compute.device)).train().to(training.compute.device)
-        self._shapes = {name: entry.shape for name, entry in loss.named_parameters()}
-        self._statistics = {name: entry.shape for name, entry in loss.named_buffers() if entry.is_floating_point()}
+        self._shapes = {name: entry.shape for name, entry in trainable(loss).items()}
+        self._statistics = {name: entry.shape for name, entry in statistics(loss).items()}
         self._counters = {name: entry for name, entry in loss.named_buffers() if not entry.is_floating_point()}
         self._width = _WIDTH_CUDA if training.compute.device.type == "cuda" else _WIDTH_CPU
 
@@ -48,7 +49,7 @@ class Vmapped:
             value = functional_call(loss, {**weights, **buffers}, (samples, crops, offset))
             return value, {name: buffers[name] for name in self._statistics}
 
-        self._gradients = grad(of_one, has_aux=True)
+        self._loss, self._gradients = loss, grad(of_one, has_aux=True)
 
     def run(self, models: Sequence[Tensor], bursts: Sequence[Burst]) -> None:
         """Advance bursts in groups; within a group all take a step together."""
@@ -61,6 +62,8 @@ class Vmapped:
     @torch.no_grad()
     def _run_group(self, models: Sequence[Tensor], bursts: Sequence[Burst]) -> None:
         """Copy in, step, copy out; bursts that end sooner leave the stack."""
+        # Frozen parameters and constants are used as they are in the module, in the type of the models.
+        self._loss.to(models[0].dtype)
         shapes = {**self._shapes, **self._statistics}
         pieces = split(torch.stack(list(models)), shapes.values())
         stacks = {name: piece.clone() for name, piece in zip(shapes, pieces, strict=True)}
@@ -83,10 +86,10 @@ class Vmapped:
         buffers |= {name: entry.repeat(len(step.samples), *[1] * entry.dim()) for name, entry in self._counters.items()}
         in_dims = 0, 0, 0, None if step.crops is None else 0, None if step.offsets is None else 0
         mapped = vmap(self._gradients, in_dims=in_dims, randomness="error")
-        gradients, statistics = mapped(weights, buffers, step.samples, step.crops, step.offsets)
+        gradients, advanced = mapped(weights, buffers, step.samples, step.crops, step.offsets)
         directions = [gradients[name] for name in weights]
         descend(list(weights.values()), directions, steering, self._training, step.shares)
-        for name, value in statistics.items():
+        for name, value in advanced.items():
             stacks[name].copy_(value)
 
 

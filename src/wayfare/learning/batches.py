@@ -5,14 +5,19 @@ A device takes one step in every round, or `Descent.steps_per_round` of them: th
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from wayfare.arrays import Ints
+from wayfare.errors import ScenarioError
 from wayfare.streams import Stream, generator
+
+_log = logging.getLogger("wayfare")
 
 # An image moves by up to so many pixels each way: random crops out of an image with a border of 4, as is usual.
 SHIFT_PIXELS = 4
@@ -52,11 +57,43 @@ class Batches:
 
         return self._window(Stream.AUGMENTATION, device, draw).rows(first_step, steps).astype(np.int64)
 
+    def seeds_of(self, device: int, first_step: int, steps: int) -> list[int]:
+        """The seed of everything random in the network and the loss, for each of those steps."""
+
+        def draw(rng: np.random.Generator, count: int) -> NDArray[np.integer]:
+            return rng.integers(2**63, size=count)
+
+        return [int(seed) for seed in self._window(Stream.RANDOM_LAYERS, device, draw).rows(first_step, steps)]
+
     def _window(self, stream: Stream, device: int, draw: _Draw) -> _Window:
         key = stream, device
         if key not in self._windows:
             self._windows[key] = _Window(self._seed, stream, device, min(self._rounds, _WINDOW_STEPS), draw)
         return self._windows[key]
+
+
+def check_batch_size(batch_size: int, held: Sequence[Ints], samples: int) -> None:
+    """Raise ScenarioError for a minibatch larger than the training set; warn if no device holds as many samples.
+
+    Minibatches are drawn with replacement, so a device with few samples trains as well as its data allow. Samples that
+    appear several times in a minibatch add nothing but time.
+    """
+    if batch_size > samples:
+        rule = f"must not exceed the {samples:,} training samples"
+        raise ScenarioError("learning.batch_size", batch_size, rule)
+    most = max(map(len, held))
+    if batch_size > most:
+        _warn_of_repetition(batch_size, most)
+
+
+@lru_cache
+def _warn_of_repetition(batch_size: int, most: int) -> None:
+    """Once for all runs of a process."""
+    _log.warning(
+        "learning.batch_size = %d: no device holds more than %d samples, so every minibatch repeats some",
+        batch_size,
+        most,
+    )
 
 
 class _Window:

@@ -19,6 +19,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from wayfare.arrays import Ints
 from wayfare.errors import ScenarioError
+from wayfare.learning.chance import chance_of_ones_own
 from wayfare.learning.models.base import load_vector, read_vector
 from wayfare.learning.tasks.base import Task
 from wayfare.scenario.model import Learning
@@ -74,8 +75,11 @@ class Recalibration:
             self._module.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         load_vector(self._module.to(model.device), model)
         self._seen.clear()
-        # Every task can pass training samples through a network this way. Labels only enter the loss, which is dropped.
-        self._task.loss(self._module, self._samples)
+        with chance_of_ones_own(model.device) as set_seed:
+            set_seed(0)
+            # Every task can pass training samples through a network this way. Labels only enter the loss, which is
+            # dropped.
+            self._task.loss(self._module, self._samples)
         return read_vector(self._module).to(model)
 
     def _measure(self, layer: nn.Module, inputs: tuple[Tensor, ...]) -> None:

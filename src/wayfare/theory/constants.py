@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from wayfare.arrays import Floats, Ints
 from wayfare.engine.compute import one_thread
-from wayfare.learning.models.base import load_vector, read_vector
+from wayfare.learning.models.base import load_vector, read_vector, trainable
 from wayfare.learning.tasks import Task, load_task
 from wayfare.learning.tasks.base import Evaluation
 from wayfare.methods import make_method
@@ -223,5 +223,5 @@ def _gradient(task: Task, module: nn.Module, model: Tensor, samples: Tensor) -> 
     """Gradient and loss of a flat model on some samples."""
     load_vector(module, model)
     loss = task.loss(module, samples.to(model.device))
-    parts = torch.autograd.grad(loss, list(module.parameters()))
+    parts = torch.autograd.grad(loss, list(trainable(module).values()))
     return torch.cat([part.reshape(-1) for part in parts]), float(loss.detach())

@@ -16,7 +16,7 @@ from wayfare.contacts import ContactPlan, Opportunities, draw_plan, forecast_s, 
 from wayfare.control.budgets import draw_budgets
 from wayfare.engine import Compute, LocalTraining
 from wayfare.errors import ScenarioError
-from wayfare.learning.batches import Batches
+from wayfare.learning.batches import Batches, check_batch_size
 from wayfare.learning.descent import descent_of
 from wayfare.learning.local_loss import make_local_loss
 from wayfare.learning.partition import split
@@ -62,7 +62,9 @@ def draw_world(scenario: Scenario, seed: int, task: Task | None = None) -> World
     if seed < 0:
         raise ScenarioError("seed", seed, "must be 0 or more")
     task = task or load_task(scenario.learning)
-    held = split(task.class_of_samples(), task.classes, scenario.fleet.devices, scenario.learning.partition, seed)
+    kinds = task.class_of_samples()
+    held = split(kinds, task.classes, scenario.fleet.devices, scenario.learning.partition, seed)
+    check_batch_size(scenario.learning.batch_size, held, len(kinds))
     plan = draw_plan(scenario, seed)
     meets = opportunities(plan, scenario.round_s, scenario.rounds)
     return World(

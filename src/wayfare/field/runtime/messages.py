@@ -18,7 +18,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from wayfare.codec.errors import WireError
 from wayfare.codec.wire import HEADER_BYTES, Layout, decode, encode
-from wayfare.learning.models.base import Model
+from wayfare.learning.models.base import Model, trainable
 from wayfare.sparsify import Sparse
 
 _MAGIC, _VERSION = b"WC", 2
@@ -100,7 +100,8 @@ def unpack(data: bytes, layout: Layout) -> Chunk:
 
 def layout_of(name: str, model: Model) -> Layout:
     """What both sides know of a task's network: its shapes stand for it."""
-    return Layout.of(name, [tuple(entry.shape) for entry in model.module().parameters()], model.statistics)
+    shapes = [tuple(entry.shape) for entry in trainable(model.module()).values()]
+    return Layout.of(name, shapes, model.statistics)
 
 
 def split(sent: Sparse, layout: Layout, chunk_bytes: int) -> list[Sparse]:

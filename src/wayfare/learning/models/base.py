@@ -1,4 +1,8 @@
-"""A network as a flat vector: its trainable parameters, then its normalisation statistics."""
+"""A network as a flat vector: its trainable parameters, then its normalisation statistics.
+
+Frozen parameters (``requires_grad=False``) and buffers that are not persistent, such as a causal mask, are no part of
+it: they are the same in every copy of a network.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +28,10 @@ class Model(Protocol):
         ...
 
     def module(self) -> nn.Module:
-        """The network; its parameters and then its floating buffers, in order, are the vector."""
+        """The network; its `trainable` parameters and then its `statistics`, in order, are the vector.
+
+        Everything else in it is the same each time.
+        """
         ...
 
     def initial(self, rng: np.random.Generator) -> Tensor:
@@ -32,10 +39,26 @@ class Model(Protocol):
         ...
 
 
+def trainable(module: nn.Module) -> dict[str, nn.Parameter]:
+    """The parameters that are trained, by name."""
+    return {name: parameter for name, parameter in module.named_parameters() if parameter.requires_grad}
+
+
+def statistics(module: nn.Module) -> dict[str, Tensor]:
+    """The floating buffers that are state and no constants, by name: those that PyTorch would save."""
+    lasting = {
+        f"{prefix}.{name}" if prefix else name
+        for prefix, layer in module.named_modules()
+        for name, _ in layer.named_buffers(recurse=False)
+        if name not in layer._non_persistent_buffers_set
+    }
+    return {name: buffer for name, buffer in module.named_buffers() if buffer.is_floating_point() and name in lasting}
+
+
 def entries(module: nn.Module) -> Iterator[Tensor]:
     """The tensors of a module that its vector is made of, in order."""
-    yield from module.parameters()
-    yield from (buffer for buffer in module.buffers() if buffer.is_floating_point())
+    yield from trainable(module).values()
+    yield from statistics(module).values()
 
 
 @torch.no_grad()

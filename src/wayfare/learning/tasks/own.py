@@ -2,37 +2,51 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sized
-from dataclasses import dataclass, replace
+import copy
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol, Self, TypeAlias, runtime_checkable
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
+from torch.utils._pytree import tree_map
 
 from wayfare.arrays import Ints
 from wayfare.errors import InputError
+from wayfare.learning.chance import chance_of_ones_own
 from wayfare.learning.models.base import Model
-from wayfare.learning.models.wrapped import Wrapped
+from wayfare.learning.models.trial import constants_of
+from wayfare.learning.models.wrapped import Copies, Wrapped
 from wayfare.learning.tasks.base import ACCURACY, Evaluation, Metric
+from wayfare.learning.tasks.given import Data, encode_numbers, encode_texts, read_pair
+from wayfare.learning.tasks.inputs import InputForm, find_form
 
 _EVALUATED_AT_ONCE = 1000
 
 LOSS = Metric(name="loss", better="lower")
+
+_BY_ENTRY = (
+    nn.functional.mse_loss,
+    nn.functional.l1_loss,
+    nn.functional.smooth_l1_loss,
+    nn.functional.huber_loss,
+    nn.functional.binary_cross_entropy,
+    nn.functional.binary_cross_entropy_with_logits,
+)
+_MODULES_BY_ENTRY = nn.MSELoss, nn.L1Loss, nn.SmoothL1Loss, nn.HuberLoss, nn.BCELoss, nn.BCEWithLogitsLoss
 
 Judge: TypeAlias = Callable[[Tensor, Tensor], Tensor]
 """From outputs and targets to one number."""
 
 
 @runtime_checkable
-class _Items(Sized, Protocol):
-    """A data set of PyTorch: pairs of an input and a target, by number."""
+class _Accumulating(Protocol):
+    """A metric that remembers the samples it has seen."""
 
-    def __getitem__(self, place: int, /) -> Any: ...
-
-
-Data: TypeAlias = _Items | tuple[NDArray[Any] | Tensor, NDArray[Any] | Tensor]
+    def reset(self) -> None: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -48,6 +62,9 @@ class OwnTask:
     test: tuple[Tensor, Tensor]
     loss_of: Judge
     score_of: Judge
+    others: Mapping[str, Judge] = field(default_factory=dict)
+    form: InputForm = field(default_factory=InputForm)
+    class_names: tuple[str, ...] = ()
 
     def class_of_samples(self) -> Ints:
         """The kinds a partition tells apart."""
@@ -62,20 +79,34 @@ class OwnTask:
     def loss(self, module: nn.Module, samples: Tensor, crops: Tensor | None = None) -> Tensor:
         """The loss on some training samples."""
         inputs, targets = (each.index_select(0, samples) for each in self.train)
-        if inputs.is_floating_point():
-            inputs = inputs.to(next(module.parameters()).dtype)
-        return self.loss_of(module(inputs), targets)
+        outputs = module(self._taken(module, inputs))
+        targets = _paired(self.loss_of, outputs, targets)
+        try:
+            return self.loss_of(outputs, targets)
+        except IndexError as error:
+            if self.loss_of is not nn.functional.cross_entropy:
+                raise
+            raise InputError(
+                f"{self.name}: labels go up to {int(self.train[1].max())}, and the network gives outputs of shape "
+                f"{tuple(outputs.shape[1:])} for a sample; it needs one for each class"
+            ) from error
 
     def evaluate(self, module: nn.Module) -> Evaluation:
-        """Score and loss: means over pieces of the test set, each weighted by its samples."""
-        score = loss = 0.0
-        for first in range(0, len(self.test[1]), _EVALUATED_AT_ONCE):
-            inputs, targets = (each[first : first + _EVALUATED_AT_ONCE] for each in self.test)
-            outputs = module(inputs)
-            score += float(self.score_of(outputs, targets)) * len(targets)
-            loss += float(self.loss_of(outputs, targets)) * len(targets)
-        count = len(self.test[1])
-        return Evaluation(score=score / count, loss=loss / count)
+        """Score, loss and other metrics, each of the whole test set.
+
+        The network sees the test set in pieces, to save memory. Few metrics are means of those of pieces, so all are
+        computed once, from the outputs of all pieces.
+        """
+        inputs, targets = self.test
+        outputs = _joined([module(self._taken(module, piece)) for piece in inputs.split(_EVALUATED_AT_ONCE)])
+        return Evaluation(
+            score=_number(self.score_of, outputs, targets),
+            loss=_number(self.loss_of, outputs, targets),
+            others={name: _number(judge, outputs, targets) for name, judge in self.others.items()},
+        )
+
+    def _taken(self, module: nn.Module, inputs: Tensor) -> Tensor:
+        return self.form.taken(inputs, next(module.parameters()).dtype)
 
     def to(self, device: torch.device) -> Self:
         """Move the data."""
@@ -88,42 +119,119 @@ def own_task(
     *,
     train: Data,
     test: Data,
-    network: Callable[[], nn.Module],
-    loss: Judge = nn.functional.cross_entropy,
+    network: Callable[[], nn.Module] | nn.Module,
+    loss: Judge | None = None,
     score: Judge | None = None,
     metric: Metric | None = None,
+    others: Mapping[str, Judge] | None = None,
     kinds: NDArray[Any] | None = None,
 ) -> OwnTask:
-    """A task from data, a function that builds a network, and a loss.
+    """A task from data, a network, and a loss.
 
-    ``train`` and ``test`` are a pair of arrays or tensors (inputs, targets) or a data set of PyTorch. Whole-numbered
-    targets are classes: they are judged by accuracy, and a partition deals by them. Other targets are judged by the
-    loss. ``score`` (with a ``metric`` that names it) judges differently, ``kinds`` are other groups to deal by.
+    ``train`` and ``test`` are pairs (inputs, targets) of arrays, tensors, frames or lists, or data sets of PyTorch or
+    torchvision. Bytes are words or pixels, whichever the network takes; pixels go in between 0 and 1, with the channels
+    first. ``network`` is a function that builds it, or a module, whose weights are those that every run begins with.
+
+    Whole-numbered targets and texts are classes: the default loss is cross-entropy, they are judged by accuracy, and a
+    partition deals by them. Other targets need a ``loss``, which also judges them.
+
+    ``score`` (with a ``metric`` that names it) judges differently, ``others`` are more metrics by name, and ``kinds``
+    are other groups to deal by. Metrics take the outputs and targets of the whole test set; functions and metrics of
+    torchmetrics fit.
     """
-    pairs = _tensors(train, f"{name}: train"), _tensors(test, f"{name}: test")
-    targets = pairs[0][1]
+    (train_inputs, train_targets), (test_inputs, test_targets) = (
+        read_pair(data, f"{name}: {part}") for part, data in (("train", train), ("test", test))
+    )
+    build = Copies(copy.deepcopy(network)) if isinstance(network, nn.Module) else network
+    # Two samples: normalisation does not train on one.
+    few = train_inputs[[0, min(1, len(train_inputs) - 1)]]
+    form, outputs = find_form(Wrapped(build), few, name)
+    constants = constants_of(Wrapped(build), form.taken(form.arranged(few), torch.float32), name)
+    targets, judged_by, class_names = _numbers(train_targets, test_targets, outputs, loss, name)
     labelled = _are_classes(targets)
-    if kinds is None:
-        kinds = targets.numpy() if labelled else np.zeros(len(targets), dtype=np.int64)
-    groups = np.asarray(kinds)
-    if groups.shape != (len(targets),) or groups.dtype.kind not in "iu" or groups.min() < 0:
-        raise InputError(f"{name}: kinds must be a whole number from 0 on for each of the {len(targets)} samples")
+    if loss is None and not labelled:
+        what = "real numbers" if targets.is_floating_point() else "several whole numbers for a sample"
+        raise InputError(
+            f"{name}: the targets are {what}, of shape {tuple(targets.shape)}; such a task needs a loss of its own, "
+            "for a regression `loss=torch.nn.functional.mse_loss`"
+        )
+    loss = loss or nn.functional.cross_entropy
+    groups = _groups(kinds, targets, name)
     if score is None:
         score = accuracy if labelled else loss
         metric = metric or (ACCURACY if labelled else LOSS)
     if metric is None:
         raise InputError(f"{name}: a score of your own needs a metric that names it and says what is better")
-    return OwnTask(
+    task = OwnTask(
         name=name,
-        model=Wrapped(network),
+        model=Wrapped(build, constants),
         metric=metric,
         classes=int(groups.max()) + 1,
-        kinds=groups.astype(np.int64),
-        train=pairs[0],
-        test=pairs[1],
+        kinds=groups,
+        train=(form.arranged(train_inputs), targets),
+        test=(form.arranged(test_inputs), judged_by),
         loss_of=loss,
         score_of=score,
+        others=dict(others or {}),
+        form=form,
+        class_names=class_names if kinds is None else (),
     )
+    _refuse_missing_values(task)
+    return task
+
+
+def _numbers(
+    train: Tensor | list[str], test: Tensor | list[str], outputs: Any, loss: Judge | None, name: str
+) -> tuple[Tensor, Tensor, tuple[str, ...]]:
+    """Targets as numbers, labels from 0 on, and what the classes are called if they are called anything else."""
+    if isinstance(train, list):
+        return encode_texts(train, test, name)
+    if isinstance(test, list):
+        raise InputError(f"{name}: the targets of train are numbers and those of test are texts")
+    if loss is not None:
+        return train, test, ()
+    # A column of labels is a list of labels.
+    train, test = _without_column(train), _without_column(test)
+    if not _are_classes(train) or not isinstance(outputs, Tensor) or outputs.ndim != 2:
+        return train, test, ()
+    return encode_numbers(train, test, outputs.shape[1], name)
+
+
+def _groups(kinds: NDArray[Any] | None, targets: Tensor, name: str) -> Ints:
+    """What a partition deals by: the kinds given, else the classes."""
+    if kinds is not None:
+        groups = np.asarray(kinds)
+    elif not _are_classes(targets):
+        groups = np.zeros(len(targets), dtype=np.int64)
+    else:
+        # A loss of one's own may have labels below 0.
+        groups = targets.numpy() if int(targets.min()) >= 0 else np.unique(targets.numpy(), return_inverse=True)[1]
+    if groups.shape != (len(targets),) or groups.dtype.kind not in "iu" or groups.min() < 0:
+        raise InputError(f"{name}: kinds must be a whole number from 0 on for each of the {len(targets)} samples")
+    return groups.astype(np.int64)
+
+
+def _refuse_missing_values(task: OwnTask) -> None:
+    """Raise InputError for NaN or infinity in the data, unless network and loss make a finite number of it."""
+    for part, data in (("train", task.train), ("test", task.test)):
+        for what, values in zip(("inputs", "targets"), data, strict=True):
+            if not values.is_floating_point():
+                continue
+            bad = (~torch.isfinite(values)).reshape(len(values), -1).any(dim=1).nonzero().flatten()
+            if len(bad) and not _is_finite(replace(task, train=data), bad[:8]):
+                kind = "NaN" if bool(values[bad].isnan().any()) else "infinity"
+                raise InputError(
+                    f"{task.name}: {part}: {kind} in the {what} of {len(bad)} of {len(values)} samples; the first is "
+                    f"sample {int(bad[0])}, counted from 0"
+                )
+
+
+@torch.no_grad()
+def _is_finite(task: OwnTask, samples: Tensor) -> bool:
+    """Whether a network just built has a finite loss on some samples."""
+    with chance_of_ones_own(samples.device) as set_seed:
+        set_seed(0)
+        return math.isfinite(float(task.loss(task.model.module().eval(), samples)))
 
 
 def accuracy(outputs: Tensor, targets: Tensor) -> Tensor:
@@ -131,23 +239,42 @@ def accuracy(outputs: Tensor, targets: Tensor) -> Tensor:
     return (outputs.argmax(dim=1) == targets).double().mean()
 
 
+def _paired(judge: Judge, outputs: Any, targets: Tensor) -> Tensor:
+    """Targets in the shape of the outputs where a loss compares the two entry by entry.
+
+    Outputs (n, 1) and targets (n,) would otherwise be compared as n x n pairs.
+    """
+    if judge not in _BY_ENTRY and not isinstance(judge, _MODULES_BY_ENTRY):
+        return targets
+    if outputs.shape == targets.shape:
+        return targets
+    if outputs.numel() != targets.numel():
+        raise InputError(
+            f"the network gives outputs of shape {tuple(outputs.shape[1:])} for a sample, and its target has the shape "
+            f"{tuple(targets.shape[1:])}"
+        )
+    return targets.view_as(outputs)
+
+
+def _joined(pieces: Sequence[Any]) -> Any:
+    """The outputs of all pieces as one; a network may give a tensor, or tensors in tuples, lists or dictionaries."""
+    return tree_map(lambda *tensors: torch.cat(tensors), *pieces)
+
+
+def _number(judge: Judge, outputs: Any, targets: Tensor) -> float:
+    """One metric of the whole test set."""
+    value = float(judge(outputs, _paired(judge, outputs, targets)))
+    if isinstance(judge, _Accumulating):
+        # A metric of torchmetrics keeps what it has seen until told otherwise.
+        judge.reset()
+    return value
+
+
+def _without_column(targets: Tensor) -> Tensor:
+    """Labels of shape (n, 1) as (n,)."""
+    return targets.squeeze(1) if targets.shape[1:] == (1,) and not targets.is_floating_point() else targets
+
+
 def _are_classes(targets: Tensor) -> bool:
     """Whether targets are whole numbers, one for each sample."""
     return not targets.is_floating_point() and targets.ndim == 1
-
-
-def _tensors(data: Data, where: str) -> tuple[Tensor, Tensor]:
-    """Inputs and targets in memory, in types that networks and losses take."""
-    if isinstance(data, tuple) and len(data) == 2:
-        inputs, targets = (torch.as_tensor(each) for each in data)
-    elif isinstance(data, _Items) and len(data):
-        items = [data[place] for place in range(len(data))]
-        inputs, targets = (torch.stack([torch.as_tensor(item[part]) for item in items]) for part in (0, 1))
-    else:
-        raise InputError(f"{where}: must be a pair of arrays or a data set of PyTorch, with at least one sample")
-    if len(inputs) != len(targets) or not len(inputs):
-        raise InputError(f"{where}: has {len(inputs)} inputs and {len(targets)} targets")
-    return (
-        inputs.float() if inputs.is_floating_point() else inputs,
-        targets.float() if targets.is_floating_point() else targets.long(),
-    )

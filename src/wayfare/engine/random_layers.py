@@ -1,0 +1,54 @@
+"""Which engines train networks that draw random numbers, such as dropout, and what they refuse."""
+
+from __future__ import annotations
+
+import torch
+
+from wayfare.engine.base import LocalTraining
+from wayfare.errors import InputError, ScenarioError
+from wayfare.learning.chance import RandomLayers, random_layers
+from wayfare.learning.local_loss import loss_of
+from wayfare.learning.models.cnn import SmallCnn
+from wayfare.learning.models.lanegcn import LaneGcn
+from wayfare.learning.models.mlp import Mlp
+from wayfare.learning.models.resnet9 import Resnet9
+
+# The default generators of PyTorch are set before every step of a device. A stack takes the steps of several devices
+# at once, and captured graphs on several streams share one generator.
+KEYING_ENGINES = ("reference",)
+
+_NEVER_DRAW = Mlp, SmallCnn, Resnet9, LaneGcn
+
+
+def layers_that_draw(training: LocalTraining) -> RandomLayers:
+    """The random layers of a task's network, found on the first minibatch of the first device."""
+    task, where = training.task, training.compute.device
+    if isinstance(task.model, _NEVER_DRAW):
+        return RandomLayers()
+    samples = torch.from_numpy(training.batches.of(0, 1, 1)[0]).to(where)
+    crops = training.batches.crops_of(0, 1, 1)
+    moves = None if crops is None else torch.from_numpy(crops[0]).to(where)
+    offset = None if training.local_loss.offsets is None else training.local_loss.offsets[0]
+    on_device = task.to(where)
+    module = task.model.module().to(where).train()
+    return random_layers(module, lambda network: loss_of(on_device, network, samples, moves, offset), where)
+
+
+def refuse_random_layers(engine: str, training: LocalTraining) -> None:
+    """Raise an error that names the layers whose draws an engine cannot key by device and round."""
+    found = layers_that_draw(training)
+    if found.others:
+        raise InputError(
+            f"{training.task.name}: {_named(found.others)} draws random numbers from elsewhere than PyTorch's default "
+            "generator, so a run could not repeat; use torch.rand, torch.randn or a layer of PyTorch such as nn.Dropout"
+        )
+    if found.keyed and engine not in KEYING_ENGINES:
+        rule = (
+            f"cannot train {_named(found.keyed)} of {training.task.name}, which draws random numbers: "
+            f"this engine cannot key them by device and round; use {' or '.join(KEYING_ENGINES)}"
+        )
+        raise ScenarioError("engine", engine, rule)
+
+
+def _named(layers: tuple[str, ...]) -> str:
+    return layers[0] if len(layers) == 1 else f"{layers[0]} (and {len(layers) - 1} more)"

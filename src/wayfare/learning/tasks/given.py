@@ -1,0 +1,168 @@
+"""Data as people have them, as tensors: arrays, frames, lists, images, data sets."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence, Sized
+from typing import Any, Protocol, TypeAlias, runtime_checkable
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from wayfare.errors import InputError
+
+Data: TypeAlias = object
+"""A pair of inputs and targets, or a data set of such pairs. Each may be anything that NumPy takes for an array."""
+
+_RULE = "must be a pair of arrays or a data set of PyTorch, with at least one sample"
+
+
+@runtime_checkable
+class _Items(Sized, Protocol):
+    """A data set of PyTorch or torchvision: pairs of an input and a target, by number."""
+
+    def __getitem__(self, place: int, /) -> Any: ...
+
+
+@runtime_checkable
+class _Column(Protocol):
+    """A frame or a series of pandas, or of a library like it."""
+
+    def to_numpy(self) -> NDArray[Any]: ...
+
+
+@runtime_checkable
+class _Frame(_Column, Protocol):
+    """A table with named columns."""
+
+    @property
+    def columns(self) -> Any: ...
+
+
+def read_pair(data: Data, where: str) -> tuple[Tensor, Tensor | list[str]]:
+    """Inputs, and targets as numbers or texts. InputError that says what is wrong with the data."""
+    if isinstance(data, _Frame):
+        columns = ", ".join(map(str, data.columns))
+        raise InputError(
+            f"{where}: is one frame (columns {columns}); give inputs and targets as a pair, such as "
+            "(frame.drop(columns='target'), frame['target'])"
+        )
+    is_pair = isinstance(data, tuple | list) and len(data) == 2 and not all(isinstance(each, tuple) for each in data)
+    if is_pair:
+        inputs, targets = data[0], data[1]  # type: ignore[index]
+    elif isinstance(data, _Items) and not isinstance(data, Tensor | np.ndarray | str | Mapping) and len(data):
+        inputs, targets = _of_items(data, where)
+    else:
+        raise InputError(f"{where}: {_RULE}")
+    values, judged_by = _array(inputs, f"{where}: inputs"), _array(targets, f"{where}: targets")
+    if len(values) != len(judged_by) or not len(values):
+        raise InputError(f"{where}: has {len(values)} inputs and {len(judged_by)} targets")
+    if not isinstance(judged_by, Tensor) and judged_by.dtype.kind in "OUS":
+        return _tensor(values, f"{where}: inputs"), _texts(judged_by, where)
+    whole_or_real = _tensor(judged_by, f"{where}: targets")
+    return (
+        _tensor(values, f"{where}: inputs"),
+        whole_or_real if whole_or_real.is_floating_point() else whole_or_real.long(),
+    )
+
+
+def _of_items(data: _Items, where: str) -> tuple[list[Any], list[Any]]:
+    """The inputs and targets of a data set."""
+    first = data[0]
+    if isinstance(first, Mapping):
+        names = [*map(str, first)]
+        given = f"(data[{names[0]!r}], data[{names[-1]!r}])"
+        raise InputError(f"{where}: its samples have the columns {', '.join(names)}; give a pair, such as {given}")
+    if not isinstance(first, tuple | list) or len(first) != 2:
+        raise InputError(f"{where}: {_RULE}; a sample of this one is no pair of an input and a target")
+    items = [data[place] for place in range(len(data))]
+    return [item[0] for item in items], [item[1] for item in items]
+
+
+def _array(values: Any, where: str) -> Tensor | NDArray[Any]:
+    """One array for all samples."""
+    match values:
+        case Tensor():
+            return values.detach().cpu()
+        case _Column():
+            if isinstance(values, _Frame):
+                _refuse_texts(values, where)
+            return values.to_numpy()
+        case str() | bytes() | Mapping():
+            raise InputError(f"{where}: a {type(values).__name__} is no array")
+        case _ if hasattr(values, "__array__") or hasattr(values, "__array_interface__"):
+            return np.asarray(values)
+        case Sequence() if len(values) and not isinstance(values[0], int | float | str):
+            rows = [np.asarray(each.detach().cpu() if isinstance(each, Tensor) else each) for each in values]
+            for number, row in enumerate(rows):
+                if row.shape != rows[0].shape:
+                    raise InputError(
+                        f"{where}: sample {number} has the shape {row.shape}, the first one {rows[0].shape}; all "
+                        "samples need one shape"
+                    )
+            return np.stack(rows)
+        case Sequence():
+            return np.asarray(values)
+    raise InputError(f"{where}: a {type(values).__name__} is no array")
+
+
+def _refuse_texts(frame: _Frame, where: str) -> None:
+    """Columns of a frame that are no numbers, by name."""
+    kinds = {str(name): np.asarray(frame[name]).dtype.kind for name in frame.columns}  # type: ignore[index]
+    texts = [name for name, kind in kinds.items() if kind not in "fiub"]
+    if texts and len(kinds) > 1:
+        raise InputError(f"{where}: the columns {', '.join(texts)} hold no numbers; encode or drop them")
+
+
+def _tensor(values: Tensor | NDArray[Any], where: str) -> Tensor:
+    """Numbers in types that networks and losses take; bytes stay bytes."""
+    if not isinstance(values, Tensor):
+        if values.dtype.kind not in "fiub":
+            raise InputError(f"{where}: hold {values.dtype} where numbers are needed; encode them first")
+        if values.dtype.kind in "ui" and values.dtype != np.uint8:
+            values = values.astype(np.int64)
+        values = torch.from_numpy(np.array(values, order="C"))
+    return values.float() if values.is_floating_point() else values
+
+
+def _texts(values: NDArray[Any], where: str) -> list[str]:
+    """Labels that are texts."""
+    labels = values.reshape(len(values), -1)
+    if labels.shape[1] != 1 or not all(isinstance(label, str | bytes) for label in labels[:, 0]):
+        raise InputError(f"{where}: targets hold {values.dtype} where numbers, or one text for a sample, are needed")
+    return [label.decode() if isinstance(label, bytes) else str(label) for label in labels[:, 0]]
+
+
+def encode_texts(train: list[str], test: list[str] | Tensor, where: str) -> tuple[Tensor, Tensor, tuple[str, ...]]:
+    """Labels that are texts as numbers, in the order of the alphabet, with their names."""
+    names = tuple(sorted(set(train)))
+    if isinstance(test, Tensor) or not set(test) <= set(names):
+        unknown = "numbers" if isinstance(test, Tensor) else ", ".join(sorted(set(test) - set(names)))
+        raise InputError(f"{where}: test has labels that train does not have: {unknown}")
+    numbers = {name: number for number, name in enumerate(names)}
+    return *(torch.tensor([numbers[label] for label in labels]) for labels in (train, test)), names  # type: ignore[return-value]
+
+
+def encode_numbers(train: Tensor, test: Tensor, outputs: int, where: str) -> tuple[Tensor, Tensor, tuple[str, ...]]:
+    """Labels that a network with so many outputs has no output for, counted from 0 on, with their names.
+
+    Labels from 0 on stay as they are, and have no names.
+    """
+    low, high = int(torch.cat([train, test]).min()), int(torch.cat([train, test]).max())
+    if int(train.min()) == 0 or (low >= 0 and high < outputs):
+        return train, test, ()
+    found = train.unique()
+    if len(found) == outputs:
+        names = tuple(str(int(label)) for label in found)
+    elif low >= 1 and high == outputs:
+        names, found = tuple(map(str, range(1, outputs + 1))), torch.arange(1, outputs + 1)
+    else:
+        raise InputError(
+            f"{where}: labels go from {low} to {high}, {len(found)} of them, and the network gives {outputs} outputs "
+            f"for a sample; use labels from 0 to {outputs - 1}"
+        )
+    unknown = sorted(set(test.tolist()) - set(found.tolist()))
+    if unknown:
+        raise InputError(f"{where}: test has labels that train does not have: {', '.join(map(str, unknown))}")
+    return torch.searchsorted(found, train), torch.searchsorted(found, test), names

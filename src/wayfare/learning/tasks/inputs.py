@@ -1,0 +1,78 @@
+"""The form in which a network takes its inputs, found by trying."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from wayfare.errors import InputError
+from wayfare.learning.chance import chance_of_ones_own
+from wayfare.learning.models.wrapped import Wrapped
+
+_CHANNELS = (1, 3, 4)
+
+
+@dataclass(frozen=True, slots=True)
+class InputForm:
+    """How samples are put before a network; by default as they are."""
+
+    axes: Literal["given", "channels-last", "no-channel"] = "given"
+    numbers: Literal["given", "whole", "real", "pixels"] = "given"
+
+    def arranged(self, inputs: Tensor) -> Tensor:
+        """Images as PyTorch has them, (n, channels, height, width)."""
+        match self.axes:
+            case "given":
+                return inputs
+            case "channels-last":
+                return inputs.permute(0, 3, 1, 2)
+            case "no-channel":
+                return inputs.unsqueeze(1)
+
+    def taken(self, inputs: Tensor, real: torch.dtype) -> Tensor:
+        """Arranged inputs in the type that the network takes; pixels between 0 and 1."""
+        match self.numbers:
+            case "given":
+                return inputs.to(real) if inputs.is_floating_point() else inputs
+            case "whole":
+                return inputs.long()
+            case "real":
+                return inputs.to(real)
+            case "pixels":
+                return inputs.to(real) / 255
+
+
+def _forms(inputs: Tensor) -> list[InputForm]:
+    """Forms to try, in order: whole numbers may be words or pixels, and a network takes only one of the two."""
+    if inputs.is_floating_point():
+        return [InputForm()]
+    if inputs.dtype != torch.uint8:
+        return [InputForm(), InputForm(numbers="real")]
+    forms = [InputForm(), InputForm(numbers="whole")]
+    if inputs.ndim == 4 and inputs.shape[3] in _CHANNELS and inputs.shape[1] not in _CHANNELS:
+        forms.append(InputForm("channels-last", "pixels"))
+    forms.append(InputForm(numbers="pixels"))
+    if inputs.ndim == 3:
+        forms.append(InputForm("no-channel", "pixels"))
+    return forms
+
+
+def find_form(model: Wrapped, inputs: Tensor, where: str) -> tuple[InputForm, Any]:
+    """The first form in which a network takes a few samples in training, and its outputs."""
+    failures: list[Exception] = []
+    for form in _forms(inputs):
+        module = model.module().train()
+        with torch.no_grad(), chance_of_ones_own(inputs.device) as set_seed:
+            set_seed(0)
+            try:
+                return form, module(form.taken(form.arranged(inputs), torch.float32))
+            except (RuntimeError, ValueError, TypeError, IndexError) as error:
+                # Layers raise these when a shape or a type does not fit.
+                failures.append(error)
+    shape, kind = tuple(inputs.shape), str(inputs.dtype).removeprefix("torch.")
+    raise InputError(
+        f"{where}: the network does not take a batch of shape {shape} and type {kind}: {failures[-1]}"
+    ) from failures[-1]
