@@ -30,7 +30,7 @@ def print_results(results: StudyResults) -> None:
     from wayfare.report.tables import comparison_table
 
     if not results.manifest.is_comparison or not results.rows:
-        output.print(study_table(results))
+        output.print(study_table(results, width=output.width))
         return
     output.print(comparison_table(results.schemes, results.runs, width=output.width))
     for note in missing_notes(results):

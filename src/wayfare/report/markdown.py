@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from wayfare.files import writing
+from wayfare.report.columns import plainly
 from wayfare.report.study_tables import study_columns, study_notes, study_title
 from wayfare.studies.results import StudyResults
 
@@ -28,7 +29,7 @@ def markdown(results: StudyResults, figures: Sequence[str]) -> str:
 
 def table_lines(results: StudyResults) -> list[str]:
     """The table alone, and what its columns mean."""
-    columns = study_columns(results)
+    columns = [plainly(column) for column in study_columns(results)]
     manifest = results.manifest
     headings = [*manifest.varies, *(column.heading.replace("\n", " ") for column in columns)]
     lines = [_row(headings), _row(["---"] * len(headings))]

@@ -8,11 +8,12 @@ from pathlib import Path
 from typing import Any
 
 from wayfare.records import RunRecord, RunSummary
+from wayfare.report.columns import ENERGY, OVER_BUDGET, Column
 from wayfare.report.digest import RunDigest
 from wayfare.report.palette import look_of
 from wayfare.report.repeat import made_with, recipe_of
 from wayfare.report.study_tables import study_columns, study_notes
-from wayfare.report.tables import Column, comparison_columns, comparison_notes
+from wayfare.report.tables import comparison_columns, comparison_notes
 from wayfare.report.verdict import beside, details, headline, score_text, verdict_of
 from wayfare.scenario import parse
 from wayfare.studies.jobs import error_file
@@ -109,7 +110,7 @@ def failures_section(results: StudyResults, digests: Mapping[tuple[int, str], Se
         runs = digests[point, scheme]
         contacts = sum(run.contacts for run in runs)
         shares = [share for run in runs for share in run.budget_shares]
-        over = sum(share > 1.03 for share in shares) / len(shares)
+        over = sum(share > OVER_BUDGET for share in shares) / len(shares)
         cells = [
             escaped(scheme),
             f"{contacts:,}",
@@ -166,10 +167,10 @@ def _study_lines(results: StudyResults) -> list[str]:
 def _cell(column: Column, place: int) -> str:
     """A cell; words say what colour says."""
     text = escaped(column.cells[place])
-    if not any(column.marked[place : place + 1]):
+    if not column.is_marked(place):
         return text
     over = f'<span class="over">{text}<small> over budget</small></span>'
-    return over if column.heading.startswith("energy") else f"<strong>{text}</strong>"
+    return over if column.heading == ENERGY else f"<strong>{text}</strong>"
 
 
 def _heading(lines: str) -> str:
