@@ -30,6 +30,7 @@ class RunSummary:
     uploads_per_device: float
     failed_uploads_per_device: float
     staleness_rounds: float
+    contacts: int  # opportunities to upload, of all devices
     # Relays, where there are any: updates given to others, of those delivered, models taken, and attempts that failed.
     relayed_per_device: float = 0.0
     delivered_per_device: float = 0.0
@@ -78,6 +79,7 @@ def summarise_run(record: RunRecord) -> RunSummary:
         uploads_per_device=float(sent.sum()) / devices,
         failed_uploads_per_device=float((~completed & (contacts["energy_joules"] > 0)).sum()) / devices,
         staleness_rounds=float(np.mean(contacts["staleness_rounds"])) if met else 0.0,
+        contacts=len(contacts["round"]),
         relayed_per_device=_relays(record, "upload") / devices,
         delivered_per_device=_relays(record, "delivery") / devices,
         models_taken_per_device=_relays(record, "download") / devices,

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from wayfare.records import RunRecord, RunSummary
+from wayfare.report.caveats import caveats_of
 from wayfare.report.columns import ENERGY, OVER_BUDGET, Column
 from wayfare.report.digest import RunDigest
 from wayfare.report.palette import look_of
@@ -41,6 +42,8 @@ def header(results: StudyResults) -> str:
     else:
         verdict = verdict_of([[result.summary for result in row.results] for row in results.rows])
         claim, lines = headline(verdict), details(verdict)
+    if not any(result.summary.contacts for result in results.results):
+        claim, lines = "Nothing was learned: no device met the server", []
     warning = ""
     if seeds == 1:
         warning = _warning("One seed is one world: it shows what can happen, not what holds. Take at least three.")
@@ -49,6 +52,7 @@ def header(results: StudyResults) -> str:
             "Not every scheme has all the seeds. The headline counts those that all have; of the table, compare "
             "differences only, which are paired."
         )
+    warning += "".join(map(_warning, caveats_of(results)))
     if results.missing:
         warning += _warning(
             f"Incomplete: {results.missing} of {len(manifest.runs)} runs are missing, {results.failed} of them failed."

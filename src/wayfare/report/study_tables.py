@@ -10,6 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from wayfare.records.statistics import Censored, Estimate
+from wayfare.report.caveats import caveats_of
 from wayfare.report.columns import (
     BUDGET_NOTE,
     ENERGY,
@@ -51,7 +52,8 @@ def study_table(results: StudyResults, *, width: int = 80) -> Group:
         lines += _rich(results, [*_schemes(results), *_measures(results)], width)
     if results.rows and results.manifest.targets:
         lines += _rich(results, [*_schemes(results), *_targets(results)], width)
-    return Group(*lines, *(Text(note, "dim") for note in study_notes(results)))
+    warnings = [Text(f"warning     {caveat}", "yellow") for caveat in caveats_of(results)]
+    return Group(*lines, *(Text(note, "dim") for note in study_notes(results)), *warnings)
 
 
 def _rich(results: StudyResults, columns: Sequence[Column], width: int) -> list[Text | Table]:

@@ -11,6 +11,7 @@ from rich.text import Text
 from wayfare.arrays import Floats
 from wayfare.learning.tasks import Metric
 from wayfare.records import RunRecord, RunSummary, SchemeSummary, final_evaluations, paired_difference, summarise_run
+from wayfare.report.caveats import no_contact
 from wayfare.report.columns import (
     BUDGET_NOTE,
     ENERGY,
@@ -50,10 +51,11 @@ def comparison_table(
     if curve_width >= _SHORTEST_CURVE and not left_out:
         columns.insert(3, _curves(schemes, runs, curve_width))
     tables = [rich_table(group, range(len(schemes))) for group in side_by_side(columns, width)]
-    notes = [*comparison_notes(schemes, final_evaluations(runs[0])), *_warnings(schemes, runs)]
+    notes = comparison_notes(schemes, final_evaluations(runs[0]))
     if left_out:
         notes.append(f"left out   {', '.join(reversed(left_out))}: the window is too narrow")
-    return Group(Text(_title(schemes, runs), "bold"), Text(), *tables, Text(), Text("\n".join(notes), "dim"))
+    warnings = [Text(warning, "yellow") for warning in _warnings(schemes, runs)]
+    return Group(Text(_title(schemes, runs), "bold"), Text(), *tables, Text(), Text("\n".join(notes), "dim"), *warnings)
 
 
 def comparison_columns(schemes: Sequence[SchemeSummary], runs: Sequence[Sequence[RunSummary]]) -> list[Column]:
@@ -161,6 +163,8 @@ def comparison_notes(schemes: Sequence[SchemeSummary], last: int) -> list[str]:
 
 def _warnings(schemes: Sequence[SchemeSummary], runs: Sequence[RunRecord]) -> Iterator[str]:
     """What makes rows of the table hard to compare."""
+    if silent := no_contact([("", summarise_run(run)) for run in runs]):
+        yield f"contacts   {silent}"
     if mixed := sorted({run.seed for run in runs} - _same_worlds(runs)):
         listed = ", ".join(map(str, mixed))
         yield f"worlds     of seed {listed} differ: a trace, data or the code changed between runs. Run them again"
