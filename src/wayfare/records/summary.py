@@ -134,4 +134,5 @@ def run_json(record: RunRecord) -> dict[str, Any]:
     """A run for programs: its score goes by the name of its metric, e.g. `accuracy`."""
     summary = asdict(summarise_run(record)) | {"metric": record.metric.name}
     named = {key.replace("score", record.metric.name): value for key, value in summary.items()}
-    return {"folder": str(record.folder), "wall_s": record.wall_s, **named}
+    trace = None if record.trace is None else asdict(record.trace)
+    return {"folder": str(record.folder), "wall_s": record.wall_s, **named, "trace": trace}

@@ -71,7 +71,8 @@ def results_section(results: StudyResults) -> str:
     if results.manifest.is_comparison:
         runs = [[result.summary for result in row.results] for row in results.rows]
         columns = comparison_columns(results.schemes, runs)
-        notes = comparison_notes(results.schemes, results.results[0].averaged)
+        traces = [result.trace for result in results.results]
+        notes = comparison_notes(results.schemes, results.results[0].averaged, traces)
     headings, left = [_heading(column.heading) for column in columns], sum(column.left for column in columns)
     body = []
     for place, row in enumerate(results.rows):

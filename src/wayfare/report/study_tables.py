@@ -10,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from wayfare.records.statistics import Censored, Estimate
-from wayfare.report.caveats import caveats_of
+from wayfare.report.caveats import caveats_of, distinct, trace_text
 from wayfare.report.columns import (
     BUDGET_NOTE,
     ENERGY,
@@ -137,6 +137,7 @@ def study_notes(results: StudyResults) -> list[str]:
     if any("energy_joules" in row.estimates for row in results.rows):
         notes.append(f"energy      {BUDGET_NOTE}")
     notes.append(f"assumed     {ASSUMED}")
+    notes += [f"trace       {trace_text(use)}" for use in distinct(result.trace for result in results.results)]
     if results.manifest.targets:
         notes.append("reached     medians of all seeds; one that never got there lies beyond the end")
     if results.unknown_metrics:

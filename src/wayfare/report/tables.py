@@ -9,9 +9,10 @@ from rich.console import Group
 from rich.text import Text
 
 from wayfare.arrays import Floats
+from wayfare.contacts import TraceUse
 from wayfare.learning.tasks import Metric
 from wayfare.records import RunRecord, RunSummary, SchemeSummary, final_evaluations, paired_difference, summarise_run
-from wayfare.report.caveats import no_contact
+from wayfare.report.caveats import distinct, no_contact, trace_text
 from wayfare.report.columns import (
     BUDGET_NOTE,
     ENERGY,
@@ -51,7 +52,7 @@ def comparison_table(
     if curve_width >= _SHORTEST_CURVE and not left_out:
         columns.insert(3, _curves(schemes, runs, curve_width))
     tables = [rich_table(group, range(len(schemes))) for group in side_by_side(columns, width)]
-    notes = comparison_notes(schemes, final_evaluations(runs[0]))
+    notes = comparison_notes(schemes, final_evaluations(runs[0]), [run.trace for run in runs])
     if left_out:
         notes.append(f"left out   {', '.join(reversed(left_out))}: the window is too narrow")
     warnings = [Text(warning, "yellow") for warning in _warnings(schemes, runs)]
@@ -137,7 +138,7 @@ def _title(schemes: Sequence[SchemeSummary], runs: Sequence[RunRecord]) -> str:
     )
 
 
-def comparison_notes(schemes: Sequence[SchemeSummary], last: int) -> list[str]:
+def comparison_notes(schemes: Sequence[SchemeSummary], last: int, traces: Sequence[TraceUse | None] = ()) -> list[str]:
     """What the columns mean, for one who sees them for the first time; scores are means of the last evaluations."""
     several = max(scheme.seeds for scheme in schemes) > 1
     name = metric_words_and_unit(schemes[0].metric)[0]
@@ -150,6 +151,7 @@ def comparison_notes(schemes: Sequence[SchemeSummary], last: int) -> list[str]:
         "failed     uploads per device that a contact cut short: energy for nothing",
         "age        rounds since a device received its model, when it meets the server",
         f"assumed    {ASSUMED}",
+        *(f"trace      {trace_text(use)}" for use in distinct(traces)),
         *(
             f"relays     {scheme.name}, per device: {scheme.relayed_per_device:.1f} updates handed on, "
             f"{scheme.delivered_per_device:.1f} delivered,\n"
