@@ -9,6 +9,7 @@ import pytest
 import torch
 
 import wayfare
+from tests.pictures import check_every_picture
 from wayfare.scenario import Scenario
 
 # A shell starts jobs in the background with Ctrl-C ignored, and whatever the tests start would inherit that.
@@ -36,6 +37,14 @@ SMALL = (
 @pytest.fixture(autouse=True, scope="session")
 def _one_thread() -> None:
     torch.set_num_threads(1)
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _pictures_have_words() -> Generator[None]:
+    """Whatever draws, in whichever version of matplotlib, is looked at."""
+    with pytest.MonkeyPatch.context() as patch:
+        check_every_picture(patch)
+        yield
 
 
 @pytest.fixture(scope="session")

@@ -24,6 +24,7 @@ def runs(name: str, scores: list[float], energy_joules: float = 90.0, metric: Me
             uploads_per_device=5.0,
             failed_uploads_per_device=0.0,
             staleness_rounds=9.0,
+            contacts=9,
         )
         for seed, score in enumerate(scores)
     ]

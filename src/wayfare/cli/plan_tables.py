@@ -9,6 +9,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from wayfare.cli.words import with_options
+from wayfare.report.columns import Column, rich_table, side_by_side
 from wayfare.theory.planner import Forecast, Rehearsed
 from wayfare.theory.warnings import warnings_of
 
@@ -47,17 +48,15 @@ def print_forecasts(console: Console, forecasts: Sequence[Forecast]) -> None:
     title = (
         f"{first.name}: {first.link.parameters:,} parameters, budget {first.budget_joules:,.0f} J, {scheme} rehearsed"
     )
-    table = Table(title=title, title_justify="left", box=None, padding=(0, 1, 0, 0), header_style="bold cyan")
     headings = ("speed", "contact", "between", "uploads", "age", "dense", "k/s", "k/s", "energy", "energy", "bound")
     units = ("m/s", "s", "s", "/device", "rounds", "fits %", "full", "scheme", "full, J", "scheme", "/1000")
-    for heading in zip(headings, units, strict=True):
-        table.add_column("\n".join(heading), justify="right", no_wrap=True)
+    rows: list[tuple[str, ...]] = []
     for each in forecasts:
         full, played = each.full_power, each.rehearsed
         if full is None or played is None:
-            table.add_row(_speed(each), *["-"] * (len(headings) - 1))
+            rows.append((_speed(each), *["-"] * (len(headings) - 1)))
             continue
-        table.add_row(
+        cells = (
             _speed(each),
             _number(each.statistics.contact.mean_s),
             _number(each.statistics.inter_contact.mean_s),
@@ -70,7 +69,14 @@ def print_forecasts(console: Console, forecasts: Sequence[Forecast]) -> None:
             f"{played.energy_joules:,.0f}",
             _number(each.best_speed.own_factor / 1e3) if each.best_speed else "-",
         )
-    console.print(table)
+        rows.append(cells)
+    columns = [
+        Column(heading="\n".join(heading), cells=list(cells))
+        for heading, cells in zip(zip(headings, units, strict=True), zip(*rows, strict=True), strict=True)
+    ]
+    console.print(title, style="italic", markup=False, highlight=False)
+    for group in side_by_side(columns, console.width):
+        console.print(rich_table(group, range(len(rows))))
     if any(each.best_speed for each in forecasts):
         console.print("bound: what the corrected Theorem 2 multiplies G²/R with; less is better", highlight=False)
     console.print(_free(forecasts))

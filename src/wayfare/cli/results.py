@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from wayfare.cli.terminal import output, print_json
+from wayfare.errors import RunError
 
 if TYPE_CHECKING:
+    from wayfare.records import RunSummary
     from wayfare.studies.results import StudyResults
     from wayfare.studies.sweeping import Sweep
 
 
 def print_sweep(done: Sweep, *, as_json: bool) -> None:
-    """The results of a sweep or a comparison, and an error if runs failed."""
+    """The results of a sweep or a comparison, and an error if runs failed or nothing was learned."""
     from wayfare.report.study_json import results_json
 
     folder = done.results.folder
@@ -22,6 +25,15 @@ def print_sweep(done: Sweep, *, as_json: bool) -> None:
         print_results(done.results)
         output.print(f"Records: {folder}   Look: wayfare report {folder} --open", markup=False, soft_wrap=True)
     done.raise_failures()
+    refuse_silence([result.summary for result in done.results.results])
+
+
+def refuse_silence(runs: Sequence[RunSummary]) -> None:
+    """End with an error where no device of any run met the server: a script must not take such scores for results."""
+    from wayfare.report.caveats import NOTHING_LEARNED
+
+    if runs and not any(run.contacts for run in runs):
+        raise RunError(NOTHING_LEARNED)
 
 
 def print_results(results: StudyResults) -> None:
@@ -30,7 +42,7 @@ def print_results(results: StudyResults) -> None:
     from wayfare.report.tables import comparison_table
 
     if not results.manifest.is_comparison or not results.rows:
-        output.print(study_table(results))
+        output.print(study_table(results, width=output.width))
         return
     output.print(comparison_table(results.schemes, results.runs, width=output.width))
     for note in missing_notes(results):

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from wayfare.cli.execution import takes_execution
+from wayfare.cli.results import refuse_silence
 from wayfare.cli.terminal import (
     JsonOption,
     Line,
@@ -61,6 +62,7 @@ def run_command(
         progress.done(0, summarise_run(record))
     if as_json:
         print_json(run_json(record))
-        return
-    output.print(comparison_table(summarise([record]), [record], width=output.width))
-    output.print(f"Records: {record.folder}", markup=False, soft_wrap=True)
+    else:
+        output.print(comparison_table(summarise([record]), [record], width=output.width))
+        output.print(f"Records: {record.folder}", markup=False, soft_wrap=True)
+    refuse_silence([summarise_run(record)])

@@ -3,11 +3,13 @@
 from wayfare.contacts.draw import draw_plan, plan_from_meetings, plan_from_motion, plans_from_motion
 from wayfare.contacts.forecast import forecast_s
 from wayfare.contacts.plan import ContactPlan, Opportunities, PeerOpportunities, opportunities, peer_opportunities
+from wayfare.contacts.trace_use import TraceUse, trace_use
 
 __all__ = [
     "ContactPlan",
     "Opportunities",
     "PeerOpportunities",
+    "TraceUse",
     "draw_plan",
     "forecast_s",
     "opportunities",
@@ -15,4 +17,5 @@ __all__ = [
     "plan_from_meetings",
     "plan_from_motion",
     "plans_from_motion",
+    "trace_use",
 ]

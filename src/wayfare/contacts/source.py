@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +12,7 @@ from wayfare.errors import ScenarioError
 from wayfare.mobility import Motion
 from wayfare.mobility.traces import Selection, Trace
 from wayfare.scenario import DEFAULT_PRESET, Scenario, load, preset_names
+from wayfare.scenario.dump import toml_value
 from wayfare.scenario.mobility import TraceMobility
 
 
@@ -52,7 +52,7 @@ def plan_from_source(
         if not Path(source).exists():
             known = ", ".join(preset_names())
             raise ScenarioError("source", source, f"neither a preset ({known}) nor a file that is there")
-        file = [f"mobility.model={TraceMobility.model_fields['model'].default}", f"mobility.file={json.dumps(source)}"]
+        file = [f"mobility.model={TraceMobility.model_fields['model'].default}", f"mobility.file={toml_value(source)}"]
         overrides = [*file, *overrides]
     scenario = load(source if is_scenario else DEFAULT_PRESET, overrides)
     trace = scenario.mobility

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from wayfare.arrays import Floats
+from wayfare.contacts import TraceUse
 from wayfare.errors import RunFolderError, WayfareError
 from wayfare.learning.tasks import Metric
 from wayfare.records.layout import read_meta, resume_call, run_name, stored_devices
@@ -45,6 +46,7 @@ class RunRecord:
     evaluations: dict[str, Floats]
     others: dict[str, Floats]  # further metrics, a value for each evaluation
     model: Tensor | None  # the final one; None where only its hash was kept
+    trace: TraceUse | None  # None where mobility is no trace, or the records are older than this field
 
 
 def find_runs(folder: Path) -> list[Path]:
@@ -116,6 +118,7 @@ def _read(folder: Path, database: sqlite3.Connection) -> RunRecord:
         relays=tuple(_relay(row) for row in relays),
         evaluations=dict(zip(EVALUATION_COLUMNS, evaluations.T, strict=True)),
         others=_others(metrics),
+        trace=TraceUse(**meta["trace"]) if meta.get("trace") else None,
         model=torch.from_numpy(np.frombuffer(vector, dtype="<f4").astype(np.float32)) if models else None,
     )
 

@@ -30,6 +30,7 @@ class RunSummary:
     uploads_per_device: float
     failed_uploads_per_device: float
     staleness_rounds: float
+    contacts: int  # opportunities to upload, of all devices
     # Relays, where there are any: updates given to others, of those delivered, models taken, and attempts that failed.
     relayed_per_device: float = 0.0
     delivered_per_device: float = 0.0
@@ -78,6 +79,7 @@ def summarise_run(record: RunRecord) -> RunSummary:
         uploads_per_device=float(sent.sum()) / devices,
         failed_uploads_per_device=float((~completed & (contacts["energy_joules"] > 0)).sum()) / devices,
         staleness_rounds=float(np.mean(contacts["staleness_rounds"])) if met else 0.0,
+        contacts=len(contacts["round"]),
         relayed_per_device=_relays(record, "upload") / devices,
         delivered_per_device=_relays(record, "delivery") / devices,
         models_taken_per_device=_relays(record, "download") / devices,
@@ -132,4 +134,5 @@ def run_json(record: RunRecord) -> dict[str, Any]:
     """A run for programs: its score goes by the name of its metric, e.g. `accuracy`."""
     summary = asdict(summarise_run(record)) | {"metric": record.metric.name}
     named = {key.replace("score", record.metric.name): value for key, value in summary.items()}
-    return {"folder": str(record.folder), "wall_s": record.wall_s, **named}
+    trace = None if record.trace is None else asdict(record.trace)
+    return {"folder": str(record.folder), "wall_s": record.wall_s, **named, "trace": trace}

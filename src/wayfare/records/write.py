@@ -21,6 +21,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from wayfare.contacts import trace_use
 from wayfare.errors import RunFolderError, StorageError
 from wayfare.methods import Method, identity_of
 from wayfare.records.checkpoints import forget_others, write_checkpoint
@@ -226,6 +227,7 @@ def wrap_up(folder: Path) -> None:
 
 def beginning(world: World, method: Method, execution: Mapping[str, Any], hardware: str) -> dict[str, Any]:
     """What a run is, from its beginning to its end: it goes on only if all of this is the same."""
+    used = trace_use(world.scenario)
     return {
         "version": VERSION,
         "algorithm": ALGORITHM,
@@ -239,6 +241,7 @@ def beginning(world: World, method: Method, execution: Mapping[str, Any], hardwa
         "metric": asdict(world.task.metric),
         "execution": dict(execution),
         "world": fingerprint(world) | (peers_fingerprint(world) if method.peers else {}),
+        "trace": None if used is None else asdict(used),
         "versions": {
             "hardware": hardware,
             "wayfare": __version__,

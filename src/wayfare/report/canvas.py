@@ -105,7 +105,31 @@ def _figure(
         # Without pyplot there is no global state and no window.
         figure = Figure(figsize=size_in, layout=layout)
         yield figure
+        for axes in figure.axes:
+            _plain_numbers(axes.xaxis)
+            _plain_numbers(axes.yaxis)
         try:
             figure.savefig(file, dpi=dpi)
         except (OSError, ValueError) as error:
             raise InputError(f"{file}: cannot write the figure: {error}") from None
+
+
+def _plain_numbers(axis: Any) -> None:
+    """0.01 at the ticks of a logarithmic axis: matplotlib sets powers of ten as formulas, which `_PLAIN` turns off."""
+    from matplotlib.ticker import LogFormatter
+
+    class PlainNumbers(LogFormatter):
+        """Labels the ticks that matplotlib would label, in plain numbers."""
+
+        def __call__(self, x: float, pos: Any = None) -> str:
+            return _number(x) if super().__call__(x, pos) else ""
+
+    if isinstance(axis.get_major_formatter(), LogFormatter):
+        axis.set_major_formatter(PlainNumbers())
+    if isinstance(axis.get_minor_formatter(), LogFormatter):
+        axis.set_minor_formatter(PlainNumbers())
+
+
+def _number(value: float) -> str:
+    """Up to a million as people write it, beyond with an exponent."""
+    return f"{value:,.10g}" if 1e-4 <= abs(value) < 1e6 or value == 0 else f"{value:.3g}"

@@ -63,7 +63,7 @@ def plot_speeds(points: Sequence[SpeedPoint], file: Path | str, *, title: str) -
             _law(axes, points, attribute)
             axes.set(xscale="log", yscale="log", xlabel="Speed [m/s]", ylabel="Mean [s]")
             axes.set_title(name, loc="left", fontsize=11)
-            _plain_log(axes, sorted({point.speed_mps for point in points}))
+            axes.set_xticks(sorted({point.speed_mps for point in points}))
             axes.grid(True, which="major", color="#e2e8f0", linewidth=0.8)
             if points:
                 axes.legend(frameon=False, fontsize=9)
@@ -140,17 +140,6 @@ def _law(axes: Any, points: Sequence[SpeedPoint], attribute: str) -> None:
     speed_mps = np.array(sorted({speed for speed, _ in found}))
     middle_m = float(np.exp(np.median([np.log(speed * time_s) for speed, time_s in found])))
     axes.plot(speed_mps, middle_m / speed_mps, color=_GREY, linestyle=":", linewidth=1.6, label="1 / speed")
-
-
-def _plain_log(axes: Any, speeds_mps: Sequence[float]) -> None:
-    """Plain numbers on a logarithmic axis."""
-    from matplotlib.ticker import FuncFormatter, NullFormatter
-
-    axes.set_xticks(speeds_mps)
-    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
-    axes.xaxis.set_minor_formatter(NullFormatter())
-    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
-    axes.yaxis.set_minor_formatter(NullFormatter())
 
 
 def _unit(span_s: float) -> tuple[float, str]:

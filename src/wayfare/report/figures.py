@@ -123,7 +123,6 @@ def _tails(axes: Any, groups: Groups, name: str, label: str, *, log: bool = Fals
         )
     if log:
         axes.set_xscale("log")
-        axes.xaxis.set_major_formatter("{x:g}")
     axes.set_xlabel(label)
     axes.set_ylabel("contacts (%)")
     axes.set_ylim(0, 102)

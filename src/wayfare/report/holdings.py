@@ -11,9 +11,9 @@ from rich.table import Table
 from rich.text import Text
 
 from wayfare.arrays import Ints
-from wayfare.errors import InputError, UnavailableError
 from wayfare.learning.partition import class_counts, split
 from wayfare.learning.tasks import class_names, load_task
+from wayfare.report.canvas import wide_figure
 from wayfare.scenario import Scenario
 from wayfare.studies.store import value_text
 
@@ -83,27 +83,19 @@ def holdings_table(held: Holdings) -> Group:
 
 def plot_holdings(held: Holdings, file: Path) -> None:
     """A bar for each device, in as many colours as it has classes."""
-    try:
-        from matplotlib.figure import Figure
-    except ImportError:
-        raise UnavailableError("figures need matplotlib: pip install 'wayfare[report]'") from None
     devices, classes = held.counts.shape
-    figure = Figure(figsize=(8.0, min(1.4 + 0.22 * devices, 16.0)), layout="constrained")
-    axes = figure.add_subplot()
-    left = np.zeros(devices, dtype=np.int64)
-    for place in range(classes):
-        colour, hatch = _COLOURS[place % len(_COLOURS)], "//" if place >= len(_COLOURS) else None
-        name = held.classes[place]
-        axes.barh(
-            np.arange(devices), held.counts[:, place], left=left, color=colour, hatch=hatch, label=name, height=0.8
-        )
-        left += held.counts[:, place]
-    axes.set(xlabel="training samples", ylabel="device", ylim=(devices - 0.5, -0.5))
-    axes.locator_params(axis="y", integer=True)
-    axes.set_title(f"{held.scenario}: {held.partition}", loc="left")
-    axes.spines[["top", "right"]].set_visible(False)
-    axes.legend(frameon=False, fontsize=8, loc="upper left", bbox_to_anchor=(1.0, 1.0))
-    try:
-        figure.savefig(file, dpi=150)
-    except (OSError, ValueError) as error:
-        raise InputError(f"{file}: cannot write the figure: {error}") from None
+    with wide_figure(file, width_in=8.0, height_in=min(1.4 + 0.22 * devices, 16.0)) as figure:
+        axes = figure.add_subplot()
+        left = np.zeros(devices, dtype=np.int64)
+        for place in range(classes):
+            colour, hatch = _COLOURS[place % len(_COLOURS)], "//" if place >= len(_COLOURS) else None
+            name = held.classes[place]
+            axes.barh(
+                np.arange(devices), held.counts[:, place], left=left, color=colour, hatch=hatch, label=name, height=0.8
+            )
+            left += held.counts[:, place]
+        axes.set(xlabel="training samples", ylabel="device", ylim=(devices - 0.5, -0.5))
+        axes.locator_params(axis="y", integer=True)
+        axes.set_title(f"{held.scenario}: {held.partition}", loc="left")
+        axes.spines[["top", "right"]].set_visible(False)
+        axes.legend(frameon=False, fontsize=8, loc="upper left", bbox_to_anchor=(1.0, 1.0))

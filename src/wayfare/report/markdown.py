@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from wayfare.files import writing
+from wayfare.report.caveats import caveats_of
+from wayfare.report.columns import plainly
 from wayfare.report.study_tables import study_columns, study_notes, study_title
 from wayfare.studies.results import StudyResults
 
@@ -20,7 +22,8 @@ def write_markdown(results: StudyResults, file: Path, figures: Sequence[Path]) -
 
 def markdown(results: StudyResults, figures: Sequence[str]) -> str:
     """The table as Markdown, with links to the figures."""
-    lines = [f"# {study_title(results)}", "", *table_lines(results), ""]
+    warnings = [line for caveat in caveats_of(results) for line in (f"**Warning:** {caveat}.", "")]
+    lines = [f"# {study_title(results)}", "", *warnings, *table_lines(results), ""]
     # Pages show pictures, not documents.
     lines += [f"{'' if figure.endswith('.pdf') else '!'}[{Path(figure).stem}]({figure})\n" for figure in figures]
     return "\n".join(lines)
@@ -28,7 +31,7 @@ def markdown(results: StudyResults, figures: Sequence[str]) -> str:
 
 def table_lines(results: StudyResults) -> list[str]:
     """The table alone, and what its columns mean."""
-    columns = study_columns(results)
+    columns = [plainly(column) for column in study_columns(results)]
     manifest = results.manifest
     headings = [*manifest.varies, *(column.heading.replace("\n", " ") for column in columns)]
     lines = [_row(headings), _row(["---"] * len(headings))]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shlex
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -13,7 +12,7 @@ from typing import Any
 from wayfare.errors import InputError
 from wayfare.methods import is_ours
 from wayfare.scenario import parse
-from wayfare.scenario.dump import to_toml
+from wayfare.scenario.dump import to_toml, toml_value
 from wayfare.studies.results import StudyResults
 from wayfare.studies.store import Manifest
 from wayfare.studies.study import load_study
@@ -129,20 +128,11 @@ def _study_toml(results: StudyResults, seeds: Sequence[int]) -> str:
         "metrics": manifest.metrics,
         "targets": manifest.targets,
     }
-    lines = [f"{key} = {json.dumps(value)}" for key, value in content.items()]
+    lines = [f"{key} = {toml_value(value)}" for key, value in content.items()]
     for point, values in enumerate(manifest.points if manifest.axes else []):
-        label = [f"label = {_toml(manifest.point_name(point))}"] if manifest.labelled else []
-        lines += ["", "[[paired]]", *label, *(f"{axis} = {_toml(values[axis])}" for axis in manifest.axes)]
+        label = [f"label = {toml_value(manifest.point_name(point))}"] if manifest.labelled else []
+        lines += ["", "[[paired]]", *label, *(f"{axis} = {toml_value(values[axis])}" for axis in manifest.axes)]
     return "\n".join(lines) + "\n"
-
-
-def _toml(value: Any) -> str:
-    """A TOML value; tables are written in line."""
-    if isinstance(value, dict):
-        return f"{{ {', '.join(f'{key} = {_toml(inner)}' for key, inner in value.items())} }}"
-    if isinstance(value, list):
-        return f"[{', '.join(map(_toml, value))}]"
-    return json.dumps(value)
 
 
 def _execution_flags(execution: Mapping[str, Any]) -> list[str]:

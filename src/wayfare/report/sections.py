@@ -8,11 +8,13 @@ from pathlib import Path
 from typing import Any
 
 from wayfare.records import RunRecord, RunSummary
+from wayfare.report.caveats import caveats_of
+from wayfare.report.columns import ENERGY, OVER_BUDGET, Column
 from wayfare.report.digest import RunDigest
 from wayfare.report.palette import look_of
 from wayfare.report.repeat import made_with, recipe_of
 from wayfare.report.study_tables import study_columns, study_notes
-from wayfare.report.tables import Column, comparison_columns, comparison_notes
+from wayfare.report.tables import comparison_columns, comparison_notes
 from wayfare.report.verdict import beside, details, headline, score_text, verdict_of
 from wayfare.scenario import parse
 from wayfare.studies.jobs import error_file
@@ -40,6 +42,8 @@ def header(results: StudyResults) -> str:
     else:
         verdict = verdict_of([[result.summary for result in row.results] for row in results.rows])
         claim, lines = headline(verdict), details(verdict)
+    if not any(result.summary.contacts for result in results.results):
+        claim, lines = "Nothing was learned: no device met the server", []
     warning = ""
     if seeds == 1:
         warning = _warning("One seed is one world: it shows what can happen, not what holds. Take at least three.")
@@ -48,6 +52,7 @@ def header(results: StudyResults) -> str:
             "Not every scheme has all the seeds. The headline counts those that all have; of the table, compare "
             "differences only, which are paired."
         )
+    warning += "".join(map(_warning, caveats_of(results)))
     if results.missing:
         warning += _warning(
             f"Incomplete: {results.missing} of {len(manifest.runs)} runs are missing, {results.failed} of them failed."
@@ -66,7 +71,8 @@ def results_section(results: StudyResults) -> str:
     if results.manifest.is_comparison:
         runs = [[result.summary for result in row.results] for row in results.rows]
         columns = comparison_columns(results.schemes, runs)
-        notes = comparison_notes(results.schemes, results.results[0].averaged)
+        traces = [result.trace for result in results.results]
+        notes = comparison_notes(results.schemes, results.results[0].averaged, traces)
     headings, left = [_heading(column.heading) for column in columns], sum(column.left for column in columns)
     body = []
     for place, row in enumerate(results.rows):
@@ -109,7 +115,7 @@ def failures_section(results: StudyResults, digests: Mapping[tuple[int, str], Se
         runs = digests[point, scheme]
         contacts = sum(run.contacts for run in runs)
         shares = [share for run in runs for share in run.budget_shares]
-        over = sum(share > 1.03 for share in shares) / len(shares)
+        over = sum(share > OVER_BUDGET for share in shares) / len(shares)
         cells = [
             escaped(scheme),
             f"{contacts:,}",
@@ -166,10 +172,10 @@ def _study_lines(results: StudyResults) -> list[str]:
 def _cell(column: Column, place: int) -> str:
     """A cell; words say what colour says."""
     text = escaped(column.cells[place])
-    if not any(column.marked[place : place + 1]):
+    if not column.is_marked(place):
         return text
     over = f'<span class="over">{text}<small> over budget</small></span>'
-    return over if column.heading.startswith("energy") else f"<strong>{text}</strong>"
+    return over if column.heading == ENERGY else f"<strong>{text}</strong>"
 
 
 def _heading(lines: str) -> str:

@@ -8,6 +8,7 @@ from typing import Any
 
 from wayfare.records import RunSummary
 from wayfare.records.statistics import estimate
+from wayfare.report.caveats import caveats_of, distinct
 from wayfare.studies.results import RunResult, StudyResults
 
 
@@ -23,6 +24,8 @@ def results_json(results: StudyResults) -> dict[str, Any]:
         "runs": len(manifest.runs),
         "finished": len(results.results),
         "failed": results.failed,
+        "warnings": caveats_of(results),
+        "traces": [asdict(use) for use in distinct(result.trace for result in results.results)],
         "rows": [
             {
                 "point": manifest.points[row.point],

@@ -4,19 +4,28 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import groupby
-from typing import Literal
 
 from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
 from wayfare.records.statistics import Censored, Estimate
+from wayfare.report.caveats import caveats_of, distinct, trace_text
+from wayfare.report.columns import (
+    BUDGET_NOTE,
+    ENERGY,
+    SCHEME,
+    Column,
+    in_terminal,
+    over_budget,
+    rich_table,
+    side_by_side,
+)
 from wayfare.report.labels import ASSUMED, metric_heading, metric_words_and_unit
-from wayfare.report.tables import Column
 from wayfare.studies.results import StudyResults
 
 _HEADINGS = {
-    "energy_joules": "energy\nJ",
+    "energy_joules": ENERGY,
     "budget_joules": "budget\nJ",
     "kept_fraction": "kept\n%",
     "uploads_per_device": "uploads\n/device",
@@ -33,44 +42,37 @@ def study_columns(results: StudyResults) -> list[Column]:
     return [*_schemes(results), *_measures(results), *_targets(results)] if results.rows else []
 
 
-def study_table(results: StudyResults) -> Group:
-    """The tables of a study in the terminal, points below each other; targets have a table of their own."""
+def study_table(results: StudyResults, *, width: int = 80) -> Group:
+    """The tables of a study in the terminal, points below each other; targets have a table of their own.
+
+    Columns that a window is too narrow for follow in a table of their own, so that no number and no name is cut.
+    """
     lines: list[Text | Table] = [Text(study_title(results), "bold"), Text()]
     if results.rows:
-        lines += [*_rich(results, [*_schemes(results), *_measures(results)]), Text()]
+        lines += _rich(results, [*_schemes(results), *_measures(results)], width)
     if results.rows and results.manifest.targets:
-        lines += [*_rich(results, [*_schemes(results), *_targets(results)]), Text()]
-    return Group(*lines, *(Text(note, "dim") for note in study_notes(results)))
+        lines += _rich(results, [*_schemes(results), *_targets(results)], width)
+    warnings = [Text(f"warning     {caveat}", "yellow") for caveat in caveats_of(results)]
+    return Group(*lines, *(Text(note, "dim") for note in study_notes(results)), *warnings)
 
 
-def _rich(results: StudyResults, columns: Sequence[Column]) -> list[Text | Table]:
+def _rich(results: StudyResults, columns: Sequence[Column], width: int) -> list[Text | Table]:
     """A table for each point under its name, however long that is; columns are as wide in all of them."""
     indent = "  " if results.manifest.axes else ""
-    widths = [column.width for column in columns]
-    widths[0] += len(indent)
-
-    def table(*, headed: bool) -> Table:
-        made = Table(box=None, padding=(0, 1, 0, 0), pad_edge=False, header_style="bold cyan", show_header=headed)
-        for column, width in zip(columns, widths, strict=True):
-            justify: Literal["left", "right"] = "left" if column.left else "right"
-            made.add_column(column.heading, justify=justify, no_wrap=True, width=width)
-        return made
-
-    parts: list[Text | Table] = [table(headed=True)]
-    for point, places in groupby(range(len(results.rows)), lambda place: results.rows[place].point):
-        if name := results.manifest.point_name(point):
-            parts.append(Text(name, "italic"))
-        rows = table(headed=False)
-        for place in places:
-            cells = [column.cells[place] for column in columns]
-            rows.add_row(Text(indent + cells[0], "bold"), *cells[1:])
-        parts.append(rows)
+    parts: list[Text | Table] = []
+    for group in side_by_side(in_terminal(columns), width - len(indent)):
+        parts.append(rich_table(group, (), indent=indent))
+        for point, rows in groupby(range(len(results.rows)), lambda row: results.rows[row].point):
+            if name := results.manifest.point_name(point):
+                parts.append(Text(name, "italic"))
+            parts.append(rich_table(group, list(rows), headed=False, indent=indent))
+        parts.append(Text())
     return parts
 
 
 def _schemes(results: StudyResults) -> list[Column]:
     return [
-        Column(heading="scheme", cells=[row.scheme for row in results.rows], left=True),
+        Column(heading=SCHEME, cells=[row.scheme for row in results.rows], left=True),
         Column(heading="seeds", cells=[str(len(row.results)) for row in results.rows]),
     ]
 
@@ -83,7 +85,8 @@ def _measures(results: StudyResults) -> list[Column]:
             columns += _score_columns(results, of)
         else:
             cells = ["" if one is None else _number(one.mean * _SCALES.get(name, 1.0)) for one in of]
-            columns.append(Column(heading=_HEADINGS.get(name, name), cells=cells))
+            marked = [over_budget(scheme) for scheme in results.schemes] if name == "energy_joules" else ()
+            columns.append(Column(heading=_HEADINGS.get(name, name), cells=cells, marked=marked))
     return columns
 
 
@@ -131,7 +134,10 @@ def study_notes(results: StudyResults) -> list[str]:
             f"p           sign-flip permutation test; {seeds} seeds give {least:.2g} at best; "
             f"{tested} test{'s' if tested > 1 else ''}"
         )
+    if any("energy_joules" in row.estimates for row in results.rows):
+        notes.append(f"energy      {BUDGET_NOTE}")
     notes.append(f"assumed     {ASSUMED}")
+    notes += [f"trace       {trace_text(use)}" for use in distinct(result.trace for result in results.results)]
     if results.manifest.targets:
         notes.append("reached     medians of all seeds; one that never got there lies beyond the end")
     if results.unknown_metrics:

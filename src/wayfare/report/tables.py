@@ -3,44 +3,34 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
-from typing import Literal
 
 import numpy as np
 from rich.console import Group
-from rich.table import Table
 from rich.text import Text
 
 from wayfare.arrays import Floats
+from wayfare.contacts import TraceUse
 from wayfare.learning.tasks import Metric
 from wayfare.records import RunRecord, RunSummary, SchemeSummary, final_evaluations, paired_difference, summarise_run
+from wayfare.report.caveats import distinct, no_contact, trace_text
+from wayfare.report.columns import (
+    BUDGET_NOTE,
+    ENERGY,
+    SCHEME,
+    Column,
+    in_terminal,
+    over_budget,
+    rich_table,
+    side_by_side,
+    total_width,
+)
 from wayfare.report.labels import ASSUMED, metric_heading, metric_words_and_unit
-
-# Energy counts as over budget from here on: a controller steers by a queue, not by a wall.
-OVER_BUDGET = 1.03
 
 _BARS = "▁▂▃▄▅▆▇█"
 _SHORTEST_CURVE, _LONGEST_CURVE = 10, 40
 _TABLE_WIDTH = 80
-_NAME_WIDTH = 14
-_ENERGY = "energy\nJ"
 # Headings of columns that a narrow window does without, the first one first.
-_LEAVES_FIRST = ("age", "failed", "uploads\n/device", "kept\n%", "energy\nrule", _ENERGY)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Column:
-    """A heading and a cell for each row; lines of a heading are one below the other."""
-
-    heading: str
-    cells: list[str]
-    left: bool = False
-    marked: Sequence[bool] = ()  # cells that stand out: the best score, energy over the budget
-
-    @property
-    def width(self) -> int:
-        """Of its longest line."""
-        return max(len(line) for text in (self.heading, *self.cells) for line in text.split("\n"))
+_LEAVES_FIRST = ("age", "failed", "uploads\n/device", "kept\n%", "energy\nrule", ENERGY)
 
 
 def comparison_table(
@@ -52,44 +42,21 @@ def comparison_table(
     which.
     """
     of = [[summarise_run(run) for run in runs if run.scheme == scheme.name] for scheme in schemes]
-    columns, left_out = [_in_terminal(column) for column in comparison_columns(schemes, of)], []
+    columns, left_out = in_terminal(comparison_columns(schemes, of)), []
     for heading in _LEAVES_FIRST:
-        if _width(columns) <= width:
+        if total_width(columns) <= width:
             break
         left_out.append(heading.replace("\n", " "))
         columns = [column for column in columns if column.heading != heading]
-    curve_width = min(width - max(_width(columns), _TABLE_WIDTH) - 1, _LONGEST_CURVE)
+    curve_width = min(width - max(total_width(columns), _TABLE_WIDTH) - 1, _LONGEST_CURVE)
     if curve_width >= _SHORTEST_CURVE and not left_out:
         columns.insert(3, _curves(schemes, runs, curve_width))
-    table = Table(box=None, padding=(0, 1, 0, 0), pad_edge=False, header_style="bold cyan")
-    for column in columns:
-        justify: Literal["left", "right"] = "left" if column.left else "right"
-        table.add_column(column.heading, justify=justify, min_width=column.width, no_wrap=True)
-    for place in range(len(schemes)):
-        table.add_row(*(Text(column.cells[place], _style(column, place)) for column in columns))
-    notes = [*comparison_notes(schemes, final_evaluations(runs[0])), *_warnings(schemes, runs)]
+    tables = [rich_table(group, range(len(schemes))) for group in side_by_side(columns, width)]
+    notes = comparison_notes(schemes, final_evaluations(runs[0]), [run.trace for run in runs])
     if left_out:
         notes.append(f"left out   {', '.join(reversed(left_out))}: the window is too narrow")
-    return Group(Text(_title(schemes, runs), "bold"), Text(), table, Text(), Text("\n".join(notes), "dim"))
-
-
-def _width(columns: Sequence[Column]) -> int:
-    return sum(column.width for column in columns) + len(columns) - 1
-
-
-def _in_terminal(column: Column) -> Column:
-    """Long names go on below each other, and what is red is also told without colour."""
-    if column.heading == "scheme":
-        return replace(column, cells=[_folded(name) for name in column.cells])
-    if column.heading == _ENERGY:
-        cells = [f"{text}{'!' if over else ''}" for text, over in zip(column.cells, column.marked, strict=True)]
-        return replace(column, cells=cells)
-    return column
-
-
-def _style(column: Column, place: int) -> str:
-    marked = column.heading == "scheme" or any(column.marked[place : place + 1])
-    return "" if not marked else "red" if column.heading == _ENERGY else "bold"
+    warnings = [Text(warning, "yellow") for warning in _warnings(schemes, runs)]
+    return Group(Text(_title(schemes, runs), "bold"), Text(), *tables, Text(), Text("\n".join(notes), "dim"), *warnings)
 
 
 def comparison_columns(schemes: Sequence[SchemeSummary], runs: Sequence[Sequence[RunSummary]]) -> list[Column]:
@@ -101,7 +68,7 @@ def comparison_columns(schemes: Sequence[SchemeSummary], runs: Sequence[Sequence
     best = (max if metric.better == "higher" else min)([score for score in scores if np.isfinite(score)], default=None)
     theirs = runs[names.index(reference)]
     columns = [
-        Column(heading="scheme", cells=names, left=True),
+        Column(heading=SCHEME, cells=names, left=True),
         Column(heading="energy\nrule", cells=[scheme.energy_rule for scheme in schemes], left=True),
         Column(
             heading=metric_heading(metric),
@@ -110,9 +77,9 @@ def comparison_columns(schemes: Sequence[SchemeSummary], runs: Sequence[Sequence
         ),
         Column(heading=f"difference\nto {reference}", cells=[_difference(mine, theirs) for mine in runs]),
         Column(
-            heading=_ENERGY,
+            heading=ENERGY,
             cells=[f"{scheme.energy_joules_mean:,.0f}" for scheme in schemes],
-            marked=[scheme.energy_joules_mean > OVER_BUDGET * scheme.budget_joules for scheme in schemes],
+            marked=[over_budget(scheme) for scheme in schemes],
         ),
         Column(heading="kept\n%", cells=[f"{100 * scheme.kept_fraction_mean:.0f}" for scheme in schemes]),
         Column(heading="uploads\n/device", cells=[f"{scheme.uploads_per_device:.1f}" for scheme in schemes]),
@@ -146,18 +113,6 @@ def sparkline(values: Floats, width: int) -> str:
     return "".join(_BARS[height] if known else " " for height, known in zip(heights, np.isfinite(shown), strict=True))
 
 
-def _folded(name: str) -> str:
-    """A long name continues on the next line, before a colon."""
-    first, *choices = name.split(":")
-    lines = [first]
-    for choice in choices:
-        if len(f"{lines[-1]}:{choice}") <= _NAME_WIDTH:
-            lines[-1] += f":{choice}"
-        else:
-            lines.append(f"  :{choice}")
-    return "\n".join(lines)
-
-
 def _interval(metric: Metric, value: float, half_width: float | None, sign: str = "") -> str:
     """A value and its interval, in the unit of the metric."""
     # Beside an interval there is no room for a third digit, and seldom a meaning.
@@ -183,7 +138,7 @@ def _title(schemes: Sequence[SchemeSummary], runs: Sequence[RunRecord]) -> str:
     )
 
 
-def comparison_notes(schemes: Sequence[SchemeSummary], last: int) -> list[str]:
+def comparison_notes(schemes: Sequence[SchemeSummary], last: int, traces: Sequence[TraceUse | None] = ()) -> list[str]:
     """What the columns mean, for one who sees them for the first time; scores are means of the last evaluations."""
     several = max(scheme.seeds for scheme in schemes) > 1
     name = metric_words_and_unit(schemes[0].metric)[0]
@@ -191,11 +146,12 @@ def comparison_notes(schemes: Sequence[SchemeSummary], last: int) -> list[str]:
     return [
         f"{name:10} on test data, mean of the last {last} evaluations" + (" and of the seeds" if several else ""),
         spread if several else "seed       one alone is not a result",
-        "energy     of all transmissions; marked if more than 3 % over budget",
+        f"energy     {BUDGET_NOTE}",
         "kept       share of an update delivered in a contact; the rest is offered again",
         "failed     uploads per device that a contact cut short: energy for nothing",
         "age        rounds since a device received its model, when it meets the server",
         f"assumed    {ASSUMED}",
+        *(f"trace      {trace_text(use)}" for use in distinct(traces)),
         *(
             f"relays     {scheme.name}, per device: {scheme.relayed_per_device:.1f} updates handed on, "
             f"{scheme.delivered_per_device:.1f} delivered,\n"
@@ -209,6 +165,8 @@ def comparison_notes(schemes: Sequence[SchemeSummary], last: int) -> list[str]:
 
 def _warnings(schemes: Sequence[SchemeSummary], runs: Sequence[RunRecord]) -> Iterator[str]:
     """What makes rows of the table hard to compare."""
+    if silent := no_contact([("", summarise_run(run)) for run in runs]):
+        yield f"contacts   {silent}"
     if mixed := sorted({run.seed for run in runs} - _same_worlds(runs)):
         listed = ", ".join(map(str, mixed))
         yield f"worlds     of seed {listed} differ: a trace, data or the code changed between runs. Run them again"

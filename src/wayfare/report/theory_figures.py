@@ -52,7 +52,6 @@ def plot_curves(
                 label="Monte Carlo",
             )
             axes.set(xscale="log", yscale="log", xlabel=label)
-            _plain(axes.xaxis)
             axes.set_title(name, loc="left", fontsize=11)
             axes.grid(True, which="major", color="#e2e8f0", linewidth=0.8)
             axes.legend(frameon=False, fontsize=9)
@@ -100,10 +99,3 @@ def _mark(axes: Any, curve: Curve, colour: str) -> None:
         fontsize=9,
         color=colour,
     )
-
-
-def _plain(axis: Any) -> None:
-    """Plain numbers on a logarithmic axis."""
-    from matplotlib.ticker import FuncFormatter
-
-    axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.10g}"))

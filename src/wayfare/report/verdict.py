@@ -9,8 +9,8 @@ from math import inf, isfinite
 from wayfare.learning.tasks import Metric
 from wayfare.records import RunSummary, SchemeSummary, paired_difference, summarise_scheme
 from wayfare.records.statistics import Difference
+from wayfare.report.columns import over_budget
 from wayfare.report.labels import metric_words_and_unit
-from wayfare.report.tables import OVER_BUDGET
 
 _MINUS = "\u2212"
 # Half of the last digit shown, of a share as of an error in metres.
@@ -83,11 +83,6 @@ def verdict_of(runs: Sequence[Sequence[RunSummary]]) -> Verdict:
 def _worth(score: float) -> float:
     """A score to rank by: one that is no number, of a run that diverged, comes last."""
     return score if isfinite(score) else -inf
-
-
-def over_budget(scheme: SchemeSummary) -> bool:
-    """Whether a scheme spends more than its budget, beyond what steering by a queue explains."""
-    return scheme.energy_joules_mean > OVER_BUDGET * scheme.budget_joules
 
 
 def headline(verdict: Verdict) -> str:

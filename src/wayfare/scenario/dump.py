@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
+from math import isfinite
 from typing import Any
 
 from wayfare.scenario.model import Scenario
@@ -22,14 +24,29 @@ def digest(scenario: Scenario) -> str:
 
 def _table(table: dict[str, Any], path: tuple[str, ...]) -> list[str]:
     """Values first, then the tables below: TOML wants it so."""
-    lines = [f"[{'.'.join(path)}]"] if path else []
-    lines += [f"{key} = {_literal(value)}" for key, value in table.items() if not isinstance(value, dict)]
+    lines = [f"[{'.'.join(map(_key, path))}]"] if path else []
+    lines += [f"{_key(key)} = {toml_value(value)}" for key, value in table.items() if not isinstance(value, dict)]
     for key, value in table.items():
         if isinstance(value, dict):
             lines += ["", *_table(value, (*path, key))]
     return lines
 
 
-def _literal(value: Any) -> str:
-    """A TOML literal; JSON's numbers, booleans, strings and lists are also TOML's, but for DEL."""
-    return json.dumps(value).replace("\x7f", "\\u007F")
+def toml_value(value: Any) -> str:
+    """A TOML value; tables are written in line.
+
+    JSON's escapes are TOML's but for two: DEL must be escaped, and a character outside the BMP must not be written as
+    two surrogates, so text stays as it is.
+    """
+    if isinstance(value, dict):
+        return f"{{ {', '.join(f'{_key(key)} = {toml_value(inner)}' for key, inner in value.items())} }}"
+    if isinstance(value, list | tuple):
+        return f"[{', '.join(map(toml_value, value))}]"
+    if isinstance(value, float) and not isfinite(value):
+        return str(value)
+    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007F")
+
+
+def _key(key: str) -> str:
+    """A key, in quotes where it is more than a plain word; dotted fields of a study stay dotted."""
+    return key if re.fullmatch(r"[A-Za-z0-9_.-]+", key) else toml_value(key)

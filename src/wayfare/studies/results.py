@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
+from wayfare.contacts import TraceUse
 from wayfare.errors import RunFolderError
 from wayfare.learning.tasks import Metric
 from wayfare.places import STUDY_FILE
@@ -49,6 +50,7 @@ class RunResult:
     rounds: int
     averaged: int  # evaluations that its score is the mean of
     wall_s: float
+    trace: TraceUse | None  # None where mobility is no trace
 
     @property
     def metric(self) -> Metric:
@@ -116,6 +118,7 @@ def result_of(record: RunRecord, run: PlannedRun, targets: Sequence[float]) -> R
         rounds=record.scenario.rounds,
         averaged=final_evaluations(record),
         wall_s=record.wall_s,
+        trace=record.trace,
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import logging
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -27,6 +28,8 @@ from wayfare.radio import Link, gains_per_watt
 from wayfare.scenario import Scenario
 from wayfare.streams import FLEET, Stream, generator
 from wayfare.world.whereabouts import Whereabouts, find_whereabouts
+
+_log = logging.getLogger("wayfare")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,6 +70,9 @@ def draw_world(scenario: Scenario, seed: int, task: Task | None = None) -> World
     check_batch_size(scenario.learning.batch_size, held, len(kinds))
     plan = draw_plan(scenario, seed)
     meets = opportunities(plan, scenario.round_s, scenario.rounds)
+    if not len(meets):
+        # Before the run and not after it: training alone may take hours.
+        _log.warning("seed %s: no device meets the server in %g s, so nothing can be learned", seed, plan.duration_s)
     return World(
         scenario=scenario,
         seed=seed,

@@ -11,11 +11,11 @@ from wayfare.errors import ScenarioError, TraceError
 from wayfare.mobility.base import Meetings, Motion
 from wayfare.mobility.traces.read import FORMATS, detect, read_recording
 from wayfare.mobility.traces.recording import Recording
-from wayfare.mobility.traces.selection import Selection, select
+from wayfare.mobility.traces.selection import Selection, everyone_with, select
 from wayfare.mobility.traces.window import cut, repeat
 from wayfare.scenario.mobility import TraceMobility
 
-__all__ = ["FORMATS", "Recording", "Selection", "Trace", "detect", "read_recording", "select"]
+__all__ = ["FORMATS", "Recording", "Selection", "Trace", "detect", "everyone_with", "read_recording", "select"]
 
 _log = logging.getLogger(__name__)
 
@@ -37,7 +37,11 @@ class Trace:
 
     def recording(self) -> Recording:
         """The whole file; read once for all seeds and schemes of a process."""
-        return _recording(self.spec, _fingerprint(self.spec.file))
+        return _recording(self.spec, self.fingerprint())
+
+    def fingerprint(self) -> tuple[int, int]:
+        """What changes when the file does."""
+        return _fingerprint(self.spec.file)
 
     def selection(self, devices: int | None = None, duration_s: float | None = None) -> Selection:
         """The same as drawn, with names; without numbers all nodes and all that is left of the trace."""

@@ -63,6 +63,18 @@ def select(recording: Recording, *, devices: int | None, server: str | None, ran
     )
 
 
+def everyone_with(recording: Recording, server: str) -> Selection:
+    """All nodes of a recording with a server."""
+    chosen = recording.names.index(server)
+    others = np.delete(np.arange(len(recording.names)), chosen)
+    return Selection(
+        devices=tuple(recording.names[node] for node in others),
+        server=server,
+        duration_s=recording.duration_s,
+        content=_renumbered(recording.content, others, chosen),
+    )
+
+
 def _named_server(recording: Recording, server: str | None) -> int | None:
     names = recording.names
     wanted = server or recording.server or ("server" if "server" in names else None)

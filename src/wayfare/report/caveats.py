@@ -1,0 +1,50 @@
+"""What a reader must know beside the numbers: warnings, and what of a trace was used."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from pathlib import PurePath
+
+from wayfare.contacts import TraceUse
+from wayfare.records import RunSummary
+from wayfare.studies.results import StudyResults
+
+NOTHING_LEARNED = (
+    "No device met the server in any run: every score is that of the untrained model. "
+    "A larger radio.range_m, more rounds, more devices or another server gives contacts"
+)
+
+
+def caveats_of(results: StudyResults) -> list[str]:
+    """All warnings about the finished runs of a study."""
+    manifest = results.manifest
+    silent = no_contact([(manifest.point_name(one.run.point), one.summary) for one in results.results])
+    return [silent] if silent else []
+
+
+def no_contact(runs: Sequence[tuple[str, RunSummary]]) -> str | None:
+    """Which runs, each with the name of its point, had no contact at all; None if all had some."""
+    worlds = dict.fromkeys((point, run.seed) for point, run in runs if not run.contacts)
+    if not worlds:
+        return None
+    if all(not run.contacts for _, run in runs):
+        return NOTHING_LEARNED
+    listed = ", ".join(f"{point}, seed {seed}" if point else f"seed {seed}" for point, seed in worlds)
+    return f"No device met the server ({listed}): the scores there are those of the untrained model"
+
+
+def distinct(traces: Iterable[TraceUse | None]) -> list[TraceUse]:
+    """Every use of a trace once, in order."""
+    return list(dict.fromkeys(use for use in traces if use is not None))
+
+
+def trace_text(use: TraceUse) -> str:
+    """Which trace and server, how much of its time, and how many contacts with the server were used and dropped."""
+    repeated = ", repeated" if use.repeated else ""
+    skipped = f"; {use.lines_skipped:,} lines skipped" if use.lines_skipped else ""
+    name, others = PurePath(use.file).name, use.nodes - 1
+    return (
+        f"{name} ({use.format}), server {use.server}, {use.devices:,} of {others:,} other nodes; "
+        f"{use.used_s:,.0f} of {use.duration_s:,.0f} s from {use.start_s:,.0f} s on{repeated}; "
+        f"{use.contacts_used:,} contacts used, {use.contacts_dropped:,} dropped (other nodes or times){skipped}"
+    )

@@ -1,0 +1,122 @@
+"""Columns of a table, and how a terminal shows them without cutting a number or a name."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from rich.table import Table
+from rich.text import Text
+
+from wayfare.records import SchemeSummary
+
+# A controller steers by a queue, not by a wall: a little more than the budget does not count as over it.
+OVER_BUDGET = 1.03
+ENERGY = "energy\nJ"
+SCHEME = "scheme"
+# Below an energy that has the mark of `plainly`.
+BUDGET_NOTE = "of all transmissions; marked if more than 3 % over budget"
+
+_NAME_WIDTH, _LONGEST_PIECE = 14, 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Column:
+    """A heading and a cell for each row; lines of a heading are one below the other."""
+
+    heading: str
+    cells: list[str]
+    left: bool = False
+    marked: Sequence[bool] = ()  # cells that stand out: the best score, energy over the budget
+
+    @property
+    def width(self) -> int:
+        """Of its longest line."""
+        return max(len(line) for text in (self.heading, *self.cells) for line in text.split("\n"))
+
+    def is_marked(self, row: int) -> bool:
+        """Whether the cell of a row stands out."""
+        return any(self.marked[row : row + 1])
+
+
+def over_budget(scheme: SchemeSummary) -> bool:
+    """Whether a scheme spends more than its budget, beyond what steering by a queue explains."""
+    return scheme.energy_joules_mean > OVER_BUDGET * scheme.budget_joules
+
+
+def plainly(column: Column) -> Column:
+    """The column with an exclamation mark at energy over the budget, for text without colour."""
+    if column.heading != ENERGY:
+        return column
+    cells = [f"{text}{'!' if column.is_marked(row) else ''}" for row, text in enumerate(column.cells)]
+    return replace(column, cells=cells)
+
+
+def in_terminal(columns: Sequence[Column]) -> list[Column]:
+    """Columns for text of fixed width: long names fold, and marks show without colour."""
+    return [
+        replace(column, cells=[_folded(name) for name in column.cells]) if column.heading == SCHEME else plainly(column)
+        for column in columns
+    ]
+
+
+def total_width(columns: Sequence[Column]) -> int:
+    """Of a table of these columns, with a space between two."""
+    return sum(column.width for column in columns) + len(columns) - 1
+
+
+def side_by_side(columns: Sequence[Column], width: int) -> list[list[Column]]:
+    """Groups of columns that fit into a window, each with the first column to know the rows by."""
+    first, *others = columns
+    groups = [[first]]
+    for column in others:
+        if len(groups[-1]) > 1 and total_width([*groups[-1], column]) > width:
+            groups.append([first])
+        groups[-1].append(column)
+    return groups
+
+
+def rich_table(columns: Sequence[Column], rows: Sequence[int], *, headed: bool = True, indent: str = "") -> Table:
+    """A table of some rows; its columns are as wide as all rows need."""
+    table = Table(box=None, padding=(0, 1, 0, 0), pad_edge=False, header_style="bold cyan", show_header=headed)
+    for place, column in enumerate(columns):
+        justify: Literal["left", "right"] = "left" if column.left else "right"
+        width = column.width + (0 if place else len(indent))
+        table.add_column(column.heading, justify=justify, min_width=width, no_wrap=True)
+    for row in rows:
+        name, *cells = (Text(column.cells[row], _style(column, row)) for column in columns)
+        name.plain = "\n".join(indent + line for line in name.plain.split("\n"))
+        table.add_row(name, *cells)
+    return table
+
+
+def _style(column: Column, row: int) -> str:
+    if column.heading == SCHEME:
+        return "bold"
+    return "" if not column.is_marked(row) else "red" if column.heading == ENERGY else "bold"
+
+
+def _folded(name: str) -> str:
+    """A long name continues on the next line: before a colon or a plus, else after a hyphen or an underscore."""
+    lines = [""]
+    for piece in re.findall(r"^[^:+]+|[:+][^:+]*", name) or [name]:
+        piece = piece.strip()
+        apart = " " if piece.startswith("+") else ""
+        if not lines[-1] or len(lines[-1] + apart + piece) <= _NAME_WIDTH:
+            lines[-1] += apart * bool(lines[-1]) + piece
+        else:
+            lines.append(f"  {piece}")
+    return "\n".join(part for line in lines for part in _pieces(line))
+
+
+def _pieces(line: str, longest: int = _LONGEST_PIECE) -> list[str]:
+    """A line without a colon or a plus to break at, in pieces that are not too long."""
+    pieces = []
+    while len(line) > longest:
+        end = max(line.rfind("-", 0, longest), line.rfind("_", 0, longest)) + 1
+        end = end if len(line[:end].strip()) > 1 else longest
+        pieces.append(line[:end])
+        line = f"  {line[end:]}"
+    return [*pieces, line]
