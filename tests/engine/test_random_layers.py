@@ -14,6 +14,7 @@ import wayfare
 from wayfare.engine import Burst
 from wayfare.errors import InputError, ScenarioError
 from wayfare.learning.batches import Batches
+from wayfare.learning.evaluate import Evaluator
 from wayfare.learning.models.mlp import Mlp
 from wayfare.learning.tasks import own_task
 from wayfare.learning.tasks.own import OwnTask
@@ -94,7 +95,7 @@ def test_random_layers_differ_from_device_to_device_and_from_round_to_round() ->
     assert drawn.seeds_of(1, 7, 2) != Batches(HELD, 8, 300, seed=1).seeds_of(1, 7, 2)
 
 
-@pytest.mark.parametrize("engine", ["vmap", "stacked"])
+@pytest.mark.parametrize("engine", ["vmap", "stacked", "cuda_graphs"])
 @pytest.mark.parametrize(
     ("network", "layer"), [(with_dropout, r"2 \(Dropout\)"), (Functional, r"the network \(Functional\)")]
 )
@@ -125,6 +126,19 @@ def test_a_loss_that_draws_from_elsewhere_is_refused() -> None:
     local = Job(replace(local.training, task=task), DEVICES)
     with pytest.raises(InputError, match="own: the network or its loss draws random numbers from elsewhere"):
         run("reference", local, starts(local, torch.float32), bursts(1, 1))
+
+
+class AlwaysRandom(nn.Linear):
+    def forward(self, inputs: Tensor) -> Tensor:
+        return functional.dropout(super().forward(inputs), 0.5, training=True)
+
+
+def test_a_network_that_draws_when_judged_has_one_score() -> None:
+    task = random_task(lambda: AlwaysRandom(4, 3))
+    model, evaluate = task.model.initial(np.random.default_rng(0)), Evaluator(task)
+    before = torch.random.get_rng_state()
+    assert evaluate(model) == evaluate(model)
+    assert torch.equal(torch.random.get_rng_state(), before)
 
 
 def test_a_run_with_dropout_repeats_and_depends_on_its_seed(tmp_path: Path) -> None:

@@ -108,7 +108,9 @@ def test_a_device_with_fewer_samples_than_a_minibatch_still_trains() -> None:
 
 def test_a_batch_larger_than_the_training_set_is_refused_at_once() -> None:
     scenario = wayfare.load("fashion-small", ["learning.batch_size=10001"])
-    with pytest.raises(ScenarioError, match=r"batch_size = 10001: must not exceed the 10,000 training samples"):
+    with pytest.raises(
+        ScenarioError, match=r"learning.batch_size = 10001: must not exceed the 10,000 training samples"
+    ):
         draw_world(scenario, seed=0)
 
 

@@ -81,7 +81,7 @@ class Frame:
         return len(next(iter(self._columns.values())))
 
     def to_numpy(self) -> np.ndarray:
-        return np.stack([*self._columns.values()], axis=1)
+        return np.stack([column.astype(object) for column in self._columns.values()], axis=1)
 
 
 @dataclass
@@ -175,6 +175,12 @@ def test_whole_numbers_are_words_or_numbers_as_the_network_takes_them() -> None:
     assert loss_of(task_of((numbers, LABELS))) == loss_of(task_of((numbers.astype(np.float32), LABELS)))
     words = loss_of(task_of((numbers, LABELS), words_network))
     assert loss_of(task_of((numbers.astype(np.uint8), LABELS), words_network)) == words
+
+
+def test_frames_may_mix_types_of_numbers() -> None:
+    mixed = Frame({"a": ROWS[:, 0], "b": LABELS, "c": LABELS > 1, "d": ROWS[:, 3]})
+    expected = np.stack([ROWS[:, 0], LABELS, LABELS > 1, ROWS[:, 3]], axis=1).astype(np.float32)
+    assert torch.equal(task_of((mixed, Series(LABELS))).train[0], torch.from_numpy(expected))
 
 
 def test_a_ready_network_begins_every_run_with_its_weights() -> None:

@@ -40,7 +40,8 @@ def refuse_random_layers(engine: str, training: LocalTraining) -> None:
     if found.others:
         raise InputError(
             f"{training.task.name}: {_named(found.others)} draws random numbers from elsewhere than PyTorch's default "
-            "generator, so a run could not repeat; use torch.rand, torch.randn or a layer of PyTorch such as nn.Dropout"
+            "generator, or keeps state outside its buffers, so a run could not repeat; use torch.rand, torch.randn or "
+            "a layer of PyTorch such as nn.Dropout"
         )
     if found.keyed and engine not in KEYING_ENGINES:
         rule = (

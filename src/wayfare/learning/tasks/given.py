@@ -39,6 +39,8 @@ class _Frame(_Column, Protocol):
     @property
     def columns(self) -> Any: ...
 
+    def __getitem__(self, name: Any, /) -> Any: ...
+
 
 def read_pair(data: Data, where: str) -> tuple[Tensor, Tensor | list[str]]:
     """Inputs, and targets as numbers or texts. InputError that says what is wrong with the data."""
@@ -85,9 +87,9 @@ def _array(values: Any, where: str) -> Tensor | NDArray[Any]:
     match values:
         case Tensor():
             return values.detach().cpu()
+        case _Frame():
+            return _rows(values, where)
         case _Column():
-            if isinstance(values, _Frame):
-                _refuse_texts(values, where)
             return values.to_numpy()
         case str() | bytes() | Mapping():
             raise InputError(f"{where}: a {type(values).__name__} is no array")
@@ -107,12 +109,13 @@ def _array(values: Any, where: str) -> Tensor | NDArray[Any]:
     raise InputError(f"{where}: a {type(values).__name__} is no array")
 
 
-def _refuse_texts(frame: _Frame, where: str) -> None:
-    """Columns of a frame that are no numbers, by name."""
-    kinds = {str(name): np.asarray(frame[name]).dtype.kind for name in frame.columns}  # type: ignore[index]
-    texts = [name for name, kind in kinds.items() if kind not in "fiub"]
-    if texts and len(kinds) > 1:
+def _rows(frame: _Frame, where: str) -> NDArray[Any]:
+    """A frame as an array, column by column: a frame of several types would become an array of objects."""
+    columns = {str(name): np.asarray(frame[name]) for name in frame.columns}
+    texts = [name for name, column in columns.items() if column.dtype.kind not in "fiub"]
+    if texts and len(columns) > 1:
         raise InputError(f"{where}: the columns {', '.join(texts)} hold no numbers; encode or drop them")
+    return np.stack([*columns.values()], axis=1)
 
 
 def _tensor(values: Tensor | NDArray[Any], where: str) -> Tensor:
