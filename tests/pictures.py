@@ -15,7 +15,7 @@ def words_of(figure: Any) -> list[str]:
     """All that a drawn figure says: titles, names of axes, ticks, legends."""
     from matplotlib.text import Text
 
-    figure.canvas.draw()
+    figure.draw_without_rendering()
     return [text.get_text() for text in figure.findobj(Text) if text.get_visible() and text.get_text()]
 
 

@@ -52,9 +52,9 @@ def test_small_differences_of_accuracy_are_drawn_small(tmp_path: Path, monkeypat
     study_figure(results, "score", tmp_path / "score.png")
     (low, high), _ = spans[0]
     assert high - low >= 5.0
-    study_figure(results, "energy_joules", tmp_path / "energy.png", levels={"budget": 1e6})
+    study_figure(results, "energy_joules", tmp_path / "energy.png")
     (low, high), _ = spans[0]
-    assert low < 1e6 < high
+    assert 0 <= low < results.schemes[0].budget_joules < high
 
 
 def test_a_figure_says_on_how_many_worlds_it_stands(tmp_path: Path) -> None:

@@ -11,6 +11,15 @@ from wayfare.errors import InputError, ScenarioError, UnavailableError
 
 Layout: TypeAlias = Literal["constrained"] | None
 
+Bounds: TypeAlias = tuple[float | None, float | None]
+
+PERCENT: Bounds = (0.0, 100.0)
+POSITIVE: Bounds = (0.0, None)
+
+BUDGET = "energy budget"
+BUDGET_LINE: dict[str, Any] = {"color": "#444444", "ls": ":", "lw": 1.2, "zorder": 1.5}
+"""How every figure shows what the fleet may spend."""
+
 COLUMN_IN = 3.5
 """The width of one column of an IEEE journal, 88.9 mm."""
 
@@ -70,6 +79,13 @@ def plain_axes(axes: Any, *, grid: str = "both") -> None:
     """No more lines than needed."""
     axes.grid(axis=grid, alpha=0.25, lw=0.6)
     axes.spines[["top", "right"]].set_visible(False)
+
+
+def keep_within(axes: Any, *, x: Bounds = (None, None), y: Bounds = (None, None)) -> None:
+    """No more of an axis than can be: no accuracy above 100 %, no energy below 0 J."""
+    for (least, most), limits, set_limits in ((x, axes.get_xlim, axes.set_xlim), (y, axes.get_ylim, axes.set_ylim)):
+        low, high = limits()
+        set_limits(low if least is None else max(low, least), high if most is None else min(high, most))
 
 
 def headline(figure: Any, *lines: str) -> None:

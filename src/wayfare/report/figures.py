@@ -11,7 +11,17 @@ import numpy as np
 from wayfare.files import writing
 from wayfare.learning.tasks import Metric
 from wayfare.records import RunRecord, SchemeSummary
-from wayfare.report.canvas import column_figure, legend_below, plain_axes, wide_figure
+from wayfare.report.canvas import (
+    BUDGET,
+    BUDGET_LINE,
+    PERCENT,
+    POSITIVE,
+    column_figure,
+    keep_within,
+    legend_below,
+    plain_axes,
+    wide_figure,
+)
 from wayfare.report.labels import score_label
 from wayfare.report.palette import colour_of, dashes_of
 from wayfare.report.study_figures import study_figure
@@ -46,6 +56,7 @@ def score_curves(schemes: Sequence[SchemeSummary], runs: Sequence[RunRecord], fi
         axes.set_ylabel(score_label(metric))
         axes.set_title(f"{runs[0].scenario.name}: budget {schemes[0].budget_joules:,.0f} J", loc="left")
         plain_axes(axes)
+        keep_within(axes, x=POSITIVE, y=PERCENT if metric.percent else (None, None))
         axes.legend(frameon=False, fontsize=9)
 
 
@@ -61,7 +72,7 @@ def write_figures(results: StudyResults, groups: Groups, folder: Path, kind: For
     metric = results.results[0].metric
     drawings: dict[str, Callable[[Any, Groups], None]] = {
         f"{metric.name}-rounds": lambda axes, shown: _curves(axes, shown, metric, "round", 1.0, "round"),
-        f"{metric.name}-energy": lambda axes, shown: _curves(axes, shown, metric, "energy_joules", 1.0, "energy (J)"),
+        f"{metric.name}-energy": lambda axes, shown: _energy(axes, shown, metric, results.schemes[0].budget_joules),
         f"{metric.name}-bits": lambda axes, shown: _curves(axes, shown, metric, "bits", 1e-6, "transmitted (Mbit)"),
         "energy-devices": _shares,
         "queue": _queue,
@@ -72,7 +83,7 @@ def write_figures(results: StudyResults, groups: Groups, folder: Path, kind: For
         with column_figure(folder / f"{name}.{kind}") as figure:
             axes = figure.add_subplot()
             drawing(axes, groups)
-            if name != "energy-devices" and len(groups) > 1:
+            if name != "energy-devices" and len(axes.get_legend_handles_labels()[1]) > 1:
                 legend_below(figure, axes)
     return [folder / f"{name}.{kind}" for name in drawings]
 
@@ -89,6 +100,13 @@ def _curves(axes: Any, groups: Groups, metric: Metric, across: str, factor: floa
     axes.set_xlabel(label)
     axes.set_ylabel(score_label(metric))
     plain_axes(axes)
+    keep_within(axes, x=POSITIVE, y=PERCENT if metric.percent else (None, None))
+
+
+def _energy(axes: Any, groups: Groups, metric: Metric, budget_joules: float) -> None:
+    """Score against the energy of the fleet, and where its budget ends."""
+    axes.axvline(budget_joules, label=BUDGET, **BUDGET_LINE)
+    _curves(axes, groups, metric, "energy_joules", 1.0, "energy of all devices (J)")
 
 
 def _shares(axes: Any, groups: Groups) -> None:
@@ -99,7 +117,7 @@ def _shares(axes: Any, groups: Groups) -> None:
         # Dots of one row are spread in a fixed way, so that the figure is the same every time.
         spread = 0.28 * np.sin(2.4 * np.arange(len(shares)))
         axes.plot(shares, row + spread, ".", ms=4, alpha=0.6, mew=0, color=colour_of(scheme, list(groups)))
-    axes.axvline(100, color="black", lw=0.8, zorder=0)
+    axes.axvline(100, **BUDGET_LINE)
     axes.set_yticks(range(len(names)), [_text(name) for name in names])
     axes.set_xlim(left=0)
     axes.set_xlabel("energy of a device (% of its budget)")
@@ -114,6 +132,7 @@ def _queue(axes: Any, groups: Groups) -> None:
     axes.set_xlabel("simulated time (h)")
     axes.set_ylabel("mean backlog (J)")
     plain_axes(axes)
+    keep_within(axes, x=POSITIVE, y=POSITIVE)
 
 
 def _tails(axes: Any, groups: Groups, name: str, label: str, *, log: bool = False) -> None:
@@ -127,6 +146,7 @@ def _tails(axes: Any, groups: Groups, name: str, label: str, *, log: bool = Fals
     axes.set_ylabel("contacts (%)")
     axes.set_ylim(0, 102)
     plain_axes(axes)
+    keep_within(axes, x=POSITIVE)
 
 
 def _look(scheme: str, groups: Groups) -> dict[str, Any]:

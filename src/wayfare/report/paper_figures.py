@@ -10,9 +10,8 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from wayfare.arrays import Floats
-from wayfare.control.budgets import draw_budgets
 from wayfare.records import read_run
-from wayfare.report.canvas import headline, legend_beside, plain_axes, wide_figure
+from wayfare.report.canvas import PERCENT, headline, keep_within, legend_beside, plain_axes, wide_figure
 from wayfare.report.labels import axis_label, scheme_label, score_label, value_label
 from wayfare.report.palette import colour_of, dashes_of, height_of
 from wayfare.report.study_figures import seeds_words, study_figure
@@ -48,8 +47,7 @@ def draw(
 ) -> None:
     """The figure, from what its study has found so far; a quick one says that it is not the paper's."""
     if figure.drawing == "metric":
-        levels = {"budget": _budget_joules(results)} if figure.metric == "energy_joules" else {}
-        study_figure(results, figure.metric, file, title=_titled(figure, quick), levels=levels)
+        study_figure(results, figure.metric, file, title=_titled(figure, quick))
         return
     with wide_figure(file, width_in=7.6, height_in=4.2) as canvas:
         axes = canvas.add_subplot()
@@ -67,13 +65,6 @@ def draw(
 
 def _titled(figure: PaperFigure, quick: bool) -> str:
     return f"{figure.title}\n{figure.stand_in}" if quick else figure.title
-
-
-def _budget_joules(results: StudyResults) -> float:
-    """What the fleet may spend, a mean over the seeds."""
-    records = [read_run(result.folder) for result in results.results]
-    by_seed = {record.seed: float(draw_budgets(record.scenario.fleet, record.seed).sum()) for record in records}
-    return fmean(by_seed.values())
 
 
 def _curves(results: StudyResults, axes: Any, curve_of: Callable[[RunResult], Curve]) -> None:
@@ -98,6 +89,7 @@ def _curves(results: StudyResults, axes: Any, curve_of: Callable[[RunResult], Cu
     axes.set_xlabel("round")
     if metric is not None:
         axes.set_ylabel(score_label(metric))
+        keep_within(axes, y=PERCENT if metric.percent else (None, None))
 
 
 def _line(results: StudyResults, row: Row) -> tuple[str, str, Any]:

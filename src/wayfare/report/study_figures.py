@@ -4,10 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 from wayfare.records.statistics import Estimate
-from wayfare.report.canvas import column_figure, headline, legend_below, legend_beside, wide_figure
+from wayfare.report.canvas import (
+    BUDGET,
+    BUDGET_LINE,
+    PERCENT,
+    POSITIVE,
+    Bounds,
+    column_figure,
+    headline,
+    keep_within,
+    legend_below,
+    legend_beside,
+    wide_figure,
+)
 from wayfare.report.labels import axis_label, metric_words_and_unit, scheme_label
 from wayfare.report.palette import colour_of, dashes_of, height_of, mark_of
 from wayfare.studies.results import Row, StudyResults
@@ -21,6 +34,12 @@ _LONG = 12
 _LEAST_POINTS = 5.0
 # Inches that a scheme takes at such a point, and what is around them.
 _NAMED_IN, _AROUND_IN = 0.075, 1.2
+# How far apart the schemes of a point are drawn: a share of the axis, or of the room between two named points.
+_BESIDE, _NAMED_BESIDE = 0.012, 0.5
+_NEVER_NEGATIVE = (
+    *("energy_joules", "budget_joules", "bits", "wall_s", "staleness_rounds"),
+    *("uploads_per_device", "failed_uploads_per_device"),
+)
 _DRAWN = "mean and 95 % interval"
 
 
@@ -31,12 +50,11 @@ def study_figure(
     *,
     column: bool = False,
     title: str = "",
-    levels: Mapping[str, float] | None = None,
 ) -> None:
     """One metric against the first field that varies; a panel for each combination of the others.
 
-    Panels stand side by side, or one below the other in a journal's column, which has its title in the text. Levels are
-    drawn across them, to be compared with.
+    Panels stand side by side, or one below the other in a journal's column, which has its title in the text. Energy has
+    a line at the budget.
     """
     panels = panels_of(results)
     names = _long_names(results)
@@ -54,9 +72,6 @@ def study_figure(
     with wide_figure(file, width_in=width_in, height_in=max(named_in, 4.0)) as figure:
         axes = figure.subplots(1, len(panels), squeeze=False, sharey=True)[0]
         _draw_panels(results, metric_name, panels, axes)
-        for name, level in (levels or {}).items():
-            for panel in axes:
-                panel.axhline(level, color="#777777", ls=":", lw=1.2, label=name)
         headline(figure, title, seeds_words(results, _DRAWN))
         legend_beside(figure, axes[0])
         for panel in axes[1:]:
@@ -80,6 +95,17 @@ def _draw_panels(results: StudyResults, metric_name: str, panels: dict[str, list
         else:
             _draw(results, metric_name, rows, panel)
             panel.set_ylabel(_label(results, metric_name))
+    # Panels may share an axis: its limits are set when all of them are drawn.
+    bounds = _bounds(results, metric_name)
+    for panel in axes:
+        if names:
+            keep_within(panel, x=bounds)
+            continue
+        if metric_name == "score" and _percent(results, metric_name):
+            low, high = panel.get_ylim()
+            beyond = max(_LEAST_POINTS - (high - low), 0.0) / 2
+            panel.set_ylim(low - beyond, high + beyond)
+        keep_within(panel, y=bounds)
 
 
 def panels_of(results: StudyResults) -> dict[str, list[Row]]:
@@ -128,6 +154,10 @@ def _draw_named(results: StudyResults, metric_name: str, rows: list[Row], names:
             lw=1.0,
             label=scheme_label(scheme),
         )
+    if metric_name == "energy_joules":
+        budgets = {names.index(manifest.place_of(row.point)[manifest.varies[0]]): _budget_joules(row) for row in rows}
+        for place, budget in budgets.items():
+            panel.plot([budget, budget], [place, place + 1], label=BUDGET if place == 0 else None, **BUDGET_LINE)
     panel.set_yticks([place + 0.5 for place in range(len(names))], names)
     panel.set_ylim(len(names), 0)
     for place in range(1, len(names)):
@@ -146,12 +176,21 @@ def _draw(results: StudyResults, metric_name: str, rows: list[Row], panel: Any) 
     )
     labels = list(dict.fromkeys(value_text(value) for value in values))
     scale = 100.0 if _percent(results, metric_name) else 1.0
-    for scheme in manifest.schemes:
+    ordered: list[Any] = sorted(set(values)) if numeric else []
+    logarithmic = bool(ordered) and ordered[0] > 0 and ordered[-1] / ordered[0] >= _WIDE
+    for number, scheme in enumerate(manifest.schemes):
+        # Bars of schemes that come out alike stand beside each other, not on each other.
+        beside = number - (len(manifest.schemes) - 1) / 2
         mine = [(row, value) for row, value in zip(rows, values, strict=True) if row.scheme == scheme]
         found = [(row.estimates[metric_name], value) for row, value in mine if metric_name in row.estimates]
         if not found:
             continue
-        places = [value if numeric else labels.index(value_text(value)) for _, value in found]
+        places: list[Any] = [value if numeric else labels.index(value_text(value)) for _, value in found]
+        if logarithmic:
+            places = [place * (ordered[-1] / ordered[0]) ** (_BESIDE * beside) for place in places]
+        else:
+            span = ordered[-1] - ordered[0] if numeric else _NAMED_BESIDE / _BESIDE / len(manifest.schemes)
+            places = [place + _BESIDE * beside * span for place in places]
         panel.errorbar(
             places,
             [scale * one.mean for one, _ in found],
@@ -165,20 +204,39 @@ def _draw(results: StudyResults, metric_name: str, rows: list[Row], panel: Any) 
             capsize=3,
             label=scheme_label(scheme),
         )
-    ordered: list[Any] = sorted(set(values)) if numeric else []
-    if ordered and ordered[0] > 0 and ordered[-1] / ordered[0] >= _WIDE:
+    if metric_name == "energy_joules":
+        where: list[Any] = [value if numeric else labels.index(value_text(value)) for value in values]
+        _draw_budget({place: _budget_joules(row) for place, row in zip(where, rows, strict=True)}, panel)
+    if logarithmic:
         panel.set_xscale("log")
         panel.set_xticks(ordered, [value_text(value) for value in ordered])
         panel.minorticks_off()
     elif not numeric:
         panel.set_xticks(range(len(labels)), labels)
     panel.set_xlabel(axis_label(axis) if axis else "")
-    if metric_name == "score" and scale > 1:
-        low, high = panel.get_ylim()
-        beyond = max(_LEAST_POINTS - (high - low), 0.0) / 2
-        panel.set_ylim(low - beyond, high + beyond)
     panel.grid(alpha=0.25, lw=0.6)
     panel.spines[["top", "right"]].set_visible(False)
+
+
+def _draw_budget(budgets: Mapping[float, float], panel: Any) -> None:
+    """The budget across the panel, or from point to point where it varies."""
+    if len(set(budgets.values())) == 1:
+        panel.axhline(next(iter(budgets.values())), label=BUDGET, **BUDGET_LINE)
+    else:
+        places = sorted(budgets)
+        panel.plot(places, [budgets[place] for place in places], label=BUDGET, **BUDGET_LINE)
+
+
+def _budget_joules(row: Row) -> float:
+    """What the fleet may spend, a mean over the seeds."""
+    return fmean(result.summary.budget_joules for result in row.results)
+
+
+def _bounds(results: StudyResults, metric_name: str) -> Bounds:
+    """Between which values a metric lies by its nature; a score that is no share may have any."""
+    if _percent(results, metric_name):
+        return PERCENT
+    return POSITIVE if metric_name in _NEVER_NEGATIVE else (None, None)
 
 
 def _bars(scale: float, estimates: list[Estimate]) -> list[float] | None:
