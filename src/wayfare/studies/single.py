@@ -14,8 +14,9 @@ import torch
 from wayfare.engine import Compute, Place, Policy, Precision, Shelf, open_shelf
 from wayfare.engine.compute import one_thread
 from wayfare.errors import DivergenceError, InvariantError, RunError
+from wayfare.identity import identity_of
 from wayfare.learning.tasks import Task
-from wayfare.methods import Method, Recipe, make_method
+from wayfare.methods import Method, Recipe, make_method, refuse_edited
 from wayfare.places import RUNS
 from wayfare.records import (
     RunLock,
@@ -26,6 +27,7 @@ from wayfare.records import (
     complete,
     find_unfinished,
     read_run,
+    refuse_another,
     refuse_changes,
     reopen,
 )
@@ -65,6 +67,7 @@ class _Job:
     folder: Path
     world: World
     scheme: Method
+    identity: dict[str, Any]
     execution: Execution
     found: Unfinished | None
 
@@ -81,7 +84,7 @@ def run(
 ) -> RunRecord:
     """Run one scheme with one seed and read back its records; a task of one's own takes the place of the scenario's.
 
-    A run of this kind that began and did not finish goes on where it was, to the same bits.
+    An interrupted run resumes where it stopped, to the same bits. It is refused if its code or data changed since.
     """
     execution = execution or Execution()
     scenario = naming_task(scenario, task)
@@ -106,12 +109,17 @@ def carry_out(
     try:
         with one_thread(), RunLock(folder), _enough_memory(folder):
             found = None if execution.safeguards.fresh else find_unfinished(folder)
+            refuse_edited(scheme)
+            identity = identity_of(scenario, scheme, task)
             if found is not None and found.is_whole:
+                refuse_another(found, identity)
                 # It was ended between its last transaction and its name.
                 complete(folder)
             else:
                 world = draw_world(scenario, seed, task)  # type: ignore[arg-type]  # a task is hashed by what it is
-                job = _Job(folder=folder, world=world, scheme=scheme, execution=execution, found=found)
+                job = _Job(
+                    folder=folder, world=world, scheme=scheme, identity=identity, execution=execution, found=found
+                )
                 with stop:
                     _simulate(job, compute, stop, on_round)
             record = read_run(folder)
@@ -145,7 +153,8 @@ def _conduct(job: _Job, compute: Compute, keeper: Keeper, shelf: Shelf) -> None:
         checks=job.execution.safeguards.checks,
         shelf=shelf,
     )
-    meta = beginning(world, job.scheme, execution_record(job.execution, simulation.engine, compute), compute.hardware)
+    execution = execution_record(job.execution, simulation.engine, compute)
+    meta = beginning(world, job.scheme, job.identity, execution, compute.hardware)
     with _opened(job, meta) as (writer, state):
         if state is not None:
             simulation.restore(state)

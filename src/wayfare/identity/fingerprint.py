@@ -15,21 +15,26 @@ from dataclasses import fields, is_dataclass
 from pathlib import Path
 from types import CodeType, FunctionType, MemberDescriptorType, ModuleType, SimpleNamespace
 from typing import Any, cast
-from uuid import uuid4
 
 import torch
+
+from wayfare.errors import WayfareError
 
 _LIBRARIES = tuple(sysconfig.get_path(name) for name in ("purelib", "platlib"))
 _KNOWN = {*sys.stdlib_module_names, "wayfare"}
 
 
-def fingerprint(thing: object) -> str:
-    """The hash of an object. One that cannot be read completely has another hash every time, and so equals nothing."""
+class UnreadableError(WayfareError):
+    """An object holds something without content, such as a lock or an open file."""
+
+
+def fingerprint(thing: object, *, of: type | None = None) -> str:
+    """The hash of an object, which may be an attribute of a class. One that cannot be read completely is refused."""
     sha = hashlib.sha256()
     try:
-        _Reader(sha.update, type(thing)).dump(thing)
-    except (pickle.PicklingError, TypeError, ValueError, AttributeError, RecursionError, OSError):
-        return uuid4().hex
+        _Reader(sha.update, of or (thing if isinstance(thing, type) else type(thing))).dump(_in_order(thing))
+    except (pickle.PicklingError, TypeError, ValueError, AttributeError, RecursionError, OSError) as error:
+        raise UnreadableError(f"{type(error).__name__}: {error}") from None
     return sha.hexdigest()
 
 
@@ -38,7 +43,7 @@ class _Reader(pickle.Pickler):
 
     def __init__(self, write: Callable[[bytes], None], kind: type) -> None:
         super().__init__(cast(Any, SimpleNamespace(write=write)), protocol=5)
-        self._package = kind.__module__.partition(".")[0]
+        self._kind = kind
         self._seen: set[int] = set()
 
     def reducer_override(self, thing: Any) -> Any:
@@ -49,7 +54,9 @@ class _Reader(pickle.Pickler):
                 numbers = thing.detach().cpu().flatten().view(torch.uint8).numpy()
                 return _parts(thing.dtype, tuple(thing.shape), numbers)
             case CodeType():
-                return _parts(thing.co_code, [*map(_in_order, thing.co_consts)], thing.co_names)
+                arguments = thing.co_argcount, thing.co_kwonlyargcount, thing.co_varnames
+                constants = [*map(_in_order, thing.co_consts)]
+                return _parts(thing.co_code, thing.co_exceptiontable, constants, thing.co_names, arguments)
             case FunctionType() | type() | ModuleType() if self._is_own(thing):
                 # Recursive functions and `super()` come back to where they started.
                 if id(thing) in self._seen:
@@ -72,11 +79,15 @@ class _Reader(pickle.Pickler):
         return NotImplemented
 
     def _is_own(self, thing: FunctionType | type | ModuleType) -> bool:
-        """Whether code is the user's, or of the package of the whole: not Python's, ours or of another package."""
-        name = _module_of(thing)
-        file = getattr(sys.modules.get(name), "__file__", None) or ""
-        package = name.partition(".")[0]
-        return package not in _KNOWN and (package == self._package or not file.startswith(_LIBRARIES))
+        return is_users(thing, self._kind)
+
+
+def is_users(thing: FunctionType | type | ModuleType, whole: type) -> bool:
+    """Whether code is the user's, or of the package of the whole: not Python's, ours or of another package."""
+    name = _module_of(thing)
+    file = getattr(sys.modules.get(name), "__file__", None) or ""
+    package = name.partition(".")[0]
+    return package not in _KNOWN and (package == _module_of(whole).partition(".")[0] or not file.startswith(_LIBRARIES))
 
 
 def _parts(*parts: object) -> tuple[type, tuple[tuple[object, ...]]]:
@@ -90,11 +101,12 @@ def _contents(thing: FunctionType | type | ModuleType) -> Iterator[object]:
         yield Path(thing.__file__ or "").read_bytes()
     elif isinstance(thing, FunctionType):
         yield from (thing.__code__, thing.__defaults__, thing.__kwdefaults__)
-        yield [cell.cell_contents for cell in thing.__closure__ or ()]
-        yield {name: thing.__globals__[name] for name in _names(thing.__code__) if name in thing.__globals__}
+        yield [_in_order(cell.cell_contents) for cell in thing.__closure__ or ()]
+        known = {name: thing.__globals__[name] for name in _names(thing.__code__) if name in thing.__globals__}
+        yield {name: _in_order(value) for name, value in (known | vars(thing)).items()}
     else:
         yield thing.__bases__
-        yield {name: value for name, value in vars(thing).items() if _is_content(name, value)}
+        yield {name: _in_order(value) for name, value in vars(thing).items() if _is_content(name, value)}
 
 
 def _is_content(name: str, value: object) -> bool:
@@ -112,7 +124,7 @@ def _names(code: CodeType) -> list[str]:
 
 def _in_order(constant: object) -> object:
     """Sets of texts have another order in every process."""
-    return sorted(map(repr, constant)) if isinstance(constant, frozenset) else constant
+    return sorted(map(repr, constant)) if isinstance(constant, frozenset | set) else constant
 
 
 def _module_of(thing: FunctionType | type | ModuleType) -> str:
