@@ -44,35 +44,39 @@ def identity_of(scenario: Scenario, method: Method, task: Task | None = None) ->
     identity: dict[str, Any] = {"scheme": method_identity(method), "files": files_of(scenario)}
     if task is not None:
         version = task.version if isinstance(task, Versioned) else ""
-        identity["task"] = _described(task, f"the task {task.name}", version)
+        identity["task"] = _described(task, f"the task {task.name}", version, files=True)
     return identity
 
 
-def method_identity(method: Method) -> dict[str, Any]:
-    """Every part of a method by its kind: class, values, and code unless it is Wayfare's."""
-    return {kind: _part_identity(part) for kind, part in method.parts.items()}
+def method_identity(method: Method, *, files: bool = True) -> dict[str, Any]:
+    """Every part of a method by its kind: class, values, and code unless it is Wayfare's.
+
+    Without ``files`` the code counts as it is in memory, whatever has become of its files.
+    """
+    return {kind: _part_identity(part, files) for kind, part in method.parts.items()}
 
 
-def _part_identity(part: Part) -> dict[str, Any]:
+def _part_identity(part: Part, files: bool) -> dict[str, Any]:
     name = _class_name(part)
     if name.startswith("wayfare."):
         values = {field: _plain(value) for field, value in _attributes(part)}
         return {"class": name, "values": values, **({"code": part.version} if part.version else {})}
-    return _described(part, name, part.version)
+    return _described(part, name, part.version, files)
 
 
-def _described(thing: object, name: str, version: str) -> dict[str, Any]:
-    return {"class": _class_name(thing), "values": _values(thing, name, version), **_code(thing, name, version)}
+def _described(thing: object, name: str, version: str, files: bool) -> dict[str, Any]:
+    values, code = _values(thing, name, version, files), _code(thing, name, version, files)
+    return {"class": _class_name(thing), "values": values, **code}
 
 
-def _values(thing: object, name: str, version: str) -> dict[str, Any]:
+def _values(thing: object, name: str, version: str, files: bool) -> dict[str, Any]:
     values = {}
     for field, value in _attributes(thing):
         if value is None or isinstance(value, str | int | float | bool):
             values[field] = value
             continue
         try:
-            values[field] = fingerprint(value, of=type(thing))
+            values[field] = fingerprint(value, of=type(thing), files=files)
         except UnreadableError as error:
             if not version:
                 raise _asked_for_version(name, f"its `{field}`", error) from None
@@ -80,19 +84,20 @@ def _values(thing: object, name: str, version: str) -> dict[str, Any]:
     return values
 
 
-def _code(thing: object, name: str, version: str) -> dict[str, Any]:
+def _code(thing: object, name: str, version: str, files: bool) -> dict[str, Any]:
     """The code of the user's class, with the file it is in and the version its author gave it."""
     kind = type(thing)
     if not is_users(kind, kind):
         return {"version": version} if version else {}
     try:
-        code = {"code": fingerprint(kind)}
+        code = {"code": fingerprint(kind, files=files)}
     except UnreadableError as error:
         if not version:
             raise _asked_for_version(name, "its code", error) from None
         code = {}
     # A script changes with every number at its end; the code of its classes is enough.
-    file = None if kind.__module__ in _SCRIPTS else getattr(sys.modules.get(kind.__module__), "__file__", None)
+    by_file = files and kind.__module__ not in _SCRIPTS
+    file = getattr(sys.modules.get(kind.__module__), "__file__", None) if by_file else None
     return {**code, **({"file": content_of(file)} if file else {}), **({"version": version} if version else {})}
 
 

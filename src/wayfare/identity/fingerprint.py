@@ -12,6 +12,7 @@ import sys
 import sysconfig
 from collections.abc import Callable, Iterator
 from dataclasses import fields, is_dataclass
+from functools import cached_property
 from pathlib import Path
 from types import CodeType, FunctionType, MemberDescriptorType, ModuleType, SimpleNamespace
 from typing import Any, cast
@@ -28,11 +29,15 @@ class UnreadableError(WayfareError):
     """An object holds something without content, such as a lock or an open file."""
 
 
-def fingerprint(thing: object, *, of: type | None = None) -> str:
-    """The hash of an object, which may be an attribute of a class. One that cannot be read completely is refused."""
+def fingerprint(thing: object, *, of: type | None = None, files: bool = True) -> str:
+    """The hash of an object, which may be an attribute of a class. One that cannot be read completely is refused.
+
+    Modules that the code refers to count by their files, or without ``files`` by their names.
+    """
     sha = hashlib.sha256()
+    kind = of or (thing if isinstance(thing, type) else type(thing))
     try:
-        _Reader(sha.update, of or (thing if isinstance(thing, type) else type(thing))).dump(_in_order(thing))
+        _Reader(sha.update, kind, files).dump(_in_order(thing))
     except (pickle.PicklingError, TypeError, ValueError, AttributeError, RecursionError, OSError) as error:
         raise UnreadableError(f"{type(error).__name__}: {error}") from None
     return sha.hexdigest()
@@ -41,9 +46,9 @@ def fingerprint(thing: object, *, of: type | None = None) -> str:
 class _Reader(pickle.Pickler):
     """Goes through an object as pickle does, but into functions and classes too; nothing is ever unpickled."""
 
-    def __init__(self, write: Callable[[bytes], None], kind: type) -> None:
+    def __init__(self, write: Callable[[bytes], None], kind: type, files: bool) -> None:
         super().__init__(cast(Any, SimpleNamespace(write=write)), protocol=5)
-        self._kind = kind
+        self._kind, self._files = kind, files
         self._seen: set[int] = set()
 
     def reducer_override(self, thing: Any) -> Any:
@@ -71,6 +76,8 @@ class _Reader(pickle.Pickler):
                 return NotImplemented  # pickle notes its name
             case property():
                 return _parts(thing.fget, thing.fset)
+            case cached_property():
+                return _parts(thing.func)
             case _ if is_dataclass(thing):
                 # Its fields alone: what it has worked out and kept since is no part of it.
                 return _parts(type(thing), [getattr(thing, field.name) for field in fields(thing)])
@@ -79,7 +86,7 @@ class _Reader(pickle.Pickler):
         return NotImplemented
 
     def _is_own(self, thing: FunctionType | type | ModuleType) -> bool:
-        return is_users(thing, self._kind)
+        return is_users(thing, self._kind) and (self._files or not isinstance(thing, ModuleType))
 
 
 def is_users(thing: FunctionType | type | ModuleType, whole: type) -> bool:

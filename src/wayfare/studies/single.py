@@ -135,7 +135,7 @@ def carry_out(
 
 def _simulate(job: _Job, compute: Compute, stop: StopRequest, on_round: Callable[[int], None] | None) -> None:
     world, safeguards = job.world, job.execution.safeguards
-    keeper = Keeper(safeguards, stop, on_round, extend_from=last_round_of_any_length(world))
+    keeper = Keeper(safeguards, stop, on_round, method=job.scheme, extend_from=last_round_of_any_length(world))
     state_of = world.scenario.fleet.devices, len(world.initial_model)
     with open_shelf(job.execution.device_state, compute, job.folder.parent, *state_of) as shelf:
         _conduct(job, compute, keeper, shelf)
@@ -161,6 +161,7 @@ def _conduct(job: _Job, compute: Compute, keeper: Keeper, shelf: Shelf) -> None:
         keeper.open(writer, simulation)
         try:
             outcome = simulation.run()
+            keeper.refuse_state()
         except StoppedError:
             raise StoppedError(f"{job.folder}: stopped after round {writer.safe_round}, safe in a checkpoint") from None
         except DivergenceError as error:
