@@ -34,8 +34,8 @@ class Checks:
     """What is looked at while a run goes on.
 
     The cheap checks are made always: entries <= parameters, energy >= 0, backlog >= 0, cost of the entries <= bits <=
-    capacity, energy >= that of the bits. With ``paranoid`` also: every entry of an update is sent or remembered, exactly; what is sent is the largest; nothing
-    that was ever computed is lost or counted twice.
+    capacity, energy >= that of the bits. With ``paranoid`` also: every entry of an update is sent or remembered,
+    exactly; what is sent is the largest; nothing that was ever computed is lost or counted twice.
     """
 
     allow_divergence: bool = False

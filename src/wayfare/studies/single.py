@@ -36,6 +36,7 @@ from wayfare.scenario import Scenario
 from wayfare.scenario.dump import digest
 from wayfare.signals import StopRequest
 from wayfare.simulator import Simulation, SimulationState
+from wayfare.studies.arguments import checked_scenario, checked_seed
 from wayfare.studies.keeping import Keeper, Safeguards, StoppedError
 from wayfare.world import World, draw_world, last_round_of_any_length
 
@@ -87,7 +88,7 @@ def run(
     An interrupted run resumes where it stopped, to the same bits. It is refused if its code or data changed since.
     """
     execution = execution or Execution()
-    scenario = naming_task(scenario, task)
+    scenario, seed = naming_task(checked_scenario(scenario), task), checked_seed(seed)
     resolved = make_method(scheme, scenario)
     folder = run_folder(scenario, resolved, seed, Path(out))
     return carry_out(folder, scenario, resolved, seed, task=task, execution=execution, on_round=on_round)
