@@ -32,7 +32,7 @@ ORDER = (
         "radio",
         "control",
     ),
-    *("sparsify", "codec", "methods", "learning", "engine", "world"),
+    *("sparsify", "codec", "methods", "learning", "identity", "engine", "world"),
     *("device", "server", "simulator", "records", "theory"),
     # The package's own file offers names of all of them, and none of them may need it.
     *("studies", "report", "field", "cli", "__init__", "__main__"),

@@ -36,8 +36,9 @@ if TYPE_CHECKING:
         send_top_k,
     )
     from wayfare.radio import Link
+    from wayfare.report.notebook import compare, sweep
     from wayfare.scenario import Scenario, load
-    from wayfare.studies import Execution, Safeguards, compare, load_study, resume, run, sweep
+    from wayfare.studies import Execution, Safeguards, load_study, resume, run
 
 __all__ = [
     "Arrival",
@@ -93,12 +94,17 @@ _HOME = {
     "send_top_k": "methods",
     "Execution": "studies",
     "Safeguards": "studies",
-    "compare": "studies",
+    "compare": "report.notebook",
     "load_study": "studies",
     "resume": "studies",
     "run": "studies",
-    "sweep": "studies",
+    "sweep": "report.notebook",
 }
+
+
+def __dir__() -> list[str]:
+    """The public names, imported or not."""
+    return sorted({*__all__, *globals()})
 
 
 def __getattr__(name: str) -> Any:

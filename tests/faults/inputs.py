@@ -42,7 +42,7 @@ from wayfare.world import World, draw_world
 LONGEST_S = 5.0
 META_KEYS = (
     *("scenario", "scheme", "seed", "version", "status", "execution", "world", "sessions", "metric", "wall_s", "seal"),
-    *("scheme_identity", "energy_rule", "parameters", "versions", "notes"),
+    *("identity", "energy_rule", "parameters", "versions", "notes"),
 )
 
 

@@ -61,7 +61,9 @@ class Fixed(UploadRule):
     name = "fixed"
 
     def decide(self, encounter: Encounter, link: Link) -> Upload:
-        return Upload(entries=self.entries, bits=1.0, power_watts=0.1, energy_joules=0.01)
+        bits = min(self.entries * link.bits_per_entry + link.statistics_bits, link.dense_bits)
+        energy_joules = link.energy_joules(bits, 0.1, encounter.gain_per_watt)
+        return Upload(entries=self.entries, bits=bits, power_watts=0.1, energy_joules=energy_joules)
 
 
 @dataclass(frozen=True)

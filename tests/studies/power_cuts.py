@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -29,7 +30,7 @@ def cut_at(round_: int) -> Callable[[int], None]:
 
 
 def cut(
-    scenario: Scenario, out: Path, scheme: str = "mads", *, at: int = 35, execution: wayfare.Execution = EVERY_TEN
+    scenario: Scenario, out: Path, scheme: Any = "mads", *, at: int = 35, execution: wayfare.Execution = EVERY_TEN
 ) -> Path:
     """A run that ends without warning after a round; its folder."""
     with pytest.raises(PowerCutError):

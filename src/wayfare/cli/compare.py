@@ -8,7 +8,16 @@ import typer
 
 from wayfare.cli.execution import takes_execution
 from wayfare.cli.results import print_sweep
-from wayfare.cli.terminal import JobsOption, JsonOption, OutOption, RunProgress, ScenarioArgument, SetOption
+from wayfare.cli.terminal import (
+    JobsOption,
+    JsonOption,
+    OutOption,
+    RunProgress,
+    ScenarioArgument,
+    SeedsOption,
+    SetOption,
+    seeds_of,
+)
 from wayfare.places import RUNS
 from wayfare.scenario import DEFAULT_PRESET, load
 
@@ -23,7 +32,7 @@ def compare_command(
     schemes: Annotated[
         str | None, typer.Option(help="Schemes to compare, with commas; see `wayfare schemes`.", metavar="A,B,...")
     ] = None,
-    seeds: Annotated[int, typer.Option(help="How many seeds; all schemes of a seed meet the same world.")] = 3,
+    seeds: SeedsOption = "3",
     jobs: JobsOption = None,
     out: OutOption = RUNS,
     open_: Annotated[bool, typer.Option("--open", help="Write the report and open it in a browser.")] = False,
@@ -42,7 +51,7 @@ def compare_command(
     from wayfare.studies.sweeping import sweep
 
     names = None if schemes is None else split_names(schemes)
-    plan = comparison_plan(load(scenario, set_), names, seeds=seeds)
+    plan = comparison_plan(load(scenario, set_), names, seeds=seeds_of(seeds))
     with RunProgress() as progress:
         done = sweep(plan, out=out, jobs=jobs, execution=execution, progress=progress)
     if open_ and done.results.results:

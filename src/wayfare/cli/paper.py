@@ -11,7 +11,7 @@ from rich.table import Table
 
 from wayfare.cli.execution import takes_execution
 from wayfare.cli.results import print_results
-from wayfare.cli.terminal import JobsOption, JsonOption, OutOption, RunProgress, SetOption, output, print_json
+from wayfare.cli.terminal import JobsOption, JsonOption, OutOption, RunProgress, SetOption, output, print_json, seeds_of
 from wayfare.cli.terminal import errors as messages
 from wayfare.errors import InputError, ScenarioError, UnavailableError
 from wayfare.places import RUNS
@@ -33,7 +33,10 @@ def paper_command(
     ] = "",
     set_: SetOption = [],  # noqa: B006
     seeds: Annotated[
-        int | None, typer.Option(min=1, help="Worlds to run in; as many as the figure has if not given.")
+        str | None,
+        typer.Option(
+            metavar="N|A,B,...", help="Worlds to run in, how many or which; as many as the figure has if not given."
+        ),
     ] = None,
     picture: Annotated[Path | None, typer.Option(help="Where the picture goes; beside the study if not given.")] = None,
     jobs: JobsOption = None,
@@ -62,7 +65,7 @@ def paper_command(
         return
     from wayfare.methods import split_names
 
-    chosen = paper_figure(figure).changed(set_, split_names(also), seeds)
+    chosen = paper_figure(figure).changed(set_, split_names(also), None if seeds is None else seeds_of(seeds))
     _check_options(jobs, picture)
     home = out / "paper"
     file = picture or home / f"{chosen.study(quick=quick)['name']}" / f"{chosen.name}.png"
@@ -140,7 +143,7 @@ def _command(figure: PaperFigure, quick: bool, execution: Execution | None = Non
         "--quick": quick,
         f"--also {shlex.quote(','.join(figure.also))}": bool(figure.also),
         " ".join(f"--set {shlex.quote(override)}" for override in figure.overrides): bool(figure.overrides),
-        f"--seeds {figure.seeds}": figure.seeds is not None,
+        f"--seeds {figure.seeds_text}": figure.seeds is not None,
     }
     if execution is not None:
         options |= {
@@ -187,7 +190,7 @@ def _contact_times(figure: PaperFigure, quick: bool, file: Path, record: Path | 
     if figure.also:
         raise ScenarioError("--also", ",".join(figure.also), f"{figure.name} compares no schemes: nothing is trained")
     if figure.seeds is not None:
-        raise ScenarioError("--seeds", figure.seeds, f"{figure.name} is one long draw of contacts")
+        raise ScenarioError("--seeds", figure.seeds_text, f"{figure.name} is one long draw of contacts")
     scenario, seed = load(figure.study(quick=quick)["scenario"], figure.overrides), 0
     points = list(contact_times_by_speed(scenario, models=["waypoint"], seed=seed))
     file.parent.mkdir(parents=True, exist_ok=True)

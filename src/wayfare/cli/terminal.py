@@ -16,6 +16,7 @@ from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn
 
 from wayfare.cli.words import with_options
+from wayfare.errors import ScenarioError
 from wayfare.signals import exit_at_sigterm, interrupts_ignored
 
 if TYPE_CHECKING:
@@ -37,6 +38,25 @@ SetOption: TypeAlias = Annotated[
 OutOption: TypeAlias = Annotated[Path, typer.Option("--out", help="Where run folders go.")]
 JobsOption: TypeAlias = Annotated[int | None, typer.Option(help="Runs at the same time; all cores if not given.")]
 JsonOption: TypeAlias = Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")]
+SeedsOption: TypeAlias = Annotated[
+    str,
+    typer.Option(
+        metavar="N|A,B,...",
+        help="How many seeds, or which; all schemes of a seed meet the same world: `--seeds 1,2,3`.",
+    ),
+]
+
+
+def seeds_of(text: str) -> int | list[int]:
+    """``5`` seeds, or the seeds ``1,2,3``; ``7,`` is seed 7 alone."""
+    try:
+        found = [int(seed) for seed in text.split(",") if seed.strip()] if "," in text else int(text)
+    except ValueError:
+        rule = "input should be a valid integer, or several with commas between them"
+        raise ScenarioError("--seeds", text, rule) from None
+    if isinstance(found, int) and found < 1:
+        raise ScenarioError("--seeds", found, "must be at least 1")
+    return found
 
 
 def print_json(value: Any) -> None:

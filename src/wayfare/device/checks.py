@@ -33,9 +33,9 @@ _SLACK = 1e-9
 class Checks:
     """What is looked at while a run goes on.
 
-    The cheap checks are made always: entries <= parameters, energy >= 0, backlog >= 0, delivered bits <= capacity. With
-    ``paranoid`` also: every entry of an update is sent or remembered, exactly; what is sent is the largest; nothing
-    that was ever computed is lost or counted twice.
+    The cheap checks are made always: entries <= parameters, energy >= 0, backlog >= 0, cost of the entries <= bits <=
+    capacity, energy >= that of the bits. With ``paranoid`` also: every entry of an update is sent or remembered,
+    exactly; what is sent is the largest; nothing that was ever computed is lost or counted twice.
     """
 
     allow_divergence: bool = False
@@ -57,13 +57,13 @@ class Checks:
         """A decision as plain numbers; one that cannot be is refused."""
         try:
             plain = Upload(
-                entries=int(upload.entries),
+                entries=_whole(upload.entries),
                 bits=float(upload.bits),
                 power_watts=float(upload.power_watts),
                 energy_joules=float(upload.energy_joules),
                 completes=bool(upload.completes),
-                value_bits=None if upload.value_bits is None else value_width(int(upload.value_bits)),
-                entries_if_it_lasts=None if upload.entries_if_it_lasts is None else int(upload.entries_if_it_lasts),
+                value_bits=None if upload.value_bits is None else value_width(_whole(upload.value_bits)),
+                entries_if_it_lasts=None if upload.entries_if_it_lasts is None else _whole(upload.entries_if_it_lasts),
                 most_joules=float(upload.most_joules),
             )
         except (AttributeError, TypeError, ValueError, OverflowError, WireError) as error:
@@ -71,6 +71,8 @@ class Checks:
         airtime_s = encounter.contact_s * (1 + _SLACK)
         most_joules = max(plain.power_watts, 0.0) * airtime_s
         capacity_bits = airtime_s * link.rate_bps(max(plain.power_watts, 0.0), encounter.gain_per_watt)
+        least_bits = _least_bits(plain, link)
+        least_joules = link.energy_joules(least_bits, plain.power_watts, encounter.gain_per_watt)
         rules = (
             ("entries", plain.entries, 0 <= plain.entries <= link.parameters, f"0 to {link.parameters} parameters"),
             ("entries", plain.entries, plain.completes or plain.entries == 0, "0 in an upload that does not complete"),
@@ -97,6 +99,18 @@ class Checks:
                 plain.entries,
                 method.server.takes == "updates" or plain.entries in (0, link.parameters),
                 "0 or all where models are mixed",
+            ),
+            (
+                "bits",
+                plain.bits,
+                plain.bits >= least_bits * (1 - _SLACK),
+                f"at least {least_bits:.6g}, what {plain.entries} entries cost on this link",
+            ),
+            (
+                "energy_joules",
+                plain.energy_joules,
+                plain.energy_joules >= least_joules * (1 - _SLACK),
+                f"at least {least_joules:.6g} J, what {least_bits:.6g} bits cost at {plain.power_watts:.6g} W",
             ),
             ("backlog_joules", encounter.backlog_joules, encounter.backlog_joules >= 0, "0 or more"),
         )
@@ -136,6 +150,24 @@ class Checks:
         """Stop at a loss that is infinite or none."""
         if not self.allow_divergence and not math.isfinite(loss):
             raise DivergenceError(f"training diverged: in round {round_} the loss of the global model is {loss}")
+
+
+def _whole(number: float) -> int:
+    """A whole number of whatever type; any other is refused, not rounded."""
+    whole = int(number)
+    if whole != number:
+        raise ValueError(f"{number!r} is not a whole number")
+    return whole
+
+
+def _least_bits(upload: Upload, link: Link) -> float:
+    """What the entries of an upload cost at least: value and index of each, or all values without indices.
+
+    The bits of a coded upload are an estimate: it is billed by its encoding.
+    """
+    if upload.entries == 0 or upload.value_bits is not None:
+        return 0.0
+    return min(upload.entries * link.bits_per_entry + link.statistics_bits, link.dense_bits)
 
 
 def _adds_up(update: Tensor, memory: Tensor, sent: Sparse, *, exactly: bool) -> bool:

@@ -2,7 +2,7 @@
 
 from wayfare.methods.composition import Composition, Recipe, compose, is_ours, make_method, split_names
 from wayfare.methods.encounter import NOTHING, SKIPPED, Encounter, EnergyRule, Upload
-from wayfare.methods.from_file import identity_of
+from wayfare.methods.from_file import refuse_edited
 from wayfare.methods.parts import (
     NO_STATE,
     Arrival,
@@ -45,11 +45,11 @@ __all__ = [
     "choices_of",
     "compose",
     "descriptions",
-    "identity_of",
     "is_ours",
     "make_method",
     "part_descriptions",
     "power_and_allowance",
+    "refuse_edited",
     "send_dense",
     "send_top_k",
     "split_names",

@@ -4,41 +4,27 @@ from __future__ import annotations
 
 import hashlib
 import importlib
+import importlib.util
 import sys
 from inspect import getmembers, isabstract, isclass
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from pydantic import BaseModel
-
 from wayfare.errors import ScenarioError
-from wayfare.methods.parts import Part, UploadRule
+from wayfare.methods.parts import Method, UploadRule
 
-# Names of modules that were read from files.
-_READ: set[str] = set()
-
-
-def source_of(part: object) -> str | None:
-    """A hash of the file a part was read from; None for one that belongs to a package or a program."""
-    module = type(part).__module__
-    if module not in _READ:
-        return None
-    return hashlib.sha256(Path(sys.modules[module].__file__ or "").read_bytes()).hexdigest()
+# Modules that were read from files, with the hash of what was read.
+_READ: dict[str, str] = {}
 
 
-def identity_of(part: Part) -> dict[str, Any]:
-    """What a part is: its class, its values, and its code where that is read from a file."""
-    kind = type(part)
-    values = {name: _plain(value) for name, value in sorted(vars(part).items())}
-    source = source_of(part) or part.version
-    return {"class": f"{kind.__module__}.{kind.__qualname__}", "values": values, **({"code": source} if source else {})}
-
-
-def _plain(value: object) -> Any:
-    if isinstance(value, BaseModel):
-        return value.model_dump(mode="json")
-    return value if value is None or isinstance(value, str | int | float | bool) else repr(value)
+def refuse_edited(method: Method) -> None:
+    """A method made before its file was edited still has the code of before: it must be made again."""
+    for part in method.parts.values():
+        name = type(part).__module__
+        if name in _READ and _READ[name] != _hash_of(Path(sys.modules[name].__file__ or "")):
+            rule = f"{name}.py was edited after this program read it; name the file again, or restart the program"
+            raise ScenarioError("schemes", method.name, rule)
 
 
 def is_file(text: str) -> bool:
@@ -75,7 +61,8 @@ def _module(path: Path, text: str) -> ModuleType:
         sys.path.append(folder)
     importlib.invalidate_caches()
     try:
-        module = taken or importlib.import_module(stem)
+        content = _hash_of(path)
+        module = importlib.import_module(stem) if taken is None else _up_to_date(taken, content)
     except SystemExit as end:
         raise ScenarioError(
             "schemes",
@@ -87,8 +74,23 @@ def _module(path: Path, text: str) -> ModuleType:
         raise ScenarioError("schemes", text, f"cannot be imported: {type(error).__name__}: {error}") from error
     if Path(module.__file__ or "").resolve() != path.resolve():
         raise ScenarioError("schemes", text, f"there is another module {stem}, {module.__file__}; call yours otherwise")
-    _READ.add(stem)
+    _READ[stem] = content
     return module
+
+
+def _up_to_date(module: ModuleType, content: str) -> ModuleType:
+    """A module that was read before, read again if its file was edited since."""
+    if _READ.get(module.__name__, content) == content:
+        return module
+    # Python takes a compiled file of the same second and size for the edited one.
+    Path(importlib.util.cache_from_source(module.__file__ or "")).unlink(missing_ok=True)
+    for name in [name for name in vars(module) if not name.startswith("__")]:
+        del vars(module)[name]
+    return importlib.reload(module)
+
+
+def _hash_of(file: Path) -> str:
+    return hashlib.sha256(file.read_bytes()).hexdigest()
 
 
 def _rules_of(module: ModuleType) -> list[type[UploadRule]]:

@@ -36,7 +36,7 @@ Draw: TypeAlias = Callable[[], np.random.Generator]
 class Part:
     """One of the six parts of a method; a dataclass shows its values in records and in the keys of runs."""
 
-    # Counted up by packages when the same values come to mean something else.
+    # Changed by the author when the same values come to mean something else, or the code cannot be identified.
     version: ClassVar[str] = ""
 
     def objection(self, method: Method) -> str | None:

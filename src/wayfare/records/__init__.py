@@ -12,7 +12,7 @@ from wayfare.records.summary import (
     summarise_run,
     summarise_scheme,
 )
-from wayfare.records.unfinished import Unfinished, complete, find_unfinished, refuse_changes, reopen
+from wayfare.records.unfinished import Unfinished, complete, find_unfinished, refuse_another, refuse_changes, reopen
 from wayfare.records.write import RunWriter, beginning
 
 __all__ = [
@@ -29,6 +29,7 @@ __all__ = [
     "find_unfinished",
     "paired_difference",
     "read_run",
+    "refuse_another",
     "refuse_changes",
     "reopen",
     "run_json",

@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 import logging
 import sqlite3
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from wayfare.errors import RunFolderError
+from wayfare.identity import changes
 from wayfare.records.checkpoints import Checkpoint, DamagedError, forget_others, read_checkpoint
 from wayfare.records.layout import as_list, connect, partial_folder, read_meta
 from wayfare.records.schema import CONTACT_COLUMNS, EVALUATION_COLUMNS, FILE, METRIC_COLUMNS, RELAY_COLUMNS, VERSION
@@ -79,27 +80,45 @@ def complete(folder: Path) -> None:
 
 
 def refuse_changes(found: Unfinished, now: Mapping[str, Any]) -> None:
-    """A run goes on as what it began as; what is different now is shown."""
+    """A run resumes only as what it began as; the error names what is different now."""
     before = found.meta
-    changed = differences(
-        {key: before.get(key) for key in ("scheme_identity", "seed", "execution", "scenario")},
-        {key: now[key] for key in ("scheme_identity", "seed", "execution", "scenario")},
-    )
-    changed = [line.removeprefix("scenario.").replace("scheme_identity", "scheme") for line in changed]
+    names = ("seed", "execution", "scenario")
+    settings = differences({key: before.get(key) for key in names}, {key: now[key] for key in names})
+    changed = _changed_inputs(found, now["identity"]) + [line.removeprefix("scenario.") for line in settings]
     world = before.get("world")
     prints = world if isinstance(world, dict) else {}
     parts = [name for name, value in now["world"].items() if prints.get(name) != value]
-    if parts and not changed:
+    if parts and not settings:
         changed.append(f"what is drawn or read from files: {', '.join(parts)}")
     if changed:
-        raise RunFolderError(
-            f"{found.folder}: began as another run and cannot go on as this one: {'; '.join(changed)}. "
-            "Go on as it began, or start it over with `fresh=True`"
-        )
+        raise _another(found, changed)
     versions = before.get("versions")
     others = differences(versions if isinstance(versions, dict) else {}, now["versions"])
     if others:
         _log.warning("%s: goes on elsewhere (%s): its last bits may differ", found.folder, "; ".join(others))
+
+
+def refuse_another(found: Unfinished, identity: Mapping[str, Any]) -> None:
+    """A run counts only for the code and data it began with."""
+    changed = _changed_inputs(found, identity)
+    if changed:
+        raise _another(found, changed)
+
+
+def _changed_inputs(found: Unfinished, identity: Mapping[str, Any]) -> list[str]:
+    before = found.meta.get("identity")
+    if not isinstance(before, dict):
+        raise RunFolderError(
+            f"{found.folder}: its records do not say which code and data it began with; start it over with `fresh=True`"
+        )
+    return changes(before, identity)
+
+
+def _another(found: Unfinished, changed: Sequence[str]) -> RunFolderError:
+    return RunFolderError(
+        f"{found.folder}: began as another run, so it cannot resume as this one. Changed since: {'; '.join(changed)}. "
+        "Undo the change, or start the run over with `fresh=True`"
+    )
 
 
 def reopen(found: Unfinished, world: World) -> tuple[RunWriter, SimulationState | None]:

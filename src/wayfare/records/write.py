@@ -23,7 +23,7 @@ from torch import Tensor
 
 from wayfare.contacts import trace_use
 from wayfare.errors import RunFolderError, StorageError
-from wayfare.methods import Method, identity_of
+from wayfare.methods import Method
 from wayfare.records.checkpoints import forget_others, write_checkpoint
 from wayfare.records.layout import as_list, connect, give_name, partial_folder, read_meta, resume_call, stored_devices
 from wayfare.records.origin import commit_of_code
@@ -225,8 +225,10 @@ def wrap_up(folder: Path) -> None:
     give_name(folder)
 
 
-def beginning(world: World, method: Method, execution: Mapping[str, Any], hardware: str) -> dict[str, Any]:
-    """What a run is, from its beginning to its end: it goes on only if all of this is the same."""
+def beginning(
+    world: World, method: Method, identity: Mapping[str, Any], execution: Mapping[str, Any], hardware: str
+) -> dict[str, Any]:
+    """What a run is, from its beginning to its end: it resumes only if all of this is the same."""
     used = trace_use(world.scenario)
     return {
         "version": VERSION,
@@ -234,7 +236,7 @@ def beginning(world: World, method: Method, execution: Mapping[str, Any], hardwa
         "scenario": world.scenario.model_dump(mode="json"),
         "scheme": method.name,
         "scheme_text": method.text or method.name,
-        "scheme_identity": {kind: identity_of(part) for kind, part in method.parts.items()},
+        "identity": dict(identity),
         "energy_rule": method.energy_rule,
         "seed": world.seed,
         "parameters": world.link.parameters,

@@ -7,7 +7,9 @@ import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from wayfare.errors import DivergenceError, ScenarioError
+from wayfare.errors import DivergenceError, InvariantError, ScenarioError
+from wayfare.identity import changes, method_identity
+from wayfare.methods import Method
 from wayfare.records import RunWriter
 from wayfare.signals import StopRequest
 from wayfare.simulator import Checks, ContactEvent, EvaluationEvent, MetricEvent, RelayEvent, Simulation
@@ -51,9 +53,16 @@ class Keeper:
     """An observer that hands everything to the writer, writes checkpoints, and stops a run that is asked to."""
 
     def __init__(
-        self, safeguards: Safeguards, stop: StopRequest, on_round: Callable[[int], None] | None, *, extend_from: int
+        self,
+        safeguards: Safeguards,
+        stop: StopRequest,
+        on_round: Callable[[int], None] | None,
+        *,
+        method: Method,
+        extend_from: int,
     ) -> None:
         self._safeguards, self._stop, self._on_round = safeguards, stop, on_round
+        self._method, self._before = method, method_identity(method, files=False)
         # Up to this round a longer run is the same.
         self._extend_from = extend_from
         self._started = self._last = time.monotonic()
@@ -90,6 +99,9 @@ class Keeper:
         if self._stop.signal is not None:
             self.checkpoint()
             raise StoppedError
+        # Early, so that a fault of the first contacts does not cost hours; all checkpoints look as well.
+        if round_.bit_count() == 1:
+            self.refuse_state()
         pinned = self._safeguards.keep_checkpoint and round_ == self._extend_from
         if pinned or self._due(round_):
             self.checkpoint(pinned=pinned)
@@ -97,6 +109,7 @@ class Keeper:
     def checkpoint(self, *, pinned: bool = False) -> None:
         """Make everything up to now safe. A state that has diverged is not worth going on from."""
         began = time.monotonic()
+        self.refuse_state()
         state = self._simulation.state()
         if not self._safeguards.allow_divergence and (where := state.unsound()):
             raise DivergenceError(f"training diverged: after round {state.round} {where} holds NaN or infinity")
@@ -109,6 +122,15 @@ class Keeper:
             self._writer.note(
                 f"the clock of this machine jumped by {jump_s:+.0f} s; times in the records are not affected, "
                 "they come from a clock that is never set"
+            )
+
+    def refuse_state(self) -> None:
+        """A part that changed would carry state to the next run, and lose it when this one is resumed."""
+        changed = changes({"scheme": self._before}, {"scheme": method_identity(self._method, files=False)})
+        if changed:
+            raise InvariantError(
+                f"the scheme {self._method.name} changed during its run: {'; '.join(changed)}. Parts must not change: "
+                "keep what devices or the server remember in the state of a memory rule, local rule or server rule"
             )
 
     def _due(self, round_: int) -> bool:

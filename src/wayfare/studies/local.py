@@ -6,6 +6,7 @@ next. A worker that dies (out of memory, kill -9) takes nothing with it but its 
 
 from __future__ import annotations
 
+import logging
 import multiprocessing
 import os
 import pickle
@@ -13,7 +14,7 @@ import signal
 import threading
 import time
 import traceback
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from contextlib import suppress
 from functools import partial
 from multiprocessing.connection import Connection, wait
@@ -23,7 +24,10 @@ from wayfare.engine import Compute
 from wayfare.errors import InputError, RunError, ScenarioError
 from wayfare.signals import Interrupts, interrupts_wait, leave_interrupts_to_the_parent
 from wayfare.studies.jobs import Broken, Event, Finished, Job, Lost, OnRound, Queue, Shared, perform
+from wayfare.studies.portable import why_only_here
 from wayfare.studies.single import Execution
+
+_log = logging.getLogger("wayfare")
 
 # How often a worker tells its round, and how often jobs that somebody else holds are asked for again.
 _REPORT_EVERY_S = 0.2
@@ -41,13 +45,22 @@ def default_jobs(execution: Execution) -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def local_backend(jobs: int | None, waiting: int, shared: Shared) -> InThisProcess | WorkerProcesses:
-    """As many workers as asked for, or as make sense; one job at a time needs no other process."""
+def local_backend(jobs: int | None, waiting: Sequence[Job], shared: Shared) -> InThisProcess | WorkerProcesses:
+    """As many workers as asked for, or as make sense; one job at a time needs no other process.
+
+    Schemes and tasks of a notebook run in this process.
+    """
     if jobs is not None and jobs < 1:
         raise ScenarioError("jobs", jobs, "must be at least 1")
     # Where all is done already, a machine that could not do it may still show it.
-    workers = min(jobs or default_jobs(shared.execution), waiting) if waiting else 0
-    return InThisProcess(shared) if workers <= 1 else WorkerProcesses(shared, workers)
+    workers = min(jobs or default_jobs(shared.execution), len(waiting)) if waiting else 0
+    if workers <= 1:
+        return InThisProcess(shared)
+    reason = why_only_here([shared.task, *(job.scheme for job in waiting)])
+    if reason is None:
+        return WorkerProcesses(shared, workers)
+    _log.warning("runs one after another in this process: %s; put it into a .py file to use all cores", reason)
+    return InThisProcess(shared)
 
 
 class InThisProcess:

@@ -14,8 +14,9 @@ import torch
 from wayfare.engine import Compute, Place, Policy, Precision, Shelf, open_shelf
 from wayfare.engine.compute import one_thread
 from wayfare.errors import DivergenceError, InvariantError, RunError
+from wayfare.identity import identity_of
 from wayfare.learning.tasks import Task
-from wayfare.methods import Method, Recipe, make_method
+from wayfare.methods import Method, Recipe, make_method, refuse_edited
 from wayfare.places import RUNS
 from wayfare.records import (
     RunLock,
@@ -26,6 +27,7 @@ from wayfare.records import (
     complete,
     find_unfinished,
     read_run,
+    refuse_another,
     refuse_changes,
     reopen,
 )
@@ -34,6 +36,7 @@ from wayfare.scenario import Scenario
 from wayfare.scenario.dump import digest
 from wayfare.signals import StopRequest
 from wayfare.simulator import Simulation, SimulationState
+from wayfare.studies.arguments import checked_scenario, checked_seed
 from wayfare.studies.keeping import Keeper, Safeguards, StoppedError
 from wayfare.world import World, draw_world, last_round_of_any_length
 
@@ -65,6 +68,7 @@ class _Job:
     folder: Path
     world: World
     scheme: Method
+    identity: dict[str, Any]
     execution: Execution
     found: Unfinished | None
 
@@ -81,10 +85,10 @@ def run(
 ) -> RunRecord:
     """Run one scheme with one seed and read back its records; a task of one's own takes the place of the scenario's.
 
-    A run of this kind that began and did not finish goes on where it was, to the same bits.
+    An interrupted run resumes where it stopped, to the same bits. It is refused if its code or data changed since.
     """
     execution = execution or Execution()
-    scenario = naming_task(scenario, task)
+    scenario, seed = naming_task(checked_scenario(scenario), task), checked_seed(seed)
     resolved = make_method(scheme, scenario)
     folder = run_folder(scenario, resolved, seed, Path(out))
     return carry_out(folder, scenario, resolved, seed, task=task, execution=execution, on_round=on_round)
@@ -106,12 +110,17 @@ def carry_out(
     try:
         with one_thread(), RunLock(folder), _enough_memory(folder):
             found = None if execution.safeguards.fresh else find_unfinished(folder)
+            refuse_edited(scheme)
+            identity = identity_of(scenario, scheme, task)
             if found is not None and found.is_whole:
+                refuse_another(found, identity)
                 # It was ended between its last transaction and its name.
                 complete(folder)
             else:
                 world = draw_world(scenario, seed, task)  # type: ignore[arg-type]  # a task is hashed by what it is
-                job = _Job(folder=folder, world=world, scheme=scheme, execution=execution, found=found)
+                job = _Job(
+                    folder=folder, world=world, scheme=scheme, identity=identity, execution=execution, found=found
+                )
                 with stop:
                     _simulate(job, compute, stop, on_round)
             record = read_run(folder)
@@ -127,7 +136,7 @@ def carry_out(
 
 def _simulate(job: _Job, compute: Compute, stop: StopRequest, on_round: Callable[[int], None] | None) -> None:
     world, safeguards = job.world, job.execution.safeguards
-    keeper = Keeper(safeguards, stop, on_round, extend_from=last_round_of_any_length(world))
+    keeper = Keeper(safeguards, stop, on_round, method=job.scheme, extend_from=last_round_of_any_length(world))
     state_of = world.scenario.fleet.devices, len(world.initial_model)
     with open_shelf(job.execution.device_state, compute, job.folder.parent, *state_of) as shelf:
         _conduct(job, compute, keeper, shelf)
@@ -145,13 +154,15 @@ def _conduct(job: _Job, compute: Compute, keeper: Keeper, shelf: Shelf) -> None:
         checks=job.execution.safeguards.checks,
         shelf=shelf,
     )
-    meta = beginning(world, job.scheme, execution_record(job.execution, simulation.engine, compute), compute.hardware)
+    execution = execution_record(job.execution, simulation.engine, compute)
+    meta = beginning(world, job.scheme, job.identity, execution, compute.hardware)
     with _opened(job, meta) as (writer, state):
         if state is not None:
             simulation.restore(state)
         keeper.open(writer, simulation)
         try:
             outcome = simulation.run()
+            keeper.refuse_state()
         except StoppedError:
             raise StoppedError(f"{job.folder}: stopped after round {writer.safe_round}, safe in a checkpoint") from None
         except DivergenceError as error:

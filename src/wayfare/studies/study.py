@@ -41,6 +41,7 @@ from wayfare.methods import Method, Recipe, make_method
 from wayfare.scenario import DEFAULT_PRESET, Scenario, parse, preset_names
 from wayfare.scenario.load import anchor_files, date_as_text, first_problem, load_table, merge
 from wayfare.scenario.section import Section
+from wayfare.studies.arguments import checked_scenario, checked_schemes, checked_seeds
 from wayfare.studies.single import naming_task, scenario_name_of
 
 _PRESETS = files("wayfare.studies") / "presets"
@@ -138,9 +139,9 @@ def comparison_plan(
     task: Task | None = None,
 ) -> Plan:
     """The study of one point that compares schemes on a scenario; a task of one's own takes the place of its task."""
-    scenario = naming_task(scenario, task)
+    scenario = naming_task(checked_scenario(scenario), task)
     study, point = _validated({"name": scenario.name}), Point(values={}, scenario=scenario)
-    return drawn_out(study, [point], schemes, seeds, folder_name=scenario_name_of(scenario), task=task)
+    return drawn_out(study, [point], checked_schemes(schemes), seeds, folder_name=scenario_name_of(scenario), task=task)
 
 
 def _text(source: str) -> tuple[str, Path | None]:
@@ -207,7 +208,7 @@ def drawn_out(
         labelled=list(labelled),
         points=list(points),
         schemes=names,
-        seeds=list(range(seeds)) if isinstance(seeds, int) else list(seeds),
+        seeds=checked_seeds(seeds),
         recipes=dict(zip(names, given, strict=True)),
         task=task,
     )
@@ -216,10 +217,6 @@ def drawn_out(
     for name in plan.schemes:
         if plan.schemes.count(name) > 1:
             raise ScenarioError("schemes", name, "must not be named twice")
-    if not plan.seeds:
-        raise ScenarioError("seeds", seeds, "must be at least 1")
-    if len(set(plan.seeds)) < len(plan.seeds):
-        raise ScenarioError("seeds", plan.seeds, "must not repeat")
     for point in points:
         for name in plan.schemes:
             plan.scheme_at(point, name)

@@ -124,7 +124,7 @@ def sweep(
         folder.job(plan, manifest, run, estimates.seconds(run.point, run.scheme, run.cost) or run.cost)
         for run in waiting
     ]
-    backend = backend or local_backend(jobs, len(todo), shared)
+    backend = backend or local_backend(jobs, todo, shared)
     folder.write(manifest)
     held: set[int] = set()
 

@@ -11,7 +11,8 @@ from wayfare.device import Terms, terms_of
 from wayfare.engine import Engine, make_engine
 from wayfare.errors import ScenarioError
 from wayfare.field.runtime.messages import layout_of
-from wayfare.methods import Method, identity_of, make_method
+from wayfare.identity import identity_of
+from wayfare.methods import Method, make_method
 from wayfare.scenario import Scenario
 from wayfare.world import World, draw_world, local_training
 
@@ -63,6 +64,6 @@ class Work:
 
     def identity(self, who: str) -> str:
         """Stands for somebody's part in this work: a store goes on only with the work it was begun for."""
-        parts = {kind: identity_of(part) for kind, part in self.method.parts.items()}
-        text = f"{self.scenario.model_dump_json()}:{self.seed}:{json.dumps(parts, sort_keys=True)}:{who}"
+        identity = json.dumps(identity_of(self.scenario, self.method), sort_keys=True)
+        text = f"{self.scenario.model_dump_json()}:{self.seed}:{identity}:{who}"
         return hashlib.sha256(text.encode()).hexdigest()[:32]

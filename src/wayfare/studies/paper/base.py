@@ -122,7 +122,7 @@ class PaperFigure:
     numbers: tuple[Quoted | QuotedGain, ...] = ()
     overrides: tuple[str, ...] = ()
     also: tuple[str, ...] = ()  # schemes beside those of the paper
-    seeds: int | None = None  # another number of seeds
+    seeds: int | Sequence[int] | None = None  # another number of seeds, or other seeds
     fixed: tuple[str, ...] = ()  # fields that are the figure's own, beside those that vary
 
     @property
@@ -130,7 +130,16 @@ class PaperFigure:
         """What a quick figure shows instead of the paper's."""
         return f"quick: {self.quick['scenario']}, not what the paper has"
 
-    def changed(self, overrides: Sequence[str], also: Sequence[str], seeds: int | None = None) -> PaperFigure:
+    @property
+    def seeds_text(self) -> str:
+        """Its number of seeds, or its seeds with commas between them; one seed has a comma behind it."""
+        if self.seeds is None or isinstance(self.seeds, int):
+            return str(self.seeds)
+        return ",".join(map(str, self.seeds)) + ("," if len(self.seeds) == 1 else "")
+
+    def changed(
+        self, overrides: Sequence[str], also: Sequence[str], seeds: int | Sequence[int] | None = None
+    ) -> PaperFigure:
         """The figure with other settings, such as ``rounds=1000``, with more schemes, and with more seeds."""
         return replace(self, overrides=tuple(overrides), also=tuple(also), seeds=seeds)
 
@@ -151,6 +160,6 @@ class PaperFigure:
         if self.overrides or self.also:
             name += "-" + hashlib.sha256(repr((self.overrides, self.also)).encode()).hexdigest()[:6]
         if self.seeds is not None:
-            chosen["seeds"] = self.seeds
-            name += f"-seeds{self.seeds}"
+            chosen["seeds"] = self.seeds if isinstance(self.seeds, int) else list(self.seeds)
+            name += f"-seeds{self.seeds_text.replace(',', '.')}"
         return {**chosen, "name": name}

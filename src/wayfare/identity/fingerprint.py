@@ -12,33 +12,43 @@ import sys
 import sysconfig
 from collections.abc import Callable, Iterator
 from dataclasses import fields, is_dataclass
+from functools import cached_property
 from pathlib import Path
 from types import CodeType, FunctionType, MemberDescriptorType, ModuleType, SimpleNamespace
 from typing import Any, cast
-from uuid import uuid4
 
 import torch
+
+from wayfare.errors import WayfareError
 
 _LIBRARIES = tuple(sysconfig.get_path(name) for name in ("purelib", "platlib"))
 _KNOWN = {*sys.stdlib_module_names, "wayfare"}
 
 
-def fingerprint(thing: object) -> str:
-    """The hash of an object. One that cannot be read completely has another hash every time, and so equals nothing."""
+class UnreadableError(WayfareError):
+    """An object holds something without content, such as a lock or an open file."""
+
+
+def fingerprint(thing: object, *, of: type | None = None, files: bool = True) -> str:
+    """The hash of an object, which may be an attribute of a class. One that cannot be read completely is refused.
+
+    Modules that the code refers to count by their files, or without ``files`` by their names.
+    """
     sha = hashlib.sha256()
+    kind = of or (thing if isinstance(thing, type) else type(thing))
     try:
-        _Reader(sha.update, type(thing)).dump(thing)
-    except (pickle.PicklingError, TypeError, ValueError, AttributeError, RecursionError, OSError):
-        return uuid4().hex
+        _Reader(sha.update, kind, files).dump(_in_order(thing))
+    except (pickle.PicklingError, TypeError, ValueError, AttributeError, RecursionError, OSError) as error:
+        raise UnreadableError(f"{type(error).__name__}: {error}") from None
     return sha.hexdigest()
 
 
 class _Reader(pickle.Pickler):
     """Goes through an object as pickle does, but into functions and classes too; nothing is ever unpickled."""
 
-    def __init__(self, write: Callable[[bytes], None], kind: type) -> None:
+    def __init__(self, write: Callable[[bytes], None], kind: type, files: bool) -> None:
         super().__init__(cast(Any, SimpleNamespace(write=write)), protocol=5)
-        self._package = kind.__module__.partition(".")[0]
+        self._kind, self._files = kind, files
         self._seen: set[int] = set()
 
     def reducer_override(self, thing: Any) -> Any:
@@ -49,7 +59,9 @@ class _Reader(pickle.Pickler):
                 numbers = thing.detach().cpu().flatten().view(torch.uint8).numpy()
                 return _parts(thing.dtype, tuple(thing.shape), numbers)
             case CodeType():
-                return _parts(thing.co_code, [*map(_in_order, thing.co_consts)], thing.co_names)
+                arguments = thing.co_argcount, thing.co_kwonlyargcount, thing.co_varnames
+                constants = [*map(_in_order, thing.co_consts)]
+                return _parts(thing.co_code, thing.co_exceptiontable, constants, thing.co_names, arguments)
             case FunctionType() | type() | ModuleType() if self._is_own(thing):
                 # Recursive functions and `super()` come back to where they started.
                 if id(thing) in self._seen:
@@ -64,6 +76,8 @@ class _Reader(pickle.Pickler):
                 return NotImplemented  # pickle notes its name
             case property():
                 return _parts(thing.fget, thing.fset)
+            case cached_property():
+                return _parts(thing.func)
             case _ if is_dataclass(thing):
                 # Its fields alone: what it has worked out and kept since is no part of it.
                 return _parts(type(thing), [getattr(thing, field.name) for field in fields(thing)])
@@ -72,11 +86,15 @@ class _Reader(pickle.Pickler):
         return NotImplemented
 
     def _is_own(self, thing: FunctionType | type | ModuleType) -> bool:
-        """Whether code is the user's, or of the package of the whole: not Python's, ours or of another package."""
-        name = _module_of(thing)
-        file = getattr(sys.modules.get(name), "__file__", None) or ""
-        package = name.partition(".")[0]
-        return package not in _KNOWN and (package == self._package or not file.startswith(_LIBRARIES))
+        return is_users(thing, self._kind) and (self._files or not isinstance(thing, ModuleType))
+
+
+def is_users(thing: FunctionType | type | ModuleType, whole: type) -> bool:
+    """Whether code is the user's, or of the package of the whole: not Python's, ours or of another package."""
+    name = _module_of(thing)
+    file = getattr(sys.modules.get(name), "__file__", None) or ""
+    package = name.partition(".")[0]
+    return package not in _KNOWN and (package == _module_of(whole).partition(".")[0] or not file.startswith(_LIBRARIES))
 
 
 def _parts(*parts: object) -> tuple[type, tuple[tuple[object, ...]]]:
@@ -90,11 +108,12 @@ def _contents(thing: FunctionType | type | ModuleType) -> Iterator[object]:
         yield Path(thing.__file__ or "").read_bytes()
     elif isinstance(thing, FunctionType):
         yield from (thing.__code__, thing.__defaults__, thing.__kwdefaults__)
-        yield [cell.cell_contents for cell in thing.__closure__ or ()]
-        yield {name: thing.__globals__[name] for name in _names(thing.__code__) if name in thing.__globals__}
+        yield [_in_order(cell.cell_contents) for cell in thing.__closure__ or ()]
+        known = {name: thing.__globals__[name] for name in _names(thing.__code__) if name in thing.__globals__}
+        yield {name: _in_order(value) for name, value in (known | vars(thing)).items()}
     else:
         yield thing.__bases__
-        yield {name: value for name, value in vars(thing).items() if _is_content(name, value)}
+        yield {name: _in_order(value) for name, value in vars(thing).items() if _is_content(name, value)}
 
 
 def _is_content(name: str, value: object) -> bool:
@@ -112,7 +131,7 @@ def _names(code: CodeType) -> list[str]:
 
 def _in_order(constant: object) -> object:
     """Sets of texts have another order in every process."""
-    return sorted(map(repr, constant)) if isinstance(constant, frozenset) else constant
+    return sorted(map(repr, constant)) if isinstance(constant, frozenset | set) else constant
 
 
 def _module_of(thing: FunctionType | type | ModuleType) -> str:

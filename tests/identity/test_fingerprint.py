@@ -17,8 +17,8 @@ import pytest
 import torch
 
 import wayfare
+from wayfare.identity.fingerprint import UnreadableError, fingerprint
 from wayfare.methods import make_method
-from wayfare.studies.fingerprint import fingerprint
 from wayfare.studies.keys import run_key
 
 SCHEME = """
@@ -76,7 +76,7 @@ def test_whatever_changes_what_a_scheme_does_changes_its_hash(old: str, new: str
 
 def test_another_process_comes_to_the_same_hash(tmp_path: Path) -> None:
     script = tmp_path / "script.py"
-    ending = "from wayfare.studies.fingerprint import fingerprint\nprint(fingerprint(Mine()))\n"
+    ending = "from wayfare.identity.fingerprint import fingerprint\nprint(fingerprint(Mine()))\n"
     script.write_text(dedent(SCHEME) + ending, encoding="utf-8")
     commands = [sys.executable, str(script)]
     told = {subprocess.run(commands, capture_output=True, text=True, check=True).stdout for _ in range(2)}
@@ -126,6 +126,6 @@ def test_what_wraps_a_function_is_looked_through() -> None:
     assert fingerprint(Table(cached)) != fingerprint(Table(fingerprint))
 
 
-def test_what_cannot_be_read_equals_nothing() -> None:
-    holder = Table(threading.Lock())
-    assert fingerprint(holder) != fingerprint(holder)
+def test_what_cannot_be_read_is_refused() -> None:
+    with pytest.raises(UnreadableError, match="cannot pickle"):
+        fingerprint(Table(threading.Lock()))

@@ -1,0 +1,134 @@
+"""The identity of a run: its method, its task and the files it reads, by their code and content.
+
+Keys of studies, the records of a run and the stores of the field use this one description. Equal identities mean equal
+numbers. Code or data without an identity is refused, unless its author gives it a `version`.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from dataclasses import fields, is_dataclass
+from functools import cached_property
+from typing import Any, Protocol, runtime_checkable
+
+from pydantic import BaseModel
+
+from wayfare.errors import ScenarioError
+from wayfare.identity.changes import changes
+from wayfare.identity.files import content_of, files_of
+from wayfare.identity.fingerprint import UnreadableError, fingerprint, is_users
+from wayfare.learning.tasks import TASKS, Task, load_task
+from wayfare.methods import Method, Part
+from wayfare.scenario import Scenario
+
+__all__ = ["UnreadableError", "changes", "fingerprint", "identity_of", "method_identity"]
+
+_SCRIPTS = ("__main__", "__mp_main__")
+
+
+@runtime_checkable
+class Versioned(Protocol):
+    """An object whose author says when its numbers change."""
+
+    version: str
+
+
+def identity_of(scenario: Scenario, method: Method, task: Task | None = None) -> dict[str, Any]:
+    """Method, task and files of a run as a table. ``task`` replaces the scenario's own.
+
+    Wayfare's tasks have no entry: the scenario describes them, and their data are checked when they are fetched.
+    """
+    if task is None and scenario.learning.task not in TASKS:
+        task = load_task(scenario.learning)
+    identity: dict[str, Any] = {"scheme": method_identity(method), "files": files_of(scenario)}
+    if task is not None:
+        version = task.version if isinstance(task, Versioned) else ""
+        identity["task"] = _described(task, f"the task {task.name}", version, files=True)
+    return identity
+
+
+def method_identity(method: Method, *, files: bool = True) -> dict[str, Any]:
+    """Every part of a method by its kind: class, values, and code unless it is Wayfare's.
+
+    Without ``files`` the code counts as it is in memory, whatever has become of its files.
+    """
+    return {kind: _part_identity(part, files) for kind, part in method.parts.items()}
+
+
+def _part_identity(part: Part, files: bool) -> dict[str, Any]:
+    name = _class_name(part)
+    if name.startswith("wayfare."):
+        values = {field: _plain(value) for field, value in _attributes(part)}
+        return {"class": name, "values": values, **({"code": part.version} if part.version else {})}
+    return _described(part, name, part.version, files)
+
+
+def _described(thing: object, name: str, version: str, files: bool) -> dict[str, Any]:
+    values, code = _values(thing, name, version, files), _code(thing, name, version, files)
+    return {"class": _class_name(thing), "values": values, **code}
+
+
+def _values(thing: object, name: str, version: str, files: bool) -> dict[str, Any]:
+    values = {}
+    for field, value in _attributes(thing):
+        if value is None or isinstance(value, str | int | float | bool):
+            values[field] = value
+            continue
+        try:
+            values[field] = fingerprint(value, of=type(thing), files=files)
+        except UnreadableError as error:
+            if not version:
+                raise _asked_for_version(name, f"its `{field}`", error) from None
+            values[field] = _class_name(value)
+    return values
+
+
+def _code(thing: object, name: str, version: str, files: bool) -> dict[str, Any]:
+    """The code of the user's class, with the file it is in and the version its author gave it."""
+    kind = type(thing)
+    if not is_users(kind, kind):
+        return {"version": version} if version else {}
+    try:
+        code = {"code": fingerprint(kind, files=files)}
+    except UnreadableError as error:
+        if not version:
+            raise _asked_for_version(name, "its code", error) from None
+        code = {}
+    # A script changes with every number at its end; the code of its classes is enough.
+    by_file = files and kind.__module__ not in _SCRIPTS
+    file = getattr(sys.modules.get(kind.__module__), "__file__", None) if by_file else None
+    return {**code, **({"file": content_of(file)} if file else {}), **({"version": version} if version else {})}
+
+
+def _asked_for_version(name: str, what: str, error: UnreadableError) -> ScenarioError:
+    rule = (
+        f"{what} cannot be identified ({error}), so a changed one could not be told from it; "
+        "give the class a `version` and change it whenever its numbers change"
+    )
+    return ScenarioError("version", name, rule)
+
+
+def _attributes(thing: object) -> Iterator[tuple[str, Any]]:
+    """Every attribute of an object in the order of their names, except those that it caches."""
+    kind = type(thing)
+    slots = [vars(base).get("__slots__", ()) for base in kind.__mro__]
+    names = {name for some in slots for name in ([some] if isinstance(some, str) else some)}
+    names |= {field.name for field in fields(thing)} if is_dataclass(thing) else set()
+    names |= vars(thing).keys() if hasattr(thing, "__dict__") else set()
+    cached = {name for base in kind.__mro__ for name, value in vars(base).items() if isinstance(value, cached_property)}
+    for name in sorted(names - cached - {"__dict__", "__weakref__"}):
+        if hasattr(thing, name):
+            yield name, getattr(thing, name)
+
+
+def _class_name(thing: object) -> str:
+    kind = type(thing)
+    module = "__main__" if kind.__module__ in _SCRIPTS else kind.__module__
+    return f"{module}.{kind.__qualname__}"
+
+
+def _plain(value: object) -> Any:
+    if isinstance(value, BaseModel):
+        return value.model_dump(mode="json")
+    return value if value is None or isinstance(value, str | int | float | bool) else repr(value)

@@ -1,0 +1,113 @@
+"""Comparisons and studies in Python and in notebooks: tables, data frames, curves and reports."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields, replace
+from functools import wraps
+from html import escape
+from pathlib import Path
+from typing import Any, ParamSpec
+
+from wayfare import studies
+from wayfare.errors import InputError, UnavailableError
+from wayfare.report.figures import Format, score_curves
+from wayfare.report.study_tables import study_columns, study_notes, study_title
+from wayfare.report.write import write_report
+from wayfare.studies.export import evaluation_rows, run_rows
+from wayfare.studies.results import StudyResults
+from wayfare.studies.sweeping import Sweep
+
+P = ParamSpec("P")
+
+
+@dataclass(frozen=True, slots=True)
+class Picture:
+    """A picture in a file; a notebook shows it."""
+
+    file: Path
+
+    def _repr_png_(self) -> bytes | None:
+        return self.file.read_bytes() if self.file.suffix == ".png" else None
+
+    def _repr_svg_(self) -> str | None:
+        return self.file.read_text(encoding="utf-8") if self.file.suffix == ".svg" else None
+
+
+@dataclass(frozen=True, kw_only=True)
+class ShownResults(StudyResults):
+    """Results that show themselves as a table in notebooks."""
+
+    @classmethod
+    def of(cls, results: StudyResults) -> ShownResults:
+        """The same results."""
+        return cls(**{field.name: getattr(results, field.name) for field in fields(StudyResults)})
+
+    def _repr_html_(self) -> str:
+        columns, manifest = study_columns(self), self.manifest
+        headings = [*manifest.varies, *(column.heading.replace("\n", " ") for column in columns)]
+        rows = [
+            [*map(str, manifest.place_of(row.point).values()), *(column.cells[place] for column in columns)]
+            for place, row in enumerate(self.rows)
+        ]
+        lines = [f"<caption>{escape(study_title(self))}</caption>", _row("th", headings)]
+        lines += [_row("td", row) for row in rows]
+        notes = "<br>".join(escape(" ".join(note.split())) for note in study_notes(self))
+        return f"<table>{''.join(lines)}</table><p>{notes}</p>"
+
+    def frame(self) -> Any:
+        """A pandas DataFrame with one row for each run: what it is, and every measure."""
+        return _frame(run_rows(self))
+
+    def evaluations_frame(self) -> Any:
+        """A pandas DataFrame with one row for each evaluation of each run."""
+        return _frame(evaluation_rows(self))
+
+    def plot(self, file: Path | str | None = None) -> Picture:
+        """The score against rounds, a line for each scheme; by default ``curves.png`` in the folder of the results."""
+        if self.manifest.axes:
+            raise InputError(f"{self.folder}: a study of several points has no single curve; `report()` draws them all")
+        if not self.results:
+            raise InputError(f"{self.folder}: holds no finished run to plot")
+        target = self.folder / "curves.png" if file is None else Path(file)
+        score_curves(self.schemes, self.runs, target)
+        return Picture(target)
+
+    def report(self, out: Path | str | None = None, *, figures: Format | None = None) -> list[Path]:
+        """Write the report: page, Markdown and figures. Returns the files, the page first."""
+        return write_report(self.folder, None if out is None else Path(out), figures=figures)
+
+
+def _comparing(call: Callable[P, StudyResults]) -> Callable[P, ShownResults]:
+    @wraps(call)
+    def shown(*given: P.args, **named: P.kwargs) -> ShownResults:
+        return ShownResults.of(call(*given, **named))
+
+    return shown
+
+
+def _sweeping(call: Callable[P, Sweep]) -> Callable[P, Sweep]:
+    @wraps(call)
+    def shown(*given: P.args, **named: P.kwargs) -> Sweep:
+        done = call(*given, **named)
+        return replace(done, results=ShownResults.of(done.results))
+
+    return shown
+
+
+compare = _comparing(studies.compare)
+"""As in `wayfare.studies`, with results that a notebook shows."""
+sweep = _sweeping(studies.sweep)
+"""As in `wayfare.studies`, with results that a notebook shows."""
+
+
+def _frame(rows: Sequence[dict[str, Any]]) -> Any:
+    try:
+        import pandas
+    except ImportError:
+        raise UnavailableError("data frames need pandas: pip install pandas") from None
+    return pandas.DataFrame(rows)
+
+
+def _row(kind: str, cells: Sequence[str]) -> str:
+    return f"<tr>{''.join(f'<{kind}>{escape(cell)}</{kind}>' for cell in cells)}</tr>"

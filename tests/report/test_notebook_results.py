@@ -1,0 +1,90 @@
+"""A comparison in Python: a table for notebooks, data frames, curves and a report."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+import wayfare
+from wayfare.errors import InputError, UnavailableError
+from wayfare.report.notebook import ShownResults
+from wayfare.scenario import Scenario
+
+
+@pytest.fixture(scope="module")
+def done(small: Scenario, tmp_path_factory: pytest.TempPathFactory) -> ShownResults:
+    out = tmp_path_factory.mktemp("runs")
+    return wayfare.compare(small, ["mads", "x = afl-spar:paced"], seeds=2, jobs=1, out=out)
+
+
+def test_a_comparison_shows_itself_as_a_table(done: ShownResults) -> None:
+    html = done._repr_html_()
+    assert html.count("<tr>") == 3
+    assert "<td>mads</td>" in html
+    assert "<th>scheme</th>" in html
+    assert "<caption>" in html
+
+
+def test_names_are_text_and_no_markup(done: ShownResults) -> None:
+    row = done.rows[0]
+    from dataclasses import replace
+
+    assert "<b>" not in replace(done, rows=[replace(row, scheme="<b>")])._repr_html_()
+
+
+class Frame(list[Any]):
+    """What pandas makes of rows, without pandas."""
+
+
+def test_it_gives_data_frames_where_pandas_is_installed(done: ShownResults, monkeypatch: pytest.MonkeyPatch) -> None:
+    pandas = ModuleType("pandas")
+    pandas.DataFrame = Frame  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "pandas", pandas)
+    runs, evaluations = done.frame(), done.evaluations_frame()
+    assert isinstance(runs, Frame)
+    assert [(row["scheme"], row["seed"]) for row in runs] == [("mads", 0), ("mads", 1), ("x", 0), ("x", 1)]
+    assert {row["round"] for row in evaluations} >= {20, 40, 60}
+    monkeypatch.setitem(sys.modules, "pandas", None)
+    with pytest.raises(UnavailableError, match="pip install pandas"):
+        done.frame()
+
+
+def test_it_plots_its_curves(done: ShownResults, tmp_path: Path) -> None:
+    picture = done.plot()
+    assert picture.file == done.folder / "curves.png"
+    assert (picture._repr_png_() or b"").startswith(b"\x89PNG")
+    drawn = done.plot(tmp_path / "curves.svg")
+    assert drawn._repr_png_() is None
+    assert "<svg" in (drawn._repr_svg_() or "")
+
+
+def test_it_writes_its_report(done: ShownResults, tmp_path: Path) -> None:
+    page, *others = done.report(tmp_path / "report")
+    assert page.name == "index.html"
+    assert [file.name for file in others] == ["report.md"]
+
+
+def test_a_study_of_several_points_shows_what_varies(tmp_path: Path) -> None:
+    from tests.conftest import SMALL
+
+    from wayfare.studies.study import plan_of
+
+    table = {"name": "two", "schemes": ["mads"], "seeds": 1, "grid": {"rounds": [20, 40]}}
+    settings = {key: value for key, _, value in (text.partition("=") for text in SMALL)}
+    nested: dict[str, Any] = {}
+    for key, value in settings.items():
+        *sections, last = key.split(".")
+        here = nested
+        for section in sections:
+            here = here.setdefault(section, {})
+        here[last] = [16] if value == "[16]" else float(value) if "e" in value else int(value)
+    nested.pop("rounds")
+    done = wayfare.sweep(plan_of({**table, "set": nested}), out=tmp_path, jobs=1).results
+    assert isinstance(done, ShownResults)
+    assert "<th>rounds</th>" in done._repr_html_()
+    with pytest.raises(InputError, match="several points"):
+        done.plot()
