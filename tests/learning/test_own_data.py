@@ -12,10 +12,10 @@ import torch
 from torch import Tensor, nn
 
 from wayfare.errors import InputError
+from wayfare.identity.fingerprint import fingerprint
 from wayfare.learning.evaluate import Evaluator
 from wayfare.learning.tasks import class_names, own_task
 from wayfare.learning.tasks.own import OwnTask
-from wayfare.studies.fingerprint import fingerprint
 
 RNG = np.random.default_rng(0)
 ROWS = RNG.standard_normal((30, 4)).astype(np.float32)
