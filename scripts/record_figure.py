@@ -99,6 +99,8 @@ def results_from(plan: Plan, runs: Rows) -> StudyResults:
             energy_rule=row["energy_rule"],
             seed=int(seed),
             metric=metric,
+            # The CSV does not count them; every run on record had some.
+            contacts=1,
             **{name: measures[name] for name in SUMMARISED},
         )
         run = PlannedRun(key=row["key"], point=points.index(point), scheme=scheme, seed=int(seed), cost=1.0)
@@ -112,6 +114,7 @@ def results_from(plan: Plan, runs: Rows) -> StudyResults:
                 rounds=plan.points[0].scenario.rounds,
                 averaged=plan.points[0].scenario.learning.final_evaluations,
                 wall_s=measures["wall_s"],
+                trace=None,
             )
         )
     return results_of(RECORDED, manifest, found, 0)
