@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sqlite3
 import time
 from contextlib import closing
@@ -12,6 +13,7 @@ import numpy as np
 import pytest
 from tests.report.browser import NARROW, WIDE, console_errors, open_page
 from tests.report.conftest import HOSTILE
+from tests.studies.small_study import write_study
 
 from wayfare import mobility
 from wayfare.contacts import draw_plan
@@ -20,7 +22,7 @@ from wayfare.records import find_runs, read_run
 from wayfare.report.write import write_report
 from wayfare.scenario import Scenario, load
 from wayfare.studies import compare, run
-from wayfare.studies.study import plan_of
+from wayfare.studies.study import load_study, plan_of
 from wayfare.studies.sweeping import sweep
 
 pytestmark = pytest.mark.system
@@ -276,6 +278,36 @@ def test_the_page_of_a_study_follows_the_chosen_point(browser: Any, study: Path,
     assert script(browser, "return document.documentElement.scrollWidth") <= NARROW
     assert script(browser, "return document.querySelectorAll('#theory-bound .scatterlayer .trace').length") == 5
     assert "at speed_mps 10" in browser.find_element("id", "map-note").text
+    assert console_errors(browser) == []
+
+
+@pytest.fixture(scope="module")
+def wide_study(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The page of a study with more columns than a screen has room for, and a scheme with a long name."""
+    folder = tmp_path_factory.mktemp("wide")
+    counts = '"uploads_per_device", "failed_uploads_per_device", "staleness_rounds"'
+    metrics = f'metrics = ["accuracy", "energy_joules", "budget_joules", "bits", "kept_fraction", {counts}]'
+    file = write_study(folder, rounds=20, seeds=2, more=metrics)
+    file.write_text(file.read_text().replace('"afl"', '"fedmobile:billed:fitting:paced"'))
+    return write_report(sweep(load_study(str(file)), out=folder, jobs=1).results.folder, folder / "wide.html")[0]
+
+
+@pytest.mark.parametrize("width", [WIDE, NARROW])
+def test_a_study_with_many_columns_fits_the_screen(browser: Any, wide_study: Path, width: int) -> None:
+    open_page(browser, wide_study, width=width)
+    assert script(browser, "return document.documentElement.scrollWidth") <= width
+    beyond = script(
+        browser,
+        "return [...document.querySelectorAll('table.figures td, table.figures tbody th')]"
+        ".filter((cell) => cell.getBoundingClientRect().right > arguments[0] + 1).map((cell) => cell.innerText)",
+        width,
+    )
+    assert beyond == []
+    labels = script(browser, "return [...document.querySelectorAll('#results td')].map((cell) => cell.dataset.label)")
+    assert {"accuracy, %", "energy, J", "sent, Mbit", "age, rounds", "reached 99 %"} <= set(labels)
+    claim = script(browser, "return document.querySelector('h1').innerText")
+    assert re.search(r" has the best accuracy (within the energy budget )?at (\d of|all) 2 points$", claim)
+    assert script(browser, "return document.querySelectorAll('.lede li').length") <= 3
     assert console_errors(browser) == []
 
 

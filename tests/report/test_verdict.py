@@ -5,7 +5,7 @@ import pytest
 from wayfare.learning.tasks import Metric
 from wayfare.learning.tasks.base import ACCURACY
 from wayfare.records import RunSummary
-from wayfare.report.verdict import beside, details, headline, score_text, verdict_of
+from wayfare.report.verdict import beside, details, headline, score_text, study_details, study_headline, verdict_of
 
 ADE = Metric(name="ade_m", better="lower")
 
@@ -96,3 +96,19 @@ def test_a_scheme_that_diverged_comes_last(metric: Metric) -> None:
 def test_only_seeds_that_all_schemes_have_count() -> None:
     verdict = verdict_of([runs("mads", [0.8, 0.8, 0.2]), runs("poor", [0.7, 0.7])])
     assert (verdict.winner.name, verdict.winner.seeds) == ("mads", 2)
+
+
+def test_the_headline_of_a_study_is_a_sentence_about_all_points() -> None:
+    clear = verdict_of([runs("mads", [0.8, 0.81, 0.82]), runs("afl", [0.5, 0.51, 0.52])])
+    close = verdict_of([runs("mads", [0.8, 0.7, 0.9]), runs("afl", [0.81, 0.69, 0.89])])
+    lost = verdict_of([runs("mads", [0.5, 0.51, 0.52]), runs("afl", [0.8, 0.81, 0.82])])
+    assert study_headline([clear, close]) == "mads has the best accuracy within the energy budget at all 2 points"
+    assert study_headline([clear, close, lost]).endswith(" the best accuracy within the energy budget at 2 of 3 points")
+    assert study_details([clear, close, lost]) == [
+        "Best elsewhere: afl (1).",
+        "The lead over every other scheme is more than chance explains at 2 of 3 points.",
+    ]
+
+
+def test_a_study_of_one_seed_claims_nothing_about_chance() -> None:
+    assert study_details([verdict_of([runs("mads", [0.8]), runs("afl", [0.5])])]) == []

@@ -62,17 +62,17 @@ def in_terminal(columns: Sequence[Column]) -> list[Column]:
     ]
 
 
-def total_width(columns: Sequence[Column]) -> int:
-    """Of a table of these columns, with a space between two."""
-    return sum(column.width for column in columns) + len(columns) - 1
+def total_width(columns: Sequence[Column], gap: int = 1) -> int:
+    """Of a table of these columns, with a gap between two."""
+    return sum(column.width for column in columns) + gap * (len(columns) - 1)
 
 
-def side_by_side(columns: Sequence[Column], width: int) -> list[list[Column]]:
+def side_by_side(columns: Sequence[Column], width: int, gap: int = 1) -> list[list[Column]]:
     """Groups of columns that fit into a window, each with the first column to know the rows by."""
     first, *others = columns
     groups = [[first]]
     for column in others:
-        if len(groups[-1]) > 1 and total_width([*groups[-1], column]) > width:
+        if len(groups[-1]) > 1 and total_width([*groups[-1], column], gap) > width:
             groups.append([first])
         groups[-1].append(column)
     return groups

@@ -9,19 +9,21 @@ from typing import Any
 
 from wayfare.records import RunRecord, RunSummary
 from wayfare.report.caveats import caveats_of
-from wayfare.report.columns import ENERGY, OVER_BUDGET, Column
+from wayfare.report.columns import ENERGY, OVER_BUDGET, Column, side_by_side
 from wayfare.report.digest import RunDigest
 from wayfare.report.palette import look_of
 from wayfare.report.repeat import made_with, recipe_of
 from wayfare.report.study_tables import study_columns, study_notes
 from wayfare.report.tables import comparison_columns, comparison_notes
-from wayfare.report.verdict import beside, details, headline, score_text, verdict_of
+from wayfare.report.verdict import Verdict, details, headline, study_details, study_headline, verdict_of
 from wayfare.scenario import parse
 from wayfare.studies.jobs import error_file
 from wayfare.studies.results import StudyResults
 from wayfare.version import __version__
 
 escaped = html.escape
+# What fits beside each other on a page of 1280 px, in characters, the space between two columns included.
+_PAGE_WIDTH, _PAGE_GAP = 125, 3
 
 
 def header(results: StudyResults) -> str:
@@ -38,7 +40,8 @@ def header(results: StudyResults) -> str:
     ]
     if manifest.axes:
         facts = [f"{len(manifest.points)} points over {', '.join(manifest.axes)}", f"{runs} runs", facts[-1]]
-        claim, lines = manifest.title or manifest.name, _study_lines(results)
+        verdicts = _verdicts(results)
+        claim, lines = study_headline(verdicts), [*filter(None, [manifest.title]), *study_details(verdicts)]
     else:
         verdict = verdict_of([[result.summary for result in row.results] for row in results.rows])
         claim, lines = headline(verdict), details(verdict)
@@ -73,6 +76,12 @@ def results_section(results: StudyResults) -> str:
         columns = comparison_columns(results.schemes, runs)
         traces = [result.trace for result in results.results]
         notes = comparison_notes(results.schemes, results.results[0].averaged, traces)
+    tables = [_results_table(results, group) for group in side_by_side(columns, _PAGE_WIDTH, _PAGE_GAP)]
+    return "".join(tables) + _notes([_note(note) for note in notes])
+
+
+def _results_table(results: StudyResults, columns: Sequence[Column]) -> str:
+    """As many columns as a page has room for, a row for each scheme at each point."""
     headings, left = [_heading(column.heading) for column in columns], sum(column.left for column in columns)
     body = []
     for place, row in enumerate(results.rows):
@@ -83,8 +92,10 @@ def results_section(results: StudyResults) -> str:
         swatch = f'<span class="swatch" style="--light:{look.light};--dark:{look.dark}"></span>'
         cells = [_cell(column, place) for column in columns]
         scheme = f' data-scheme="{escaped(row.scheme)}"'
-        body.append(_row(headings, [swatch + cells[0], *cells[1:]], left=left, attributes=scheme))
-    return _table(headings, body, left=left) + _notes([_note(note) for note in notes])
+        # A long name breaks before a choice, not within a word.
+        name = cells[0].replace(":", "<wbr>:")
+        body.append(_row(headings, [swatch + name, *cells[1:]], left=left, attributes=scheme))
+    return _table(headings, body, left=left)
 
 
 def point_choice(results: StudyResults) -> str:
@@ -154,19 +165,12 @@ def repeat_section(results: StudyResults, world: Sequence[RunRecord], walls_s: S
     return "".join(parts) + f'<dl class="versions">{rows}</dl>'
 
 
-def _study_lines(results: StudyResults) -> list[str]:
-    """The best scheme within the budget at every point, up to as many as one reads."""
+def _verdicts(results: StudyResults) -> list[Verdict]:
+    """The verdict on the schemes of every point."""
     by_point: dict[int, list[list[RunSummary]]] = {}
     for row in results.rows:
         by_point.setdefault(row.point, []).append([result.summary for result in row.results])
-    lines = []
-    for point, runs in by_point.items():
-        verdict = verdict_of(runs)
-        metric, winner = verdict.winner.metric, verdict.winner
-        score = score_text(metric, winner.score_mean, winner.score_ci95, unit=True)
-        lines.append(f"{results.manifest.point_name(point)}: {winner.name} {score}{beside(verdict)}")
-    most = 8
-    return lines if len(lines) <= most else [*lines[:most], f"and {len(lines) - most} more points, in the table"]
+    return [verdict_of(runs) for runs in by_point.values()]
 
 
 def _cell(column: Column, place: int) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import inf, isfinite
@@ -12,6 +13,7 @@ from wayfare.records.statistics import Difference
 from wayfare.report.columns import over_budget
 from wayfare.report.labels import metric_words_and_unit
 
+_CLEAR = ", ahead of all others by more than chance explains"
 _MINUS = "\u2212"
 # Half of the last digit shown, of a share as of an error in metres.
 _LEVEL = 5e-4
@@ -126,13 +128,39 @@ def details(verdict: Verdict) -> list[str]:
     return lines
 
 
+def study_headline(verdicts: Sequence[Verdict]) -> str:
+    """The scheme that wins most points of a study, in a sentence."""
+    wins = Counter(verdict.winner.name for verdict in verdicts)
+    (name, times), points = wins.most_common(1)[0], len(verdicts)
+    metric = verdicts[0].winner.metric
+    best, words = "best" if metric.better == "higher" else "lowest", metric_words_and_unit(metric)[0]
+    where = f"all {points} points" if times == points > 1 else f"{times} of {points} points"
+    condition = " within the energy budget" if all(verdict.within_budget for verdict in verdicts) else ""
+    return f"{name} has the {best} {words}{condition} at {where}"
+
+
+def study_details(verdicts: Sequence[Verdict]) -> list[str]:
+    """The other winners, and at how many points the lead is more than chance."""
+    wins = Counter(verdict.winner.name for verdict in verdicts).most_common()
+    lines = []
+    if len(wins) > 1:
+        lines.append(f"Best elsewhere: {', '.join(f'{name} ({times})' for name, times in wins[1:])}.")
+    judged = [verdict for verdict in verdicts if verdict.rivals and not verdict.one_seed]
+    if judged:
+        clear = sum(beside(verdict) == _CLEAR for verdict in judged)
+        lines.append(
+            f"The lead over every other scheme is more than chance explains at {clear} of {len(judged)} points."
+        )
+    return lines
+
+
 def beside(verdict: Verdict) -> str:
     """How the winner stands to the others, in half a sentence."""
     ahead = [rival.name for rival in verdict.rivals if rival.told_apart and not _ahead(verdict.winner.metric, rival)]
     if not verdict.rivals or verdict.one_seed:
         return ""
     if len(ahead) == len(verdict.rivals):
-        return ", ahead of all others by more than chance explains"
+        return _CLEAR
     return (
         f", ahead of {', '.join(ahead)}; not told apart from the rest" if ahead else ", not told apart from the others"
     )
