@@ -41,7 +41,7 @@ def outcome(code: str, folder: Path, *, piped: bool) -> subprocess.CompletedProc
     ("code", "piped", "line"),
     [
         (SCHEME, False, "Mine is defined in a notebook cell or at a prompt"),
-        (TASK, False, "a scheme or task of yours cannot be sent to another process"),
+        (TASK, False, "<lambda> is defined in a notebook cell or at a prompt"),
         (OURS, False, ""),
         (SCHEME, True, "the program comes from <stdin>"),
     ],

@@ -13,6 +13,7 @@ from tests.studies.power_cuts import EVERY_TEN, assert_same
 
 import wayfare
 from wayfare.errors import RunError, ScenarioError, StorageError
+from wayfare.methods import make_method
 from wayfare.records import RunRecord
 from wayfare.scenario import Scenario
 from wayfare.signals import StopRequest
@@ -75,7 +76,8 @@ def test_checkpoints_come_by_the_clock_and_never_cost_more_than_their_share(
     monkeypatch.setattr(keeping.time, "time", lambda: clock[0])
     for every_s, expected in ((None, [30.0, 132.0, 234.0]), (50.0, [50.0, 102.0, 154.0, 206.0])):
         clock[0], written[:] = 0.0, []
-        keeper = keeping.Keeper(wayfare.Safeguards(checkpoint_every_s=every_s), StopRequest(), None, extend_from=10**9)
+        safeguards, method = wayfare.Safeguards(checkpoint_every_s=every_s), make_method("mads", Scenario())
+        keeper = keeping.Keeper(safeguards, StopRequest(), None, method=method, extend_from=10**9)
         simulation = Still()
         keeper.open(Slow(), simulation)  # type: ignore[arg-type]
         for round_ in range(1, 241):

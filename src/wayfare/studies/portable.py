@@ -5,6 +5,7 @@ from __future__ import annotations
 import pickle
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from types import FunctionType, SimpleNamespace
 from typing import Any, cast
@@ -23,11 +24,10 @@ def why_only_here(things: Sequence[object]) -> str | None:
     if file is not None:
         return f"the program comes from {file}, which worker processes cannot read"
     finder = _Finder()
-    try:
+    # What no process could be sent is refused when it is sent.
+    with suppress(pickle.PicklingError, AttributeError, TypeError):
         for thing in things:
             finder.dump(thing)
-    except (pickle.PicklingError, AttributeError, TypeError) as error:
-        return f"a scheme or task of yours cannot be sent to another process ({error})"
     if finder.found is None:
         return None
     return f"{finder.found} is defined in a notebook cell or at a prompt, where worker processes cannot find it"
