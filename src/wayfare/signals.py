@@ -32,7 +32,7 @@ class StopRequest:
         self._before: dict[int, Any] = {}
 
     def __enter__(self) -> StopRequest:
-        # Only the main thread may have handlers. Who ignores a signal, as workers of a pool do, goes on ignoring it.
+        # Only the main thread may have handlers. A worker of a pool, which ignores a signal, keeps ignoring it.
         if threading.current_thread() is threading.main_thread():
             for number in (signal.SIGINT, signal.SIGTERM):
                 if signal.getsignal(number) not in (signal.SIG_IGN, None):
@@ -71,7 +71,7 @@ class Interrupts:
         self._before: Any = None
 
     def __enter__(self) -> Interrupts:
-        # Only the main thread may have handlers, and who ignores interrupts goes on ignoring them.
+        # Only the main thread may have handlers. A process that ignores interrupts keeps ignoring them.
         if threading.current_thread() is threading.main_thread() and callable(signal.getsignal(signal.SIGINT)):
             self._before = signal.signal(signal.SIGINT, self._asked)
         return self

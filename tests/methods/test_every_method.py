@@ -7,7 +7,6 @@ import pickle
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, is_dataclass, replace
 from functools import cache
-from importlib.util import find_spec
 from typing import Any
 
 import numpy as np
@@ -33,11 +32,6 @@ ROUNDS, SAVED_AFTER = 40, 17
 SLACK = 1e-9
 
 
-def written(name: str) -> bool:
-    """Whether the module of a part is there."""
-    return find_spec(f"wayfare.methods.{PARTS[name].partition(':')[0]}") is not None
-
-
 @cache
 def world(*, meets: bool = True) -> World:
     drawn = draw_world(wayfare.load("fashion-small", [*BASE, f"rounds={ROUNDS}"]), 0)
@@ -49,14 +43,9 @@ def world(*, meets: bool = True) -> World:
 
 
 def names() -> list[Any]:
-    """Every row, and rows with an energy rule under a paced budget too; those whose parts are missing are skipped."""
+    """Every row, and rows with an energy rule under a paced budget too."""
     found = []
     for name, row in TABLE.items():
-        try:
-            make_method(name, world().scenario)
-        except ModuleNotFoundError as error:
-            found.append(pytest.param(name, marks=pytest.mark.skip(reason=f"not written yet: {error.name}")))
-            continue
         found.append(name)
         found += [f"{name}:paced"] if RULES in row.choices else []
     return found
@@ -244,8 +233,6 @@ def _tensors(value: Any) -> list[torch.Tensor]:
 
 @pytest.mark.parametrize("name", PARTS)
 def test_every_part_of_the_table_is_of_one_kind(name: str) -> None:
-    if not written(name):
-        pytest.skip("not written yet")
     assert sum(issubclass(part_class(name), base) for base in KINDS.values()) == 1
 
 

@@ -31,7 +31,7 @@ _SLACK = 1e-9
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Checks:
-    """What is looked at while a run goes on.
+    """The checks of a run.
 
     The cheap checks are made always: entries <= parameters, energy >= 0, backlog >= 0, cost of the entries <= bits <=
     capacity, energy >= that of the bits. With ``paranoid`` also: every entry of an update is sent or remembered,

@@ -254,7 +254,7 @@ def _costing(upload: Upload, entries: int, bits: float, airtime_s: float) -> Upl
 
 
 def _selected(offer: Offer, terms: Terms, entries: int) -> Sparse:
-    """What the compressor makes of an update; in one that diverged, a number that is none counts as infinite."""
+    """The entries that the compressor selects. In an update that diverged, NaN counts as infinite."""
     vector, compressor = offer.update[: offer.parameters], terms.method.compressor
     draw = _draws(terms.seed, offer.encounter.device, offer.encounter.round)
     if offer.is_sound:

@@ -63,7 +63,7 @@ class Work:
         return make_engine(self.engine_name, local_training(self.world, self.method))
 
     def identity(self, who: str) -> str:
-        """Stands for somebody's part in this work: a store goes on only with the work it was begun for."""
+        """A hash of this work and of who does it. A store can only be used with the work it was created for."""
         identity = json.dumps(identity_of(self.scenario, self.method), sort_keys=True)
         text = f"{self.scenario.model_dump_json()}:{self.seed}:{identity}:{who}"
         return hashlib.sha256(text.encode()).hexdigest()[:32]

@@ -83,9 +83,9 @@ def joined(graphs: Iterable[LaneGraph]) -> LaneGraph:
     if not parts:
         return LaneGraph()
     return LaneGraph(
-        **{name: np.concatenate([getattr(part, name) for part in parts]) for name in plain},
+        **{name: np.concatenate([getattr(graph, name) for graph in parts]) for name in plain},
         **{
-            name: np.concatenate([getattr(part, name) + offset for part, offset in zip(parts, offsets, strict=False)])
+            name: np.concatenate([getattr(graph, name) + offset for graph, offset in zip(parts, offsets, strict=False)])
             for name in related
         },
     )

@@ -125,10 +125,10 @@ def gathered(parts: Seq[Scenes]) -> Scenes:
     """Scenes one after the other."""
 
     def joined(name: str) -> NDArray[np.generic]:
-        return np.concatenate([getattr(part, name) for part in parts])
+        return np.concatenate([getattr(scene, name) for scene in parts])
 
     def begins(name: str) -> Ints:
-        counts = np.concatenate([np.diff(getattr(part, name)) for part in parts])
+        counts = np.concatenate([np.diff(getattr(scene, name)) for scene in parts])
         return np.concatenate([[0], np.cumsum(counts)])
 
     plain = ("city", "origin_m", "heading_rad", "tracks", "kinds", "lanes")

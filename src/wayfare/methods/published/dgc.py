@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 class MomentumCorrection(ErrorFeedback):
     """u <- m u + g and v <- v + u. Entries of v are sent; where they were, u and v start again from 0.
 
-    v is the memory. Momentum that went on for a sent entry would send it again, later and in an old direction.
+    v is the memory. Without the reset of u, momentum would send the same entries again, in an outdated direction.
     """
 
     momentum: float = 0.5
