@@ -106,10 +106,8 @@ def test_the_loop_reads_as_its_steps() -> None:
 def test_nothing_of_a_method_or_part_is_guessed() -> None:
     names = "scheme|method|part|rule|upload|compressor|memory|local|server|peers"
     guessed = re.compile(rf"(get|has)attr\((self\.)?_?({names})\b")
-    # Tasks and engines know no methods; parts there are parts of scenes.
     for file in FILES:
-        if part_of(file) not in ("learning", "engine"):
-            assert not guessed.search(file.read_text(encoding="utf-8")), file
+        assert not guessed.search(file.read_text(encoding="utf-8")), file
 
 
 def library_files() -> list[Path]:

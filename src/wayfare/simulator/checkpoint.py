@@ -83,7 +83,7 @@ class SimulationState:
 
 
 class Vectors:
-    """The vectors of a state, taken over by a run that goes on from it."""
+    """Copies the vectors of a saved state for the run that resumes from it."""
 
     def __init__(self, initial: Tensor) -> None:
         self._initial = initial

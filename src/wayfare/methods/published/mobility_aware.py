@@ -2,7 +2,7 @@
 Mobility-Aware Computation-Scheduling Co-Design for Vehicular Federated Learning", IEEE Trans. Veh. Technol. 74, 2025.
 
 A vehicle of VREM-FL delays its upload until its route takes it where a radio map promises a good rate. Devices here
-know neither map nor route. Their own contacts so far tell them what to expect.
+know neither map nor route. Their own contacts so far tell them what to expect. Written from the abstract of the paper.
 """
 
 from __future__ import annotations
