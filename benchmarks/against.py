@@ -1,9 +1,11 @@
-"""Whole runs with this source tree against another one: the two take turns, and the median of their ratios counts.
+"""This source tree against another one: the two take turns, and the median of their ratios counts.
 
-    python benchmarks/against.py OTHER/src [--schemes mads,afl,fedmobile] [--turns 9] [--rounds 300] [--json FILE]
+    python benchmarks/against.py OTHER [--schemes mads,afl,fedmobile] [--turns 9] [--rounds 300] [--json FILE]
+    python benchmarks/against.py OTHER --bursts [--turns 9] [--json FILE]
 
-Each tree has a process of its own that runs what it is asked to by `wayfare.run`, with one thread. The figure is CPU
-time of the other tree divided by that of this one: above 1 this tree is faster.
+OTHER is the root of the other tree. Each tree has a process of its own with one thread. Without `--bursts` it runs
+whole runs by `wayfare.run`; with it, the local steps of the models in its own `benchmarks/rounds.py`, by the engine
+chosen there. The figure is CPU time of the other tree divided by that of this one: above 1 this tree is faster.
 """
 
 from __future__ import annotations
@@ -17,8 +19,8 @@ import sys
 import time
 from pathlib import Path
 
-HERE = Path(__file__).parents[1] / "src"
-WORKER = """
+HERE = Path(__file__).parents[1]
+WHOLE_RUNS = """
 import sys, tempfile, time
 import wayfare
 rounds = int(sys.argv[1])
@@ -29,48 +31,62 @@ for line in sys.stdin:
         wayfare.run(scenario, line.strip(), out=folder)
         print(time.process_time() - began, flush=True)
 """
+BURSTS = """
+import functools, sys, torch
+import rounds
+torch.set_num_threads(1)
+@functools.cache
+def prepared(name):
+    case = next(case for case in rounds.CPU_CASES if case.name == name)
+    local = rounds.job(case, rounds.Compute(), 2_000, None)
+    return case, rounds.engine(rounds.make_engine("auto", local), local)
+for line in sys.stdin:
+    case, work = prepared(line.strip())
+    print(rounds.timed(work, case.steps, cuda=False), flush=True)
+"""
+MODELS = "64-64-10,784-64-10,196-256-128-10,small CNN 28x28,small CNN 14x14,ResNet-9,LaneGCN"
 
 
-def started(source: Path, rounds: int) -> subprocess.Popen[str]:
+def started(tree: Path, program: str, rounds: int) -> subprocess.Popen[str]:
     return subprocess.Popen(
-        [sys.executable, "-B", "-c", WORKER, str(rounds)],
+        [sys.executable, "-B", "-c", program, str(rounds)],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
-        env={**os.environ, "PYTHONPATH": str(source)},
+        env={**os.environ, "PYTHONPATH": f"{tree / 'src'}{os.pathsep}{tree / 'benchmarks'}"},
     )
 
 
-def cpu_s(worker: subprocess.Popen[str], scheme: str) -> float:
+def cpu_s(worker: subprocess.Popen[str], work: str) -> float:
     assert worker.stdin is not None
     assert worker.stdout is not None
-    worker.stdin.write(f"{scheme}\n")
+    worker.stdin.write(f"{work}\n")
     worker.stdin.flush()
     return float(worker.stdout.readline())
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("other", type=Path, help="the source folder of the other tree")
+    parser.add_argument("other", type=Path, help="the root of the other tree")
+    parser.add_argument("--bursts", action="store_true", help="local steps instead of whole runs")
     parser.add_argument("--schemes", default="mads,mads-rd,afl-spar:paced,afl:fitting,fedmobile,fedasync")
     parser.add_argument("--turns", type=int, default=9)
     parser.add_argument("--rounds", type=int, default=300)
     parser.add_argument("--json", type=Path, help="also write the figures to this file")
     arguments = parser.parse_args()
-    this, other = (started(source.resolve(), arguments.rounds) for source in (HERE, arguments.other))
+    program, all_work = (BURSTS, MODELS) if arguments.bursts else (WHOLE_RUNS, arguments.schemes)
+    this, other = (started(tree.resolve(), program, arguments.rounds) for tree in (HERE, arguments.other))
     rows = []
-    for scheme in arguments.schemes.split(","):
-        cpu_s(this, scheme), cpu_s(other, scheme)
+    for work in all_work.split(","):
+        cpu_s(this, work), cpu_s(other, work)
         ratios, began_s = [], time.monotonic()
         for turn in range(arguments.turns):
             # Who comes first changes, so that nobody always finds a warm cache.
-            times = {worker: cpu_s(worker, scheme) for worker in ((this, other) if turn % 2 else (other, this))}
+            times = {worker: cpu_s(worker, work) for worker in ((this, other) if turn % 2 else (other, this))}
             ratios.append(times[other] / times[this])
         low, median, high = statistics.quantiles(ratios, n=4)
-        rows.append({"scheme": scheme, "speed": median, "quartiles": [low, high]})
-        print(
-            f"{scheme:>16}  {median:5.3f} times as fast ({low:.3f} to {high:.3f}), {time.monotonic() - began_s:.0f} s"
-        )
+        rows.append({"work": work, "speed": median, "quartiles": [low, high]})
+        print(f"{work:>16}  {median:5.3f} times as fast ({low:.3f} to {high:.3f}), {time.monotonic() - began_s:.0f} s")
     for worker in (this, other):
         worker.communicate()
     if arguments.json:
