@@ -190,7 +190,6 @@ class _Bars:
         self._bars = Progress(*columns, console=errors, transient=True, disable=not errors.is_terminal)
 
     def begin(self, what: str, done: int, total: int | None) -> None:
-        """Show the next piece of work."""
         for task in self._bars.task_ids:
             self._bars.remove_task(task)
         self._task = self._bars.add_task(f"{self._name}: {what}", total=total, completed=done)
@@ -199,11 +198,9 @@ class _Bars:
             self.note(what + from_where)
 
     def advance(self, count: int) -> None:
-        """Move the bar."""
         self._bars.advance(self._task, count)
 
     def note(self, text: str) -> None:
-        """Print a line."""
         errors.print(f"{self._name}: {text}", markup=False, highlight=False, soft_wrap=True)
 
     def __enter__(self) -> _Bars:

@@ -123,7 +123,6 @@ def status_command(
 
 
 def status_table(status: FleetStatus) -> Group:
-    """A line for the server, a row for each device."""
     broker = "in reach" if status.broker_in_reach else "OUT OF REACH"
     summary = (
         f"{status.fleet}: model version {status.version:,}, {status.queued_chunks:,} chunks queued, broker {broker}, "

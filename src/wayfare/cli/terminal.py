@@ -110,17 +110,14 @@ class Shown(Protocol):
     @property
     def name(self) -> str:
         """What it is called."""
-        ...
 
     @property
     def rounds(self) -> int | None:
         """How far it goes, where that is known."""
-        ...
 
     @property
     def cost(self) -> float:
         """How long it takes compared with the others."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,7 +156,6 @@ class RunProgress:
         self._give_back: Callable[[], None] = lambda: None
 
     def begin(self, jobs: Sequence[Shown], finished: int = 0) -> None:
-        """Show the whole."""
         self._jobs, self._finished, self._total = jobs, finished, finished + len(jobs)
         if finished:
             self._line(f"{finished} of {self._total} runs are finished already")
@@ -167,7 +163,6 @@ class RunProgress:
         self._bars.start()
 
     def advance(self, place: int, round_: int) -> None:
-        """Show one run."""
         rounds = self._jobs[place].rounds
         if round_ and self._working_since is None:
             self._working_since = time.perf_counter()
@@ -182,18 +177,15 @@ class RunProgress:
             self._line(f"{self._clock()} {count}{self._jobs[place].name}: {far}{self._left()}")
 
     def done(self, place: int, summary: RunSummary, *, elsewhere: bool = False) -> None:
-        """Count a finished run."""
         self._finished += 1
         by = " (by another sweep)" if elsewhere else ""
         self._end(place, f"{summary.metric.name} {summary.metric.text(summary.score)}{by}")
 
     def failed(self, place: int, reason: str) -> None:
-        """Count a run that failed, and say why."""
         self._failed += 1
         self._end(place, f"failed: {reason}", always=True)
 
     def again(self, place: int, reason: str) -> None:
-        """Say that a run has to start anew."""
         self._reached.pop(place, None)
         if place in self._running:
             self._bars.remove_task(self._running.pop(place))

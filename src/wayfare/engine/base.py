@@ -70,7 +70,6 @@ class Engine(Protocol):
 
     def run(self, models: Sequence[Tensor], bursts: Sequence[Burst]) -> None:
         """Advance ``models[i]``, a flat vector, in place by ``bursts[i]``; no device appears twice."""
-        ...
 
 
 def minibatches(training: LocalTraining, burst: Burst) -> Minibatches:

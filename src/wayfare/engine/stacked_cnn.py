@@ -57,7 +57,6 @@ class StackedCnn:
 
     @staticmethod
     def fits(task: Task) -> bool:
-        """Whether a task is a classification by a network of layers that stack."""
         return isinstance(task, Labelled) and _stackable(task.model.module())
 
     def run(self, models: Sequence[Tensor], bursts: Sequence[Burst]) -> None:
@@ -156,7 +155,6 @@ class _Network:
         return split(block, self._shapes)
 
     def weights_of(self, block: Tensor) -> list[Tensor]:
-        """The same of vectors without statistics."""
         return split(block, self._shapes[: self.weights])
 
     def stacks(self, pieces: Sequence[Tensor]) -> list[Tensor]:

@@ -48,7 +48,6 @@ class StackedMlp:
 
     @staticmethod
     def fits(task: Task) -> bool:
-        """Whether a task is a classification by perceptron."""
         return isinstance(task, Labelled) and isinstance(task.model, Mlp)
 
     @torch.inference_mode()
@@ -86,7 +85,6 @@ class StackedMlp:
         return [shape for inputs, outputs in self._model.layers for shape in ((outputs, inputs), (1, outputs))]
 
     def _pieces(self, model: Tensor) -> tuple[Tensor, ...]:
-        """Weights and biases of every layer in a flat vector."""
         return tuple(model.split_with_sizes([rows * columns for rows, columns in self._shapes]))
 
     def _views(self, block: Tensor) -> list[Tensor]:

@@ -101,5 +101,4 @@ class _Loss(nn.Module):
         self._task, self.module = task, task.model.module()
 
     def forward(self, samples: Tensor, crops: Tensor | None, offset: Tensor | None) -> Tensor:
-        """The mean loss on some training samples."""
         return loss_of(self._task, self.module, samples, crops, offset)

@@ -78,7 +78,6 @@ class UploadRule(Part, ABC):
 
 
 def paper_demand(encounter: Encounter, link: Link) -> Wanted | None:
-    """What a contact would take by Proposition 2."""
     return demand(
         link,
         contact_s=encounter.contact_s,
@@ -173,8 +172,6 @@ class LocalRule(Part):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Arrival:
-    """An upload at the server."""
-
     device: int
     sent: Sparse  # entries of an update, or a whole model where the server rule takes models
     staleness_rounds: int = 1  # rounds since the device received the model it trained from
@@ -218,7 +215,6 @@ class ServerRule(Part, ABC):
         return None
 
     def init(self, model: Tensor, terms: ServerTerms) -> State:
-        """What the server remembers before the first round."""
         return NO_STATE
 
     @abstractmethod
@@ -281,7 +277,6 @@ class Method:
 
     @property
     def parts(self) -> dict[str, Part]:
-        """The parts it has, by their kinds."""
         every = {
             "upload": self.upload,
             "compressor": self.compressor,
@@ -294,7 +289,6 @@ class Method:
 
     @property
     def energy_rule(self) -> EnergyRule:
-        """What it does with its energy budget."""
         return self.upload.energy_rule
 
     def any_length(self) -> bool:

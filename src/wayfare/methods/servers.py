@@ -59,7 +59,6 @@ class Add(ServerRule):
     def apply(
         self, model: Tensor, state: State, arrivals: Sequence[Arrival], terms: ServerTerms
     ) -> tuple[Tensor, State]:
-        """Add every update."""
         model = model.clone()
         for arrival in arrivals:
             subtract_from(model, arrival, 1.0 / terms.devices)
@@ -89,7 +88,6 @@ class Optimise(ServerRule):
     def apply(
         self, model: Tensor, state: State, arrivals: Sequence[Arrival], terms: ServerTerms
     ) -> tuple[Tensor, State]:
-        """w <- w - step times the direction that the optimiser makes of the mean update."""
         server, update = self.server, mean_update(model, arrivals, terms)
         parameters = len(model) - terms.statistics
         towards = update[:parameters]
@@ -119,7 +117,6 @@ class Mix(ServerRule):
     def apply(
         self, model: Tensor, state: State, arrivals: Sequence[Arrival], terms: ServerTerms
     ) -> tuple[Tensor, State]:
-        """One model after the other, in the order of the devices."""
         model = model.clone()
         for arrival in arrivals:
             weight = self.weight(arrival.staleness_rounds)

@@ -33,7 +33,6 @@ class Ledger:
         self._uploads = 0
 
     def run(self, models: Sequence[Tensor], bursts: Sequence[Burst]) -> None:
-        """Advance the models, and add what that changed to the account."""
         before = [model.double() for model in models]
         self._engine.run(models, bursts)
         for was, model in zip(before, models, strict=True):

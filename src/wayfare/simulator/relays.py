@@ -42,7 +42,6 @@ class Turn:
     downloads: int = 0
 
     def at(self, interval: int) -> Turn:
-        """The count in an interval: none in a new one."""
         return self if self.interval == interval else Turn(interval=interval)
 
 
@@ -86,11 +85,9 @@ class Relays:
         self._turns = [Turn() for _ in fleet]
 
     def state(self) -> RelayState:
-        """What is carried into the next round."""
         return RelayState(parcels=list(self.parcels()), turns=list(self._turns))
 
     def restore(self, state: RelayState, own: Callable[[Tensor], Tensor]) -> None:
-        """Go on from a state, with vectors of one's own."""
         self._turns = list(state.turns)
         self._parcels = [[] for _ in self._turns]
         for parcel in state.parcels:
@@ -101,7 +98,6 @@ class Relays:
         return [np.union1d(rounds, self._timetable.rounds_of(device)) for device, rounds in enumerate(observed)]
 
     def parcels(self) -> Iterator[Parcel]:
-        """All that is on its way."""
         for carried in self._parcels:
             yield from carried
 

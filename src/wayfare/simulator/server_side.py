@@ -39,7 +39,6 @@ class ServerSide:
         self._arrived.append(arrival)
 
     def use_arrivals(self, round_: int, norms_sq: Sequence[float]) -> None:
-        """What the rule makes of the uploads of a round."""
         arrived, self._arrived = self._arrived, []
         self._before = self.state.model
         self.state = servers.aggregate(self.state, self._rule, arrived, self._terms)
@@ -56,7 +55,6 @@ class ServerSide:
         return (self._before if cut else self.state.model), self._rule.handed(self.state.rule_state, device)
 
     def end_round(self, round_: int) -> None:
-        """The mean of the model over many rounds, where one is kept."""
         self.state = servers.average(self.state, round_, self._settings.average_rounds)
 
     def restore(self, state: ServerState, own: Callable[[Tensor], Tensor]) -> None:

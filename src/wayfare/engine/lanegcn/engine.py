@@ -73,11 +73,9 @@ class StackedLaneGcn:
 
     @staticmethod
     def fits(task: Task) -> bool:
-        """Whether a task is a forecast by LaneGCN."""
         return isinstance(task, Forecasting)
 
     def run(self, models: Sequence[Tensor], bursts: Sequence[Burst]) -> None:
-        """Advance bursts in groups; within a group all take a step together."""
         places = longest_first(bursts)
         with self._training.compute.numerics():
             for first in range(0, len(places), self._packing.width):

@@ -89,7 +89,6 @@ def stacked_scenes(tables: SceneTables, steps: Sequence[Ints], packing: Packing)
 
 
 def _looked_up(tables: SceneTables, steps: Sequence[Ints], packing: Packing) -> list[StackedScenes]:
-    """The same for steps that are looked up together."""
     actors, actor_to_actor, *others = _spaces(tables, steps, packing)
     past, speed = ACTOR_CHANNELS * OBSERVED_STEPS, 1
     found = zip(

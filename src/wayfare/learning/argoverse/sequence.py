@@ -175,7 +175,6 @@ def _agent(path: Path, kinds: Ints, places: Floats) -> int:
 
 
 def _city(path: Path, names: tuple[str, ...]) -> str:
-    """The one city of a file."""
     for row, name in enumerate(names):
         if name not in CITIES:
             raise _bad(path, f"CITY_NAME = {name[:40]!r} is unknown; must be one of {', '.join(CITIES)}", row)

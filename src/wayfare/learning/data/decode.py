@@ -53,7 +53,6 @@ def decode(spec: ImageSet, files: Files, source: str) -> ImageArrays:
 
 
 def _missing(spec: ImageSet, files: Files) -> str:
-    """Names what the nearest layout lacks."""
     nearest = max(layouts(spec.name), key=lambda layout: sum(name in files for name in layout))
     lacking = [name for name in nearest if name not in files]
     if len(lacking) == len(nearest):

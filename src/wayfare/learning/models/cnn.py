@@ -30,7 +30,6 @@ class SmallCnn:
 
     @property
     def parameters(self) -> int:
-        """s: the trainable entries."""
         first, second = self.channels
         convolutions = 9 * self.image[0] * first + first + 9 * first * second + second
         linear = self.features * self.hidden + self.hidden + self.hidden * self.classes + self.classes
@@ -38,11 +37,9 @@ class SmallCnn:
 
     @property
     def statistics(self) -> int:
-        """None: there is no normalisation."""
         return 0
 
     def module(self) -> nn.Module:
-        """The network; its parameters in order are the flat vector."""
         first, second = self.channels
         return nn.Sequential(
             nn.Conv2d(self.image[0], first, 3, padding=1),
@@ -58,5 +55,4 @@ class SmallCnn:
         )
 
     def initial(self, rng: np.random.Generator) -> Tensor:
-        """As PyTorch initialises convolutions and linear layers."""
         return initial_vector(self.module(), rng)

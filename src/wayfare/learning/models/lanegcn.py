@@ -59,12 +59,10 @@ class LaneGcn:
 
     @property
     def parameters(self) -> int:
-        """s: the length of the flat vector."""
         return _parameters(self)
 
     @property
     def statistics(self) -> int:
-        """None: normalisation is within nodes."""
         return 0
 
     def module(self) -> nn.Module:
@@ -109,7 +107,6 @@ class _Network(nn.Module):
         self.head = _Head(width, shape.modes)
 
     def forward(self, batch: SceneBatch) -> Forecast:
-        """Futures of all actors of a batch."""
         batch = batch.cast(next(self.parameters()).dtype)
         actors = self.actors(batch.past)
         if self._has_lanes:
@@ -184,6 +181,5 @@ def ends(places: Tensor) -> Tensor:
 def _poses(
     centre: Tensor, direction: Tensor, other_centre: Tensor, other_direction: Tensor, pairs: tuple[Tensor, Tensor]
 ) -> Tensor:
-    """The pose of every giver seen from its receiver."""
     receiver, giver = pairs
     return relative_pose(centre[receiver], direction[receiver], other_centre[giver], other_direction[giver])

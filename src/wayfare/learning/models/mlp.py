@@ -23,12 +23,10 @@ class Mlp:
 
     @property
     def parameters(self) -> int:
-        """s: the length of the flat vector."""
         return sum(inputs * outputs + outputs for inputs, outputs in self.layers)
 
     @property
     def statistics(self) -> int:
-        """None: there is no normalisation."""
         return 0
 
     def module(self) -> nn.Module:

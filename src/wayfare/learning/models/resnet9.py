@@ -23,7 +23,6 @@ class Residual(nn.Module):
         self.inner = nn.Sequential(*stages)
 
     def forward(self, signal: Tensor) -> Tensor:
-        """Add what the stages make of the signal to the signal."""
         return signal + self.inner(signal)  # type: ignore[no-any-return]
 
 
@@ -48,7 +47,6 @@ class Resnet9:
 
     @property
     def parameters(self) -> int:
-        """s: the trainable entries."""
         linear = 8 * self.width * self.classes + self.classes
         return sum(9 * inputs * outputs for inputs, outputs in self.convolutions) + linear
 
@@ -58,7 +56,6 @@ class Resnet9:
         return 2 * sum(outputs for _, outputs in self.convolutions) if self.normalisation == "batch" else 0
 
     def module(self) -> nn.Module:
-        """The network; convolutions in order, then the linear layer."""
         stages = [self._block(inputs, outputs) for inputs, outputs in self.convolutions]
         return nn.Sequential(
             *stages[0],
@@ -76,7 +73,6 @@ class Resnet9:
         )
 
     def _block(self, inputs: int, outputs: int) -> list[nn.Module]:
-        """A convolution, its normalisation, ReLU."""
         normalisation = (
             nn.BatchNorm2d(outputs, affine=False)
             if self.normalisation == "batch"

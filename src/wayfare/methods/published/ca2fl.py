@@ -27,7 +27,6 @@ class CalibratedBuffer(Buffer):
     """
 
     def init(self, model: Tensor, terms: ServerTerms) -> State:
-        """An empty buffer, and no updates yet."""
         nothing: State = {}
         return {
             **super().init(model, terms),
@@ -37,7 +36,6 @@ class CalibratedBuffer(Buffer):
         }
 
     def put(self, state: dict[str, Any], update: Tensor, arrival: Arrival, terms: ServerTerms) -> State:
-        """The buffer with x_n - h_n."""
         name, latest = str(arrival.device), update.clone()
         latest[len(latest) - terms.statistics :] = 0.0
         state["latest"] = {**state["latest"], name: latest}

@@ -38,12 +38,10 @@ class AdaptiveBuffer(Buffer):
             raise ScenarioError("adaptive-buffer", self, "momenta must be 0 or more and below 1, epsilon above 0")
 
     def init(self, model: Tensor, terms: ServerTerms) -> State:
-        """An empty buffer, and moments of 0."""
         zero = model.new_zeros(len(model) - terms.statistics)
         return {**super().init(model, terms), "delay_rounds": 0, "mean": zero, "square": zero, "peak": zero}
 
     def put(self, state: dict[str, Any], update: Tensor, arrival: Arrival, terms: ServerTerms) -> State:
-        """The buffer with one more update and its delay."""
         state["delay_rounds"] = max(state["delay_rounds"], arrival.staleness_rounds)
         return super().put(state, update, arrival, terms)
 

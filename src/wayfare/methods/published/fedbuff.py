@@ -36,7 +36,6 @@ class Buffer(ServerRule):
             raise ScenarioError("step", self.step, "must be above 0")
 
     def init(self, model: Tensor, terms: ServerTerms) -> State:
-        """An empty buffer."""
         return {"sum": model.new_zeros(len(model)), "count": 0}
 
     def apply(
@@ -51,7 +50,6 @@ class Buffer(ServerRule):
         return model, state
 
     def put(self, state: dict[str, Any], update: Tensor, arrival: Arrival, terms: ServerTerms) -> State:
-        """The buffer with one more update."""
         return state | {"sum": state["sum"] + update, "count": state["count"] + 1}
 
     def release(self, model: Tensor, state: dict[str, Any], terms: ServerTerms) -> tuple[Tensor, State]:

@@ -31,7 +31,6 @@ class DynamicServer(ServerRule):
         return None if has_one else "needs the local rule `dynamic-regulariser` with a strength above 0"
 
     def init(self, model: Tensor, terms: ServerTerms) -> State:
-        """Nothing was sent yet."""
         return {"sum": model.new_zeros(len(model))}
 
     def apply(self, model: Tensor, state: Any, arrivals: Sequence[Arrival], terms: ServerTerms) -> tuple[Tensor, State]:
@@ -50,7 +49,6 @@ class DynamicRegulariser(LocalRule):
     corrects = True
 
     def pull(self) -> float:
-        """The regulariser's quadratic term."""
         return self.strength
 
     def delivered(self, state: Any, change: Tensor) -> State:

@@ -14,7 +14,6 @@ FIGURES: Mapping[str, PaperFigure] = {figure.name: figure for figure in (*_ALL, 
 
 
 def paper_figure(name: str) -> PaperFigure:
-    """The figure of a name such as `fig8b`."""
     if name not in FIGURES:
         raise ScenarioError("figure", name, f"must be one of {', '.join(FIGURES)}")
     return FIGURES[name]
