@@ -54,6 +54,7 @@ class DeviceSide:
         return self._senders.arrival(device, sent, round_=encounter.round, staleness_rounds=encounter.staleness_rounds)
 
     def keep(self, device: int, state: DeviceState, *, new_memory: bool) -> None:
+        """The state of a device after a contact."""
         self.states[device] = replace(state, memory=self._shelf.keep(device, state.memory)) if new_memory else state
 
     def receive(self, device: int, model: Tensor, handed: State, round_: int) -> None:

@@ -74,12 +74,16 @@ class Observer(Protocol):
 
     def on_contact(self, event: ContactEvent) -> None:
         """A contact took place."""
+        ...
 
     def on_relay(self, event: RelayEvent) -> None:
         """Something was sent for another device; only schemes that relay do so."""
+        ...
 
     def on_evaluation(self, event: EvaluationEvent, others: Sequence[MetricEvent]) -> None:
         """The global model was evaluated."""
+        ...
 
     def on_round(self, round_: int) -> None:
         """A round is over; for progress."""
+        ...
