@@ -10,7 +10,7 @@ from rich.markup import escape
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from wayfare.cli.terminal import errors
+from wayfare.cli.terminal import errors, facts
 from wayfare.contacts.source import SourcedPlan
 from wayfare.contacts.speeds import SpeedPoint
 from wayfare.contacts.statistics import Distribution, PlanStatistics, verdict_sentence
@@ -31,11 +31,7 @@ def working(what: str, total: int | None = None, *, quiet: bool = False) -> Iter
 
 
 def print_inspection(
-    console: Console,
-    found: SourcedPlan,
-    statistics: PlanStatistics,
-    outlook: UploadOutlook,
-    written: Sequence[str],
+    console: Console, found: SourcedPlan, statistics: PlanStatistics, outlook: UploadOutlook, written: Sequence[str]
 ) -> None:
     """The plan at a glance: who, how often, how long, the model's fit, and what an upload can hope for."""
     console.print(f"[bold]{escape(found.name)}[/bold] ({found.kind})", highlight=False)
@@ -69,7 +65,6 @@ def print_speeds(console: Console, points: Sequence[SpeedPoint]) -> None:
 
 
 def _overview(found: SourcedPlan, statistics: PlanStatistics) -> Table:
-    table = Table(show_header=False, box=None, padding=(0, 2, 0, 0))
     per_device = statistics.contacts_per_device
     spread = f"{per_device['p5']:.0f} to {per_device['p95']:.0f}"
     rows = [
@@ -83,9 +78,7 @@ def _overview(found: SourcedPlan, statistics: PlanStatistics) -> Table:
     ]
     if statistics.device_contacts:
         rows.insert(4, ("contacts between devices", f"{statistics.device_contacts:,}"))
-    for row in rows:
-        table.add_row(*row)
-    return table
+    return facts(rows)
 
 
 def _times(statistics: PlanStatistics) -> Table:
@@ -108,9 +101,6 @@ def _cells(times: Distribution) -> list[str]:
 
 
 def _uploads(outlook: UploadOutlook) -> Table:
-    table = Table(
-        show_header=False, box=None, padding=(0, 2, 0, 0), title="Uploads at full power", title_justify="left"
-    )
     rows = [
         ("parameters", f"{outlook.parameters:,}"),
         ("a dense upload", f"{outlook.dense_bits / 1e6:,.2f} Mbit"),
@@ -124,9 +114,7 @@ def _uploads(outlook: UploadOutlook) -> Table:
             ("chance of a whole sparse upload", _share(outlook.whole_sparse_chance)),
             ("chance of a dense upload", _share(outlook.dense_chance)),
         ]
-    for row in rows:
-        table.add_row(*row)
-    return table
+    return facts(rows, "Uploads at full power")
 
 
 def _share(share: float | None) -> str:

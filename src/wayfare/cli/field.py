@@ -154,8 +154,7 @@ def demo_command(
     faults: Annotated[int, typer.Option(help="Cut links and kill processes so many times.")] = 0,
     fault_seed: Annotated[int, typer.Option("--fault-seed", help="The seed of what goes wrong, and when.")] = 0,
     strict: Annotated[
-        bool,
-        typer.Option("--strict-clock", help="Contacts end when the plan says; devices go by what they measure."),
+        bool, typer.Option("--strict-clock", help="Contacts end when the plan says; devices go by what they measure.")
     ] = False,
     speedup: Annotated[
         float | None, typer.Option(help="Plan seconds in a second; 60, or 20 by a strict clock.")

@@ -8,6 +8,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from wayfare.cli.terminal import facts
 from wayfare.cli.words import with_options
 from wayfare.report.columns import Column, rich_table, side_by_side
 from wayfare.theory.planner import Forecast, Rehearsed
@@ -124,17 +125,15 @@ def _speed(forecast: Forecast) -> str:
 
 def _contacts(forecast: Forecast) -> Table:
     contacts = forecast.statistics
-    table = Table(show_header=False, box=None, padding=(0, 2, 0, 0))
-    for row in (
+    rows = (
         ("contacts per device", f"{contacts.contacts_per_device['mean']:.1f}"),
         ("a contact lasts", f"{_number(contacts.contact.mean_s)} s"),
         ("time between contacts", f"{_number(contacts.inter_contact.mean_s)} s"),
         ("time in contact", f"{100 * contacts.time_in_contact_share:.2f} %"),
         ("contact time with others", _percent(contacts.overlapping_contact_time_share)),
         ("devices in contact, if any", f"{_number(contacts.mean_devices_in_contact)} on average"),
-    ):
-        table.add_row(*row)
-    return table
+    )
+    return facts(rows)
 
 
 def _uploads(forecast: Forecast) -> Table:

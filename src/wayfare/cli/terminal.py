@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from math import isfinite
 from pathlib import Path
@@ -14,6 +14,7 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn
+from rich.table import Table
 
 from wayfare.cli.words import with_options
 from wayfare.errors import ScenarioError
@@ -32,8 +33,7 @@ ScenarioArgument: TypeAlias = Annotated[
     str, typer.Argument(metavar="[PRESET|FILE.toml]", help="A preset (see `wayfare presets`) or a scenario file.")
 ]
 SetOption: TypeAlias = Annotated[
-    list[str],
-    typer.Option("--set", metavar="KEY=VALUE", help="Override a field, e.g. `--set radio.bandwidth_hz=2e6`."),
+    list[str], typer.Option("--set", metavar="KEY=VALUE", help="Override a field, e.g. `--set radio.bandwidth_hz=2e6`.")
 ]
 OutOption: TypeAlias = Annotated[Path, typer.Option("--out", help="Where run folders go.")]
 JobsOption: TypeAlias = Annotated[int | None, typer.Option(help="Runs at the same time; all cores if not given.")]
@@ -57,6 +57,29 @@ def seeds_of(text: str) -> int | list[int]:
     if isinstance(found, int) and found < 1:
         raise ScenarioError("--seeds", found, "must be at least 1")
     return found
+
+
+def say(text: str) -> None:
+    """One line as it is: no markup, no colours, no line breaks."""
+    output.print(text, markup=False, highlight=False, soft_wrap=True)
+
+
+def listing(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> Table:
+    """A plain table."""
+    table = Table(*headings, box=None)
+    for row in rows:
+        table.add_row(*row)
+    return table
+
+
+def facts(rows: Iterable[tuple[str, str]], title: str | None = None) -> Table:
+    """Names, each with what there is to say of it."""
+    table = Table(show_header=False, box=None, padding=(0, 2, 0, 0), title=title, title_justify="left")
+    table.add_column(no_wrap=True)
+    table.add_column(overflow="fold")
+    for row in rows:
+        table.add_row(*row)
+    return table
 
 
 def print_json(value: Any) -> None:
@@ -105,19 +128,16 @@ class ReadingBar:
 
 
 class Shown(Protocol):
-    """A run as progress shows it."""
+    """A run as progress shows it: how far it goes, where that is known, and how long it takes beside the others."""
 
     @property
-    def name(self) -> str:
-        """What it is called."""
+    def name(self) -> str: ...
 
     @property
-    def rounds(self) -> int | None:
-        """How far it goes, where that is known."""
+    def rounds(self) -> int | None: ...
 
     @property
-    def cost(self) -> float:
-        """How long it takes compared with the others."""
+    def cost(self) -> float: ...
 
 
 @dataclass(frozen=True, slots=True)

@@ -187,13 +187,7 @@ class _Network:
                     kernel = weights[stage.first].flatten(0, 1)
                     bias = None if layer.bias is None else weights[stage.first + 1].flatten()
                     signal = functional.conv2d(
-                        signal,
-                        kernel,
-                        bias,
-                        layer.stride,
-                        layer.padding,
-                        layer.dilation,
-                        groups=count,
+                        signal, kernel, bias, layer.stride, layer.padding, layer.dilation, groups=count
                     )
                 case nn.Linear() as layer:
                     kernel = weights[stage.first].transpose(1, 2)

@@ -9,16 +9,7 @@ from torch import Tensor
 
 from wayfare.arrays import Ints
 from wayfare.device import Checks, DeviceState, Transmission, terms_of
-from wayfare.engine import (
-    AHEAD_STEPS,
-    Compute,
-    InMemory,
-    Policy,
-    Shelf,
-    Trainer,
-    engine_name,
-    make_engine,
-)
+from wayfare.engine import AHEAD_STEPS, Compute, InMemory, Policy, Shelf, Trainer, engine_name, make_engine
 from wayfare.learning.evaluate import Evaluator
 from wayfare.learning.recalibrate import make_recalibration
 from wayfare.methods import Method, ServerTerms

@@ -67,14 +67,7 @@ class Relays:
     """Everything that devices carry for each other in one run. Relays of a round come before its server contacts."""
 
     def __init__(
-        self,
-        world: World,
-        peers: Peers,
-        rule: PeerRule,
-        *,
-        nothing: Tensor,
-        terms: Terms,
-        shelf: Shelf,
+        self, world: World, peers: Peers, rule: PeerRule, *, nothing: Tensor, terms: Terms, shelf: Shelf
     ) -> None:
         self._peers, self._rule, self._rules = peers, rule, rule.rules
         self._nothing, self._terms, self._shelf = nothing, terms, shelf

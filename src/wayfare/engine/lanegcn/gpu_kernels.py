@@ -31,13 +31,7 @@ class FusedNorm(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any,
-        rows: Tensor,
-        weight: Tensor,
-        bias: Tensor,
-        added: Tensor | None,
-        rectified: bool,
-        eps: float,
+        ctx: Any, rows: Tensor, weight: Tensor, bias: Tensor, added: Tensor | None, rectified: bool, eps: float
     ) -> Tensor:
         rows, weight, bias = rows.contiguous(), _with_dense_rows(weight), _with_dense_rows(bias)
         added = None if added is None else added.contiguous()

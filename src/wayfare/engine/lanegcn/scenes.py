@@ -228,11 +228,7 @@ class _Space:
         size = sum(self._totals)
         slot = torch.repeat_interleave(self._real, output_size=size)
         ramp = _ramp(size, slot)
-        return (
-            slot,
-            self._real_shift.index_select(0, slot).add_(ramp),
-            self._settled.index_select(0, slot).add_(ramp),
-        )
+        return (slot, self._real_shift.index_select(0, slot).add_(ramp), self._settled.index_select(0, slot).add_(ramp))
 
     def each(self, rows: Tensor) -> Sequence[Tensor]:
         """What belongs to the rows of all steps, step by step."""

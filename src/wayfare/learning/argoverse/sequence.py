@@ -124,11 +124,7 @@ def _steps(path: Path, stamps: tuple[str, ...]) -> Ints:
 
 
 def _numbers(
-    path: Path,
-    column: str,
-    cells: Iterable[str],
-    limit: float = _PLACE_LIMIT_M,
-    rows: tuple[str, ...] | None = None,
+    path: Path, column: str, cells: Iterable[str], limit: float = _PLACE_LIMIT_M, rows: tuple[str, ...] | None = None
 ) -> Floats:
     """A column of finite numbers; ``rows`` are all cells of the file when ``cells`` are only the distinct ones."""
     texts = list(cells)

@@ -118,11 +118,7 @@ class _ArraysOnly(pickle.Unpickler):
     """Reads arrays and nothing else: a pickle can call any function it names."""
 
     def find_class(self, module: str, name: str) -> Any:
-        known = {
-            "_reconstruct": np.empty(0).__reduce__()[0],
-            "ndarray": np.ndarray,
-            "dtype": np.dtype,
-        }
+        known = {"_reconstruct": np.empty(0).__reduce__()[0], "ndarray": np.ndarray, "dtype": np.dtype}
         if module.split(".")[0] == "numpy" and name in known:
             return known[name]
         if (module, name) == ("_codecs", "encode"):

@@ -5,16 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from wayfare.studies.paper.base import (
-    BILLED_SCHEMES,
-    MILD,
-    QUICK,
-    SCHEMES,
-    SPEEDS,
-    PaperFigure,
-    Quoted,
-    QuotedGain,
-)
+from wayfare.studies.paper.base import BILLED_SCHEMES, MILD, QUICK, SCHEMES, SPEEDS, PaperFigure, Quoted, QuotedGain
 
 _CIFAR10, _ARGOVERSE = "paper-cifar10-waypoint", "paper-argoverse-waypoint"
 # Of Fig. 6 and Fig. 7, which are one study.
