@@ -8,10 +8,10 @@ from types import TracebackType
 from typing import Annotated
 
 import typer
-from rich.progress import BarColumn, DownloadColumn, Progress, SpinnerColumn, TaskID, TextColumn, TransferSpeedColumn
+from rich.progress import DownloadColumn, TaskID, TransferSpeedColumn
 from rich.table import Table
 
-from wayfare.cli.terminal import JsonOption, ScenarioArgument, SetOption, errors, facts, output, print_json, say
+from wayfare.cli.terminal import JsonOption, ScenarioArgument, SetOption, bars, errors, facts, output, print_json, say
 from wayfare.errors import InputError
 from wayfare.learning.data import IMAGE_SETS, cached_file, fetch_images, image_set, pack_images, verify_images
 from wayfare.learning.data.fetch import Source
@@ -178,15 +178,8 @@ class _Bars:
     """A bar for each download on a terminal; a line for each elsewhere."""
 
     def __init__(self, name: str) -> None:
-        columns = (
-            SpinnerColumn(),
-            TextColumn("{task.description}"),
-            BarColumn(),
-            DownloadColumn(),
-            TransferSpeedColumn(),
-        )
         self._name, self._task = name, TaskID(-1)
-        self._bars = Progress(*columns, console=errors, transient=True, disable=not errors.is_terminal)
+        self._bars = bars(DownloadColumn(), TransferSpeedColumn(), spinner=True)
 
     def begin(self, what: str, done: int, total: int | None) -> None:
         for task in self._bars.task_ids:

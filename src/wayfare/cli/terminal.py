@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Protocol, TypeAlias
 import typer
 from rich.console import Console
 from rich.markup import escape
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColumn, SpinnerColumn, TaskID, TextColumn
 from rich.table import Table
 
 from wayfare.cli.words import with_options
@@ -98,6 +98,18 @@ def _without_nan(value: Any) -> Any:
     return value
 
 
+def bars(*columns: ProgressColumn, spinner: bool = False) -> Progress:
+    """Bars on standard error that are gone when the work is done; nothing elsewhere than on a terminal."""
+    first = (*([SpinnerColumn()] if spinner else []), TextColumn("{task.description}"), BarColumn())
+    return Progress(*first, *columns, console=errors, transient=True, disable=not errors.is_terminal)
+
+
+def number_text(value: float | None, nothing: str = "-") -> str:
+    if value is None:
+        return nothing
+    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}"
+
+
 # Elsewhere than on a terminal nothing is said for so long at most while a run is under way.
 _SILENCE_S = 30.0
 
@@ -112,8 +124,7 @@ class ReadingBar:
     def __call__(self, what: str, done: int, total: int) -> None:
         """Begin, move and end with the work."""
         if self._bars is None:
-            columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn()
-            self._bars = Progress(*columns, console=errors, transient=True, disable=not errors.is_terminal)
+            self._bars = bars(MofNCompleteColumn())
             self._task = self._bars.add_task(what, total=total)
             self._bars.start()
         self._bars.update(self._task, completed=done)
@@ -156,15 +167,7 @@ class RunProgress:
     """
 
     def __init__(self) -> None:
-        self._bars = Progress(
-            TextColumn("{task.description}"),
-            BarColumn(),
-            MofNCompleteColumn(),
-            TextColumn("{task.fields[clock]}"),
-            console=errors,
-            transient=True,
-            disable=not errors.is_terminal,
-        )
+        self._bars = bars(MofNCompleteColumn(), TextColumn("{task.fields[clock]}"))
         self._all: TaskID | None = None
         self._running: dict[int, TaskID] = {}
         self._jobs: Sequence[Shown] = ()
