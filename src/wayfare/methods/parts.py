@@ -200,8 +200,6 @@ class ServerRule(Part, ABC):
     hands_down: ClassVar[bool] = False
     # Whether it takes an update divided by its reach for the mean gradient, which needs plain steps of SGD.
     uses_reach: ClassVar[bool] = False
-    # Where updates are after they arrived, for the balance of mass: all in the model, or only given to the rule.
-    adds_to_model: ClassVar[bool] = False
 
     def objection(self, method: Method) -> str | None:
         """What a server hands down must be used, and reaches no device by way of another."""
@@ -229,6 +227,13 @@ class ServerRule(Part, ABC):
     def handed(self, state: State, device: int) -> State:
         """What a device gets beside the model."""
         return NO_STATE
+
+    def taken(self, model: Tensor, state: State, terms: ServerTerms) -> Tensor | None:
+        """The sum of all updates so far, but for a constant, as model and state hold it: mass can be balanced.
+
+        None where they do not tell; then only what arrived is balanced.
+        """
+        return None
 
 
 @dataclass(frozen=True)

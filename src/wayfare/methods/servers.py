@@ -54,7 +54,6 @@ class Add(ServerRule):
     """Algorithm 1: w <- w - (1/N) sum of S(x) over the devices met in a round, in the order of their numbers."""
 
     takes_pieces = True
-    adds_to_model = True
 
     def apply(
         self, model: Tensor, state: State, arrivals: Sequence[Arrival], terms: ServerTerms
@@ -63,6 +62,9 @@ class Add(ServerRule):
         for arrival in arrivals:
             subtract_from(model, arrival, 1.0 / terms.devices)
         return model, state
+
+    def taken(self, model: Tensor, state: State, terms: ServerTerms) -> Tensor | None:
+        return -terms.devices * model.double()
 
 
 @dataclass(frozen=True)
@@ -103,6 +105,16 @@ class Optimise(ServerRule):
                 state, direction = {"mean": mean, "square": square}, mean / (square.sqrt() + server.epsilon)
         update[:parameters] = direction
         return step_along(model, update, server.step_size, terms), state
+
+    def taken(self, model: Tensor, state: State, terms: ServerTerms) -> Tensor | None:
+        """From m <- b m + d and w <- w - step m: the sum of all d is b m - (1 - b) w / step."""
+        if self.server.optimizer == "adam":
+            return None
+        total, parameters = -model.double(), len(model) - terms.statistics
+        total[:parameters] /= self.server.step_size
+        if self.server.optimizer == "momentum":
+            total[:parameters] += self.server.momentum * (state["mean"] - total[:parameters])
+        return terms.devices * total
 
 
 @dataclass(frozen=True)

@@ -201,7 +201,7 @@ class Simulation:
             states = self._fleet.states
             local = [self._trainer.model(device) for device in range(len(states))]
             relayed = [parcel.update for parcel in self._relays.parcels()] if self._relays else []
-            self._ledger.balance(self._server.state.model, states, local, relayed, round_)
+            self._ledger.balance(self._server.state.model, self._server.taken(), states, local, relayed, round_)
 
     def state(self) -> SimulationState:
         """Everything that is carried into the next round; its tensors are at work and not to be changed."""

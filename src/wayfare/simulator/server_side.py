@@ -45,7 +45,12 @@ class ServerSide:
         self._checks.aggregated(self.state.model, norms_sq, round_)
         if self._ledger is not None and arrived:
             self._ledger.uploaded(len(arrived))
-            self._ledger.given(lambda: mean_update(self.state.model, arrived, self._terms))
+            if self.taken() is None:
+                self._ledger.given(self._terms.devices * mean_update(self.state.model, arrived, self._terms))
+
+    def taken(self) -> Tensor | None:
+        """The sum of all updates so far, but for a constant, where the rule tells."""
+        return self._rule.taken(self.state.model, self.state.rule_state, self._terms)
 
     def hand_down(self, device: int, *, cut: bool) -> tuple[Tensor, State]:
         """The model for a device, and what its rule hands it beside.

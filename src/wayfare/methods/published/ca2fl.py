@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from wayfare.methods.parts import Arrival, ServerTerms, State
+from wayfare.methods.parts import Arrival, ServerRule, ServerTerms, State
 from wayfare.methods.published.fedbuff import Buffer
 from wayfare.methods.servers import step_along
 
@@ -25,6 +25,8 @@ class CalibratedBuffer(Buffer):
     thus speaks for the whole fleet, and not only for the devices that came often. Statistics of normalisation are not
     calibrated.
     """
+
+    taken = ServerRule.taken  # a step is not the mean of what arrived
 
     def init(self, model: Tensor, terms: ServerTerms) -> State:
         nothing: State = {}

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from wayfare.errors import ScenarioError
-from wayfare.methods.parts import Arrival, ServerTerms, State
+from wayfare.methods.parts import Arrival, ServerRule, ServerTerms, State
 from wayfare.methods.published.fedbuff import Buffer
 from wayfare.methods.servers import step_along
 
@@ -31,6 +31,7 @@ class AdaptiveBuffer(Buffer):
     second_moment: float = 0.99
     epsilon: float = 1e-8
     threshold_rounds: int = 10
+    taken = ServerRule.taken  # a step is not the mean of what arrived
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -38,9 +38,7 @@ class Buffer(ServerRule):
     def init(self, model: Tensor, terms: ServerTerms) -> State:
         return {"sum": model.new_zeros(len(model)), "count": 0}
 
-    def apply(
-        self, model: Tensor, state: State, arrivals: Sequence[Arrival], terms: ServerTerms
-    ) -> tuple[Tensor, State]:
+    def apply(self, model: Tensor, state: Any, arrivals: Sequence[Arrival], terms: ServerTerms) -> tuple[Tensor, State]:
         """One update after the other; a buffer that is full in the middle of a round is used at once."""
         for arrival in arrivals:
             state = self.put(dict(state), dense_update(model, arrival), arrival, terms)
@@ -55,3 +53,8 @@ class Buffer(ServerRule):
     def release(self, model: Tensor, state: dict[str, Any], terms: ServerTerms) -> tuple[Tensor, State]:
         """The step of a full buffer, which is emptied afterwards."""
         return step_along(model, state["sum"] / self.size, self.step, terms), state
+
+    def taken(self, model: Tensor, state: State, terms: ServerTerms) -> Tensor | None:
+        total = -self.size * model.double()
+        total[: len(model) - terms.statistics] /= self.step
+        return total + state["sum"]

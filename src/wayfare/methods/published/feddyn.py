@@ -40,6 +40,11 @@ class DynamicServer(ServerRule):
         total[len(model) - terms.statistics :] = 0.0
         return model - update - share * total, {"sum": total}
 
+    def taken(self, model: Tensor, state: State, terms: ServerTerms) -> Tensor | None:
+        total, parameters = -model.double(), len(model) - terms.statistics
+        total[:parameters] = state["sum"][:parameters]
+        return terms.devices * total
+
 
 @dataclass(frozen=True, kw_only=True)
 class DynamicRegulariser(LocalRule):
@@ -52,5 +57,4 @@ class DynamicRegulariser(LocalRule):
         return self.strength
 
     def delivered(self, state: Any, change: Tensor) -> State:
-        """The correction is -h_n, and the change is received - w."""
-        return {"correction": state["correction"] - self.strength * change}
+        return {"correction": state["correction"] - self.strength * change}  # -h_n; change is received - w
