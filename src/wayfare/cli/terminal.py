@@ -65,7 +65,6 @@ def say(text: str) -> None:
 
 
 def listing(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> Table:
-    """A plain table."""
     table = Table(*headings, box=None)
     for row in rows:
         table.add_row(*row)
@@ -272,7 +271,6 @@ class RunProgress:
 
 
 def duration_text(seconds: float) -> str:
-    """A time for people, to two figures or so."""
     if seconds < 100:
         return f"{seconds:.0f} s"
     return f"{seconds / 60:.0f} min" if seconds < 6000 else f"{seconds / 3600:.1f} h"

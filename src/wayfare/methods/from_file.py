@@ -28,7 +28,6 @@ def refuse_edited(method: Method) -> None:
 
 
 def is_file(text: str) -> bool:
-    """Whether a name is that of a file, and perhaps of a class in it."""
     file, _, name = text.rpartition(".py")
     return bool(file) and (not name or name.startswith(":"))
 
