@@ -13,7 +13,7 @@ from torch import Tensor, nn
 import wayfare
 from wayfare.errors import InputError, ScenarioError, UnavailableError
 from wayfare.learning.batches import SHIFT_PIXELS, Batches
-from wayfare.learning.data import CIFAR10, FASHION
+from wayfare.learning.data import CIFAR10, FASHION, IMAGE_SETS
 from wayfare.learning.data.cache import save_images
 from wayfare.learning.evaluate import Evaluator
 from wayfare.learning.models.cnn import SmallCnn
@@ -139,11 +139,11 @@ def test_a_task_without_its_data_says_how_to_get_it(name: str, tmp_path: Path, m
 def small_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A cache with sets of a few images, which pass for the real ones."""
     monkeypatch.setenv("WAYFARE_DATA", str(tmp_path))
-    for spec, module in ((CIFAR10, "cifar10"), (FASHION, "fashion")):
+    for spec in (CIFAR10, FASHION):
         arrays = small_arrays(spec, train=200, test=30)
         small = small_set(spec, arrays)
         save_images(small, arrays)
-        monkeypatch.setattr(f"wayfare.learning.tasks.{module}.{spec.name.upper()}", small)
+        monkeypatch.setitem(IMAGE_SETS, spec.name, small)  # type: ignore[arg-type]
 
 
 @pytest.mark.usefixtures("small_cache")

@@ -15,7 +15,7 @@ from tests.simulator.test_simulator import Notes
 from wayfare.engine import Burst
 from wayfare.engine.reference import Reference
 from wayfare.methods import Encounter, make_method
-from wayfare.methods.uploads.sending import MOST_BPS_PER_HZ, least_joules
+from wayfare.methods.uploads import MOST_BPS_PER_HZ, least_joules
 from wayfare.radio import Link
 from wayfare.simulator import Simulation
 from wayfare.world import draw_world

@@ -11,18 +11,14 @@ import typer
 from pydantic import ValidationError
 from typer.core import TyperGroup
 
-from wayfare.cli.compare import compare_command
 from wayfare.cli.contacts import contacts_app
 from wayfare.cli.data import data_app
-from wayfare.cli.export import export_command
 from wayfare.cli.field import field_app
+from wayfare.cli.finished import export_command, report_command, show_command
 from wayfare.cli.listings import presets_command, schemes_command
 from wayfare.cli.paper import paper_command
 from wayfare.cli.plan import plan_command
-from wayfare.cli.report import report_command
-from wayfare.cli.resume import resume_command
-from wayfare.cli.run import run_command
-from wayfare.cli.show import show_command
+from wayfare.cli.runs import compare_command, resume_command, run_command
 from wayfare.cli.sweep import sweep_command
 from wayfare.cli.terminal import ReadingBar, errors
 from wayfare.cli.theory import theory_app

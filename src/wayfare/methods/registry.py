@@ -16,9 +16,10 @@ from typing import Any, TypeAlias, cast, get_args
 
 from wayfare.errors import ScenarioError
 from wayfare.methods.encounter import EnergyRule
+from wayfare.methods.mads_rd import MadsRd, Step
 from wayfare.methods.parts import Compressor, LocalRule, MemoryRule, Method, Part, PeerRule, ServerRule, UploadRule
 from wayfare.methods.servers import Add, Mix, Optimise, StalenessFunction
-from wayfare.methods.uploads import Fitting, Mads, MadsRd, Step, Whole
+from wayfare.methods.uploads import Fitting, Mads, Whole
 from wayfare.scenario import Scenario
 
 RULES: tuple[EnergyRule, ...] = ("greedy", "paced", "unlimited")

@@ -11,6 +11,7 @@ import multiprocessing
 import os
 import pickle
 import signal
+import sys
 import threading
 import time
 import traceback
@@ -19,11 +20,15 @@ from contextlib import suppress
 from functools import partial
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import SpawnContext, SpawnProcess
+from pathlib import Path
+from types import FunctionType, SimpleNamespace
+from typing import Any, cast
+
+import torch
 
 from wayfare.errors import InputError, RunError, ScenarioError
 from wayfare.signals import Interrupts, interrupts_wait, leave_interrupts_to_the_parent
 from wayfare.studies.jobs import Broken, Event, Finished, Job, Lost, OnRound, Queue, Shared, perform
-from wayfare.studies.portable import why_only_here
 from wayfare.studies.single import Execution
 
 _log = logging.getLogger("wayfare")
@@ -55,11 +60,47 @@ def local_backend(jobs: int | None, waiting: Sequence[Job], shared: Shared) -> I
     workers = min(jobs or default_jobs(shared.execution), len(waiting)) if waiting else 0
     if workers <= 1:
         return InThisProcess(shared)
-    reason = why_only_here([shared.task, *(job.scheme for job in waiting)])
+    reason = _why_only_here([shared.task, *(job.scheme for job in waiting)])
     if reason is None:
         return WorkerProcesses(shared, workers)
     _log.warning("runs one after another in this process: %s; put it into a .py file to use all cores", reason)
     return InThisProcess(shared)
+
+
+def _why_only_here(things: Sequence[object]) -> str | None:
+    """Why runs that need some objects must stay in this process; None where workers can have them, or will say why not.
+
+    A worker process imports what a file defines. The main program of a notebook, a prompt or a pipe has no file.
+    """
+    file = getattr(sys.modules.get("__main__"), "__file__", None)
+    if file is not None and Path(file).is_file():
+        return None
+    if file is not None:
+        return f"the program comes from {file}, which worker processes cannot read"
+    finder = _Finder()
+    # What no process could be sent is refused when it is sent.
+    with suppress(pickle.PicklingError, AttributeError, TypeError):
+        for thing in things:
+            finder.dump(thing)
+    if finder.found is None:
+        return None
+    return f"{finder.found} is defined in a notebook cell or at a prompt, where worker processes cannot find it"
+
+
+class _Finder(pickle.Pickler):
+    """Goes through objects as pickle does and keeps the name of one that only the main program defines."""
+
+    def __init__(self) -> None:
+        super().__init__(cast(Any, SimpleNamespace(write=lambda _: None)), protocol=5)
+        self.found: str | None = None
+
+    def reducer_override(self, thing: Any) -> Any:
+        """Look at classes and functions; numbers of tensors do not matter."""
+        if isinstance(thing, torch.Tensor):
+            return tuple, ()
+        if isinstance(thing, FunctionType | type) and thing.__module__ == "__main__":
+            self.found = thing.__qualname__
+        return NotImplemented
 
 
 class InThisProcess:

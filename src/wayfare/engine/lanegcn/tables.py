@@ -10,14 +10,14 @@ Every table ends with a row of zeros, which is what padding refers to.
 from __future__ import annotations
 
 from dataclasses import dataclass, fields, replace
-from typing import TypeVar
+from typing import Literal, TypeVar
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from wayfare.arrays import Ints
-from wayfare.learning.argoverse.batch import RELATIONS, SCALES, SceneBatch, SceneStore, pairs_within, relative_pose
+from wayfare.learning.argoverse.batch import RELATIONS, SCALES, SceneBatch, SceneStore, relative_pose
 from wayfare.learning.models.lanegcn import LaneGcn
 from wayfare.learning.tasks.argoverse import actor_weights
 
@@ -108,25 +108,19 @@ def _tables(batch: SceneBatch, model: LaneGcn, kinds: int) -> SceneTables:
     )
 
 
-def _near(batch: SceneBatch, receivers: str, givers: str, radius_m: float) -> Links:
-    scene, first, centre, direction = _side(batch, receivers)
-    _, other_first, other_centre, other_direction = _side(batch, givers)
-    receiver, giver = pairs_within(centre, scene, other_centre, other_first, radius_m)
-    pose = relative_pose(centre[receiver], direction[receiver], other_centre[giver], other_direction[giver])
-    return _links(scene, (first, other_first), (receiver, giver), pose)
+def _near(
+    batch: SceneBatch, receivers: Literal["actor", "lane"], givers: Literal["actor", "lane"], radius_m: float
+) -> Links:
+    scene, first, _, _ = batch.side(receivers)
+    receiver, giver, pose = batch.near(receivers, givers, radius_m)
+    return _links(scene, (first, batch.side(givers)[1]), (receiver, giver), pose)
 
 
 def _related(batch: SceneBatch, kinds: int) -> Links:
     receiver, giver, kind = batch.relation
-    scene, first, centre, direction = _side(batch, "lane")
+    scene, first, centre, direction = batch.side("lane")
     pose = relative_pose(centre[receiver], direction[receiver], centre[giver], direction[giver])
     return _links(scene, (first, first), (receiver, giver * kinds + kind), pose, kinds)
-
-
-def _side(batch: SceneBatch, name: str) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    if name == "actor":
-        return batch.actor_scene, batch.first_actor, batch.actor_centre, batch.actor_direction
-    return batch.lane_scene, batch.first_lane, batch.lane_centre, batch.lane_direction
 
 
 def _links(

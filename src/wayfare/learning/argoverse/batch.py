@@ -7,7 +7,7 @@ Every actor has a frame of its own: its place in the last observed step is the o
 from __future__ import annotations
 
 from dataclasses import dataclass, fields, replace
-from typing import Self
+from typing import Literal, Self
 
 import numpy as np
 import torch
@@ -54,6 +54,22 @@ class SceneBatch:
     @property
     def agents(self) -> Tensor:
         return self.first_actor[:-1]
+
+    def side(self, name: Literal["actor", "lane"]) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """Scene of every node, first node of every scene, centres and directions."""
+        if name == "actor":
+            return self.actor_scene, self.first_actor, self.actor_centre, self.actor_direction
+        return self.lane_scene, self.first_lane, self.lane_centre, self.lane_direction
+
+    def near(
+        self, receivers: Literal["actor", "lane"], givers: Literal["actor", "lane"], radius_m: float
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Every receiver with every giver of its scene within a radius, and the pose in which it sees that."""
+        scene, _, centre, direction = self.side(receivers)
+        _, first, other_centre, other_direction = self.side(givers)
+        receiver, giver = pairs_within(centre, scene, other_centre, first, radius_m)
+        pose = relative_pose(centre[receiver], direction[receiver], other_centre[giver], other_direction[giver])
+        return receiver, giver, pose
 
     def straight_on(self) -> Tensor:
         """(scenes, 30, 2): the agents' futures at their fitted velocity, each in its own frame."""

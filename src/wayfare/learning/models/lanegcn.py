@@ -21,7 +21,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from wayfare.learning.argoverse.batch import ACTOR_CHANNELS, SceneBatch, pairs_within, relative_pose
+from wayfare.learning.argoverse.batch import ACTOR_CHANNELS, SceneBatch
 from wayfare.learning.argoverse.sequence import FUTURE_STEPS
 from wayfare.learning.models.lanegcn_layers import ActorNet, Attention, Dense, LaneConv, MapNet
 from wayfare.learning.models.layers import Layers
@@ -82,10 +82,7 @@ class _Network(nn.Module):
         actors = self.actors(batch.past)
         if self._has_lanes:
             actors = self._with_lanes(actors, batch)
-        pairs = pairs_within(
-            batch.actor_centre, batch.actor_scene, batch.actor_centre, batch.first_actor, self._radii.actor_to_actor_m
-        )
-        pose = _poses(batch.actor_centre, batch.actor_direction, batch.actor_centre, batch.actor_direction, pairs)
+        *pairs, pose = batch.near("actor", "actor", self._radii.actor_to_actor_m)
         for layer in self.actor_to_actor:
             actors = layer(actors, actors, pairs, pose)
         forecast: Forecast = self.head(actors, batch.speed)
@@ -94,20 +91,12 @@ class _Network(nn.Module):
     def _with_lanes(self, actors: Tensor, batch: SceneBatch) -> Tensor:
         """Actors to lanes (who drives where), along the lanes, and back to the actors."""
         lanes = self.map(batch)
-        actor_side = (batch.actor_centre, batch.actor_direction)
-        lane_side = (batch.lane_centre, batch.lane_direction)
-        pairs = pairs_within(
-            batch.lane_centre, batch.lane_scene, batch.actor_centre, batch.first_actor, self._radii.actor_to_lane_m
-        )
-        pose = _poses(*lane_side, *actor_side, pairs)
+        *pairs, pose = batch.near("lane", "actor", self._radii.actor_to_lane_m)
         for layer in self.actor_to_lane:
             lanes = layer(lanes, actors, pairs, pose)
         for layer in self.lane_to_lane:
             lanes = layer(lanes, batch.relation)
-        pairs = pairs_within(
-            batch.actor_centre, batch.actor_scene, batch.lane_centre, batch.first_lane, self._radii.lane_to_actor_m
-        )
-        pose = _poses(*actor_side, *lane_side, pairs)
+        *pairs, pose = batch.near("actor", "lane", self._radii.lane_to_actor_m)
         for layer in self.lane_to_actor:
             actors = layer(actors, lanes, pairs, pose)
         return actors
@@ -147,10 +136,3 @@ def futures(deviation: Tensor, speed: Tensor) -> Tensor:
 def ends(places: Tensor) -> Tensor:
     """(..., 30, 2) -> (..., 2): where futures end, to be scored; scores must not move them."""
     return places[..., -1, :].detach() / (2 * _REACH_M)
-
-
-def _poses(
-    centre: Tensor, direction: Tensor, other_centre: Tensor, other_direction: Tensor, pairs: tuple[Tensor, Tensor]
-) -> Tensor:
-    receiver, giver = pairs
-    return relative_pose(centre[receiver], direction[receiver], other_centre[giver], other_direction[giver])

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import partial
 from importlib.metadata import entry_points
 
 from wayfare.errors import ScenarioError
-from wayfare.learning.data import CIFAR10, FASHION, ImageSet
 from wayfare.learning.models.base import Model
-from wayfare.learning.tasks import argoverse, fashion_small, image_sets
+from wayfare.learning.tasks import argoverse, fashion_small, images
 from wayfare.learning.tasks.base import Classification, Evaluation, Metric, Task
 from wayfare.learning.tasks.own import own_task
 from wayfare.scenario.model import Learning
@@ -31,11 +29,6 @@ class _Known:
     classifies: bool = True  # whether a network's outputs are logits of the classes that a partition tells apart
 
 
-def _image_set(spec: ImageSet, *networks: str) -> _Known:
-    model, task = partial(image_sets.set_model, spec), partial(image_sets.set_task, spec)
-    return _Known(networks=networks, model=model, task=task, augments=True)
-
-
 TASKS: Mapping[str, _Known] = {
     "fashion-small": _Known(
         networks=fashion_small.NETWORKS,
@@ -43,8 +36,8 @@ TASKS: Mapping[str, _Known] = {
         task=fashion_small.fashion_small_task,
         augments=False,
     ),
-    "fashion": _image_set(FASHION, "mlp", "cnn"),
-    "cifar10": _image_set(CIFAR10, "resnet9", "cnn"),
+    "fashion": _Known(networks=("mlp", "cnn"), model=images.set_model, task=images.set_task, augments=True),
+    "cifar10": _Known(networks=("resnet9", "cnn"), model=images.set_model, task=images.set_task, augments=True),
     "argoverse": _Known(
         networks=argoverse.NETWORKS,
         model=argoverse.argoverse_model,

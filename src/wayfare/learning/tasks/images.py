@@ -1,7 +1,8 @@
-"""Classification of images that stay bytes until they are used."""
+"""Classification of images that stay bytes until they are used: CIFAR-10, the paper's first workload, Fashion-MNIST."""
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Self
@@ -10,9 +11,13 @@ import torch
 from torch import Tensor, nn
 
 from wayfare.arrays import Ints
-from wayfare.learning.data import ImageArrays
+from wayfare.learning.data import IMAGE_SETS, ImageArrays, load_images
 from wayfare.learning.models.base import Model
+from wayfare.learning.models.cnn import SmallCnn
+from wayfare.learning.models.mlp import Mlp
+from wayfare.learning.models.resnet9 import Resnet9
 from wayfare.learning.tasks.base import ACCURACY, Evaluation, Metric
+from wayfare.scenario.model import Learning
 
 # Test images at a time: the signals of a wide network need about a megabyte for each. A processor is quickest when they
 # stay in its cache, and with the channels last (benchmarks/NOTES.md).
@@ -98,6 +103,24 @@ def image_task(
         deviation=deviation,
         flat=flat,
     )
+
+
+def set_model(learning: Learning, network: str) -> Model:
+    """The paper's ResNet-9, a perceptron with the scenario's hidden layers, or a small CNN to try things out."""
+    spec = IMAGE_SETS[learning.task]
+    classes = len(spec.classes)
+    match network:
+        case "resnet9":
+            return Resnet9(normalisation=learning.normalisation, classes=classes)
+        case "mlp":
+            return Mlp((math.prod(spec.image), *learning.hidden, classes))
+        case _:
+            return SmallCnn(image=spec.image, classes=classes)
+
+
+def set_task(learning: Learning, model: Model) -> ImageClassification:
+    spec = IMAGE_SETS[learning.task]
+    return image_task(spec.name, load_images(spec), model, spec.classes, flat=isinstance(model, Mlp))
 
 
 @lru_cache(maxsize=2)
