@@ -263,6 +263,12 @@ def test_a_network_that_fails_is_reported_for_every_form_tried() -> None:
         own_task("mine", train=(words, LABELS), test=(words, LABELS), network=WrongCall)
 
 
+@pytest.mark.parametrize("metric", [None, "f1"])
+def test_a_score_needs_a_metric_that_says_what_is_better(metric: Any) -> None:
+    with pytest.raises(InputError, match=rf'metric = {metric!r}, must .*`metric=wayfare.Metric\(name="\w+", better'):
+        task_of((ROWS, LABELS), score=masked, metric=metric)
+
+
 def test_labels_that_the_network_has_no_output_for_are_named() -> None:
     with pytest.raises(InputError, match=r"mine: labels go from 1 to 5, 5 of them, and the network gives 3 outputs"):
         task_of((ROWS, np.arange(30) % 5 + 1))
