@@ -21,7 +21,7 @@ from wayfare.report.columns import (
     rich_table,
     side_by_side,
 )
-from wayfare.report.labels import ASSUMED, metric_heading, metric_words_and_unit
+from wayfare.report.labels import ASSUMED, metric_heading, metric_words_and_unit, named_with_task
 from wayfare.studies.results import StudyResults
 
 _HEADINGS = {
@@ -112,7 +112,8 @@ def study_title(results: StudyResults) -> str:
     """What the study is, in a line."""
     manifest = results.manifest
     counts = f"{len(results.results)} of {len(manifest.runs)} runs"
-    return f"{manifest.name}: {manifest.title or counts}" + (f" ({counts})" if manifest.title else "")
+    name = named_with_task(manifest.name, manifest.scenarios[0]["learning"]["task"])
+    return f"{name}: {manifest.title or counts}" + (f" ({counts})" if manifest.title else "")
 
 
 def study_notes(results: StudyResults) -> list[str]:
