@@ -25,17 +25,14 @@ def run_name(folder: Path) -> Path:
 
 
 def resume_call(folder: Path) -> str:
-    """How to resume the run of a folder."""
     return f"`wayfare.resume({str(folder)!r})`"
 
 
 def connect(partial: Path) -> sqlite3.Connection:
-    """The records of a run that is being written."""
     return sqlite3.connect(partial / FILE)
 
 
 def read_meta(database: sqlite3.Connection) -> dict[str, Any]:
-    """The table `meta`."""
     return {key: json.loads(value) for key, value in database.execute("SELECT key, value FROM meta")}
 
 
@@ -45,7 +42,6 @@ def as_list(value: object) -> list[Any]:
 
 
 def stored_devices(database: sqlite3.Connection) -> list[tuple[Any, ...]]:
-    """The table `devices`."""
     return database.execute("SELECT * FROM devices ORDER BY device").fetchall()
 
 

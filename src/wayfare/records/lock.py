@@ -73,7 +73,6 @@ class RunLock:
 
 
 def _holder(opened: int) -> str:
-    """Who holds a lock, as far as its file tells."""
     try:
         os.lseek(opened, 0, os.SEEK_SET)
         holder = json.loads(os.read(opened, 4096))

@@ -27,8 +27,6 @@ from wayfare.simulator import RelayEvent
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunRecord:
-    """Everything a finished run left behind, as columns."""
-
     folder: Path
     scenario: Scenario
     scheme: str
@@ -63,7 +61,6 @@ def find_runs(folder: Path) -> list[Path]:
 
 
 def read_run(folder: Path) -> RunRecord:
-    """One finished run."""
     file = folder / FILE
     if not file.is_file():
         raise RunFolderError(f"{folder}: not a run (no {FILE} in it)")

@@ -19,7 +19,6 @@ class Tally:
         self._contacts, self._relays, self._evaluations, self._metrics = (hashlib.sha256() for _ in range(4))
 
     def contacts(self, rows: Sequence[Sequence[object]] | Floats) -> None:
-        """Add contacts."""
         self._contacts.update(_bytes(rows))
 
     def relays(self, rows: Iterable[Sequence[object]]) -> None:
@@ -29,7 +28,6 @@ class Tally:
             self._relays.update(json.dumps(plain).encode())
 
     def evaluations(self, rows: Sequence[Sequence[object]] | Floats) -> None:
-        """Add evaluations."""
         self._evaluations.update(_bytes(rows))
 
     def metrics(self, rows: Iterable[Sequence[Any]]) -> None:
@@ -38,7 +36,6 @@ class Tally:
             self._metrics.update(json.dumps([round_, name]).encode() + _bytes([[value]]))
 
     def digests(self) -> dict[str, str]:
-        """The checksums so far."""
         return {
             "contacts": self._contacts.hexdigest(),
             "relays": self._relays.hexdigest(),

@@ -62,7 +62,6 @@ class SchemeSummary:
 
 
 def summarise_run(record: RunRecord) -> RunSummary:
-    """The line of one run."""
     contacts, devices = record.contacts, len(record.budgets_joules)
     met = len(contacts["round"]) > 0
     completed = contacts["completed"] > 0
@@ -98,7 +97,6 @@ def _relays(record: RunRecord, kind: RelayKind) -> int:
 
 
 def summarise_scheme(runs: Sequence[RunSummary]) -> SchemeSummary:
-    """The line of one scheme over the runs of its seeds."""
     score = estimate([run.score for run in runs])
     return SchemeSummary(
         name=runs[0].scheme,

@@ -72,7 +72,6 @@ def find_unfinished(folder: Path) -> Unfinished | None:
 
 
 def complete(folder: Path) -> None:
-    """Give a run that is whole its name."""
     try:
         wrap_up(folder)
     except (OSError, sqlite3.Error) as error:
@@ -158,7 +157,6 @@ def reopen(found: Unfinished, world: World) -> tuple[RunWriter, SimulationState 
 
 
 def tally_up_to(database: sqlite3.Connection, round_: int) -> Tally:
-    """The checksums of all records up to a round."""
     tally = Tally()
     for table, columns, add in (
         ("contacts", CONTACT_COLUMNS, tally.contacts),

@@ -85,7 +85,6 @@ class RunWriter:
         self._rows.append(tuple(map(_storable, astuple(event))))
 
     def on_relay(self, event: RelayEvent) -> None:
-        """Keep a relay; it is written together with contacts."""
         self._relays.append(tuple(map(_storable, astuple(event))))
 
     def on_evaluation(self, event: EvaluationEvent, others: Sequence[MetricEvent]) -> None:
@@ -165,7 +164,6 @@ class RunWriter:
             wrap_up(self._folder)
 
     def note(self, text: str) -> None:
-        """Say something of this run, now and in its records."""
         _log.warning("%s: %s", self._folder, text)
         with self._storing(), self._database:
             self._meta({"notes": [*as_list(read_meta(self._database).get("notes")), text]})
@@ -179,7 +177,6 @@ class RunWriter:
         self._database.close()
 
     def what_is_safe(self) -> str:
-        """What a failure leaves behind and how to resume, in a sentence."""
         if self.safe_round is None:
             return "No checkpoint was written yet: the run begins anew when it is started again."
         resume = resume_call(self._folder)
@@ -260,7 +257,6 @@ def session(round_: int) -> dict[str, Any]:
 
 
 def device_rows(world: World) -> list[tuple[int, float, int, str]]:
-    """What the records say of every device."""
     labels = world.task.class_of_samples()
     counts = [np.bincount(labels[held], minlength=world.task.classes).tolist() for held in world.held]
     return [

@@ -55,7 +55,6 @@ def checked_picture(option: str, file: Path) -> Path:
 
 @contextmanager
 def column_figure(file: Path, *, height_in: float = 2.5) -> Iterator[Any]:
-    """A figure as wide as a journal's column, written when it is drawn."""
     with _figure(file, (COLUMN_IN, height_in), dpi=300, style=_STYLE) as figure:
         yield figure
 
@@ -70,13 +69,11 @@ def wide_figure(
 
 
 def without_frame(figure: Any) -> None:
-    """No upper and right side around any axes."""
     for axes in figure.axes:
         axes.spines[["top", "right"]].set_visible(False)
 
 
 def plain_axes(axes: Any, *, grid: str = "both") -> None:
-    """No more lines than needed."""
     axes.grid(axis=grid, alpha=0.25, lw=0.6)
     axes.spines[["top", "right"]].set_visible(False)
 
@@ -89,13 +86,11 @@ def keep_within(axes: Any, *, x: Bounds = (None, None), y: Bounds = (None, None)
 
 
 def headline(figure: Any, *lines: str) -> None:
-    """What is shown, and how far it can be trusted, above the plot; nothing where there is nothing to say."""
     if any(lines):
         figure.suptitle("\n".join(filter(None, lines)), x=0.01, ha="left", fontsize="medium", color="#444444")
 
 
 def legend_below(figure: Any, axes: Any) -> None:
-    """The legend under the plot, where it hides nothing."""
     handles, labels = axes.get_legend_handles_labels()
     figure.legend(
         handles, labels, loc="outside lower center", ncols=3, frameon=False, handlelength=2.2, columnspacing=1.2
@@ -103,7 +98,6 @@ def legend_below(figure: Any, axes: Any) -> None:
 
 
 def legend_beside(figure: Any, axes: Any) -> None:
-    """The legend to the right of the plot, in the order of its lines."""
     handles, labels = axes.get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside right upper", frameon=False, fontsize=9, handlelength=2.2)
 
@@ -135,8 +129,6 @@ def _plain_numbers(axis: Any) -> None:
     from matplotlib.ticker import LogFormatter
 
     class PlainNumbers(LogFormatter):
-        """Labels the ticks that matplotlib would label, in plain numbers."""
-
         def __call__(self, x: float, pos: Any = None) -> str:
             return _number(x) if super().__call__(x, pos) else ""
 
@@ -147,5 +139,4 @@ def _plain_numbers(axis: Any) -> None:
 
 
 def _number(value: float) -> str:
-    """Up to a million as people write it, beyond with an exponent."""
     return f"{value:,.10g}" if 1e-4 <= abs(value) < 1e6 or value == 0 else f"{value:.3g}"

@@ -27,7 +27,6 @@ _ROWS_SHOWN = 60
 def plot_contacts(
     plan: ContactPlan, statistics: PlanStatistics, file: Path | str, *, title: str, names: Sequence[str] = ()
 ) -> None:
-    """A timeline of all contacts with the server above, the two distributions against their fits below."""
     with wide_figure(file, width_in=11.0, height_in=7.5, layout=None) as figure:
         grid = figure.add_gridspec(2, 2, height_ratios=(1.25, 1.0), hspace=0.42, wspace=0.2)
         figure.subplots_adjust(left=0.085, right=0.975, top=0.905, bottom=0.075)
@@ -39,7 +38,6 @@ def plot_contacts(
 
 
 def plot_speeds(points: Sequence[SpeedPoint], file: Path | str, *, title: str) -> None:
-    """Mean contact and inter-contact time against speed, one line a model, and the slope of the law 1 / speed."""
     _refuse_empty(points, file)
     with wide_figure(file, width_in=11.0, height_in=4.8, layout=None) as figure:
         figure.subplots_adjust(left=0.07, right=0.98, top=0.84, bottom=0.13, wspace=0.2)

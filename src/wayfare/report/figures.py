@@ -89,7 +89,6 @@ def write_figures(results: StudyResults, groups: Groups, folder: Path, kind: For
 
 
 def _curves(axes: Any, groups: Groups, metric: Metric, across: str, factor: float, label: str) -> None:
-    """Score against rounds or costs; with several seeds a band from the least to the greatest."""
     for scheme, group in groups.items():
         curve, colour = group["curves"]["score"], colour_of(scheme, list(groups))
         x = factor * _floats(group["curves"][across]["mean"])
@@ -104,13 +103,11 @@ def _curves(axes: Any, groups: Groups, metric: Metric, across: str, factor: floa
 
 
 def _energy(axes: Any, groups: Groups, metric: Metric, budget_joules: float) -> None:
-    """Score against the energy of the fleet, and where its budget ends."""
     axes.axvline(budget_joules, label=BUDGET, **BUDGET_LINE)
     _curves(axes, groups, metric, "energy_joules", 1.0, "energy of all devices (J)")
 
 
 def _shares(axes: Any, groups: Groups) -> None:
-    """Every device's energy as a share of its budget."""
     names = list(groups)[::-1]
     for row, scheme in enumerate(names):
         shares = 100 * _floats(groups[scheme]["budget_shares"])

@@ -49,7 +49,6 @@ class Holdings:
 
 
 def holdings_of(scenario: Scenario, seed: int) -> Holdings:
-    """The holdings in the world of a scenario and a seed."""
     task, partition = load_task(scenario.learning), scenario.learning.partition
     labels = task.class_of_samples()
     held = split(labels, task.classes, scenario.fleet.devices, partition, seed)
@@ -63,7 +62,6 @@ def holdings_of(scenario: Scenario, seed: int) -> Holdings:
 
 
 def holdings_table(held: Holdings) -> Group:
-    """A row for each device; what it has none of is left empty."""
     title = (
         f"{held.scenario}: {held.partition}; "
         f"the commonest class has {100 * held.largest_share_mean:.0f} % of a device's samples"
@@ -82,7 +80,6 @@ def holdings_table(held: Holdings) -> Group:
 
 
 def plot_holdings(held: Holdings, file: Path) -> None:
-    """A bar for each device, in as many colours as it has classes."""
     devices, classes = held.counts.shape
     with wide_figure(file, width_in=8.0, height_in=min(1.4 + 0.22 * devices, 16.0)) as figure:
         axes = figure.add_subplot()

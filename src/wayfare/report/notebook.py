@@ -23,8 +23,6 @@ P = ParamSpec("P")
 
 @dataclass(frozen=True, slots=True)
 class Picture:
-    """A picture in a file; a notebook shows it."""
-
     file: Path
 
     def _repr_png_(self) -> bytes | None:
@@ -36,11 +34,8 @@ class Picture:
 
 @dataclass(frozen=True, kw_only=True)
 class ShownResults(StudyResults):
-    """Results that show themselves as a table in notebooks."""
-
     @classmethod
     def of(cls, results: StudyResults) -> ShownResults:
-        """The same results."""
         return cls(**{field.name: getattr(results, field.name) for field in fields(StudyResults)})
 
     def _repr_html_(self) -> str:

@@ -40,7 +40,6 @@ class Material:
     walls_s: list[float] = field(default_factory=list)
 
     def take(self, run: PlannedRun, record: RunRecord) -> None:
-        """Keep of a run what the page will show."""
         self.digests.setdefault((run.point, run.scheme), []).append(digest_run(record))
         self.walls_s.append(record.wall_s)
         if run.point == 0 and self.seed in (None, record.seed):
@@ -71,14 +70,12 @@ def read_material(folder: Path, *, seed: int | None = None, on_run: Callable[[st
 
 
 def write_page(material: Material, file: Path) -> None:
-    """Write the page of what was read."""
     with writing(file):
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(page_html(material), encoding="utf-8")
 
 
 def page_html(material: Material) -> str:
-    """The whole page."""
     results = material.results
     return Template(_static("page.html")).substitute(
         title=sections.escaped(f"{results.manifest.name}: Wayfare report"),
@@ -97,7 +94,6 @@ def page_html(material: Material) -> str:
 
 
 def page_json(material: Material) -> dict[str, Any]:
-    """Everything the scripts of the page draw."""
     results = material.results
     manifest, metric = results.manifest, results.results[0].metric
     words, unit = metric_words_and_unit(metric)
@@ -117,7 +113,6 @@ def page_json(material: Material) -> dict[str, Any]:
 
 
 def point_groups(material: Material, point: int) -> dict[str, dict[str, Any]]:
-    """What the charts show of every scheme at one point."""
     manifest = material.results.manifest
     scenario, detail = parse(manifest.scenarios[point]), detail_of(len(material.digests))
     return {
@@ -128,7 +123,6 @@ def point_groups(material: Material, point: int) -> dict[str, dict[str, Any]]:
 
 
 def plotly_script() -> str:
-    """The charting library as text."""
     try:
         from plotly.offline import get_plotlyjs
     except ImportError:
@@ -145,7 +139,6 @@ def _replay(material: Material) -> dict[str, Any]:
 
 
 def _study_json(results: StudyResults) -> dict[str, Any]:
-    """Metrics against what varies."""
     manifest, axis = results.manifest, results.manifest.varies[0]
     metrics = list(dict.fromkeys(name for row in results.rows for name in row.estimates))
     return {
@@ -175,7 +168,6 @@ def _look(scheme: str, others: Sequence[str]) -> dict[str, str]:
 
 
 def _holdings(world: Sequence[RunRecord]) -> dict[str, Any] | None:
-    """Training samples of every class on every device, of the world that the map shows."""
     if not world:
         return None
     counts = world[0].class_counts

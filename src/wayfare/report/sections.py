@@ -69,7 +69,6 @@ def header(results: StudyResults) -> str:
 
 
 def results_section(results: StudyResults) -> str:
-    """The table, and what its columns mean."""
     columns, notes = study_columns(results), study_notes(results)
     if results.manifest.is_comparison:
         runs = [[result.summary for result in row.results] for row in results.rows]
@@ -81,7 +80,6 @@ def results_section(results: StudyResults) -> str:
 
 
 def _results_table(results: StudyResults, columns: Sequence[Column]) -> str:
-    """As many columns as a page has room for, a row for each scheme at each point."""
     headings, left = [_heading(column.heading) for column in columns], sum(column.left for column in columns)
     body = []
     for place, row in enumerate(results.rows):
@@ -99,13 +97,11 @@ def _results_table(results: StudyResults, columns: Sequence[Column]) -> str:
 
 
 def point_choice(results: StudyResults) -> str:
-    """The points of a study to choose from."""
     names = [results.manifest.point_name(place) for place in range(len(results.manifest.points))]
     return "".join(f'<option value="{place}">{escaped(name)}</option>' for place, name in enumerate(names))
 
 
 def scheme_choice(world: Sequence[RunRecord]) -> str:
-    """The schemes whose outcomes the map can show."""
     return "".join(f'<option value="{place}">{escaped(run.scheme)}</option>' for place, run in enumerate(world))
 
 
@@ -149,7 +145,6 @@ def failures_section(results: StudyResults, digests: Mapping[tuple[int, str], Se
 
 
 def repeat_section(results: StudyResults, world: Sequence[RunRecord], walls_s: Sequence[float]) -> str:
-    """Files, commands and versions."""
     meta: Mapping[str, Any] = world[0].meta if world else {}
     recipe = recipe_of(results, meta)
     commands = "\n".join(recipe.commands)
@@ -166,7 +161,6 @@ def repeat_section(results: StudyResults, world: Sequence[RunRecord], walls_s: S
 
 
 def _verdicts(results: StudyResults) -> list[Verdict]:
-    """The verdict on the schemes of every point."""
     by_point: dict[int, list[list[RunSummary]]] = {}
     for row in results.rows:
         by_point.setdefault(row.point, []).append([result.summary for result in row.results])
@@ -203,7 +197,6 @@ def _mobility(mobility: Mapping[str, Any]) -> str:
 
 
 def _failed_runs(results: StudyResults) -> list[str]:
-    """The last line of what every failed run said."""
     lines, names = [], {error_file(Path(run.folder_name)).name for run in results.manifest.runs}
     for file in sorted(file for file in results.folder.glob("**/*.error.txt") if file.name in names):
         try:

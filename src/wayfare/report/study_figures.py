@@ -79,7 +79,6 @@ def study_figure(
 
 
 def seeds_words(results: StudyResults, drawn: str) -> str:
-    """How many worlds a figure stands on, and what of them is drawn."""
     if results.seeds == 1:
         return "one seed alone is not a result"
     return f"{results.seeds} seeds: {drawn}"
@@ -228,7 +227,6 @@ def _draw_budget(budgets: Mapping[float, float], panel: Any) -> None:
 
 
 def _budget_joules(row: Row) -> float:
-    """What the fleet may spend, a mean over the seeds."""
     return fmean(result.summary.budget_joules for result in row.results)
 
 
@@ -240,7 +238,6 @@ def _bounds(results: StudyResults, metric_name: str) -> Bounds:
 
 
 def _bars(scale: float, estimates: list[Estimate]) -> list[float] | None:
-    """Half of each interval; none where one seed has none."""
     known = any(one.ci95 is not None for one in estimates)
     return [scale * (one.ci95 or 0.0) for one in estimates] if known else None
 

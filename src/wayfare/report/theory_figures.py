@@ -59,7 +59,6 @@ def plot_curves(
 
 
 def plot_measured(measured: MeasuredRun, file: Path | str) -> None:
-    """The gradient along a run, and the bounds over its mean."""
     with wide_figure(file, width_in=8.0, height_in=4.8, layout=None) as figure:
         figure.subplots_adjust(left=0.1, right=0.97, top=0.86, bottom=0.13)
         axes = figure.add_subplot(1, 1, 1)

@@ -157,8 +157,6 @@ class _Watched:
 
 
 class _Contacts:
-    """An observer that keeps what the bounds need."""
-
     def __init__(self, watch: _Watch, on_round: Callable[[int], None] | None) -> None:
         self._watch = watch
         self.rounds: list[int] = []
@@ -220,7 +218,6 @@ def measure_run(
 
 
 def _gradient(task: Task, module: nn.Module, model: Tensor, samples: Tensor) -> tuple[Tensor, float]:
-    """Gradient and loss of a flat model on some samples."""
     load_vector(module, model)
     loss = task.loss(module, samples.to(model.device))
     parts = torch.autograd.grad(loss, list(trainable(module).values()))

@@ -89,8 +89,6 @@ class FixedWeight:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Forecast:
-    """All that `wayfare plan` knows of one fleet."""
-
     name: str
     scenario: Scenario
     statistics: PlanStatistics

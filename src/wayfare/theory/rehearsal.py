@@ -18,8 +18,6 @@ from wayfare.theory.norms import NormModel, captured_share, typical_loss, typica
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stage:
-    """All that a rehearsal needs of a world."""
-
     meets: Opportunities
     gains_per_watt: Floats
     budgets_joules: Floats
@@ -29,7 +27,6 @@ class Stage:
     seed: int
 
     def rows_of(self, device: int) -> Ints:
-        """The opportunities of a device, in order of rounds."""
         return np.flatnonzero(self.meets.device == device)
 
     def rates_bps(self, power_watts: float) -> Floats:

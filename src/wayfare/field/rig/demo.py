@@ -35,8 +35,6 @@ from wayfare.streams import FLEET, Stream, generator
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DemoOptions:
-    """What is shown."""
-
     folder: Path  # of keys, stores and logs
     speedup: float = 60.0
     strict: bool = False  # contacts end when the plan says; devices lead themselves
@@ -49,8 +47,6 @@ class DemoOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DemoOutcome:
-    """What came of it."""
-
     contacts: int
     seconds: float
     audit: Audit
@@ -175,7 +171,6 @@ def _device_options(work: Work, options: DemoOptions, name: str, url: str) -> De
 
 
 def _audited(work: Work, options: DemoOptions, fleet: Fleet) -> tuple[torch.Tensor, Audit]:
-    """The model that is judged, and that everything is in its place."""
     server = ServerOptions(state=options.folder / "server", by_plan=not options.strict)
     intake = open_intake(work, fleet.devices, server)
     outboxes = [

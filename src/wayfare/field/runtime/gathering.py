@@ -40,17 +40,14 @@ class OnArrival:
     by_round = False
 
     def apply_due(self, ledger: Ledger) -> bool:
-        """All that is recorded."""
         keys = ledger.due()
         ledger.apply(keys)
         return bool(keys)
 
     def version_for(self, ledger: Ledger, round_: int, *, cut_short: bool) -> int | None:
-        """The latest."""
         return ledger.version
 
     def refusal(self, ledger: Ledger, device: int, round_: int) -> str | None:
-        """Never."""
         return None
 
 
@@ -66,7 +63,6 @@ class ByPlan:
 
     @property
     def rounds(self) -> list[int]:
-        """Those with a contact."""
         return self._rounds
 
     def apply_due(self, ledger: Ledger) -> bool:
@@ -91,7 +87,6 @@ class ByPlan:
         return version if version is None or not cut_short else ledger.version_before(round_)
 
     def refusal(self, ledger: Ledger, device: int, round_: int) -> str | None:
-        """The plan knows who meets the server when."""
         if device not in self._met.get(round_, ()):
             return f"round = {round_}: the plan has no contact of this device in it"
         return None

@@ -39,8 +39,6 @@ class Occasion(Meeting):
 
 
 class Guide(Protocol):
-    """Leads a device."""
-
     def trains_until(self, progress: Progress) -> int | None:
         """The round up to which the trainer may go now; None: there is no end."""
         ...
@@ -92,7 +90,6 @@ class ByPlan:
         return following.round if following else progress.trained_round
 
     def occasion(self, progress: Progress, state: DeviceState) -> Occasion | None:
-        """The next contact, once its step has been taken."""
         following = self._following(progress)
         return None if following is None or progress.trained_round < following.round else following
 
@@ -101,7 +98,6 @@ class ByPlan:
         return True
 
     def is_over(self, progress: Progress) -> bool:
-        """After its last contact."""
         return self._following(progress) is None
 
     def in_reach(self) -> None:
@@ -121,7 +117,6 @@ class ByPlan:
 
 
 def _occasion(world: World, row: int, upload: UploadRule) -> Occasion:
-    """A contact of the plan, as the simulator has it."""
     meeting, lasts_s = meeting_at(world, row, upload), float(world.meets.contact_s[row])
     rate_bps = world.link.rate_bps(world.link.max_power_watts, meeting.gain_per_watt)
     return Occasion(**asdict(meeting), chunk_bytes=chunk_bytes_at(rate_bps, lasts_s / 8), lasts_s=lasts_s)
@@ -195,7 +190,6 @@ class ByExperience:
         return max(usual_s - elapsed_s, elapsed_s / 2, 0.5)
 
     def trains_until(self, progress: Progress) -> int | None:
-        """On and on, or so many steps."""
         return self._steps
 
     def occasion(self, progress: Progress, state: DeviceState) -> Occasion | None:
@@ -217,7 +211,6 @@ class ByExperience:
         )
 
     def resumes(self, progress: Progress) -> bool:
-        """If it is young."""
         return 0 <= time.time() - progress.cut_s < self._resumes_s
 
     def is_over(self, progress: Progress) -> bool:
@@ -230,16 +223,13 @@ class ByExperience:
         self._since_s, self._again_s = self._clock(), -math.inf
 
     def out_of_reach(self) -> None:
-        """It has ended."""
         if self._since_s is not None:
             self._contacts_s.append(self._clock() - self._since_s)
             self._since_s = None
 
     def measured(self, bits: float, seconds: float) -> None:
-        """Goodput of an upload."""
         if bits > 0 and seconds > 0:
             self._rates_bps.append(bits / seconds)
 
     def exchanged(self) -> None:
-        """The next one may wait a little."""
         self._again_s = self._clock() + self._every_s
