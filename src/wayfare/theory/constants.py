@@ -22,7 +22,7 @@ from wayfare.learning.tasks import Task, load_task
 from wayfare.learning.tasks.base import Evaluation
 from wayfare.methods import make_method
 from wayfare.scenario import Scenario
-from wayfare.simulator import ContactEvent, EvaluationEvent, MetricEvent, RelayEvent, Simulation
+from wayfare.simulator import ContactEvent, EvaluationEvent, MetricEvent, Observer, Simulation
 from wayfare.theory.bounds import BoundVariant, mobility_coefficient, theorem_1_gradient
 from wayfare.world import World, draw_world
 
@@ -156,7 +156,7 @@ class _Watched:
         return _Watched(self._task.to(device), self._watch)
 
 
-class _Contacts:
+class _Contacts(Observer):
     def __init__(self, watch: _Watch, on_round: Callable[[int], None] | None) -> None:
         self._watch = watch
         self.rounds: list[int] = []
@@ -167,9 +167,6 @@ class _Contacts:
     def on_contact(self, event: ContactEvent) -> None:
         self.entries.append(event.entries)
         self.staleness.append(event.staleness_rounds)
-
-    def on_relay(self, event: RelayEvent) -> None:
-        """The bounds know of no relays."""
 
     def on_evaluation(self, event: EvaluationEvent, others: Sequence[MetricEvent]) -> None:
         self.rounds.append(event.round)

@@ -6,7 +6,7 @@ import asyncio
 import logging
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -28,8 +28,7 @@ from wayfare.field.runtime.mes import ServerOptions, open_intake
 from wayfare.field.runtime.work import Work
 from wayfare.learning.evaluate import Evaluator
 from wayfare.learning.tasks import Evaluation
-from wayfare.simulator import ContactEvent, EvaluationEvent, MetricEvent, Simulation
-from wayfare.simulator.events import RelayEvent
+from wayfare.simulator import Observer, Simulation
 from wayfare.streams import FLEET, Stream, generator
 
 
@@ -185,17 +184,5 @@ def _audited(work: Work, options: DemoOptions, fleet: Fleet) -> tuple[torch.Tens
             outbox.close()
 
 
-class _Nobody:
+class _Nobody(Observer):
     """Watches a simulation without a word."""
-
-    def on_contact(self, event: ContactEvent) -> None:
-        """Nothing."""
-
-    def on_evaluation(self, event: EvaluationEvent, others: Sequence[MetricEvent]) -> None:
-        """Nothing."""
-
-    def on_relay(self, event: RelayEvent) -> None:
-        """Nothing."""
-
-    def on_round(self, round_: int) -> None:
-        """Nothing."""

@@ -39,37 +39,35 @@ class Occasion(Meeting):
 
 
 class Guide(Protocol):
+    """Leads a device; those that measure nothing leave out the last four."""
+
     def trains_until(self, progress: Progress) -> int | None:
         """The round up to which the trainer may go now; None: there is no end."""
-        ...
 
     def occasion(self, progress: Progress, state: DeviceState) -> Occasion | None:
         """The contact to be used now, if there is one."""
-        ...
 
     def resumes(self, progress: Progress) -> bool:
         """Whether an exchange that broke off is gone on with; if not, what is left of its update is taken back."""
-        ...
 
     def is_over(self, progress: Progress) -> bool:
         """Whether there is nothing left to do."""
-        ...
 
     def in_reach(self) -> None:
         """A contact has begun."""
-        ...
+        return
 
     def out_of_reach(self) -> None:
         """It has ended."""
-        ...
+        return
 
     def measured(self, bits: float, seconds: float) -> None:
         """So much was delivered in so much time."""
-        ...
+        return
 
     def exchanged(self) -> None:
         """An exchange has ended, with all that belongs to it."""
-        ...
+        return
 
 
 def chunk_bytes_at(rate_bps: float, airtime_s: float = 0.1) -> int:
@@ -77,7 +75,7 @@ def chunk_bytes_at(rate_bps: float, airtime_s: float = 0.1) -> int:
     return int(min(max(rate_bps * airtime_s / 8, 2 << 10), 512 << 10))
 
 
-class ByPlan:
+class ByPlan(Guide):
     """Led by the plan of a world: the device's own contacts, one after the other."""
 
     def __init__(self, world: World, device: int, upload: UploadRule) -> None:
@@ -99,18 +97,6 @@ class ByPlan:
 
     def is_over(self, progress: Progress) -> bool:
         return self._following(progress) is None
-
-    def in_reach(self) -> None:
-        """The plan knows."""
-
-    def out_of_reach(self) -> None:
-        """The plan knows."""
-
-    def measured(self, bits: float, seconds: float) -> None:
-        """The plan knows."""
-
-    def exchanged(self) -> None:
-        """The plan knows."""
 
     def _following(self, progress: Progress) -> Occasion | None:
         return next((contact for contact in self._contacts if contact.round > progress.finished_round), None)
@@ -147,7 +133,7 @@ def seconds_in_range(sighting: Sighting) -> float:
     return math.inf if a == 0 else float((-b + math.sqrt(b * b - a * c)) / a)
 
 
-class ByExperience:
+class ByExperience(Guide):
     """Led by what it measures: goodput for the rate, recent contacts for the time, or a sighting if there is one.
 
     In a contact it exchanges at once and then every ``every_s``. An update cut longer ago than ``resumes_s`` is taken
