@@ -87,7 +87,7 @@ class _Watch:
     def __init__(self) -> None:
         self.held: Sequence[Tensor] = ()
         self.batches: Callable[[int, int], Tensor] | None = None
-        self.gradients: list[Tensor] = []  # of every device at the model before
+        self.gradients: Sequence[Tensor] = ()  # of every device at the model before
         self.model: Tensor | None = None
         self.gradient_sq: list[float] = []
         self.loss: list[float] = []
@@ -97,11 +97,7 @@ class _Watch:
         """Gradients of all devices at a model; secants to the model before, and one local step on for each device."""
         model = read_vector(module)
         probe = task.model.module().to(model).train()
-        found, losses = [], []
-        for samples in self.held:
-            gradient, loss = _gradient(task, probe, model, samples)
-            found.append(gradient)
-            losses.append(loss)
+        found, losses = zip(*(_gradient(task, probe, model, samples) for samples in self.held), strict=True)
         mean = torch.stack(found).mean(dim=0)
         self.gradient_sq.append(float(mean.double().square().sum()))
         self.loss.append(float(np.mean(losses)))
@@ -184,9 +180,8 @@ def measure_run(
 ) -> MeasuredRun:
     """Run a scheme once more, and look at gradients some times on the way."""
     every = -(-scenario.rounds // _LOOKS)
-    scenario = scenario.model_copy(
-        update={"learning": scenario.learning.model_copy(update={"evaluate_every_rounds": every})}
-    )
+    learning = scenario.learning.model_copy(update={"evaluate_every_rounds": every})
+    scenario = scenario.model_copy(update={"learning": learning})
     watch = _Watch()
     watched: Any = _Watched(load_task(scenario.learning), watch)
     world: World = draw_world(scenario, seed)
