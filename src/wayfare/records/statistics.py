@@ -61,13 +61,11 @@ class Censored:
 
 
 def estimate(values: Sequence[float]) -> Estimate:
-    """Mean, standard deviation and interval of values, one a seed."""
     sd = stdev(values) if _spread(values) else None
     return Estimate(mean=_mean(values), sd=sd, ci95=half_width_95(values), seeds=len(values))
 
 
 def difference(differences: Sequence[float]) -> Difference:
-    """The mean of paired differences, its interval and its test."""
     p = sign_flip_test(differences) if _spread(differences) else None
     return Difference(mean=_mean(differences), ci95=half_width_95(differences), p=p, pairs=len(differences))
 
@@ -113,7 +111,6 @@ def sign_flip_test(differences: Sequence[float]) -> float:
 
 
 def reach(record: RunRecord, target: float) -> Reached:
-    """The first evaluation at which a run had a target score."""
     scores = record.evaluations["score"]
     there = scores >= target if record.metric.better == "higher" else scores <= target
     if not there.any():

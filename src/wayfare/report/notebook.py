@@ -26,8 +26,6 @@ P = ParamSpec("P")
 
 @dataclass(frozen=True, slots=True)
 class Picture:
-    """A picture in a file; a notebook shows it."""
-
     file: Path
 
     def _repr_png_(self) -> bytes | None:
@@ -43,7 +41,6 @@ class ShownResults(StudyResults):
 
     @classmethod
     def of(cls, results: StudyResults) -> ShownResults:
-        """The same results."""
         return cls(**{field.name: getattr(results, field.name) for field in fields(StudyResults)})
 
     def __repr__(self) -> str:

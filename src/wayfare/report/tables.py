@@ -60,7 +60,6 @@ def comparison_table(
 
 
 def comparison_columns(schemes: Sequence[SchemeSummary], runs: Sequence[Sequence[RunSummary]]) -> list[Column]:
-    """Everything the table of a comparison says, a row for each scheme, of which the runs are given."""
     metric, names = schemes[0].metric, [scheme.name for scheme in schemes]
     # The others are set against MADS where it is there, else against the first.
     reference = "mads" if "mads" in names else names[0]
@@ -100,7 +99,6 @@ def _curves(schemes: Sequence[SchemeSummary], runs: Sequence[RunRecord], width: 
 
 
 def mean_curve(runs: Sequence[RunRecord]) -> Floats:
-    """The score of every evaluation, the mean over runs."""
     return np.asarray(np.mean([run.evaluations["score"] for run in runs], axis=0))
 
 
@@ -114,7 +112,6 @@ def sparkline(values: Floats, width: int) -> str:
 
 
 def _interval(metric: Metric, value: float, half_width: float | None, sign: str = "") -> str:
-    """A value and its interval, in the unit of the metric."""
     # Beside an interval there is no room for a third digit, and seldom a meaning.
     scale, digits = (100, 1) if metric.percent else (1, 3 if half_width is None else 2)
     interval = "" if half_width is None else f" ± {scale * half_width:.{digits}f}"
@@ -140,7 +137,6 @@ def _title(schemes: Sequence[SchemeSummary], runs: Sequence[RunRecord]) -> str:
 
 
 def comparison_notes(schemes: Sequence[SchemeSummary], last: int, traces: Sequence[TraceUse | None] = ()) -> list[str]:
-    """What the columns mean, for one who sees them for the first time; scores are means of the last evaluations."""
     several = max(scheme.seeds for scheme in schemes) > 1
     name = metric_words_and_unit(schemes[0].metric)[0]
     spread = "±          95 % interval; differences are paired: same seed, same world"
@@ -165,7 +161,6 @@ def comparison_notes(schemes: Sequence[SchemeSummary], last: int, traces: Sequen
 
 
 def _warnings(schemes: Sequence[SchemeSummary], runs: Sequence[RunRecord]) -> Iterator[str]:
-    """What makes rows of the table hard to compare."""
     if silent := no_contact([("", summarise_run(run)) for run in runs]):
         yield f"contacts   {silent}"
     if mixed := sorted({run.seed for run in runs} - _same_worlds(runs)):

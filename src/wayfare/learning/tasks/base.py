@@ -20,6 +20,11 @@ class Metric:
     better: Literal["higher", "lower"]
     percent: bool = False  # a share, shown as per cent
 
+    @property
+    def scale(self) -> float:
+        """What a score is multiplied with to be shown."""
+        return 100.0 if self.percent else 1.0
+
     def text(self, score: float, digits: int = 1) -> str:
         """A score for people."""
         return f"{100 * score:.{digits}f} %" if self.percent else f"{score:.{digits + 2}f}"
