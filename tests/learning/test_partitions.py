@@ -202,7 +202,7 @@ def test_shards_are_cut_from_samples_in_the_order_of_their_classes() -> None:
 def test_the_next_device_goes_to_the_group_with_the_most_samples_for_each() -> None:
     groups = np.repeat([0, 1, 2], [10, 4, 3])
     held = split(groups, 3, 6, GroupPartition(), seed=0)
-    # 10, 4, 3 -> 5, 4, 3 -> 3.3, 4, 3 -> 3.3, 2, 3 -> 2.5, 2, 3.
-    assert sorted(len(samples) for samples in held) == [2, 2, 2, 2, 2, 2, 3][1:]
+    # Samples for each device: 10, 4, 3, then 5, 4, 3, then 3.3, 4, 3, then 3.3, 2, 3.
+    assert sorted(len(samples) for samples in held) == [2, 2, 3, 3, 3, 3]
     counts = class_counts(groups, 3, held)
     assert (counts > 0).sum(axis=0).tolist() == [3, 2, 1]
