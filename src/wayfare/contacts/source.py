@@ -13,7 +13,7 @@ from wayfare.mobility import Motion
 from wayfare.mobility.traces import Selection, Trace
 from wayfare.scenario import DEFAULT_PRESET, Scenario, load, preset_names
 from wayfare.scenario.dump import toml_value
-from wayfare.scenario.mobility import TraceMobility
+from wayfare.scenario.mobility import NodeServer, TraceMobility
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,7 +61,8 @@ def plan_from_source(
             raise ScenarioError("server", server, "only the nodes of a trace have names")
         plan = draw_plan(scenario, seed, devices_meet=devices_meet)
         return SourcedPlan(name=source, kind=trace.model, scenario=scenario, plan=plan)
-    trace = trace.model_copy(update={"server": server or trace.server, "lenient": lenient or trace.lenient})
+    chosen = trace.server if server is None else NodeServer(name=server)
+    trace = trace.model_copy(update={"server": chosen, "lenient": lenient or trace.lenient})
     scenario = scenario.model_copy(update={"mobility": trace})
     return _from_trace(source, scenario, trace, seed, whole=not is_scenario, devices_meet=devices_meet)
 
