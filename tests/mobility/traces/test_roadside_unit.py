@@ -21,7 +21,7 @@ from wayfare.scenario import Scenario, load, parse
 from wayfare.scenario.dump import to_toml
 from wayfare.scenario.mobility import NodeServer, RoadsideUnit, TraceMobility
 
-# Two cars at 10 m/s, one 30 m and one 40 m beside the unit at x = 500 m; a contact of each lasts 2 sqrt(100^2 - d^2) / 10 s.
+# Two cars at 10 m/s that pass a unit at x = 500 m at d = 30 and 40 m: contacts of 2 sqrt(100^2 - d^2) / 10 s.
 METRES = "time,id,x,y\n" + "".join(f"{t},north,{10 * t},30\n{t},south,{1000 - 10 * t},-40\n" for t in range(0, 101, 10))
 LENGTHS_S = [2 * np.sqrt(100.0**2 - d_m**2) / 10 for d_m in (30.0, 40.0)]
 
