@@ -53,6 +53,12 @@ Save = Annotated[Path | None, typer.Option(help="Save the plan (.npz); it can be
 OneFile = Annotated[Path | None, typer.Option("--export-one", help="Write connectivity events for The ONE.")]
 CsvFile = Annotated[Path | None, typer.Option("--export-csv", help="Write CSV: start_s,end_s,a,b,distance_m.")]
 DevicesMeet = Annotated[bool, typer.Option("--devices-meet", help="Find contacts of devices with each other too.")]
+MinContact = Annotated[
+    float | None, typer.Option("--min-contact-s", help="Drop shorter contacts (contacts.min_contact_s).")
+]
+MaxExchange = Annotated[
+    float | None, typer.Option("--max-exchange-s", help="Split longer contacts (contacts.max_exchange_s).")
+]
 Server = Annotated[str | None, typer.Option(help="The node of a trace that is the server; else the busiest one.")]
 
 
@@ -63,6 +69,8 @@ def inspect(
     server: Server = None,
     range_m: Range = None,
     devices_meet: DevicesMeet = False,
+    min_contact_s: MinContact = None,
+    max_exchange_s: MaxExchange = None,
     lenient: Annotated[bool, typer.Option("--lenient", help="Skip lines that cannot be used, and count them.")] = False,
     seed: Seed = 0,
     plot: Plot = None,
@@ -79,7 +87,7 @@ def inspect(
         found = plan_from_source(
             source,
             seed=seed,
-            overrides=set_,
+            overrides=[*set_, *_rules(min_contact_s, max_exchange_s)],
             server=server,
             range_m=range_m,
             lenient=lenient,
@@ -101,6 +109,8 @@ def sumo(
     server: Server = None,
     range_m: Range = None,
     devices_meet: DevicesMeet = False,
+    min_contact_s: MinContact = None,
+    max_exchange_s: MaxExchange = None,
     seed: Seed = 0,
     plot: Plot = None,
     as_json: JsonOption = False,
@@ -122,8 +132,9 @@ def sumo(
             with writing(out, "cannot be written"):
                 fcd = Path(shutil.copyfile(fcd, out))
         with working("Finding contacts"):
+            overrides = [*set_, *_rules(min_contact_s, max_exchange_s)]
             found = plan_from_source(
-                str(fcd), seed=seed, overrides=set_, server=server, range_m=range_m, devices_meet=devices_meet
+                str(fcd), seed=seed, overrides=overrides, server=server, range_m=range_m, devices_meet=devices_meet
             )
         found = replace(found, name=f"SUMO on {net.name}" if net else f"SUMO on {grid} x {grid} crossings")
     _finish(found, seed, plot, as_json, save, one_file, csv_file)
@@ -162,6 +173,11 @@ def speeds(
         print_speeds(output, points)
 
 
+def _rules(min_contact_s: float | None, max_exchange_s: float | None) -> list[str]:
+    given = {"min_contact_s": min_contact_s, "max_exchange_s": max_exchange_s}
+    return [f"contacts.{name}={value!r}" for name, value in given.items() if value is not None]
+
+
 def _finish(
     found: SourcedPlan,
     seed: int,
@@ -174,7 +190,7 @@ def _finish(
     """Everything a look at a plan ends with: numbers, picture, files."""
     with working("Statistics"):
         statistics = plan_statistics(found.plan)
-        outlook = upload_outlook(found.plan, found.scenario, parameters_of(found.scenario.learning), seed)
+        outlook = upload_outlook(found.exchanges, found.scenario, parameters_of(found.scenario.learning), seed)
     written = [str(file) for file in (save, one_file, csv_file, plot) if file is not None]
     if save is not None:
         save_plan(found.plan, save)
@@ -217,6 +233,7 @@ def _inspection(
         "duration_s": statistics.duration_s,
         "range_m": found.scenario.radio.range_m,
         "contacts": statistics.contacts,
+        "exchanges": len(found.exchanges.with_server()),
         "device_contacts": statistics.device_contacts,
         "devices_without_contact": statistics.devices_without_contact,
         "contacts_per_device": statistics.contacts_per_device,
