@@ -64,6 +64,12 @@ class Look:
     devices_meet: Annotated[
         bool, typer.Option("--devices-meet", help="Find contacts of devices with each other too.")
     ] = False
+    min_contact_s: Annotated[
+        float | None, typer.Option("--min-contact-s", help="Drop shorter contacts (contacts.min_contact_s).")
+    ] = None
+    max_exchange_s: Annotated[
+        float | None, typer.Option("--max-exchange-s", help="Split longer contacts (contacts.max_exchange_s).")
+    ] = None
     seed: Seed = 0
     plot: Plot = None
     as_json: JsonOption = False
@@ -74,10 +80,12 @@ class Look:
     )
 
     def plan(self, source: str, overrides: list[str], *, lenient: bool = False) -> SourcedPlan:
+        rules = {"min_contact_s": self.min_contact_s, "max_exchange_s": self.max_exchange_s}
+        given = [f"contacts.{name}={value!r}" for name, value in rules.items() if value is not None]
         return plan_from_source(
             source,
             seed=self.seed,
-            overrides=overrides,
+            overrides=[*overrides, *given],
             server=self.server,
             range_m=self.range_m,
             lenient=lenient,
@@ -172,7 +180,7 @@ def speeds(
 def _finish(found: SourcedPlan, look: Look) -> None:
     with working("Statistics"):
         statistics = plan_statistics(found.plan)
-        outlook = upload_outlook(found.plan, found.scenario, parameters_of(found.scenario.learning), look.seed)
+        outlook = upload_outlook(found.exchanges, found.scenario, parameters_of(found.scenario.learning), look.seed)
     written = [str(file) for file in (look.save, look.one_file, look.csv_file, look.plot) if file is not None]
     if look.save is not None:
         save_plan(found.plan, look.save)
@@ -209,6 +217,7 @@ def _inspection(
         "duration_s": statistics.duration_s,
         "range_m": found.scenario.radio.range_m,
         **{name: getattr(statistics, name) for name in counts},
+        "exchanges": len(found.exchanges.with_server()),
         "contact": times(statistics.contact),
         "inter_contact": times(statistics.inter_contact),
         "verdict": verdict_sentence(statistics),
