@@ -22,11 +22,20 @@ class Ledger:
 
     What devices computed since the last balance must be in the global model, in a memory, in a local model or with a
     relay. An optimiser of the server makes of updates what it likes; then what it was given takes the place of the
-    model. Where the server mixes models instead of adding updates there is no such balance.
+    model. Where the server mixes models instead of adding updates there is no such balance. ``weights`` are those
+    with which the server takes the updates of devices.
     """
 
-    def __init__(self, engine: Engine, entries: int, device: torch.device, *, server_adds: bool = True) -> None:
-        self._engine = engine
+    def __init__(
+        self,
+        engine: Engine,
+        entries: int,
+        device: torch.device,
+        *,
+        weights: Sequence[float] | None = None,
+        server_adds: bool = True,
+    ) -> None:
+        self._engine, self._weights = engine, weights
         self._given = None if server_adds else torch.zeros(entries, dtype=torch.float64, device=device)
         self._computed = torch.zeros(entries, dtype=torch.float64, device=device)
         self._before: Tensor | None = None
@@ -36,8 +45,8 @@ class Ledger:
         """Advance the models, and add what that changed to the account."""
         before = [model.double() for model in models]
         self._engine.run(models, bursts)
-        for was, model in zip(before, models, strict=True):
-            self._computed += was - model
+        for was, model, burst in zip(before, models, bursts, strict=True):
+            self._computed += self._weight(burst.device) * (was - model)
 
     def uploaded(self, uploads: int) -> None:
         """So many uploads were added to the global model, or relayed, each with its rounding."""
@@ -59,8 +68,9 @@ class Ledger:
         """Compare with the balance before; a difference beyond rounding is a fault."""
         devices = len(states)
         holdings = devices * (-model.double() if self._given is None else self._given)
-        for state, own in zip(states, local, strict=True):
-            holdings += state.memory.double() + (state.received.double() - own.double())
+        for number, (state, own) in enumerate(zip(states, local, strict=True)):
+            undelivered = state.memory.double() + (state.received.double() - own.double())
+            holdings += self._weight(number) * undelivered
         for update in relayed:
             holdings += update.double()
         if self._before is not None:
@@ -75,14 +85,20 @@ class Ledger:
         self._before, self._uploads = holdings, 0
         self._computed.zero_()
 
+    def _weight(self, device: int) -> float:
+        return 1.0 if self._weights is None else self._weights[device]
 
-def make_ledger(method: Method, engine: Engine, initial: Tensor) -> Ledger | None:
+
+def make_ledger(
+    method: Method, engine: Engine, initial: Tensor, weights: Sequence[float] | None = None
+) -> Ledger | None:
     """The account of a run; None, with a word, where a method does not conserve mass."""
     if method.server.takes == "models":
         why = "mixes models at the server"
     elif not method.memory.conserves:
         why = "does not remember all that was not sent"
     else:
-        return Ledger(engine, len(initial), initial.device, server_adds=method.server.adds_to_model)
+        adds = method.server.adds_to_model
+        return Ledger(engine, len(initial), initial.device, weights=weights, server_adds=adds)
     _log.warning("%s %s: mass is not conserved, and not balanced; all else is", method.name, why)
     return None
