@@ -29,6 +29,13 @@ def test_a_comparison_shows_itself_as_a_table(done: ShownResults) -> None:
     assert "<caption>" in html
 
 
+def test_a_comparison_and_its_runs_print_as_what_they_found(done: ShownResults) -> None:
+    assert str(done).startswith(done.manifest.name)
+    assert all(row.scheme in str(done) for row in done.rows)
+    assert max(map(len, str(done).splitlines())) <= 100
+    assert str(done.runs[0]).startswith("<RunRecord of mads, seed 0, ")
+
+
 def test_names_are_text_and_no_markup(done: ShownResults) -> None:
     row = done.rows[0]
     from dataclasses import replace

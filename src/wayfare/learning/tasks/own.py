@@ -167,8 +167,9 @@ def own_task(
     if score is None:
         score = accuracy if labelled else loss
         metric = metric or (ACCURACY if labelled else LOSS)
-    if metric is None:
-        raise InputError(f"{name}: a score of your own needs a metric that names it and says what is better")
+    if not isinstance(metric, Metric):
+        example = f'`metric=wayfare.Metric(name="{metric or "R2"}", better="higher")` or "lower"'
+        raise InputError(f"{name}: metric = {metric!r}, must name your score and say which is better: {example}")
     task = OwnTask(
         name=name,
         model=Wrapped(build, constants),
