@@ -13,7 +13,7 @@ from typer.core import TyperGroup
 
 from wayfare.cli.contact_tables import print_inspection, print_speeds, working
 from wayfare.cli.terminal import JsonOption, ScenarioArgument, SetOption, output, print_json
-from wayfare.contacts.export import export_csv, export_one
+from wayfare.contacts.export import export_one, write_contacts
 from wayfare.contacts.source import SourcedPlan, plan_from_source
 from wayfare.contacts.speeds import SPEEDS_MPS, SpeedPoint, contact_times_by_speed, speed_models
 from wayfare.contacts.statistics import PlanStatistics, plan_statistics, verdict_sentence
@@ -51,7 +51,7 @@ Range = Annotated[float | None, typer.Option("--range-m", min=1e-3, help="Radio 
 Plot = Annotated[Path | None, typer.Option(help="Draw a picture (.png, .svg, .pdf).")]
 Save = Annotated[Path | None, typer.Option(help="Save the plan (.npz); it can be a source again.")]
 OneFile = Annotated[Path | None, typer.Option("--export-one", help="Write connectivity events for The ONE.")]
-CsvFile = Annotated[Path | None, typer.Option("--export-csv", help="Write CSV: start_s,end_s,a,b,distance_m.")]
+Table = Annotated[Path | None, typer.Option("--out", help="Write the contacts as a table (.csv, .parquet).")]
 DevicesMeet = Annotated[bool, typer.Option("--devices-meet", help="Find contacts of devices with each other too.")]
 MinContact = Annotated[
     float | None, typer.Option("--min-contact-s", help="Drop shorter contacts (contacts.min_contact_s).")
@@ -77,7 +77,7 @@ def inspect(
     as_json: JsonOption = False,
     save: Save = None,
     one_file: OneFile = None,
-    csv_file: CsvFile = None,
+    out: Table = None,
 ) -> None:
     """Counts, times and upload chances of a plan, and whether the exponential model holds for it.
 
@@ -93,7 +93,7 @@ def inspect(
             lenient=lenient,
             devices_meet=devices_meet,
         )
-    _finish(found, seed, plot, as_json, save, one_file, csv_file)
+    _finish(found, seed, plot, as_json, save, one_file, out)
 
 
 @contacts_app.command("sumo")
@@ -104,7 +104,7 @@ def sumo(
     spacing_m: Annotated[float, typer.Option("--spacing-m", help="Metres between two crossings.")] = 200.0,
     net: Annotated[Path | None, typer.Option(help="A SUMO network (.net.xml) instead of the grid.")] = None,
     step_s: Annotated[float, typer.Option("--step-s", help="Time step of the simulation.")] = 1.0,
-    out: Annotated[Path | None, typer.Option(help="Keep the floating car data in this file.")] = None,
+    fcd_file: Annotated[Path | None, typer.Option("--fcd", help="Keep the floating car data in this file.")] = None,
     set_: SetOption = [],  # noqa: B006
     server: Server = None,
     range_m: Range = None,
@@ -116,7 +116,7 @@ def sumo(
     as_json: JsonOption = False,
     save: Save = None,
     one_file: OneFile = None,
-    csv_file: CsvFile = None,
+    out: Table = None,
 ) -> None:
     """Simulate traffic with SUMO and look at its contacts.
 
@@ -128,16 +128,16 @@ def sumo(
     with tempfile.TemporaryDirectory(prefix="wayfare-sumo-") as folder:
         with working(f"SUMO: {vehicles} vehicles, {duration_s:g} s"):
             fcd = run_sumo(scenario, Path(folder), seed)
-        if out is not None:
-            with writing(out, "cannot be written"):
-                fcd = Path(shutil.copyfile(fcd, out))
+        if fcd_file is not None:
+            with writing(fcd_file, "cannot be written"):
+                fcd = Path(shutil.copyfile(fcd, fcd_file))
         with working("Finding contacts"):
             overrides = [*set_, *_rules(min_contact_s, max_exchange_s)]
             found = plan_from_source(
                 str(fcd), seed=seed, overrides=overrides, server=server, range_m=range_m, devices_meet=devices_meet
             )
         found = replace(found, name=f"SUMO on {net.name}" if net else f"SUMO on {grid} x {grid} crossings")
-    _finish(found, seed, plot, as_json, save, one_file, csv_file)
+    _finish(found, seed, plot, as_json, save, one_file, out)
 
 
 @contacts_app.command("speeds")
@@ -185,19 +185,19 @@ def _finish(
     as_json: bool,
     save: Path | None,
     one_file: Path | None,
-    csv_file: Path | None,
+    table: Path | None,
 ) -> None:
     """Everything a look at a plan ends with: numbers, picture, files."""
     with working("Statistics"):
         statistics = plan_statistics(found.plan)
         outlook = upload_outlook(found.exchanges, found.scenario, parameters_of(found.scenario.learning), seed)
-    written = [str(file) for file in (save, one_file, csv_file, plot) if file is not None]
+    written = [str(file) for file in (save, one_file, table, plot) if file is not None]
     if save is not None:
         save_plan(found.plan, save)
     if one_file is not None:
         export_one(found.plan, one_file)
-    if csv_file is not None:
-        export_csv(found.plan, csv_file)
+    if table is not None:
+        write_contacts(found.plan, table)
     if plot is not None:
         from wayfare.report.contact_figures import plot_contacts
 

@@ -7,10 +7,12 @@ from pathlib import Path
 
 import numpy as np
 from rich.console import Group
+from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
 from wayfare.arrays import Ints
+from wayfare.contacts import device_names
 from wayfare.learning.partition import class_counts, split
 from wayfare.learning.tasks import class_names, load_task
 from wayfare.report.canvas import wide_figure
@@ -31,6 +33,8 @@ _COLOURS = (
     "#BBBBBB",
 )
 _LONGEST_NAME = 10
+# Ticks of a picture, which are as high as 16 inches.
+_MOST_LABELS = 60
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,6 +43,7 @@ class Holdings:
 
     scenario: str
     partition: str
+    devices: tuple[str, ...]
     classes: tuple[str, ...]
     counts: Ints  # (devices, classes)
 
@@ -57,6 +62,7 @@ def holdings_of(scenario: Scenario, seed: int) -> Holdings:
     return Holdings(
         scenario=scenario.name,
         partition=partition.kind + (f", {detail}" if detail else ""),
+        devices=device_names(scenario) or tuple(map(str, range(scenario.fleet.devices))),
         classes=class_names(task),
         counts=class_counts(labels, task.classes, held),
     )
@@ -73,11 +79,11 @@ def holdings_table(held: Holdings) -> Group:
     for name in held.classes:
         table.add_column(name[:_LONGEST_NAME], justify="right", no_wrap=True)
     table.add_column("all", justify="right", style="bold")
-    for device, counts in enumerate(held.counts):
+    for device, counts in zip(held.devices, held.counts, strict=True):
         cells = [f"{count}" if count else "" for count in counts]
         largest = int(np.argmax(counts))
         cells[largest] = f"[bold]{cells[largest]}[/bold]"
-        table.add_row(str(device), *cells, f"{counts.sum()}")
+        table.add_row(escape(device), *cells, f"{counts.sum()}")
     return Group(Text(title, "bold"), table)
 
 
@@ -95,7 +101,8 @@ def plot_holdings(held: Holdings, file: Path) -> None:
             )
             left += held.counts[:, place]
         axes.set(xlabel="training samples", ylabel="device", ylim=(devices - 0.5, -0.5))
-        axes.locator_params(axis="y", integer=True)
+        every = -(-devices // _MOST_LABELS)
+        axes.set_yticks(range(0, devices, every), held.devices[::every])
         axes.set_title(f"{held.scenario}: {held.partition}", loc="left")
         axes.spines[["top", "right"]].set_visible(False)
         axes.legend(frameon=False, fontsize=8, loc="upper left", bbox_to_anchor=(1.0, 1.0))

@@ -7,7 +7,8 @@ from pathlib import Path
 from wayfare.errors import TraceError
 from wayfare.mobility.base import Motion
 from wayfare.mobility.traces.box import inside_box
-from wayfare.mobility.traces.contact_list import COLUMNS, read_contact_list
+from wayfare.mobility.traces.contact_list import is_contact_header, read_contact_list
+from wayfare.mobility.traces.contact_table import is_parquet, read_contact_table
 from wayfare.mobility.traces.gps import fix_columns, is_tar, read_cabspotting, read_fix_list
 from wayfare.mobility.traces.ns2 import read_ns2
 from wayfare.mobility.traces.one import read_one
@@ -51,6 +52,8 @@ def _read(file: Path, kind: str, bad: BadLines, max_gap_s: float, max_speed_mps:
         return read_cabspotting(file, bad, max_gap_s=max_gap_s, max_speed_mps=max_speed_mps)
     if kind == "plan":
         return read_saved(file)
+    if kind == "contacts" and is_parquet(file):
+        return read_contact_table(file, bad)
     with open_bytes(file) as stream:
         match kind:
             case "sumo-fcd":
@@ -80,6 +83,8 @@ def detect(file: Path) -> str:
             raise TraceError(file, 1, f"the data is damaged or cut short: {error}") from None
     if not head.strip():
         raise TraceError(file, None, "the file is empty")
+    if is_parquet(file):
+        return "contacts"
     if head.startswith(b"PK"):
         return "plan"
     if head.lstrip(b"\xef\xbb\xbf \t\r\n").startswith(b"<") or head[:2] in (b"\xff\xfe", b"\xfe\xff"):
@@ -105,7 +110,7 @@ def _kind_of_line(text: str) -> str | None:
         columns = fix_columns(cells_of(text))
     except ValueError:
         return None
-    if set(COLUMNS) <= set(columns):
+    if is_contact_header(columns):
         return "contacts"
     if {"time", "id"} <= set(columns):
         return "csv-motion"
