@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from wayfare.errors import TraceError
+from wayfare.errors import ScenarioError, TraceError
 from wayfare.mobility.base import Motion
 from wayfare.mobility.traces.box import inside_box
 from wayfare.mobility.traces.contact_list import is_contact_header, read_contact_list
@@ -29,17 +29,22 @@ def read_recording(
     max_gap_s: float = 300.0,
     max_speed_mps: float = 70.0,
     box_m: tuple[float, float, float, float] | None = None,
+    coordinates: str = "auto",
     lenient: bool = False,
 ) -> Recording:
     """The nodes of a trace file and their motion or meetings; TraceError names file, line and reason.
 
     The gap and the speed are for GPS logs (and the gap for SUMO with rare time steps); the box is for anything that
-    moves. ``lenient`` skips lines that cannot be used; their number stands in the recording.
+    moves. ``coordinates`` says whether SUMO wrote metres or degrees. ``lenient`` skips
+    lines that cannot be used; their number stands in the recording.
     """
     file = Path(path)
     kind = detect(file) if format == "auto" else format
+    if coordinates != "auto" and kind != "sumo-fcd":
+        rule = f"only floating car data of SUMO can be in either; {file} is {kind}"
+        raise ScenarioError("mobility.coordinates", coordinates, rule)
     bad = BadLines(file, lenient=lenient)
-    recording = _read(file, kind, bad, max_gap_s, max_speed_mps)
+    recording = _read(file, kind, bad, max_gap_s, max_speed_mps, coordinates)
     if box_m is None:
         return recording
     if not isinstance(recording.content, Motion):
@@ -47,7 +52,7 @@ def read_recording(
     return inside_box(recording, box_m)
 
 
-def _read(file: Path, kind: str, bad: BadLines, max_gap_s: float, max_speed_mps: float) -> Recording:
+def _read(file: Path, kind: str, bad: BadLines, max_gap_s: float, max_speed_mps: float, coordinates: str) -> Recording:
     if kind == "gps":
         return read_cabspotting(file, bad, max_gap_s=max_gap_s, max_speed_mps=max_speed_mps)
     if kind == "plan":
@@ -57,7 +62,7 @@ def _read(file: Path, kind: str, bad: BadLines, max_gap_s: float, max_speed_mps:
     with open_bytes(file) as stream:
         match kind:
             case "sumo-fcd":
-                return read_sumo(stream, bad, max_gap_s=max_gap_s)
+                return read_sumo(stream, bad, max_gap_s=max_gap_s, coordinates=coordinates)
             case "ns2":
                 return read_ns2(stream, bad)
             case "one":
