@@ -20,7 +20,14 @@ from wayfare.sparsify import Sparse
 
 
 def piece(
-    number: int, place: int, of: int, *, round_: int = 1, first: int | None = None, value: float = 3.0, spent: float = 0.0
+    number: int,
+    place: int,
+    of: int,
+    *,
+    round_: int = 1,
+    first: int | None = None,
+    value: float = 3.0,
+    spent: float = 0.0,
 ) -> bytes:
     """One entry, in a chunk of its own."""
     entry = torch.tensor([place if first is None else first])
