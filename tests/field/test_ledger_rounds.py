@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sqlite3
 from dataclasses import replace
 from pathlib import Path
 
@@ -247,3 +248,9 @@ def test_a_failed_batch_leaves_memory_as_the_disk_has_it(tmp_path: Path) -> None
     # What came before is still known to have come.
     with pytest.raises(WireError, match="an entry came twice"):
         ledger.record(0, piece(1, 2, 3, first=0))
+
+
+def test_a_ledger_has_format_2(tmp_path: Path) -> None:
+    open_ledger(tmp_path).close()
+    with sqlite3.connect(tmp_path / "ledger.sqlite") as connection:
+        assert connection.execute("PRAGMA user_version").fetchone() == (2,)

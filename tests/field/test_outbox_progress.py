@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sqlite3
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -141,3 +142,12 @@ def test_models_of_another_size_are_refused(tmp_path: Path) -> None:
     open_outbox(tmp_path).close()
     with pytest.raises(RunFolderError, match="models of another size"):
         Outbox(tmp_path / "device.sqlite", INITIAL[:-1], METHOD, layout=LAYOUT, budget_joules=10.0, identity="one")
+
+
+def test_a_store_has_format_2_and_keeps_no_sum_unless_asked(tmp_path: Path) -> None:
+    file = tmp_path / "device.sqlite"
+    plain = Outbox(file, INITIAL, METHOD, layout=LAYOUT, budget_joules=10.0, identity="one")
+    assert plain.learned is None
+    plain.close()
+    with sqlite3.connect(file) as connection:
+        assert connection.execute("PRAGMA user_version").fetchone() == (2,)
