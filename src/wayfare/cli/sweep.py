@@ -11,9 +11,10 @@ from rich.table import Table
 
 from wayfare.cli.execution import takes_execution
 from wayfare.cli.results import print_sweep
-from wayfare.cli.terminal import JobsOption, JsonOption, OutOption, RunProgress, duration_text, output, print_json
+from wayfare.cli.terminal import JobsOption, JsonOption, OutOption, RunProgress, output, print_json
 from wayfare.errors import InputError, ScenarioError
 from wayfare.places import RUNS
+from wayfare.progress import duration_text
 
 if TYPE_CHECKING:
     from wayfare.records import RunRecord

@@ -11,6 +11,7 @@ from typing import Any
 
 from wayfare.errors import InputError
 from wayfare.methods import is_ours
+from wayfare.progress import duration_text
 from wayfare.scenario import parse
 from wayfare.scenario.dump import to_toml, toml_value
 from wayfare.studies.results import StudyResults
@@ -96,7 +97,7 @@ def _content(scenario: dict[str, Any]) -> dict[str, Any]:
 def made_with(meta: Mapping[str, Any], walls_s: Sequence[float]) -> dict[str, str]:
     facts = {str(name): str(version) for name, version in meta.get("versions", {}).items()}
     facts["first run started"] = str(meta.get("started", "unknown"))
-    facts["time of all runs"] = _duration(sum(walls_s))
+    facts["time of all runs"] = duration_text(sum(walls_s))
     return facts
 
 
@@ -131,9 +132,3 @@ def _run_line(file: str, manifest: Manifest, scheme: str, seed: int, flags: Sequ
 
 def _line(*words: str) -> str:
     return shlex.join(["wayfare", *words])
-
-
-def _duration(seconds: float) -> str:
-    if seconds < 100:
-        return f"{seconds:.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 6000 else f"{seconds / 3600:.1f} h"
