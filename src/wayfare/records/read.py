@@ -25,7 +25,7 @@ from wayfare.scenario import Scenario, parse
 from wayfare.simulator import RelayEvent
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class RunRecord:
     folder: Path
     scenario: Scenario
@@ -45,6 +45,11 @@ class RunRecord:
     others: dict[str, Floats]  # further metrics, a value for each evaluation
     model: Tensor | None  # the final one; None where only its hash was kept
     trace: TraceUse | None  # None where mobility is no trace, or the records are older than this field
+
+    def __repr__(self) -> str:
+        last = self.metric.text(float(self.evaluations["score"][-1]))
+        run = f"{self.scheme}, seed {self.seed}, {self.scenario.rounds:,} rounds"
+        return f"<RunRecord of {run}: {self.metric.name} {last} at the end, in {self.folder}>"
 
 
 def find_runs(folder: Path) -> list[Path]:

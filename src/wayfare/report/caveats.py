@@ -40,8 +40,13 @@ def trace_text(use: TraceUse) -> str:
     repeated = ", repeated" if use.repeated else ""
     skipped = f"; {use.lines_skipped:,} lines skipped" if use.lines_skipped else ""
     name, others = PurePath(use.file).name, use.nodes - 1
+    exchanges = "" if use.max_exchange_s is None else f" in exchanges of at most {use.max_exchange_s:g} s"
+    why = "other nodes or times"
+    if use.min_contact_s > 0:
+        elsewhere = use.contacts_dropped - use.contacts_too_short
+        why = f"{elsewhere:,} of {why}, {use.contacts_too_short:,} shorter than {use.min_contact_s:g} s"
     return (
         f"{name} ({use.format}), server {use.server}, {use.devices:,} of {others:,} other nodes; "
         f"{use.used_s:,.0f} of {use.duration_s:,.0f} s from {use.start_s:,.0f} s on{repeated}; "
-        f"{use.contacts_used:,} contacts used, {use.contacts_dropped:,} dropped (other nodes or times){skipped}"
+        f"{use.contacts_used:,} contacts used{exchanges}, {use.contacts_dropped:,} dropped ({why}){skipped}"
     )

@@ -11,11 +11,12 @@ from rich.table import Table
 from rich.text import Text
 
 from wayfare.arrays import Ints
-from wayfare.learning.partition import class_counts, split
+from wayfare.learning.partition import class_counts
 from wayfare.learning.tasks import class_names, load_task
 from wayfare.report.canvas import wide_figure
 from wayfare.scenario import Scenario
 from wayfare.studies.store import value_text
+from wayfare.world import held_samples
 
 # Ten colours that neighbours are told apart by, also without colour vision (Tol's muted scheme and grey).
 _COLOURS = (
@@ -43,13 +44,12 @@ class Holdings:
 def holdings_of(scenario: Scenario, seed: int) -> Holdings:
     task, partition = load_task(scenario.learning), scenario.learning.partition
     labels = task.class_of_samples()
-    held = split(labels, task.classes, scenario.fleet.devices, partition, seed)
     detail = ", ".join(f"{key} {value_text(value)}" for key, value in partition.model_dump(exclude={"kind"}).items())
     return Holdings(
         scenario=scenario.name,
         partition=partition.kind + (f", {detail}" if detail else ""),
         classes=class_names(task),
-        counts=class_counts(labels, task.classes, held),
+        counts=class_counts(labels, task.classes, held_samples(scenario, task, seed)),
     )
 
 

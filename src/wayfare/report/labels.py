@@ -77,12 +77,6 @@ def metric_words_and_unit(metric: Metric) -> tuple[str, str]:
     return " ".join(word.upper() if word in _SHORT else word for word in words.split()), unit
 
 
-def with_interval(metric: Metric, value: float, half_width: float | None, digits: int, sign: str = "") -> str:
-    """A score or a difference, and half of its interval if it has one, as the metric is shown."""
-    interval = "" if half_width is None else f" ± {metric.scale * half_width:.{digits}f}"
-    return f"{metric.scale * value:{sign}.{digits}f}{interval}"
-
-
 def metric_heading(metric: Metric) -> str:
     """For the head of a column: the unit below the name."""
     return "\n".join(part for part in metric_words_and_unit(metric) if part)
@@ -100,3 +94,8 @@ def metric_label(metric: Metric) -> str:
 
 def _labelled(words: str, unit: str) -> str:
     return f"{words} ({unit})" if unit else words
+
+
+def named_with_task(name: str, task: str) -> str:
+    """A scenario or study with its task, unless its name tells it."""
+    return name if task.split("-")[0] in name else f"{name}, task {task}"

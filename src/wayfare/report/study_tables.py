@@ -22,7 +22,7 @@ from wayfare.report.columns import (
     rich_table,
     side_by_side,
 )
-from wayfare.report.labels import ASSUMED, metric_heading, metric_words_and_unit, with_interval
+from wayfare.report.labels import ASSUMED, metric_heading, metric_words_and_unit, named_with_task
 from wayfare.studies.results import StudyResults
 
 _HEADINGS = {
@@ -118,7 +118,8 @@ def _targets(results: StudyResults) -> list[Column]:
 def study_title(results: StudyResults) -> str:
     manifest = results.manifest
     counts = f"{len(results.results)} of {len(manifest.runs)} runs"
-    return f"{manifest.name}: {manifest.title or counts}" + (f" ({counts})" if manifest.title else "")
+    name = named_with_task(manifest.name, manifest.scenarios[0]["learning"]["task"])
+    return f"{name}: {manifest.title or counts}" + (f" ({counts})" if manifest.title else "")
 
 
 def study_notes(results: StudyResults) -> list[str]:
@@ -160,14 +161,14 @@ def missing_notes(results: StudyResults) -> list[str]:
 def _score_columns(results: StudyResults, of: Sequence[Estimate | None]) -> list[Column]:
     metric = results.results[0].metric
     digits = 1 if metric.percent else 3
-    scores = ["" if one is None else with_interval(metric, one.mean, one.ci95, digits) for one in of]
-    deviations = ["" if one is None or one.sd is None else with_interval(metric, one.sd, None, digits) for one in of]
+    scores = ["" if one is None else metric.with_interval(one.mean, one.ci95, digits) for one in of]
+    deviations = ["" if one is None or one.sd is None else metric.with_interval(one.sd, None, digits) for one in of]
     differences = [row.to_reference for row in results.rows]
     columns = [Column(heading=metric_heading(metric), cells=scores)]
     if any(deviations):
         columns.append(Column(heading="sd", cells=deviations))
     if any(differences):
-        cells = ["" if one is None else with_interval(metric, one.mean, one.ci95, digits, "+") for one in differences]
+        cells = ["" if one is None else metric.with_interval(one.mean, one.ci95, digits, "+") for one in differences]
         columns.append(Column(heading=f"difference\nto {results.reference}", cells=cells))
         tests = ["" if one is None or one.p is None else f"{one.p:.2g}" for one in differences]
         if any(tests):

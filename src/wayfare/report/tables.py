@@ -24,7 +24,7 @@ from wayfare.report.columns import (
     side_by_side,
     total_width,
 )
-from wayfare.report.labels import ASSUMED, metric_heading, metric_words_and_unit, with_interval
+from wayfare.report.labels import ASSUMED, metric_heading, metric_words_and_unit, named_with_task
 
 _BARS = "▁▂▃▄▅▆▇█"
 _SHORTEST_CURVE, _LONGEST_CURVE = 10, 40
@@ -114,7 +114,7 @@ def sparkline(values: Floats, width: int) -> str:
 def _interval(metric: Metric, value: float, half_width: float | None, sign: str = "") -> str:
     # Beside an interval there is no room for a third digit, and seldom a meaning.
     digits = 1 if metric.percent else 3 if half_width is None else 2
-    return with_interval(metric, value, half_width, digits, sign)
+    return metric.with_interval(value, half_width, digits, sign)
 
 
 def _difference(mine: Sequence[RunSummary], reference: Sequence[RunSummary]) -> str:
@@ -129,7 +129,8 @@ def _title(schemes: Sequence[SchemeSummary], runs: Sequence[RunRecord]) -> str:
     fewest, most = min(scheme.seeds for scheme in schemes), max(scheme.seeds for scheme in schemes)
     seeds = f"{fewest} to {most}" if fewest < most else f"{most}"
     return (
-        f"{scenario.name}: {scenario.fleet.devices} devices, {scenario.rounds:,} rounds, "
+        f"{named_with_task(scenario.name, scenario.learning.task)}: {scenario.fleet.devices} devices, "
+        f"{scenario.rounds:,} rounds, "
         f"energy budget {schemes[0].budget_joules:,.0f} J, {seeds} seed{'s' if most > 1 else ''}"
     )
 

@@ -120,7 +120,7 @@ def forecast(
         raise ScenarioError("scheme", scheme, "a rehearsal has no meetings of devices; plan afl instead")
     scenario, contacts = found.scenario, plan_statistics(found.plan)
     link = make_link(scenario, parameters, statistics)
-    meets = opportunities(found.plan, scenario.round_s, scenario.rounds)
+    meets = opportunities(found.exchanges, scenario.round_s, scenario.rounds)
     gains = gains_per_watt(meets, scenario.radio, seed)
     budgets = draw_budgets(scenario.fleet, seed)
     full = theory = rehearsed = recommended = speed = weight = None
