@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test install lint types format clean
+.PHONY: demo test install lint types format docs docs-serve clean
 
 # All but Optimal of what `wayfare compare` runs: under a minute on two cores.
 demo: $(VENV)/.installed
@@ -25,6 +25,13 @@ format: $(VENV)/.installed-dev
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
+# The site, in build/site.
+docs: $(VENV)/.installed-dev
+	$(BIN)/mkdocs build --strict
+
+docs-serve: $(VENV)/.installed-dev
+	$(BIN)/mkdocs serve
+
 install: $(VENV)/.installed
 
 $(BIN)/python:
@@ -40,4 +47,4 @@ $(VENV)/.installed-dev: pyproject.toml | $(BIN)/python
 	touch $@ $(VENV)/.installed
 
 clean:
-	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) build .mypy_cache .ruff_cache .pytest_cache .hypothesis
