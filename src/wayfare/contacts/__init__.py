@@ -1,6 +1,6 @@
 """Who meets whom, when and for how long."""
 
-from wayfare.contacts.draw import draw_plan, plan_from_meetings, plan_from_motion, plans_from_motion
+from wayfare.contacts.draw import draw_plan, plan_from_drawn, plan_from_meetings, plan_from_motion, plans_from_motion
 from wayfare.contacts.forecast import forecast_s
 from wayfare.contacts.plan import ContactPlan, Opportunities, PeerOpportunities, opportunities, peer_opportunities
 from wayfare.contacts.trace_use import TraceUse, trace_use
@@ -14,6 +14,7 @@ __all__ = [
     "forecast_s",
     "opportunities",
     "peer_opportunities",
+    "plan_from_drawn",
     "plan_from_meetings",
     "plan_from_motion",
     "plans_from_motion",

@@ -48,6 +48,10 @@ class ContactPlan:
             distance_m=self.distance_m[rows],
         )
 
+    def lasting(self, min_contact_s: float) -> ContactPlan:
+        """The contacts that are not shorter than this."""
+        return self.take(self.end_s - self.start_s >= min_contact_s) if min_contact_s > 0 else self
+
     def between(self, begin_s: float, end_s: float) -> ContactPlan:
         """The plan of a window of time, which becomes time 0 and on; contacts are cut at its ends."""
         if not 0 <= begin_s < end_s <= self.duration_s:

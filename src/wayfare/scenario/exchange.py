@@ -1,4 +1,4 @@
-"""How contacts are foreseen, and how schemes other than the paper's exchange models: mixing, and relays."""
+"""Which contacts count and how they are foreseen; how schemes other than the paper's exchange models."""
 
 from __future__ import annotations
 
@@ -6,14 +6,20 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from wayfare.scenario.section import NonNegative, Section
+from wayfare.scenario.section import NonNegative, Positive, Section
 
 Share = Annotated[float, Field(gt=0, le=1)]
 Count = Annotated[int, Field(ge=0)]
 
 
 class Contacts(Section):
-    """What devices know of a contact when it begins."""
+    """Which contacts count, what an exchange is, and what devices know of a contact when it begins."""
+
+    # Shorter contacts are dropped, with the server and between devices.
+    min_contact_s: NonNegative = 0.0
+    # A longer contact is split into exchanges of this length, the remainder last; each then counts as a contact of its
+    # own. None: a contact is one exchange, however long it lasts.
+    max_exchange_s: Positive | None = None
 
     # How long they think it will last: its true length times a log-normal factor of mean 1 with this relative
     # deviation. 0: they know. Who plans an upload longer than the contact loses all of it.

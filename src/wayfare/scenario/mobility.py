@@ -194,6 +194,34 @@ class ManhattanMobility(LegMobility):
         return self
 
 
+class NodeServer(Section):
+    """The server is a node of the trace; `auto` is the node with the most contacts."""
+
+    kind: Literal["node"] = "node"
+    name: Annotated[str, Field(min_length=1)] = "auto"
+
+
+class RoadsideUnit(Section):
+    """The server stands still beside the nodes of a trace, at a point in metres or in degrees.
+
+    Metres are those of the trace. Where its positions are degrees, x points east and y north of their median.
+    """
+
+    kind: Literal["fixed"] = "fixed"
+    x_m: float | None = None
+    y_m: float | None = None
+    latitude_deg: Annotated[float, Field(ge=-90, le=90)] | None = None
+    longitude_deg: Annotated[float, Field(ge=-180, le=180)] | None = None
+
+    @model_validator(mode="after")
+    def _one_position(self) -> Self:
+        given = [value is not None for value in (self.x_m, self.y_m, self.latitude_deg, self.longitude_deg)]
+        if given not in ([True, True, False, False], [False, False, True, True]):
+            raise ValueError("needs x_m and y_m, or latitude_deg and longitude_deg, and not both pairs")
+        return self
+
+
+TraceServer: TypeAlias = Annotated[NodeServer | RoadsideUnit, Field(discriminator="kind")]
 TraceFormat: TypeAlias = Literal["auto", "sumo-fcd", "ns2", "one", "gps", "csv-motion", "contacts", "plan"]
 
 
@@ -205,8 +233,8 @@ class TraceMobility(Section):
     file: Annotated[str, Field(min_length=1)]
     # The file format; `auto` recognises it by the content.
     format: TraceFormat = "auto"
-    # The name of the node that is the server; `auto` is the node with the most contacts.
-    server: Annotated[str, Field(min_length=1)] = "auto"
+    # The name of a node alone means that node.
+    server: TraceServer = NodeServer()
     # Between two fixes further apart than this a node counts as absent.
     max_gap_s: Positive = 300.0
     # A fix that could only be reached faster than this is an outlier.
@@ -219,6 +247,13 @@ class TraceMobility(Section):
     repeat: bool = False
     # Bad lines are skipped and counted instead of refused.
     lenient: bool = False
+
+    @field_validator("server", mode="before")
+    @classmethod
+    def _named(cls, server: object) -> object:
+        if isinstance(server, int | float):
+            raise ValueError(f'must be the name of a node in quotes ("{server}"), or a table with a `kind`')
+        return {"kind": "node", "name": server} if isinstance(server, str) else server
 
     @field_validator("box_m")
     @classmethod

@@ -183,6 +183,16 @@ class Scenario(Section):
         "sfl-spar",
     )
 
+    @model_validator(mode="after")
+    def _one_exchange_a_round(self) -> Scenario:
+        most_s = self.contacts.max_exchange_s
+        if most_s is not None and most_s < self.round_s:
+            raise ValueError(
+                f"contacts.max_exchange_s ({most_s}) must be at least round_s ({self.round_s}): "
+                "a device has one exchange with the server in a round"
+            )
+        return self
+
     @property
     def duration_s(self) -> float:
         """How long the fleet moves."""
