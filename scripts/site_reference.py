@@ -24,6 +24,7 @@ UNITS = {
     "dbm_per_hz": "dBm/Hz",
     "bits": "bit",
     "db": "dB",
+    "deg": "°",
     "hz": "Hz",
     "joules": "J",
     "m": "m",

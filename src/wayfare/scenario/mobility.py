@@ -198,6 +198,7 @@ class NodeServer(Section):
     """The server is a node of the trace; `auto` is the node with the most contacts."""
 
     kind: Literal["node"] = "node"
+    # The node that is the server; `auto` is the node with the most contacts.
     name: Annotated[str, Field(min_length=1)] = "auto"
 
 
@@ -208,9 +209,13 @@ class RoadsideUnit(Section):
     """
 
     kind: Literal["fixed"] = "fixed"
+    # Metres along the x axis of the trace.
     x_m: float | None = None
+    # Metres along the y axis of the trace.
     y_m: float | None = None
+    # Degrees north.
     latitude_deg: Annotated[float, Field(ge=-90, le=90)] | None = None
+    # Degrees east.
     longitude_deg: Annotated[float, Field(ge=-180, le=180)] | None = None
 
     @model_validator(mode="after")
