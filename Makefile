@@ -35,7 +35,7 @@ docs: $(VENV)/.installed-dev
 	$(BIN)/mkdocs build --strict
 
 docs-serve: $(VENV)/.installed-dev
-	$(BIN)/mkdocs serve
+	CACHE_NOTEBOOKS=true $(BIN)/mkdocs serve
 
 install: $(VENV)/.installed
 

@@ -19,10 +19,13 @@ from wayfare.cli.app import app
 ROOT = Path(__file__).parent.parent
 
 
-def test_the_site_builds_and_every_link_and_picture_on_it_is_there(tmp_path: Path) -> None:
+def test_the_site_builds_with_executed_notebooks_and_without_dead_links(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(tmp_path)]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
+    for notebook in (ROOT / "docs" / "notebooks").glob("*.ipynb"):  # the build executes them
+        page = tmp_path / "notebooks" / notebook.stem / "index.html"
+        assert "<caption>fashion-small: " in page.read_text(encoding="utf-8")
     for page in tmp_path.rglob("*.html"):
         if page.name == "404.html":  # its links start at the root of the host
             continue
