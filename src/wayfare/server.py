@@ -29,7 +29,6 @@ class ServerState:
 
 
 def begin_server(model: Tensor, rule: ServerRule, terms: ServerTerms, *, averages: bool) -> ServerState:
-    """The server before the first round."""
     return ServerState(model=model, rule_state=rule.init(model, terms), averaged=model if averages else None)
 
 
@@ -93,7 +92,6 @@ def weights_of(world: World) -> tuple[float, ...] | None:
 
 
 def senders_of(world: World, method: Method) -> Senders:
-    """The devices of a world under a method."""
     learning = world.scenario.learning
     return Senders(
         samples=tuple(len(held) for held in world.held),

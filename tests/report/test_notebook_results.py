@@ -11,6 +11,7 @@ import pytest
 
 import wayfare
 from wayfare.errors import InputError, UnavailableError
+from wayfare.report.labels import named_with_task
 from wayfare.report.notebook import ShownResults
 from wayfare.scenario import Scenario
 
@@ -95,3 +96,15 @@ def test_a_study_of_several_points_shows_what_varies(tmp_path: Path) -> None:
     assert "<th>rounds</th>" in done._repr_html_()
     with pytest.raises(InputError, match="several points"):
         done.plot()
+
+
+@pytest.mark.parametrize(
+    ("name", "task", "title"),
+    [
+        ("fashion-small", "fashion-small", "fashion-small"),
+        ("paper-cifar10-waypoint", "cifar10", "paper-cifar10-waypoint"),
+        ("fashion-small", "rings", "fashion-small, task rings"),
+    ],
+)
+def test_titles_name_the_task_unless_the_name_does(name: str, task: str, title: str) -> None:
+    assert named_with_task(name, task) == title

@@ -48,7 +48,6 @@ class Terms:
 
 
 def terms_of(scenario: Scenario, method: Method, link: Link, *, seed: int = 0, checks: Checks | None = None) -> Terms:
-    """The terms of a method in a scenario."""
     norm_scale = 1 / scenario.learning.learning_rate if scenario.control.update_norm == "raw" else 1.0
     return Terms(
         method=method,
@@ -79,8 +78,6 @@ class Offer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Transmission:
-    """What became of a contact."""
-
     offer: Offer
     state: DeviceState  # of the device, which has paid and remembers what did not arrive
     upload: Upload  # as it was: entries, bits and energy are those that were really sent
@@ -152,7 +149,6 @@ def decide(offer: Offer, terms: Terms) -> Upload:
 
 
 def is_whole(offer: Offer, upload: Upload) -> bool:
-    """Whether an upload carries everything."""
     return upload.completes and upload.entries == offer.parameters
 
 

@@ -28,7 +28,6 @@ def refuse_edited(method: Method) -> None:
 
 
 def from_file(text: str) -> Any:
-    """The class or composition that is meant."""
     module, name = module_of(text, "schemes")
     file = Path(module.__file__ or "").name
     if name:

@@ -214,13 +214,11 @@ KINDS: Mapping[str, type[Part]] = {
 
 
 def part_class(name: str) -> type[Part]:
-    """The class of a part of the table."""
     module, _, title = PARTS[name].partition(":")
     return cast(type[Part], getattr(import_module(f"wayfare.methods.{module}"), title))
 
 
 def kind_of(part: Part) -> str:
-    """Which of the six parts of a method it is."""
     return next(kind for kind, base in KINDS.items() if isinstance(part, base))
 
 
@@ -319,7 +317,6 @@ def choices_of(name: str) -> list[list[str]]:
 
 
 def descriptions() -> dict[str, str]:
-    """One line for every known method."""
     offered = {name: (made.__doc__ or "").strip().split("\n")[0] for name, made in _offered().items()}
     return {name: row.about for name, row in TABLE.items()} | offered
 

@@ -59,7 +59,6 @@ class Execution:
     keep_model: bool = True  # in the records; without, they have its hash and are as small as their tables
 
     def compute(self) -> Compute:
-        """Where local steps are computed, and how exactly."""
         return Compute.named(self.device, self.precision, fast=self.fast)
 
 

@@ -89,7 +89,6 @@ def draw_world(scenario: Scenario, seed: int, task: Task | None = None) -> World
 
 
 def local_training(world: World, method: Method, compute: Compute | None = None) -> LocalTraining:
-    """What the local steps of all devices have in common, where they are computed."""
     scenario, compute = world.scenario, compute or Compute()
     learning, task = scenario.learning, world.task.to(compute.device)
     return LocalTraining(
@@ -125,7 +124,6 @@ def fingerprint(world: World) -> dict[str, str]:
 
 
 def print_of(arrays: Iterable[np.ndarray]) -> str:
-    """A few characters for some arrays."""
     sha = hashlib.sha256()
     for array in arrays:
         sha.update(np.ascontiguousarray(array).data)

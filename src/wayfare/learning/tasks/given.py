@@ -136,7 +136,6 @@ def _two_columns(names: Sequence[Any], where: str) -> tuple[Any, Any]:
 
 
 def _array(values: Any, where: str) -> Tensor | NDArray[Any]:
-    """One array for all samples."""
     match values:
         case Tensor():
             return values.detach().cpu()
@@ -185,7 +184,6 @@ def _tensor(values: Tensor | NDArray[Any], where: str) -> Tensor:
 
 
 def _texts(values: NDArray[Any], where: str) -> list[str]:
-    """Labels that are texts."""
     labels = values.reshape(len(values), -1)
     if labels.shape[1] != 1 or not all(isinstance(label, str | bytes) for label in labels[:, 0]):
         raise InputError(f"{where}: targets hold {values.dtype} where numbers, or one text for a sample, are needed")
