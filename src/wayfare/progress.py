@@ -14,7 +14,6 @@ _listener: ContextVar[Listener | None] = ContextVar("listener", default=None)
 
 
 def tell(what: str, done: int, total: int) -> None:
-    """Say how far work is; nobody need be listening."""
     listener = _listener.get()
     if listener is not None:
         listener(what, done, total)
@@ -22,7 +21,6 @@ def tell(what: str, done: int, total: int) -> None:
 
 @contextmanager
 def listening(listener: Listener) -> Iterator[None]:
-    """Hear all that is told until the block ends."""
     token = _listener.set(listener)
     try:
         yield

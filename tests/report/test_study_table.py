@@ -12,6 +12,7 @@ from rich.console import Console
 
 from wayfare.report.columns import Column, in_terminal
 from wayfare.report.markdown import table_lines
+from wayfare.report.page import templates
 from wayfare.report.sections import results_section
 from wayfare.report.study_tables import study_table
 from wayfare.studies.results import StudyResults, read_results
@@ -67,4 +68,6 @@ def test_energy_over_the_budget_is_marked_in_terminal_markdown_and_page(results:
     assert printed(results, 100).count("20,212,345!") == 2
     assert "marked if more than 3 % over budget" in printed(results, 100)
     assert "\n".join(table_lines(results)).count("20,212,345! |") == 2
-    assert results_section(results).count("over budget</small>") == 2
+    shown, parts = results_section(results), templates().get_template("tables.html").module
+    html = "".join(parts.table(columns, shown["rows"]) for columns in shown["tables"])
+    assert html.count("over budget</small>") == 2

@@ -124,6 +124,35 @@ def test_paranoia_finds_mass_that_an_engine_makes_up(small: Scenario, monkeypatc
         simulate(small, make_method("mads", small), Checks(paranoid=True))
 
 
+SERVER_RULES = {
+    "add": ("mads", "sgd"),
+    "a step of sgd": ("mads", 0.5),
+    "momentum": ("mads", "momentum"),
+    "buffer": ("afl-spar:unlimited + buffer(size=3, step=0.5)", "sgd"),
+    "dynamic-server": ("afl-spar + dynamic-server + dynamic-regulariser", "sgd"),
+}
+
+
+@pytest.mark.parametrize("name", SERVER_RULES)
+def test_paranoia_looks_at_what_a_server_rule_made_of_what_arrived(
+    name: str, small: Scenario, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recipe, server = SERVER_RULES[name]
+    settings = {"optimizer": server} if isinstance(server, str) else {"step": server}
+    scenario = small.model_copy(update={"server": small.server.model_copy(update=settings)})
+    method = make_method(recipe, scenario)
+    assert simulate(scenario, method, Checks(paranoid=True)).contacts
+    apply, calls = type(method.server).apply, [0]
+
+    def loses_one(rule: ServerRule, model: object, state: object, arrivals: Sequence[Arrival], terms: object) -> object:
+        calls[0] += 1
+        return apply(rule, model, state, arrivals[1:] if calls[0] == 5 else arrivals, terms)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(type(method.server), "apply", loses_one)
+    with pytest.raises(InvariantError, match="lost or counted twice"):
+        simulate(scenario, method, Checks(paranoid=True))
+
+
 def spoil(monkeypatch: pytest.MonkeyPatch, value: float, from_round: int = 30) -> None:
     """From a round on, device 3 computes something that is no number."""
     run = StackedMlp.run

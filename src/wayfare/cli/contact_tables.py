@@ -7,10 +7,10 @@ from contextlib import contextmanager
 
 from rich.console import Console
 from rich.markup import escape
-from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+from rich.progress import TimeElapsedColumn
 from rich.table import Table
 
-from wayfare.cli.terminal import errors
+from wayfare.cli.terminal import bars, errors, facts, number_text
 from wayfare.contacts.source import SourcedPlan
 from wayfare.contacts.speeds import SpeedPoint
 from wayfare.contacts.statistics import Distribution, PlanStatistics, verdict_sentence
@@ -24,18 +24,13 @@ def working(what: str, total: int | None = None, *, quiet: bool = False) -> Iter
         # A line for each of many steps; a single short step needs none, nor do steps too small to tell of.
         yield (lambda step: errors.print(escape(step))) if total is not None and not quiet else (lambda _: None)
         return
-    columns = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=errors, transient=True) as progress:
+    with bars(TimeElapsedColumn(), spinner=True) as progress:
         task = progress.add_task(escape(what), total=total)
         yield lambda step: progress.update(task, advance=1, description=escape(step))
 
 
 def print_inspection(
-    console: Console,
-    found: SourcedPlan,
-    statistics: PlanStatistics,
-    outlook: UploadOutlook,
-    written: Sequence[str],
+    console: Console, found: SourcedPlan, statistics: PlanStatistics, outlook: UploadOutlook, written: Sequence[str]
 ) -> None:
     """The plan at a glance: who, how often, how long, the model's fit, and what an upload can hope for."""
     console.print(f"[bold]{escape(found.name)}[/bold] ({found.kind})", highlight=False)
@@ -62,14 +57,13 @@ def print_speeds(console: Console, points: Sequence[SpeedPoint]) -> None:
             point.model,
             f"{point.speed_mps:g}",
             f"{point.contacts:,}",
-            *(_number(value) for value in numbers),
+            *(number_text(value) for value in numbers),
             end_section=last,
         )
     console.print(table)
 
 
 def _overview(found: SourcedPlan, statistics: PlanStatistics) -> Table:
-    table = Table(show_header=False, box=None, padding=(0, 2, 0, 0))
     per_device = statistics.contacts_per_device
     spread = f"{per_device['p5']:.0f} to {per_device['p95']:.0f}"
     rows = [
@@ -87,9 +81,7 @@ def _overview(found: SourcedPlan, statistics: PlanStatistics) -> Table:
         rows.insert(4, ("exchanges with the server", f"{exchanges:,} ({longest})"))
     if statistics.device_contacts:
         rows.insert(4, ("contacts between devices", f"{statistics.device_contacts:,}"))
-    for row in rows:
-        table.add_row(*row)
-    return table
+    return facts(rows)
 
 
 def _times(statistics: PlanStatistics) -> Table:
@@ -106,15 +98,12 @@ def _times(statistics: PlanStatistics) -> Table:
 
 
 def _cells(times: Distribution) -> list[str]:
-    quantiles = [_number(times.quantiles_s.get(level)) for level in ("p5", "p25", "p50", "p75", "p95")]
+    quantiles = [number_text(times.quantiles_s.get(level)) for level in ("p5", "p25", "p50", "p75", "p95")]
     fit = (f"{times.fit.ks_distance:.3f}", times.fit.verdict) if times.fit else ("-", "-")
-    return [f"{times.count:,}", f"{times.cut:,}", _number(times.mean_s), *quantiles, *fit]
+    return [f"{times.count:,}", f"{times.cut:,}", number_text(times.mean_s), *quantiles, *fit]
 
 
 def _uploads(outlook: UploadOutlook) -> Table:
-    table = Table(
-        show_header=False, box=None, padding=(0, 2, 0, 0), title="Uploads at full power", title_justify="left"
-    )
     rows = [
         ("parameters", f"{outlook.parameters:,}"),
         ("a dense upload", f"{outlook.dense_bits / 1e6:,.2f} Mbit"),
@@ -128,16 +117,8 @@ def _uploads(outlook: UploadOutlook) -> Table:
             ("chance of a whole sparse upload", _share(outlook.whole_sparse_chance)),
             ("chance of a dense upload", _share(outlook.dense_chance)),
         ]
-    for row in rows:
-        table.add_row(*row)
-    return table
+    return facts(rows, "Uploads at full power")
 
 
 def _share(share: float | None) -> str:
     return "-" if share is None else f"{share:.3f}"
-
-
-def _number(value: float | None) -> str:
-    if value is None:
-        return "-"
-    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 import tempfile
-from dataclasses import replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -12,11 +12,12 @@ import typer
 from typer.core import TyperGroup
 
 from wayfare.cli.contact_tables import print_inspection, print_speeds, working
+from wayfare.cli.options import takes
 from wayfare.cli.terminal import JsonOption, ScenarioArgument, SetOption, output, print_json
 from wayfare.contacts.export import export_one, write_contacts
 from wayfare.contacts.source import SourcedPlan, plan_from_source
 from wayfare.contacts.speeds import SPEEDS_MPS, SpeedPoint, contact_times_by_speed, speed_models
-from wayfare.contacts.statistics import PlanStatistics, plan_statistics, verdict_sentence
+from wayfare.contacts.statistics import Distribution, PlanStatistics, plan_statistics, verdict_sentence
 from wayfare.contacts.store import save_plan
 from wayfare.files import writing
 from wayfare.mobility.traces.sumo_run import SumoScenario, run_sumo
@@ -47,56 +48,69 @@ contacts_app = typer.Typer(
 )
 
 Seed = Annotated[int, typer.Option(min=0, help="The seed of everything that is drawn.")]
-Range = Annotated[float | None, typer.Option("--range-m", min=1e-3, help="Radio range in metres (radio.range_m).")]
 Plot = Annotated[Path | None, typer.Option(help="Draw a picture (.png, .svg, .pdf).")]
-Save = Annotated[Path | None, typer.Option(help="Save the plan (.npz); it can be a source again.")]
-OneFile = Annotated[Path | None, typer.Option("--export-one", help="Write connectivity events for The ONE.")]
-Table = Annotated[Path | None, typer.Option("--out", help="Write the contacts as a table (.csv, .parquet).")]
-DevicesMeet = Annotated[bool, typer.Option("--devices-meet", help="Find contacts of devices with each other too.")]
-MinContact = Annotated[
-    float | None, typer.Option("--min-contact-s", help="Drop shorter contacts (contacts.min_contact_s).")
-]
-MaxExchange = Annotated[
-    float | None, typer.Option("--max-exchange-s", help="Split longer contacts (contacts.max_exchange_s).")
-]
-Server = Annotated[str | None, typer.Option(help="The node of a trace that is the server; else the busiest one.")]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Look:
+    """How contacts are found, and what a look at them ends with: numbers, a picture, files."""
+
+    server: Annotated[
+        str | None, typer.Option(help="The node of a trace that is the server; else the busiest one.")
+    ] = None
+    range_m: Annotated[
+        float | None, typer.Option("--range-m", min=1e-3, help="Radio range in metres (radio.range_m).")
+    ] = None
+    devices_meet: Annotated[
+        bool, typer.Option("--devices-meet", help="Find contacts of devices with each other too.")
+    ] = False
+    min_contact_s: Annotated[
+        float | None, typer.Option("--min-contact-s", help="Drop shorter contacts (contacts.min_contact_s).")
+    ] = None
+    max_exchange_s: Annotated[
+        float | None, typer.Option("--max-exchange-s", help="Split longer contacts (contacts.max_exchange_s).")
+    ] = None
+    seed: Seed = 0
+    plot: Plot = None
+    as_json: JsonOption = False
+    save: Annotated[Path | None, typer.Option(help="Save the plan (.npz); it can be a source again.")] = None
+    one_file: Annotated[Path | None, typer.Option("--export-one", help="Write connectivity events for The ONE.")] = None
+    out: Annotated[Path | None, typer.Option(help="Write the contacts as a table (.csv, .parquet).")] = None
+
+    def plan(self, source: str, overrides: list[str], *, lenient: bool = False) -> SourcedPlan:
+        rules = {"min_contact_s": self.min_contact_s, "max_exchange_s": self.max_exchange_s}
+        given = [f"contacts.{name}={value!r}" for name, value in rules.items() if value is not None]
+        return plan_from_source(
+            source,
+            seed=self.seed,
+            overrides=[*overrides, *given],
+            server=self.server,
+            range_m=self.range_m,
+            lenient=lenient,
+            devices_meet=self.devices_meet,
+        )
 
 
 @contacts_app.command("inspect")
+@takes("look", Look)
 def inspect(
     source: Annotated[str, typer.Argument(help="A preset, scenario.toml, trace file or saved plan.")] = DEFAULT_PRESET,
     set_: SetOption = [],  # noqa: B006
-    server: Server = None,
-    range_m: Range = None,
-    devices_meet: DevicesMeet = False,
-    min_contact_s: MinContact = None,
-    max_exchange_s: MaxExchange = None,
     lenient: Annotated[bool, typer.Option("--lenient", help="Skip lines that cannot be used, and count them.")] = False,
-    seed: Seed = 0,
-    plot: Plot = None,
-    as_json: JsonOption = False,
-    save: Save = None,
-    one_file: OneFile = None,
-    out: Table = None,
+    *,
+    look: Look,
 ) -> None:
     """Counts, times and upload chances of a plan, and whether the exponential model holds for it.
 
     Example: `wayfare contacts taxis.tar.xz --range-m 300 --set "mobility.box_m=[-2500,-2500,2500,2500]"`
     """
     with working(f"Finding the contacts of {source}"):
-        found = plan_from_source(
-            source,
-            seed=seed,
-            overrides=[*set_, *_rules(min_contact_s, max_exchange_s)],
-            server=server,
-            range_m=range_m,
-            lenient=lenient,
-            devices_meet=devices_meet,
-        )
-    _finish(found, seed, plot, as_json, save, one_file, out)
+        found = look.plan(source, set_, lenient=lenient)
+    _finish(found, look)
 
 
 @contacts_app.command("sumo")
+@takes("look", Look)
 def sumo(
     vehicles: Annotated[int, typer.Option(help="How many vehicles; one of them is the server.")] = 21,
     duration_s: Annotated[float, typer.Option("--duration-s", "--duration", help="Simulated time.")] = 600.0,
@@ -106,17 +120,8 @@ def sumo(
     step_s: Annotated[float, typer.Option("--step-s", help="Time step of the simulation.")] = 1.0,
     fcd_file: Annotated[Path | None, typer.Option("--fcd", help="Keep the floating car data in this file.")] = None,
     set_: SetOption = [],  # noqa: B006
-    server: Server = None,
-    range_m: Range = None,
-    devices_meet: DevicesMeet = False,
-    min_contact_s: MinContact = None,
-    max_exchange_s: MaxExchange = None,
-    seed: Seed = 0,
-    plot: Plot = None,
-    as_json: JsonOption = False,
-    save: Save = None,
-    one_file: OneFile = None,
-    out: Table = None,
+    *,
+    look: Look,
 ) -> None:
     """Simulate traffic with SUMO and look at its contacts.
 
@@ -127,17 +132,14 @@ def sumo(
     )
     with tempfile.TemporaryDirectory(prefix="wayfare-sumo-") as folder:
         with working(f"SUMO: {vehicles} vehicles, {duration_s:g} s"):
-            fcd = run_sumo(scenario, Path(folder), seed)
+            fcd = run_sumo(scenario, Path(folder), look.seed)
         if fcd_file is not None:
             with writing(fcd_file, "cannot be written"):
                 fcd = Path(shutil.copyfile(fcd, fcd_file))
         with working("Finding contacts"):
-            overrides = [*set_, *_rules(min_contact_s, max_exchange_s)]
-            found = plan_from_source(
-                str(fcd), seed=seed, overrides=overrides, server=server, range_m=range_m, devices_meet=devices_meet
-            )
+            found = look.plan(str(fcd), set_)
         found = replace(found, name=f"SUMO on {net.name}" if net else f"SUMO on {grid} x {grid} crossings")
-    _finish(found, seed, plot, as_json, save, one_file, out)
+    _finish(found, look)
 
 
 @contacts_app.command("speeds")
@@ -173,38 +175,24 @@ def speeds(
         print_speeds(output, points)
 
 
-def _rules(min_contact_s: float | None, max_exchange_s: float | None) -> list[str]:
-    given = {"min_contact_s": min_contact_s, "max_exchange_s": max_exchange_s}
-    return [f"contacts.{name}={value!r}" for name, value in given.items() if value is not None]
-
-
-def _finish(
-    found: SourcedPlan,
-    seed: int,
-    plot: Path | None,
-    as_json: bool,
-    save: Path | None,
-    one_file: Path | None,
-    table: Path | None,
-) -> None:
-    """Everything a look at a plan ends with: numbers, picture, files."""
+def _finish(found: SourcedPlan, look: Look) -> None:
     with working("Statistics"):
         statistics = plan_statistics(found.plan)
-        outlook = upload_outlook(found.exchanges, found.scenario, parameters_of(found.scenario.learning), seed)
-    written = [str(file) for file in (save, one_file, table, plot) if file is not None]
-    if save is not None:
-        save_plan(found.plan, save)
-    if one_file is not None:
-        export_one(found.plan, one_file)
-    if table is not None:
-        write_contacts(found.plan, table)
-    if plot is not None:
+        outlook = upload_outlook(found.exchanges, found.scenario, parameters_of(found.scenario.learning), look.seed)
+    written = [str(file) for file in (look.save, look.one_file, look.out, look.plot) if file is not None]
+    if look.save is not None:
+        save_plan(found.plan, look.save)
+    if look.one_file is not None:
+        export_one(found.plan, look.one_file)
+    if look.out is not None:
+        write_contacts(found.plan, look.out)
+    if look.plot is not None:
         from wayfare.report.contact_figures import plot_contacts
 
         title = f"{found.name}: {statistics.devices} devices, range {found.scenario.radio.range_m:g} m"
-        plot_contacts(found.plan, statistics, plot, title=title, names=found.devices)
-    if as_json:
-        print_json(_inspection(found, statistics, outlook, seed, written))
+        plot_contacts(found.plan, statistics, look.plot, title=title, names=found.devices)
+    if look.as_json:
+        print_json(_inspection(found, statistics, outlook, look.seed, written))
     else:
         print_inspection(output, found, statistics, outlook, written)
 
@@ -212,17 +200,11 @@ def _finish(
 def _inspection(
     found: SourcedPlan, statistics: PlanStatistics, outlook: UploadOutlook, seed: int, written: list[str]
 ) -> dict[str, Any]:
-    def times(of: Any) -> dict[str, Any]:
-        fit = of.fit and {
-            "mean_s": of.fit.mean_s,
-            "ks_distance": of.fit.ks_distance,
-            "rejected_at_5_percent": of.fit.rejected_at_5_percent,
-            "verdict": of.fit.verdict,
-        }
-        return {
-            "count": of.count, "cut": of.cut, "mean_s": of.mean_s, "quantiles_s": of.quantiles_s, "exponential": fit
-        }  # fmt: skip
+    def times(of: Distribution) -> dict[str, Any]:
+        shown = {name: getattr(of, name) for name in ("count", "cut", "mean_s", "quantiles_s")}
+        return shown | {"exponential": of.fit and asdict(of.fit)}
 
+    counts = ("contacts", "device_contacts", "devices_without_contact", "contacts_per_device", "time_in_contact_share")
     return {
         "source": found.name,
         "kind": found.kind,
@@ -232,16 +214,12 @@ def _inspection(
         "devices": statistics.devices,
         "duration_s": statistics.duration_s,
         "range_m": found.scenario.radio.range_m,
-        "contacts": statistics.contacts,
+        **{name: getattr(statistics, name) for name in counts},
         "exchanges": len(found.exchanges.with_server()),
-        "device_contacts": statistics.device_contacts,
-        "devices_without_contact": statistics.devices_without_contact,
-        "contacts_per_device": statistics.contacts_per_device,
-        "time_in_contact_share": statistics.time_in_contact_share,
         "contact": times(statistics.contact),
         "inter_contact": times(statistics.inter_contact),
         "verdict": verdict_sentence(statistics),
-        "upload": {name: getattr(outlook, name) for name in outlook.__slots__},
+        "upload": asdict(outlook),
         "skipped_lines": found.skipped,
         "notes": list(found.notes),
         "written": written,
@@ -249,12 +227,4 @@ def _inspection(
 
 
 def _point(point: SpeedPoint) -> dict[str, Any]:
-    return {
-        "model": point.model,
-        "speed_mps": point.speed_mps,
-        "contacts": point.contacts,
-        "contact_s": point.contact_s,
-        "inter_contact_s": point.inter_contact_s,
-        "contact_m": point.contact_m,
-        "inter_contact_m": point.inter_contact_m,
-    }
+    return asdict(point) | {"contact_m": point.contact_m, "inter_contact_m": point.inter_contact_m}

@@ -8,10 +8,10 @@ from types import TracebackType
 from typing import Annotated
 
 import typer
-from rich.progress import BarColumn, DownloadColumn, Progress, SpinnerColumn, TaskID, TextColumn, TransferSpeedColumn
+from rich.progress import DownloadColumn, TaskID, TransferSpeedColumn
 from rich.table import Table
 
-from wayfare.cli.terminal import JsonOption, ScenarioArgument, SetOption, errors, output, print_json
+from wayfare.cli.terminal import JsonOption, ScenarioArgument, SetOption, bars, errors, facts, output, print_json, say
 from wayfare.errors import InputError
 from wayfare.learning.data import IMAGE_SETS, cached_file, fetch_images, image_set, pack_images, verify_images
 from wayfare.learning.data.fetch import Source
@@ -89,7 +89,7 @@ def fetch_command(
         done.append({"name": spec.name, "file": str(outcome.file), "source": outcome.source})
         if not as_json:
             what = "is here already" if outcome.source == "cache" else f"fetched ({outcome.source})"
-            output.print(f"{spec.name}: {what}: {outcome.file}", markup=False, highlight=False, soft_wrap=True)
+            say(f"{spec.name}: {what}: {outcome.file}")
     if as_json:
         print_json({"sets": done})
 
@@ -109,18 +109,17 @@ def verify_command(names: Names = None, as_json: JsonOption = False) -> None:
         return
     for each in found:
         spec = image_set(each.name)
-        table = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
-        table.add_column(no_wrap=True)
-        table.add_column(overflow="fold")
-        table.add_row("file", f"{each.file} ({each.size_bytes / 1e6:,.1f} MB)")
-        table.add_row("images", f"{each.train:,} for training, {each.test:,} for testing")
-        table.add_row("of each class", ", ".join(f"{count:,}" for count in sorted(set(each.class_counts))))
-        table.add_row("first labels", " ".join(map(str, each.first_labels)))
-        table.add_row("channel means", f"{_shares(each.mean)}   published {_shares(spec.mean)}")
-        table.add_row("deviations", f"{_shares(each.deviation)}   published {_shares(spec.deviation)}")
-        table.add_row("sha256", each.sha256)
+        rows = (
+            ("file", f"{each.file} ({each.size_bytes / 1e6:,.1f} MB)"),
+            ("images", f"{each.train:,} for training, {each.test:,} for testing"),
+            ("of each class", ", ".join(f"{count:,}" for count in sorted(set(each.class_counts)))),
+            ("first labels", " ".join(map(str, each.first_labels))),
+            ("channel means", f"{_shares(each.mean)}   published {_shares(spec.mean)}"),
+            ("deviations", f"{_shares(each.deviation)}   published {_shares(spec.deviation)}"),
+            ("sha256", each.sha256),
+        )
         output.print(f"[bold]{spec.title}[/bold]: exact")
-        output.print(table)
+        output.print(facts(rows))
 
 
 @data_app.command("pack")
@@ -134,7 +133,7 @@ def pack_command(
     Example: `wayfare data pack cifar10 --out parts --part-mb 48`
     """
     for part in pack_images(image_set(name), out, int(part_mb * 1e6)):
-        output.print(f"{part}  {part.stat().st_size:,} bytes", markup=False, highlight=False, soft_wrap=True)
+        say(f"{part}  {part.stat().st_size:,} bytes")
 
 
 @data_app.command("who")
@@ -169,7 +168,7 @@ def who_command(
         return
     output.print(holdings_table(held))
     if plot is not None:
-        output.print(f"Wrote {plot}", markup=False, highlight=False, soft_wrap=True)
+        say(f"Wrote {plot}")
 
 
 def _shares(values: tuple[float, ...] | list[float]) -> str:
@@ -180,18 +179,10 @@ class _Bars:
     """A bar for each download on a terminal; a line for each elsewhere."""
 
     def __init__(self, name: str) -> None:
-        columns = (
-            SpinnerColumn(),
-            TextColumn("{task.description}"),
-            BarColumn(),
-            DownloadColumn(),
-            TransferSpeedColumn(),
-        )
         self._name, self._task = name, TaskID(-1)
-        self._bars = Progress(*columns, console=errors, transient=True, disable=not errors.is_terminal)
+        self._bars = bars(DownloadColumn(), TransferSpeedColumn(), spinner=True)
 
     def begin(self, what: str, done: int, total: int | None) -> None:
-        """Show the next piece of work."""
         for task in self._bars.task_ids:
             self._bars.remove_task(task)
         self._task = self._bars.add_task(f"{self._name}: {what}", total=total, completed=done)
@@ -200,11 +191,9 @@ class _Bars:
             self.note(what + from_where)
 
     def advance(self, count: int) -> None:
-        """Move the bar."""
         self._bars.advance(self._task, count)
 
     def note(self, text: str) -> None:
-        """Print a line."""
         errors.print(f"{self._name}: {text}", markup=False, highlight=False, soft_wrap=True)
 
     def __enter__(self) -> _Bars:

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from functools import wraps
-from inspect import Parameter, Signature, signature
-from typing import TYPE_CHECKING, Annotated, Any, TypeAlias, get_type_hints
+from inspect import Parameter
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+
+from wayfare.cli.options import Command, in_place_of
 
 if TYPE_CHECKING:
     from wayfare.studies import Execution, Safeguards
 
 ENGINES = "auto, reference, stacked, vmap or cuda_graphs: equal results, other speeds."
-Command: TypeAlias = Callable[..., None]
 
 
 def _option(name: str, kind: Any, default: object, help_: str) -> Parameter:
@@ -43,12 +42,12 @@ _SAFEGUARDS = (
 
 def takes_execution(command: Command) -> Command:
     """Give a command all options in place of its parameter `execution`."""
-    return _with_options(command, "execution", (*_EXECUTION, *_SAFEGUARDS), _execution)
+    return in_place_of("execution", (*_EXECUTION, *_SAFEGUARDS), _execution, command)
 
 
 def takes_safeguards(command: Command) -> Command:
     """Give a command the options for runs that began before in place of its parameter `safeguards`."""
-    return _with_options(command, "safeguards", _SAFEGUARDS, _safeguards)
+    return in_place_of("safeguards", _SAFEGUARDS, _safeguards, command)
 
 
 def _execution(
@@ -74,22 +73,3 @@ def _safeguards(**given: Any) -> Safeguards:
     from wayfare.studies import Safeguards
 
     return Safeguards(**given)
-
-
-def _with_options(command: Command, name: str, options: Sequence[Parameter], build: Callable[..., object]) -> Command:
-    """The command with options in place of a parameter, whose value is built from them."""
-    # The types of what is built are imported when a command runs: PyTorch takes seconds.
-    hints = get_type_hints(command, localns=dict.fromkeys(("Execution", "Safeguards"), object), include_extras=True)
-    parameters: list[Parameter] = []
-    for own in signature(command).parameters.values():
-        kept = own.replace(annotation=hints[own.name], kind=Parameter.KEYWORD_ONLY)
-        parameters += options if own.name == name else [kept]
-
-    @wraps(command)
-    def complete(**given: Any) -> None:
-        value = build(**{option.name: given.pop(option.name) for option in options})
-        command(**given, **{name: value})
-
-    complete.__signature__ = Signature(parameters)  # type: ignore[attr-defined]
-    complete.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
-    return complete

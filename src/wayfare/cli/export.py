@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from wayfare.cli.contact_tables import working
-from wayfare.cli.terminal import JsonOption, output, print_json
+from wayfare.cli.terminal import JsonOption, print_json, say
 from wayfare.errors import InputError
 from wayfare.files import writing
 
@@ -58,4 +58,4 @@ def export_command(
         )
         return
     for file in written:
-        output.print(f"Wrote {file}", markup=False, highlight=False, soft_wrap=True)
+        say(f"Wrote {file}")

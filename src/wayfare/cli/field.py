@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, TypeAlias
 
 import typer
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.progress import MofNCompleteColumn, TextColumn, TimeElapsedColumn
 
 from wayfare.cli.execution import ENGINES
 from wayfare.cli.field_fleet import add_command, init_command, remove_command, status_command
-from wayfare.cli.terminal import JsonOption, ScenarioArgument, SetOption, errors, output, print_json
+from wayfare.cli.terminal import JsonOption, ScenarioArgument, SetOption, bars, errors, output, print_json
 from wayfare.errors import InputError
 from wayfare.scenario import DEFAULT_PRESET, load
 
@@ -154,8 +154,7 @@ def demo_command(
     faults: Annotated[int, typer.Option(help="Cut links and kill processes so many times.")] = 0,
     fault_seed: Annotated[int, typer.Option("--fault-seed", help="The seed of what goes wrong, and when.")] = 0,
     strict: Annotated[
-        bool,
-        typer.Option("--strict-clock", help="Contacts end when the plan says; devices go by what they measure."),
+        bool, typer.Option("--strict-clock", help="Contacts end when the plan says; devices go by what they measure.")
     ] = False,
     speedup: Annotated[
         float | None, typer.Option(help="Plan seconds in a second; 60, or 20 by a strict clock.")
@@ -174,31 +173,22 @@ def demo_command(
     if faults < 0:
         raise InputError(f"--faults = {faults}: must be at least 0")
     work = _demo_work(scenario, set_, seed, scheme)
-    bars = Progress(
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TextColumn("rounds"),
-        TimeElapsedColumn(),
-        console=errors,
-        transient=True,
-        disable=not errors.is_terminal,
-    )
-    shown = bars.add_task("keys", total=work.scenario.rounds)
+    progress = bars(MofNCompleteColumn(), TextColumn("rounds"), TimeElapsedColumn())
+    shown = progress.add_task("keys", total=work.scenario.rounds)
 
     def on_stage(text: str) -> None:
-        bars.update(shown, description=text)
+        progress.update(shown, description=text)
         if not errors.is_terminal:
             errors.print(text, highlight=False)
 
-    with tempfile.TemporaryDirectory(prefix="wayfare-field-") as temporary, bars:
+    with tempfile.TemporaryDirectory(prefix="wayfare-field-") as temporary, progress:
         options = DemoOptions(
             folder=keep or Path(temporary) / "demo",
             speedup=speedup if speedup is not None else 20.0 if strict else 60.0,
             strict=strict,
             faults=faults,
             fault_seed=fault_seed,
-            on_round=lambda round_: bars.update(shown, completed=round_),
+            on_round=lambda round_: progress.update(shown, completed=round_),
             on_stage=on_stage,
         )
         outcome = run_demo(work, options)

@@ -12,7 +12,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from wayfare.cli.terminal import JsonOption, duration_text, output, print_json
+from wayfare.cli.terminal import JsonOption, duration_text, output, print_json, say
 from wayfare.errors import InputError
 
 if TYPE_CHECKING:
@@ -72,7 +72,7 @@ def init_command(
         "  systemd/   units for all three, and work.env",
         "  ca.key     signs devices that join later. Keep it here, and this folder to yourself.",
     ):
-        output.print(line, markup=False, highlight=False, soft_wrap=True)
+        say(line)
 
 
 def add_command(folder: FleetArgument, devices: NamesArgument, as_json: JsonOption = False) -> None:
@@ -123,7 +123,6 @@ def status_command(
 
 
 def status_table(status: FleetStatus) -> Group:
-    """A line for the server, a row for each device."""
     broker = "in reach" if status.broker_in_reach else "OUT OF REACH"
     summary = (
         f"{status.fleet}: model version {status.version:,}, {status.queued_chunks:,} chunks queued, broker {broker}, "
@@ -156,7 +155,7 @@ def _changed(fleet: Fleet, as_json: bool) -> None:
         "  broker/users.conf   to the broker's host, then: systemctl reload wayfare-broker (or kill -HUP)",
         "  mes/bundle.json     to the server's host; a server keeps to the devices it began with (--state elsewhere)",
     ):
-        output.print(line, markup=False, highlight=False, soft_wrap=True)
+        say(line)
 
 
 def _fleet_json(fleet: Fleet) -> dict[str, object]:

@@ -5,9 +5,8 @@ from __future__ import annotations
 from typing import Annotated, TypeAlias
 
 import typer
-from rich.table import Table
 
-from wayfare.cli.terminal import JsonOption, output, print_json
+from wayfare.cli.terminal import JsonOption, listing, output, print_json
 from wayfare.errors import ScenarioError
 from wayfare.methods import choices_of, descriptions, part_descriptions
 from wayfare.scenario import load, preset_names
@@ -42,15 +41,9 @@ def schemes_command(parts: PartsOption = False, as_json: JsonOption = False) -> 
         print_json({"schemes": listed} | ({"parts": every} if parts else {}))
         return
     if parts:
-        table = Table("part", "kind", "what it is", box=None)
-        for name, (kind, text) in found.items():
-            table.add_row(name, kind, text)
-        output.print(table)
+        output.print(listing(("part", "kind", "what it is"), ((name, *of_part) for name, of_part in found.items())))
         return
-    table = Table("name", "what it is", box=None)
-    for name, text in known.items():
-        table.add_row(name, text)
-    output.print(table)
+    output.print(listing(("name", "what it is"), known.items()))
     output.print(_CHOICES, style="dim", highlight=False)
 
 
@@ -71,13 +64,8 @@ def presets_command(name: NameArgument = None, as_json: JsonOption = False) -> N
     if as_json:
         print_json({"presets": [scenario.model_dump(mode="json") for scenario in scenarios]})
         return
-    table = Table("name", "task", "devices", "rounds", "mobility", box=None)
-    for scenario in scenarios:
-        table.add_row(
-            scenario.name,
-            scenario.learning.task,
-            str(scenario.fleet.devices),
-            f"{scenario.rounds:,}",
-            scenario.mobility.model,
-        )
-    output.print(table)
+    rows = [
+        (each.name, each.learning.task, str(each.fleet.devices), f"{each.rounds:,}", each.mobility.model)
+        for each in scenarios
+    ]
+    output.print(listing(("name", "task", "devices", "rounds", "mobility"), rows))

@@ -7,11 +7,20 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.table import Table
 
 from wayfare.cli.execution import takes_execution
 from wayfare.cli.results import print_results
-from wayfare.cli.terminal import JobsOption, JsonOption, OutOption, RunProgress, SetOption, output, print_json, seeds_of
+from wayfare.cli.terminal import (
+    JobsOption,
+    JsonOption,
+    OutOption,
+    RunProgress,
+    SetOption,
+    listing,
+    output,
+    print_json,
+    seeds_of,
+)
 from wayfare.cli.terminal import errors as messages
 from wayfare.errors import InputError, ScenarioError, UnavailableError
 from wayfare.places import RUNS
@@ -158,20 +167,16 @@ def _list(figures: list[PaperFigure], as_json: bool) -> None:
     if as_json:
         print_json({"figures": [{"name": one.name, "title": one.title, "claim": one.claim} for one in figures]})
         return
-    table = Table("figure", "what it shows", "what the paper reads from it", box=None)
-    for one in figures:
-        table.add_row(one.name, one.title, one.claim)
-    output.print(table)
+    headings = "figure", "what it shows", "what the paper reads from it"
+    output.print(listing(headings, ((one.name, one.title, one.claim) for one in figures)))
 
 
 def _print_paper(figure: PaperFigure, results: StudyResults | None, quick: bool) -> None:
     output.print(f"The paper: {figure.claim}.", highlight=False, soft_wrap=True)
     if figure.numbers and results is not None:
-        table = Table("", "paper", "here", box=None)
-        for quoted in figure.numbers:
-            ours = quoted.ours(results)
-            table.add_row(quoted.what, f"{quoted.paper:,.6g}", "-" if ours is None else f"{ours:,.4g}")
-        output.print(table)
+        here = [(quoted, quoted.ours(results)) for quoted in figure.numbers]
+        rows = [(of.what, f"{of.paper:,.6g}", "-" if ours is None else f"{ours:,.4g}") for of, ours in here]
+        output.print(listing(("", "paper", "here"), rows))
     if quick:
         smaller = "another task, fewer rounds" + (", one seed" if figure.seeds is None else "")
         output.print(
@@ -204,10 +209,8 @@ def _contact_times(figure: PaperFigure, quick: bool, file: Path, record: Path | 
             | {"columns": ["speed_mps", "contact_s", "inter_contact_s"], "rows": rows}
         )
         return
-    table = Table("speed m/s", "contact s", "inter-contact s", box=None)
-    for one in points:
-        table.add_row(f"{one.speed_mps:g}", f"{one.contact_s or 0:.1f}", f"{one.inter_contact_s or 0:.0f}")
-    output.print(table)
+    cells = [(f"{one.speed_mps:g}", f"{one.contact_s or 0:.1f}", f"{one.inter_contact_s or 0:.0f}") for one in points]
+    output.print(listing(("speed m/s", "contact s", "inter-contact s"), cells))
     # The same contacts as at full size: --quick has nothing to leave out.
     _print_paper(figure, None, quick=False)
     output.print(f"Picture: {file}", markup=False, soft_wrap=True)

@@ -82,7 +82,6 @@ def plan_command(
 
 
 def forecast_json(forecast: Forecast) -> dict[str, Any]:
-    """A forecast for programs."""
     from wayfare.theory.warnings import warnings_of
 
     statistics, scenario = forecast.statistics, forecast.scenario

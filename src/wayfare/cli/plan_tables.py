@@ -8,6 +8,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from wayfare.cli.terminal import facts, number_text
 from wayfare.cli.words import with_options
 from wayfare.report.columns import Column, rich_table, side_by_side
 from wayfare.theory.planner import Forecast, Rehearsed
@@ -58,16 +59,16 @@ def print_forecasts(console: Console, forecasts: Sequence[Forecast]) -> None:
             continue
         cells = (
             _speed(each),
-            _number(each.statistics.contact.mean_s),
-            _number(each.statistics.inter_contact.mean_s),
-            _number(played.uploads_per_device),
-            _number(played.staleness_rounds),
+            number_text(each.statistics.contact.mean_s),
+            number_text(each.statistics.inter_contact.mean_s),
+            number_text(played.uploads_per_device),
+            number_text(played.staleness_rounds),
             f"{100 * full.dense_chance:.0f}",
             f"{full.kept_share:.2f}",
             f"{played.kept_fraction:.2f}",
             f"{full.energy_joules:,.0f}",
             f"{played.energy_joules:,.0f}",
-            _number(each.best_speed.own_factor / 1e3) if each.best_speed else "-",
+            number_text(each.best_speed.own_factor / 1e3) if each.best_speed else "-",
         )
         rows.append(cells)
     columns = [
@@ -96,9 +97,9 @@ def _free(forecasts: Sequence[Forecast]) -> Table:
     for each in forecasts:
         table.add_row(
             _speed(each),
-            " / ".join(_number(100 * at.downlink_whole_model_share) for at in each.downlinks) or "-",
+            " / ".join(number_text(100 * at.downlink_whole_model_share) for at in each.downlinks) or "-",
             _percent(each.statistics.overlapping_contact_time_share),
-            _number(each.statistics.mean_devices_in_contact),
+            number_text(each.statistics.mean_devices_in_contact),
         )
     return table
 
@@ -124,17 +125,15 @@ def _speed(forecast: Forecast) -> str:
 
 def _contacts(forecast: Forecast) -> Table:
     contacts = forecast.statistics
-    table = Table(show_header=False, box=None, padding=(0, 2, 0, 0))
-    for row in (
+    rows = (
         ("contacts per device", f"{contacts.contacts_per_device['mean']:.1f}"),
-        ("a contact lasts", f"{_number(contacts.contact.mean_s)} s"),
-        ("time between contacts", f"{_number(contacts.inter_contact.mean_s)} s"),
+        ("a contact lasts", f"{number_text(contacts.contact.mean_s)} s"),
+        ("time between contacts", f"{number_text(contacts.inter_contact.mean_s)} s"),
         ("time in contact", f"{100 * contacts.time_in_contact_share:.2f} %"),
         ("contact time with others", _percent(contacts.overlapping_contact_time_share)),
-        ("devices in contact, if any", f"{_number(contacts.mean_devices_in_contact)} on average"),
-    ):
-        table.add_row(*row)
-    return table
+        ("devices in contact, if any", f"{number_text(contacts.mean_devices_in_contact)} on average"),
+    )
+    return facts(rows)
 
 
 def _uploads(forecast: Forecast) -> Table:
@@ -170,7 +169,7 @@ def _uploads(forecast: Forecast) -> Table:
         ("energy, % of what can be used", None, None, *usable),
     ):
         name, *cells = row
-        table.add_row(str(name), *(cell if isinstance(cell, str) else _number(cell, "") for cell in cells))
+        table.add_row(str(name), *(cell if isinstance(cell, str) else number_text(cell, "") for cell in cells))
     return table
 
 
@@ -197,9 +196,3 @@ def _advice(forecast: Forecast) -> list[str]:
 
 def _percent(share: float | None) -> str:
     return "-" if share is None else f"{100 * share:.1f} %"
-
-
-def _number(value: float | None, nothing: str = "-") -> str:
-    if value is None:
-        return nothing
-    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}"

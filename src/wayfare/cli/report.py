@@ -9,15 +9,14 @@ from typing import Annotated, cast, get_args
 import typer
 
 from wayfare.cli.contact_tables import working
-from wayfare.cli.terminal import JsonOption, output, print_json
+from wayfare.cli.terminal import JsonOption, print_json, say
 from wayfare.errors import ScenarioError
 
 
 def report_command(
     folder: Annotated[Path, typer.Argument(metavar="PATH", help="The folder of a run, a comparison or a study.")],
     out: Annotated[
-        Path | None,
-        typer.Option(help="A folder, or an .html file for the page alone; `report` in PATH if not given."),
+        Path | None, typer.Option(help="A folder, or an .html file for the page alone; `report` in PATH if not given.")
     ] = None,
     figures: Annotated[
         str | None,
@@ -44,10 +43,10 @@ def report_command(
         print_json({"page": str(written[0]), "files": [str(file) for file in written]})
         return
     for file in written:
-        output.print(f"Wrote {file}", markup=False, highlight=False, soft_wrap=True)
+        say(f"Wrote {file}")
 
 
 def open_page(page: Path) -> None:
     """Show a page in the reader's browser; where there is none, say where it lies."""
     if not webbrowser.open(page.resolve().as_uri()):
-        output.print(f"No browser was found; open {page.resolve()}", markup=False, highlight=False, soft_wrap=True)
+        say(f"No browser was found; open {page.resolve()}")

@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.table import Table
 
 from wayfare.cli.execution import takes_execution
 from wayfare.cli.results import print_sweep
-from wayfare.cli.terminal import JobsOption, JsonOption, OutOption, RunProgress, duration_text, output, print_json
+from wayfare.cli.terminal import (
+    JobsOption,
+    JsonOption,
+    OutOption,
+    RunProgress,
+    duration_text,
+    listing,
+    output,
+    print_json,
+)
 from wayfare.errors import InputError, ScenarioError
 from wayfare.places import RUNS
 
@@ -112,10 +121,8 @@ def _list_presets(as_json: bool) -> None:
         ]
         print_json({"presets": listed})
         return
-    table = Table("name", "what it asks", "runs", box=None)
-    for plan, count in zip(plans, runs, strict=True):
-        table.add_row(plan.study.name, plan.study.title, str(count))
-    output.print(table)
+    rows = [(plan.study.name, plan.study.title, str(count)) for plan, count in zip(plans, runs, strict=True)]
+    output.print(listing(("name", "what it asks", "runs"), rows))
 
 
 def _print_outlook(found: Outlook, as_json: bool) -> None:
@@ -133,15 +140,13 @@ def _print_outlook(found: Outlook, as_json: bool) -> None:
             }
         )
         return
-    table = Table("point", "scheme", "finished", "to run", box=None)
-    for place in range(len(found.manifest.points)):
-        for scheme in found.manifest.schemes:
-            done, left = (
-                sum(run.point == place and run.scheme == scheme for run in runs)
-                for runs in (found.finished, found.waiting)
-            )
-            table.add_row(found.manifest.point_name(place) or "-", scheme, str(done), str(left))
-    output.print(table)
+    done, left = (Counter((run.point, run.scheme) for run in runs) for runs in (found.finished, found.waiting))
+    rows = [
+        (found.manifest.point_name(place) or "-", scheme, str(done[place, scheme]), str(left[place, scheme]))
+        for place in range(len(found.manifest.points))
+        for scheme in found.manifest.schemes
+    ]
+    output.print(listing(("point", "scheme", "finished", "to run"), rows))
     if not found.waiting:
         time = "nothing left to run"
     elif found.seconds is None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from math import isfinite
 from pathlib import Path
@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Protocol, TypeAlias
 import typer
 from rich.console import Console
 from rich.markup import escape
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColumn, SpinnerColumn, TaskID, TextColumn
+from rich.table import Table
 
 from wayfare.cli.words import with_options
 from wayfare.errors import ScenarioError
@@ -32,8 +33,7 @@ ScenarioArgument: TypeAlias = Annotated[
     str, typer.Argument(metavar="[PRESET|FILE.toml]", help="A preset (see `wayfare presets`) or a scenario file.")
 ]
 SetOption: TypeAlias = Annotated[
-    list[str],
-    typer.Option("--set", metavar="KEY=VALUE", help="Override a field, e.g. `--set radio.bandwidth_hz=2e6`."),
+    list[str], typer.Option("--set", metavar="KEY=VALUE", help="Override a field, e.g. `--set radio.bandwidth_hz=2e6`.")
 ]
 OutOption: TypeAlias = Annotated[Path, typer.Option("--out", help="Where run folders go.")]
 JobsOption: TypeAlias = Annotated[int | None, typer.Option(help="Runs at the same time; all cores if not given.")]
@@ -59,6 +59,29 @@ def seeds_of(text: str) -> int | list[int]:
     return found
 
 
+def say(text: str) -> None:
+    """One line as it is: no markup, no colours, no line breaks."""
+    output.print(text, markup=False, highlight=False, soft_wrap=True)
+
+
+def listing(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> Table:
+    """A plain table."""
+    table = Table(*headings, box=None)
+    for row in rows:
+        table.add_row(*row)
+    return table
+
+
+def facts(rows: Iterable[tuple[str, str]], title: str | None = None) -> Table:
+    """Names, each with what there is to say of it."""
+    table = Table(show_header=False, box=None, padding=(0, 2, 0, 0), title=title, title_justify="left")
+    table.add_column(no_wrap=True)
+    table.add_column(overflow="fold")
+    for row in rows:
+        table.add_row(*row)
+    return table
+
+
 def print_json(value: Any) -> None:
     """One JSON object on standard output; what is no number, such as the score of a run that diverged, is null."""
     print(json.dumps(_without_nan(value), indent=2, allow_nan=False))
@@ -75,6 +98,18 @@ def _without_nan(value: Any) -> Any:
     return value
 
 
+def bars(*columns: ProgressColumn, spinner: bool = False) -> Progress:
+    """Bars on standard error that are gone when the work is done; nothing elsewhere than on a terminal."""
+    first = (*([SpinnerColumn()] if spinner else []), TextColumn("{task.description}"), BarColumn())
+    return Progress(*first, *columns, console=errors, transient=True, disable=not errors.is_terminal)
+
+
+def number_text(value: float | None, nothing: str = "-") -> str:
+    if value is None:
+        return nothing
+    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}"
+
+
 # Elsewhere than on a terminal nothing is said for so long at most while a run is under way.
 _SILENCE_S = 30.0
 
@@ -89,8 +124,7 @@ class ReadingBar:
     def __call__(self, what: str, done: int, total: int) -> None:
         """Begin, move and end with the work."""
         if self._bars is None:
-            columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn()
-            self._bars = Progress(*columns, console=errors, transient=True, disable=not errors.is_terminal)
+            self._bars = bars(MofNCompleteColumn())
             self._task = self._bars.add_task(what, total=total)
             self._bars.start()
         self._bars.update(self._task, completed=done)
@@ -105,22 +139,16 @@ class ReadingBar:
 
 
 class Shown(Protocol):
-    """A run as progress shows it."""
+    """A run as progress shows it: how far it goes, where that is known, and how long it takes beside the others."""
 
     @property
-    def name(self) -> str:
-        """What it is called."""
-        ...
+    def name(self) -> str: ...
 
     @property
-    def rounds(self) -> int | None:
-        """How far it goes, where that is known."""
-        ...
+    def rounds(self) -> int | None: ...
 
     @property
-    def cost(self) -> float:
-        """How long it takes compared with the others."""
-        ...
+    def cost(self) -> float: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,15 +167,7 @@ class RunProgress:
     """
 
     def __init__(self) -> None:
-        self._bars = Progress(
-            TextColumn("{task.description}"),
-            BarColumn(),
-            MofNCompleteColumn(),
-            TextColumn("{task.fields[clock]}"),
-            console=errors,
-            transient=True,
-            disable=not errors.is_terminal,
-        )
+        self._bars = bars(MofNCompleteColumn(), TextColumn("{task.fields[clock]}"))
         self._all: TaskID | None = None
         self._running: dict[int, TaskID] = {}
         self._jobs: Sequence[Shown] = ()
@@ -159,7 +179,6 @@ class RunProgress:
         self._give_back: Callable[[], None] = lambda: None
 
     def begin(self, jobs: Sequence[Shown], finished: int = 0) -> None:
-        """Show the whole."""
         self._jobs, self._finished, self._total = jobs, finished, finished + len(jobs)
         if finished:
             self._line(f"{finished} of {self._total} runs are finished already")
@@ -167,7 +186,6 @@ class RunProgress:
         self._bars.start()
 
     def advance(self, place: int, round_: int) -> None:
-        """Show one run."""
         rounds = self._jobs[place].rounds
         if round_ and self._working_since is None:
             self._working_since = time.perf_counter()
@@ -182,18 +200,15 @@ class RunProgress:
             self._line(f"{self._clock()} {count}{self._jobs[place].name}: {far}{self._left()}")
 
     def done(self, place: int, summary: RunSummary, *, elsewhere: bool = False) -> None:
-        """Count a finished run."""
         self._finished += 1
         by = " (by another sweep)" if elsewhere else ""
         self._end(place, f"{summary.metric.name} {summary.metric.text(summary.score)}{by}")
 
     def failed(self, place: int, reason: str) -> None:
-        """Count a run that failed, and say why."""
         self._failed += 1
         self._end(place, f"failed: {reason}", always=True)
 
     def again(self, place: int, reason: str) -> None:
-        """Say that a run has to start anew."""
         self._reached.pop(place, None)
         if place in self._running:
             self._bars.remove_task(self._running.pop(place))

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
 import typer
 from rich.table import Table
 
 from wayfare.cli.contact_tables import working
-from wayfare.cli.measured_tables import measured_json, print_measured
-from wayfare.cli.terminal import JsonOption, SetOption, output, print_json
+from wayfare.cli.options import takes
+from wayfare.cli.terminal import JsonOption, SetOption, facts, output, print_json, say
 from wayfare.errors import ScenarioError
 from wayfare.scenario import DEFAULT_PRESET, load
 from wayfare.theory.curves import Curve, Dot, Parameter, Setting, curves, dots
+
+if TYPE_CHECKING:
+    from wayfare.theory.constants import MeasuredRun
 
 theory_app = typer.Typer(
     name="theory",
@@ -41,95 +45,78 @@ ContactS = Annotated[float, typer.Option("--contact-s", help="Mean contact time 
 InterContactS = Annotated[float, typer.Option("--inter-contact-s", help="Mean inter-contact time lambda.")]
 ContactM = Annotated[float, typer.Option("--contact-m", help="C = contact time x speed (`wayfare contacts speeds`).")]
 InterContactM = Annotated[float, typer.Option("--inter-contact-m", help="Lambda = inter-contact time x speed.")]
-Rate = Annotated[float, typer.Option("--rate-mbps", help="The rate A of an upload.")]
-RoundS = Annotated[float, typer.Option("--round-s", help="The length of a round.")]
-Parameters = Annotated[int, typer.Option("--parameters", help="s, the parameters of the model.")]
-ValueBits = Annotated[int, typer.Option("--value-bits", help="u, the bits of a value.")]
-Seed = Annotated[int, typer.Option(min=0, help="The seed of the Monte Carlo.")]
 Plot = Annotated[Path | None, typer.Option(help="Draw a picture (.png, .svg, .pdf).")]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Question:
+    """What is asked of the bound besides its range and its times."""
+
+    rate_mbps: Annotated[float, typer.Option("--rate-mbps", help="The rate A of an upload.")] = _DEFAULT.rate_bps / 1e6
+    round_s: Annotated[float, typer.Option("--round-s", help="The length of a round.")] = _DEFAULT.round_s
+    parameters: Annotated[int, typer.Option("--parameters", help="s, the parameters of the model.")] = (
+        _DEFAULT.parameters
+    )
+    value_bits: Annotated[int, typer.Option("--value-bits", help="u, the bits of a value.")] = _DEFAULT.value_bits
+    seed: Annotated[int, typer.Option(min=0, help="The seed of the Monte Carlo.")] = 0
+    plot: Plot = None
+    as_json: JsonOption = False
+
+    def setting(self, **times: float) -> Setting:
+        positive = {"rate_mbps": self.rate_mbps, "value_bits": self.value_bits, **times, "round_s": self.round_s}
+        for name, value in positive.items():
+            if not value > 0 or not np.isfinite(value):
+                raise ScenarioError(f"--{name.replace('_', '-')}", value, "must be above 0")
+        if self.parameters < 2:
+            raise ScenarioError("--parameters", self.parameters, "must be at least 2")
+        return Setting(
+            rate_bps=self.rate_mbps * 1e6,
+            round_s=self.round_s,
+            parameters=self.parameters,
+            value_bits=self.value_bits,
+            **times,
+        )
+
+
 @theory_app.command("speed")
+@takes("question", Question)
 def speed(
     begin: From = 1.0,
     end: To = 5000.0,
     contact_m: ContactM = _DEFAULT.contact_m,
     inter_contact_m: InterContactM = _DEFAULT.inter_contact_m,
-    rate_mbps: Rate = _DEFAULT.rate_bps / 1e6,
-    round_s: RoundS = _DEFAULT.round_s,
-    parameters: Parameters = _DEFAULT.parameters,
-    value_bits: ValueBits = _DEFAULT.value_bits,
-    seed: Seed = 0,
-    plot: Plot = None,
-    as_json: JsonOption = False,
+    *,
+    question: Question,
 ) -> None:
     """Against device speed (Corollary 1): at which speed is the bound least?
 
     Example: `wayfare theory speed --rate-mbps 10 --plot speed.png`
     """
-    setting = _setting(
-        contact_m=contact_m,
-        inter_contact_m=inter_contact_m,
-        rate_mbps=rate_mbps,
-        round_s=round_s,
-        parameters=parameters,
-        value_bits=value_bits,
-    )
-    _show("speed", setting, begin, end, seed, plot, as_json)
+    _show("speed", begin, end, question, contact_m=contact_m, inter_contact_m=inter_contact_m)
 
 
 @theory_app.command("contact")
+@takes("question", Question)
 def contact(
-    begin: From = 0.5,
-    end: To = 64.0,
-    inter_contact_s: InterContactS = _DEFAULT.inter_contact_s,
-    rate_mbps: Rate = _DEFAULT.rate_bps / 1e6,
-    round_s: RoundS = _DEFAULT.round_s,
-    parameters: Parameters = _DEFAULT.parameters,
-    value_bits: ValueBits = _DEFAULT.value_bits,
-    seed: Seed = 0,
-    plot: Plot = None,
-    as_json: JsonOption = False,
+    begin: From = 0.5, end: To = 64.0, inter_contact_s: InterContactS = _DEFAULT.inter_contact_s, *, question: Question
 ) -> None:
     """Against the mean contact time (Theorem 2, Fig. 2 of the paper).
 
     Example: `wayfare theory contact --inter-contact-s 200 --plot contact.png`
     """
-    setting = _setting(
-        inter_contact_s=inter_contact_s,
-        rate_mbps=rate_mbps,
-        round_s=round_s,
-        parameters=parameters,
-        value_bits=value_bits,
-    )
-    _show("contact", setting, begin, end, seed, plot, as_json)
+    _show("contact", begin, end, question, inter_contact_s=inter_contact_s)
 
 
 @theory_app.command("inter-contact")
+@takes("question", Question)
 def inter_contact(
-    begin: From = 10.0,
-    end: To = 1600.0,
-    contact_s: ContactS = _DEFAULT.contact_s,
-    rate_mbps: Rate = _DEFAULT.rate_bps / 1e6,
-    round_s: RoundS = _DEFAULT.round_s,
-    parameters: Parameters = _DEFAULT.parameters,
-    value_bits: ValueBits = _DEFAULT.value_bits,
-    seed: Seed = 0,
-    plot: Plot = None,
-    as_json: JsonOption = False,
+    begin: From = 10.0, end: To = 1600.0, contact_s: ContactS = _DEFAULT.contact_s, *, question: Question
 ) -> None:
     """Against the mean inter-contact time (Theorem 2, Fig. 3 of the paper).
 
     Example: `wayfare theory inter-contact --contact-s 8 --plot inter-contact.png`
     """
-    setting = _setting(
-        contact_s=contact_s,
-        rate_mbps=rate_mbps,
-        round_s=round_s,
-        parameters=parameters,
-        value_bits=value_bits,
-    )
-    _show("inter-contact", setting, begin, end, seed, plot, as_json)
+    _show("inter-contact", begin, end, question, contact_s=contact_s)
 
 
 @theory_app.command("run")
@@ -165,25 +152,56 @@ def run(
 
         plot_measured(measured, plot)
     if as_json:
-        print_json(measured_json(measured))
+        print_json(_measured_json(measured))
         return
-    print_measured(output, measured)
+    _print_measured(measured)
     if plot is not None:
-        output.print(f"Wrote {plot}", markup=False, highlight=False)
+        say(f"Wrote {plot}")
 
 
-def _setting(*, rate_mbps: float, parameters: int, value_bits: int, **times: float) -> Setting:
-    for name, value in {"rate_mbps": rate_mbps, "value_bits": value_bits, **times}.items():
-        if not value > 0 or not np.isfinite(value):
-            raise ScenarioError(f"--{name.replace('_', '-')}", value, "must be above 0")
-    if parameters < 2:
-        raise ScenarioError("--parameters", parameters, "must be at least 2")
-    return Setting(rate_bps=rate_mbps * 1e6, parameters=parameters, value_bits=value_bits, **times)
+def _print_measured(measured: MeasuredRun) -> None:
+    constants, eta = measured.constants, measured.scenario.learning.learning_rate
+    rows = (
+        ("L, by secants", f"{constants.smoothness:.3g}"),
+        ("G², largest of a minibatch", f"{constants.gradient_sq:.3g}"),
+        ("sigma², largest of a minibatch", f"{constants.noise_sq:.3g}"),
+        ("F(w0) - least F seen", f"{constants.initial_gap:.3g}"),
+        ("mean k/s over contacts", f"{measured.kept_share:.3g}"),
+        ("mean square of staleness, rounds²", f"{measured.staleness_square:.3g}"),
+        ("mean |grad F(w)|² over the run", f"{measured.mean_gradient_sq()[-1]:.3g}"),
+        ("Theorem 1, corrected and sharp", f"{measured.bound('sharp')[-1]:.3g}"),
+        ("Theorem 1, as printed", f"{measured.bound('printed')[-1]:.3g}"),
+    )
+    output.print(facts(rows))
+    if not constants.rate_is_small_enough(eta):
+        limit = 1 / (2 * constants.smoothness)
+        output.print(
+            f"[yellow]mind[/yellow]  The learning rate {eta:g} is above 1 / (2 L) = {limit:.2g}: the theorems do not "
+            "speak of this run.",
+            highlight=False,
+        )
 
 
-def _show(
-    parameter: Parameter, setting: Setting, begin: float, end: float, seed: int, plot: Path | None, as_json: bool
-) -> None:
+def _measured_json(measured: MeasuredRun) -> dict[str, Any]:
+    constants = measured.constants
+    return {
+        "scenario": measured.scenario.name,
+        "scheme": measured.scheme,
+        "seed": measured.seed,
+        "constants": asdict(constants),
+        "learning_rate_small_enough": constants.rate_is_small_enough(measured.scenario.learning.learning_rate),
+        "kept_share": measured.kept_share,
+        "staleness_square": measured.staleness_square,
+        "rounds": measured.rounds.tolist(),
+        "gradient_sq": measured.gradient_sq.tolist(),
+        "loss": measured.loss.tolist(),
+        "mean_gradient_sq": measured.mean_gradient_sq().tolist(),
+        "bound": {variant: measured.bound(variant).tolist() for variant in ("printed", "corrected", "sharp")},
+    }
+
+
+def _show(parameter: Parameter, begin: float, end: float, question: Question, **times: float) -> None:
+    setting, plot = question.setting(**times), question.plot
     if not 0 < begin < end < np.inf:
         raise ScenarioError("--from", begin, f"must be above 0 and below --to ({end:g})")
     values = np.geomspace(begin, end, _POINTS)
@@ -191,14 +209,14 @@ def _show(
     label, unit = _LABELS[parameter]
     drawn: list[Dot] = []
     with working("Monte Carlo", total=_DOTS) as advance:
-        for dot in dots(parameter, setting, np.geomspace(begin, end, _DOTS).tolist(), seed):
+        for dot in dots(parameter, setting, np.geomspace(begin, end, _DOTS).tolist(), question.seed):
             drawn.append(dot)
             advance(f"Monte Carlo at {dot.at:.3g} {unit}")
     if plot is not None:
         from wayfare.report.theory_figures import plot_curves
 
         plot_curves(label, values, found, drawn, plot, title=f"The bound against {parameter}: {_fixed(setting)}")
-    if as_json:
+    if question.as_json:
         print_json(_json(parameter, setting, values, found, drawn))
         return
     output.print(_table(label, found, drawn, parameter, setting))
@@ -207,7 +225,7 @@ def _show(
         where = where if curve.inside else f"the end of the range, {where}"
         output.print(f"{curve.variant:10} least at {where}: {_short(curve.best_factor)}", highlight=False)
     if plot is not None:
-        output.print(f"Wrote {plot}", markup=False, highlight=False)
+        say(f"Wrote {plot}")
 
 
 def _table(label: str, found: list[Curve], drawn: list[Dot], parameter: Parameter, setting: Setting) -> Table:
@@ -254,7 +272,7 @@ def _fixed(setting: Setting) -> str:
 def _json(parameter: Parameter, setting: Setting, values: Any, found: list[Curve], drawn: list[Dot]) -> dict[str, Any]:
     return {
         "parameter": parameter,
-        "setting": {name: getattr(setting, name) for name in setting.__slots__},
+        "setting": asdict(setting),
         "values": values.tolist(),
         "curves": {
             curve.variant: {
@@ -266,5 +284,5 @@ def _json(parameter: Parameter, setting: Setting, values: Any, found: list[Curve
             }
             for curve in found
         },
-        "monte_carlo": [{name: getattr(dot, name) for name in dot.__slots__} for dot in drawn],
+        "monte_carlo": [asdict(dot) for dot in drawn],
     }

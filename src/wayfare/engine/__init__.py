@@ -11,7 +11,6 @@ from wayfare.engine.lanegcn.engine import StackedLaneGcn
 from wayfare.engine.random_layers import layers_that_draw, refuse_random_layers
 from wayfare.engine.reference import Reference
 from wayfare.engine.shelf import InMemory, OnDisk, Place, Shelf, open_shelf
-from wayfare.engine.stacked import stacked
 from wayfare.engine.stacked_cnn import StackedCnn
 from wayfare.engine.stacked_mlp import StackedMlp
 from wayfare.engine.trainer import AHEAD_STEPS, Policy, Trainer, TrainerState, Training
@@ -40,9 +39,18 @@ __all__ = [
     "open_shelf",
 ]
 
+
+def _stacked(training: LocalTraining) -> Engine:
+    """The stack that suits a task: products, grouped convolutions, graphs in one batch, or what `vmap` makes of it."""
+    for engine in (StackedMlp, StackedCnn, StackedLaneGcn):
+        if engine.fits(training.task):
+            return engine(training)
+    return Vmapped(training)
+
+
 ENGINES: Mapping[str, Callable[[LocalTraining], Engine]] = {
     "reference": Reference,
-    "stacked": stacked,
+    "stacked": _stacked,
     "vmap": Vmapped,
     "cuda_graphs": CudaGraphs,
 }

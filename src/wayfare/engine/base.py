@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Protocol, TypeAlias
 
@@ -70,7 +72,6 @@ class Engine(Protocol):
 
     def run(self, models: Sequence[Tensor], bursts: Sequence[Burst]) -> None:
         """Advance ``models[i]``, a flat vector, in place by ``bursts[i]``; no device appears twice."""
-        ...
 
 
 def minibatches(training: LocalTraining, burst: Burst) -> Minibatches:
@@ -211,21 +212,23 @@ def split(block: Tensor, shapes: Iterable[Sequence[int]]) -> list[Tensor]:
     return [piece.view(len(block), *shape) for piece, shape in zip(pieces, shapes, strict=True)]
 
 
-def steering_stacks(vectors: Steering, weights: Tensors, views: Views) -> Steering:
-    """Copies of the vectors as stacks. They lie in memory as the weights do: PyTorch is fastest so."""
+@contextmanager
+def steered(training: LocalTraining, bursts: Sequence[Burst], weights: Tensors, views: Views) -> Iterator[Steering]:
+    """Copies of the bursts' vectors as stacks; at the end the velocity goes back into the vectors.
 
-    def stacks(flat: Tensors) -> Tensors:
+    Stacks lie in memory as the weights do: PyTorch is fastest so.
+    """
+
+    def stacked(flat: Tensors) -> Tensors:
         block = weights[0].new_empty(len(flat), len(flat[0]))
         torch._foreach_copy_(list(block.unbind()), list(flat))
         copies = [torch.empty_like(weight) for weight in weights]
         torch._foreach_copy_(copies, list(views(block)))
         return copies
 
-    return vectors.each(stacks)
-
-
-def keep_velocity(vectors: Steering, stacks: Steering, views: Views) -> None:
-    """Write the velocity of the stacks, if any, back into the vectors of the bursts."""
+    vectors = steering_of(training, bursts)
+    stacks = vectors.each(stacked)
+    yield stacks
     if vectors.velocity is not None and stacks.velocity is not None:
         block = stacks.velocity[0].new_empty(len(vectors.velocity), len(vectors.velocity[0]))
         torch._foreach_copy_(list(views(block)), list(stacks.velocity))
@@ -272,3 +275,26 @@ def longest_first(bursts: Sequence[Burst]) -> list[int]:
     """Places of the bursts that have rounds, the longest first: a group's bursts then end at about the same time."""
     places = [place for place, burst in enumerate(bursts) if burst.rounds]
     return sorted(places, key=lambda place: (-bursts[place].rounds, bursts[place].device))
+
+
+class Stack(ABC):
+    """An engine in which devices step together, a group at a time; bursts that end sooner leave their group."""
+
+    def __init__(self, training: LocalTraining) -> None:
+        self._training = training
+
+    def run(self, models: Sequence[Tensor], bursts: Sequence[Burst]) -> None:
+        places = longest_first(bursts)
+        width = self._width(models[0]) if places else 1
+        with self._training.compute.numerics():
+            for first in range(0, len(places), width):
+                group = places[first : first + width]
+                self._run_group([models[place] for place in group], [bursts[place] for place in group])
+
+    @abstractmethod
+    def _width(self, model: Tensor) -> int:
+        """How many devices of such a model are a group."""
+
+    @abstractmethod
+    def _run_group(self, models: Sequence[Tensor], bursts: Sequence[Burst]) -> None:
+        """Copy in, step, copy out. No step is padding."""

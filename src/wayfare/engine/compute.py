@@ -19,7 +19,6 @@ PRECISIONS: tuple[Precision, ...] = ("fp32", "tf32", "bf16")
 
 
 def checked_precision(name: str) -> Precision:
-    """A precision by its name."""
     for precision in PRECISIONS:
         if name == precision:
             return precision

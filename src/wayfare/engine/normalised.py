@@ -25,7 +25,6 @@ def batch_norm(signal: Tensor, mean: Tensor, variance: Tensor, momentum: float, 
 
 
 def _moments(rows: Tensor) -> tuple[Tensor, Tensor]:
-    """Mean and variance of every column."""
     parts = rows.split(_ROWS)
     mean = torch.stack([part.sum(dim=0) for part in parts]).sum(dim=0) / len(rows)
     squares = torch.stack([(part - mean).square_().sum(dim=0) for part in parts]).sum(dim=0)

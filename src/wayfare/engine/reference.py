@@ -21,7 +21,6 @@ class Reference:
         self._training, self._task = training, training.task.to(training.compute.device)
 
     def run(self, models: Sequence[Tensor], bursts: Sequence[Burst]) -> None:
-        """Advance one device after another."""
         if not bursts:
             return
         module = self._task.model.module().to(models[0]).train()

@@ -34,14 +34,12 @@ class Shelf(Protocol):
 
     def keep(self, device: int, vector: Tensor) -> Tensor:
         """Lay a vector away; what comes back equals it, and may be read until the device's next one is kept."""
-        ...
 
 
 class InMemory:
     """Vectors stay where they are."""
 
     def keep(self, device: int, vector: Tensor) -> Tensor:
-        """The vector itself."""
         return vector
 
 

@@ -14,19 +14,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from wayfare.engine import winograd
-from wayfare.engine.base import (
-    Burst,
-    LocalTraining,
-    Steering,
-    Step,
-    descend,
-    keep_velocity,
-    longest_first,
-    split,
-    stacked_steps,
-    steering_of,
-    steering_stacks,
-)
+from wayfare.engine.base import Burst, LocalTraining, Stack, Steering, Step, descend, split, stacked_steps, steered
 from wayfare.engine.normalised import batch_norm
 from wayfare.errors import ScenarioError
 from wayfare.learning.models.base import entries
@@ -40,45 +28,36 @@ _WIDTH_CPU, _WIDTH_CUDA = 5, 32
 _ALONE_FROM_PARAMETERS = 1_000_000
 
 
-class StackedCnn:
+class StackedCnn(Stack):
     """Forward, backward and update of n convolutional networks at once."""
 
     def __init__(self, training: LocalTraining) -> None:
         task = training.task.to(training.compute.device)
         if not (isinstance(task, Labelled) and _stackable(task.model.module())):
             raise ScenarioError("engine", "stacked", f"stacks no network of the kind of {task.name}")
-        self._training, self._task = training, task
-        alone = training.compute.device.type == "cpu" and task.model.parameters >= _ALONE_FROM_PARAMETERS
-        self._network = _Network(task.model.module(), alone=alone)
-        if training.compute.device.type == "cuda":
-            self._width = _WIDTH_CUDA
-        else:
-            self._width = 1 if alone else _WIDTH_CPU
+        super().__init__(training)
+        self._task = task
+        self._alone = training.compute.device.type == "cpu" and task.model.parameters >= _ALONE_FROM_PARAMETERS
+        self._network = _Network(task.model.module(), alone=self._alone)
 
     @staticmethod
     def fits(task: Task) -> bool:
-        """Whether a task is a classification by a network of layers that stack."""
         return isinstance(task, Labelled) and _stackable(task.model.module())
 
-    def run(self, models: Sequence[Tensor], bursts: Sequence[Burst]) -> None:
-        """Advance bursts in groups; within a group all take a step together."""
-        places = longest_first(bursts)
-        with self._training.compute.numerics():
-            for first in range(0, len(places), self._width):
-                group = places[first : first + self._width]
-                self._run_group([models[place] for place in group], [bursts[place] for place in group])
+    def _width(self, model: Tensor) -> int:
+        if model.is_cuda:
+            return _WIDTH_CUDA
+        return 1 if self._alone else _WIDTH_CPU
 
     def _run_group(self, models: Sequence[Tensor], bursts: Sequence[Burst]) -> None:
-        """Copy in, step, copy out; bursts that end sooner leave the stack, so no step is padding."""
         # A model alone is worked on where it lies, as far as its layers can be used as they lie there.
         block = torch.stack(list(models)) if len(models) > 1 else models[0].unsqueeze(0)
         pieces = self._network.pieces(block)
         stacks = self._network.stacks(pieces)
-        vectors = steering_of(self._training, bursts)
-        steering = steering_stacks(vectors, stacks[: self._network.weights], self._network.weights_of)
-        for step in stacked_steps(self._training, bursts):
-            self._step([stack[: len(step.samples)] for stack in stacks], step, steering)
-        keep_velocity(vectors, steering, self._network.weights_of)
+        weights = stacks[: self._network.weights]
+        with steered(self._training, bursts, weights, self._network.weights_of) as steering:
+            for step in stacked_steps(self._training, bursts):
+                self._step([stack[: len(step.samples)] for stack in stacks], step, steering)
         for piece, stack in zip(pieces, stacks, strict=True):
             if stack.data_ptr() != piece.data_ptr():
                 piece.copy_(stack)
@@ -156,7 +135,6 @@ class _Network:
         return split(block, self._shapes)
 
     def weights_of(self, block: Tensor) -> list[Tensor]:
-        """The same of vectors without statistics."""
         return split(block, self._shapes[: self.weights])
 
     def stacks(self, pieces: Sequence[Tensor]) -> list[Tensor]:
@@ -189,13 +167,7 @@ class _Network:
                     kernel = weights[stage.first].flatten(0, 1)
                     bias = None if layer.bias is None else weights[stage.first + 1].flatten()
                     signal = functional.conv2d(
-                        signal,
-                        kernel,
-                        bias,
-                        layer.stride,
-                        layer.padding,
-                        layer.dilation,
-                        groups=count,
+                        signal, kernel, bias, layer.stride, layer.padding, layer.dilation, groups=count
                     )
                 case nn.Linear() as layer:
                     kernel = weights[stage.first].transpose(1, 2)

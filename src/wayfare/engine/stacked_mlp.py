@@ -11,19 +11,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from wayfare.engine.base import (
-    Burst,
-    LocalTraining,
-    Steering,
-    Step,
-    descend,
-    keep_velocity,
-    longest_first,
-    split,
-    stacked_steps,
-    steering_of,
-    steering_stacks,
-)
+from wayfare.engine.base import Burst, LocalTraining, Stack, Steering, Step, descend, split, stacked_steps, steered
 from wayfare.errors import ScenarioError
 from wayfare.learning.models.mlp import Mlp
 from wayfare.learning.tasks import Task
@@ -36,46 +24,35 @@ _SMALLEST_GROUP = 4
 _GROUP_BYTES_CUDA = 4 << 30
 
 
-class StackedMlp:
+class StackedMlp(Stack):
     """Forward, backward and update of n perceptrons at once."""
 
     def __init__(self, training: LocalTraining) -> None:
         task = training.task.to(training.compute.device)
         if not (isinstance(task, Labelled) and isinstance(task.model, Mlp)):
             raise ScenarioError("engine", "stacked", f"stacks perceptrons here, and {task.name} is none")
-        self._training, self._task, self._model = training, task, task.model
-        self._group_bytes = _GROUP_BYTES_CUDA if training.compute.device.type == "cuda" else _GROUP_BYTES
+        super().__init__(training)
+        self._task, self._model = task, task.model
 
     @staticmethod
     def fits(task: Task) -> bool:
-        """Whether a task is a classification by perceptron."""
         return isinstance(task, Labelled) and isinstance(task.model, Mlp)
 
-    @torch.inference_mode()
-    def run(self, models: Sequence[Tensor], bursts: Sequence[Burst]) -> None:
-        """Advance bursts in groups that fit the cache; within a group all take a step together."""
-        places = longest_first(bursts)
-        if not places:
-            return
-        width = max(self._group_bytes // (models[0].numel() * models[0].element_size()), _SMALLEST_GROUP)
-        with self._training.compute.numerics():
-            for first in range(0, len(places), width):
-                group = places[first : first + width]
-                self._run_group([models[place] for place in group], [bursts[place] for place in group])
+    def _width(self, model: Tensor) -> int:
+        group_bytes = _GROUP_BYTES_CUDA if model.is_cuda else _GROUP_BYTES
+        return max(group_bytes // (model.numel() * model.element_size()), _SMALLEST_GROUP)
 
+    @torch.inference_mode()
     def _run_group(self, models: Sequence[Tensor], bursts: Sequence[Burst]) -> None:
-        """Copy in, step, copy out; bursts that end sooner leave the stack, so no step is padding."""
         pieces = [self._pieces(model) for model in models]
         stacks = self._stacks(pieces)
-        vectors = steering_of(self._training, bursts)
-        steering = steering_stacks(vectors, stacks, self._views)
         underway = stacks
-        for step in stacked_steps(self._training, bursts):
-            active = len(step.samples)
-            if active < len(underway[0]):
-                underway = [stack[:active] for stack in stacks]
-            self._step(underway, step, steering)
-        keep_velocity(vectors, steering, self._views)
+        with steered(self._training, bursts, stacks, self._views) as steering:
+            for step in stacked_steps(self._training, bursts):
+                active = len(step.samples)
+                if active < len(underway[0]):
+                    underway = [stack[:active] for stack in stacks]
+                self._step(underway, step, steering)
         trained = zip(*(stack.flatten(1).unbind() for stack in stacks), strict=True)
         torch._foreach_copy_(
             [piece for model in pieces for piece in model], [piece for model in trained for piece in model]
@@ -86,7 +63,6 @@ class StackedMlp:
         return [shape for inputs, outputs in self._model.layers for shape in ((outputs, inputs), (1, outputs))]
 
     def _pieces(self, model: Tensor) -> tuple[Tensor, ...]:
-        """Weights and biases of every layer in a flat vector."""
         return tuple(model.split_with_sizes([rows * columns for rows, columns in self._shapes]))
 
     def _views(self, block: Tensor) -> list[Tensor]:

@@ -113,7 +113,6 @@ class Trainer:
         self._own(device).copy_(local)
 
     def retire(self, device: int) -> None:
-        """Let a device train no more; it still receives models."""
         self._retired.add(device)
 
     def state(self) -> TrainerState:
@@ -165,7 +164,6 @@ class Trainer:
         return int(rounds[place]) if place < len(rounds) else 0
 
     def _run(self, until: Mapping[int, int]) -> None:
-        """Run every device up to a round of its own."""
         bursts = []
         for device, round_ in until.items():
             first = self._done[device] + 1
@@ -189,5 +187,4 @@ class Trainer:
         return vector
 
     def _vector(self, like: Tensor) -> Tensor:
-        """Memory of a burst that is over, or new memory."""
         return self._free.pop() if self._free else torch.empty_like(like)

@@ -27,7 +27,6 @@ def unfold_convolutions(module: nn.Module, most_pixels: int, most_weight_pixels:
 
 
 def _is_plain(layer: nn.Conv2d) -> bool:
-    """Whether a convolution is 3x3 and keeps the size of the image."""
     shape = layer.kernel_size, layer.stride, layer.padding, layer.dilation
     return shape == ((3, 3), (1, 1), (1, 1), (1, 1)) and layer.groups == 1 and layer.padding_mode == "zeros"
 
@@ -38,7 +37,6 @@ class UnfoldedConv2d(nn.Conv2d):
     most_pixels, most_weight_pixels = 0, 0
 
     def forward(self, signal: Tensor) -> Tensor:
-        """The same values as those of the convolution, up to rounding."""
         pixels = signal.shape[2] * signal.shape[3]
         if pixels > max(self.most_pixels, self.most_weight_pixels):
             return super().forward(signal)

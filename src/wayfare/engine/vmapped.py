@@ -8,19 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 
-from wayfare.engine.base import (
-    Burst,
-    LocalTraining,
-    Steering,
-    Step,
-    descend,
-    keep_velocity,
-    longest_first,
-    split,
-    stacked_steps,
-    steering_of,
-    steering_stacks,
-)
+from wayfare.engine.base import Burst, LocalTraining, Stack, Steering, Step, descend, split, stacked_steps, steered
 from wayfare.learning.local_loss import loss_of
 from wayfare.learning.models.base import statistics, trainable
 from wayfare.learning.tasks import Task
@@ -28,16 +16,15 @@ from wayfare.learning.tasks import Task
 _WIDTH_CPU, _WIDTH_CUDA = 8, 32
 
 
-class Vmapped:
+class Vmapped(Stack):
     """The gradient of a task's loss, mapped over devices with their parameters, statistics and minibatches."""
 
     def __init__(self, training: LocalTraining) -> None:
-        self._training = training
+        super().__init__(training)
         loss = _Loss(training.task.to(training.compute.device)).train().to(training.compute.device)
         self._shapes = {name: entry.shape for name, entry in trainable(loss).items()}
         self._statistics = {name: entry.shape for name, entry in statistics(loss).items()}
         self._counters = {name: entry for name, entry in loss.named_buffers() if not entry.is_floating_point()}
-        self._width = _WIDTH_CUDA if training.compute.device.type == "cuda" else _WIDTH_CPU
 
         def of_one(
             weights: dict[str, Tensor],
@@ -51,27 +38,19 @@ class Vmapped:
 
         self._loss, self._gradients = loss, grad(of_one, has_aux=True)
 
-    def run(self, models: Sequence[Tensor], bursts: Sequence[Burst]) -> None:
-        """Advance bursts in groups; within a group all take a step together."""
-        places = longest_first(bursts)
-        with self._training.compute.numerics():
-            for first in range(0, len(places), self._width):
-                group = places[first : first + self._width]
-                self._run_group([models[place] for place in group], [bursts[place] for place in group])
+    def _width(self, model: Tensor) -> int:
+        return _WIDTH_CUDA if model.is_cuda else _WIDTH_CPU
 
     @torch.no_grad()
     def _run_group(self, models: Sequence[Tensor], bursts: Sequence[Burst]) -> None:
-        """Copy in, step, copy out; bursts that end sooner leave the stack."""
         # Frozen parameters and constants are used as they are in the module, in the type of the models.
         self._loss.to(models[0].dtype)
         shapes = {**self._shapes, **self._statistics}
         pieces = split(torch.stack(list(models)), shapes.values())
         stacks = {name: piece.clone() for name, piece in zip(shapes, pieces, strict=True)}
-        vectors = steering_of(self._training, bursts)
-        steering = steering_stacks(vectors, [stacks[name] for name in self._shapes], self._views)
-        for step in stacked_steps(self._training, bursts):
-            self._step({name: stack[: len(step.samples)] for name, stack in stacks.items()}, step, steering)
-        keep_velocity(vectors, steering, self._views)
+        with steered(self._training, bursts, [stacks[name] for name in self._shapes], self._views) as steering:
+            for step in stacked_steps(self._training, bursts):
+                self._step({name: stack[: len(step.samples)] for name, stack in stacks.items()}, step, steering)
         block = torch.cat([stack.flatten(1) for stack in stacks.values()], dim=1)
         torch._foreach_copy_(list(models), list(block.unbind()))
 
@@ -101,5 +80,4 @@ class _Loss(nn.Module):
         self._task, self.module = task, task.model.module()
 
     def forward(self, samples: Tensor, crops: Tensor | None, offset: Tensor | None) -> Tensor:
-        """The mean loss on some training samples."""
         return loss_of(self._task, self.module, samples, crops, offset)

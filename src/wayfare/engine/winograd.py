@@ -31,7 +31,6 @@ def pays(layer: nn.Conv2d) -> bool:
 
 
 def has_tiles(signal: Tensor) -> bool:
-    """Whether images are whole tiles."""
     return signal.shape[2] % 2 == 0 and signal.shape[3] % 2 == 0
 
 
@@ -98,7 +97,6 @@ class _Convolution(torch.autograd.Function):
 
 
 def _parts(tiles: Tensor, turned: Tensor) -> list[slice]:
-    """The images of a batch, a few at a time."""
     _, _, batch, rows, columns, inputs = tiles.shape
     of_image = 16 * rows * columns * max(inputs, turned.shape[1])
     step = max(1, max(_CHUNK_BYTES // turned.element_size(), turned.numel()) // of_image)

@@ -88,7 +88,6 @@ def check_batch_size(batch_size: int, held: Sequence[Ints], samples: int) -> Non
 
 @lru_cache
 def _warn_of_repetition(batch_size: int, most: int) -> None:
-    """Once for all runs of a process."""
     _log.warning(
         "learning.batch_size = %d: no device holds more than %d samples, so every minibatch repeats some",
         batch_size,

@@ -77,8 +77,6 @@ def random_layers(module: nn.Module, loss: Callable[[nn.Module], Tensor], where:
 
 
 class _Watch:
-    """Sees which layers of a module draw."""
-
     def __init__(self, module: nn.Module) -> None:
         self.names = {
             f"{name or 'the network'} ({type(layer).__name__})": layer for name, layer in module.named_modules()
@@ -97,12 +95,10 @@ class _Watch:
         ]
 
     def begin(self) -> None:
-        """Another pass through the network begins."""
         self._open.clear()
         self._outputs.append([])
 
     def end(self) -> None:
-        """Watch no more."""
         for handle in self._handles:
             handle.remove()
 
@@ -127,7 +123,6 @@ class _Watch:
 
 
 def _place(inputs: Any) -> torch.device:
-    """Where a layer computes."""
     return next((leaf.device for leaf in tree_leaves(inputs) if isinstance(leaf, Tensor)), torch.device("cpu"))
 
 

@@ -18,7 +18,6 @@ class Evaluator:
 
     @torch.no_grad()
     def __call__(self, model: Tensor) -> Evaluation:
-        """The score of one flat model."""
         if model.device.type == "cpu":
             # As a processor convolves fastest.
             self._module.to(memory_format=torch.channels_last)  # type: ignore[call-overload]

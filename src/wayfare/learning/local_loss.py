@@ -60,7 +60,6 @@ class _Adjusted(nn.Module):
         self.module, self.offset = module, offset
 
     def forward(self, inputs: Tensor) -> Tensor:
-        """Logits, moved."""
         logits: Tensor = self.module(inputs)
         if logits.shape[1:] != self.offset.shape:
             shape = " x ".join(map(str, logits.shape[1:])) or "one number"

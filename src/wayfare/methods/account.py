@@ -32,7 +32,6 @@ class Account:
 
     @property
     def left_joules(self) -> float:
-        """What there is to spend."""
         return self.budget_joules - self.spent_joules
 
 

@@ -45,7 +45,6 @@ def compose(name: str, base: str, *parts: Part) -> Composition:
 
 
 def make_method(recipe: Recipe, scenario: Scenario) -> Method:
-    """The method that is meant, with the settings of a scenario."""
     if isinstance(recipe, Method):
         return recipe
     if isinstance(recipe, str):
@@ -92,7 +91,6 @@ def _begin(text: str, scenario: Scenario) -> tuple[str, tuple[Part, ...]]:
 
 
 def _part(text: str, whole: str) -> Part:
-    """A part of the table or of a file, with its values."""
     found = _PART.fullmatch(text)
     if found is None:
         raise ScenarioError("schemes", whole, f"cannot read {text!r}; write as in buffer(size=5)")

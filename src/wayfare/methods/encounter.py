@@ -40,7 +40,6 @@ class Encounter:
 
     @property
     def left_joules(self) -> float:
-        """What there is to spend."""
         return self.budget_joules - self.spent_joules
 
     @property
@@ -73,7 +72,6 @@ class Upload:
 
     @property
     def airtime_s(self) -> float:
-        """How long it transmits."""
         return self.energy_joules / self.power_watts if self.power_watts > 0 else 0.0
 
 

@@ -34,7 +34,6 @@ def is_file(text: str) -> bool:
 
 
 def from_file(text: str) -> Any:
-    """The class or composition that is meant."""
     file, _, name = text.rpartition(".py")
     module = _module(Path(f"{file}.py"), text)
     if name:

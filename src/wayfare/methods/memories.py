@@ -21,11 +21,9 @@ class ErrorFeedback(MemoryRule):
     conserves = True
 
     def offer(self, memory: Tensor, change: Tensor, state: State) -> tuple[Tensor, State]:
-        """e + g."""
         return memory + change, state
 
     def keep(self, update: Tensor, sent: Sparse, state: State) -> tuple[Tensor, State]:
-        """x - S(x)."""
         from wayfare.sparsify import remainder
 
         return remainder(update, sent), state
@@ -36,7 +34,6 @@ class Forgetting(MemoryRule):
     """What was not sent is lost when the next model comes."""
 
     def offer(self, memory: Tensor, change: Tensor, state: State) -> tuple[Tensor, State]:
-        """g alone."""
         return change, state
 
     def keep(self, update: Tensor, sent: Sparse, state: State) -> tuple[Tensor, State]:
@@ -44,7 +41,6 @@ class Forgetting(MemoryRule):
         return update.new_zeros(()).expand(len(update)), state
 
     def take_back(self, memory: Tensor, returned: Sparse, state: State) -> tuple[Tensor, State]:
-        """Lost, too."""
         return memory, state
 
 
@@ -60,5 +56,4 @@ class Decay(ErrorFeedback):
             raise ScenarioError("share", self.share, "must be 0 to 1")
 
     def offer(self, memory: Tensor, change: Tensor, state: State) -> tuple[Tensor, State]:
-        """share e + g."""
         return self.share * memory + change, state

@@ -78,7 +78,6 @@ class UploadRule(Part, ABC):
 
 
 def paper_demand(encounter: Encounter, link: Link) -> Wanted | None:
-    """What a contact would take by Proposition 2."""
     return demand(
         link,
         contact_s=encounter.contact_s,
@@ -173,8 +172,6 @@ class LocalRule(Part):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Arrival:
-    """An upload at the server."""
-
     device: int
     sent: Sparse  # entries of an update, or a whole model where the server rule takes models
     staleness_rounds: int = 1  # rounds since the device received the model it trained from
@@ -203,8 +200,6 @@ class ServerRule(Part, ABC):
     hands_down: ClassVar[bool] = False
     # Whether it takes an update divided by its reach for the mean gradient, which needs plain steps of SGD.
     uses_reach: ClassVar[bool] = False
-    # Where updates are after they arrived, for the balance of mass: all in the model, or only given to the rule.
-    adds_to_model: ClassVar[bool] = False
 
     def objection(self, method: Method) -> str | None:
         """What a server hands down must be used, and reaches no device by way of another."""
@@ -218,7 +213,6 @@ class ServerRule(Part, ABC):
         return None
 
     def init(self, model: Tensor, terms: ServerTerms) -> State:
-        """What the server remembers before the first round."""
         return NO_STATE
 
     @abstractmethod
@@ -233,6 +227,13 @@ class ServerRule(Part, ABC):
     def handed(self, state: State, device: int) -> State:
         """What a device gets beside the model."""
         return NO_STATE
+
+    def taken(self, model: Tensor, state: State, terms: ServerTerms) -> Tensor | None:
+        """The sum of all updates so far, but for a constant, as model and state hold it: mass can be balanced.
+
+        None where they do not tell; then only what arrived is balanced.
+        """
+        return None
 
 
 @dataclass(frozen=True)
@@ -281,7 +282,6 @@ class Method:
 
     @property
     def parts(self) -> dict[str, Part]:
-        """The parts it has, by their kinds."""
         every = {
             "upload": self.upload,
             "compressor": self.compressor,
@@ -294,7 +294,6 @@ class Method:
 
     @property
     def energy_rule(self) -> EnergyRule:
-        """What it does with its energy budget."""
         return self.upload.energy_rule
 
     def any_length(self) -> bool:

@@ -54,16 +54,17 @@ class Add(ServerRule):
     """Algorithm 1: w <- w - (1/N) sum of S(x) over the devices met in a round, in the order of their numbers."""
 
     takes_pieces = True
-    adds_to_model = True
 
     def apply(
         self, model: Tensor, state: State, arrivals: Sequence[Arrival], terms: ServerTerms
     ) -> tuple[Tensor, State]:
-        """Add every update."""
         model = model.clone()
         for arrival in arrivals:
             subtract_from(model, arrival, 1.0 / terms.devices)
         return model, state
+
+    def taken(self, model: Tensor, state: State, terms: ServerTerms) -> Tensor | None:
+        return -terms.devices * model.double()
 
 
 @dataclass(frozen=True)
@@ -89,7 +90,6 @@ class Optimise(ServerRule):
     def apply(
         self, model: Tensor, state: State, arrivals: Sequence[Arrival], terms: ServerTerms
     ) -> tuple[Tensor, State]:
-        """w <- w - step times the direction that the optimiser makes of the mean update."""
         server, update = self.server, mean_update(model, arrivals, terms)
         parameters = len(model) - terms.statistics
         towards = update[:parameters]
@@ -106,6 +106,16 @@ class Optimise(ServerRule):
         update[:parameters] = direction
         return step_along(model, update, server.step_size, terms), state
 
+    def taken(self, model: Tensor, state: State, terms: ServerTerms) -> Tensor | None:
+        """From m <- b m + d and w <- w - step m: the sum of all d is b m - (1 - b) w / step."""
+        if self.server.optimizer == "adam":
+            return None
+        total, parameters = -model.double(), len(model) - terms.statistics
+        total[:parameters] /= self.server.step_size
+        if self.server.optimizer == "momentum":
+            total[:parameters] += self.server.momentum * (state["mean"] - total[:parameters])
+        return terms.devices * total
+
 
 @dataclass(frozen=True)
 class Mix(ServerRule):
@@ -119,7 +129,6 @@ class Mix(ServerRule):
     def apply(
         self, model: Tensor, state: State, arrivals: Sequence[Arrival], terms: ServerTerms
     ) -> tuple[Tensor, State]:
-        """One model after the other, in the order of the devices."""
         model = model.clone()
         for arrival in arrivals:
             weight = self.weight(arrival.staleness_rounds)

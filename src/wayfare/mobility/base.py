@@ -38,7 +38,6 @@ class Motion:
     vy_mps: Floats
 
     def legs_of(self, node: int) -> slice:
-        """The rows of one node."""
         first, last = np.searchsorted(self.node, [node, node + 1])
         return slice(int(first), int(last))
 
@@ -84,7 +83,6 @@ class Mobility(Protocol):
 
     def draw(self, devices: int, duration_s: float, seed: int) -> Motion | Meetings:
         """The motion of all devices and the server, or their meetings, over the whole duration."""
-        ...
 
 
 def knots_from(time_s: Floats, place_m: Floats, duration_s: float, begin_s: float = 0.0) -> Knots:

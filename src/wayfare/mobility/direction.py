@@ -30,7 +30,6 @@ class Direction:
     spec: DirectionMobility
 
     def draw(self, devices: int, duration_s: float, seed: int) -> Motion:
-        """The motion of every device and of the server."""
         return fleet_motion(self.spec, self._all_knots, devices, duration_s, seed)
 
     @property

@@ -33,7 +33,6 @@ def time_weighted_speed_mps(rng: np.random.Generator, spec: LegMobility) -> floa
 
 
 def pause_share(spec: LegMobility, mean_travel_s: float) -> float:
-    """The share of time spent in pauses."""
     mean_pause_s = spec.pause_max_s / 2
     return mean_pause_s / (mean_pause_s + mean_travel_s)
 

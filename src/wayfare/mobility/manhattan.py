@@ -35,7 +35,6 @@ class Manhattan:
     spec: ManhattanMobility
 
     def draw(self, devices: int, duration_s: float, seed: int) -> Motion:
-        """The motion of every device and of the server."""
         return fleet_motion(self.spec, self._all_knots, devices, duration_s, seed)
 
     @property

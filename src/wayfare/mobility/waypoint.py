@@ -28,7 +28,6 @@ class Waypoint:
     spec: WaypointMobility
 
     def draw(self, devices: int, duration_s: float, seed: int) -> Motion:
-        """The motion of every device and of the server."""
         return fleet_motion(self.spec, self._all_knots, devices, duration_s, seed)
 
     def _all_knots(self, rngs: Sequence[np.random.Generator], duration_s: float) -> list[Knots]:

@@ -11,7 +11,6 @@ import logging
 import os
 import socket
 from pathlib import Path
-from types import TracebackType
 
 from wayfare.errors import RunFolderError
 from wayfare.files import lock
@@ -39,9 +38,7 @@ class RunLock:
             raise RunFolderError(f"{self._file.parent}: cannot write here: {error.strerror}") from None
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         # The file goes while the lock is held, so nobody else's is ever taken away.
         self._file.unlink(missing_ok=True)
         self._close()
@@ -73,7 +70,6 @@ class RunLock:
 
 
 def _holder(opened: int) -> str:
-    """Who holds a lock, as far as its file tells."""
     try:
         os.lseek(opened, 0, os.SEEK_SET)
         holder = json.loads(os.read(opened, 4096))

@@ -16,7 +16,6 @@ NOTHING_LEARNED = (
 
 
 def caveats_of(results: StudyResults) -> list[str]:
-    """All warnings about the finished runs of a study."""
     manifest = results.manifest
     silent = no_contact([(manifest.point_name(one.run.point), one.summary) for one in results.results])
     return [silent] if silent else []
@@ -34,12 +33,10 @@ def no_contact(runs: Sequence[tuple[str, RunSummary]]) -> str | None:
 
 
 def distinct(traces: Iterable[TraceUse | None]) -> list[TraceUse]:
-    """Every use of a trace once, in order."""
     return list(dict.fromkeys(use for use in traces if use is not None))
 
 
 def trace_text(use: TraceUse) -> str:
-    """Which trace and server, how much of its time, and how many contacts with the server were used and dropped."""
     repeated = ", repeated" if use.repeated else ""
     skipped = f"; {use.lines_skipped:,} lines skipped" if use.lines_skipped else ""
     name, others = PurePath(use.file).name, use.nodes - 1

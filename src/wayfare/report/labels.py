@@ -92,3 +92,8 @@ def score_label(metric: Metric) -> str:
     """For a figure of scores: ``test accuracy (%)``."""
     words, unit = metric_words_and_unit(metric)
     return f"test {words} ({unit})" if unit else f"test {words}"
+
+
+def named_with_task(name: str, task: str) -> str:
+    """A scenario or study with its task, unless its name tells it."""
+    return name if task.split("-")[0] in name else f"{name}, task {task}"

@@ -14,14 +14,12 @@ from wayfare.studies.results import StudyResults
 
 
 def write_markdown(results: StudyResults, file: Path, figures: Sequence[Path]) -> None:
-    """Write the Markdown page of a run, a comparison or a study."""
     text = markdown(results, [os.path.relpath(figure, file.parent) for figure in figures])
     with writing(file):
         file.write_text(text, encoding="utf-8")
 
 
 def markdown(results: StudyResults, figures: Sequence[str]) -> str:
-    """The table as Markdown, with links to the figures."""
     warnings = [line for caveat in caveats_of(results) for line in (f"**Warning:** {caveat}.", "")]
     lines = [f"# {study_title(results)}", "", *warnings, *table_lines(results), ""]
     # Pages show pictures, not documents.
@@ -30,7 +28,6 @@ def markdown(results: StudyResults, figures: Sequence[str]) -> str:
 
 
 def table_lines(results: StudyResults) -> list[str]:
-    """The table alone, and what its columns mean."""
     columns = [plainly(column) for column in study_columns(results)]
     manifest = results.manifest
     headings = [*manifest.varies, *(column.heading.replace("\n", " ") for column in columns)]

@@ -86,12 +86,10 @@ def _study_recipe(results: StudyResults, seeds: Sequence[int], flags: Sequence[s
 
 
 def _texts(manifest: Manifest) -> list[str]:
-    """What makes the schemes again."""
     return [manifest.recipes.get(name, name) for name in manifest.schemes]
 
 
 def _asks_for(files: Mapping[str, str], study: str) -> list[dict[str, Any]]:
-    """The scenarios of a study made of these files."""
     with tempfile.TemporaryDirectory() as folder:
         for name, content in files.items():
             (Path(folder) / name).write_text(content, encoding="utf-8")
@@ -109,7 +107,6 @@ def _content(scenario: dict[str, Any]) -> dict[str, Any]:
 
 
 def made_with(meta: Mapping[str, Any], walls_s: Sequence[float]) -> dict[str, str]:
-    """Versions, hardware and dates."""
     facts = {str(name): str(version) for name, version in meta.get("versions", {}).items()}
     facts["first run started"] = str(meta.get("started", "unknown"))
     facts["time of all runs"] = _duration(sum(walls_s))
@@ -117,7 +114,6 @@ def made_with(meta: Mapping[str, Any], walls_s: Sequence[float]) -> dict[str, st
 
 
 def _study_toml(results: StudyResults, seeds: Sequence[int]) -> str:
-    """A study file with the same points, schemes and seeds, on the scenario of the first point."""
     manifest = results.manifest
     content = {
         "name": manifest.name,

@@ -45,7 +45,6 @@ class Knots:
     y_m: Floats
 
     def take(self, rows: np.ndarray) -> Knots:
-        """Some of the knots."""
         return Knots(node=self.node[rows], time_s=self.time_s[rows], x_m=self.x_m[rows], y_m=self.y_m[rows])
 
 
@@ -212,5 +211,4 @@ def _keys(record: RunRecord) -> Ints:
 
 
 def _packed(values: np.ndarray, kind: str) -> dict[str, str]:
-    """An array as the bytes of its little-endian numbers."""
     return {"kind": kind[1:], "base64": base64.b64encode(np.asarray(values).astype(kind).tobytes()).decode()}

@@ -43,14 +43,7 @@ _NEVER_NEGATIVE = (
 _DRAWN = "mean and 95 % interval"
 
 
-def study_figure(
-    results: StudyResults,
-    metric_name: str,
-    file: Path,
-    *,
-    column: bool = False,
-    title: str = "",
-) -> None:
+def study_figure(results: StudyResults, metric_name: str, file: Path, *, column: bool = False, title: str = "") -> None:
     """One metric against the first field that varies; a panel for each combination of the others.
 
     Panels stand side by side, or one below the other in a journal's column, which has its title in the text. Energy has
@@ -79,16 +72,13 @@ def study_figure(
 
 
 def seeds_words(results: StudyResults, drawn: str) -> str:
-    """How many worlds a figure stands on, and what of them is drawn."""
-    if results.seeds == 1:
-        return "one seed alone is not a result"
-    return f"{results.seeds} seeds: {drawn}"
+    return "one seed alone is not a result" if results.seeds == 1 else f"{results.seeds} seeds: {drawn}"
 
 
 def _draw_panels(results: StudyResults, metric_name: str, panels: dict[str, list[Row]], axes: Any) -> None:
     names = _long_names(results)
     for panel, (title, rows) in zip(axes, panels.items(), strict=True):
-        panel.set_title(title, loc="left", fontsize="medium")
+        panel.set_title(title, fontsize="medium")
         if names:
             _draw_named(results, metric_name, rows, names, panel)
             panel.set_xlabel(_label(results, metric_name))
@@ -163,8 +153,8 @@ def _draw_named(results: StudyResults, metric_name: str, rows: list[Row], names:
     for place in range(1, len(names)):
         panel.axhline(place, color="#CCCCCC", lw=0.6)
     panel.tick_params(axis="y", length=0)
-    panel.grid(axis="x", alpha=0.25, lw=0.6)
-    panel.spines[["top", "right", "left"]].set_visible(False)
+    panel.grid(False, axis="y")
+    panel.spines["left"].set_visible(False)
 
 
 def _draw(results: StudyResults, metric_name: str, rows: list[Row], panel: Any) -> None:
@@ -214,8 +204,6 @@ def _draw(results: StudyResults, metric_name: str, rows: list[Row], panel: Any) 
     elif not numeric:
         panel.set_xticks(range(len(labels)), labels)
     panel.set_xlabel(axis_label(axis) if axis else "")
-    panel.grid(alpha=0.25, lw=0.6)
-    panel.spines[["top", "right"]].set_visible(False)
 
 
 def _draw_budget(budgets: Mapping[float, float], panel: Any) -> None:
@@ -228,7 +216,6 @@ def _draw_budget(budgets: Mapping[float, float], panel: Any) -> None:
 
 
 def _budget_joules(row: Row) -> float:
-    """What the fleet may spend, a mean over the seeds."""
     return fmean(result.summary.budget_joules for result in row.results)
 
 
@@ -240,7 +227,6 @@ def _bounds(results: StudyResults, metric_name: str) -> Bounds:
 
 
 def _bars(scale: float, estimates: list[Estimate]) -> list[float] | None:
-    """Half of each interval; none where one seed has none."""
     known = any(one.ci95 is not None for one in estimates)
     return [scale * (one.ci95 or 0.0) for one in estimates] if known else None
 

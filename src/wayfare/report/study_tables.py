@@ -21,7 +21,7 @@ from wayfare.report.columns import (
     rich_table,
     side_by_side,
 )
-from wayfare.report.labels import ASSUMED, metric_heading, metric_words_and_unit
+from wayfare.report.labels import ASSUMED, metric_heading, metric_words_and_unit, named_with_task
 from wayfare.studies.results import StudyResults
 
 _HEADINGS = {
@@ -38,7 +38,6 @@ _SCALES = {"kept_fraction": 100.0, "bits": 1e-6}
 
 
 def study_columns(results: StudyResults) -> list[Column]:
-    """Everything the table of a study says, a row for each scheme at each point."""
     return [*_schemes(results), *_measures(results), *_targets(results)] if results.rows else []
 
 
@@ -91,7 +90,6 @@ def _measures(results: StudyResults) -> list[Column]:
 
 
 def _targets(results: StudyResults) -> list[Column]:
-    """How many seeds got there, and the medians of rounds, time and energy."""
     columns, metric = [], results.results[0].metric
     for place, target in enumerate(results.manifest.targets):
         goal = metric.text(target, digits=0) if metric.percent else f"{target:g}"
@@ -109,14 +107,13 @@ def _targets(results: StudyResults) -> list[Column]:
 
 
 def study_title(results: StudyResults) -> str:
-    """What the study is, in a line."""
     manifest = results.manifest
     counts = f"{len(results.results)} of {len(manifest.runs)} runs"
-    return f"{manifest.name}: {manifest.title or counts}" + (f" ({counts})" if manifest.title else "")
+    name = named_with_task(manifest.name, manifest.scenarios[0]["learning"]["task"])
+    return f"{name}: {manifest.title or counts}" + (f" ({counts})" if manifest.title else "")
 
 
 def study_notes(results: StudyResults) -> list[str]:
-    """What the columns mean and what they do not show."""
     if results.metric is None:
         return ["no run is finished yet"]
     notes, seeds, name = missing_notes(results), results.seeds, metric_words_and_unit(results.metric)[0]
@@ -147,7 +144,6 @@ def study_notes(results: StudyResults) -> list[str]:
 
 
 def missing_notes(results: StudyResults) -> list[str]:
-    """Whether the study is incomplete, and what completes it."""
     failed = f" ({results.failed} failed: runs/*.error.txt)" if results.failed else ""
     note = f"incomplete  {results.missing} runs missing{failed}; the command of the study does them"
     return [note] if results.missing else []

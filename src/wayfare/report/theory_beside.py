@@ -87,7 +87,6 @@ def _kept(speeds_mps: Floats, contact_m: float, rates_bps: Floats, scenario: Sce
 
 
 def _measured(row: Row, speed_mps: float) -> dict[str, Any]:
-    """What one scheme did at one speed; means with 95 % intervals."""
     found: dict[str, Any] = {"scheme": row.scheme, "speed_mps": speed_mps}
     for name in ("score", "kept_fraction", "staleness_rounds"):
         one = estimate([result.measures[name] for result in row.results])

@@ -40,5 +40,12 @@ class GroupPartition(Section):
     kind: Literal["by-group"] = "by-group"
 
 
-AnyPartition: TypeAlias = DirichletPartition | IidPartition | ShardPartition | GroupPartition
+class OwnPartition(Section):
+    """Samples are where the task says: with a device, or with the vehicle of a trace that recorded them."""
+
+    kind: Literal["own"] = "own"
+
+
+Dealt: TypeAlias = DirichletPartition | IidPartition | ShardPartition | GroupPartition
+AnyPartition: TypeAlias = Dealt | OwnPartition
 Partition: TypeAlias = Annotated[AnyPartition, Field(discriminator="kind")]

@@ -45,6 +45,8 @@ class Server(Section):
     # The model that is judged and handed on in the end is the mean of the global model over about so many rounds;
     # devices train from the global model itself. 0: it is the global model.
     average_rounds: Annotated[int, Field(ge=0, le=10_000_000)] = 0
+    # How the mean of a round counts devices: all alike (1/N), or each by its share of the samples that devices hold.
+    weighting: Literal["equal", "samples"] = "equal"
 
     @property
     def step_size(self) -> float:

@@ -37,7 +37,6 @@ class SimulationState:
     relays: RelayState = field(default_factory=RelayState)
 
     def plain(self) -> dict[str, Any]:
-        """Numbers, text, lists, tables and tensors only."""
         return {
             "version": VERSION,
             "round": self.round,
@@ -96,7 +95,6 @@ class Vectors:
         return self._owned[id(vector)]
 
     def check(self, state: SimulationState, scenario: Scenario, *, relays: bool) -> None:
-        """ValueError when a state is of another run."""
         fleet, initial = scenario.fleet.devices, self._initial
         vectors = [state.server.model, *state.trainer.underway.values(), *state.trainer.velocities.values()]
         vectors += [] if state.server.averaged is None else [state.server.averaged]

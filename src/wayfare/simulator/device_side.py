@@ -21,8 +21,6 @@ from wayfare.world import World
 
 
 class DeviceSide:
-    """Every device, and what becomes of it."""
-
     def __init__(
         self,
         world: World,
@@ -43,7 +41,6 @@ class DeviceSide:
         ]
 
     def contact(self, row: int, state: DeviceState) -> Transmission:
-        """A contact of the plan, by a device in some state."""
         meeting = meeting_at(self._world, row, self._terms.method.upload)
         local_model, lasts_s = self._trainer.model(meeting.device), float(self._world.meets.contact_s[row])
         return devices.contact(state, local_model, meeting, self._terms, lasts_s)
@@ -58,10 +55,10 @@ class DeviceSide:
 
     def keep(self, device: int, state: DeviceState, *, new_memory: bool) -> None:
         """The state of a device after a contact."""
-        self.states[device] = replace(state, memory=self._shelf.keep(device, state.memory)) if new_memory else state
+        memory = self._shelf.keep(device, state.memory) if new_memory else state.memory
+        self.states[device] = state if memory is state.memory else replace(state, memory=memory)
 
     def receive(self, device: int, model: Tensor, handed: State, round_: int) -> None:
-        """A device takes a model and starts from it."""
         state = devices.receive(self.states[device], model, round_, self._terms.method, handed)
         self.states[device] = state
         self._trainer.receive(device, model, self._terms.method.local.correction(state.local_state))

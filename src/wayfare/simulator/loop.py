@@ -9,19 +9,11 @@ from torch import Tensor
 
 from wayfare.arrays import Ints
 from wayfare.device import Checks, DeviceState, Transmission, terms_of
-from wayfare.engine import (
-    AHEAD_STEPS,
-    Compute,
-    InMemory,
-    Policy,
-    Shelf,
-    Trainer,
-    engine_name,
-    make_engine,
-)
+from wayfare.engine import AHEAD_STEPS, Compute, InMemory, Policy, Shelf, Trainer, engine_name, make_engine
 from wayfare.learning.evaluate import Evaluator
 from wayfare.learning.recalibrate import make_recalibration
 from wayfare.methods import Method, ServerTerms
+from wayfare.server import weights_of
 from wayfare.simulator.checkpoint import SimulationState, Vectors
 from wayfare.simulator.device_side import DeviceSide, contact_rounds
 from wayfare.simulator.events import ContactEvent, EvaluationEvent, MetricEvent, Observer, RelayEvent
@@ -63,7 +55,7 @@ class Simulation:
         task = training.task
         self.engine = engine_name(engine, training)
         chosen = make_engine(self.engine, training)
-        self._ledger = make_ledger(method, chosen, initial) if self._checks.paranoid else None
+        self._ledger = make_ledger(method, chosen, initial, weights_of(world)) if self._checks.paranoid else None
         terms = terms_of(scenario, method, world.link, seed=world.seed, checks=self._checks)
         nothing = initial.new_zeros(()).expand(len(initial))
         self._relays = None
@@ -92,7 +84,6 @@ class Simulation:
         self._round, self._bits = 0, 0.0
 
     def run(self) -> Outcome:
-        """All rounds that are left, to the last."""
         scenario, meets = self._world.scenario, self._world.meets
         edges = np.searchsorted(meets.round, np.arange(1, scenario.rounds + 2))
         with self._compute.numerics():
@@ -116,7 +107,6 @@ class Simulation:
             return Outcome(model=self._judged(), states=self._fleet.states)
 
     def _contacts(self, round_: int, rows: Ints) -> None:
-        """The contacts that count in one round."""
         met = [int(device) for device in self._world.meets.device[rows]]
         self._trainer.meet(met, round_)
         finished, norms_sq = [], []
@@ -172,7 +162,6 @@ class Simulation:
         )
 
     def _relayed(self, events: list[RelayEvent]) -> None:
-        """Count and tell what devices sent for each other."""
         for event in events:
             self._bits += event.bits
             self._observer.on_relay(event)
@@ -209,12 +198,11 @@ class Simulation:
         )
 
     def _balance(self, round_: int) -> None:
-        """Mass is conserved, if that is looked at."""
         if self._ledger is not None:
             states = self._fleet.states
             local = [self._trainer.model(device) for device in range(len(states))]
             relayed = [parcel.update for parcel in self._relays.parcels()] if self._relays else []
-            self._ledger.balance(self._server.state.model, states, local, relayed, round_)
+            self._ledger.balance(self._server.state.model, self._server.taken(), states, local, relayed, round_)
 
     def state(self) -> SimulationState:
         """Everything that is carried into the next round; its tensors are at work and not to be changed."""

@@ -42,7 +42,6 @@ class Turn:
     downloads: int = 0
 
     def at(self, interval: int) -> Turn:
-        """The count in an interval: none in a new one."""
         return self if self.interval == interval else Turn(interval=interval)
 
 
@@ -68,14 +67,7 @@ class Relays:
     """Everything that devices carry for each other in one run. Relays of a round come before its server contacts."""
 
     def __init__(
-        self,
-        world: World,
-        peers: Peers,
-        rule: PeerRule,
-        *,
-        nothing: Tensor,
-        terms: Terms,
-        shelf: Shelf,
+        self, world: World, peers: Peers, rule: PeerRule, *, nothing: Tensor, terms: Terms, shelf: Shelf
     ) -> None:
         self._peers, self._rule, self._rules = peers, rule, rule.rules
         self._nothing, self._terms, self._shelf = nothing, terms, shelf
@@ -86,11 +78,9 @@ class Relays:
         self._turns = [Turn() for _ in fleet]
 
     def state(self) -> RelayState:
-        """What is carried into the next round."""
         return RelayState(parcels=list(self.parcels()), turns=list(self._turns))
 
     def restore(self, state: RelayState, own: Callable[[Tensor], Tensor]) -> None:
-        """Go on from a state, with vectors of one's own."""
         self._turns = list(state.turns)
         self._parcels = [[] for _ in self._turns]
         for parcel in state.parcels:
@@ -101,7 +91,6 @@ class Relays:
         return [np.union1d(rounds, self._timetable.rounds_of(device)) for device, rounds in enumerate(observed)]
 
     def parcels(self) -> Iterator[Parcel]:
-        """All that is on its way."""
         for carried in self._parcels:
             yield from carried
 

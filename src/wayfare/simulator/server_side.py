@@ -39,14 +39,18 @@ class ServerSide:
         self._arrived.append(arrival)
 
     def use_arrivals(self, round_: int, norms_sq: Sequence[float]) -> None:
-        """What the rule makes of the uploads of a round."""
         arrived, self._arrived = self._arrived, []
         self._before = self.state.model
         self.state = servers.aggregate(self.state, self._rule, arrived, self._terms)
         self._checks.aggregated(self.state.model, norms_sq, round_)
         if self._ledger is not None and arrived:
             self._ledger.uploaded(len(arrived))
-            self._ledger.given(lambda: mean_update(self.state.model, arrived, self._terms))
+            if self.taken() is None:
+                self._ledger.given(self._terms.devices * mean_update(self.state.model, arrived, self._terms))
+
+    def taken(self) -> Tensor | None:
+        """The sum of all updates so far, but for a constant, where the rule tells."""
+        return self._rule.taken(self.state.model, self.state.rule_state, self._terms)
 
     def hand_down(self, device: int, *, cut: bool) -> tuple[Tensor, State]:
         """The model for a device, and what its rule hands it beside.
@@ -56,7 +60,6 @@ class ServerSide:
         return (self._before if cut else self.state.model), self._rule.handed(self.state.rule_state, device)
 
     def end_round(self, round_: int) -> None:
-        """The mean of the model over many rounds, where one is kept."""
         self.state = servers.average(self.state, round_, self._settings.average_rounds)
 
     def restore(self, state: ServerState, own: Callable[[Tensor], Tensor]) -> None:

@@ -49,7 +49,6 @@ def checked_seeds(seeds: object) -> list[int]:
 
 
 def checked_seed(seed: object, name: str = "seed") -> int:
-    """One seed."""
     if not _is_whole(seed):
         raise ScenarioError(name, _short(seed), "must be a whole number of 0 or more")
     if int(seed) < 0:  # type: ignore[call-overload]

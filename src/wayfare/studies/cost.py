@@ -44,7 +44,6 @@ class Estimates:
         self._pace = [pace for paces in self._pace_of.values() for pace in paces]
 
     def seconds(self, point: int, scheme: str, cost: float) -> float | None:
-        """How long a run will take; None when nothing has run yet."""
         if (point, scheme) in self._alike:
             return fmean(self._alike[point, scheme])
         pace = self._pace_of.get(scheme, self._pace)

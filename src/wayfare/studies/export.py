@@ -42,7 +42,6 @@ def evaluation_rows(results: StudyResults) -> list[Record]:
 
 
 def write_csv(rows: Sequence[Record], file: Path) -> None:
-    """Comma-separated, a line of names first."""
     names = list(dict.fromkeys(name for row in rows for name in row))
     with writing(file, "cannot be written"), file.open("w", encoding="utf-8", newline="") as target:
         writer = csv.DictWriter(target, names)

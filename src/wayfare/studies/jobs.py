@@ -43,7 +43,6 @@ class Job:
 
     @property
     def rounds(self) -> int:
-        """How far it goes."""
         return self.scenario.rounds
 
     @property
@@ -53,7 +52,6 @@ class Job:
 
 
 def error_file(folder: Path) -> Path:
-    """Where the trace of a failed run is, beside the folder it would have had."""
     return folder.with_name(f"{folder.name}.error.txt")
 
 
@@ -123,23 +121,18 @@ class Progress(Protocol):
 
     def begin(self, jobs: Sequence[Job], finished: int) -> None:
         """All jobs are about to start; so many more were finished before."""
-        ...
 
     def advance(self, place: int, round_: int) -> None:
         """One run has begun (round 0) or come to a round."""
-        ...
 
     def done(self, place: int, summary: RunSummary, *, elsewhere: bool) -> None:
         """One run is finished, here or by somebody else who works on the same study."""
-        ...
 
     def failed(self, place: int, reason: str) -> None:
         """One run failed and will not be tried again."""
-        ...
 
     def again(self, place: int, reason: str) -> None:
         """One run lost its worker and will be tried again."""
-        ...
 
 
 Claim: TypeAlias = Literal["mine", "busy", "done"]
@@ -199,7 +192,6 @@ class Backend(Protocol):
 
     def run(self, queue: Queue, on_round: OnRound) -> Generator[Event, None, None]:
         """Take jobs until none waits and none runs; closing the iterator ends what is under way."""
-        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -41,7 +41,6 @@ class Safeguards:
 
     @property
     def checks(self) -> Checks:
-        """What is looked at while the run goes on."""
         return Checks(allow_divergence=self.allow_divergence, paranoid=self.paranoid)
 
 
@@ -70,7 +69,6 @@ class Keeper:
         self._cost_s = 0.0
 
     def open(self, writer: RunWriter, simulation: Simulation) -> None:
-        """Begin to keep what the simulation tells."""
         # The simulation holds this observer. Holding it in turn would keep its models, gigabytes of them in a large
         # network, until Python looks for such rings, which may be many runs later.
         self._writer, self._simulation = writer, weakref.proxy(simulation)
@@ -81,15 +79,12 @@ class Keeper:
         return time.monotonic() - self._started
 
     def on_contact(self, event: ContactEvent) -> None:
-        """Record a contact."""
         self._writer.on_contact(event)
 
     def on_relay(self, event: RelayEvent) -> None:
-        """Record what a device sent for another."""
         self._writer.on_relay(event)
 
     def on_evaluation(self, event: EvaluationEvent, others: Sequence[MetricEvent]) -> None:
-        """Record an evaluation."""
         self._writer.on_evaluation(event, others)
 
     def on_round(self, round_: int) -> None:

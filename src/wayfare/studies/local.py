@@ -64,13 +64,10 @@ def local_backend(jobs: int | None, waiting: Sequence[Job], shared: Shared) -> I
 
 
 class InThisProcess:
-    """One job after another, here."""
-
     def __init__(self, shared: Shared) -> None:
         self._shared = shared
 
     def run(self, queue: Queue, on_round: OnRound) -> Generator[Event, None, None]:
-        """Take a job, do it, take the next."""
         place: int | None = None
         while len(queue):
             place = queue.take(place)
@@ -96,7 +93,6 @@ class WorkerProcesses:
         self._workers: list[_Worker] = []
 
     def run(self, queue: Queue, on_round: OnRound) -> Generator[Event, None, None]:
-        """Keep every worker busy; a new one takes the place of one that died."""
         with Interrupts() as interrupts:
             try:
                 while True:
@@ -193,7 +189,6 @@ class _Worker:
         theirs.close()
 
     def begin(self, place: int, job: Job) -> None:
-        """Hand over a job."""
         self.place = self.last = place
         try:
             # One that died while it was idle is found out at the next look at its pipe.

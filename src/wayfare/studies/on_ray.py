@@ -165,7 +165,6 @@ def _import_ray() -> Any:
 def _run_on_node(
     code: tuple[str, int], job: Job, shared: list[ray.ObjectRef[Shared]], sets: Mapping[str, Any]
 ) -> dict[str, bytes]:
-    """Do a job on a node and return its files."""
     import ray
 
     if code != _CODE:

@@ -40,8 +40,6 @@ from wayfare.studies.study import USUAL_METRICS
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunResult:
-    """One finished run of a study."""
-
     run: PlannedRun
     folder: Path
     summary: RunSummary
@@ -54,7 +52,6 @@ class RunResult:
 
     @property
     def metric(self) -> Metric:
-        """What its score is."""
         return self.summary.metric
 
 
@@ -108,7 +105,6 @@ class StudyResults:
 
 
 def result_of(record: RunRecord, run: PlannedRun, targets: Sequence[float]) -> RunResult:
-    """The numbers of a run."""
     return RunResult(
         run=run,
         folder=record.folder,

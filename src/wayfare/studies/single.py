@@ -16,6 +16,7 @@ from wayfare.engine.compute import one_thread
 from wayfare.errors import DivergenceError, InvariantError, RunError
 from wayfare.identity import identity_of
 from wayfare.learning.tasks import Task
+from wayfare.learning.tasks.division import Divided
 from wayfare.methods import Method, Recipe, make_method, refuse_edited
 from wayfare.places import RUNS
 from wayfare.records import (
@@ -34,6 +35,7 @@ from wayfare.records import (
 from wayfare.records.layout import resume_call
 from wayfare.scenario import Scenario
 from wayfare.scenario.dump import digest
+from wayfare.scenario.partition import OwnPartition
 from wayfare.signals import StopRequest
 from wayfare.simulator import Simulation, SimulationState
 from wayfare.studies.arguments import checked_scenario, checked_seed
@@ -57,7 +59,6 @@ class Execution:
     keep_model: bool = True  # in the records; without, they have its hash and are as small as their tables
 
     def compute(self) -> Compute:
-        """Where local steps are computed, and how exactly."""
         return Compute.named(self.device, self.precision, fast=self.fast)
 
 
@@ -200,10 +201,13 @@ def execution_record(execution: Execution, engine: str, compute: Compute) -> dic
 
 
 def naming_task(scenario: Scenario, task: Task | None) -> Scenario:
-    """The scenario with the name of a task of one's own in it, so that its runs are told apart."""
+    """The scenario with the name of a task of one's own in it, and with its partition where the task has one."""
     if task is None:
         return scenario
-    return scenario.model_copy(update={"learning": scenario.learning.model_copy(update={"task": task.name})})
+    update: dict[str, Any] = {"task": task.name}
+    if isinstance(task, Divided) and task.division is not None:
+        update["partition"] = OwnPartition()
+    return scenario.model_copy(update={"learning": scenario.learning.model_copy(update=update)})
 
 
 def scenario_name_of(scenario: Scenario) -> str:

@@ -38,8 +38,6 @@ _POINT = "point"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlannedRun:
-    """One run of a study."""
-
     key: str
     point: int
     scheme: str
@@ -48,7 +46,6 @@ class PlannedRun:
 
     @property
     def folder_name(self) -> str:
-        """The name of its folder, which says what it is."""
         return f"{run_name_of(self.scheme, self.seed)}-{self.key}"
 
 
@@ -93,12 +90,10 @@ class Manifest:
         )
 
     def run_name(self, run: PlannedRun) -> str:
-        """What a run is called in one line."""
         return ", ".join(part for part in (run.scheme, self.point_name(run.point), f"seed {run.seed}") if part)
 
 
 def manifest_of(plan: Plan, execution: Execution) -> Manifest:
-    """A plan with the keys of its runs."""
     runs = []
     for place, point in enumerate(plan.points):
         for name in plan.schemes:
@@ -160,19 +155,15 @@ class StudyFolder:
             raise RunFolderError(f"{file}: not a study, or damaged: {error}") from None
 
     def run_folder(self, run: PlannedRun) -> Path:
-        """Where a finished run lies."""
         return self._home / "runs" / run.folder_name
 
     def is_finished(self, run: PlannedRun) -> bool:
-        """Whether a run is done."""
         return is_finished(self.run_folder(run))
 
     def error_file(self, run: PlannedRun) -> Path:
-        """Why a run failed."""
         return error_file(self.run_folder(run))
 
     def job(self, plan: Plan, manifest: Manifest, run: PlannedRun, cost: float) -> Job:
-        """A run to be done."""
         point = plan.points[run.point]
         return Job(
             name=manifest.run_name(run),

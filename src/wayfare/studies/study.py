@@ -110,7 +110,6 @@ class Plan:
 
 
 def study_presets() -> list[str]:
-    """The studies inside the package."""
     return sorted(entry.name.removesuffix(".toml") for entry in _PRESETS.iterdir() if entry.name.endswith(".toml"))
 
 
@@ -231,7 +230,6 @@ def _anchored(table: dict[str, Any], folder: Path | None) -> dict[str, Any]:
 
 
 def _grid(table: Mapping[str, Any]) -> dict[str, list[Any]]:
-    """Every field with its values."""
     grid = dict(_leaves(table))
     for field, values in grid.items():
         if not isinstance(values, list) or not values:
@@ -241,7 +239,6 @@ def _grid(table: Mapping[str, Any]) -> dict[str, list[Any]]:
 
 
 def _paired(tables: Sequence[Mapping[str, Any]]) -> tuple[list[str], list[dict[str, Any]]]:
-    """What every combination is called, and its fields."""
     paired = [dict(_leaves(table)) for table in tables]
     labels = [values.pop("label", "") for values in paired]
     for place, label in enumerate(labels):

@@ -23,8 +23,6 @@ from wayfare.studies.study import Plan, comparison_plan
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outlook:
-    """What a sweep would do."""
-
     folder: Path
     manifest: Manifest
     finished: list[PlannedRun]
@@ -34,7 +32,6 @@ class Outlook:
 
     @property
     def seconds(self) -> float | None:
-        """Until everything is done."""
         return None if self.run_seconds is None else self.run_seconds / max(min(self.workers, len(self.waiting)), 1)
 
 
@@ -58,7 +55,6 @@ class Sweep:
 
 
 def study_folder(plan: Plan, out: Path | str = RUNS) -> Path:
-    """Where a study lies."""
     return Path(out) / plan.folder_name
 
 

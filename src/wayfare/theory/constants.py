@@ -22,7 +22,7 @@ from wayfare.learning.tasks import Task, load_task
 from wayfare.learning.tasks.base import Evaluation
 from wayfare.methods import make_method
 from wayfare.scenario import Scenario
-from wayfare.simulator import ContactEvent, EvaluationEvent, MetricEvent, RelayEvent, Simulation
+from wayfare.simulator import ContactEvent, EvaluationEvent, MetricEvent, Observer, Simulation
 from wayfare.theory.bounds import BoundVariant, mobility_coefficient, theorem_1_gradient
 from wayfare.world import World, draw_world
 
@@ -87,7 +87,7 @@ class _Watch:
     def __init__(self) -> None:
         self.held: Sequence[Tensor] = ()
         self.batches: Callable[[int, int], Tensor] | None = None
-        self.gradients: list[Tensor] = []  # of every device at the model before
+        self.gradients: Sequence[Tensor] = ()  # of every device at the model before
         self.model: Tensor | None = None
         self.gradient_sq: list[float] = []
         self.loss: list[float] = []
@@ -97,11 +97,7 @@ class _Watch:
         """Gradients of all devices at a model; secants to the model before, and one local step on for each device."""
         model = read_vector(module)
         probe = task.model.module().to(model).train()
-        found, losses = [], []
-        for samples in self.held:
-            gradient, loss = _gradient(task, probe, model, samples)
-            found.append(gradient)
-            losses.append(loss)
+        found, losses = zip(*(_gradient(task, probe, model, samples) for samples in self.held), strict=True)
         mean = torch.stack(found).mean(dim=0)
         self.gradient_sq.append(float(mean.double().square().sum()))
         self.loss.append(float(np.mean(losses)))
@@ -156,9 +152,7 @@ class _Watched:
         return _Watched(self._task.to(device), self._watch)
 
 
-class _Contacts:
-    """An observer that keeps what the bounds need."""
-
+class _Contacts(Observer):
     def __init__(self, watch: _Watch, on_round: Callable[[int], None] | None) -> None:
         self._watch = watch
         self.rounds: list[int] = []
@@ -169,9 +163,6 @@ class _Contacts:
     def on_contact(self, event: ContactEvent) -> None:
         self.entries.append(event.entries)
         self.staleness.append(event.staleness_rounds)
-
-    def on_relay(self, event: RelayEvent) -> None:
-        """The bounds know of no relays."""
 
     def on_evaluation(self, event: EvaluationEvent, others: Sequence[MetricEvent]) -> None:
         self.rounds.append(event.round)
@@ -189,9 +180,8 @@ def measure_run(
 ) -> MeasuredRun:
     """Run a scheme once more, and look at gradients some times on the way."""
     every = -(-scenario.rounds // _LOOKS)
-    scenario = scenario.model_copy(
-        update={"learning": scenario.learning.model_copy(update={"evaluate_every_rounds": every})}
-    )
+    learning = scenario.learning.model_copy(update={"evaluate_every_rounds": every})
+    scenario = scenario.model_copy(update={"learning": learning})
     watch = _Watch()
     watched: Any = _Watched(load_task(scenario.learning), watch)
     world: World = draw_world(scenario, seed)
@@ -220,7 +210,6 @@ def measure_run(
 
 
 def _gradient(task: Task, module: nn.Module, model: Tensor, samples: Tensor) -> tuple[Tensor, float]:
-    """Gradient and loss of a flat model on some samples."""
     load_vector(module, model)
     loss = task.loss(module, samples.to(model.device))
     parts = torch.autograd.grad(loss, list(trainable(module).values()))

@@ -21,7 +21,6 @@ class Whereabouts:
     speed_mps: Floats
 
     def at(self, row: int) -> tuple[tuple[float, float] | None, float | None]:
-        """Position and speed at one opportunity."""
         (x_m, y_m), speed_mps = self.position_m[row].tolist(), float(self.speed_mps[row])
         return (None, None) if np.isnan(speed_mps) else ((x_m, y_m), speed_mps)
 

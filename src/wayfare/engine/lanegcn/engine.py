@@ -16,16 +16,14 @@ from wayfare.arrays import Ints
 from wayfare.engine.base import (
     Burst,
     LocalTraining,
+    Stack,
     Steering,
     Step,
     descend,
-    keep_velocity,
-    longest_first,
     moved,
     split,
     stacked_steps,
-    steering_of,
-    steering_stacks,
+    steered,
 )
 from wayfare.engine.lanegcn.forecast import stacked_forecast
 from wayfare.engine.lanegcn.products import turned
@@ -49,14 +47,15 @@ def best_packing(training: LocalTraining) -> Packing:
     return Packing(width=1 if training.task.model.parameters >= _ALONE_FROM_PARAMETERS else 8, tile=8)
 
 
-class StackedLaneGcn:
+class StackedLaneGcn(Stack):
     """Forward, backward and update of n networks at once."""
 
     def __init__(self, training: LocalTraining, packing: Packing | None = None) -> None:
         task = training.task.to(training.compute.device)
         if not isinstance(task, Forecasting):
             raise ScenarioError("engine", "stacked", f"stacks LaneGCN here, and {task.name} has none")
-        self._training, self._task = training, task
+        super().__init__(training)
+        self._task = task
         with torch.device("meta"):
             self._shapes = {name: entry.shape for name, entry in task.model.module().named_parameters()}
         self._tables: dict[torch.dtype, SceneTables] = {}
@@ -73,34 +72,25 @@ class StackedLaneGcn:
 
     @staticmethod
     def fits(task: Task) -> bool:
-        """Whether a task is a forecast by LaneGCN."""
         return isinstance(task, Forecasting)
 
-    def run(self, models: Sequence[Tensor], bursts: Sequence[Burst]) -> None:
-        """Advance bursts in groups; within a group all take a step together."""
-        places = longest_first(bursts)
-        with self._training.compute.numerics():
-            for first in range(0, len(places), self._packing.width):
-                group = places[first : first + self._packing.width]
-                self._run_group([models[place] for place in group], [bursts[place] for place in group])
+    def _width(self, model: Tensor) -> int:
+        return self._packing.width
 
     def _run_group(self, models: Sequence[Tensor], bursts: Sequence[Burst]) -> None:
-        """Copy in, step, copy out; bursts that end sooner leave the stack."""
         block = torch.stack(list(models))
         stacks = [piece.contiguous() for piece in self._views(block)]
-        vectors = steering_of(self._training, bursts)
-        steering = steering_stacks(vectors, stacks, self._views)
         steps = stacked_steps(self._training, bursts, torch.device("cpu"))
         tables = self._tables_for(block.dtype)
         underway = _first(stacks, len(block))
         looked_up = stacked_scenes(tables, [_scenes(step, tables) for step in steps], self._packing)
-        for step, scenes in zip(steps, looked_up, strict=True):
-            active = len(step.samples)
-            if active < len(underway[0]):
-                underway = _first(stacks, active)
-            shares = None if step.shares is None else moved(step.shares, block.device)
-            self._step(underway, scenes, shares, steering)
-        keep_velocity(vectors, steering, self._views)
+        with steered(self._training, bursts, stacks, self._views) as steering:
+            for step, scenes in zip(steps, looked_up, strict=True):
+                active = len(step.samples)
+                if active < len(underway[0]):
+                    underway = _first(stacks, active)
+                shares = None if step.shares is None else moved(step.shares, block.device)
+                self._step(underway, scenes, shares, steering)
         block = torch.cat([turned(stack).flatten(1) for stack in stacks], dim=1)
         torch._foreach_copy_(list(models), list(block.unbind()))
 

@@ -47,7 +47,6 @@ class Flow:
 
     @property
     def reverse(self) -> Flow:
-        """The flow from those who received to those who gave."""
         return Flow(self.back, self.onward)
 
     def __call__(self, rows: Tensor, groups: int) -> Tensor:

@@ -44,7 +44,6 @@ class _Part:
     name: str = ""
 
     def part(self, name: str) -> _Part:
-        """A part of this part."""
         return _Part(self.weights, f"{self.name}{name}.")
 
     def spread_by(self, flow: Flow | None, *parts: str) -> _Part:
@@ -102,7 +101,6 @@ def _tracks(part: _Part, past: Tensor) -> Tensor:
 
 
 def _twice(tracks: Tensor) -> Tensor:
-    """Every step two times."""
     return tracks.unsqueeze(3).expand(-1, -1, -1, 2, -1).flatten(2, 3)
 
 

@@ -31,15 +31,8 @@ class FusedNorm(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any,
-        rows: Tensor,
-        weight: Tensor,
-        bias: Tensor,
-        added: Tensor | None,
-        rectified: bool,
-        eps: float,
+        ctx: Any, rows: Tensor, weight: Tensor, bias: Tensor, added: Tensor | None, rectified: bool, eps: float
     ) -> Tensor:
-        """Rows that are normalised, weighted, added to and cut off."""
         rows, weight, bias = rows.contiguous(), _with_dense_rows(weight), _with_dense_rows(bias)
         added = None if added is None else added.contiguous()
         deal = _Deal(rows)
@@ -69,7 +62,6 @@ class FusedNorm(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor | None, None, None]:
-        """Derivatives by rows, weight, bias and what was added."""
         rows, mean, inverse, weight, bias, out = ctx.saved_tensors
         deal, gradient = ctx.deal, gradient.contiguous()
         of_rows, of_added = torch.empty_like(rows), None if ctx.added_type is None else gradient

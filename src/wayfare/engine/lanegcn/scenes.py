@@ -89,7 +89,6 @@ def stacked_scenes(tables: SceneTables, steps: Sequence[Ints], packing: Packing)
 
 
 def _looked_up(tables: SceneTables, steps: Sequence[Ints], packing: Packing) -> list[StackedScenes]:
-    """The same for steps that are looked up together."""
     actors, actor_to_actor, *others = _spaces(tables, steps, packing)
     past, speed = ACTOR_CHANNELS * OBSERVED_STEPS, 1
     found = zip(
@@ -229,11 +228,7 @@ class _Space:
         size = sum(self._totals)
         slot = torch.repeat_interleave(self._real, output_size=size)
         ramp = _ramp(size, slot)
-        return (
-            slot,
-            self._real_shift.index_select(0, slot).add_(ramp),
-            self._settled.index_select(0, slot).add_(ramp),
-        )
+        return (slot, self._real_shift.index_select(0, slot).add_(ramp), self._settled.index_select(0, slot).add_(ramp))
 
     def each(self, rows: Tensor) -> Sequence[Tensor]:
         """What belongs to the rows of all steps, step by step."""

@@ -89,7 +89,6 @@ def scene_tables(store: SceneStore, model: LaneGcn, dtype: torch.dtype, *, mirro
 
 
 def _tables(batch: SceneBatch, model: LaneGcn, kinds: int) -> SceneTables:
-    """Tables of the scenes of a batch."""
     radii, lanes = model.radii, model.lanes
     return SceneTables(
         scenes=len(batch.agents),
@@ -110,7 +109,6 @@ def _tables(batch: SceneBatch, model: LaneGcn, kinds: int) -> SceneTables:
 
 
 def _near(batch: SceneBatch, receivers: str, givers: str, radius_m: float) -> Links:
-    """Every receiver with every giver within a radius."""
     scene, first, centre, direction = _side(batch, receivers)
     _, other_first, other_centre, other_direction = _side(batch, givers)
     receiver, giver = pairs_within(centre, scene, other_centre, other_first, radius_m)
@@ -119,7 +117,6 @@ def _near(batch: SceneBatch, receivers: str, givers: str, radius_m: float) -> Li
 
 
 def _related(batch: SceneBatch, kinds: int) -> Links:
-    """Every piece of lane with its relatives."""
     receiver, giver, kind = batch.relation
     scene, first, centre, direction = _side(batch, "lane")
     pose = relative_pose(centre[receiver], direction[receiver], centre[giver], direction[giver])

@@ -35,13 +35,11 @@ def create_authority(name: str, valid_days: int) -> Pair:
 
 
 def sign_server(authority: Pair, name: str, hosts: Sequence[str], valid_days: int) -> Pair:
-    """A certificate for the broker, good for these host names and addresses."""
     names = x509.SubjectAlternativeName([_general_name(host) for host in hosts])
     return _signed(authority, name, ExtendedKeyUsageOID.SERVER_AUTH, valid_days, names)
 
 
 def sign_client(authority: Pair, name: str, valid_days: int) -> Pair:
-    """A certificate with which a device or the server comes to the broker."""
     names = x509.SubjectAlternativeName([x509.DNSName(name)])
     return _signed(authority, name, ExtendedKeyUsageOID.CLIENT_AUTH, valid_days, names)
 

@@ -13,13 +13,11 @@ _SYSTEM_PROGRAMS = Path("/usr/sbin")
 
 
 def broker_program() -> str | None:
-    """Where nats-server is."""
     beside = _SYSTEM_PROGRAMS / "nats-server"
     return shutil.which("nats-server") or (str(beside) if beside.is_file() else None)
 
 
 def need_broker_program() -> str:
-    """Where nats-server is, or an error that says how to get it."""
     program = broker_program()
     if program is None:
         raise UnavailableError(
@@ -30,7 +28,6 @@ def need_broker_program() -> str:
 
 
 def need_packages() -> None:
-    """The Python packages of the extra ``field``."""
     missing = [name for name in ("nats", "nkeys", "cryptography") if find_spec(name) is None]
     if missing:
         raise UnavailableError(

@@ -58,16 +58,13 @@ class Fleet:
 
     @property
     def broker_folder(self) -> Path:
-        """What the broker's host needs."""
         return self.folder / "broker"
 
     @property
     def server_folder(self) -> Path:
-        """The server's bundle."""
         return self.folder / SERVER_NAME
 
     def device_folder(self, device: str) -> Path:
-        """A device's bundle."""
         if device == SERVER_NAME or not self.public_keys.get(device):
             raise InputError(f"device = {device!r}: is not in this fleet")
         return self.folder / "devices" / device
@@ -86,27 +83,22 @@ class Bundle:
 
     @property
     def authority_file(self) -> Path:
-        """The certificate by which the broker is known."""
         return self.folder / "ca.pem"
 
     @property
     def certificate_file(self) -> Path:
-        """The participant's own certificate."""
         return self.folder / "client.pem"
 
     @property
     def key_file(self) -> Path:
-        """The key of that certificate."""
         return self.folder / "client.key"
 
     @property
     def seed_file(self) -> Path:
-        """The seed of the key that the broker knows the participant by."""
         return self.folder / "user.seed"
 
     @property
     def inbox_prefix(self) -> str:
-        """Where answers to its requests go."""
         return inbox_prefix(self.name)
 
 
@@ -173,7 +165,6 @@ def remove_devices(fleet: Fleet, devices: Sequence[str]) -> Fleet:
 
 
 def load_fleet(folder: Path) -> Fleet:
-    """The fleet of a folder."""
     content = _read(folder / FLEET_NAME, "a fleet")
     keys = content.get("public_keys")
     if not isinstance(keys, dict) or not all(key is None or isinstance(key, str) for key in keys.values()):
@@ -186,7 +177,6 @@ def load_fleet(folder: Path) -> Fleet:
 
 
 def load_bundle(folder: Path) -> Bundle:
-    """The bundle of a folder, whole and readable."""
     content = _read(folder / BUNDLE_NAME, "a bundle")
     bundle = Bundle(
         folder=folder,
@@ -207,7 +197,6 @@ def load_bundle(folder: Path) -> Bundle:
 
 
 def _join(fleet: Fleet, names: Sequence[str], valid_days: int) -> Fleet:
-    """Bundles for these participants, and the registry with them."""
     from wayfare.field.fleet.certificates import Pair, sign_client
     from wayfare.field.fleet.keys import create_key
 

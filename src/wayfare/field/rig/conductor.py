@@ -148,7 +148,6 @@ class Glance:
         return int(json.loads(row[0])["finished_round"]) if row else 0
 
     def close(self) -> None:
-        """Let go of the file."""
         if self._connection is not None:
             self._connection.close()
             self._connection = None

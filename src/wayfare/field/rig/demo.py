@@ -6,7 +6,7 @@ import asyncio
 import logging
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -28,15 +28,12 @@ from wayfare.field.runtime.mes import ServerOptions, open_intake
 from wayfare.field.runtime.work import Work
 from wayfare.learning.evaluate import Evaluator
 from wayfare.learning.tasks import Evaluation
-from wayfare.simulator import ContactEvent, EvaluationEvent, MetricEvent, Simulation
-from wayfare.simulator.events import RelayEvent
+from wayfare.simulator import Observer, Simulation
 from wayfare.streams import FLEET, Stream, generator
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DemoOptions:
-    """What is shown."""
-
     folder: Path  # of keys, stores and logs
     speedup: float = 60.0
     strict: bool = False  # contacts end when the plan says; devices lead themselves
@@ -49,8 +46,6 @@ class DemoOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DemoOutcome:
-    """What came of it."""
-
     contacts: int
     seconds: float
     audit: Audit
@@ -175,7 +170,6 @@ def _device_options(work: Work, options: DemoOptions, name: str, url: str) -> De
 
 
 def _audited(work: Work, options: DemoOptions, fleet: Fleet) -> tuple[torch.Tensor, Audit]:
-    """The model that is judged, and that everything is in its place."""
     server = ServerOptions(state=options.folder / "server", by_plan=not options.strict)
     intake = open_intake(work, fleet.devices, server)
     outboxes = [
@@ -190,17 +184,5 @@ def _audited(work: Work, options: DemoOptions, fleet: Fleet) -> tuple[torch.Tens
             outbox.close()
 
 
-class _Nobody:
+class _Nobody(Observer):
     """Watches a simulation without a word."""
-
-    def on_contact(self, event: ContactEvent) -> None:
-        """Nothing."""
-
-    def on_evaluation(self, event: EvaluationEvent, others: Sequence[MetricEvent]) -> None:
-        """Nothing."""
-
-    def on_relay(self, event: RelayEvent) -> None:
-        """Nothing."""
-
-    def on_round(self, round_: int) -> None:
-        """Nothing."""

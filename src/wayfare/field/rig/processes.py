@@ -28,29 +28,23 @@ _context.set_forkserver_preload(["wayfare.field.rig.processes"])
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerPart:
-    """The server as a process."""
-
     bundle: Path
     names: Sequence[str]
     work: Work
     options: ServerOptions
 
     def run(self, stop: threading.Event) -> None:
-        """Serve."""
         run_server(load_bundle(self.bundle), self.names, self.work, self.options, stop)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DevicePart:
-    """A device as a process."""
-
     bundle: Path
     number: int
     work: Work
     options: DeviceOptions
 
     def run(self, stop: threading.Event) -> None:
-        """Train and exchange."""
         run_device(load_bundle(self.bundle), self.number, self.work, self.options, stop)
 
 
@@ -63,14 +57,12 @@ class Member:
         self._process: ForkServerProcess | None = None
 
     def start(self) -> None:
-        """Begin, or go on from what is on the disk."""
         process: Any = _context.Process(target=_live, args=(self.name, self._part, self._log), name=self.name)
         process.daemon = True
         process.start()
         self._process = process
 
     def kill(self) -> None:
-        """As a power cut would."""
         # Whoever checks on it meanwhile is not to take this for an error of its own.
         process, self._process = self._process, None
         if process is not None:
@@ -89,7 +81,6 @@ class Member:
         return False
 
     def stop(self, timeout_s: float = 20.0) -> None:
-        """Ask it to end, wait, and see that it ended well."""
         if self._process is None:
             return
         if self._process.is_alive():
@@ -103,7 +94,6 @@ class Member:
         self._process = None
 
     def end(self) -> None:
-        """End it, whatever it does."""
         if self._process is not None:
             self._process.kill()
             self._process.join()

@@ -94,7 +94,7 @@ class Intake:
         """An exchange ends: what model there is for the device, or that it has to wait for others."""
         try:
             asked = parse(Finish, data)
-            refusal = self.gathering.refusal(self.ledger, device, asked.round)
+            refusal = self.gathering.refusal(device, asked.round)
             if refusal is None and asked.update is not None and not self.ledger.is_delivered(device, asked.update):
                 refusal = f"update {asked.update} is not all here"
             if refusal is not None:

@@ -34,8 +34,6 @@ _MOST_JSON_BYTES = 64 << 10
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chunk:
-    """A piece of an update."""
-
     update: int  # counted from 1 by the device
     chunk: int  # counted from 0, the largest entries first
     chunks: int  # of the update
@@ -46,13 +44,11 @@ class Chunk:
     entries: Sparse
 
     def scaled(self, share: float) -> Chunk:
-        """With a share of its values."""
         return (
             self if share == 1.0 else replace(self, entries=Sparse(self.entries.indices, self.entries.values * share))
         )
 
     def packed(self, layout: Layout) -> bytes:
-        """As it travels."""
         body = encode(self.entries, layout).data
         header = _HEADER.pack(
             *(_MAGIC, _VERSION, self.update, self.chunk, self.chunks, self.round),
@@ -136,7 +132,6 @@ class _Message(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
     def packed(self) -> bytes:
-        """As it travels."""
         return self.model_dump_json().encode()
 
 

@@ -53,7 +53,6 @@ class SceneBatch:
 
     @property
     def agents(self) -> Tensor:
-        """The actors to be judged by."""
         return self.first_actor[:-1]
 
     def straight_on(self) -> Tensor:
@@ -99,7 +98,6 @@ class SceneStore:
         return len(self.first_actor) - 1
 
     def to(self, device: torch.device) -> Self:
-        """Move everything."""
         return replace(self, **{entry.name: getattr(self, entry.name).to(device) for entry in fields(self)})
 
     def batch_of_all(self) -> SceneBatch:
@@ -210,7 +208,6 @@ def _ranges(first: Tensor, chosen: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def _mirror(batch: SceneBatch, mirrored: Tensor) -> SceneBatch:
-    """Exchange left and right in some scenes."""
     sign = 1 - 2 * mirrored.to(batch.past.dtype)
     actor, lane = sign[batch.actor_scene], sign[batch.lane_scene]
 

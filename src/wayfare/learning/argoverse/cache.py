@@ -36,7 +36,6 @@ class Prepared:
     lanes: LaneGraph
 
     def without_lanes(self) -> Prepared:
-        """The same scenes with no map."""
         train, val = (
             replace(scenes, first_lane=np.zeros_like(scenes.first_lane), lanes=scenes.lanes[:0])
             for scenes in (self.train, self.val)
@@ -65,7 +64,6 @@ def prepared_scenes(
 def prepare(
     files: Mapping[str, list[Path]], map_kind: str, maps: Mapping[str, Path], settings: SceneSettings
 ) -> Prepared:
-    """Read every sequence and the maps."""
     graph = read_maps(map_kind, maps, settings.lane_spacing_m) if maps else LaneGraph()
     finder = LaneFinder(graph)
     total, done = sum(map(len, files.values())), 0
@@ -93,7 +91,6 @@ def prepared_from(
 
 
 def save_prepared(path: Path, prepared: Prepared) -> None:
-    """Write one file, compressed."""
     arrays: dict[str, np.ndarray] = {"format": np.array(_FORMAT)}
     for part in fields(Prepared):
         value = getattr(prepared, part.name)

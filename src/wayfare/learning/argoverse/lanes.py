@@ -47,7 +47,6 @@ class LaneGraph:
 
     @property
     def centre_m(self) -> Floats:
-        """The middle of every piece."""
         return (self.start_m + self.end_m) / 2
 
 
@@ -75,7 +74,6 @@ def lane_graph(lanes: Sequence[Lane], spacing_m: float, city: int = 0) -> LaneGr
 
 
 def joined(graphs: Iterable[LaneGraph]) -> LaneGraph:
-    """Several graphs as one, their numbers one after the other."""
     parts = list(graphs)
     offsets = np.cumsum([0, *(len(part) for part in parts)])
     plain = ("start_m", "end_m", "flags", "city")
@@ -116,7 +114,6 @@ def _composed(pairs: Ints, nodes: int) -> Ints:
 
 
 def _resampled(line: Floats, spacing_m: float) -> Floats:
-    """Equally spaced points along a line."""
     along = np.concatenate([[0.0], np.cumsum(np.hypot(*np.diff(line, axis=0).T))])
     places = np.linspace(0.0, along[-1], max(int(np.ceil(along[-1] / spacing_m)), 1) + 1)
     return np.stack([np.interp(places, along, line[:, axis]) for axis in (0, 1)], axis=1)

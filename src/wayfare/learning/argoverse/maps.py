@@ -37,13 +37,11 @@ def map_files(kind: str, folder: Path | None) -> dict[str, Path]:
 
 
 def read_maps(kind: str, files: Mapping[str, Path], spacing_m: float) -> LaneGraph:
-    """The maps of all cities as one graph."""
     read = {"navmap": read_navmap, "hd": read_hd_map}
     return joined(lane_graph(read[kind](path), spacing_m, CITIES.index(city)) for city, path in files.items())
 
 
 def read_navmap(path: Path) -> list[Lane]:
-    """The lanes of a road graph in a file."""
     try:
         data = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
@@ -123,5 +121,4 @@ def _hd_lane(way: ET.Element, line: Floats, place_of: Mapping[str, int]) -> Lane
 
 
 def _usable(line: Floats) -> bool:
-    """A line with a length."""
     return len(line) > 1 and bool(np.all(np.isfinite(line))) and np.hypot(*np.diff(line, axis=0).T).sum() > _SHORTEST_M

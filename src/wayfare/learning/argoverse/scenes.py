@@ -122,8 +122,6 @@ def scene_of(sequence: Sequence, lanes: LaneFinder, settings: SceneSettings, nam
 
 
 def gathered(parts: Seq[Scenes]) -> Scenes:
-    """Scenes one after the other."""
-
     def joined(name: str) -> NDArray[np.generic]:
         return np.concatenate([getattr(scene, name) for scene in parts])
 

@@ -124,11 +124,7 @@ def _steps(path: Path, stamps: tuple[str, ...]) -> Ints:
 
 
 def _numbers(
-    path: Path,
-    column: str,
-    cells: Iterable[str],
-    limit: float = _PLACE_LIMIT_M,
-    rows: tuple[str, ...] | None = None,
+    path: Path, column: str, cells: Iterable[str], limit: float = _PLACE_LIMIT_M, rows: tuple[str, ...] | None = None
 ) -> Floats:
     """A column of finite numbers; ``rows`` are all cells of the file when ``cells`` are only the distinct ones."""
     texts = list(cells)
@@ -175,7 +171,6 @@ def _agent(path: Path, kinds: Ints, places: Floats) -> int:
 
 
 def _city(path: Path, names: tuple[str, ...]) -> str:
-    """The one city of a file."""
     for row, name in enumerate(names):
         if name not in CITIES:
             raise _bad(path, f"CITY_NAME = {name[:40]!r} is unknown; must be one of {', '.join(CITIES)}", row)

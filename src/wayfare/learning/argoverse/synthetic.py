@@ -103,7 +103,6 @@ def synthetic_sequence(seed: int, split: str, number: int) -> Sequence:
 
 
 def synthetic_sequences(seed: int, split: str, count: int) -> Iterator[Sequence]:
-    """The first sequences of a split."""
     return (synthetic_sequence(seed, split, number) for number in range(count))
 
 

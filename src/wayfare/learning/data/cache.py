@@ -35,7 +35,6 @@ class Verification:
 
 
 def cached_file(spec: ImageSet) -> Path:
-    """Where a set lies, or will lie."""
     return data_folder() / f"{spec.name}.npz"
 
 
@@ -55,7 +54,6 @@ def load_images(spec: ImageSet) -> ImageArrays:
 
 
 def verify_images(spec: ImageSet) -> Verification:
-    """Measure a set in the cache and check its hash."""
     arrays, file = load_images(spec), cached_file(spec)
     spec.check(arrays, str(file))
     mean, deviation = arrays.moments()
@@ -74,7 +72,6 @@ def verify_images(spec: ImageSet) -> Verification:
 
 
 def save_images(spec: ImageSet, arrays: ImageArrays) -> Path:
-    """Write a set to the cache."""
     file = cached_file(spec)
     with writing(file, "cannot be written"):
         file.parent.mkdir(parents=True, exist_ok=True)
@@ -112,7 +109,6 @@ def only_one(name: str) -> Iterator[None]:
 
 @lru_cache(maxsize=2)
 def _read(file: Path, changed_ns: int, name: str) -> ImageArrays:
-    """One reading for each state of the file."""
     return read_archive(file, name)
 
 
@@ -121,5 +117,4 @@ def _damaged(file: Path, name: str, reason: str) -> InputError:
 
 
 def fetch_call(name: str) -> str:
-    """How to fetch a set."""
     return f"`fetch_images(IMAGE_SETS[{name!r}])`"

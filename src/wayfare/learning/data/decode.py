@@ -53,7 +53,6 @@ def decode(spec: ImageSet, files: Files, source: str) -> ImageArrays:
 
 
 def _missing(spec: ImageSet, files: Files) -> str:
-    """Names what the nearest layout lacks."""
     nearest = max(layouts(spec.name), key=lambda layout: sum(name in files for name in layout))
     lacking = [name for name in nearest if name not in files]
     if len(lacking) == len(nearest):
@@ -119,11 +118,7 @@ class _ArraysOnly(pickle.Unpickler):
     """Reads arrays and nothing else: a pickle can call any function it names."""
 
     def find_class(self, module: str, name: str) -> Any:
-        known = {
-            "_reconstruct": np.empty(0).__reduce__()[0],
-            "ndarray": np.ndarray,
-            "dtype": np.dtype,
-        }
+        known = {"_reconstruct": np.empty(0).__reduce__()[0], "ndarray": np.ndarray, "dtype": np.dtype}
         if module.split(".")[0] == "numpy" and name in known:
             return known[name]
         if (module, name) == ("_codecs", "encode"):

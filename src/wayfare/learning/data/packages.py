@@ -15,7 +15,6 @@ _TIMEOUT_S = 1800.0
 
 
 def npm_pack(package: str, folder: Path) -> Path:
-    """The archive of an npm package."""
     words = ["npm", "pack", package, "--silent", "--ignore-scripts", "--pack-destination", str(folder)]
     _run(words, folder)
     return _only(folder, "*.tgz", words)

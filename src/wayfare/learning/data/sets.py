@@ -142,7 +142,6 @@ IMAGE_SETS: Mapping[str, ImageSet] = {CIFAR10.name: CIFAR10, FASHION.name: FASHI
 
 
 def image_set(name: str) -> ImageSet:
-    """The set of a name."""
     if name not in IMAGE_SETS:
         raise InputError(f"{name}: no such data set; known are {', '.join(IMAGE_SETS)}")
     return IMAGE_SETS[name]

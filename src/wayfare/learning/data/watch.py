@@ -10,15 +10,10 @@ class Watch(Protocol):
 
     def begin(self, what: str, done: int, total: int | None) -> None:
         """Something of so many bytes begins (None: nobody knows how many), with some of them there already."""
-        ...
 
-    def advance(self, count: int) -> None:
-        """So many more bytes are there."""
-        ...
+    def advance(self, count: int) -> None: ...
 
-    def note(self, text: str) -> None:
-        """Something worth a line."""
-        ...
+    def note(self, text: str) -> None: ...
 
 
 class Quiet:

@@ -20,27 +20,22 @@ class Model(Protocol):
     @property
     def parameters(self) -> int:
         """s: the trainable entries, which are sparsified."""
-        ...
 
     @property
     def statistics(self) -> int:
         """The entries of running means and variances, which are exchanged whole; 0 without batch normalisation."""
-        ...
 
     def module(self) -> nn.Module:
         """The network; its `trainable` parameters and then its `statistics`, in order, are the vector.
 
         Everything else in it is the same each time.
         """
-        ...
 
     def initial(self, rng: np.random.Generator) -> Tensor:
         """A vector to begin with."""
-        ...
 
 
 def trainable(module: nn.Module) -> dict[str, nn.Parameter]:
-    """The parameters that are trained, by name."""
     return {name: parameter for name, parameter in module.named_parameters() if parameter.requires_grad}
 
 
@@ -63,7 +58,6 @@ def entries(module: nn.Module) -> Iterator[Tensor]:
 
 @torch.no_grad()
 def load_vector(module: nn.Module, vector: Tensor) -> None:
-    """Copy a flat vector into a module."""
     offset = 0
     for entry in entries(module):
         entry.copy_(vector[offset : offset + entry.numel()].view_as(entry))
@@ -72,5 +66,4 @@ def load_vector(module: nn.Module, vector: Tensor) -> None:
 
 @torch.no_grad()
 def read_vector(module: nn.Module) -> Tensor:
-    """The flat vector of a module."""
     return torch.cat([entry.detach().reshape(-1) for entry in entries(module)])

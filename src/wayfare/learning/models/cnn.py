@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import numpy as np
-from torch import Tensor, nn
+from torch import nn
 
-from wayfare.learning.models.layers import initial_vector
+from wayfare.learning.models.layers import Layers
 
 
 @dataclass(frozen=True, slots=True)
-class SmallCnn:
+class SmallCnn(Layers):
     """Two 3x3 convolutions, each with ReLU and 2x2 max pooling, and two linear layers with ReLU between them.
 
     ``image`` is (channels, height, width), e.g. (1, 28, 28), (1, 14, 14) or (3, 32, 32).
@@ -22,41 +21,17 @@ class SmallCnn:
     hidden: int = 64
     classes: int = 10
 
-    @property
-    def features(self) -> int:
-        """Inputs of the first linear layer: what two poolings leave of the image."""
-        _, height, width = self.image
-        return self.channels[1] * (height // 4) * (width // 4)
-
-    @property
-    def parameters(self) -> int:
-        """s: the trainable entries."""
-        first, second = self.channels
-        convolutions = 9 * self.image[0] * first + first + 9 * first * second + second
-        linear = self.features * self.hidden + self.hidden + self.hidden * self.classes + self.classes
-        return convolutions + linear
-
-    @property
-    def statistics(self) -> int:
-        """None: there is no normalisation."""
-        return 0
-
     def module(self) -> nn.Module:
-        """The network; its parameters in order are the flat vector."""
-        first, second = self.channels
+        (inputs, height, width), (first, second) = self.image, self.channels
         return nn.Sequential(
-            nn.Conv2d(self.image[0], first, 3, padding=1),
+            nn.Conv2d(inputs, first, 3, padding=1),
             nn.ReLU(),
             nn.MaxPool2d(2),
             nn.Conv2d(first, second, 3, padding=1),
             nn.ReLU(),
             nn.MaxPool2d(2),
             nn.Flatten(),
-            nn.Linear(self.features, self.hidden),
+            nn.Linear(second * (height // 4) * (width // 4), self.hidden),
             nn.ReLU(),
             nn.Linear(self.hidden, self.classes),
         )
-
-    def initial(self, rng: np.random.Generator) -> Tensor:
-        """As PyTorch initialises convolutions and linear layers."""
-        return initial_vector(self.module(), rng)

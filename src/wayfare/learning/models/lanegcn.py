@@ -17,15 +17,14 @@ All normalisation is within a node or a track, so there are no running statistic
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cache
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
 from wayfare.learning.argoverse.batch import ACTOR_CHANNELS, SceneBatch, pairs_within, relative_pose
 from wayfare.learning.argoverse.sequence import FUTURE_STEPS
-from wayfare.learning.models.lanegcn_layers import ActorNet, Attention, Dense, LaneConv, LastNorm, MapNet
+from wayfare.learning.models.lanegcn_layers import ActorNet, Attention, Dense, LaneConv, MapNet
+from wayfare.learning.models.layers import Layers
 
 # How far a future is expected to leave constant velocity at its end: the unit of the head's last layer.
 _REACH_M = 5.0
@@ -49,7 +48,7 @@ class Forecast:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LaneGcn:
+class LaneGcn(Layers):
     """The shape of the network; ``lanes`` is whether there is a map at all."""
 
     width: int = 128
@@ -57,39 +56,9 @@ class LaneGcn:
     lanes: bool = True
     radii: Radii = Radii()
 
-    @property
-    def parameters(self) -> int:
-        """s: the length of the flat vector."""
-        return _parameters(self)
-
-    @property
-    def statistics(self) -> int:
-        """None: normalisation is within nodes."""
-        return 0
-
     def module(self) -> nn.Module:
         """The network; it takes a `SceneBatch` and gives a `Forecast`."""
         return _Network(self)
-
-    def initial(self, rng: np.random.Generator) -> Tensor:
-        """Uniform in +-1/sqrt(inputs), as PyTorch has it; norms begin at 1, those that end a block at 0."""
-        pieces = []
-        with torch.device("meta"):
-            network = _Network(self)
-        for module in network.modules():
-            if isinstance(module, nn.LayerNorm | nn.GroupNorm):
-                weight = 0.0 if isinstance(module, LastNorm) else 1.0
-                pieces += [np.full(module.weight.numel(), weight), np.zeros(module.bias.numel())]
-            elif isinstance(module, nn.Linear | nn.Conv1d):
-                bound = module.weight[0].numel() ** -0.5
-                pieces += [rng.uniform(-bound, bound, entry.numel()) for entry in module.parameters()]
-        return torch.from_numpy(np.concatenate(pieces).astype(np.float32))
-
-
-@cache
-def _parameters(model: LaneGcn) -> int:
-    with torch.device("meta"):
-        return sum(entry.numel() for entry in _Network(model).parameters())
 
 
 class _Network(nn.Module):
@@ -109,7 +78,6 @@ class _Network(nn.Module):
         self.head = _Head(width, shape.modes)
 
     def forward(self, batch: SceneBatch) -> Forecast:
-        """Futures of all actors of a batch."""
         batch = batch.cast(next(self.parameters()).dtype)
         actors = self.actors(batch.past)
         if self._has_lanes:
@@ -184,6 +152,5 @@ def ends(places: Tensor) -> Tensor:
 def _poses(
     centre: Tensor, direction: Tensor, other_centre: Tensor, other_direction: Tensor, pairs: tuple[Tensor, Tensor]
 ) -> Tensor:
-    """The pose of every giver seen from its receiver."""
     receiver, giver = pairs
     return relative_pose(centre[receiver], direction[receiver], other_centre[giver], other_direction[giver])

@@ -7,6 +7,7 @@ from torch import Tensor, nn
 
 from wayfare.learning.argoverse.batch import LANE_FEATURES, RELATIONS, SceneBatch, relative_pose
 from wayfare.learning.argoverse.sequence import OBSERVED_STEPS
+from wayfare.learning.models.layers import LastNorm
 
 
 class Dense(nn.Sequential):
@@ -14,10 +15,6 @@ class Dense(nn.Sequential):
 
     def __init__(self, inputs: int, outputs: int) -> None:
         super().__init__(nn.Linear(inputs, outputs, bias=False), nn.LayerNorm(outputs), nn.ReLU())
-
-
-class LastNorm(nn.LayerNorm):
-    """The last norm of a residual block. It begins at zero: a stack of blocks begins as if they were not there."""
 
 
 class ResidualConv(nn.Module):

@@ -1,26 +1,63 @@
-"""Pieces that convolutional models share: initial values by our own generator, and how a module becomes a vector."""
+"""Networks of known layers: the sizes of their vectors, and initial values by our own generator."""
 
 from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from functools import cache
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
 from wayfare.arrays import Floats
+from wayfare.learning.models.base import statistics, trainable
 
 
-def initial_vector(module: nn.Module, rng: np.random.Generator) -> Tensor:
-    """A vector to begin with, in the order of `entries`: weights and biases first, then running means and variances.
+class LastNorm(nn.LayerNorm):
+    """The last norm of a residual block. It begins at zero: a stack of blocks begins as if they were not there."""
 
-    Uniform in +-1/sqrt(inputs of a unit) for the weights and biases of convolutions and linear layers, as PyTorch
-    initialises them; normalisations begin as the identity.
-    """
-    weights: list[Floats] = []
-    statistics: list[Floats] = []
-    for layer in module.modules():
-        if isinstance(layer, nn.Conv2d | nn.Linear):
-            bound = layer.weight[0].numel() ** -0.5
-            weights += [rng.uniform(-bound, bound, entry.numel()) for entry in layer.parameters(recurse=False)]
-        elif isinstance(layer, nn.BatchNorm2d):
-            statistics += [np.zeros(layer.num_features), np.ones(layer.num_features)]
-    return torch.from_numpy(np.concatenate(weights + statistics).astype(np.float32))
+
+class Layers(ABC):
+    """The shape of a network, from which its module follows, and from that the length of its vector."""
+
+    __slots__ = ()
+
+    @abstractmethod
+    def module(self) -> nn.Module:
+        """The network; its parameters in order, then its statistics, are the flat vector."""
+
+    @property
+    def parameters(self) -> int:
+        return _sizes(self)[0]
+
+    @property
+    def statistics(self) -> int:
+        return _sizes(self)[1]
+
+    def initial(self, rng: np.random.Generator) -> Tensor:
+        """Uniform in +-1/sqrt(inputs of a unit) for weights and biases of convolutions and linear layers, as PyTorch
+        has it; normalisations begin as the identity, but those that end a block at 0."""
+        weights: list[Floats] = []
+        running: list[Floats] = []
+        for layer in _without_values(self).modules():
+            if isinstance(layer, nn.Conv1d | nn.Conv2d | nn.Linear):
+                bound = layer.weight[0].numel() ** -0.5
+                weights += [rng.uniform(-bound, bound, entry.numel()) for entry in layer.parameters(recurse=False)]
+            elif isinstance(layer, nn.LayerNorm | nn.GroupNorm) and layer.weight is not None:
+                weight = 0.0 if isinstance(layer, LastNorm) else 1.0
+                weights += [np.full(layer.weight.numel(), weight), np.zeros(layer.bias.numel())]
+            elif isinstance(layer, nn.BatchNorm2d):
+                running += [np.zeros(layer.num_features), np.ones(layer.num_features)]
+        return torch.from_numpy(np.concatenate(weights + running).astype(np.float32))
+
+
+@cache
+def _sizes(model: Layers) -> tuple[int, int]:
+    module = _without_values(model)
+    trained, kept = (sum(entry.numel() for entry in of(module).values()) for of in (trainable, statistics))
+    return trained, kept
+
+
+def _without_values(model: Layers) -> nn.Module:
+    with torch.device("meta"):
+        return model.module()

@@ -5,10 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
-import numpy as np
 from torch import Tensor, nn
 
-from wayfare.learning.models.layers import initial_vector
+from wayfare.learning.models.layers import Layers
 
 Normalisation: TypeAlias = Literal["batch", "group"]
 
@@ -23,12 +22,11 @@ class Residual(nn.Module):
         self.inner = nn.Sequential(*stages)
 
     def forward(self, signal: Tensor) -> Tensor:
-        """Add what the stages make of the signal to the signal."""
         return signal + self.inner(signal)  # type: ignore[no-any-return]
 
 
 @dataclass(frozen=True, slots=True)
-class Resnet9:
+class Resnet9(Layers):
     """Bias-free 3x3 convolutions, each with a normalisation without affine parameters and ReLU.
 
     With ``width`` 64: 3-64, 64-128, (128-128, 128-128) residual, 128-256, 256-512, (512-512, 512-512) residual and a
@@ -46,19 +44,7 @@ class Resnet9:
         a, b, c, d = self.width, 2 * self.width, 4 * self.width, 8 * self.width
         return [(3, a), (a, b), (b, b), (b, b), (b, c), (c, d), (d, d), (d, d)]
 
-    @property
-    def parameters(self) -> int:
-        """s: the trainable entries."""
-        linear = 8 * self.width * self.classes + self.classes
-        return sum(9 * inputs * outputs for inputs, outputs in self.convolutions) + linear
-
-    @property
-    def statistics(self) -> int:
-        """A running mean and a running variance for every channel that batch normalisation sees."""
-        return 2 * sum(outputs for _, outputs in self.convolutions) if self.normalisation == "batch" else 0
-
     def module(self) -> nn.Module:
-        """The network; convolutions in order, then the linear layer."""
         stages = [self._block(inputs, outputs) for inputs, outputs in self.convolutions]
         return nn.Sequential(
             *stages[0],
@@ -76,14 +62,9 @@ class Resnet9:
         )
 
     def _block(self, inputs: int, outputs: int) -> list[nn.Module]:
-        """A convolution, its normalisation, ReLU."""
         normalisation = (
             nn.BatchNorm2d(outputs, affine=False)
             if self.normalisation == "batch"
             else nn.GroupNorm(min(_GROUPS, outputs), outputs, affine=False)
         )
         return [nn.Conv2d(inputs, outputs, 3, padding=1, bias=False), normalisation, nn.ReLU()]
-
-    def initial(self, rng: np.random.Generator) -> Tensor:
-        """As PyTorch initialises convolutions and linear layers; running means 0 and variances 1."""
-        return initial_vector(self.module(), rng)

@@ -29,7 +29,6 @@ class Wrapped:
 
     @cached_property
     def parameters(self) -> int:
-        """s: the trainable entries."""
         return sum(parameter.numel() for parameter in trainable(self.module()).values())
 
     @cached_property
@@ -38,11 +37,9 @@ class Wrapped:
         return sum(buffer.numel() for buffer in statistics(self.module()).values())
 
     def module(self) -> nn.Module:
-        """A fresh network, the same each time."""
         return self._built(0)
 
     def initial(self, rng: np.random.Generator) -> Tensor:
-        """As the network initialises itself."""
         return read_vector(self._built(int(rng.integers(2**63)))).float()
 
     def refuse_changes(self, module: nn.Module) -> None:
@@ -73,7 +70,6 @@ class Wrapped:
 
 
 def same(one: Tensor, other: Tensor) -> bool:
-    """Whether two tensors hold the same numbers."""
     return one.shape == other.shape and torch.allclose(one, other, rtol=0, atol=0, equal_nan=True)
 
 
@@ -84,5 +80,4 @@ class Copies:
     network: nn.Module
 
     def __call__(self) -> nn.Module:
-        """Another copy."""
         return copy.deepcopy(self.network)

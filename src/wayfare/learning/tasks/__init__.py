@@ -49,7 +49,6 @@ TASKS: Mapping[str, _Known] = {
 
 
 def load_task(learning: Learning) -> Task:
-    """The task of a scenario, its data loaded."""
     if learning.task in TASKS:
         return TASKS[learning.task].task(learning, model_of(learning))
     return _offered(learning)

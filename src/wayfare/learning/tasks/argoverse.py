@@ -53,16 +53,13 @@ class Forecasting:
 
     @property
     def classes(self) -> int:
-        """Cities: what a partition tells apart."""
         return len(CITIES)
 
     @property
     def class_names(self) -> tuple[str, ...]:
-        """As the sequences call them."""
         return CITIES
 
     def class_of_samples(self) -> Ints:
-        """The city of every training scene."""
         return self.city
 
     def loss(self, module: nn.Module, samples: Tensor, crops: Tensor | None = None) -> Tensor:
@@ -91,7 +88,6 @@ class Forecasting:
         )
 
     def to(self, device: torch.device) -> Self:
-        """Move both splits."""
         return replace(self, train=self.train.to(device), val=self.val.to(device))
 
     def _val_batches(self) -> list[SceneBatch]:
@@ -111,7 +107,6 @@ class Forecasting:
 
 
 def forecasting(prepared: Prepared, model: LaneGcn) -> Forecasting:
-    """The task of prepared scenes."""
     if model.lanes and not len(prepared.lanes):
         raise InputError("the scenes hold no lane graph: learn without one (learning.argoverse.map = 'none')")
     scenes = prepared if model.lanes else prepared.without_lanes()
@@ -125,7 +120,6 @@ def forecasting(prepared: Prepared, model: LaneGcn) -> Forecasting:
 
 
 def argoverse_model(learning: Learning, network: str) -> LaneGcn:
-    """LaneGCN as a scenario has it."""
     section = learning.argoverse
     return LaneGcn(width=section.width, modes=section.modes, lanes=section.map != "none")
 
@@ -151,7 +145,6 @@ def argoverse_task(learning: Learning, model: Model) -> Forecasting:
 
 
 def forecast_loss(forecast: Forecast, batch: SceneBatch) -> Tensor:
-    """The loss of a forecast on the scenes of a batch."""
     future = batch.future.to(forecast.places.dtype)
     return forecast_losses(forecast, future, batch.future_seen, actor_weights(batch).to(future))
 

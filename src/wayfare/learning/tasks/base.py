@@ -20,8 +20,12 @@ class Metric:
     better: Literal["higher", "lower"]
     percent: bool = False  # a share, shown as per cent
 
+    @property
+    def scale(self) -> float:
+        """What a score is multiplied with to be shown."""
+        return 100.0 if self.percent else 1.0
+
     def text(self, score: float, digits: int = 1) -> str:
-        """A score for people."""
         return f"{100 * score:.{digits}f} %" if self.percent else f"{score:.{digits + 2}f}"
 
 
@@ -43,41 +47,33 @@ class Task(Protocol):
     @property
     def name(self) -> str:
         """As scenarios call it."""
-        ...
 
     @property
     def model(self) -> Model:
         """The network to train."""
-        ...
 
     @property
     def metric(self) -> Metric:
         """What `evaluate` gives as the score."""
-        ...
 
     @property
     def classes(self) -> int:
         """How many kinds of samples a partition tells apart."""
-        ...
 
     def class_of_samples(self) -> Ints:
         """The kind of every training sample."""
-        ...
 
     def loss(self, module: nn.Module, samples: Tensor, crops: Tensor | None = None) -> Tensor:
         """The mean loss of a module on some training samples, to be differentiated.
 
         ``crops`` (n, 3) says how each sample is augmented: moved by so many pixels right and down, mirrored or not.
         """
-        ...
 
     def evaluate(self, module: nn.Module) -> Evaluation:
         """How good a module is on the test set; the module is in evaluation mode."""
-        ...
 
     def to(self, device: torch.device) -> Self:
         """The same task with its data on a device."""
-        ...
 
 
 @runtime_checkable
@@ -87,11 +83,9 @@ class Labelled(Task, Protocol):
     @property
     def train_labels(self) -> Tensor:
         """The class of every training sample."""
-        ...
 
     def inputs(self, samples: Tensor, crops: Tensor | None = None) -> Tensor:
         """Training inputs as the model takes them."""
-        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,7 +102,6 @@ class Classification:
     metric: Metric = ACCURACY
 
     def class_of_samples(self) -> Ints:
-        """The labels."""
         labels: Ints = self.train_labels.cpu().numpy()
         return labels
 
@@ -117,12 +110,10 @@ class Classification:
         return self.train_inputs.index_select(0, samples)
 
     def loss(self, module: nn.Module, samples: Tensor, crops: Tensor | None = None) -> Tensor:
-        """Mean cross-entropy."""
         inputs = self.inputs(samples, crops).to(next(module.parameters()).dtype)
         return nn.functional.cross_entropy(module(inputs), self.train_labels.index_select(0, samples))
 
     def evaluate(self, module: nn.Module) -> Evaluation:
-        """Accuracy and mean cross-entropy."""
         logits = module(self.test_inputs)
         return Evaluation(
             score=float((logits.argmax(dim=1) == self.test_labels).double().mean()),
@@ -130,6 +121,5 @@ class Classification:
         )
 
     def to(self, device: torch.device) -> Self:
-        """Move inputs and labels."""
         names = ("train_inputs", "train_labels", "test_inputs", "test_labels")
         return replace(self, **{name: getattr(self, name).to(device) for name in names})

@@ -19,7 +19,6 @@ NETWORKS = ("mlp",)
 
 
 def fashion_small(hidden: tuple[int, ...]) -> Classification:
-    """The task with a perceptron of the given hidden layers."""
     learning = Learning(hidden=hidden)
     return fashion_small_task(learning, fashion_small_model(learning, "mlp"))
 

@@ -70,7 +70,6 @@ def read_pair(data: Data, where: str) -> tuple[Tensor, Tensor | list[str]]:
 
 
 def _of_items(data: _Items, where: str) -> tuple[list[Any], list[Any]]:
-    """The inputs and targets of a data set."""
     first = data[0]
     if isinstance(first, Mapping):
         names = [*map(str, first)]
@@ -83,7 +82,6 @@ def _of_items(data: _Items, where: str) -> tuple[list[Any], list[Any]]:
 
 
 def _array(values: Any, where: str) -> Tensor | NDArray[Any]:
-    """One array for all samples."""
     match values:
         case Tensor():
             return values.detach().cpu()
@@ -130,7 +128,6 @@ def _tensor(values: Tensor | NDArray[Any], where: str) -> Tensor:
 
 
 def _texts(values: NDArray[Any], where: str) -> list[str]:
-    """Labels that are texts."""
     labels = values.reshape(len(values), -1)
     if labels.shape[1] != 1 or not all(isinstance(label, str | bytes) for label in labels[:, 0]):
         raise InputError(f"{where}: targets hold {values.dtype} where numbers, or one text for a sample, are needed")

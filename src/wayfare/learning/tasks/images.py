@@ -40,7 +40,6 @@ class ImageClassification:
     metric: Metric = ACCURACY
 
     def class_of_samples(self) -> Ints:
-        """The labels."""
         labels: Ints = self.train_labels.cpu().numpy()
         return labels
 
@@ -50,7 +49,6 @@ class ImageClassification:
         return self._normalised(images if crops is None else moved(images, crops))
 
     def loss(self, module: nn.Module, samples: Tensor, crops: Tensor | None = None) -> Tensor:
-        """Mean cross-entropy."""
         inputs = self.inputs(samples, crops).to(next(module.parameters()).dtype)
         return nn.functional.cross_entropy(module(inputs), self.train_labels.index_select(0, samples))
 
@@ -71,7 +69,6 @@ class ImageClassification:
         return Evaluation(score=float(right) / count, loss=float(loss) / count)
 
     def to(self, device: torch.device) -> Self:
-        """Move images, labels and moments."""
         names = ("train_images", "train_labels", "test_images", "test_labels", "mean", "deviation")
         return replace(self, **{name: getattr(self, name).to(device) for name in names})
 

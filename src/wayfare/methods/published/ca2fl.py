@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from wayfare.methods.parts import Arrival, ServerTerms, State
+from wayfare.methods.parts import Arrival, ServerRule, ServerTerms, State
 from wayfare.methods.published.fedbuff import Buffer
 from wayfare.methods.servers import step_along
 
@@ -26,8 +26,9 @@ class CalibratedBuffer(Buffer):
     calibrated.
     """
 
+    taken = ServerRule.taken  # a step is not the mean of what arrived
+
     def init(self, model: Tensor, terms: ServerTerms) -> State:
-        """An empty buffer, and no updates yet."""
         nothing: State = {}
         return {
             **super().init(model, terms),
@@ -37,7 +38,6 @@ class CalibratedBuffer(Buffer):
         }
 
     def put(self, state: dict[str, Any], update: Tensor, arrival: Arrival, terms: ServerTerms) -> State:
-        """The buffer with x_n - h_n."""
         name, latest = str(arrival.device), update.clone()
         latest[len(latest) - terms.statistics :] = 0.0
         state["latest"] = {**state["latest"], name: latest}

@@ -39,7 +39,6 @@ class MomentumCorrection(ErrorFeedback):
         return {"u": like.new_zeros(()).expand(len(like))}
 
     def offer(self, memory: Tensor, change: Tensor, state: State) -> tuple[Tensor, State]:
-        """v + u."""
         u = change.add(state["u"], alpha=self.momentum)
         return memory + u, {"u": u}
 

@@ -51,10 +51,8 @@ class Estimates(ServerRule):
     step: float = 1.0  # more oscillates: h_n is late by the age of the model that the device trained from
 
     def init(self, model: Tensor, terms: ServerTerms) -> State:
-        """h = 0."""
         return {"h": model.new_zeros(len(model))}
 
     def apply(self, model: Tensor, state: Any, arrivals: Sequence[Arrival], terms: ServerTerms) -> tuple[Tensor, State]:
-        """Renew h, and step along it."""
         h = state["h"] + mean_update(model, arrivals, terms)
         return model.sub(h, alpha=self.step * len(arrivals) / terms.devices), {"h": h}

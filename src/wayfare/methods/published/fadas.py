@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from wayfare.errors import ScenarioError
-from wayfare.methods.parts import Arrival, ServerTerms, State
+from wayfare.methods.parts import Arrival, ServerRule, ServerTerms, State
 from wayfare.methods.published.fedbuff import Buffer
 from wayfare.methods.servers import step_along
 
@@ -31,6 +31,7 @@ class AdaptiveBuffer(Buffer):
     second_moment: float = 0.99
     epsilon: float = 1e-8
     threshold_rounds: int = 10
+    taken = ServerRule.taken  # a step is not the mean of what arrived
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -38,12 +39,10 @@ class AdaptiveBuffer(Buffer):
             raise ScenarioError("adaptive-buffer", self, "momenta must be 0 or more and below 1, epsilon above 0")
 
     def init(self, model: Tensor, terms: ServerTerms) -> State:
-        """An empty buffer, and moments of 0."""
         zero = model.new_zeros(len(model) - terms.statistics)
         return {**super().init(model, terms), "delay_rounds": 0, "mean": zero, "square": zero, "peak": zero}
 
     def put(self, state: dict[str, Any], update: Tensor, arrival: Arrival, terms: ServerTerms) -> State:
-        """The buffer with one more update and its delay."""
         state["delay_rounds"] = max(state["delay_rounds"], arrival.staleness_rounds)
         return super().put(state, update, arrival, terms)
 

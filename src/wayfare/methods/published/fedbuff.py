@@ -36,12 +36,9 @@ class Buffer(ServerRule):
             raise ScenarioError("step", self.step, "must be above 0")
 
     def init(self, model: Tensor, terms: ServerTerms) -> State:
-        """An empty buffer."""
         return {"sum": model.new_zeros(len(model)), "count": 0}
 
-    def apply(
-        self, model: Tensor, state: State, arrivals: Sequence[Arrival], terms: ServerTerms
-    ) -> tuple[Tensor, State]:
+    def apply(self, model: Tensor, state: Any, arrivals: Sequence[Arrival], terms: ServerTerms) -> tuple[Tensor, State]:
         """One update after the other; a buffer that is full in the middle of a round is used at once."""
         for arrival in arrivals:
             state = self.put(dict(state), dense_update(model, arrival), arrival, terms)
@@ -51,9 +48,13 @@ class Buffer(ServerRule):
         return model, state
 
     def put(self, state: dict[str, Any], update: Tensor, arrival: Arrival, terms: ServerTerms) -> State:
-        """The buffer with one more update."""
         return state | {"sum": state["sum"] + update, "count": state["count"] + 1}
 
     def release(self, model: Tensor, state: dict[str, Any], terms: ServerTerms) -> tuple[Tensor, State]:
         """The step of a full buffer, which is emptied afterwards."""
         return step_along(model, state["sum"] / self.size, self.step, terms), state
+
+    def taken(self, model: Tensor, state: State, terms: ServerTerms) -> Tensor | None:
+        total = -self.size * model.double()
+        total[: len(model) - terms.statistics] /= self.step
+        return total.add(state["sum"])

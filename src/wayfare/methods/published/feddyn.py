@@ -31,7 +31,6 @@ class DynamicServer(ServerRule):
         return None if has_one else "needs the local rule `dynamic-regulariser` with a strength above 0"
 
     def init(self, model: Tensor, terms: ServerTerms) -> State:
-        """Nothing was sent yet."""
         return {"sum": model.new_zeros(len(model))}
 
     def apply(self, model: Tensor, state: Any, arrivals: Sequence[Arrival], terms: ServerTerms) -> tuple[Tensor, State]:
@@ -40,6 +39,11 @@ class DynamicServer(ServerRule):
         total = state["sum"] + update
         total[len(model) - terms.statistics :] = 0.0
         return model - update - share * total, {"sum": total}
+
+    def taken(self, model: Tensor, state: State, terms: ServerTerms) -> Tensor | None:
+        total, parameters = -model.double(), len(model) - terms.statistics
+        total[:parameters] = state["sum"][:parameters]
+        return terms.devices * total
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,9 +54,7 @@ class DynamicRegulariser(LocalRule):
     corrects = True
 
     def pull(self) -> float:
-        """The regulariser's quadratic term."""
         return self.strength
 
     def delivered(self, state: Any, change: Tensor) -> State:
-        """The correction is -h_n, and the change is received - w."""
-        return {"correction": state["correction"] - self.strength * change}
+        return {"correction": state["correction"] - self.strength * change}  # -h_n; change is received - w

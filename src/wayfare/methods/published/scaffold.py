@@ -30,11 +30,9 @@ class ControlVariates(Add):
     uses_reach = True
 
     def init(self, model: Tensor, terms: ServerTerms) -> State:
-        """All variates are 0."""
         return {"mean": model.new_zeros(len(model)), "variates": NO_STATE, "handed": NO_STATE}
 
     def apply(self, model: Tensor, state: Any, arrivals: Sequence[Arrival], terms: ServerTerms) -> tuple[Tensor, State]:
-        """Add the updates, then bring the variates of their devices up to date."""
         mean, variates, handed = state["mean"], dict(state["variates"]), dict(state["handed"])
         for arrival in arrivals:
             device = str(arrival.device)

@@ -34,7 +34,6 @@ class StalenessWeights(ServerRule):
     def apply(
         self, model: Tensor, state: State, arrivals: Sequence[Arrival], terms: ServerTerms
     ) -> tuple[Tensor, State]:
-        """Add every update with its weight."""
         model = model.clone()
         for arrival in arrivals:
             weight = math.pow(1.0 + arrival.staleness_rounds, -self.exponent)

@@ -36,7 +36,6 @@ class Threshold(Compressor):
             raise ScenarioError("size", self.size, "must be above 0")
 
     def select(self, vector: Tensor, entries: int, draw: Draw) -> Sparse:
-        """Those that reach the threshold, as far as there is room."""
         from wayfare.sparsify import top_k
 
         reaching = vector.abs() >= self.size * vector.square().mean().sqrt()

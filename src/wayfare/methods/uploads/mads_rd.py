@@ -91,13 +91,11 @@ class MadsRd(UploadRule):
         )
 
     def _curve(self, encounter: Encounter, link: Link) -> Curve:
-        """What decides about power."""
         if self.step in ("index", "values"):
             return alike(link.parameters, link.statistics_bits).curve
         return self._profile(encounter, link).curve
 
     def _profile(self, encounter: Encounter, link: Link) -> Profile:
-        """What decides about entries and their width."""
         if encounter.profile is None:
             return alike(link.parameters, link.statistics_bits)
         seen = encounter.profile()

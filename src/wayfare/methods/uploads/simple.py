@@ -17,16 +17,13 @@ class Fitting(UploadRule):
     energy_rule: EnergyRule = "greedy"
 
     def decide(self, encounter: Encounter, link: Link) -> Upload:
-        """As many entries as fit at the power of the rule."""
         power_watts, allowance_joules = power_and_allowance(self.energy_rule, encounter, link)
         return send_top_k(encounter, link, power_watts, allowance_joules)
 
     def least_joules(self, link: Link) -> float:
-        """That of one entry."""
         return least_joules(self.energy_rule, link, link.statistics_bits + link.bits_per_entry)
 
     def any_length(self) -> bool:
-        """Only a pace depends on how many rounds there are."""
         return self.energy_rule != "paced"
 
 
@@ -42,18 +39,14 @@ class Whole(UploadRule):
     fitting: bool = False
 
     def decide(self, encounter: Encounter, link: Link) -> Upload:
-        """The whole update at the power of the rule."""
         power_watts, allowance_joules = power_and_allowance(self.energy_rule, encounter, link)
         return send_dense(encounter, link, power_watts, allowance_joules, fitting=self.fitting)
 
     def uses_forecast(self) -> bool:
-        """Only who skips contacts looks at how long they last."""
         return self.fitting
 
     def least_joules(self, link: Link) -> float:
-        """That of a whole update."""
         return least_joules(self.energy_rule, link, link.dense_bits)
 
     def any_length(self) -> bool:
-        """Only a pace depends on how many rounds there are."""
         return self.energy_rule != "paced"

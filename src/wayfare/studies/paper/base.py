@@ -57,7 +57,6 @@ class Quoted:
 
     @property
     def what(self) -> str:
-        """What it is, for people."""
         place = "" if self.at is None else f" at {self.at:g}"
         return f"{self.scheme}{place}" if self.below is None else f"{self.scheme}{place}, below {self.below}"
 
@@ -93,7 +92,6 @@ class QuotedGain:
 
     @property
     def what(self) -> str:
-        """What it is, for people."""
         return f"{self.scheme}, % below the best of {', '.join(self.others)}"
 
     def ours(self, results: StudyResults) -> float | None:
