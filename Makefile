@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test install lint types format clean
+.PHONY: demo test install lint types format docs docs-serve mutation clean
 
 # All but Optimal of what `wayfare compare` runs: under a minute on two cores.
 demo: $(VENV)/.installed
@@ -11,6 +11,11 @@ demo: $(VENV)/.installed
 
 test: $(VENV)/.installed-dev lint types
 	$(BIN)/python -m pytest -n 2 --dist worksteal
+
+# Changes that no test notices (docs/results/mutation.md). All mutants take a day; a sample an hour or two:
+# make mutation MUTATION="--sample 40"
+mutation: $(VENV)/.installed-mutation
+	nice -n 10 $(BIN)/python scripts/mutation.py $(MUTATION)
 
 lint: $(VENV)/.installed-dev
 	$(BIN)/ruff check .
@@ -24,6 +29,13 @@ types: $(VENV)/.installed-dev
 format: $(VENV)/.installed-dev
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
+
+# The site, in build/site.
+docs: $(VENV)/.installed-dev
+	$(BIN)/mkdocs build --strict
+
+docs-serve: $(VENV)/.installed-dev
+	CACHE_NOTEBOOKS=true $(BIN)/mkdocs serve
 
 install: $(VENV)/.installed
 
@@ -39,5 +51,9 @@ $(VENV)/.installed-dev: pyproject.toml | $(BIN)/python
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev,sumo]'
 	touch $@ $(VENV)/.installed
 
+$(VENV)/.installed-mutation: pyproject.toml | $(BIN)/python
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[mutation]'
+	touch $@
+
 clean:
-	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) build .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -41,11 +41,11 @@ from typing import Any
 import torch
 
 from field_parts import Device, Server, cpu_s, memory_mb, quiet, server_process
+from proxy_process import ProxyProcess
 from wayfare.errors import FieldError
 from wayfare.field.fleet import Fleet, create_fleet, load_bundle
 from wayfare.field.rig.broker import Broker
 from wayfare.field.rig.proxy import Link
-from wayfare.field.rig.proxy_process import ProxyProcess
 from wayfare.field.runtime.connect import connect
 from wayfare.field.runtime.endpoint import fetch_status
 from wayfare.field.runtime.guide import chunk_bytes_at

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import numpy as np
 
-from wayfare.report.canvas import legend_beside, plain_axes, wide_figure
+from wayfare.report.canvas import legend_beside, wide_figure
 
 COLOURS = ("#0072B2", "#D55E00", "#7A3E9D", "#009E73", "#E69F00", "#56B4E9")
 
@@ -44,7 +44,6 @@ def main() -> None:
         raise SystemExit(__doc__)
     with wide_figure(sys.argv[1], width_in=7.6, height_in=3.8) as figure:
         axes = figure.add_subplot()
-        plain_axes(axes)
         for colour, argument in zip(COLOURS, sys.argv[2:], strict=False):
             name, source = argument.split("=", 1)
             file, scheme, *columns = source.split(":")

@@ -15,7 +15,7 @@ from collections import defaultdict
 from pathlib import Path
 from statistics import fmean
 
-from wayfare.report.canvas import legend_beside, plain_axes, wide_figure
+from wayfare.report.canvas import legend_beside, wide_figure
 from wayfare.report.labels import axis_label, value_label
 
 COLOURS = ("#9ECAE1", "#6BAED6", "#4292C6", "#2171B5", "#08519C", "#08306B")
@@ -52,7 +52,6 @@ def main() -> None:
     picture, file, x, y, column = sys.argv[1:]
     with wide_figure(picture, width_in=7.6, height_in=3.8) as figure:
         axes = figure.add_subplot()
-        plain_axes(axes)
         for place, (value, points) in enumerate(points_of(file, x, y, column).items()):
             colour = COLOURS[place % len(COLOURS)]
             label = value_label(column, f"{float(value):g}")

@@ -171,6 +171,7 @@ def test_public_names_are_the_promised_ones() -> None:
         "LocalRule",
         "MemoryRule",
         "Method",
+        "Metric",
         "PeerRule",
         "ServerRule",
         "ServerTerms",

@@ -17,7 +17,7 @@ from wayfare.version import __version__
 
 if TYPE_CHECKING:
     from wayfare.cli.terminal import RunProgress
-    from wayfare.learning.tasks import own_task
+    from wayfare.learning.tasks import Metric, own_task
     from wayfare.methods import (
         Arrival,
         Compressor,
@@ -49,6 +49,7 @@ __all__ = [
     "LocalRule",
     "MemoryRule",
     "Method",
+    "Metric",
     "PeerRule",
     "RunProgress",
     "Safeguards",
@@ -74,6 +75,7 @@ __all__ = [
 _HOME = {
     "RunProgress": "cli.terminal",
     "Link": "radio",
+    "Metric": "learning.tasks",
     "own_task": "learning.tasks",
     "Scenario": "scenario",
     "load": "scenario",

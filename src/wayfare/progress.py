@@ -14,7 +14,6 @@ _listener: ContextVar[Listener | None] = ContextVar("listener", default=None)
 
 
 def tell(what: str, done: int, total: int) -> None:
-    """Say how far work is; nobody need be listening."""
     listener = _listener.get()
     if listener is not None:
         listener(what, done, total)
@@ -22,9 +21,15 @@ def tell(what: str, done: int, total: int) -> None:
 
 @contextmanager
 def listening(listener: Listener) -> Iterator[None]:
-    """Hear all that is told until the block ends."""
     token = _listener.set(listener)
     try:
         yield
     finally:
         _listener.reset(token)
+
+
+def duration_text(seconds: float) -> str:
+    """A time for people, to two figures or so."""
+    if seconds < 100:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 6000 else f"{seconds / 3600:.1f} h"

@@ -59,9 +59,12 @@ class Senders:
     schedule: Schedule = field(default_factory=Schedule)
     trains_between_contacts: bool = True
     steps_per_round: int = 1
+    weights: tuple[float, ...] | None = None  # of the devices, 1 on average; None: all alike
 
     def arrival(self, device: int, sent: Sparse, *, round_: int, staleness_rounds: int) -> Arrival:
-        """An upload with all that a server rule may look at."""
+        """An upload with all that a server rule may look at, multiplied by the weight of its device."""
+        if self.weights is not None:
+            sent = Sparse(sent.indices, sent.values * self.weights[device])
         return Arrival(
             device=device,
             sent=sent,
@@ -80,6 +83,14 @@ class Senders:
         return float(self.learning_rate * self.steps_per_round * shares)
 
 
+def weights_of(world: World) -> tuple[float, ...] | None:
+    """N times each device's share of all samples, so that a rule that divides by N takes the mean over samples."""
+    if world.scenario.server.weighting == "equal":
+        return None
+    samples = [len(held) for held in world.held]
+    return tuple(len(samples) * count / sum(samples) for count in samples)
+
+
 def senders_of(world: World, method: Method) -> Senders:
     learning = world.scenario.learning
     return Senders(
@@ -88,4 +99,5 @@ def senders_of(world: World, method: Method) -> Senders:
         schedule=Schedule(learning.schedule, world.scenario.rounds),
         trains_between_contacts=method.local.trains_between_contacts,
         steps_per_round=method.local.steps_per_round,
+        weights=weights_of(world),
     )

@@ -95,7 +95,7 @@ def test_contacts_of_devices_with_each_other_are_found_when_asked():
 
 def test_everything_is_written_and_can_be_looked_at_again(trace, tmp_path):
     files = [tmp_path / name for name in ("plan.npz", "plan.one", "plan.csv", "plan.png")]
-    options = ("--save", "--export-one", "--export-csv", "--plot")
+    options = ("--save", "--export-one", "--out", "--plot")
     shown = call(trace, *(str(word) for pair in zip(options, files, strict=True) for word in pair))
     assert all(f"Wrote {file}" in shown.replace("\n", "") for file in files)
     assert files[3].read_bytes().startswith(b"\x89PNG")
@@ -151,3 +151,15 @@ def test_the_program_ends_with_2_and_one_line_on_bad_input(tmp_path):
     assert done.stdout == ""
     assert "line 1: a b down without up" in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_short_contacts_are_dropped_and_long_ones_split(tmp_path):
+    file = tmp_path / "contacts.csv"
+    file.write_text("start_s,end_s,a,b\n0,100,hub,x\n0,5,hub,y\n200,202,hub,x\n")
+    words = (str(file), "--min-contact-s", "3", "--max-exchange-s", "30")
+    found = json.loads(call(*words, "--json"))
+    assert (found["contacts"], found["exchanges"]) == (2, 5)
+    assert found["notes"] == ["1 contact with the server dropped: shorter than 3 s"]
+    assert "5 (at most 30 s each)" in call(*words)
+    with pytest.raises(ScenarioError, match=r"contacts\.max_exchange_s \(3\.0\) must be at least round_s"):
+        call(str(file), "--max-exchange-s", "3")

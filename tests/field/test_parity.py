@@ -143,6 +143,7 @@ RECOMMENDED = "control.weight=auto learning.local_loss=logit-adjusted server.ste
         ("fedasync:paced", "server.average_rounds=10"),
         ("fedasync:hinge", ""),
         ("mads", "learning.local_loss=prox"),
+        ("mads", "fleet.devices=13 learning.partition.kind=by-group server.weighting=samples"),
         ("fedasync:paced", "learning.local_loss=prox"),
         ("mads", "learning.schedule=cosine"),
         ("afl-spar:paced + decay", ""),

@@ -10,13 +10,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from benchmarks.proxy_process import ProxyProcess
 
 from tests.field.brokers import finish
 from wayfare.contacts import ContactPlan
 from wayfare.contacts.store import save_plan
 from wayfare.errors import FieldError, InputError
 from wayfare.field.rig.proxy import Link
-from wayfare.field.rig.proxy_process import ProxyProcess
 from wayfare.field.rig.replay import replay
 from wayfare.mobility import SERVER
 

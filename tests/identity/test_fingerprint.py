@@ -126,6 +126,14 @@ def test_what_wraps_a_function_is_looked_through() -> None:
     assert fingerprint(Table(cached)) != fingerprint(Table(fingerprint))
 
 
+@pytest.mark.parametrize("folder", ["/usr/lib/python3/dist-packages", "/home/me/.local/lib/python3.11/site-packages"])
+def test_libraries_of_another_environment_are_no_code_of_the_user(folder: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    samples = np.arange(3)
+    before = fingerprint(samples, of=type(wayfare))
+    monkeypatch.setattr(np, "__file__", f"{folder}/numpy/__init__.py")
+    assert fingerprint(samples, of=type(wayfare)) == before
+
+
 def test_what_cannot_be_read_is_refused() -> None:
     with pytest.raises(UnreadableError, match="cannot pickle"):
         fingerprint(Table(threading.Lock()))

@@ -220,8 +220,8 @@ def with_hole(values: np.ndarray, hole: float = np.nan) -> np.ndarray:
             "mine: train: inputs: the columns town hold no numbers",
         ),
         (
-            {"train": Items(ROWS, LABELS, lambda one, other: {"row": one, "label": other})},
-            "mine: train: its samples have the columns row, label; give a pair, such as (data['row'], data['label'])",
+            {"train": Items(ROWS, LABELS, lambda one, other: {"row": one, "kind": other})},
+            "mine: train: its samples have the columns row, kind; give a pair, such as (data['row'], data['kind'])",
         ),
         ({"train": Items(ROWS, LABELS, lambda one, other: one)}, "a sample of this one is no pair of an input"),
         (
@@ -244,6 +244,29 @@ def test_data_that_cannot_be_used_are_named(changes: dict[str, object], message:
     with pytest.raises(InputError) as caught:
         task_of((ROWS, LABELS), **changes)
     assert message in str(caught.value)
+
+
+class WrongCall(nn.Module):
+    """Fails for a reason of its own, whatever it is given."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words = nn.Embedding(5, 3)
+
+    def forward(self, words: Tensor) -> Tensor:
+        return self.words(words).mean(1, mask=None)  # type: ignore[no-any-return, call-overload]
+
+
+def test_a_network_that_fails_is_reported_for_every_form_tried() -> None:
+    words = torch.zeros(30, 4, dtype=torch.int64)
+    with pytest.raises(InputError, match=r"type int64; as given: mean\(\) got.*; as real numbers: .*'indices'"):
+        own_task("mine", train=(words, LABELS), test=(words, LABELS), network=WrongCall)
+
+
+@pytest.mark.parametrize("metric", [None, "f1"])
+def test_a_score_needs_a_metric_that_says_what_is_better(metric: Any) -> None:
+    with pytest.raises(InputError, match=rf'metric = {metric!r}, must .*`metric=wayfare.Metric\(name="\w+", better'):
+        task_of((ROWS, LABELS), score=masked, metric=metric)
 
 
 def test_labels_that_the_network_has_no_output_for_are_named() -> None:

@@ -7,6 +7,7 @@ import wayfare
 from wayfare.errors import ScenarioError
 from wayfare.learning.partition import class_counts, split
 from wayfare.scenario.partition import AnyPartition, DirichletPartition, GroupPartition, IidPartition, ShardPartition
+from wayfare.streams import FLEET, Stream, generator
 
 LABELS = np.random.default_rng(0).permutation(np.repeat(np.arange(10), 1000))
 KINDS = [DirichletPartition(), DirichletPartition(dealing="once"), IidPartition(), ShardPartition(), GroupPartition()]
@@ -133,3 +134,75 @@ def test_shares_of_a_divided_set_are_drawn_as_those_of_any_other_until_classes_a
     assert (few[0].sum(axis=0) != 1000).any()
     # Data are as unlike as before.
     assert few[1].max(axis=1).mean() > 0.75 * 500
+
+
+def test_there_may_be_as_many_devices_as_samples_groups_or_shards() -> None:
+    labels = np.array([0, 1, 2, 0])
+    for partition in (IidPartition(), ShardPartition(shards_per_device=1), DirichletPartition(dealing="once")):
+        assert sorted(np.concatenate(split(labels, 3, 4, partition, seed=0))) == [0, 1, 2, 3]
+    groups = split(np.array([0, 1, 1, 3]), 4, 3, GroupPartition(), seed=0)
+    assert sorted(map(sorted, groups)) == [[0], [1, 2], [3]]
+
+
+@pytest.mark.parametrize("concentration", [0.3, 50.0])
+def test_decks_are_dealt_from_the_top_one_device_after_the_other(concentration: float) -> None:
+    labels = np.repeat(np.arange(3), [40, 25, 35])
+    held = split(labels, 3, 6, DirichletPartition(concentration=concentration), seed=9)
+    circles = [
+        generator(9, Stream.SAMPLE_DECK, FLEET + label).permutation(np.flatnonzero(labels == label))
+        for label in range(3)
+    ]
+    dealt = [0, 0, 0]
+    for device, samples in enumerate(held):
+        rng = generator(9, Stream.CLASS_SHARES, device)
+        drawn = rng.gamma(concentration * np.array([0.40, 0.25, 0.35]))
+        expected = []
+        for label, count in enumerate(rng.multinomial(16, drawn / drawn.sum())):
+            expected += [circles[label][(dealt[label] + place) % len(circles[label])] for place in range(count)]
+            dealt[label] += count
+        assert samples.tolist() == expected
+
+
+def test_the_first_device_of_a_divided_set_gets_its_shares_and_the_last_what_is_left() -> None:
+    labels = np.repeat(np.arange(3), [40, 25, 35])
+    held = split(labels, 3, 6, DirichletPartition(concentration=2.0, dealing="once"), seed=9)
+    rng = generator(9, Stream.CLASS_SHARES, 0)
+    drawn = rng.gamma(2.0 * np.array([0.40, 0.25, 0.35]))
+    first = np.bincount(labels[held[0]], minlength=3)
+    assert first.tolist() == rng.multinomial(16, drawn / drawn.sum()).tolist()
+    assert [len(samples) for samples in held] == [16] * 6
+    assert len(np.unique(np.concatenate(held))) == 96
+
+
+def test_shares_that_all_underflow_give_one_class_by_its_share() -> None:
+    labels = np.repeat(np.arange(2), [900, 300])
+    counts = class_counts(labels, 2, split(labels, 2, 400, DirichletPartition(concentration=1e-9), seed=0))
+    assert np.all(counts.max(axis=1) == 3)
+    assert (counts[:, 0] == 3).mean() == pytest.approx(0.75, abs=0.08)
+
+
+def test_independent_devices_cut_one_deck() -> None:
+    deck = generator(3, Stream.SAMPLE_DECK, FLEET).permutation(11)
+    held = split(np.zeros(11, np.int64), 1, 3, IidPartition(), seed=3)
+    assert [samples.tolist() for samples in held] == [deck[:3].tolist(), deck[3:6].tolist(), deck[6:9].tolist()]
+
+
+def test_shards_are_cut_from_samples_in_the_order_of_their_classes() -> None:
+    labels = np.array([2, 0, 1, 0, 2, 1, 0])
+    held = split(labels, 3, 3, ShardPartition(shards_per_device=2), seed=0)
+    rng = generator(0, Stream.SAMPLE_DECK, FLEET)
+    shuffled = rng.permutation(7).tolist()
+    by_class = sorted(shuffled, key=lambda sample: labels[sample])
+    dealt = rng.permutation(6)
+    assert [samples.tolist() for samples in held] == [
+        [by_class[shard] for shard in dealt[2 * device : 2 * device + 2]] for device in range(3)
+    ]
+
+
+def test_the_next_device_goes_to_the_group_with_the_most_samples_for_each() -> None:
+    groups = np.repeat([0, 1, 2], [10, 4, 3])
+    held = split(groups, 3, 6, GroupPartition(), seed=0)
+    # Samples for each device: 10, 4, 3, then 5, 4, 3, then 3.3, 4, 3, then 3.3, 2, 3.
+    assert sorted(len(samples) for samples in held) == [2, 2, 3, 3, 3, 3]
+    counts = class_counts(groups, 3, held)
+    assert (counts > 0).sum(axis=0).tolist() == [3, 2, 1]

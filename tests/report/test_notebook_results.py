@@ -11,6 +11,7 @@ import pytest
 
 import wayfare
 from wayfare.errors import InputError, UnavailableError
+from wayfare.report.labels import named_with_task
 from wayfare.report.notebook import ShownResults
 from wayfare.scenario import Scenario
 
@@ -27,6 +28,13 @@ def test_a_comparison_shows_itself_as_a_table(done: ShownResults) -> None:
     assert "<td>mads</td>" in html
     assert "<th>scheme</th>" in html
     assert "<caption>" in html
+
+
+def test_a_comparison_and_its_runs_print_as_what_they_found(done: ShownResults) -> None:
+    assert str(done).startswith(done.manifest.name)
+    assert all(row.scheme in str(done) for row in done.rows)
+    assert max(map(len, str(done).splitlines())) <= 100
+    assert str(done.runs[0]).startswith("<RunRecord of mads, seed 0, ")
 
 
 def test_names_are_text_and_no_markup(done: ShownResults) -> None:
@@ -88,3 +96,15 @@ def test_a_study_of_several_points_shows_what_varies(tmp_path: Path) -> None:
     assert "<th>rounds</th>" in done._repr_html_()
     with pytest.raises(InputError, match="several points"):
         done.plot()
+
+
+@pytest.mark.parametrize(
+    ("name", "task", "title"),
+    [
+        ("fashion-small", "fashion-small", "fashion-small"),
+        ("paper-cifar10-waypoint", "cifar10", "paper-cifar10-waypoint"),
+        ("fashion-small", "rings", "fashion-small, task rings"),
+    ],
+)
+def test_titles_name_the_task_unless_the_name_does(name: str, task: str, title: str) -> None:
+    assert named_with_task(name, task) == title

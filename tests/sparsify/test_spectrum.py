@@ -103,3 +103,56 @@ def test_numbers_equally_far_apart_in_the_logarithm_are_those_of_numpy() -> None
     lasts = np.array([1, 2, 4096, 8000, 821_081])
     rows = [np.geomspace(1, last, 64) for last in lasts]
     np.testing.assert_array_equal(log_spaced(1, lasts, 64), rows)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("entries", [7, 32_767, 32_768, 400_003])
+def test_a_spectrum_stands_for_every_entry_and_knows_its_tail(kind: str, entries: int) -> None:
+    vector = update(kind, entries)
+    found = spectrum(vector)
+    stretches = found.stretches
+    assert found.entries == entries
+    assert found.kept[0] == found.captured[0] == 0.0
+    assert np.all(np.diff(found.kept) > 0)
+    assert found.captured[-1] == pytest.approx(float(bool(vector.any())))
+    assert len(stretches) == min(8, entries)
+    is_sampled = entries >= 32_768
+    rows = np.array_split(np.abs(vector.numpy()), min(8, entries))
+    if is_sampled:
+        rows = list(np.abs(vector.numpy())[: 8 * (entries // 8)].reshape(8, -1))
+    np.testing.assert_allclose(stretches.above(np.zeros(1))[:, 0], [len(row) for row in rows])
+    stride = max(entries // 32_768, 1) | 1
+    for row, start, end, tail, weight in zip(
+        rows, stretches.starts, stretches.ends, stretches.tails, stretches.weights, strict=True
+    ):
+        own = stretches.magnitudes[start:end]
+        if not is_sampled:
+            np.testing.assert_array_equal(own, np.sort(row))
+            assert (tail, weight) == (len(row), 1.0)
+            continue
+        # The ninth largest of the sample bounds the tail, all of which is there.
+        bound = np.sort(row[::stride])[-9]
+        np.testing.assert_array_equal(own[len(own) - tail :], np.sort(row[row > bound]))
+        body = np.sort(row[::stride])
+        np.testing.assert_array_equal(own[: len(own) - tail], body[body <= bound])
+        assert weight == pytest.approx((len(row) - tail) / np.count_nonzero(body <= bound))
+
+
+def test_a_curve_has_64_points_equally_far_apart_in_the_logarithm() -> None:
+    vector = update("heavy", 400_003)
+    found = spectrum(vector)
+    assert 40 < len(found.kept) <= 65
+    ratios = np.diff(np.log(found.kept[2:]))
+    assert np.median(ratios) == pytest.approx(np.log(400_003) / 63, rel=0.1)
+    magnitudes = np.sort(np.abs(vector.double().numpy()))[::-1]
+    energy = np.append(0.0, np.cumsum(magnitudes**2)) / np.sum(magnitudes**2)
+    np.testing.assert_allclose(found.captured, energy[found.kept.round().astype(int)], rtol=0.05)
+    # Where ranks lie between magnitudes, the smaller one has them.
+    whole = found.whole
+    assert whole.at(whole.ranks[:3]).tolist() == whole.magnitudes[:3].tolist()
+    assert whole.at(np.array([whole.ranks[1] + 0.5, 1e9])).tolist() == [whole.magnitudes[2], whole.magnitudes[-1]]
+
+
+def test_each_of_rising_numbers_is_there_once() -> None:
+    assert module.different(np.array([1.0, 1.0, 2.0, 3.0, 3.0, 3.0])).tolist() == [1.0, 2.0, 3.0]
+    assert module.different(np.array([5])).tolist() == [5]

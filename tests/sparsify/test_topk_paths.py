@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from wayfare.sparsify import places, top_k
+from wayfare.sparsify import Sparse, places, top_k, topk, with_tail
 from wayfare.sparsify.topk import _largest_by_selection, _largest_by_threshold
 
 
@@ -41,3 +41,43 @@ def test_places_that_are_set_are_found_with_and_without_asking_how_many(
 ) -> None:
     mask = torch.tensor([False, True, False, True, True])
     assert find(mask, size).tolist() == [1, 3, 4, 0, 0][:size]
+
+
+def test_a_processor_takes_the_threshold(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(topk, "_largest_by_selection", None)
+    assert top_k(torch.tensor([1.0, -3.0, 2.0]), 2).indices.tolist() == [1, 2]
+
+
+@pytest.mark.parametrize("k", [3, 500, 30_000, 99_000])
+def test_only_a_bracket_of_five_standard_deviations_is_searched(k: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    searched = []
+    select = topk._select
+    monkeypatch.setattr(topk, "_select", lambda values, k: [searched.append(len(values)), select(values, k)][1])
+    values = np.abs(np.random.default_rng(1).standard_normal(100_000)).astype(np.float32)
+    topk.kth_largest(values, k)
+    sample = np.sort(values[::64])
+    share = 1 - k / len(values)
+    rank, margin = len(sample) * share, 5 * np.sqrt(len(sample) * share * (1 - share)) + 1
+    low, high = sample[int(max(rank - margin, 0))], sample[int(min(rank + margin, len(sample) - 1))]
+    # Beyond the largest of the sample there is no bracket, and all values are searched.
+    is_beyond = np.count_nonzero(values > high) >= k
+    assert searched == [100_000 if is_beyond else np.count_nonzero((values >= low) & (values <= high))]
+
+
+@pytest.mark.parametrize(("entries", "is_sampled"), [((1 << 14) - 1, False), (1 << 14, True)])
+def test_short_vectors_are_searched_whole(entries: int, is_sampled: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    searched = []
+    select = topk._select
+    monkeypatch.setattr(topk, "_select", lambda values, k: [searched.append(len(values)), select(values, k)][1])
+    topk.kth_largest(np.arange(entries, dtype=np.float32), entries // 2)
+    assert (searched[0] < entries) == is_sampled
+
+
+def test_statistics_go_with_every_upload_that_has_an_entry() -> None:
+    vector = torch.tensor([5.0, 6.0, 7.0, 8.0])
+    kept = Sparse(torch.tensor([1]), torch.tensor([6.0]))
+    whole = with_tail(kept, vector, 2)
+    assert (whole.indices.tolist(), whole.values.tolist()) == ([1, 2, 3], [6.0, 7.0, 8.0])
+    assert with_tail(kept, vector, 4) is kept
+    nothing = Sparse(torch.empty(0, dtype=torch.int64), torch.empty(0))
+    assert with_tail(nothing, vector, 2) is nothing

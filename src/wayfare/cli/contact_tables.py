@@ -74,6 +74,10 @@ def _overview(found: SourcedPlan, statistics: PlanStatistics) -> Table:
         ("devices without contact", f"{statistics.devices_without_contact:,}"),
         ("time in contact", f"{100 * statistics.time_in_contact_share:.2f} %"),
     ]
+    exchanges = len(found.exchanges.with_server())
+    if exchanges != statistics.contacts:
+        longest = f"at most {found.scenario.contacts.max_exchange_s:g} s each"
+        rows.insert(4, ("exchanges with the server", f"{exchanges:,} ({longest})"))
     if statistics.device_contacts:
         rows.insert(4, ("contacts between devices", f"{statistics.device_contacts:,}"))
     return facts(rows)

@@ -18,6 +18,7 @@ from rich.table import Table
 
 from wayfare.cli.words import with_options
 from wayfare.errors import ScenarioError
+from wayfare.progress import duration_text
 from wayfare.signals import exit_at_sigterm, interrupts_ignored
 
 if TYPE_CHECKING:
@@ -268,9 +269,3 @@ class RunProgress:
             if kind is KeyboardInterrupt or kind is SystemExit:
                 line = "stopped; what is finished is kept, and the same command goes on with the rest"
                 errors.print(line, style="bold", markup=False, soft_wrap=True)
-
-
-def duration_text(seconds: float) -> str:
-    if seconds < 100:
-        return f"{seconds:.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 6000 else f"{seconds / 3600:.1f} h"

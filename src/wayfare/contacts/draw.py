@@ -9,6 +9,7 @@ import numpy as np
 
 from wayfare import mobility
 from wayfare.arrays import Floats, Ints
+from wayfare.contacts.exchanges import split_into_exchanges
 from wayfare.contacts.pairs import PairContacts, pair_contacts
 from wayfare.contacts.plan import ContactPlan, merge
 from wayfare.mobility import SERVER, Meetings, Motion
@@ -29,13 +30,32 @@ class _Columns(NamedTuple):
 
 
 def draw_plan(scenario: Scenario, seed: int, *, devices_meet: bool = False) -> ContactPlan:
-    """The contacts of a scenario's devices with its server, and with each other if asked; the same for every scheme."""
+    """The exchanges of a scenario's devices with its server, and with each other if asked; the same for every scheme.
+
+    An exchange is a contact, or a part of one that is longer than `contacts.max_exchange_s`.
+    """
     refuse_endless(scenario.mobility, scenario.fleet.devices, scenario.duration_s)
     model = mobility.from_spec(scenario.mobility, scenario.radio.range_m)
     drawn = model.draw(scenario.fleet.devices, scenario.duration_s, seed)
+    return plan_from_drawn(drawn, scenario, seed, devices_meet=devices_meet)
+
+
+def plan_from_drawn(
+    drawn: Motion | Meetings, scenario: Scenario, seed: int, *, devices_meet: bool = False
+) -> ContactPlan:
+    """The exchanges in what a scenario's mobility has drawn."""
+    plan = contacts_in(drawn, scenario.radio.range_m, scenario.duration_s, seed, devices_meet=devices_meet)
+    plan = plan.lasting(scenario.contacts.min_contact_s)
+    return split_into_exchanges(plan, scenario.contacts.max_exchange_s, drawn)
+
+
+def contacts_in(
+    drawn: Motion | Meetings, range_m: float, duration_s: float, seed: int, *, devices_meet: bool
+) -> ContactPlan:
+    """All contacts of a motion or a list of meetings, whole and of any length."""
     if isinstance(drawn, Motion):
-        return plan_from_motion(drawn, scenario.radio.range_m, scenario.duration_s, seed, devices_meet=devices_meet)
-    plan = plan_from_meetings(drawn, scenario.radio.range_m, scenario.duration_s, seed)
+        return plan_from_motion(drawn, range_m, duration_s, seed, devices_meet=devices_meet)
+    plan = plan_from_meetings(drawn, range_m, duration_s, seed)
     return plan if devices_meet else plan.with_server()
 
 

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from wayfare.contacts.draw import draw_plan, plan_from_meetings, plan_from_motion
+from wayfare import mobility
+from wayfare.contacts.draw import contacts_in
+from wayfare.contacts.exchanges import split_into_exchanges
 from wayfare.contacts.plan import ContactPlan
 from wayfare.errors import ScenarioError
-from wayfare.mobility import Motion
+from wayfare.mobility import Meetings, Motion
+from wayfare.mobility.extent import refuse_endless
 from wayfare.mobility.traces import Selection, Trace
 from wayfare.scenario import DEFAULT_PRESET, Scenario, load, preset_names
 from wayfare.scenario.dump import toml_value
-from wayfare.scenario.mobility import TraceMobility
+from wayfare.scenario.mobility import NodeServer, TraceMobility
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,7 +26,8 @@ class SourcedPlan:
     name: str
     kind: str
     scenario: Scenario
-    plan: ContactPlan
+    plan: ContactPlan  # whole contacts
+    exchanges: ContactPlan  # the same, long ones split as the scenario says
     # Names of a trace's nodes; a drawn plan has only numbers.
     devices: tuple[str, ...] = ()
     server: str | None = None
@@ -59,9 +63,13 @@ def plan_from_source(
     if not isinstance(trace, TraceMobility):
         if server is not None:
             raise ScenarioError("server", server, "only the nodes of a trace have names")
-        plan = draw_plan(scenario, seed, devices_meet=devices_meet)
-        return SourcedPlan(name=source, kind=trace.model, scenario=scenario, plan=plan)
-    trace = trace.model_copy(update={"server": server or trace.server, "lenient": lenient or trace.lenient})
+        refuse_endless(trace, scenario.fleet.devices, scenario.duration_s)
+        model = mobility.from_spec(trace, scenario.radio.range_m)
+        drawn = model.draw(scenario.fleet.devices, scenario.duration_s, seed)
+        plan = contacts_in(drawn, scenario.radio.range_m, scenario.duration_s, seed, devices_meet=devices_meet)
+        return _sourced(SourcedPlan(name=source, kind=trace.model, scenario=scenario, plan=plan, exchanges=plan), drawn)
+    chosen = trace.server if server is None else NodeServer(name=server)
+    trace = trace.model_copy(update={"server": chosen, "lenient": lenient or trace.lenient})
     scenario = scenario.model_copy(update={"mobility": trace})
     return _from_trace(source, scenario, trace, seed, whole=not is_scenario, devices_meet=devices_meet)
 
@@ -77,23 +85,33 @@ def _from_trace(
         notes = (f"{recording.skipped:,} lines skipped; the first: {recording.first_skipped}", *notes)
     if whole:
         scenario = _as_long_as(scenario, chosen)
-    return SourcedPlan(
+    # Contacts that a file lists between devices are always looked at.
+    listed = devices_meet or isinstance(chosen.content, Meetings)
+    plan = contacts_in(chosen.content, scenario.radio.range_m, chosen.duration_s, seed, devices_meet=listed)
+    plan = replace(plan, names=(*chosen.devices, chosen.server))
+    found = SourcedPlan(
         name=Path(source).name,
         kind=recording.format,
         scenario=scenario,
-        plan=plan_from_selection(chosen, scenario.radio.range_m, seed, devices_meet=devices_meet),
+        plan=plan,
+        exchanges=plan,
         devices=chosen.devices,
         server=chosen.server,
         skipped=recording.skipped,
         notes=notes,
     )
+    return _sourced(found, chosen.content)
 
 
-def plan_from_selection(chosen: Selection, range_m: float, seed: int, *, devices_meet: bool) -> ContactPlan:
-    """The contacts of a trace's chosen nodes; those a file lists between devices are always among them."""
-    if isinstance(chosen.content, Motion):
-        return plan_from_motion(chosen.content, range_m, chosen.duration_s, seed, devices_meet=devices_meet)
-    return plan_from_meetings(chosen.content, range_m, chosen.duration_s, seed)
+def _sourced(found: SourcedPlan, drawn: Motion | Meetings) -> SourcedPlan:
+    """Without contacts that are too short for the scenario, and with its exchanges."""
+    rules, plan = found.scenario.contacts, found.plan.lasting(found.scenario.contacts.min_contact_s)
+    short, notes = len(found.plan.with_server()) - len(plan.with_server()), found.notes
+    if short:
+        contacts = "contact" if short == 1 else "contacts"
+        notes = (*notes, f"{short:,} {contacts} with the server dropped: shorter than {rules.min_contact_s:g} s")
+    exchanges = split_into_exchanges(plan, rules.max_exchange_s, drawn)
+    return replace(found, plan=plan, exchanges=exchanges, notes=notes)
 
 
 def _as_long_as(scenario: Scenario, chosen: Selection) -> Scenario:

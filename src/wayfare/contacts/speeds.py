@@ -66,7 +66,9 @@ def contact_times_by_speed(
 
 def _point(scenario: Scenario, model: str, kind: type[Section], speed_mps: float, seed: int) -> SpeedPoint:
     rounds = max(round(TRAVEL_M / speed_mps / scenario.round_s), 1)
-    drawn = scenario.model_copy(update={"mobility": _at_speed(scenario, kind, speed_mps), "rounds": rounds})
+    whole = scenario.contacts.model_copy(update={"max_exchange_s": None})
+    mobility = _at_speed(scenario, kind, speed_mps)
+    drawn = scenario.model_copy(update={"mobility": mobility, "rounds": rounds, "contacts": whole})
     statistics = plan_statistics(draw_plan(drawn, seed))
     return SpeedPoint(
         model=model,

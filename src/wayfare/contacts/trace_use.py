@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import lru_cache
 
-from wayfare.contacts.draw import plan_from_meetings
-from wayfare.contacts.pairs import pair_contacts
-from wayfare.mobility import Meetings, Motion
+from wayfare.arrays import Floats
+from wayfare.contacts.draw import contacts_in
 from wayfare.mobility.traces import Selection, Trace, everyone_with
 from wayfare.scenario import Scenario
+from wayfare.scenario.exchange import Contacts
 from wayfare.scenario.mobility import TraceMobility
 
 
@@ -27,8 +27,12 @@ class TraceUse:
     repeated: bool
     duration_s: float  # of the whole trace
     contacts_used: int
-    contacts_dropped: int  # with nodes that are no devices, or outside the time used
+    contacts_dropped: int  # with nodes that are no devices, outside the time used, or too short
     lines_skipped: int
+    contacts_too_short: int = 0  # of those dropped: with the devices, in the time used
+    min_contact_s: float = 0.0
+    max_exchange_s: float | None = None
+    device_names: tuple[str, ...] = ()
 
 
 def trace_use(scenario: Scenario) -> TraceUse | None:
@@ -37,17 +41,28 @@ def trace_use(scenario: Scenario) -> TraceUse | None:
     if not isinstance(spec, TraceMobility):
         return None
     trace = Trace(spec, range_m=scenario.radio.range_m)
-    return _use(trace, scenario.fleet.devices, scenario.duration_s, trace.fingerprint())
+    return _use(trace, scenario.fleet.devices, scenario.duration_s, scenario.contacts, trace.fingerprint())
+
+
+def device_names(scenario: Scenario) -> tuple[str, ...]:
+    """What a trace calls the devices, in order; empty where mobility is no trace."""
+    spec = scenario.mobility
+    if not isinstance(spec, TraceMobility):
+        return ()
+    trace = Trace(spec, range_m=scenario.radio.range_m)
+    return trace.selection(scenario.fleet.devices, scenario.duration_s).devices
 
 
 # Runs of several schemes and seeds share a trace; a file that changed has another fingerprint.
 @lru_cache(maxsize=8)
-def _use(trace: Trace, devices: int, duration_s: float, fingerprint: tuple[int, int]) -> TraceUse:
+def _use(trace: Trace, devices: int, duration_s: float, rules: Contacts, fingerprint: tuple[int, int]) -> TraceUse:
     spec, recording = trace.spec, trace.recording()
     used_s = min(duration_s, recording.duration_s - spec.start_s)
     chosen = trace.selection(devices, used_s)
-    used = _contacts(chosen, trace.range_m)
-    whole = _contacts(everyone_with(recording, chosen.server), trace.range_m)
+    lengths_s = _lengths_s(chosen, trace.range_m)
+    too_short = int((lengths_s < rules.min_contact_s).sum())
+    used = len(lengths_s) - too_short
+    whole = len(_lengths_s(everyone_with(recording, chosen.server), trace.range_m))
     return TraceUse(
         file=spec.file,
         format=recording.format,
@@ -61,12 +76,14 @@ def _use(trace: Trace, devices: int, duration_s: float, fingerprint: tuple[int, 
         contacts_used=used,
         contacts_dropped=whole - used,
         lines_skipped=recording.skipped,
+        contacts_too_short=too_short,
+        min_contact_s=rules.min_contact_s,
+        max_exchange_s=rules.max_exchange_s,
+        device_names=chosen.devices,
     )
 
 
-def _contacts(chosen: Selection, range_m: float) -> int:
-    """How many contacts a selection has with its server."""
-    content: Motion | Meetings = chosen.content
-    if isinstance(content, Motion):
-        return sum(len(contacts) for contacts in pair_contacts(content, range_m, all_pairs=False))
-    return len(plan_from_meetings(content, range_m, chosen.duration_s, seed=0).with_server())
+def _lengths_s(chosen: Selection, range_m: float) -> Floats:
+    """How long each contact of a selection with its server lasts."""
+    plan = contacts_in(chosen.content, range_m, chosen.duration_s, seed=0, devices_meet=False)
+    return plan.end_s - plan.start_s

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -68,55 +68,8 @@ class Checks:
             )
         except (AttributeError, TypeError, ValueError, OverflowError, WireError) as error:
             raise _broken(encounter, method, f"decided on {upload!r}, which is no upload: {error}") from None
-        airtime_s = encounter.contact_s * (1 + _SLACK)
-        most_joules = max(plain.power_watts, 0.0) * airtime_s
-        capacity_bits = airtime_s * link.rate_bps(max(plain.power_watts, 0.0), encounter.gain_per_watt)
-        least_bits = _least_bits(plain, link)
-        least_joules = link.energy_joules(least_bits, plain.power_watts, encounter.gain_per_watt)
-        rules = (
-            ("entries", plain.entries, 0 <= plain.entries <= link.parameters, f"0 to {link.parameters} parameters"),
-            ("entries", plain.entries, plain.completes or plain.entries == 0, "0 in an upload that does not complete"),
-            (
-                "power_watts",
-                plain.power_watts,
-                0 <= plain.power_watts <= link.max_power_watts * (1 + _SLACK),
-                f"0 to {link.max_power_watts} W",
-            ),
-            (
-                "energy_joules",
-                plain.energy_joules,
-                0 <= plain.energy_joules <= most_joules,
-                f"0 to {most_joules:.6g} J, the power for the whole contact",
-            ),
-            (
-                "bits",
-                plain.bits,
-                0 <= plain.bits <= capacity_bits + _SLACK,
-                f"0 to {capacity_bits:.6g}, what the contact holds at that power",
-            ),
-            (
-                "entries",
-                plain.entries,
-                method.server.takes == "updates" or plain.entries in (0, link.parameters),
-                "0 or all where models are mixed",
-            ),
-            (
-                "bits",
-                plain.bits,
-                plain.bits >= least_bits * (1 - _SLACK),
-                f"at least {least_bits:.6g}, what {plain.entries} entries cost on this link",
-            ),
-            (
-                "energy_joules",
-                plain.energy_joules,
-                plain.energy_joules >= least_joules * (1 - _SLACK),
-                f"at least {least_joules:.6g} J, what {least_bits:.6g} bits cost at {plain.power_watts:.6g} W",
-            ),
-            ("backlog_joules", encounter.backlog_joules, encounter.backlog_joules >= 0, "0 or more"),
-        )
-        for name, value, holds, rule in rules:
-            if not holds:
-                raise _broken(encounter, method, f"{name} = {value!r}, must be {rule}")
+        for problem in _problems(plain, encounter, link, method):
+            raise _broken(encounter, method, problem)
         return plain
 
     def transmitted(self, sending: Transmission, method: Method) -> None:
@@ -158,6 +111,35 @@ def _whole(number: float) -> int:
     if whole != number:
         raise ValueError(f"{number!r} is not a whole number")
     return whole
+
+
+def _problems(upload: Upload, encounter: Encounter, link: Link, method: Method) -> Iterator[str]:
+    """The rules that a decision breaks."""
+    entries, bits, power_watts, joules = upload.entries, upload.bits, upload.power_watts, upload.energy_joules
+    airtime_s = encounter.contact_s * (1 + _SLACK)
+    most_joules = max(power_watts, 0.0) * airtime_s
+    capacity_bits = airtime_s * link.rate_bps(max(power_watts, 0.0), encounter.gain_per_watt)
+    least_bits = _least_bits(upload, link)
+    least_joules = link.energy_joules(least_bits, power_watts, encounter.gain_per_watt)
+    if not 0 <= entries <= link.parameters:
+        yield f"entries = {entries!r}, must be 0 to {link.parameters} parameters"
+    if entries != 0 and not upload.completes:
+        yield f"entries = {entries!r}, must be 0 in an upload that does not complete"
+    if entries not in (0, link.parameters) and method.server.takes != "updates":
+        yield f"entries = {entries!r}, must be 0 or all where models are mixed"
+    if not 0 <= power_watts <= link.max_power_watts * (1 + _SLACK):
+        yield f"power_watts = {power_watts!r}, must be 0 to {link.max_power_watts} W"
+    if not 0 <= joules <= most_joules:
+        yield f"energy_joules = {joules!r}, must be 0 to {most_joules:.6g} J, the power for the whole contact"
+    if not 0 <= bits <= capacity_bits + _SLACK:
+        yield f"bits = {bits!r}, must be 0 to {capacity_bits:.6g}, what the contact holds at that power"
+    if not bits >= least_bits * (1 - _SLACK):
+        yield f"bits = {bits!r}, must be at least {least_bits:.6g}, what {entries} entries cost on this link"
+    if not joules >= least_joules * (1 - _SLACK):
+        cost = f"what {least_bits:.6g} bits cost at {power_watts:.6g} W"
+        yield f"energy_joules = {joules!r}, must be at least {least_joules:.6g} J, {cost}"
+    if not encounter.backlog_joules >= 0:
+        yield f"backlog_joules = {encounter.backlog_joules!r}, must be 0 or more"
 
 
 def _least_bits(upload: Upload, link: Link) -> float:

@@ -104,6 +104,8 @@ def contact(
     if transmission.sent is None:
         return transmission
     local_state = method.local.delivered(transmission.state.local_state, change)
+    if local_state is transmission.state.local_state:
+        return transmission
     return replace(transmission, state=replace(transmission.state, local_state=local_state))
 
 
@@ -130,15 +132,14 @@ def make_offer(
         staleness_rounds=staleness_rounds,
         profile=seen if math.isfinite(norm_sq) else None,
     )
-    offer = Offer(
+    return Offer(
         state=now,
         update=update,
         parameters=link.parameters,
-        encounter=encounter,
+        encounter=terms.checks.encounter(encounter),
         norm_sq=norm_sq,
         memory_state=state.memory_state if memory_state is None else memory_state,
     )
-    return replace(offer, encounter=terms.checks.encounter(encounter))
 
 
 def decide(offer: Offer, terms: Terms) -> Upload:
@@ -165,8 +166,9 @@ def transmit(offer: Offer, upload: Upload, terms: Terms, lasts_s: float | None =
     """Pay for an upload and send it. One that does not complete sends nothing and keeps everything."""
     foreseen_s, link = offer.encounter.contact_s, terms.link
     lasts_s = foreseen_s if lasts_s is None else lasts_s
-    # When the contact is over, the device knows how long it was.
-    offer = replace(offer, state=replace(offer.state, met_s=offer.state.met_s + (lasts_s - foreseen_s)))
+    if lasts_s != foreseen_s:
+        # When the contact is over, the device knows how long it was.
+        offer = replace(offer, state=replace(offer.state, met_s=offer.state.met_s + (lasts_s - foreseen_s)))
     select = partial(_selected, offer, terms)
     rate_bps = link.rate_bps(upload.power_watts, offer.encounter.gain_per_watt)
     if upload.value_bits is None or upload.entries == 0:

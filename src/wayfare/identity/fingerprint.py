@@ -9,7 +9,6 @@ from __future__ import annotations
 import hashlib
 import pickle
 import sys
-import sysconfig
 from collections.abc import Callable, Iterator
 from dataclasses import fields, is_dataclass
 from functools import cached_property
@@ -21,7 +20,8 @@ import torch
 
 from wayfare.errors import WayfareError
 
-_LIBRARIES = tuple(sysconfig.get_path(name) for name in ("purelib", "platlib"))
+# An environment may see packages of another one: of the system, of the user, of a parent.
+_LIBRARIES = {"site-packages", "dist-packages"}
 _KNOWN = {*sys.stdlib_module_names, "wayfare"}
 
 
@@ -94,7 +94,9 @@ def is_users(thing: FunctionType | type | ModuleType, whole: type) -> bool:
     name = _module_of(thing)
     file = getattr(sys.modules.get(name), "__file__", None) or ""
     package = name.partition(".")[0]
-    return package not in _KNOWN and (package == _module_of(whole).partition(".")[0] or not file.startswith(_LIBRARIES))
+    if package in _KNOWN:
+        return False
+    return package == _module_of(whole).partition(".")[0] or _LIBRARIES.isdisjoint(Path(file).parts)
 
 
 def _parts(*parts: object) -> tuple[type, tuple[tuple[object, ...]]]:

@@ -6,11 +6,11 @@ import numpy as np
 
 from wayfare.arrays import Floats, Ints
 from wayfare.errors import ScenarioError
-from wayfare.scenario.partition import AnyPartition, DirichletPartition, GroupPartition, IidPartition, ShardPartition
+from wayfare.scenario.partition import Dealt, DirichletPartition, GroupPartition, IidPartition, ShardPartition
 from wayfare.streams import FLEET, Stream, generator
 
 
-def split(labels: Ints, classes: int, devices: int, partition: AnyPartition, seed: int) -> list[Ints]:
+def split(labels: Ints, classes: int, devices: int, partition: Dealt, seed: int) -> list[Ints]:
     """The sample numbers of every device."""
     if devices > len(labels):
         raise ScenarioError("fleet.devices", devices, f"must not exceed the {len(labels)} training samples")

@@ -272,9 +272,24 @@ def _refuse_unfit(method: Method, scenario: Scenario) -> None:
         what = "mixes models, and has no updates to optimise" if own.takes == "models" else "has a rule of its own"
         rule = f"{method.name} {what}; leave it out, or keep sgd with a step of 1"
         raise ScenarioError(f"server.{field}", value, rule)
+    if server.weighting == "samples":
+        _refuse_unweighable(method)
     if own.uses_reach and scenario.learning.local_loss == "prox":
         rule = f"{method.name} derives gradients from updates; take another loss"
         raise ScenarioError("learning.local_loss", scenario.learning.local_loss, rule)
+
+
+def _refuse_unweighable(method: Method) -> None:
+    """Weights are those of updates, each of one device, that are only added up."""
+    if method.server.takes == "models":
+        why = "mixes models, and has no updates to weigh"
+    elif method.peers is not None:
+        why = "has no updates of single devices to weigh: relays add up updates of several devices"
+    elif method.local.corrects:
+        why = "corrects gradients by equal weights"
+    else:
+        return
+    raise ScenarioError("server.weighting", "samples", f"{method.name} {why}; must be equal")
 
 
 def _pick(text: str, chosen: list[str], groups: Choices) -> list[str]:

@@ -29,8 +29,6 @@ class DamagedError(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Checkpoint:
-    """What the records know of a checkpoint's file."""
-
     round: int
     file: str
     size_bytes: int

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from wayfare.files import sync_folder
-from wayfare.records.schema import FILE
+from wayfare.records.schema import COLUMNS, FILE
 
 
 def partial_folder(folder: Path) -> Path:
@@ -25,17 +25,14 @@ def run_name(folder: Path) -> Path:
 
 
 def resume_call(folder: Path) -> str:
-    """How to resume the run of a folder."""
     return f"`wayfare.resume({str(folder)!r})`"
 
 
 def connect(partial: Path) -> sqlite3.Connection:
-    """The records of a run that is being written."""
     return sqlite3.connect(partial / FILE)
 
 
 def read_meta(database: sqlite3.Connection) -> dict[str, Any]:
-    """The table `meta`."""
     return {key: json.loads(value) for key, value in database.execute("SELECT key, value FROM meta")}
 
 
@@ -45,8 +42,15 @@ def as_list(value: object) -> list[Any]:
 
 
 def stored_devices(database: sqlite3.Connection) -> list[tuple[Any, ...]]:
-    """The table `devices`."""
     return database.execute("SELECT * FROM devices ORDER BY device").fetchall()
+
+
+def stored_rows(database: sqlite3.Connection, table: str, until: int = 1 << 62) -> list[tuple[Any, ...]]:
+    """The rows of a table of events up to a round, in the order of their keys."""
+    columns = COLUMNS[table]
+    order = "number" if table == "relays" else f"{columns[0]}, {columns[1]}"
+    query = f"SELECT {', '.join(columns)} FROM {table} WHERE round <= ? ORDER BY {order}"
+    return database.execute(query, (until,)).fetchall()
 
 
 def give_name(folder: Path) -> None:

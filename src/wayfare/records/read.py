@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,17 +18,15 @@ from wayfare.arrays import Floats
 from wayfare.contacts import TraceUse
 from wayfare.errors import RunFolderError, WayfareError
 from wayfare.learning.tasks import Metric
-from wayfare.records.layout import read_meta, resume_call, run_name, stored_devices
-from wayfare.records.schema import CONTACT_COLUMNS, EVALUATION_COLUMNS, FILE, RELAY_COLUMNS, VERSION
+from wayfare.records.layout import read_meta, resume_call, run_name, stored_devices, stored_rows
+from wayfare.records.schema import COLUMNS, FILE, VERSION
 from wayfare.records.seal import Tally, seal
 from wayfare.scenario import Scenario, parse
 from wayfare.simulator import RelayEvent
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class RunRecord:
-    """Everything a finished run left behind, as columns."""
-
     folder: Path
     scenario: Scenario
     scheme: str
@@ -48,6 +46,11 @@ class RunRecord:
     model: Tensor | None  # the final one; None where only its hash was kept
     trace: TraceUse | None  # None where mobility is no trace, or the records are older than this field
 
+    def __repr__(self) -> str:
+        last = self.metric.text(float(self.evaluations["score"][-1]))
+        run = f"{self.scheme}, seed {self.seed}, {self.scenario.rounds:,} rounds"
+        return f"<RunRecord of {run}: {self.metric.name} {last} at the end, in {self.folder}>"
+
 
 def find_runs(folder: Path) -> list[Path]:
     """The finished runs at or below a folder, in order of their names."""
@@ -63,7 +66,6 @@ def find_runs(folder: Path) -> list[Path]:
 
 
 def read_run(folder: Path) -> RunRecord:
-    """One finished run."""
     file = folder / FILE
     if not file.is_file():
         raise RunFolderError(f"{folder}: not a run (no {FILE} in it)")
@@ -88,15 +90,9 @@ def _read(folder: Path, database: sqlite3.Connection) -> RunRecord:
     devices = stored_devices(database)
     models = database.execute("SELECT float32_le FROM model ORDER BY round DESC LIMIT 1").fetchall()
     vector = models[0][0] if models else b""
-    contacts = _rows(database, "contacts", CONTACT_COLUMNS)
-    relays = database.execute(f"SELECT {', '.join(RELAY_COLUMNS)} FROM relays ORDER BY number").fetchall()
-    evaluations = _rows(database, "evaluations", EVALUATION_COLUMNS)
-    metrics = database.execute("SELECT round, name, value FROM metrics ORDER BY round, name").fetchall()
-    tally = Tally()
-    tally.contacts(contacts)
-    tally.relays(relays)
-    tally.evaluations(evaluations)
-    tally.metrics(metrics)
+    tally, rows = Tally(), {table: stored_rows(database, table) for table in COLUMNS}
+    for table, found in rows.items():
+        tally.add(table, found)
     if not isinstance(vector, bytes):
         raise TypeError("the model is not made of bytes")
     if meta["seal"] != seal(meta, devices, tally, vector):
@@ -114,27 +110,31 @@ def _read(folder: Path, database: sqlite3.Connection) -> RunRecord:
         meta=meta,
         budgets_joules=np.array([budget for _, budget, _, _ in devices]),
         class_counts=np.array([json.loads(counts) for *_, counts in devices], dtype=np.float64),
-        contacts=dict(zip(CONTACT_COLUMNS, contacts.T, strict=True)),
-        relays=tuple(_relay(row) for row in relays),
-        evaluations=dict(zip(EVALUATION_COLUMNS, evaluations.T, strict=True)),
-        others=_others(metrics),
-        trace=TraceUse(**meta["trace"]) if meta.get("trace") else None,
+        contacts=_columns("contacts", rows["contacts"]),
+        relays=tuple(_relay(row) for row in rows["relays"]),
+        evaluations=_columns("evaluations", rows["evaluations"]),
+        others=_others(rows["metrics"]),
+        trace=_trace(meta["trace"]) if meta.get("trace") else None,
         model=torch.from_numpy(np.frombuffer(vector, dtype="<f4").astype(np.float32)) if models else None,
     )
 
 
+def _trace(use: Mapping[str, Any]) -> TraceUse:
+    return TraceUse(**{**use, "device_names": tuple(use.get("device_names", ()))})
+
+
 def _relay(row: tuple[Any, ...]) -> RelayEvent:
-    values = dict(zip(RELAY_COLUMNS, row, strict=True))
+    values = dict(zip(COLUMNS["relays"], row, strict=True))
     return RelayEvent(**{**values, "completed": bool(values["completed"])})
 
 
-def _others(metrics: Sequence[tuple[int, str, float]]) -> dict[str, Floats]:
+def _others(metrics: Sequence[tuple[Any, ...]]) -> dict[str, Floats]:
     found: dict[str, list[float]] = {}
     for _, name, value in metrics:
         found.setdefault(name, []).append(value)
     return {name: np.array(values, dtype=np.float64) for name, values in found.items()}
 
 
-def _rows(database: sqlite3.Connection, table: str, names: tuple[str, ...]) -> Floats:
-    rows = database.execute(f"SELECT {', '.join(names)} FROM {table} ORDER BY {names[0]}, {names[1]}").fetchall()
-    return np.array(rows, dtype=np.float64).reshape(len(rows), len(names))
+def _columns(table: str, rows: Sequence[tuple[Any, ...]]) -> dict[str, Floats]:
+    names = COLUMNS[table]
+    return dict(zip(names, np.array(rows, dtype=np.float64).reshape(len(rows), len(names)).T, strict=True))

@@ -9,20 +9,19 @@ from wayfare.simulator import ContactEvent, EvaluationEvent, MetricEvent, RelayE
 FILE = "run.sqlite"
 VERSION = 3
 
-CONTACT_COLUMNS = tuple(field.name for field in fields(ContactEvent))
-RELAY_COLUMNS = tuple(field.name for field in fields(RelayEvent))
-EVALUATION_COLUMNS = tuple(field.name for field in fields(EvaluationEvent))
-METRIC_COLUMNS = tuple(field.name for field in fields(MetricEvent))
+_EVENTS = {"contacts": ContactEvent, "relays": RelayEvent, "evaluations": EvaluationEvent, "metrics": MetricEvent}
+COLUMNS = {table: tuple(field.name for field in fields(event)) for table, event in _EVENTS.items()}
+"""Of the tables whose rows come one by one; the other tables are written at once."""
 
 TABLES = f"""
 CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
 CREATE TABLE devices (
     device INTEGER PRIMARY KEY, budget_joules REAL NOT NULL, samples INTEGER NOT NULL, class_counts TEXT NOT NULL
 );
-CREATE TABLE contacts ({", ".join(CONTACT_COLUMNS)}, PRIMARY KEY (round, device)) WITHOUT ROWID;
-CREATE TABLE relays (number INTEGER PRIMARY KEY, {", ".join(RELAY_COLUMNS)});
-CREATE TABLE evaluations ({", ".join(EVALUATION_COLUMNS)}, PRIMARY KEY (round)) WITHOUT ROWID;
-CREATE TABLE metrics ({", ".join(METRIC_COLUMNS)}, PRIMARY KEY (round, name)) WITHOUT ROWID;
+CREATE TABLE contacts ({", ".join(COLUMNS["contacts"])}, PRIMARY KEY (round, device)) WITHOUT ROWID;
+CREATE TABLE relays (number INTEGER PRIMARY KEY, {", ".join(COLUMNS["relays"])});
+CREATE TABLE evaluations ({", ".join(COLUMNS["evaluations"])}, PRIMARY KEY (round)) WITHOUT ROWID;
+CREATE TABLE metrics ({", ".join(COLUMNS["metrics"])}, PRIMARY KEY (round, name)) WITHOUT ROWID;
 CREATE TABLE model (round INTEGER PRIMARY KEY, float32_le BLOB NOT NULL);
 CREATE TABLE checkpoints (
     round INTEGER PRIMARY KEY, file TEXT NOT NULL, size_bytes INTEGER NOT NULL, sha256 TEXT NOT NULL,

@@ -4,47 +4,36 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from wayfare.arrays import Floats
+from wayfare.records.schema import COLUMNS
 
 
 class Tally:
-    """The checksum of rows as they come, in the order of their keys."""
+    """A checksum for every table, of its rows as they come, in the order of their keys."""
 
     def __init__(self) -> None:
-        self._contacts, self._relays, self._evaluations, self._metrics = (hashlib.sha256() for _ in range(4))
+        self._sums = {table: hashlib.sha256() for table in COLUMNS}
 
-    def contacts(self, rows: Sequence[Sequence[object]] | Floats) -> None:
-        """Add contacts."""
-        self._contacts.update(_bytes(rows))
-
-    def relays(self, rows: Iterable[Sequence[object]]) -> None:
-        """Add relays, in the order in which they came; a truth value is the number that SQLite makes of it."""
+    def add(self, table: str, rows: Sequence[Sequence[Any]] | Floats) -> None:
+        if table in ("contacts", "evaluations"):
+            self._sums[table].update(_bytes(rows))
+            return
         for row in rows:
-            plain = [int(value) if isinstance(value, bool) else value for value in row]
-            self._relays.update(json.dumps(plain).encode())
-
-    def evaluations(self, rows: Sequence[Sequence[object]] | Floats) -> None:
-        """Add evaluations."""
-        self._evaluations.update(_bytes(rows))
-
-    def metrics(self, rows: Iterable[Sequence[Any]]) -> None:
-        """Add further metrics (round, name, value), those of a round in the order of their names."""
-        for round_, name, value in rows:
-            self._metrics.update(json.dumps([round_, name]).encode() + _bytes([[value]]))
+            if table == "metrics":
+                round_, name, value = row
+                self._sums[table].update(json.dumps([round_, name]).encode() + _bytes([[value]]))
+            else:
+                # A truth value is the number that SQLite makes of it.
+                plain = [int(value) if isinstance(value, bool) else value for value in row]
+                self._sums[table].update(json.dumps(plain).encode())
 
     def digests(self) -> dict[str, str]:
-        """The checksums so far."""
-        return {
-            "contacts": self._contacts.hexdigest(),
-            "relays": self._relays.hexdigest(),
-            "evaluations": self._evaluations.hexdigest(),
-            "metrics": self._metrics.hexdigest(),
-        }
+        return {table: sha256.hexdigest() for table, sha256 in self._sums.items()}
 
 
 def seal(meta: Mapping[str, Any], devices: Sequence[Sequence[object]], tally: Tally, model: bytes) -> str:

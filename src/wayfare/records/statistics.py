@@ -12,11 +12,6 @@ import numpy as np
 from wayfare.records.read import RunRecord
 from wayfare.streams import FLEET, Stream, generator
 
-# Two-sided 95 % quantiles of Student's t for 1, 2, ... degrees of freedom.
-_T95: tuple[float, ...] = (
-    *(12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160, 2.145, 2.131),
-    *(2.120, 2.110, 2.101, 2.093, 2.086, 2.080, 2.074, 2.069, 2.064, 2.060, 2.056, 2.052, 2.048, 2.045, 2.042),
-)
 # Up to so many pairs every pattern of signs is counted; beyond, so many are drawn.
 _EXACT_PAIRS = 16
 _DRAWN = 100_000
@@ -61,25 +56,22 @@ class Censored:
 
 
 def estimate(values: Sequence[float]) -> Estimate:
-    """Mean, standard deviation and interval of values, one a seed."""
     sd = stdev(values) if _spread(values) else None
     return Estimate(mean=_mean(values), sd=sd, ci95=half_width_95(values), seeds=len(values))
 
 
 def difference(differences: Sequence[float]) -> Difference:
-    """The mean of paired differences, its interval and its test."""
     p = sign_flip_test(differences) if _spread(differences) else None
     return Difference(mean=_mean(differences), ci95=half_width_95(differences), p=p, pairs=len(differences))
 
 
 def half_width_95(values: Sequence[float]) -> float | None:
-    """Half the 95 % confidence interval of a mean: t s / sqrt(n)."""
+    """Half the 95 % confidence interval of a mean: t s / sqrt(n), with Student's t of n - 1 degrees of freedom."""
     if not _spread(values):
         return None
-    freedom = len(values) - 1
-    # Beyond the table by its expansion in 1 / freedom.
-    quantile = _T95[freedom - 1] if freedom <= len(_T95) else 1.96 + 2.372 / freedom + 2.82 / freedom**2
-    return float(quantile * stdev(values) / len(values) ** 0.5)
+    from scipy.special import stdtrit
+
+    return float(stdtrit(len(values) - 1, 0.975) * stdev(values) / len(values) ** 0.5)
 
 
 def _spread(values: Sequence[float]) -> bool:
@@ -113,7 +105,6 @@ def sign_flip_test(differences: Sequence[float]) -> float:
 
 
 def reach(record: RunRecord, target: float) -> Reached:
-    """The first evaluation at which a run had a target score."""
     scores = record.evaluations["score"]
     there = scores >= target if record.metric.better == "higher" else scores <= target
     if not there.any():

@@ -62,7 +62,6 @@ class SchemeSummary:
 
 
 def summarise_run(record: RunRecord) -> RunSummary:
-    """The line of one run."""
     contacts, devices = record.contacts, len(record.budgets_joules)
     met = len(contacts["round"]) > 0
     completed = contacts["completed"] > 0
@@ -98,8 +97,9 @@ def _relays(record: RunRecord, kind: RelayKind) -> int:
 
 
 def summarise_scheme(runs: Sequence[RunSummary]) -> SchemeSummary:
-    """The line of one scheme over the runs of its seeds."""
     score = estimate([run.score for run in runs])
+    rows = [asdict(run) for run in runs]
+    mean = {name: fmean(row[name] for row in rows) for name, value in rows[0].items() if isinstance(value, float)}
     return SchemeSummary(
         name=runs[0].scheme,
         energy_rule=runs[0].energy_rule,
@@ -108,16 +108,10 @@ def summarise_scheme(runs: Sequence[RunSummary]) -> SchemeSummary:
         score_mean=score.mean,
         score_sd=score.sd,
         score_ci95=score.ci95,
-        energy_joules_mean=fmean(run.energy_joules for run in runs),
-        budget_joules=fmean(run.budget_joules for run in runs),
-        kept_fraction_mean=fmean(run.kept_fraction for run in runs),
-        uploads_per_device=fmean(run.uploads_per_device for run in runs),
-        failed_uploads_per_device=fmean(run.failed_uploads_per_device for run in runs),
-        staleness_rounds_mean=fmean(run.staleness_rounds for run in runs),
-        relayed_per_device=fmean(run.relayed_per_device for run in runs),
-        delivered_per_device=fmean(run.delivered_per_device for run in runs),
-        models_taken_per_device=fmean(run.models_taken_per_device for run in runs),
-        failed_relays_per_device=fmean(run.failed_relays_per_device for run in runs),
+        energy_joules_mean=mean["energy_joules"],
+        kept_fraction_mean=mean["kept_fraction"],
+        staleness_rounds_mean=mean["staleness_rounds"],
+        **{name: value for name, value in mean.items() if name == "budget_joules" or name.endswith("_per_device")},
     )
 
 

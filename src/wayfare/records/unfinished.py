@@ -14,8 +14,8 @@ from typing import Any
 from wayfare.errors import RunFolderError
 from wayfare.identity import changes
 from wayfare.records.checkpoints import Checkpoint, DamagedError, forget_others, read_checkpoint
-from wayfare.records.layout import as_list, connect, partial_folder, read_meta
-from wayfare.records.schema import CONTACT_COLUMNS, EVALUATION_COLUMNS, FILE, METRIC_COLUMNS, RELAY_COLUMNS, VERSION
+from wayfare.records.layout import as_list, connect, partial_folder, read_meta, stored_rows
+from wayfare.records.schema import COLUMNS, FILE, VERSION
 from wayfare.records.seal import Tally
 from wayfare.records.write import RunWriter, device_rows, session, wrap_up
 from wayfare.scenario.difference import differences
@@ -72,7 +72,6 @@ def find_unfinished(folder: Path) -> Unfinished | None:
 
 
 def complete(folder: Path) -> None:
-    """Give a run that is whole its name."""
     try:
         wrap_up(folder)
     except (OSError, sqlite3.Error) as error:
@@ -133,7 +132,7 @@ def reopen(found: Unfinished, world: World) -> tuple[RunWriter, SimulationState 
         newest = next(sound_checkpoints(partial, database, damaged), None)
         round_ = newest.state.round if newest else -1
         with database:
-            for table in ("contacts", "relays", "evaluations", "metrics", "checkpoints"):
+            for table in (*COLUMNS, "checkpoints"):
                 database.execute(f"DELETE FROM {table} WHERE round > ?", (round_,))
             for table in ("devices", "model"):
                 database.execute(f"DELETE FROM {table}")
@@ -158,21 +157,9 @@ def reopen(found: Unfinished, world: World) -> tuple[RunWriter, SimulationState 
 
 
 def tally_up_to(database: sqlite3.Connection, round_: int) -> Tally:
-    """The checksums of all records up to a round."""
     tally = Tally()
-    for table, columns, add in (
-        ("contacts", CONTACT_COLUMNS, tally.contacts),
-        ("evaluations", EVALUATION_COLUMNS, tally.evaluations),
-        ("metrics", METRIC_COLUMNS, tally.metrics),
-    ):
-        rows = database.execute(
-            f"SELECT {', '.join(columns)} FROM {table} WHERE round <= ? ORDER BY {columns[0]}, {columns[1]}", (round_,)
-        ).fetchall()
-        if rows:
-            add(rows)
-    tally.relays(
-        database.execute(f"SELECT {', '.join(RELAY_COLUMNS)} FROM relays WHERE round <= ? ORDER BY number", (round_,))
-    )
+    for table in COLUMNS:
+        tally.add(table, stored_rows(database, table, round_))
     return tally
 
 

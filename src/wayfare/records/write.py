@@ -14,7 +14,6 @@ from contextlib import closing, contextmanager
 from dataclasses import asdict, astuple
 from datetime import UTC, datetime
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 import numpy as np
@@ -27,9 +26,9 @@ from wayfare.methods import Method
 from wayfare.records.checkpoints import forget_others, write_checkpoint
 from wayfare.records.layout import as_list, connect, give_name, partial_folder, read_meta, resume_call, stored_devices
 from wayfare.records.origin import commit_of_code
-from wayfare.records.schema import CONTACT_COLUMNS, EVALUATION_COLUMNS, METRIC_COLUMNS, RELAY_COLUMNS, TABLES, VERSION
+from wayfare.records.schema import COLUMNS, TABLES, VERSION
 from wayfare.records.seal import Tally, seal
-from wayfare.simulator import ContactEvent, EvaluationEvent, MetricEvent, RelayEvent, SimulationState
+from wayfare.simulator import ContactEvent, EvaluationEvent, MetricEvent, Observer, RelayEvent, SimulationState
 from wayfare.version import ALGORITHM, __version__
 from wayfare.world import World, fingerprint, peers_fingerprint
 
@@ -39,7 +38,7 @@ _log = logging.getLogger("wayfare")
 _KEPT_CHECKPOINTS = 2
 
 
-class RunWriter:
+class RunWriter(Observer):
     """An observer that keeps everything. The folder appears under its own name only when the run is whole.
 
     Until then its records lie in ``<folder>.partial``, where they can be read while the run goes on. Evaluations are
@@ -48,8 +47,7 @@ class RunWriter:
 
     def __init__(self, folder: Path, database: sqlite3.Connection, tally: Tally, *, wall_s: float = 0.0) -> None:
         self._folder, self._partial, self._database, self._tally = folder, partial_folder(folder), database, tally
-        self._rows: list[tuple[object, ...]] = []
-        self._relays: list[tuple[object, ...]] = []
+        self._rows: dict[str, list[tuple[Any, ...]]] = {table: [] for table in COLUMNS}
         self._size_bytes = 0
         self.earlier_s = wall_s
         """Seconds the run took before it was taken up again."""
@@ -82,41 +80,21 @@ class RunWriter:
 
     def on_contact(self, event: ContactEvent) -> None:
         """Keep a contact; it is written with the next evaluation or checkpoint."""
-        self._rows.append(tuple(map(_storable, astuple(event))))
+        self._rows["contacts"].append(_row(event))
 
     def on_relay(self, event: RelayEvent) -> None:
-        """Keep a relay; it is written together with contacts."""
-        self._relays.append(tuple(map(_storable, astuple(event))))
+        self._rows["relays"].append(_row(event))
 
     def on_evaluation(self, event: EvaluationEvent, others: Sequence[MetricEvent]) -> None:
         """Write an evaluation and every contact before it, in one transaction."""
-        evaluation = tuple(map(_storable, astuple(event)))
-        metrics = sorted(tuple(map(_storable, astuple(other))) for other in others)
-        with self._storing(), self._database:
-            self._insert_contacts()
-            self._database.execute(_insert("evaluations", len(EVALUATION_COLUMNS)), evaluation)
-            self._database.executemany(_insert("metrics", len(METRIC_COLUMNS)), metrics)
-        self._count_contacts()
-        self._tally.evaluations([evaluation])
-        self._tally.metrics(metrics)
+        self.take_over({"evaluations": [_row(event)], "metrics": sorted(map(_row, others))})
 
-    def take_over(
-        self, contacts: Sequence[tuple[object, ...]], evaluations: Sequence[tuple[object, ...]], metrics: Sequence[Any]
-    ) -> None:
-        """Begin with the records of another run, in the order of their keys."""
+    def take_over(self, rows: Mapping[str, Sequence[tuple[Any, ...]]]) -> None:
+        """Write rows of tables, in the order of their keys; a longer run begins with those of another run."""
+        for table, some in rows.items():
+            self._rows[table] += some
         with self._storing(), self._database:
-            for table, rows, columns in (
-                ("contacts", contacts, CONTACT_COLUMNS),
-                ("evaluations", evaluations, EVALUATION_COLUMNS),
-                ("metrics", metrics, METRIC_COLUMNS),
-            ):
-                self._database.executemany(_insert(table, len(columns)), rows)
-        self._tally.contacts(contacts)
-        self._tally.evaluations(evaluations)
-        self._tally.metrics(metrics)
-
-    def on_round(self, round_: int) -> None:
-        """Nothing: rounds leave their traces in contacts and evaluations."""
+            self._insert_rows()
 
     def checkpoint(self, state: SimulationState, wall_s: float, *, pinned: bool = False) -> None:
         """Make everything up to a round safe: first the file, then one transaction that names it.
@@ -127,8 +105,7 @@ class RunWriter:
             saved = write_checkpoint(self._partial, state)
             self._size_bytes = saved.size_bytes
             with self._database:
-                self._insert_contacts()
-                self._count_contacts()
+                self._insert_rows()
                 self._database.execute(
                     "INSERT OR REPLACE INTO checkpoints VALUES (?, ?, ?, ?, ?, ?, ?)",
                     (*astuple(saved), json.dumps(self._tally.digests()), self.earlier_s + wall_s, pinned),
@@ -152,8 +129,7 @@ class RunWriter:
         vector = model.cpu().numpy().astype("<f4").tobytes()
         with self._storing():
             with self._database:
-                self._insert_contacts()
-                self._count_contacts()
+                self._insert_rows()
                 self._meta({"model_sha256": hashlib.sha256(vector).hexdigest()})
                 if keep_model:
                     self._database.execute("INSERT INTO model VALUES (?, ?)", (rounds, vector))
@@ -165,7 +141,6 @@ class RunWriter:
             wrap_up(self._folder)
 
     def note(self, text: str) -> None:
-        """Say something of this run, now and in its records."""
         _log.warning("%s: %s", self._folder, text)
         with self._storing(), self._database:
             self._meta({"notes": [*as_list(read_meta(self._database).get("notes")), text]})
@@ -173,13 +148,10 @@ class RunWriter:
     def __enter__(self) -> RunWriter:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._database.close()
 
     def what_is_safe(self) -> str:
-        """What a failure leaves behind and how to resume, in a sentence."""
         if self.safe_round is None:
             return "No checkpoint was written yet: the run begins anew when it is started again."
         resume = resume_call(self._folder)
@@ -196,17 +168,14 @@ class RunWriter:
                 f"{self._partial}: cannot be written: {_reason(error)}{room}. {self.what_is_safe()}"
             ) from None
 
-    def _insert_contacts(self) -> None:
-        self._database.executemany(_insert("contacts", len(CONTACT_COLUMNS)), self._rows)
-        names = f"relays ({', '.join(RELAY_COLUMNS)})"
-        self._database.executemany(_insert(names, len(RELAY_COLUMNS)), self._relays)
-
-    def _count_contacts(self) -> None:
-        if self._rows:
-            self._tally.contacts(self._rows)
-            self._rows.clear()
-        self._tally.relays(self._relays)
-        self._relays.clear()
+    def _insert_rows(self) -> None:
+        """Within a transaction; one that fails ends the run."""
+        for table, rows in self._rows.items():
+            names = COLUMNS[table]
+            marks = ", ".join("?" * len(names))
+            self._database.executemany(f"INSERT INTO {table} ({', '.join(names)}) VALUES ({marks})", rows)
+            self._tally.add(table, rows)
+            rows.clear()
 
     def _meta(self, values: Mapping[str, Any]) -> None:
         self._database.executemany(
@@ -260,7 +229,6 @@ def session(round_: int) -> dict[str, Any]:
 
 
 def device_rows(world: World) -> list[tuple[int, float, int, str]]:
-    """What the records say of every device."""
     labels = world.task.class_of_samples()
     counts = [np.bincount(labels[held], minlength=world.task.classes).tolist() for held in world.held]
     return [
@@ -269,8 +237,8 @@ def device_rows(world: World) -> list[tuple[int, float, int, str]]:
     ]
 
 
-def _insert(table: str, columns: int) -> str:
-    return f"INSERT INTO {table} VALUES ({', '.join('?' * columns)})"
+def _row(event: ContactEvent | RelayEvent | EvaluationEvent | MetricEvent) -> tuple[Any, ...]:
+    return tuple(map(_storable, astuple(event)))
 
 
 def _storable(value: object) -> object:

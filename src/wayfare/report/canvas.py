@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
 from wayfare.errors import InputError, ScenarioError, UnavailableError
-
-Layout: TypeAlias = Literal["constrained"] | None
 
 Bounds: TypeAlias = tuple[float | None, float | None]
 
@@ -23,10 +21,25 @@ BUDGET_LINE: dict[str, Any] = {"color": "#444444", "ls": ":", "lw": 1.2, "zorder
 COLUMN_IN = 3.5
 """The width of one column of an IEEE journal, 88.9 mm."""
 
-# Names are shown as they are: a dollar begins no formula.
-_PLAIN: dict[Any, Any] = {"text.parse_math": False}
+_PLAIN: dict[Any, Any] = {
+    "text.parse_math": False,  # names are shown as they are: a dollar begins no formula
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.titlelocation": "left",
+    "axes.grid": True,
+    "grid.alpha": 0.25,
+    "grid.linewidth": 0.6,
+    "legend.frameon": False,
+}
+_PANELS: dict[Any, Any] = _PLAIN | {
+    "axes.titlesize": 11,
+    "grid.alpha": 1.0,
+    "grid.color": "#e2e8f0",
+    "grid.linewidth": 0.8,
+    "legend.fontsize": 9,
+}
 # Text stays text in SVG and PDF, and is readable at the size at which it is printed.
-_STYLE: dict[Any, Any] = _PLAIN | {
+_COLUMN: dict[Any, Any] = _PLAIN | {
     "font.size": 8,
     "axes.labelsize": 8,
     "axes.titlesize": 8,
@@ -42,7 +55,6 @@ _STYLE: dict[Any, Any] = _PLAIN | {
     "svg.fonttype": "none",
 }
 
-
 _FORMATS = (".png", ".svg", ".pdf", ".jpg", ".jpeg", ".webp", ".eps", ".ps", ".tif", ".tiff")
 
 
@@ -53,32 +65,22 @@ def checked_picture(option: str, file: Path) -> Path:
     return file
 
 
-@contextmanager
-def column_figure(file: Path, *, height_in: float = 2.5) -> Iterator[Any]:
-    """A figure as wide as a journal's column, written when it is drawn."""
-    with _figure(file, (COLUMN_IN, height_in), dpi=300, style=_STYLE) as figure:
-        yield figure
+def column_figure(file: Path, *, height_in: float = 2.5) -> AbstractContextManager[Any]:
+    return _figure(file, (COLUMN_IN, height_in), dpi=300, style=_COLUMN)
+
+
+def wide_figure(file: Path | str, *, width_in: float = 7.2, height_in: float = 4.0) -> AbstractContextManager[Any]:
+    """A figure for a screen, written when it is drawn."""
+    return _figure(file, (width_in, height_in), dpi=150, style=_PLAIN)
 
 
 @contextmanager
-def wide_figure(
-    file: Path | str, *, width_in: float = 7.2, height_in: float = 4.0, layout: Layout = "constrained"
-) -> Iterator[Any]:
-    """A figure for a screen, written when it is drawn; without a layout its parts are placed by hand."""
-    with _figure(file, (width_in, height_in), dpi=150, style=_PLAIN, layout=layout) as figure:
+def panels_figure(file: Path | str, size_in: tuple[float, float], title: str, **edges: float) -> Iterator[Any]:
+    """A figure for a screen under a title, with its panels between edges that are shares of its size."""
+    with _figure(file, size_in, dpi=150, style=_PANELS, layout=None) as figure:
+        figure.subplots_adjust(**edges)
+        figure.suptitle(title, x=edges["left"], ha="left", fontsize=13, fontweight="bold")
         yield figure
-
-
-def without_frame(figure: Any) -> None:
-    """No upper and right side around any axes."""
-    for axes in figure.axes:
-        axes.spines[["top", "right"]].set_visible(False)
-
-
-def plain_axes(axes: Any, *, grid: str = "both") -> None:
-    """No more lines than needed."""
-    axes.grid(axis=grid, alpha=0.25, lw=0.6)
-    axes.spines[["top", "right"]].set_visible(False)
 
 
 def keep_within(axes: Any, *, x: Bounds = (None, None), y: Bounds = (None, None)) -> None:
@@ -89,28 +91,28 @@ def keep_within(axes: Any, *, x: Bounds = (None, None), y: Bounds = (None, None)
 
 
 def headline(figure: Any, *lines: str) -> None:
-    """What is shown, and how far it can be trusted, above the plot; nothing where there is nothing to say."""
     if any(lines):
         figure.suptitle("\n".join(filter(None, lines)), x=0.01, ha="left", fontsize="medium", color="#444444")
 
 
 def legend_below(figure: Any, axes: Any) -> None:
-    """The legend under the plot, where it hides nothing."""
     handles, labels = axes.get_legend_handles_labels()
-    figure.legend(
-        handles, labels, loc="outside lower center", ncols=3, frameon=False, handlelength=2.2, columnspacing=1.2
-    )
+    figure.legend(handles, labels, loc="outside lower center", ncols=3, handlelength=2.2, columnspacing=1.2)
 
 
 def legend_beside(figure: Any, axes: Any) -> None:
-    """The legend to the right of the plot, in the order of its lines."""
     handles, labels = axes.get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside right upper", frameon=False, fontsize=9, handlelength=2.2)
+    figure.legend(handles, labels, loc="outside right upper", fontsize=9, handlelength=2.2)
 
 
 @contextmanager
 def _figure(
-    file: Path | str, size_in: tuple[float, float], *, dpi: int, style: dict[Any, Any], layout: Layout = "constrained"
+    file: Path | str,
+    size_in: tuple[float, float],
+    *,
+    dpi: int,
+    style: dict[Any, Any],
+    layout: Literal["constrained"] | None = "constrained",
 ) -> Iterator[Any]:
     try:
         from matplotlib import rc_context
@@ -121,9 +123,8 @@ def _figure(
         # Without pyplot there is no global state and no window.
         figure = Figure(figsize=size_in, layout=layout)
         yield figure
-        for axes in figure.axes:
-            _plain_numbers(axes.xaxis)
-            _plain_numbers(axes.yaxis)
+        for axis in (axis for axes in figure.axes for axis in (axes.xaxis, axes.yaxis)):
+            _plain_numbers(axis)
         try:
             figure.savefig(file, dpi=dpi)
         except (OSError, ValueError) as error:
@@ -135,8 +136,6 @@ def _plain_numbers(axis: Any) -> None:
     from matplotlib.ticker import LogFormatter
 
     class PlainNumbers(LogFormatter):
-        """Labels the ticks that matplotlib would label, in plain numbers."""
-
         def __call__(self, x: float, pos: Any = None) -> str:
             return _number(x) if super().__call__(x, pos) else ""
 
@@ -147,5 +146,4 @@ def _plain_numbers(axis: Any) -> None:
 
 
 def _number(value: float) -> str:
-    """Up to a million as people write it, beyond with an exponent."""
     return f"{value:,.10g}" if 1e-4 <= abs(value) < 1e6 or value == 0 else f"{value:.3g}"

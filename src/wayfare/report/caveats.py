@@ -16,7 +16,6 @@ NOTHING_LEARNED = (
 
 
 def caveats_of(results: StudyResults) -> list[str]:
-    """All warnings about the finished runs of a study."""
     manifest = results.manifest
     silent = no_contact([(manifest.point_name(one.run.point), one.summary) for one in results.results])
     return [silent] if silent else []
@@ -34,17 +33,20 @@ def no_contact(runs: Sequence[tuple[str, RunSummary]]) -> str | None:
 
 
 def distinct(traces: Iterable[TraceUse | None]) -> list[TraceUse]:
-    """Every use of a trace once, in order."""
     return list(dict.fromkeys(use for use in traces if use is not None))
 
 
 def trace_text(use: TraceUse) -> str:
-    """Which trace and server, how much of its time, and how many contacts with the server were used and dropped."""
     repeated = ", repeated" if use.repeated else ""
     skipped = f"; {use.lines_skipped:,} lines skipped" if use.lines_skipped else ""
     name, others = PurePath(use.file).name, use.nodes - 1
+    exchanges = "" if use.max_exchange_s is None else f" in exchanges of at most {use.max_exchange_s:g} s"
+    why = "other nodes or times"
+    if use.min_contact_s > 0:
+        elsewhere = use.contacts_dropped - use.contacts_too_short
+        why = f"{elsewhere:,} of {why}, {use.contacts_too_short:,} shorter than {use.min_contact_s:g} s"
     return (
         f"{name} ({use.format}), server {use.server}, {use.devices:,} of {others:,} other nodes; "
         f"{use.used_s:,.0f} of {use.duration_s:,.0f} s from {use.start_s:,.0f} s on{repeated}; "
-        f"{use.contacts_used:,} contacts used, {use.contacts_dropped:,} dropped (other nodes or times){skipped}"
+        f"{use.contacts_used:,} contacts used{exchanges}, {use.contacts_dropped:,} dropped ({why}){skipped}"
     )

@@ -24,8 +24,6 @@ _NAME_WIDTH, _LONGEST_PIECE = 14, 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Column:
-    """A heading and a cell for each row; lines of a heading are one below the other."""
-
     heading: str
     cells: list[str]
     left: bool = False
@@ -33,11 +31,9 @@ class Column:
 
     @property
     def width(self) -> int:
-        """Of its longest line."""
         return max(len(line) for text in (self.heading, *self.cells) for line in text.split("\n"))
 
     def is_marked(self, row: int) -> bool:
-        """Whether the cell of a row stands out."""
         return any(self.marked[row : row + 1])
 
 
@@ -63,7 +59,6 @@ def in_terminal(columns: Sequence[Column]) -> list[Column]:
 
 
 def total_width(columns: Sequence[Column], gap: int = 1) -> int:
-    """Of a table of these columns, with a gap between two."""
     return sum(column.width for column in columns) + gap * (len(columns) - 1)
 
 
@@ -112,7 +107,6 @@ def _folded(name: str) -> str:
 
 
 def _pieces(line: str, longest: int = _LONGEST_PIECE) -> list[str]:
-    """A line without a colon or a plus to break at, in pieces that are not too long."""
     pieces = []
     while len(line) > longest:
         end = max(line.rfind("-", 0, longest), line.rfind("_", 0, longest)) + 1

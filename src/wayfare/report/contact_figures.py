@@ -15,7 +15,7 @@ from wayfare.contacts import ContactPlan
 from wayfare.contacts.speeds import SpeedPoint
 from wayfare.contacts.statistics import Distribution, PlanStatistics
 from wayfare.errors import InputError
-from wayfare.report.canvas import wide_figure, without_frame
+from wayfare.report.canvas import panels_figure
 
 _BLUE, _ORANGE, _GREY = "#2b6cb0", "#dd6b20", "#718096"
 # The Okabe-Ito colours, which people with any colour vision tell apart.
@@ -27,28 +27,20 @@ _ROWS_SHOWN = 60
 def plot_contacts(
     plan: ContactPlan, statistics: PlanStatistics, file: Path | str, *, title: str, names: Sequence[str] = ()
 ) -> None:
-    """A timeline of all contacts with the server above, the two distributions against their fits below."""
-    with wide_figure(file, width_in=11.0, height_in=7.5, layout=None) as figure:
+    edges = {"left": 0.085, "right": 0.975, "top": 0.905, "bottom": 0.075}
+    with panels_figure(file, (11.0, 7.5), title, **edges) as figure:
         grid = figure.add_gridspec(2, 2, height_ratios=(1.25, 1.0), hspace=0.42, wspace=0.2)
-        figure.subplots_adjust(left=0.085, right=0.975, top=0.905, bottom=0.075)
-        figure.suptitle(title, x=0.085, y=0.975, ha="left", fontsize=13, fontweight="bold")
         _timeline(figure.add_subplot(grid[0, :]), plan, names)
         _survival(figure.add_subplot(grid[1, 0]), statistics.contact, "Contact time")
         _survival(figure.add_subplot(grid[1, 1]), statistics.inter_contact, "Inter-contact time")
-        without_frame(figure)
 
 
 def plot_speeds(points: Sequence[SpeedPoint], file: Path | str, *, title: str) -> None:
-    """Mean contact and inter-contact time against speed, one line a model, and the slope of the law 1 / speed."""
     _refuse_empty(points, file)
-    with wide_figure(file, width_in=11.0, height_in=4.8, layout=None) as figure:
-        figure.subplots_adjust(left=0.07, right=0.98, top=0.84, bottom=0.13, wspace=0.2)
-        figure.suptitle(title, x=0.07, ha="left", fontsize=13, fontweight="bold")
-        for place, (name, attribute) in enumerate(
-            (("Contact time", "contact_s"), ("Inter-contact time", "inter_contact_s"))
-        ):
-            axes = figure.add_subplot(1, 2, place + 1)
-            models = list(dict.fromkeys(point.model for point in points))
+    times = {"Contact time": "contact_s", "Inter-contact time": "inter_contact_s"}
+    models = list(dict.fromkeys(point.model for point in points))
+    with panels_figure(file, (11.0, 4.8), title, left=0.07, right=0.98, top=0.84, bottom=0.13, wspace=0.2) as figure:
+        for axes, (name, attribute) in zip(figure.subplots(1, 2), times.items(), strict=True):
             for index, model in enumerate(models):
                 line = [point for point in points if point.model == model and getattr(point, attribute) is not None]
                 axes.plot(
@@ -61,13 +53,10 @@ def plot_speeds(points: Sequence[SpeedPoint], file: Path | str, *, title: str) -
                     label=model,
                 )
             _law(axes, points, attribute)
-            axes.set(xscale="log", yscale="log", xlabel="Speed [m/s]", ylabel="Mean [s]")
-            axes.set_title(name, loc="left", fontsize=11)
+            axes.set(xscale="log", yscale="log", xlabel="Speed [m/s]", ylabel="Mean [s]", title=name)
             axes.set_xticks(sorted({point.speed_mps for point in points}))
-            axes.grid(True, which="major", color="#e2e8f0", linewidth=0.8)
             if points:
-                axes.legend(frameon=False, fontsize=9)
-        without_frame(figure)
+                axes.legend()
 
 
 def _refuse_empty(points: Sequence[SpeedPoint], file: Path | str) -> None:
@@ -94,20 +83,18 @@ def _timeline(axes: Any, plan: ContactPlan, names: Sequence[str]) -> None:
         axes.broken_barh(spans, (row - 0.36, 0.72), facecolor=_BLUE, edgecolor=_BLUE, linewidth=0.5)
     left_out = plan.devices - len(shown)
     note = f", the {len(shown)} of {plan.devices} devices with most contacts" if left_out else ""
-    axes.set_title(f"{len(served):,} contacts with the server{note}", loc="left", fontsize=11)
-    axes.set(
-        xlim=(0, plan.duration_s / unit_s), ylim=(len(shown) - 0.4, -0.6), xlabel=f"Time [{unit}]", ylabel="Device"
-    )
+    axes.set(title=f"{len(served):,} contacts with the server{note}", xlabel=f"Time [{unit}]", ylabel="Device")
+    axes.set(xlim=(0, plan.duration_s / unit_s), ylim=(len(shown) - 0.4, -0.6))
     every = max(1, -(-len(shown) // 24))
     axes.set_yticks(np.arange(0, len(shown), every))
     axes.set_yticklabels([_short(names[device]) if names else str(device) for device in shown[::every]], fontsize=7)
-    axes.grid(True, axis="x", color="#e2e8f0", linewidth=0.8)
+    axes.grid(False, axis="y")
     axes.set_axisbelow(True)
 
 
 def _survival(axes: Any, times: Distribution, name: str) -> None:
     """Share of times longer than t on a logarithmic axis, where the exponential model is a straight line."""
-    axes.set_title(name, loc="left", fontsize=11)
+    axes.set_title(name)
     if times.fit is None:
         axes.text(0.5, 0.5, "none lies whole inside the plan", ha="center", va="center", color=_GREY)
         axes.set_axis_off()
@@ -120,11 +107,8 @@ def _survival(axes: Any, times: Distribution, name: str) -> None:
     reach_s = np.linspace(0, min(float(times.times_s[-1]), times.fit.mean_s * np.log(count * 3.0)), 200)
     axes.plot(reach_s / unit_s, np.exp(-reach_s / times.fit.mean_s), color=_ORANGE, linestyle="--", linewidth=1.6)
     axes.set(yscale="log", ylim=(0.5 / count, 1.3), xlim=(0, None), xlabel=f"t [{unit}]", ylabel="Share longer than t")
-    axes.grid(True, which="major", color="#e2e8f0", linewidth=0.8)
     axes.legend(
         [f"{count:,} times", f"exponential, mean {_seconds(times.fit.mean_s)}"],
-        frameon=False,
-        fontsize=9,
         loc="upper right",
         title=f"KS distance {times.fit.ks_distance:.3f}",
         title_fontsize=9,

@@ -52,7 +52,6 @@ def upload_outlook(plan: ContactPlan, scenario: Scenario, parameters: int, seed:
 
 
 def parameters_of(learning: Learning) -> int:
-    """s, the number of parameters of a scenario's model."""
     from wayfare.learning.tasks import model_of
 
     return model_of(learning).parameters

@@ -43,7 +43,6 @@ class RunDigest:
 
 
 def digest_run(record: RunRecord) -> RunDigest:
-    """The digest of one run."""
     contacts, devices = record.contacts, len(record.budgets_joules)
     failed = (contacts["completed"] == 0) & (contacts["energy_joules"] > 0)
     spent = np.bincount(contacts["device"].astype(np.int64), contacts["energy_joules"], minlength=devices)
@@ -136,7 +135,6 @@ def _samples(values: Floats, most: int) -> Floats:
 
 
 def _in_bins(rounds: Floats, values: Floats, last: int) -> tuple[Floats, Floats]:
-    """Mean and 90 % quantile of values in equal bins of time."""
     place = np.minimum(((rounds - 1) / last * _TIME_BINS).astype(np.int64), _TIME_BINS - 1)
     mean, high = np.full(_TIME_BINS, np.nan), np.full(_TIME_BINS, np.nan)
     for bin_ in np.unique(place):

@@ -11,18 +11,8 @@ import numpy as np
 from wayfare.files import writing
 from wayfare.learning.tasks import Metric
 from wayfare.records import RunRecord, SchemeSummary
-from wayfare.report.canvas import (
-    BUDGET,
-    BUDGET_LINE,
-    PERCENT,
-    POSITIVE,
-    column_figure,
-    keep_within,
-    legend_below,
-    plain_axes,
-    wide_figure,
-)
-from wayfare.report.labels import score_label
+from wayfare.report import canvas
+from wayfare.report.labels import metric_label
 from wayfare.report.palette import colour_of, dashes_of
 from wayfare.report.study_figures import study_figure
 from wayfare.studies.results import StudyResults
@@ -36,28 +26,18 @@ def score_curves(schemes: Sequence[SchemeSummary], runs: Sequence[RunRecord], fi
     """Score against rounds, a line for each scheme and a band from the least to the greatest seed."""
     metric = schemes[0].metric
     names = [scheme.name for scheme in schemes]
-    with wide_figure(file, height_in=4.2) as figure:
+    with canvas.wide_figure(file, height_in=4.2) as figure:
         axes = figure.add_subplot()
         for scheme in schemes:
             mine = [run for run in runs if run.scheme == scheme.name]
             rounds = mine[0].evaluations["round"]
-            score = _scale(metric) * np.array([run.evaluations["score"] for run in mine])
-            colour = colour_of(scheme.name, names)
-            axes.plot(
-                rounds,
-                score.mean(axis=0),
-                color=colour,
-                lw=1.8,
-                ls=dashes_of(scheme.name, names),
-                label=_text(f"{scheme.name} ({scheme.energy_joules_mean:,.0f} J)"),
-            )
-            axes.fill_between(rounds, score.min(axis=0), score.max(axis=0), color=colour, alpha=0.15, lw=0)
-        axes.set_xlabel("round")
-        axes.set_ylabel(score_label(metric))
-        axes.set_title(f"{runs[0].scenario.name}: budget {schemes[0].budget_joules:,.0f} J", loc="left")
-        plain_axes(axes)
-        keep_within(axes, x=POSITIVE, y=PERCENT if metric.percent else (None, None))
-        axes.legend(frameon=False, fontsize=9)
+            score = metric.scale * np.array([run.evaluations["score"] for run in mine])
+            look = _look(scheme.name, names, f"{scheme.name} ({scheme.energy_joules_mean:,.0f} J)")
+            axes.plot(rounds, score.mean(axis=0), lw=1.8, **look)
+            axes.fill_between(rounds, score.min(axis=0), score.max(axis=0), color=look["color"], alpha=0.15, lw=0)
+        axes.set_title(f"{runs[0].scenario.name}: budget {schemes[0].budget_joules:,.0f} J")
+        _label_scores(axes, metric, "round")
+        axes.legend(fontsize=9)
 
 
 def write_figures(results: StudyResults, groups: Groups, folder: Path, kind: Format) -> list[Path]:
@@ -80,78 +60,66 @@ def write_figures(results: StudyResults, groups: Groups, folder: Path, kind: For
         "staleness": lambda axes, shown: _tails(axes, shown, "staleness", "model age at least (rounds)", log=True),
     }
     for name, drawing in drawings.items():
-        with column_figure(folder / f"{name}.{kind}") as figure:
+        with canvas.column_figure(folder / f"{name}.{kind}") as figure:
             axes = figure.add_subplot()
             drawing(axes, groups)
             if name != "energy-devices" and len(axes.get_legend_handles_labels()[1]) > 1:
-                legend_below(figure, axes)
+                canvas.legend_below(figure, axes)
     return [folder / f"{name}.{kind}" for name in drawings]
 
 
 def _curves(axes: Any, groups: Groups, metric: Metric, across: str, factor: float, label: str) -> None:
-    """Score against rounds or costs; with several seeds a band from the least to the greatest."""
     for scheme, group in groups.items():
-        curve, colour = group["curves"]["score"], colour_of(scheme, list(groups))
-        x = factor * _floats(group["curves"][across]["mean"])
-        axes.plot(x, _scale(metric) * _floats(curve["mean"]), **_look(scheme, groups))
+        x, look = factor * _floats(group["curves"][across]["mean"]), _look(scheme, list(groups))
+        mean, low, high = (metric.scale * _floats(group["curves"]["score"][edge]) for edge in ("mean", "low", "high"))
+        axes.plot(x, mean, **look)
         if len(group["seeds"]) > 1:
-            low, high = (_scale(metric) * _floats(curve[edge]) for edge in ("low", "high"))
-            axes.fill_between(x, low, high, color=colour, alpha=0.13, lw=0)
-    axes.set_xlabel(label)
-    axes.set_ylabel(score_label(metric))
-    plain_axes(axes)
-    keep_within(axes, x=POSITIVE, y=PERCENT if metric.percent else (None, None))
+            axes.fill_between(x, low, high, color=look["color"], alpha=0.13, lw=0)
+    _label_scores(axes, metric, label)
+
+
+def _label_scores(axes: Any, metric: Metric, across: str) -> None:
+    axes.set(xlabel=across, ylabel=f"test {metric_label(metric)}")
+    canvas.keep_within(axes, x=canvas.POSITIVE, y=canvas.PERCENT if metric.percent else (None, None))
 
 
 def _energy(axes: Any, groups: Groups, metric: Metric, budget_joules: float) -> None:
-    """Score against the energy of the fleet, and where its budget ends."""
-    axes.axvline(budget_joules, label=BUDGET, **BUDGET_LINE)
+    axes.axvline(budget_joules, label=canvas.BUDGET, **canvas.BUDGET_LINE)
     _curves(axes, groups, metric, "energy_joules", 1.0, "energy of all devices (J)")
 
 
 def _shares(axes: Any, groups: Groups) -> None:
-    """Every device's energy as a share of its budget."""
     names = list(groups)[::-1]
     for row, scheme in enumerate(names):
         shares = 100 * _floats(groups[scheme]["budget_shares"])
         # Dots of one row are spread in a fixed way, so that the figure is the same every time.
         spread = 0.28 * np.sin(2.4 * np.arange(len(shares)))
         axes.plot(shares, row + spread, ".", ms=4, alpha=0.6, mew=0, color=colour_of(scheme, list(groups)))
-    axes.axvline(100, **BUDGET_LINE)
+    axes.axvline(100, **canvas.BUDGET_LINE)
     axes.set_yticks(range(len(names)), [_text(name) for name in names])
-    axes.set_xlim(left=0)
-    axes.set_xlabel("energy of a device (% of its budget)")
-    plain_axes(axes, grid="x")
+    axes.set(xlim=(0, None), xlabel="energy of a device (% of its budget)")
+    axes.grid(False, axis="y")
 
 
 def _queue(axes: Any, groups: Groups) -> None:
     for scheme, group in groups.items():
         time_s, backlog = _floats(group["backlog"]["time_s"]), _floats(group["backlog"]["mean"])
         known = np.isfinite(backlog)
-        axes.plot(time_s[known] / 3600, backlog[known], **_look(scheme, groups))
-    axes.set_xlabel("simulated time (h)")
-    axes.set_ylabel("mean backlog (J)")
-    plain_axes(axes)
-    keep_within(axes, x=POSITIVE, y=POSITIVE)
+        axes.plot(time_s[known] / 3600, backlog[known], **_look(scheme, list(groups)))
+    axes.set(xlabel="simulated time (h)", ylabel="mean backlog (J)")
+    canvas.keep_within(axes, x=canvas.POSITIVE, y=canvas.POSITIVE)
 
 
 def _tails(axes: Any, groups: Groups, name: str, label: str, *, log: bool = False) -> None:
     for scheme, group in groups.items():
-        axes.step(
-            _floats(group[name]["at_least"]), _floats(group[name]["percent"]), where="pre", **_look(scheme, groups)
-        )
-    if log:
-        axes.set_xscale("log")
-    axes.set_xlabel(label)
-    axes.set_ylabel("contacts (%)")
-    axes.set_ylim(0, 102)
-    plain_axes(axes)
-    keep_within(axes, x=POSITIVE)
+        at_least, percent = _floats(group[name]["at_least"]), _floats(group[name]["percent"])
+        axes.step(at_least, percent, where="pre", **_look(scheme, list(groups)))
+    axes.set(xscale="log" if log else "linear", xlabel=label, ylabel="contacts (%)", ylim=(0, 102))
+    canvas.keep_within(axes, x=canvas.POSITIVE)
 
 
-def _look(scheme: str, groups: Groups) -> dict[str, Any]:
-    names = list(groups)
-    return {"color": colour_of(scheme, names), "ls": dashes_of(scheme, names), "label": _text(scheme)}
+def _look(scheme: str, names: Sequence[str], label: str = "") -> dict[str, Any]:
+    return {"color": colour_of(scheme, names), "ls": dashes_of(scheme, names), "label": _text(label or scheme)}
 
 
 def _text(name: str) -> str:
@@ -161,7 +129,3 @@ def _text(name: str) -> str:
 
 def _floats(values: Sequence[float | None]) -> Any:
     return np.array([np.nan if value is None else value for value in values])
-
-
-def _scale(metric: Metric) -> float:
-    return 100.0 if metric.percent else 1.0

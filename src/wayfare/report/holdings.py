@@ -7,30 +7,27 @@ from pathlib import Path
 
 import numpy as np
 from rich.console import Group
+from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
 from wayfare.arrays import Ints
-from wayfare.learning.partition import class_counts, split
+from wayfare.contacts import device_names
+from wayfare.learning.partition import class_counts
 from wayfare.learning.tasks import class_names, load_task
 from wayfare.report.canvas import wide_figure
 from wayfare.scenario import Scenario
 from wayfare.studies.store import value_text
+from wayfare.world import held_samples
 
 # Ten colours that neighbours are told apart by, also without colour vision (Tol's muted scheme and grey).
 _COLOURS = (
-    "#332288",
-    "#88CCEE",
-    "#44AA99",
-    "#117733",
-    "#999933",
-    "#DDCC77",
-    "#CC6677",
-    "#882255",
-    "#AA4499",
-    "#BBBBBB",
+    *("#332288", "#88CCEE", "#44AA99", "#117733", "#999933"),
+    *("#DDCC77", "#CC6677", "#882255", "#AA4499", "#BBBBBB"),
 )
 _LONGEST_NAME = 10
+# Ticks of a picture, which are as high as 16 inches.
+_MOST_LABELS = 60
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,6 +36,7 @@ class Holdings:
 
     scenario: str
     partition: str
+    devices: tuple[str, ...]
     classes: tuple[str, ...]
     counts: Ints  # (devices, classes)
 
@@ -49,21 +47,19 @@ class Holdings:
 
 
 def holdings_of(scenario: Scenario, seed: int) -> Holdings:
-    """The holdings in the world of a scenario and a seed."""
     task, partition = load_task(scenario.learning), scenario.learning.partition
     labels = task.class_of_samples()
-    held = split(labels, task.classes, scenario.fleet.devices, partition, seed)
     detail = ", ".join(f"{key} {value_text(value)}" for key, value in partition.model_dump(exclude={"kind"}).items())
     return Holdings(
         scenario=scenario.name,
         partition=partition.kind + (f", {detail}" if detail else ""),
+        devices=device_names(scenario) or tuple(map(str, range(scenario.fleet.devices))),
         classes=class_names(task),
-        counts=class_counts(labels, task.classes, held),
+        counts=class_counts(labels, task.classes, held_samples(scenario, task, seed)),
     )
 
 
 def holdings_table(held: Holdings) -> Group:
-    """A row for each device; what it has none of is left empty."""
     title = (
         f"{held.scenario}: {held.partition}; "
         f"the commonest class has {100 * held.largest_share_mean:.0f} % of a device's samples"
@@ -73,29 +69,26 @@ def holdings_table(held: Holdings) -> Group:
     for name in held.classes:
         table.add_column(name[:_LONGEST_NAME], justify="right", no_wrap=True)
     table.add_column("all", justify="right", style="bold")
-    for device, counts in enumerate(held.counts):
+    for device, counts in zip(held.devices, held.counts, strict=True):
         cells = [f"{count}" if count else "" for count in counts]
         largest = int(np.argmax(counts))
         cells[largest] = f"[bold]{cells[largest]}[/bold]"
-        table.add_row(str(device), *cells, f"{counts.sum()}")
+        table.add_row(escape(device), *cells, f"{counts.sum()}")
     return Group(Text(title, "bold"), table)
 
 
 def plot_holdings(held: Holdings, file: Path) -> None:
-    """A bar for each device, in as many colours as it has classes."""
-    devices, classes = held.counts.shape
+    devices = len(held.counts)
     with wide_figure(file, width_in=8.0, height_in=min(1.4 + 0.22 * devices, 16.0)) as figure:
         axes = figure.add_subplot()
         left = np.zeros(devices, dtype=np.int64)
-        for place in range(classes):
+        for place, (name, counts) in enumerate(zip(held.classes, held.counts.T, strict=True)):
             colour, hatch = _COLOURS[place % len(_COLOURS)], "//" if place >= len(_COLOURS) else None
-            name = held.classes[place]
-            axes.barh(
-                np.arange(devices), held.counts[:, place], left=left, color=colour, hatch=hatch, label=name, height=0.8
-            )
-            left += held.counts[:, place]
+            axes.barh(np.arange(devices), counts, left=left, color=colour, hatch=hatch, label=name, height=0.8)
+            left += counts
         axes.set(xlabel="training samples", ylabel="device", ylim=(devices - 0.5, -0.5))
-        axes.locator_params(axis="y", integer=True)
-        axes.set_title(f"{held.scenario}: {held.partition}", loc="left")
-        axes.spines[["top", "right"]].set_visible(False)
-        axes.legend(frameon=False, fontsize=8, loc="upper left", bbox_to_anchor=(1.0, 1.0))
+        every = -(-devices // _MOST_LABELS)
+        axes.set_yticks(range(0, devices, every), held.devices[::every])
+        axes.set_title(f"{held.scenario}: {held.partition}")
+        axes.grid(False)
+        axes.legend(fontsize=8, loc="upper left", bbox_to_anchor=(1.0, 1.0))

@@ -6,13 +6,16 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import wraps
 from html import escape
+from io import StringIO
 from pathlib import Path
 from typing import Any, ParamSpec
+
+from rich.console import Console
 
 from wayfare import studies
 from wayfare.errors import InputError, UnavailableError
 from wayfare.report.figures import Format, score_curves
-from wayfare.report.study_tables import study_columns, study_notes, study_title
+from wayfare.report.study_tables import plain_table, study_notes, study_table, study_title
 from wayfare.report.write import write_report
 from wayfare.studies.export import evaluation_rows, run_rows
 from wayfare.studies.results import StudyResults
@@ -23,8 +26,6 @@ P = ParamSpec("P")
 
 @dataclass(frozen=True, slots=True)
 class Picture:
-    """A picture in a file; a notebook shows it."""
-
     file: Path
 
     def _repr_png_(self) -> bytes | None:
@@ -34,22 +35,22 @@ class Picture:
         return self.file.read_text(encoding="utf-8") if self.file.suffix == ".svg" else None
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, repr=False)
 class ShownResults(StudyResults):
-    """Results that show themselves as a table in notebooks."""
+    """Results that show themselves as a table, printed or in a notebook."""
 
     @classmethod
     def of(cls, results: StudyResults) -> ShownResults:
-        """The same results."""
         return cls(**{field.name: getattr(results, field.name) for field in fields(StudyResults)})
 
+    def __repr__(self) -> str:
+        console = Console(file=StringIO(), width=100)
+        with console.capture() as printed:
+            console.print(study_table(self, width=console.width))
+        return printed.get().strip("\n")
+
     def _repr_html_(self) -> str:
-        columns, manifest = study_columns(self), self.manifest
-        headings = [*manifest.varies, *(column.heading.replace("\n", " ") for column in columns)]
-        rows = [
-            [*map(str, manifest.place_of(row.point).values()), *(column.cells[place] for column in columns)]
-            for place, row in enumerate(self.rows)
-        ]
+        headings, *rows = plain_table(self)
         lines = [f"<caption>{escape(study_title(self))}</caption>", _row("th", headings)]
         lines += [_row("td", row) for row in rows]
         notes = "<br>".join(escape(" ".join(note.split())) for note in study_notes(self))

@@ -4,25 +4,30 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from importlib.resources import files
 from pathlib import Path
-from string import Template
 from typing import Any
+
+from jinja2 import Environment, FunctionLoader, StrictUndefined
+from markupsafe import Markup
 
 from wayfare.errors import RunFolderError, ScenarioError, UnavailableError
 from wayfare.files import writing
 from wayfare.records import RunRecord
 from wayfare.report import sections
+from wayfare.report.columns import ENERGY
 from wayfare.report.digest import RunDigest, detail_of, digest_run, group_json
 from wayfare.report.labels import axis_label, metric_words_and_unit
 from wayfare.report.palette import look_of
+from wayfare.report.repeat import made_with, recipe_of
 from wayfare.report.replay import replay_json
 from wayfare.report.study_figures import panels_of
 from wayfare.report.theory_beside import theory_json
 from wayfare.scenario import parse
 from wayfare.studies.results import StudyResults, read_results
 from wayfare.studies.store import PlannedRun, value_text
+from wayfare.version import __version__
 
 _STATIC = files("wayfare.report") / "static"
 _STYLES = ("page.css", "replay.css")
@@ -40,7 +45,6 @@ class Material:
     walls_s: list[float] = field(default_factory=list)
 
     def take(self, run: PlannedRun, record: RunRecord) -> None:
-        """Keep of a run what the page will show."""
         self.digests.setdefault((run.point, run.scheme), []).append(digest_run(record))
         self.walls_s.append(record.wall_s)
         if run.point == 0 and self.seed in (None, record.seed):
@@ -71,39 +75,51 @@ def read_material(folder: Path, *, seed: int | None = None, on_run: Callable[[st
 
 
 def write_page(material: Material, file: Path) -> None:
-    """Write the page of what was read."""
     with writing(file):
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(page_html(material), encoding="utf-8")
 
 
 def page_html(material: Material) -> str:
-    """The whole page."""
-    results = material.results
-    return Template(_static("page.html")).substitute(
-        title=sections.escaped(f"{results.manifest.name}: Wayfare report"),
-        styles="\n".join(_static(name) for name in _STYLES),
-        header=sections.header(results),
-        results=sections.results_section(results),
-        points=sections.point_choice(results),
-        has_points="" if results.manifest.axes else "hidden",
-        schemes=sections.scheme_choice(material.world),
-        failures=sections.failures_section(results, material.digests),
-        repeat=sections.repeat_section(results, material.world, material.walls_s),
-        data=_for_script(page_json(material)),
-        plotly=plotly_script().replace("</script", "<\\/script"),
-        scripts="\n".join(f"<script>\n{_static(name)}</script>" for name in _SCRIPTS),
+    results, manifest = material.results, material.results.manifest
+    meta = material.world[0].meta if material.world else {}
+    return (
+        templates()
+        .get_template("page.html")
+        .render(
+            name=manifest.name,
+            styles=Markup("\n".join(_static(name) for name in _STYLES)),
+            header=sections.header(results),
+            results=sections.results_section(results),
+            points=[manifest.point_name(point) for point in range(len(manifest.points))],
+            varies=bool(manifest.axes),
+            schemes=[record.scheme for record in material.world],
+            failures=sections.failures_section(results, material.digests),
+            recipe=recipe_of(results, meta),
+            made_with=made_with(meta, material.walls_s) | {"page written by": f"Wayfare {__version__}"},
+            data=Markup(_for_script(page_json(material))),
+            plotly=Markup(plotly_script().replace("</script", "<\\/script")),
+            scripts=[Markup(_static(name)) for name in _SCRIPTS],
+        )
     )
 
 
+def templates() -> Environment:
+    """The templates of a page; names of schemes, files and studies are escaped where they are put in."""
+    loader = FunctionLoader(_static)
+    found = Environment(loader=loader, autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=StrictUndefined)
+    found.globals["ENERGY"] = ENERGY
+    found.filters["in_line"] = sections.in_line
+    return found
+
+
 def page_json(material: Material) -> dict[str, Any]:
-    """Everything the scripts of the page draw."""
     results = material.results
     manifest, metric = results.manifest, results.results[0].metric
     words, unit = metric_words_and_unit(metric)
     return {
         "metric": {"words": words, "unit": unit, "percent": metric.percent},
-        "looks": {scheme: _look(scheme, manifest.schemes) for scheme in manifest.schemes},
+        "looks": {scheme: asdict(look_of(scheme, manifest.schemes)) for scheme in manifest.schemes},
         "reference": results.reference,
         "points": [
             {"name": manifest.point_name(point), "groups": point_groups(material, point)}
@@ -117,7 +133,6 @@ def page_json(material: Material) -> dict[str, Any]:
 
 
 def point_groups(material: Material, point: int) -> dict[str, dict[str, Any]]:
-    """What the charts show of every scheme at one point."""
     manifest = material.results.manifest
     scenario, detail = parse(manifest.scenarios[point]), detail_of(len(material.digests))
     return {
@@ -128,7 +143,6 @@ def point_groups(material: Material, point: int) -> dict[str, dict[str, Any]]:
 
 
 def plotly_script() -> str:
-    """The charting library as text."""
     try:
         from plotly.offline import get_plotlyjs
     except ImportError:
@@ -145,7 +159,6 @@ def _replay(material: Material) -> dict[str, Any]:
 
 
 def _study_json(results: StudyResults) -> dict[str, Any]:
-    """Metrics against what varies."""
     manifest, axis = results.manifest, results.manifest.varies[0]
     metrics = list(dict.fromkeys(name for row in results.rows for name in row.estimates))
     return {
@@ -169,17 +182,16 @@ def _plain(value: Any) -> float | str:
     return value if isinstance(value, int | float) and not isinstance(value, bool) else value_text(value)
 
 
-def _look(scheme: str, others: Sequence[str]) -> dict[str, str]:
-    look = look_of(scheme, others)
-    return {"light": look.light, "dark": look.dark, "dash": look.dash}
-
-
 def _holdings(world: Sequence[RunRecord]) -> dict[str, Any] | None:
-    """Training samples of every class on every device, of the world that the map shows."""
     if not world:
         return None
-    counts = world[0].class_counts
-    return {"seed": world[0].seed, "task": world[0].scenario.learning.task, "counts": counts.astype(int).tolist()}
+    counts, trace = world[0].class_counts, world[0].trace
+    return {
+        "seed": world[0].seed,
+        "task": world[0].scenario.learning.task,
+        "names": list(trace.device_names) if trace and trace.device_names else None,
+        "counts": counts.astype(int).tolist(),
+    }
 
 
 def _for_script(content: dict[str, Any]) -> str:

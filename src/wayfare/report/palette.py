@@ -11,8 +11,6 @@ Dash: TypeAlias = Literal["solid", "dash", "dot", "dashdot"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Look:
-    """How a scheme is drawn: its colour on light and on dark ground, and how its line is broken."""
-
     light: str
     dark: str
     dash: Dash
@@ -69,7 +67,6 @@ def _base(scheme: str) -> str:
 
 
 def colour_of(scheme: str, others: Sequence[str]) -> str:
-    """The colour of a scheme on paper."""
     return look_of(scheme, others).light
 
 
@@ -85,5 +82,4 @@ def mark_of(scheme: str, others: Sequence[str]) -> dict[str, str]:
 
 
 def dashes_of(scheme: str, others: Sequence[str]) -> object:
-    """How matplotlib breaks the line of a scheme."""
     return _MATPLOTLIB[look_of(scheme, others).dash]

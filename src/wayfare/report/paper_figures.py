@@ -11,8 +11,8 @@ import numpy as np
 
 from wayfare.arrays import Floats
 from wayfare.records import read_run
-from wayfare.report.canvas import PERCENT, headline, keep_within, legend_beside, plain_axes, wide_figure
-from wayfare.report.labels import axis_label, scheme_label, score_label, value_label
+from wayfare.report.canvas import PERCENT, headline, keep_within, legend_beside, wide_figure
+from wayfare.report.labels import axis_label, metric_label, scheme_label, value_label
 from wayfare.report.palette import colour_of, dashes_of, height_of
 from wayfare.report.study_figures import seeds_words, study_figure
 from wayfare.studies.paper import PaperFigure
@@ -51,7 +51,6 @@ def draw(
         return
     with wide_figure(file, width_in=7.6, height_in=4.2) as canvas:
         axes = canvas.add_subplot()
-        plain_axes(axes)
         if figure.drawing == "curves":
             _curves(results, axes, curve_of)
             banded = len(results.rows) <= _MOST_BANDS
@@ -70,7 +69,7 @@ def _titled(figure: PaperFigure, quick: bool) -> str:
 def _curves(results: StudyResults, axes: Any, curve_of: Callable[[RunResult], Curve]) -> None:
     """Score against rounds: a line for each point of the grid, or for each scheme where there is one point."""
     metric = results.metric
-    scale = 100.0 if metric is not None and metric.percent else 1.0
+    scale = 1.0 if metric is None else metric.scale
     banded = len(results.rows) <= _MOST_BANDS
     for place, row in enumerate(results.rows):
         found = [curve_of(result) for result in row.results]
@@ -88,18 +87,15 @@ def _curves(results: StudyResults, axes: Any, curve_of: Callable[[RunResult], Cu
             axes.plot(behind, fmean(final), marker="o", ms=4, color=colour, mfc=colour if dashes == "-" else "white")
     axes.set_xlabel("round")
     if metric is not None:
-        axes.set_ylabel(score_label(metric))
+        axes.set_ylabel(f"test {metric_label(metric)}")
         keep_within(axes, y=PERCENT if metric.percent else (None, None))
 
 
 def _line(results: StudyResults, row: Row) -> tuple[str, str, Any]:
     manifest = results.manifest
     if not manifest.axes:
-        return (
-            colour_of(row.scheme, manifest.schemes),
-            scheme_label(row.scheme),
-            dashes_of(row.scheme, manifest.schemes),
-        )
+        colour, dashes = colour_of(row.scheme, manifest.schemes), dashes_of(row.scheme, manifest.schemes)
+        return colour, scheme_label(row.scheme), dashes
     values = manifest.points[row.point]
     label = ", ".join(value_label(axis, value_text(values[axis])) for axis in manifest.axes)
     if len(manifest.schemes) > 1:
@@ -130,9 +126,6 @@ def _rounds_to_target(results: StudyResults, axes: Any) -> None:
     if beyond:
         axes.plot([], [], marker="^", ms=6, ls="none", color="#555555", mfc="white", label=f"not in {end:,} rounds")
     values = [point[axis] for point in manifest.points]
-    axes.set_xscale("log")
+    axes.set(xscale="log", ylim=(0, None), xlabel=axis_label(axis), ylabel="rounds to the target")
     axes.set_xticks(values, [value_text(value) for value in values])
     axes.minorticks_off()
-    axes.set_ylim(bottom=0)
-    axes.set_xlabel(axis_label(axis))
-    axes.set_ylabel("rounds to the target")

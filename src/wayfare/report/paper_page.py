@@ -85,7 +85,6 @@ def _lines(figure: PaperFigure, results: StudyResults, command: str, quick: bool
 
 
 def _origin(results: StudyResults) -> list[str]:
-    """Which seeds, by which code, on what, when, and for how long."""
     records = [read_run(result.folder) for result in results.results]
     versions = records[0].meta["versions"]
     hardware = sorted({str(record.meta["versions"]["hardware"]) for record in records})

@@ -15,13 +15,13 @@ import numpy as np
 
 from wayfare import mobility
 from wayfare.arrays import Floats, Ints
-from wayfare.contacts import ContactPlan, opportunities, plan_from_meetings, plan_from_motion
+from wayfare.contacts import ContactPlan, device_names, opportunities, plan_from_drawn
 from wayfare.errors import WayfareError
 from wayfare.mobility import Motion
 from wayfare.records import RunRecord
 from wayfare.report.digest import CURVE_POINTS, numbers, thinned
 from wayfare.scenario import Scenario
-from wayfare.scenario.mobility import SpatialMobility, TraceMobility
+from wayfare.scenario.mobility import SpatialMobility
 
 # What a page has room for; of a world with more the map shows the beginning.
 _MOST_KNOTS = 400_000
@@ -45,7 +45,6 @@ class Knots:
     y_m: Floats
 
     def take(self, rows: np.ndarray) -> Knots:
-        """Some of the knots."""
         return Knots(node=self.node[rows], time_s=self.time_s[rows], x_m=self.x_m[rows], y_m=self.y_m[rows])
 
 
@@ -65,11 +64,7 @@ def _replay(records: Sequence[RunRecord], room: float) -> dict[str, Any]:
     drawn = mobility.from_spec(scenario.mobility, scenario.radio.range_m).draw(
         scenario.fleet.devices, scenario.duration_s, seed
     )
-    range_m = scenario.radio.range_m
-    if isinstance(drawn, Motion):
-        plan, knots = plan_from_motion(drawn, range_m, scenario.duration_s, seed), knots_of(drawn)
-    else:
-        plan, knots = plan_from_meetings(drawn, range_m, scenario.duration_s, seed).with_server(), None
+    plan, knots = plan_from_drawn(drawn, scenario, seed), knots_of(drawn) if isinstance(drawn, Motion) else None
     plan = plan.take(np.argsort(plan.start_s, kind="stable"))
     meets = opportunities(plan, scenario.round_s, scenario.rounds)
     keys = meets.round * scenario.fleet.devices + meets.device
@@ -87,11 +82,11 @@ def _replay(records: Sequence[RunRecord], room: float) -> dict[str, Any]:
     return {
         "seed": seed,
         "devices": scenario.fleet.devices,
-        "names": _names(scenario),
+        "names": list(device_names(scenario)) or None,
         "duration_s": scenario.duration_s,
         "until_s": until_s,
         "round_s": scenario.round_s,
-        "range_m": range_m,
+        "range_m": scenario.radio.range_m,
         "stale_rounds": _stale_rounds(records),
         "motion": None if knots is None else _motion_json(knots, scenario),
         "contacts": {
@@ -209,16 +204,6 @@ def _stale_rounds(records: Sequence[RunRecord]) -> float:
     return max(float(np.median(ages)), 1.0) if ages else 1.0
 
 
-def _names(scenario: Scenario) -> list[str] | None:
-    """What a trace calls its devices."""
-    if not isinstance(scenario.mobility, TraceMobility):
-        return None
-    from wayfare.mobility.traces import Trace
-
-    chosen = Trace(scenario.mobility, scenario.radio.range_m).selection(scenario.fleet.devices, scenario.duration_s)
-    return list(chosen.devices)
-
-
 def _keys(record: RunRecord) -> Ints:
     return np.asarray(
         record.contacts["round"] * record.scenario.fleet.devices + record.contacts["device"], dtype=np.int64
@@ -226,5 +211,4 @@ def _keys(record: RunRecord) -> Ints:
 
 
 def _packed(values: np.ndarray, kind: str) -> dict[str, str]:
-    """An array as the bytes of its little-endian numbers."""
     return {"kind": kind[1:], "base64": base64.b64encode(np.asarray(values).astype(kind).tobytes()).decode()}

@@ -13,7 +13,6 @@ from wayfare.studies.results import RunResult, StudyResults
 
 
 def results_json(results: StudyResults) -> dict[str, Any]:
-    """One object: a row for each scheme at each point, with all its statistics."""
     manifest, metric = results.manifest, results.metric
     return {
         "study": manifest.name,

@@ -18,10 +18,11 @@ from wayfare.report.columns import (
     Column,
     in_terminal,
     over_budget,
+    plainly,
     rich_table,
     side_by_side,
 )
-from wayfare.report.labels import ASSUMED, metric_heading, metric_words_and_unit
+from wayfare.report.labels import ASSUMED, metric_heading, metric_words_and_unit, named_with_task
 from wayfare.studies.results import StudyResults
 
 _HEADINGS = {
@@ -38,8 +39,15 @@ _SCALES = {"kept_fraction": 100.0, "bits": 1e-6}
 
 
 def study_columns(results: StudyResults) -> list[Column]:
-    """Everything the table of a study says, a row for each scheme at each point."""
     return [*_schemes(results), *_measures(results), *_targets(results)] if results.rows else []
+
+
+def plain_table(results: StudyResults) -> list[list[str]]:
+    """The table of a study in one: what varies and all columns, the headings first."""
+    columns, manifest = [plainly(column) for column in study_columns(results)], results.manifest
+    headings = [*manifest.varies, *(column.heading.replace("\n", " ") for column in columns)]
+    places = [map(str, manifest.place_of(row.point).values()) for row in results.rows]
+    return [headings, *([*at, *(column.cells[row] for column in columns)] for row, at in enumerate(places))]
 
 
 def study_table(results: StudyResults, *, width: int = 80) -> Group:
@@ -91,7 +99,6 @@ def _measures(results: StudyResults) -> list[Column]:
 
 
 def _targets(results: StudyResults) -> list[Column]:
-    """How many seeds got there, and the medians of rounds, time and energy."""
     columns, metric = [], results.results[0].metric
     for place, target in enumerate(results.manifest.targets):
         goal = metric.text(target, digits=0) if metric.percent else f"{target:g}"
@@ -109,14 +116,13 @@ def _targets(results: StudyResults) -> list[Column]:
 
 
 def study_title(results: StudyResults) -> str:
-    """What the study is, in a line."""
     manifest = results.manifest
     counts = f"{len(results.results)} of {len(manifest.runs)} runs"
-    return f"{manifest.name}: {manifest.title or counts}" + (f" ({counts})" if manifest.title else "")
+    name = named_with_task(manifest.name, manifest.scenarios[0]["learning"]["task"])
+    return f"{name}: {manifest.title or counts}" + (f" ({counts})" if manifest.title else "")
 
 
 def study_notes(results: StudyResults) -> list[str]:
-    """What the columns mean and what they do not show."""
     if results.metric is None:
         return ["no run is finished yet"]
     notes, seeds, name = missing_notes(results), results.seeds, metric_words_and_unit(results.metric)[0]
@@ -147,7 +153,6 @@ def study_notes(results: StudyResults) -> list[str]:
 
 
 def missing_notes(results: StudyResults) -> list[str]:
-    """Whether the study is incomplete, and what completes it."""
     failed = f" ({results.failed} failed: runs/*.error.txt)" if results.failed else ""
     note = f"incomplete  {results.missing} runs missing{failed}; the command of the study does them"
     return [note] if results.missing else []
@@ -155,20 +160,15 @@ def missing_notes(results: StudyResults) -> list[str]:
 
 def _score_columns(results: StudyResults, of: Sequence[Estimate | None]) -> list[Column]:
     metric = results.results[0].metric
-    scale, digits = (100.0, 1) if metric.percent else (1.0, 3)
-
-    def with_interval(mean: float, half: float | None, sign: str = "") -> str:
-        interval = "" if half is None else f" ± {scale * half:.{digits}f}"
-        return f"{scale * mean:{sign}.{digits}f}{interval}"
-
-    scores = ["" if one is None else with_interval(one.mean, one.ci95) for one in of]
-    deviations = ["" if one is None or one.sd is None else f"{scale * one.sd:.{digits}f}" for one in of]
+    digits = 1 if metric.percent else 3
+    scores = ["" if one is None else metric.with_interval(one.mean, one.ci95, digits) for one in of]
+    deviations = ["" if one is None or one.sd is None else metric.with_interval(one.sd, None, digits) for one in of]
     differences = [row.to_reference for row in results.rows]
     columns = [Column(heading=metric_heading(metric), cells=scores)]
     if any(deviations):
         columns.append(Column(heading="sd", cells=deviations))
     if any(differences):
-        cells = ["" if one is None else with_interval(one.mean, one.ci95, "+") for one in differences]
+        cells = ["" if one is None else metric.with_interval(one.mean, one.ci95, digits, "+") for one in differences]
         columns.append(Column(heading=f"difference\nto {results.reference}", cells=cells))
         tests = ["" if one is None or one.p is None else f"{one.p:.2g}" for one in differences]
         if any(tests):

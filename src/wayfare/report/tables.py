@@ -24,7 +24,7 @@ from wayfare.report.columns import (
     side_by_side,
     total_width,
 )
-from wayfare.report.labels import ASSUMED, metric_heading, metric_words_and_unit
+from wayfare.report.labels import ASSUMED, metric_heading, metric_words_and_unit, named_with_task
 
 _BARS = "▁▂▃▄▅▆▇█"
 _SHORTEST_CURVE, _LONGEST_CURVE = 10, 40
@@ -60,7 +60,6 @@ def comparison_table(
 
 
 def comparison_columns(schemes: Sequence[SchemeSummary], runs: Sequence[Sequence[RunSummary]]) -> list[Column]:
-    """Everything the table of a comparison says, a row for each scheme, of which the runs are given."""
     metric, names = schemes[0].metric, [scheme.name for scheme in schemes]
     # The others are set against MADS where it is there, else against the first.
     reference = "mads" if "mads" in names else names[0]
@@ -100,7 +99,6 @@ def _curves(schemes: Sequence[SchemeSummary], runs: Sequence[RunRecord], width: 
 
 
 def mean_curve(runs: Sequence[RunRecord]) -> Floats:
-    """The score of every evaluation, the mean over runs."""
     return np.asarray(np.mean([run.evaluations["score"] for run in runs], axis=0))
 
 
@@ -114,11 +112,9 @@ def sparkline(values: Floats, width: int) -> str:
 
 
 def _interval(metric: Metric, value: float, half_width: float | None, sign: str = "") -> str:
-    """A value and its interval, in the unit of the metric."""
     # Beside an interval there is no room for a third digit, and seldom a meaning.
-    scale, digits = (100, 1) if metric.percent else (1, 3 if half_width is None else 2)
-    interval = "" if half_width is None else f" ± {scale * half_width:.{digits}f}"
-    return f"{scale * value:{sign}.{digits}f}{interval}"
+    digits = 1 if metric.percent else 3 if half_width is None else 2
+    return metric.with_interval(value, half_width, digits, sign)
 
 
 def _difference(mine: Sequence[RunSummary], reference: Sequence[RunSummary]) -> str:
@@ -133,13 +129,13 @@ def _title(schemes: Sequence[SchemeSummary], runs: Sequence[RunRecord]) -> str:
     fewest, most = min(scheme.seeds for scheme in schemes), max(scheme.seeds for scheme in schemes)
     seeds = f"{fewest} to {most}" if fewest < most else f"{most}"
     return (
-        f"{scenario.name}: {scenario.fleet.devices} devices, {scenario.rounds:,} rounds, "
+        f"{named_with_task(scenario.name, scenario.learning.task)}: {scenario.fleet.devices} devices, "
+        f"{scenario.rounds:,} rounds, "
         f"energy budget {schemes[0].budget_joules:,.0f} J, {seeds} seed{'s' if most > 1 else ''}"
     )
 
 
 def comparison_notes(schemes: Sequence[SchemeSummary], last: int, traces: Sequence[TraceUse | None] = ()) -> list[str]:
-    """What the columns mean, for one who sees them for the first time; scores are means of the last evaluations."""
     several = max(scheme.seeds for scheme in schemes) > 1
     name = metric_words_and_unit(schemes[0].metric)[0]
     spread = "±          95 % interval; differences are paired: same seed, same world"
@@ -164,7 +160,6 @@ def comparison_notes(schemes: Sequence[SchemeSummary], last: int, traces: Sequen
 
 
 def _warnings(schemes: Sequence[SchemeSummary], runs: Sequence[RunRecord]) -> Iterator[str]:
-    """What makes rows of the table hard to compare."""
     if silent := no_contact([("", summarise_run(run)) for run in runs]):
         yield f"contacts   {silent}"
     if mixed := sorted({run.seed for run in runs} - _same_worlds(runs)):

@@ -21,7 +21,6 @@ _DOTS = np.array([[0x01, 0x08], [0x02, 0x10], [0x04, 0x20], [0x40, 0x80]])
 
 
 def terminal_curves(schemes: Sequence[SchemeSummary], runs: Sequence[RunRecord], *, width: int) -> Group:
-    """The score of every scheme over the rounds, the mean of its seeds, and whose line is whose."""
     metric, names = schemes[0].metric, [scheme.name for scheme in schemes]
     scale, digits = (100, 0) if metric.percent else (1, 2)
     curves = [scale * mean_curve([run for run in runs if run.scheme == name]) for name in names]

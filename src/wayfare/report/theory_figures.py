@@ -7,13 +7,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from wayfare.arrays import Floats
-from wayfare.report.canvas import wide_figure, without_frame
+from wayfare.report.canvas import panels_figure
+from wayfare.theory.bounds import BoundVariant
 from wayfare.theory.curves import Curve, Dot
 
 if TYPE_CHECKING:
     from wayfare.theory.constants import MeasuredRun
 
-_STYLES = {
+_STYLES: dict[BoundVariant, tuple[str, str, str]] = {
     "printed": ("#718096", "--", "as printed"),
     "corrected": ("#0072b2", "-", "corrected"),
     "sharp": ("#009e73", "-.", "corrected, sharp"),
@@ -25,16 +26,14 @@ def plot_curves(
     label: str, values: Floats, curves: Sequence[Curve], dots: Sequence[Dot], file: Path | str, *, title: str
 ) -> None:
     """The mobility factor of Theorem 2 with its minima, and beside it the two lemmas it is made of."""
-    with wide_figure(file, width_in=14.0, height_in=4.6, layout=None) as figure:
-        figure.subplots_adjust(left=0.05, right=0.985, top=0.83, bottom=0.13, wspace=0.22)
-        figure.suptitle(title, x=0.05, ha="left", fontsize=13, fontweight="bold")
-        panels = (
-            ("Theorem 2: mean |v - w|² / (η²G²)", "factor", "divergence"),
-            ("Lemma 3: sparsification error", "sparsification_error", "sparsification_error"),
-            ("Lemma 2: second moment of staleness [rounds²]", "staleness_square", "staleness_square"),
-        )
-        for place, (name, of_curve, of_dot) in enumerate(panels):
-            axes = figure.add_subplot(1, 3, place + 1)
+    panels = (
+        ("Theorem 2: mean |v - w|² / (η²G²)", "factor", "divergence"),
+        ("Lemma 3: sparsification error", "sparsification_error", "sparsification_error"),
+        ("Lemma 2: second moment of staleness [rounds²]", "staleness_square", "staleness_square"),
+    )
+    edges = {"left": 0.05, "right": 0.985, "top": 0.83, "bottom": 0.13, "wspace": 0.22}
+    with panels_figure(file, (14.0, 4.6), title, **edges) as figure:
+        for axes, (name, of_curve, of_dot) in zip(figure.subplots(1, 3), panels, strict=True):
             for curve in curves:
                 if of_curve != "factor" and curve.variant == "sharp":
                     continue  # Both lemmas are the same in it.
@@ -42,48 +41,23 @@ def plot_curves(
                 axes.plot(values, getattr(curve, of_curve), color=colour, linestyle=line, linewidth=1.8, label=text)
                 if of_curve == "factor" and curve.inside:
                     _mark(axes, curve, colour)
-            axes.plot(
-                [dot.at for dot in dots],
-                [getattr(dot, of_dot) for dot in dots],
-                linestyle="none",
-                marker="o",
-                markersize=5,
-                color=_DOTS,
-                label="Monte Carlo",
-            )
-            axes.set(xscale="log", yscale="log", xlabel=label)
-            axes.set_title(name, loc="left", fontsize=11)
-            axes.grid(True, which="major", color="#e2e8f0", linewidth=0.8)
-            axes.legend(frameon=False, fontsize=9)
-        without_frame(figure)
+            places, found = [dot.at for dot in dots], [getattr(dot, of_dot) for dot in dots]
+            axes.plot(places, found, "o", markersize=5, color=_DOTS, label="Monte Carlo")
+            axes.set(xscale="log", yscale="log", xlabel=label, title=name)
+            axes.legend()
 
 
 def plot_measured(measured: MeasuredRun, file: Path | str) -> None:
-    """The gradient along a run, and the bounds over its mean."""
-    with wide_figure(file, width_in=8.0, height_in=4.8, layout=None) as figure:
-        figure.subplots_adjust(left=0.1, right=0.97, top=0.86, bottom=0.13)
-        axes = figure.add_subplot(1, 1, 1)
-        title = f"{measured.scenario.name}, {measured.scheme}, seed {measured.seed}: Theorem 1 over what was measured"
-        axes.set_title(title, loc="left", fontsize=12, fontweight="bold")
-        for variant in ("printed", "corrected", "sharp"):
-            colour, line, text = _STYLES[variant]
-            axes.plot(
-                measured.rounds[1:], measured.bound(variant), color=colour, linestyle=line, linewidth=1.8, label=text
-            )
-        axes.plot(measured.rounds[1:], measured.mean_gradient_sq(), color=_DOTS, linewidth=1.8, label="mean so far")
-        axes.plot(
-            measured.rounds,
-            measured.gradient_sq,
-            color=_DOTS,
-            linestyle="none",
-            marker="o",
-            markersize=4,
-            label="|∇F(w)|²",
-        )
+    title = f"{measured.scenario.name}, {measured.scheme}, seed {measured.seed}: Theorem 1 over what was measured"
+    with panels_figure(file, (8.0, 4.8), "", left=0.1, right=0.97, top=0.86, bottom=0.13) as figure:
+        axes, rounds = figure.add_subplot(), measured.rounds
+        axes.set_title(title, fontsize=12, fontweight="bold")
+        for variant, (colour, line, text) in _STYLES.items():
+            axes.plot(rounds[1:], measured.bound(variant), color=colour, linestyle=line, linewidth=1.8, label=text)
+        axes.plot(rounds[1:], measured.mean_gradient_sq(), color=_DOTS, linewidth=1.8, label="mean so far")
+        axes.plot(rounds, measured.gradient_sq, "o", color=_DOTS, markersize=4, label="|∇F(w)|²")
         axes.set(yscale="log", xlabel="Round", ylabel="Squared norm of the gradient")
-        axes.grid(True, which="major", color="#e2e8f0", linewidth=0.8)
-        axes.legend(frameon=False, fontsize=9)
-        without_frame(figure)
+        axes.legend()
 
 
 def _mark(axes: Any, curve: Curve, colour: str) -> None:

@@ -21,8 +21,6 @@ _LEVEL = 5e-4
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rival:
-    """A scheme beside the winner."""
-
     name: str
     difference: Difference | None  # its score minus the winner's, over the seeds both have
     over_budget: bool
@@ -45,7 +43,6 @@ class Verdict:
 
     @property
     def one_seed(self) -> bool:
-        """Whether there is no more than one world to judge by."""
         return self.winner.seeds == 1
 
 
@@ -88,7 +85,6 @@ def _worth(score: float) -> float:
 
 
 def headline(verdict: Verdict) -> str:
-    """The first sentence."""
     winner, metric = verdict.winner, verdict.winner.metric
     score = score_text(metric, winner.score_mean, winner.score_ci95, unit=True)
     words, _ = metric_words_and_unit(metric)
@@ -101,7 +97,6 @@ def headline(verdict: Verdict) -> str:
 
 
 def details(verdict: Verdict) -> list[str]:
-    """What has to be added to the first sentence."""
     winner, metric = verdict.winner, verdict.winner.metric
     lines = []
     spent, budget = winner.energy_joules_mean, winner.budget_joules
@@ -129,7 +124,6 @@ def details(verdict: Verdict) -> list[str]:
 
 
 def study_headline(verdicts: Sequence[Verdict]) -> str:
-    """The scheme that wins most points of a study, in a sentence."""
     wins = Counter(verdict.winner.name for verdict in verdicts)
     (name, times), points = wins.most_common(1)[0], len(verdicts)
     metric = verdicts[0].winner.metric
@@ -140,7 +134,6 @@ def study_headline(verdicts: Sequence[Verdict]) -> str:
 
 
 def study_details(verdicts: Sequence[Verdict]) -> list[str]:
-    """The other winners, and at how many points the lead is more than chance."""
     wins = Counter(verdict.winner.name for verdict in verdicts).most_common()
     lines = []
     if len(wins) > 1:
@@ -167,7 +160,6 @@ def beside(verdict: Verdict) -> str:
 
 
 def score_text(metric: Metric, value: float, half_width: float | None, *, sign: str = "", unit: bool = False) -> str:
-    """A score or a difference with its interval, in the unit of the metric."""
     scale, digits = (100, 1) if metric.percent else (1, 3)
     interval = "" if half_width is None else f" ± {scale * half_width:.{digits}f}"
     # No number is below zero when all its digits are zero.

@@ -1,4 +1,4 @@
-"""How contacts are foreseen, and how schemes other than the paper's exchange models: mixing, and relays."""
+"""Which contacts count and how they are foreseen; how schemes other than the paper's exchange models."""
 
 from __future__ import annotations
 
@@ -6,14 +6,20 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from wayfare.scenario.section import NonNegative, Section
+from wayfare.scenario.section import NonNegative, Positive, Section
 
 Share = Annotated[float, Field(gt=0, le=1)]
 Count = Annotated[int, Field(ge=0)]
 
 
 class Contacts(Section):
-    """What devices know of a contact when it begins."""
+    """Which contacts count, what an exchange is, and what devices know of a contact when it begins."""
+
+    # Shorter contacts are dropped, with the server and between devices.
+    min_contact_s: NonNegative = 0.0
+    # A longer contact is split into exchanges of this length, the remainder last; each then counts as a contact of its
+    # own. None: a contact is one exchange, however long it lasts.
+    max_exchange_s: Positive | None = None
 
     # How long they think it will last: its true length times a log-normal factor of mean 1 with this relative
     # deviation. 0: they know. Who plans an upload longer than the contact loses all of it.
@@ -31,6 +37,7 @@ class Mixing(Section):
     polynomial_exponent: NonNegative = 0.5
     # s = 1 up to so many rounds, then 1 / (slope (theta - rounds) + 1)
     hinge_rounds: Count = 4
+    # How fast the weight falls beyond `hinge_rounds`.
     hinge_slope: NonNegative = 10.0
 
 
@@ -41,11 +48,17 @@ class Relays(Section):
     of so many rounds, which opens so many rounds after the interval began.
     """
 
+    # When the window for handing over an update opens.
     upload_after_rounds: Count = 0
+    # How long that window stays open.
     upload_window_rounds: Count = 20
+    # How often a device may hand over its update in an interval.
     uploads_per_interval: Count = 1
+    # When the window for taking a newer model from another device opens.
     download_after_rounds: Count = 0
+    # How long that window stays open.
     download_window_rounds: Count = 20
+    # How often a device may take a newer model in an interval.
     downloads_per_interval: Count = 1
     # `free`: transfers between devices use full power and no energy of the budget, which the paper defines for the
     # upload to the server only; `budget`: they are paid for like an upload, under the energy rule of the scheme.

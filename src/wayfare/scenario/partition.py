@@ -31,6 +31,7 @@ class ShardPartition(Section):
     """Pathological (McMahan et al., 2017): samples sorted by class, cut into equal shards, a few shards a device."""
 
     kind: Literal["shards"] = "shards"
+    # How many shards each device gets.
     shards_per_device: Annotated[int, Field(ge=1)] = 2
 
 
@@ -40,5 +41,12 @@ class GroupPartition(Section):
     kind: Literal["by-group"] = "by-group"
 
 
-AnyPartition: TypeAlias = DirichletPartition | IidPartition | ShardPartition | GroupPartition
+class OwnPartition(Section):
+    """Samples are where the task says: with a device, or with the vehicle of a trace that recorded them."""
+
+    kind: Literal["own"] = "own"
+
+
+Dealt: TypeAlias = DirichletPartition | IidPartition | ShardPartition | GroupPartition
+AnyPartition: TypeAlias = Dealt | OwnPartition
 Partition: TypeAlias = Annotated[AnyPartition, Field(discriminator="kind")]

@@ -54,7 +54,8 @@ class DeviceSide:
 
     def keep(self, device: int, state: DeviceState, *, new_memory: bool) -> None:
         """The state of a device after a contact."""
-        self.states[device] = replace(state, memory=self._shelf.keep(device, state.memory)) if new_memory else state
+        memory = self._shelf.keep(device, state.memory) if new_memory else state.memory
+        self.states[device] = state if memory is state.memory else replace(state, memory=memory)
 
     def receive(self, device: int, model: Tensor, handed: State, round_: int) -> None:
         state = devices.receive(self.states[device], model, round_, self._terms.method, handed)

@@ -70,20 +70,20 @@ class MetricEvent:
 
 
 class Observer(Protocol):
-    """Told of everything that happens, in order."""
+    """Told of everything that happens, in order. A subclass may leave out what it does not care for."""
 
     def on_contact(self, event: ContactEvent) -> None:
         """A contact took place."""
-        ...
+        return
 
     def on_relay(self, event: RelayEvent) -> None:
         """Something was sent for another device; only schemes that relay do so."""
-        ...
+        return
 
     def on_evaluation(self, event: EvaluationEvent, others: Sequence[MetricEvent]) -> None:
         """The global model was evaluated."""
-        ...
+        return
 
     def on_round(self, round_: int) -> None:
         """A round is over; for progress."""
-        ...
+        return

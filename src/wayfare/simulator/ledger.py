@@ -22,11 +22,12 @@ class Ledger:
 
     What devices computed since the last balance must be at the server, in a memory, in a local model or with a relay.
     What the server has taken is told by its rule. Where that does not tell, as Adam does not, what arrived takes its
-    place. Where the server mixes models instead of adding updates there is no such balance.
+    place. Where the server mixes models instead of adding updates there is no such balance. ``weights`` are those
+    with which the server takes the updates of devices.
     """
 
-    def __init__(self, engine: Engine, initial: Tensor) -> None:
-        self._engine = engine
+    def __init__(self, engine: Engine, initial: Tensor, *, weights: Sequence[float] | None = None) -> None:
+        self._engine, self._weights = engine, weights
         self._given = torch.zeros_like(initial, dtype=torch.float64)
         self._computed = torch.zeros_like(initial, dtype=torch.float64)
         self._before: Tensor | None = None
@@ -35,8 +36,8 @@ class Ledger:
     def run(self, models: Sequence[Tensor], bursts: Sequence[Burst]) -> None:
         before = [model.double() for model in models]
         self._engine.run(models, bursts)
-        for was, model in zip(before, models, strict=True):
-            self._computed += was - model
+        for was, model, burst in zip(before, models, bursts, strict=True):
+            self._computed += self._weight(burst.device) * (was - model)
 
     def uploaded(self, uploads: int) -> None:
         """So many uploads were added to the global model, or relayed, each with its rounding."""
@@ -59,8 +60,8 @@ class Ledger:
         holdings = (self._given if taken is None else taken).clone()
         # Single precision rounds every upload into the server's vectors, and every update where it is formed.
         largest = max(len(states) * float(model.double().norm()), float(holdings.norm()))
-        for state, own in zip(states, local, strict=True):
-            holdings += state.memory.double() + (state.received.double() - own.double())
+        for number, (state, own) in enumerate(zip(states, local, strict=True)):
+            holdings += self._weight(number) * (state.memory.double() + (state.received.double() - own.double()))
         for update in relayed:
             holdings += update.double()
         if self._before is not None:
@@ -74,14 +75,19 @@ class Ledger:
         self._before, self._uploads = holdings, 0
         self._computed.zero_()
 
+    def _weight(self, device: int) -> float:
+        return 1.0 if self._weights is None else self._weights[device]
 
-def make_ledger(method: Method, engine: Engine, initial: Tensor) -> Ledger | None:
+
+def make_ledger(
+    method: Method, engine: Engine, initial: Tensor, weights: Sequence[float] | None = None
+) -> Ledger | None:
     """The account of a run; None, with a word, where a method does not conserve mass."""
     if method.server.takes == "models":
         why = "mixes models at the server"
     elif not method.memory.conserves:
         why = "does not remember all that was not sent"
     else:
-        return Ledger(engine, initial)
+        return Ledger(engine, initial, weights=weights)
     _log.warning("%s %s: mass is not conserved, and not balanced; all else is", method.name, why)
     return None

@@ -13,6 +13,7 @@ from wayfare.engine import AHEAD_STEPS, Compute, InMemory, Policy, Shelf, Traine
 from wayfare.learning.evaluate import Evaluator
 from wayfare.learning.recalibrate import make_recalibration
 from wayfare.methods import Method, ServerTerms
+from wayfare.server import weights_of
 from wayfare.simulator.checkpoint import SimulationState
 from wayfare.simulator.device_side import DeviceSide, contact_rounds
 from wayfare.simulator.events import ContactEvent, EvaluationEvent, MetricEvent, Observer, RelayEvent
@@ -54,7 +55,7 @@ class Simulation:
         task = training.task
         self.engine = engine_name(engine, training)
         chosen = make_engine(self.engine, training)
-        self._ledger = make_ledger(method, chosen, initial) if self._checks.paranoid else None
+        self._ledger = make_ledger(method, chosen, initial, weights_of(world)) if self._checks.paranoid else None
         terms = terms_of(scenario, method, world.link, seed=world.seed, checks=self._checks)
         nothing = initial.new_zeros(()).expand(len(initial))
         self._relays = None

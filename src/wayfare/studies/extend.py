@@ -17,8 +17,8 @@ from wayfare.errors import RunFolderError, ScenarioError
 from wayfare.methods import Method
 from wayfare.records import RunLock, RunRecord, RunWriter, find_unfinished, run_name
 from wayfare.records.checkpoints import DamagedError
-from wayfare.records.layout import connect
-from wayfare.records.schema import CONTACT_COLUMNS, EVALUATION_COLUMNS, METRIC_COLUMNS
+from wayfare.records.layout import connect, stored_rows
+from wayfare.records.schema import COLUMNS
 from wayfare.records.unfinished import Sound, sound_checkpoints
 from wayfare.scenario import Scenario, parse
 from wayfare.studies.single import Execution, carry_out, run_folder
@@ -92,20 +92,18 @@ def _copy(source: Path, folder: Path, meta: Mapping[str, Any], shorter: World, l
 
 def _begin(folder: Path, database: sqlite3.Connection, sound: Sound, meta: Mapping[str, Any], world: World) -> None:
     state, every = sound.state, world.scenario.learning.evaluate_every_rounds
-    contacts = [
-        dict(zip(CONTACT_COLUMNS, row, strict=True))
-        for row in _rows(database, "contacts", CONTACT_COLUMNS, state.round)
-    ]
+    found = stored_rows(database, "contacts", state.round)
+    contacts = [dict(zip(COLUMNS["contacts"], row, strict=True)) for row in found]
     devices = _paced(contacts, state.devices, world.scenario.rounds)
     # The last round of the shorter run was evaluated because it was the last.
-    evaluations, metrics = (
-        [row for row in _rows(database, table, columns, state.round) if row[0] % every == 0]
-        for table, columns in (("evaluations", EVALUATION_COLUMNS), ("metrics", METRIC_COLUMNS))
-    )
+    rows = {
+        table: [row for row in stored_rows(database, table, state.round) if row[0] % every == 0]
+        for table in ("evaluations", "metrics")
+    }
     described = {key: value for key, value in meta.items() if key not in ("status", "seal", "wall_s", "notes")}
     described |= {"scenario": world.scenario.model_dump(mode="json"), "world": fingerprint(world)}
     with RunWriter.begin(folder, world, described) as writer:
-        writer.take_over([tuple(contact.values()) for contact in contacts], evaluations, metrics)
+        writer.take_over({"contacts": [tuple(contact.values()) for contact in contacts], **rows})
         writer.checkpoint(replace(state, devices=devices), sound.wall_s)
 
 
@@ -126,9 +124,3 @@ def _paced(contacts: list[dict[str, Any]], devices: list[DeviceState], rounds: i
         replace(device, backlog_joules=backlogs[number], backlog_round=begun[number])
         for number, device in enumerate(devices)
     ]
-
-
-def _rows(database: sqlite3.Connection, table: str, columns: tuple[str, ...], until: int) -> list[tuple[Any, ...]]:
-    return database.execute(
-        f"SELECT {', '.join(columns)} FROM {table} WHERE round <= ? ORDER BY {columns[0]}, {columns[1]}", (until,)
-    ).fetchall()

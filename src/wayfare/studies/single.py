@@ -15,7 +15,8 @@ from wayfare.engine import Compute, Place, Policy, Precision, Shelf, open_shelf
 from wayfare.engine.compute import one_thread
 from wayfare.errors import DivergenceError, InvariantError, RunError
 from wayfare.identity import identity_of
-from wayfare.learning.tasks import Task
+from wayfare.learning.tasks import Task, forget_tasks, is_from_file, load_task
+from wayfare.learning.tasks.division import Divided
 from wayfare.methods import Method, Recipe, make_method, refuse_edited
 from wayfare.places import RUNS
 from wayfare.records import (
@@ -34,6 +35,7 @@ from wayfare.records import (
 from wayfare.records.layout import resume_call
 from wayfare.scenario import Scenario
 from wayfare.scenario.dump import digest
+from wayfare.scenario.partition import OwnPartition
 from wayfare.signals import StopRequest
 from wayfare.simulator import Simulation, SimulationState
 from wayfare.studies.arguments import checked_scenario, checked_seed
@@ -85,6 +87,7 @@ def run(
     An interrupted run resumes where it stopped, to the same bits. It is refused if its code or data changed since.
     """
     execution = execution or Execution()
+    forget_tasks()
     scenario, seed = naming_task(checked_scenario(scenario), task), checked_seed(seed)
     resolved = make_method(scheme, scenario)
     folder = run_folder(scenario, resolved, seed, Path(out))
@@ -103,6 +106,9 @@ def carry_out(
 ) -> RunRecord:
     """Begin a run in a folder, or go on with the one that is there unfinished."""
     compute = execution.compute()
+    if task is None and is_from_file(scenario.learning):
+        # One object for identity and world, so that the numbers are those of what is recorded.
+        task = load_task(scenario.learning)
     stop, record = StopRequest(), None
     try:
         with one_thread(), RunLock(folder), _enough_memory(folder):
@@ -197,10 +203,13 @@ def execution_record(execution: Execution, engine: str, compute: Compute) -> dic
 
 
 def naming_task(scenario: Scenario, task: Task | None) -> Scenario:
-    """The scenario with the name of a task of one's own in it, so that its runs are told apart."""
+    """The scenario with the name of a task of one's own in it, and with its partition where the task has one."""
     if task is None:
         return scenario
-    return scenario.model_copy(update={"learning": scenario.learning.model_copy(update={"task": task.name})})
+    update: dict[str, Any] = {"task": task.name}
+    if isinstance(task, Divided) and task.division is not None:
+        update["partition"] = OwnPartition()
+    return scenario.model_copy(update={"learning": scenario.learning.model_copy(update=update)})
 
 
 def scenario_name_of(scenario: Scenario) -> str:

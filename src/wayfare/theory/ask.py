@@ -59,7 +59,6 @@ def plan(
 
 
 def _with_budget(found: SourcedPlan, budget_joules: float) -> SourcedPlan:
-    """Every device the same budget."""
     same = {"energy_min_joules": budget_joules, "energy_max_joules": budget_joules, "energy_total_joules": None}
     fleet = found.scenario.fleet.model_copy(update=same)
     return replace(found, scenario=found.scenario.model_copy(update={"fleet": fleet}))

@@ -11,7 +11,7 @@ import numpy as np
 
 from wayfare.arrays import Floats
 from wayfare.streams import FLEET, Stream, generator
-from wayfare.theory.bounds import BoundVariant, kept_share, lemma_2_staleness, mobility_factor
+from wayfare.theory.bounds import BoundVariant, kept_share, lemma_2_staleness, mobility_coefficient
 from wayfare.theory.montecarlo import algorithm_1, draw_contacts, unchanging_problem
 
 Parameter: TypeAlias = Literal["speed", "contact", "inter-contact"]
@@ -77,26 +77,16 @@ def curves(parameter: Parameter, setting: Setting, values: Floats) -> list[Curve
     contact_s, inter_contact_s = setting.times_s(parameter, values)
     found = []
     for variant in VARIANTS:
-        factor = mobility_factor(
-            rate_bps=setting.rate_bps,
-            contact_s=contact_s,
-            inter_contact_s=inter_contact_s,
-            round_s=setting.round_s,
-            parameters=setting.parameters,
-            bits_per_entry=setting.bits_per_entry,
-            counting="start",
-            variant=variant,
-        )
         gamma = kept_share(setting.rate_bps, contact_s, setting.parameters, setting.bits_per_entry, variant)
+        theta = lemma_2_staleness(contact_s, inter_contact_s, setting.round_s, counting="start", variant=variant)
+        factor = mobility_coefficient(gamma, variant) * theta
         best = int(factor.argmin())
         found.append(
             Curve(
                 variant=variant,
                 factor=factor,
                 sparsification_error=1.0 - gamma,
-                staleness_square=lemma_2_staleness(
-                    contact_s, inter_contact_s, setting.round_s, counting="start", variant=variant
-                ),
+                staleness_square=theta,
                 best=float(values[best]),
                 best_factor=float(factor[best]),
                 inside=0 < best < len(values) - 1,

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from wayfare.arrays import Bools, Floats, Ints
+from wayfare.arrays import Bools, Floats
 from wayfare.theory.staleness import Counting
 
 
@@ -55,18 +55,6 @@ def draw_contacts(
     return DrawnContacts(met=met, seconds=seconds)
 
 
-def ages(met: Bools) -> Ints:
-    """theta = r - kappa^(r) at the end of every round (rounds x devices); kappa is 0 before the first contact."""
-    numbers = np.arange(1, len(met) + 1)[:, None]
-    return numbers - np.maximum.accumulate(np.where(met, numbers, 0), axis=0)
-
-
-def ages_at_contacts(met: Bools) -> Ints:
-    """r - kappa^(r-1) of all contact rounds but each device's first, whose age is cut by the start."""
-    found = [np.diff(np.flatnonzero(column)) for column in met.T]
-    return np.concatenate(found) if found else np.empty(0, dtype=np.int64)
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Problem:
     """F_n(w) = (L/2) |w - o_n|^2 + u_n . w for every device, and Gaussian noise on its gradients.
@@ -86,11 +74,6 @@ class Problem:
     def global_gradients(self, models: Floats) -> Floats:
         """grad F at every model."""
         return np.asarray(self.smoothness * (models - self.optima.mean(axis=0)) + self.slopes.mean(axis=0))
-
-    def loss(self, model: Floats) -> float:
-        """F(w)."""
-        square = 0.5 * self.smoothness * np.square(model - self.optima).sum(axis=1)
-        return float((square + self.slopes @ model).mean())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -171,9 +154,3 @@ def unchanging_problem(rng: np.random.Generator, devices: int, entries: int) -> 
     shared, own = rng.choice([-1.0, 1.0], entries), rng.choice([-1.0, 1.0], (devices, entries))
     slopes = np.where(np.arange(entries) % 2 == 0, shared, own)
     return Problem(optima=np.zeros((devices, entries)), slopes=slopes, smoothness=0.0)
-
-
-def quadratic_problem(rng: np.random.Generator, devices: int, entries: int, *, noise: float) -> Problem:
-    """Bowls with L = 1 around optima that differ from device to device."""
-    optima = 1.0 + rng.standard_normal((devices, entries))
-    return Problem(optima=optima, slopes=np.zeros((devices, entries)), smoothness=1.0, noise=noise)

@@ -35,7 +35,6 @@ class NormModel:
     known: bool = True  # fitted to this kind of network, not a guess
 
     def factors(self, seed: int, device: int, contacts: int) -> Floats:
-        """The random factors of a device's contacts."""
         drawn = generator(seed, Stream.MONTE_CARLO, device).standard_normal(contacts)
         return np.asarray(np.exp(self.log_spread * drawn))
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from wayfare.arrays import Floats
 from wayfare.codec import make_link
-from wayfare.contacts import Opportunities, opportunities
+from wayfare.contacts import opportunities
 from wayfare.contacts.source import SourcedPlan
 from wayfare.contacts.statistics import PlanStatistics, plan_statistics
 from wayfare.control.budgets import draw_budgets
@@ -89,8 +89,6 @@ class FixedWeight:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Forecast:
-    """All that `wayfare plan` knows of one fleet."""
-
     name: str
     scenario: Scenario
     statistics: PlanStatistics
@@ -122,7 +120,7 @@ def forecast(
         raise ScenarioError("scheme", scheme, "a rehearsal has no meetings of devices; plan afl instead")
     scenario, contacts = found.scenario, plan_statistics(found.plan)
     link = make_link(scenario, parameters, statistics)
-    meets = opportunities(found.plan, scenario.round_s, scenario.rounds)
+    meets = opportunities(found.exchanges, scenario.round_s, scenario.rounds)
     gains = gains_per_watt(meets, scenario.radio, seed)
     budgets = draw_budgets(scenario.fleet, seed)
     full = theory = rehearsed = recommended = speed = weight = None
@@ -216,9 +214,7 @@ def _by_theory(scenario: Scenario, contacts: PlanStatistics, stage: Stage) -> By
 
 
 def _rehearsed(scenario: Scenario, stage: Stage, name: str) -> Rehearsed:
-    devices = len(stage.budgets_joules)
-    share = min(_REHEARSED / len(stage.meets), 1.0)
-    count = max(int(devices * share), 1)
+    devices, count = len(stage.budgets_joules), _devices_rehearsed(stage)
     played = rehearse(stage, make_method(name, scenario), devices=count)
     available = np.minimum(stage.by_device(_usable_joules(stage)), stage.budgets_joules)
     sent = (played.completed > 0) & (played.kept_fraction > 0)
@@ -233,6 +229,11 @@ def _rehearsed(scenario: Scenario, stage: Stage, name: str) -> Rehearsed:
         uploads_per_device=float(sent.sum()) / count,
         devices=count,
     )
+
+
+def _devices_rehearsed(stage: Stage) -> int:
+    share = min(_REHEARSED / len(stage.meets), 1.0)
+    return max(int(len(stage.budgets_joules) * share), 1)
 
 
 def _best_speed(scenario: Scenario, contacts: PlanStatistics, stage: Stage) -> BestSpeed | None:
@@ -259,24 +260,7 @@ def _best_speed(scenario: Scenario, contacts: PlanStatistics, stage: Stage) -> B
 
 def _fixed_weight(scenario: Scenario, stage: Stage) -> FixedWeight:
     """By rehearsing many weights at once; energy grows with the weight."""
-    share = min(_REHEARSED / len(stage.meets), 1.0)
-    count = max(int(len(stage.budgets_joules) * share), 1)
-    chosen = stage.meets.device < count
-    meets = Opportunities(
-        round=stage.meets.round[chosen],
-        device=stage.meets.device[chosen],
-        contact_s=stage.meets.contact_s[chosen],
-        distance_m=stage.meets.distance_m[chosen],
-    )
-    some = Stage(
-        meets=meets,
-        gains_per_watt=stage.gains_per_watt[chosen],
-        budgets_joules=stage.budgets_joules[:count],
-        link=stage.link,
-        rounds=stage.rounds,
-        norms=stage.norms,
-        seed=stage.seed,
-    )
+    some = stage.of_first(_devices_rehearsed(stage))
     spent = energies_by_weight(some, _WEIGHTS, scenario.control.variant).sum(axis=1)
     budget = float(some.budgets_joules.sum())
     weight = None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import cache
 
 import numpy as np
@@ -18,8 +18,6 @@ from wayfare.theory.norms import NormModel, captured_share, typical_loss, typica
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stage:
-    """All that a rehearsal needs of a world."""
-
     meets: Opportunities
     gains_per_watt: Floats
     budgets_joules: Floats
@@ -29,8 +27,13 @@ class Stage:
     seed: int
 
     def rows_of(self, device: int) -> Ints:
-        """The opportunities of a device, in order of rounds."""
         return np.flatnonzero(self.meets.device == device)
+
+    def of_first(self, devices: int) -> Stage:
+        chosen = self.meets.device < devices
+        meets = Opportunities(**{field.name: getattr(self.meets, field.name)[chosen] for field in fields(self.meets)})
+        budgets_joules = self.budgets_joules[:devices]
+        return replace(self, meets=meets, gains_per_watt=self.gains_per_watt[chosen], budgets_joules=budgets_joules)
 
     def rates_bps(self, power_watts: float) -> Floats:
         """A = B log2(1 + p g) of every opportunity."""
@@ -41,7 +44,7 @@ class Stage:
         return np.bincount(self.meets.device, of_opportunities, len(self.budgets_joules)).astype(np.float64)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Rehearsal:
     """What a method would do at every opportunity of the devices that were rehearsed."""
 
@@ -50,29 +53,14 @@ class Rehearsal:
     staleness_rounds: Floats
     energy_joules: Floats
     completed: Floats
-    devices: int  # how many were rehearsed
-
-    @property
-    def energy_per_device_joules(self) -> Floats:
-        """The energy of each device."""
-        return np.bincount(self.device, self.energy_joules, self.devices).astype(np.float64)
 
 
 def rehearse(stage: Stage, method: Method, *, devices: int | None = None) -> Rehearsal:
     """One method, contact by contact, on the first so many devices."""
     count = min(devices or len(stage.budgets_joules), len(stage.budgets_joules))
-    rows: list[tuple[int, float, int, float, bool]] = []
-    for device in range(count):
-        rows.extend(_device(stage, method, device))
-    columns = list(zip(*rows, strict=True)) if rows else [()] * 5
-    return Rehearsal(
-        device=np.array(columns[0], dtype=np.int64),
-        kept_fraction=np.array(columns[1], dtype=np.float64),
-        staleness_rounds=np.array(columns[2], dtype=np.float64),
-        energy_joules=np.array(columns[3], dtype=np.float64),
-        completed=np.array(columns[4], dtype=np.float64),
-        devices=count,
-    )
+    rows = [row for device in range(count) for row in _device(stage, method, device)]
+    device, *others = np.array(rows, dtype=np.float64).reshape(len(rows), 5).T
+    return Rehearsal(device.astype(np.int64), *others)
 
 
 def _device(stage: Stage, method: Method, device: int) -> list[tuple[int, float, int, float, bool]]:

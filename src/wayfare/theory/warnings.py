@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from wayfare.contacts.statistics import overall_verdict, verdict_sentence
@@ -33,96 +34,88 @@ def warnings_of(forecast: Forecast) -> list[PlanWarning]:
     ]
 
 
-def _about_forecasts(forecast: Forecast) -> list[PlanWarning]:
-    error = forecast.scenario.contacts.forecast_error
-    if not error:
-        return []
-    text = (
-        f"Everything here takes the length of a contact as known. With contacts.forecast_error = {error:g} uploads are "
-        "cut short, and runs keep less."
-    )
-    return [PlanWarning("forecast error", text)]
+def _about_forecasts(forecast: Forecast) -> Iterator[PlanWarning]:
+    if error := forecast.scenario.contacts.forecast_error:
+        text = (
+            f"Everything here takes the length of a contact as known. With contacts.forecast_error = {error:g} uploads "
+            "are cut short, and runs keep less."
+        )
+        yield PlanWarning("forecast error", text)
 
 
-def _about_contacts(forecast: Forecast) -> list[PlanWarning]:
+def _about_contacts(forecast: Forecast) -> Iterator[PlanWarning]:
     statistics, round_s = forecast.statistics, forecast.scenario.round_s
-    found = []
-    if statistics.devices_without_contact:
-        number = statistics.devices_without_contact
+    if number := statistics.devices_without_contact:
         text = f"{number} of {statistics.devices} devices never meet the server; their data are not learnt from."
-        found.append(PlanWarning("devices without contact", text))
+        yield PlanWarning("devices without contact", text)
     mean = statistics.contacts_per_device["mean"]
     if mean < _FEW_CONTACTS:
         text = f"A device meets the server {mean:.1f} times on average: too rarely for averages to mean much."
-        found.append(PlanWarning("few contacts", text))
+        yield PlanWarning("few contacts", text)
     verdict, failing = overall_verdict(statistics)
     if verdict != "holds":
         text = f"{verdict_sentence(statistics)} Trust the rehearsal more than the closed forms."
-        found.append(PlanWarning(" ".join(["exponential model", verdict, *failing]), text))
+        yield PlanWarning(" ".join(["exponential model", verdict, *failing]), text)
     contact_s = statistics.contact.mean_s
     if contact_s is not None and contact_s > round_s:
         text = (
             f"Contacts last {contact_s:.3g} s on average, longer than a round ({round_s:g} s): each counts once, in "
             "the round in which it starts."
         )
-        found.append(PlanWarning("contacts longer than a round", text))
-    return found
+        yield PlanWarning("contacts longer than a round", text)
 
 
-def _about_uploads(forecast: Forecast) -> list[PlanWarning]:
+def _about_uploads(forecast: Forecast) -> Iterator[PlanWarning]:
     full, speed = forecast.full_power, forecast.best_speed
-    found = []
     if full and full.dense_chance < 0.1:
         chance = f"{100 * full.dense_chance:.1f} %"
         text = f"A dense upload fits into {chance} of the contacts: without sparsification little gets through."
-        found.append(PlanWarning("dense uploads", text))
+        yield PlanWarning("dense uploads", text)
     if speed and speed.own_factor > 2 * speed.factor:
         text = (
             f"At {speed.own_speed_mps:g} m/s the bound is {speed.own_factor / speed.factor:.1f} times its minimum, "
             f"which lies at {speed.speed_mps:.2g} m/s."
         )
-        found.append(PlanWarning("far from the best speed", text))
-    return found
+        yield PlanWarning("far from the best speed", text)
 
 
-def _about_energy(forecast: Forecast) -> list[PlanWarning]:
+def _about_energy(forecast: Forecast) -> Iterator[PlanWarning]:
     """Budgets are those of single devices: what one has left, no other can use."""
     full, devices = forecast.full_power, forecast.statistics.devices
     if not full or full.usable_joules >= forecast.budget_joules:
-        return []
+        return
     less = f"Contacts can use {full.usable_joules:,.0f} J, less than the budget of {forecast.budget_joules:,.0f} J"
     if full.devices_short:
         text = (
             f"{less}. Yet those of {full.devices_short} of {devices} devices can use more than the device has: energy "
             "is a limit for these, and for no other."
         )
-        return [PlanWarning("energy limits some devices", text)]
-    if full.devices_short_at_full_power:
+        yield PlanWarning("energy limits some devices", text)
+    elif full.devices_short_at_full_power:
         text = (
             f"{less}, and no device more than it has: energy is no limit here to a scheme that chooses its power. At "
             f"full power {full.devices_short_at_full_power} of {devices} devices would run out of it."
         )
-        return [PlanWarning("energy limits full power alone", text)]
-    return [PlanWarning("energy is no limit", f"{less}, and no device more than it has: energy is no limit here.")]
+        yield PlanWarning("energy limits full power alone", text)
+    else:
+        yield PlanWarning("energy is no limit", f"{less}, and no device more than it has: energy is no limit here.")
 
 
-def _about_weight(forecast: Forecast) -> list[PlanWarning]:
+def _about_weight(forecast: Forecast) -> Iterator[PlanWarning]:
     played, fixed = forecast.rehearsed, forecast.fixed_weight
     if not played or played.scheme != "mads" or played.weight == "auto":
-        return []
-    found = []
+        return
     if played.energy_joules > _OVER * forecast.budget_joules:
         over = played.energy_joules / forecast.budget_joules - 1
         text = f"V = {played.weight:g} exceeds the budget by {100 * over:.0f} %; {_AUTO} never does."
-        found.append(PlanWarning("V exceeds the budget", text))
+        yield PlanWarning("V exceeds the budget", text)
     elif played.energy_joules < _UNDER * played.available_joules:
         unused = 1 - played.energy_joules / played.available_joules
         text = f"V = {played.weight:g} leaves {100 * unused:.0f} % of the energy unused; {_AUTO} would use it."
-        found.append(PlanWarning("V leaves energy unused", text))
+        yield PlanWarning("V leaves energy unused", text)
     if fixed and not fixed.known:
         text = (
             "How large updates of this network are is a guess, and the energy of a fixed V depends on it a little "
             "(some 7 % for a factor of 3); `like=RUN` takes it from a run."
         )
-        found.append(PlanWarning("norms are a guess", text))
-    return found
+        yield PlanWarning("norms are a guess", text)

@@ -1,6 +1,7 @@
 """The drawn world: everything that a scenario and a seed decide before the learning, the same for every scheme."""
 
 from wayfare.world.draw import World, draw_world, fingerprint, last_round_of_any_length, local_training
+from wayfare.world.holding import held_samples
 from wayfare.world.peers import Peers, Wish, draw_peers, make_timetable, peers_fingerprint
 
 __all__ = [
@@ -10,6 +11,7 @@ __all__ = [
     "draw_peers",
     "draw_world",
     "fingerprint",
+    "held_samples",
     "last_round_of_any_length",
     "local_training",
     "make_timetable",

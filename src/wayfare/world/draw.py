@@ -20,13 +20,13 @@ from wayfare.errors import ScenarioError
 from wayfare.learning.batches import Batches, check_batch_size
 from wayfare.learning.descent import descent_of
 from wayfare.learning.local_loss import make_local_loss
-from wayfare.learning.partition import split
 from wayfare.learning.schedule import Schedule
 from wayfare.learning.tasks import Evaluation, Task, load_task
 from wayfare.methods import Method
 from wayfare.radio import Link, gains_per_watt
 from wayfare.scenario import Scenario
 from wayfare.streams import FLEET, Stream, generator
+from wayfare.world.holding import held_samples
 from wayfare.world.whereabouts import Whereabouts, find_whereabouts
 
 _log = logging.getLogger("wayfare")
@@ -65,9 +65,8 @@ def draw_world(scenario: Scenario, seed: int, task: Task | None = None) -> World
     if seed < 0:
         raise ScenarioError("seed", seed, "must be 0 or more")
     task = task or load_task(scenario.learning)
-    kinds = task.class_of_samples()
-    held = split(kinds, task.classes, scenario.fleet.devices, scenario.learning.partition, seed)
-    check_batch_size(scenario.learning.batch_size, held, len(kinds))
+    held = held_samples(scenario, task, seed)
+    check_batch_size(scenario.learning.batch_size, held, len(task.class_of_samples()))
     plan = draw_plan(scenario, seed)
     meets = opportunities(plan, scenario.round_s, scenario.rounds)
     if not len(meets):

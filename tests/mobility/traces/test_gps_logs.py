@@ -112,7 +112,7 @@ def test_csv_in_degrees_has_aliases_and_is_projected_around_its_middle(tmp_path)
 
 
 def test_a_fleet_across_the_date_line_stays_together():
-    x_m, _ = project(np.array([179.999, -179.999, 180.0]), np.zeros(3))
+    x_m, _, _ = project(np.array([179.999, -179.999, 180.0]), np.zeros(3))
     assert np.ptp(x_m) == pytest.approx(222.39, abs=0.01)
 
 

@@ -13,24 +13,20 @@ _SYSTEM_PROGRAMS = Path("/usr/sbin")
 
 
 def broker_program() -> str | None:
-    """Where nats-server is."""
     beside = _SYSTEM_PROGRAMS / "nats-server"
     return shutil.which("nats-server") or (str(beside) if beside.is_file() else None)
 
 
 def need_broker_program() -> str:
-    """Where nats-server is, or an error that says how to get it."""
-    program = broker_program()
-    if program is None:
-        raise UnavailableError(
-            "the field runtime needs nats-server 2.9 or newer, and there is none on the PATH: "
-            "apt-get install nats-server, or a release from https://nats.io"
-        )
-    return program
+    if program := broker_program():
+        return program
+    raise UnavailableError(
+        "the field runtime needs nats-server 2.9 or newer, and there is none on the PATH: "
+        "apt-get install nats-server, or a release from https://nats.io"
+    )
 
 
 def need_packages() -> None:
-    """The Python packages of the extra ``field``."""
     missing = [name for name in ("nats", "nkeys", "cryptography") if find_spec(name) is None]
     if missing:
         raise UnavailableError(

@@ -22,8 +22,6 @@ _NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,31}")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Permissions:
-    """Subjects somebody may publish and subscribe to, and some that are excepted."""
-
     publish: tuple[str, ...]
     subscribe: tuple[str, ...]
     publish_never: tuple[str, ...] = ()
@@ -37,7 +35,6 @@ def check_name(field: str, name: str) -> str:
 
 
 def inbox_prefix(name: str) -> str:
-    """Where answers to somebody's requests go."""
     return f"_INBOX_{name}"
 
 

@@ -65,7 +65,6 @@ def audit(ledger: Ledger, outboxes: Sequence[Outbox], layout: Layout) -> Audit:
 
 
 def _same(replayed: ServerState, state: ServerState) -> None:
-    """The model, its mean and what the rule remembers, bit by bit."""
     if not torch.equal(replayed.model, state.model):
         raise InvariantError("the replay of the ledger is not the model")
     if not torch.equal(replayed.judged, state.judged):
@@ -75,7 +74,6 @@ def _same(replayed: ServerState, state: ServerState) -> None:
 
 
 def _mass_error(ledger: Ledger, device: int, outbox: Outbox, learned: Floats, layout: Layout) -> float:
-    """All that a device learned against all places where it may lie."""
     state = outbox.state
     base, memory, local = (vector.double().numpy() for vector in (state.received, state.memory, outbox.local))
     lies: NDArray[np.float64] = ledger.delivered(device) + memory + (base - local)

@@ -9,7 +9,6 @@ import signal
 import subprocess
 import time
 from pathlib import Path
-from types import TracebackType
 
 from wayfare.errors import FieldError
 from wayfare.field.fleet import Fleet
@@ -43,24 +42,20 @@ class Broker:
 
     @property
     def port(self) -> int:
-        """Where it listens."""
         if self._port is None:
             raise FieldError("the broker has not been started yet")
         return self._port
 
     @property
     def url(self) -> str:
-        """Its address on this machine."""
         return f"tls://{self._host}:{self.port}"
 
     @property
     def process_id(self) -> int | None:
-        """Its process, while it runs."""
         return self._process.pid if self.running and self._process else None
 
     @property
     def running(self) -> bool:
-        """Whether its process is there."""
         return self._process is not None and self._process.poll() is None
 
     def start(self) -> Broker:
@@ -109,7 +104,6 @@ class Broker:
         raise FieldError(f"the broker did not read its users again within {self._ready_s:g} s")
 
     def stop(self, timeout_s: float = 10.0) -> None:
-        """End it in order."""
         self._signal(signal.SIGTERM)
         if self._process is not None:
             try:
@@ -119,23 +113,19 @@ class Broker:
         self._process = None
 
     def kill(self) -> None:
-        """End it as a power cut would."""
         self._signal(signal.SIGKILL)
         if self._process is not None:
             self._process.wait()
         self._process = None
 
     def restart(self) -> None:
-        """Stop it, if it runs, and start it on the same port and store."""
         self.stop()
         self.start()
 
     def __enter__(self) -> Broker:
         return self.start()
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.stop()
 
     def _signal(self, number: signal.Signals) -> None:

@@ -6,37 +6,35 @@ import asyncio
 import logging
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 import torch
 
 from wayfare.engine.compute import one_thread
 from wayfare.errors import InputError
-from wayfare.field.fleet import Fleet, create_fleet
+from wayfare.field.fleet import Fleet, create_fleet, load_bundle
 from wayfare.field.rig.audit import Audit, audit
 from wayfare.field.rig.broker import Broker
 from wayfare.field.rig.conductor import Conductor
 from wayfare.field.rig.faults import Faults
-from wayfare.field.rig.processes import DevicePart, Member, ServerPart
+from wayfare.field.rig.processes import Member
 from wayfare.field.rig.proxy import Link
-from wayfare.field.runtime.device import STORE, DeviceOptions, open_store
+from wayfare.field.runtime.device import STORE, DeviceOptions, open_store, run_device
 from wayfare.field.runtime.exchange import Patience
-from wayfare.field.runtime.mes import ServerOptions, open_intake
+from wayfare.field.runtime.mes import ServerOptions, open_intake, run_server
 from wayfare.field.runtime.work import Work
 from wayfare.learning.evaluate import Evaluator
 from wayfare.learning.tasks import Evaluation
-from wayfare.simulator import ContactEvent, EvaluationEvent, MetricEvent, Simulation
-from wayfare.simulator.events import RelayEvent
+from wayfare.simulator import Observer, Simulation
 from wayfare.streams import FLEET, Stream, generator
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DemoOptions:
-    """What is shown."""
-
     folder: Path  # of keys, stores and logs
     speedup: float = 60.0
     strict: bool = False  # contacts end when the plan says; devices lead themselves
@@ -49,8 +47,6 @@ class DemoOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DemoOutcome:
-    """What came of it."""
-
     contacts: int
     seconds: float
     audit: Audit
@@ -110,31 +106,16 @@ async def _live(work: Work, options: DemoOptions, fleet: Fleet) -> tuple[int, in
         options.on_stage("broker, server and devices")
         broker = ending.enter_context(Broker(fleet, store=folder / "broker", port=0))
         links = [await Link(broker.port).start() for _ in fleet.devices]
-        server = Member(
-            "server",
-            ServerPart(
-                bundle=fleet.server_folder,
-                names=fleet.devices,
-                work=work,
-                options=ServerOptions(state=folder / "server", url=broker.url, by_plan=not options.strict),
-            ),
-            folder / "server.log",
-        )
-        devices = [
-            Member(
-                name,
-                DevicePart(
-                    bundle=fleet.device_folder(name),
-                    number=number,
-                    work=work,
-                    options=_device_options(work, options, name, links[number].url),
-                ),
-                folder / f"{name}.log",
-            )
-            for number, name in enumerate(fleet.devices)
-        ]
+        serves = ServerOptions(state=folder / "server", url=broker.url, by_plan=not options.strict)
+        serve = partial(run_server, load_bundle(fleet.server_folder), fleet.devices, work, serves)
+        server = Member("server", serve, folder / "server.log")
+        devices = []
+        for number, name in enumerate(fleet.devices):
+            learns = _device_options(work, options, name, links[number].url)
+            learn = partial(run_device, load_bundle(fleet.device_folder(name)), number, work, learns)
+            devices.append(Member(name, learn, folder / f"{name}.log"))
         for member in (server, *devices):
-            ending.callback(member.end)
+            ending.callback(member.kill)
             member.start()
 
         def check() -> None:
@@ -175,7 +156,6 @@ def _device_options(work: Work, options: DemoOptions, name: str, url: str) -> De
 
 
 def _audited(work: Work, options: DemoOptions, fleet: Fleet) -> tuple[torch.Tensor, Audit]:
-    """The model that is judged, and that everything is in its place."""
     server = ServerOptions(state=options.folder / "server", by_plan=not options.strict)
     intake = open_intake(work, fleet.devices, server)
     outboxes = [
@@ -190,17 +170,5 @@ def _audited(work: Work, options: DemoOptions, fleet: Fleet) -> tuple[torch.Tens
             outbox.close()
 
 
-class _Nobody:
+class _Nobody(Observer):
     """Watches a simulation without a word."""
-
-    def on_contact(self, event: ContactEvent) -> None:
-        """Nothing."""
-
-    def on_evaluation(self, event: EvaluationEvent, others: Sequence[MetricEvent]) -> None:
-        """Nothing."""
-
-    def on_relay(self, event: RelayEvent) -> None:
-        """Nothing."""
-
-    def on_round(self, round_: int) -> None:
-        """Nothing."""

@@ -7,70 +7,35 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable
 from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 from typing import Any
 
 from wayfare.errors import FieldError, WayfareError
-from wayfare.field.fleet import load_bundle
-from wayfare.field.runtime.device import DeviceOptions, run_device
 from wayfare.field.runtime.logs import log_to_stderr
-from wayfare.field.runtime.mes import ServerOptions, run_server
-from wayfare.field.runtime.work import Work
 from wayfare.signals import stop_at_signals
 
 # A process is forked from one that has imported everything: PyTorch takes seconds, and processes are killed often.
 _context = multiprocessing.get_context("forkserver")
-_context.set_forkserver_preload(["wayfare.field.rig.processes"])
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ServerPart:
-    """The server as a process."""
-
-    bundle: Path
-    names: Sequence[str]
-    work: Work
-    options: ServerOptions
-
-    def run(self, stop: threading.Event) -> None:
-        """Serve."""
-        run_server(load_bundle(self.bundle), self.names, self.work, self.options, stop)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DevicePart:
-    """A device as a process."""
-
-    bundle: Path
-    number: int
-    work: Work
-    options: DeviceOptions
-
-    def run(self, stop: threading.Event) -> None:
-        """Train and exchange."""
-        run_device(load_bundle(self.bundle), self.number, self.work, self.options, stop)
+_context.set_forkserver_preload(["wayfare.field.rig.demo"])
 
 
 class Member:
-    """A part that runs in a process, and may be killed and started as often as one likes."""
+    """The server or a device in a process, which may be killed and started as often as one likes."""
 
-    def __init__(self, name: str, part: ServerPart | DevicePart, log: Path) -> None:
+    def __init__(self, name: str, part: Callable[[threading.Event], None], log: Path) -> None:
         self.name = name
         self._part, self._log = part, log
         self._process: ForkServerProcess | None = None
 
     def start(self) -> None:
-        """Begin, or go on from what is on the disk."""
         process: Any = _context.Process(target=_live, args=(self.name, self._part, self._log), name=self.name)
         process.daemon = True
         process.start()
         self._process = process
 
     def kill(self) -> None:
-        """As a power cut would."""
         # Whoever checks on it meanwhile is not to take this for an error of its own.
         process, self._process = self._process, None
         if process is not None:
@@ -89,7 +54,6 @@ class Member:
         return False
 
     def stop(self, timeout_s: float = 20.0) -> None:
-        """Ask it to end, wait, and see that it ended well."""
         if self._process is None:
             return
         if self._process.is_alive():
@@ -102,15 +66,8 @@ class Member:
         self.check()
         self._process = None
 
-    def end(self) -> None:
-        """End it, whatever it does."""
-        if self._process is not None:
-            self._process.kill()
-            self._process.join()
-            self._process = None
 
-
-def _live(name: str, part: ServerPart | DevicePart, log: Path) -> None:
+def _live(name: str, part: Callable[[threading.Event], None], log: Path) -> None:
     import torch
 
     torch.set_num_threads(1)
@@ -121,7 +78,7 @@ def _live(name: str, part: ServerPart | DevicePart, log: Path) -> None:
     stop = stop_at_signals()
     threading.Thread(target=_end_with_parent, args=(os.getppid(),), daemon=True).start()
     try:
-        part.run(stop)
+        part(stop)
     except WayfareError as error:
         print(f"error: {error}", file=sys.stderr, flush=True)
         os._exit(1)

@@ -29,7 +29,6 @@ class Direction:
     _free_at_s: float = 0.0
 
     def piece_bytes(self) -> int:
-        """How much to take at once."""
         if math.isinf(self.rate_bps):
             return _MOST_BYTES
         return min(max(int(self.rate_bps * _PIECE_S / 8), _LEAST_BYTES), _MOST_BYTES)
@@ -66,7 +65,6 @@ class Link:
         self._pumps: set[asyncio.Task[None]] = set()
 
     async def start(self, port: int = 0, host: str = "127.0.0.1") -> Link:
-        """Listen, on a port of the system's choice if none is given."""
         listener = socket.socket()
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _SOCKET_BYTES)
@@ -76,19 +74,16 @@ class Link:
 
     @property
     def port(self) -> int:
-        """Where the device is to connect."""
         if self._server is None:
             raise InputError("the link has not been started")
         return int(self._server.sockets[0].getsockname()[1])
 
     @property
     def url(self) -> str:
-        """The same as an address."""
         return f"tls://127.0.0.1:{self.port}"
 
     @property
     def is_open(self) -> bool:
-        """Whether anything gets through."""
         return self._passable.is_set()
 
     def open(self, uplink_bps: float = math.inf, downlink_bps: float = math.inf) -> None:
@@ -113,7 +108,6 @@ class Link:
             self._cut()
 
     async def stop(self) -> None:
-        """Let go of everything."""
         self.close()
         if self._server is not None:
             self._server.close()

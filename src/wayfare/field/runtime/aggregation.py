@@ -32,7 +32,6 @@ class Aggregation:
     average_rounds: int = 0
 
     def begin(self, model: Tensor) -> ServerState:
-        """The server before the first round."""
         return begin_server(model, self.rule, self.terms, averages=self.average_rounds > 0)
 
     def arrivals(self, chunks: Iterable[tuple[int, Chunk]]) -> list[Arrival]:
@@ -46,12 +45,10 @@ class Aggregation:
         return arrivals
 
     def after_round(self, state: ServerState, round_: int, arrivals: Sequence[Arrival]) -> ServerState:
-        """The server after a round, in which something arrived or nothing."""
         return average(aggregate(state, self.rule, arrivals, self.terms), round_, self.average_rounds)
 
 
 def aggregation_of(world: World, method: Method) -> Aggregation:
-    """The aggregation of a method in a world."""
     scenario = world.scenario
     return Aggregation(
         rule=method.server,
@@ -72,8 +69,6 @@ class Snapshot:
 
 
 class Versions:
-    """The latest version, and models of a few before it."""
-
     def __init__(self, aggregation: Aggregation, begin: Snapshot) -> None:
         self._aggregation = aggregation
         self.latest = begin
@@ -81,7 +76,6 @@ class Versions:
 
     @classmethod
     def from_first(cls, aggregation: Aggregation, initial: Tensor) -> Versions:
-        """Before the first round."""
         unchanged = np.zeros(len(initial), dtype=np.int64)
         return cls(aggregation, Snapshot(version=0, round=0, state=aggregation.begin(initial), changed=unchanged))
 
@@ -99,11 +93,9 @@ class Versions:
         self.remember(version, state.model)
 
     def find(self, version: int) -> Tensor | None:
-        """The model of a version, if it is still at hand."""
         return self.latest.state.model if version == self.latest.version else self._past.get(version)
 
     def remember(self, version: int, model: Tensor) -> None:
-        """Keep a model at hand for a while."""
         self._past[version] = model
         while len(self._past) > _MOST_PAST:
             self._past.popitem(last=False)

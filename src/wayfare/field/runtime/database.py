@@ -8,6 +8,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -64,6 +65,10 @@ class Database:
             finally:
                 self._depth -= 1
 
+    def rows(self, query: str, *values: object) -> list[Any]:
+        with self.lock:
+            return self.connection.execute(query, values).fetchall()
+
     def _commit(self) -> None:
         try:
             self.connection.execute("COMMIT")
@@ -71,13 +76,11 @@ class Database:
             raise StorageError(f"{self._file}: {error}; what was committed before is safe") from None
 
     def close(self) -> None:
-        """Let go of the file."""
         with self.lock:
             self.connection.close()
 
 
 def vector_bytes(vector: Tensor) -> bytes:
-    """A float32 vector as little-endian bytes."""
     return vector.detach().cpu().numpy().astype("<f4", copy=False).tobytes()
 
 
@@ -87,7 +90,6 @@ def vector_of(data: bytes) -> Tensor:
 
 
 def tree_bytes(state: State) -> bytes:
-    """What a part remembers, as bytes: its vectors with their types, its numbers, all by name."""
     buffer = io.BytesIO()
     torch.save(mapped(state, lambda vector: vector.detach().cpu().clone()), buffer)
     return buffer.getvalue()

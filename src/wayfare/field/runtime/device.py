@@ -25,8 +25,6 @@ STORE = "device.sqlite"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceOptions:
-    """How a device does its part."""
-
     state: Path  # the folder of its store
     url: str | None = None  # where the broker is, if not where the bundle says
     by_plan: bool = False
@@ -50,7 +48,6 @@ def run_device(bundle: Bundle, number: int, work: Work, options: DeviceOptions, 
 
 
 def open_store(name: str, number: int, work: Work, options: DeviceOptions) -> Outbox:
-    """The store of a device."""
     world, method = work.world, work.method
     return Outbox(
         options.state / STORE,
@@ -65,7 +62,6 @@ def open_store(name: str, number: int, work: Work, options: DeviceOptions) -> Ou
 
 
 def make_guide(number: int, work: Work, options: DeviceOptions) -> Guide:
-    """The plan, or experience."""
     world, method = work.world, work.method
     if options.by_plan:
         return ByPlan(world, number, method.upload)

@@ -33,8 +33,6 @@ class Download:
 
 
 class Downloads:
-    """Models in the form that devices pull."""
-
     def __init__(self, layout: Layout, kept_bytes: int = _KEPT_BYTES) -> None:
         self._layout, self._kept_bytes = layout, kept_bytes
         self._made: OrderedDict[tuple[int, int | None], Download] = OrderedDict()
@@ -52,7 +50,6 @@ class Downloads:
         return delta if len(delta.data) < len(whole.data) else whole
 
     def find(self, version: int, base_version: int | None) -> Download | None:
-        """One that was offered, if it is still kept."""
         return self._made.get((version, base_version))
 
     def _made_of(self, ledger: Ledger, version: int, base_version: int | None, newer: Tensor | None = None) -> Download:
@@ -81,7 +78,6 @@ def unpacked(data: bytes, layout: Layout, *, base: Tensor | None, digest: str) -
 
 
 def model_digest(model: Tensor) -> str:
-    """Stands for a model, to the bit."""
     return hashlib.blake2b(vector_bytes(model), digest_size=16).hexdigest()
 
 

@@ -39,8 +39,6 @@ PASSING = (nats.errors.Error, FieldError, TimeoutError, ConnectionError)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Patience:
-    """How long an exchanger waits for what."""
-
     answer_s: float = 2.0
     mark_s: float = 2.0  # acked and not recorded for so long: it goes again
     idle_s: float = 0.01
@@ -91,7 +89,6 @@ class Exchanger:
         self._stop = threading.Event()
 
     async def run(self, stop: threading.Event) -> None:
-        """Until told to stop, or until the guide says that all is done."""
         self._stop = stop
         await self._client.subscribe(f"applied.{self._name}", cb=self._on_mark)
         reached = False
@@ -206,7 +203,6 @@ class Exchanger:
         await _windowed(publish, waiting, self._patience.window)
 
     async def _marks(self, number: int, chunks: set[int]) -> None:
-        """Wait for the server's word on some chunks, as long as patience lasts."""
         until_s = time.monotonic() + self._patience.mark_s
         while self._refused is None and not all((number, chunk) in self._recorded for chunk in chunks):
             left_s = until_s - time.monotonic()
@@ -293,7 +289,6 @@ class Exchanger:
             begin += size_bytes
 
     def _check_stop(self) -> None:
-        """Wherever one may wait for others for long."""
         if self._stop.is_set():
             raise _ToldToStopError
 

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import defaultdict
 from typing import Protocol
 
-from wayfare.arrays import Ints
 from wayfare.contacts import Opportunities
 from wayfare.field.runtime.ledger import Ledger
 
@@ -16,22 +15,18 @@ class Gathering(Protocol):
     @property
     def by_round(self) -> bool:
         """Whether it has to be known who has finished a round."""
-        ...
 
-    def apply_due(self, ledger: Ledger) -> bool:
-        """Apply all that is due; whether there was anything."""
-        ...
+    def apply_due(self, ledger: Ledger) -> None:
+        """Apply all that is due."""
 
     def version_for(self, ledger: Ledger, round_: int, *, cut_short: bool) -> int | None:
         """The version that a device takes in a round; None while something that belongs into it is missing.
 
         A device whose contact was cut short takes the one of before, as in the simulator.
         """
-        ...
 
-    def refusal(self, ledger: Ledger, device: int, round_: int) -> str | None:
+    def refusal(self, device: int, round_: int) -> str | None:
         """Why a device cannot exchange in a round."""
-        ...
 
 
 class OnArrival:
@@ -39,18 +34,13 @@ class OnArrival:
 
     by_round = False
 
-    def apply_due(self, ledger: Ledger) -> bool:
-        """All that is recorded."""
-        keys = ledger.due()
-        ledger.apply(keys)
-        return bool(keys)
+    def apply_due(self, ledger: Ledger) -> None:
+        ledger.apply(ledger.due())
 
     def version_for(self, ledger: Ledger, round_: int, *, cut_short: bool) -> int | None:
-        """The latest."""
         return ledger.version
 
-    def refusal(self, ledger: Ledger, device: int, round_: int) -> str | None:
-        """Never."""
+    def refusal(self, device: int, round_: int) -> str | None:
         return None
 
 
@@ -61,44 +51,29 @@ class ByPlan:
 
     def __init__(self, meets: Opportunities, rounds: int = 0) -> None:
         self._last_round = rounds
-        self._met: Mapping[int, set[int]] = _devices_by_round(meets.round, meets.device)
+        self._met: defaultdict[int, set[int]] = defaultdict(set)
+        for round_, device in zip(meets.round.tolist(), meets.device.tolist(), strict=True):
+            self._met[round_].add(device)
         self._rounds = sorted(self._met)
 
-    @property
-    def rounds(self) -> list[int]:
-        """Those with a contact."""
-        return self._rounds
-
-    def apply_due(self, ledger: Ledger) -> bool:
+    def apply_due(self, ledger: Ledger) -> None:
         """Every round, in order, in which everyone has finished."""
-        applied = False
         for round_ in self._rounds:
             if round_ < ledger.next_round:
                 continue
             if not self._met[round_] <= ledger.finished(round_):
                 break
             ledger.apply(ledger.due(round_), next_round=round_ + 1)
-            applied = True
         else:
             # After the last contact the rounds that are left pass by themselves, for the mean of the models.
             if ledger.next_round <= self._last_round:
                 ledger.apply([], next_round=self._last_round + 1)
-        return applied
 
     def version_for(self, ledger: Ledger, round_: int, *, cut_short: bool) -> int | None:
         """The one after the round, when everyone has finished it, whatever came later."""
         version = ledger.version_after(round_)
-        return version if version is None or not cut_short else ledger.version_before(round_)
+        return ledger.version_before(round_) if cut_short and version is not None else version
 
-    def refusal(self, ledger: Ledger, device: int, round_: int) -> str | None:
-        """The plan knows who meets the server when."""
-        if device not in self._met.get(round_, ()):
-            return f"round = {round_}: the plan has no contact of this device in it"
-        return None
-
-
-def _devices_by_round(rounds: Ints, devices: Ints) -> dict[int, set[int]]:
-    met: dict[int, set[int]] = {}
-    for round_, device in zip(rounds.tolist(), devices.tolist(), strict=True):
-        met.setdefault(round_, set()).add(device)
-    return met
+    def refusal(self, device: int, round_: int) -> str | None:
+        met = device in self._met.get(round_, ())
+        return None if met else f"round = {round_}: the plan has no contact of this device in it"

@@ -39,39 +39,35 @@ class Occasion(Meeting):
 
 
 class Guide(Protocol):
-    """Leads a device."""
+    """Leads a device; those that measure nothing leave out the last four."""
 
     def trains_until(self, progress: Progress) -> int | None:
         """The round up to which the trainer may go now; None: there is no end."""
-        ...
 
     def occasion(self, progress: Progress, state: DeviceState) -> Occasion | None:
         """The contact to be used now, if there is one."""
-        ...
 
     def resumes(self, progress: Progress) -> bool:
         """Whether an exchange that broke off is gone on with; if not, what is left of its update is taken back."""
-        ...
 
     def is_over(self, progress: Progress) -> bool:
         """Whether there is nothing left to do."""
-        ...
 
     def in_reach(self) -> None:
         """A contact has begun."""
-        ...
+        return
 
     def out_of_reach(self) -> None:
         """It has ended."""
-        ...
+        return
 
     def measured(self, bits: float, seconds: float) -> None:
         """So much was delivered in so much time."""
-        ...
+        return
 
     def exchanged(self) -> None:
         """An exchange has ended, with all that belongs to it."""
-        ...
+        return
 
 
 def chunk_bytes_at(rate_bps: float, airtime_s: float = 0.1) -> int:
@@ -79,7 +75,7 @@ def chunk_bytes_at(rate_bps: float, airtime_s: float = 0.1) -> int:
     return int(min(max(rate_bps * airtime_s / 8, 2 << 10), 512 << 10))
 
 
-class ByPlan:
+class ByPlan(Guide):
     """Led by the plan of a world: the device's own contacts, one after the other."""
 
     def __init__(self, world: World, device: int, upload: UploadRule) -> None:
@@ -92,7 +88,6 @@ class ByPlan:
         return following.round if following else progress.trained_round
 
     def occasion(self, progress: Progress, state: DeviceState) -> Occasion | None:
-        """The next contact, once its step has been taken."""
         following = self._following(progress)
         return None if following is None or progress.trained_round < following.round else following
 
@@ -101,27 +96,13 @@ class ByPlan:
         return True
 
     def is_over(self, progress: Progress) -> bool:
-        """After its last contact."""
         return self._following(progress) is None
-
-    def in_reach(self) -> None:
-        """The plan knows."""
-
-    def out_of_reach(self) -> None:
-        """The plan knows."""
-
-    def measured(self, bits: float, seconds: float) -> None:
-        """The plan knows."""
-
-    def exchanged(self) -> None:
-        """The plan knows."""
 
     def _following(self, progress: Progress) -> Occasion | None:
         return next((contact for contact in self._contacts if contact.round > progress.finished_round), None)
 
 
 def _occasion(world: World, row: int, upload: UploadRule) -> Occasion:
-    """A contact of the plan, as the simulator has it."""
     meeting, lasts_s = meeting_at(world, row, upload), float(world.meets.contact_s[row])
     rate_bps = world.link.rate_bps(world.link.max_power_watts, meeting.gain_per_watt)
     return Occasion(**asdict(meeting), chunk_bytes=chunk_bytes_at(rate_bps, lasts_s / 8), lasts_s=lasts_s)
@@ -152,7 +133,7 @@ def seconds_in_range(sighting: Sighting) -> float:
     return math.inf if a == 0 else float((-b + math.sqrt(b * b - a * c)) / a)
 
 
-class ByExperience:
+class ByExperience(Guide):
     """Led by what it measures: goodput for the rate, recent contacts for the time, or a sighting if there is one.
 
     In a contact it exchanges at once and then every ``every_s``. An update cut longer ago than ``resumes_s`` is taken
@@ -195,7 +176,6 @@ class ByExperience:
         return max(usual_s - elapsed_s, elapsed_s / 2, 0.5)
 
     def trains_until(self, progress: Progress) -> int | None:
-        """On and on, or so many steps."""
         return self._steps
 
     def occasion(self, progress: Progress, state: DeviceState) -> Occasion | None:
@@ -217,7 +197,6 @@ class ByExperience:
         )
 
     def resumes(self, progress: Progress) -> bool:
-        """If it is young."""
         return 0 <= time.time() - progress.cut_s < self._resumes_s
 
     def is_over(self, progress: Progress) -> bool:
@@ -230,16 +209,13 @@ class ByExperience:
         self._since_s, self._again_s = self._clock(), -math.inf
 
     def out_of_reach(self) -> None:
-        """It has ended."""
         if self._since_s is not None:
             self._contacts_s.append(self._clock() - self._since_s)
             self._since_s = None
 
     def measured(self, bits: float, seconds: float) -> None:
-        """Goodput of an upload."""
         if bits > 0 and seconds > 0:
             self._rates_bps.append(bits / seconds)
 
     def exchanged(self) -> None:
-        """The next one may wait a little."""
         self._again_s = self._clock() + self._every_s

@@ -11,7 +11,7 @@ import json
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -51,16 +51,12 @@ CREATE TABLE models (version INTEGER PRIMARY KEY, file TEXT NOT NULL, sha256 TEX
 
 
 class Key(NamedTuple):
-    """A chunk in the ledger."""
-
     device: int
     number: int
     chunk: int
 
 
 class Ledger:
-    """The server's store."""
-
     def __init__(
         self,
         folder: Path,
@@ -79,6 +75,7 @@ class Ledger:
             raise InputError(f"clip_norm = {self._limits.clip_norm!r}: {rule}")
         devices = aggregation.terms.devices
         self._database = Database(folder / FILE, _SCHEMA, _FORMAT)
+        self._all = self._database.rows
         with self._database.transaction() as connection:
             facts = dict(connection.execute("SELECT name, value FROM facts"))
             if not facts:
@@ -89,7 +86,6 @@ class Ledger:
         self._load()
 
     def _load(self) -> None:
-        """Take everything from the disk."""
         connection = self._database.connection
         rows = connection.execute("SELECT number, open, norm_sq, spent_joules FROM devices ORDER BY device").fetchall()
         self._devices = [Latest(number, bool(open_), norm_sq, spent) for number, open_, norm_sq, spent in rows]
@@ -112,17 +108,14 @@ class Ledger:
 
     @property
     def version(self) -> int:
-        """Of the global model."""
         return self._versions.latest.version
 
     @property
     def next_round(self) -> int:
-        """The first round that is not over."""
         return self._versions.latest.round + 1
 
     @property
     def model(self) -> Tensor:
-        """The global model, which devices receive."""
         return self._versions.latest.state.model
 
     @property
@@ -144,7 +137,6 @@ class Ledger:
         return number <= latest.number and not latest.is_open(number)
 
     def queued(self, round_: int | None = None) -> list[Key]:
-        """Chunks recorded and not applied, of one round or of all."""
         return [key for key, chunk in self._queue.items() if round_ is None or chunk.round == round_]
 
     def due(self, round_: int | None = None) -> list[Key]:
@@ -185,11 +177,9 @@ class Ledger:
         return self._versions.latest.changed > older
 
     def finished(self, round_: int) -> set[int]:
-        """Devices whose exchange of a round is over."""
         return {device for (device,) in self._all("SELECT device FROM finished WHERE round = ?", round_)}
 
     def recorded(self) -> dict[Key, str]:
-        """Every chunk, with its digest."""
         rows = self._all("SELECT device, number, chunk, digest FROM chunks")
         return {Key(*row[:3]): row[3] for row in rows}
 
@@ -278,7 +268,6 @@ class Ledger:
             self._keep(device)
 
     def finish(self, device: int, round_: int) -> None:
-        """An exchange of a round is over."""
         with self.transaction():
             self._database.connection.execute("INSERT OR IGNORE INTO finished VALUES (?, ?)", (device, round_))
 
@@ -314,13 +303,11 @@ class Ledger:
         self._saved = self._moment
 
     def close(self) -> None:
-        """Let go of the files."""
         self._database.close()
 
     # How it is done.
 
     def _check(self, device: int, chunk: Chunk) -> None:
-        """Refuse what fits no update of this device."""
         check_chunk(chunk, self._devices[device], self._limits, self.version)
         others = self._all(
             "SELECT chunks, round, received_round FROM chunks WHERE device = ? AND number = ?", device, chunk.update
@@ -354,7 +341,6 @@ class Ledger:
 
     @property
     def _moment(self) -> tuple[int, int]:
-        """What a model file would be written of."""
         return self._versions.latest.version, self._versions.latest.round
 
     def _newest(self, most: int | None = None) -> Versions:
@@ -380,7 +366,3 @@ class Ledger:
         return self._aggregation.arrivals(
             (device, unpack(data, self._layout).scaled(scale)) for device, scale, data in rows
         )
-
-    def _all(self, query: str, *values: object) -> list[Any]:
-        with self._database.lock:
-            return self._database.connection.execute(query, values).fetchall()

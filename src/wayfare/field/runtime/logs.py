@@ -11,14 +11,11 @@ _PLAIN = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "ta
 
 
 class JsonLines(logging.Formatter):
-    """Time, level, who, what, and whatever else was said of it."""
-
     def __init__(self, who: str) -> None:
         super().__init__()
         self._who = who
 
     def format(self, record: logging.LogRecord) -> str:
-        """One line."""
         line: dict[str, Any] = {
             "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
             "level": record.levelname.lower(),
@@ -32,7 +29,6 @@ class JsonLines(logging.Formatter):
 
 
 def log_to_stderr(who: str, level: str = "INFO") -> None:
-    """Everything that Wayfare says, on standard error."""
     handler = logging.StreamHandler()
     handler.setFormatter(JsonLines(who))
     logger = logging.getLogger("wayfare")

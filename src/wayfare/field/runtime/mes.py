@@ -46,8 +46,6 @@ _MOST_BATCH = 64
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerOptions:
-    """How the server does its part."""
-
     state: Path  # the folder of its ledger and model
     url: str | None = None
     by_plan: bool = False
@@ -60,7 +58,6 @@ class ServerOptions:
 
 
 def open_intake(work: Work, names: Sequence[str], options: ServerOptions) -> Intake:
-    """The server's state, and what it does with what arrives."""
     if len(names) != work.scenario.fleet.devices:
         raise InputError(
             f"fleet.devices = {work.scenario.fleet.devices}: must be {len(names)}, as many as the fleet has"
@@ -79,7 +76,6 @@ def open_intake(work: Work, names: Sequence[str], options: ServerOptions) -> Int
 
 
 def run_server(bundle: Bundle, names: Sequence[str], work: Work, options: ServerOptions, stop: threading.Event) -> None:
-    """Serve until told to stop."""
     with RunLock(options.state):
         intake = open_intake(work, names, options)
         try:
@@ -120,7 +116,6 @@ class MobileEdgeServer:
         self._failed: asyncio.Future[None] = loop.create_future()
 
     async def run(self, stop: threading.Event) -> None:
-        """Until told to stop."""
         await self._client.subscribe(DELIVERY, cb=self._arrived.put)
         for kind, answer in (("ask", self._on_ask), ("finish", self._on_finish), ("part", self._on_part)):
             await self._client.subscribe(f"up.*.{kind}", cb=self._answering(answer))
@@ -140,7 +135,6 @@ class MobileEdgeServer:
             self._thread.shutdown()
 
     async def status(self, fleet: str) -> FleetStatus:
-        """How things are."""
         return await self._in_thread(
             lambda: status_of(
                 self._intake,

@@ -11,8 +11,6 @@ _ESCAPES = str.maketrans({"\\": r"\\", "\n": r"\n", '"': r"\""})
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """A name, its kind (counter or gauge), what it means, and a value for each set of labels."""
-
     name: str
     kind: str
     told: str

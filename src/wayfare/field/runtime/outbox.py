@@ -54,8 +54,6 @@ class OpenUpdate:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Progress:
-    """How far a device is."""
-
     trained_round: int = 0  # the round whose step the local model has taken
     cut_round: int = 0  # of the last contact that was decided on
     cut_s: float = 0.0  # and when, by the clock of the machine
@@ -82,6 +80,7 @@ class Outbox:
     ) -> None:
         self._layout, self._method = layout, method
         self._database = Database(file, _SCHEMA, _FORMAT)
+        self._all = self._database.rows
         self.lock = self._database.lock
         with self._database.transaction() as connection:
             found = dict(connection.execute("SELECT name, value FROM facts"))
@@ -132,7 +131,6 @@ class Outbox:
         return self._vectors.get("velocity")
 
     def open_update(self) -> OpenUpdate | None:
-        """The update that is promised."""
         row = self._all("SELECT number, round, chunks FROM updates WHERE open ORDER BY number")
         return OpenUpdate(*row[0]) if row else None
 
@@ -261,7 +259,6 @@ class Outbox:
             self._go(version=version, finished_round=round_)
 
     def finish(self, round_: int) -> None:
-        """An exchange ended without a model."""
         with self._transaction():
             self._go(finished_round=round_)
 
@@ -271,7 +268,6 @@ class Outbox:
             self._go(version=None)
 
     def close(self) -> None:
-        """Let go of the file."""
         self._database.close()
 
     # How it is kept.
@@ -313,13 +309,8 @@ class Outbox:
                 "INSERT OR REPLACE INTO vectors VALUES ('learned', ?)", (self.learned.astype("<f8").tobytes(),)
             )
 
-    def _all(self, query: str, *values: object) -> list[Any]:
-        with self.lock:
-            return self._database.connection.execute(query, values).fetchall()
-
 
 def digest(data: bytes) -> str:
-    """Stands for the bytes of a chunk."""
     return hashlib.blake2b(data, digest_size=16).hexdigest()
 
 

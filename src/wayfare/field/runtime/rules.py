@@ -16,8 +16,6 @@ from wayfare.field.runtime.messages import Chunk
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """What an upload may be at most."""
-
     largest_value: float = 1e4  # of an entry; a model whose updates come near is broken already
     clip_norm: float | None = None  # |update| is scaled down to this
     budget_joules: float | None = None  # more than that no device can have spent
@@ -31,15 +29,12 @@ class Limits:
 
 @dataclass(slots=True)
 class Latest:
-    """The latest update of a device."""
-
     number: int = 0
     open: bool = False
     norm_sq: float = 0.0
     spent_joules: float = 0.0
 
     def is_open(self, number: int) -> bool:
-        """Whether it is this one, and more of it may come."""
         return self.open and number == self.number
 
 
@@ -54,7 +49,6 @@ class Bits:
         return self._count
 
     def any_of(self, indices: Ints) -> bool:
-        """Whether some are in it."""
         return bool(((self._bits[indices >> 3] >> (indices & 7)) & 1).any())
 
     def add(self, indices: Ints) -> None:

@@ -35,8 +35,6 @@ class DeviceStatus:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FleetStatus:
-    """A server and its devices."""
-
     fleet: str
     version: int  # of the global model
     queued_chunks: int  # recorded, not applied
@@ -46,12 +44,10 @@ class FleetStatus:
     devices: tuple[DeviceStatus, ...]
 
     def to_json(self) -> str:
-        """For programs."""
         return json.dumps(asdict(self))
 
     @staticmethod
     def from_json(text: str) -> FleetStatus:
-        """What ``to_json`` wrote."""
         try:
             content: dict[str, Any] = json.loads(text)
             devices = tuple(DeviceStatus(**device) for device in content.pop("devices"))
@@ -86,7 +82,6 @@ def status_of(
 
 
 def metrics_of(status: FleetStatus) -> list[Metric]:
-    """The same for Prometheus."""
     metrics = [
         Metric("wayfare_model_version", "gauge", "Version of the global model.", [({}, status.version)]),
         Metric("wayfare_queued_chunks", "gauge", "Chunks recorded and not applied.", [({}, status.queued_chunks)]),

@@ -40,26 +40,21 @@ class Work:
 
     @property
     def world(self) -> World:
-        """Data, first model, contacts and channels."""
         return draw_world(self.scenario, self.seed)
 
     @property
     def layout(self) -> Layout:
-        """The model as messages know it."""
-        return layout_of(self.scenario.learning.task, self.world.task.model)
+        return layout_of(self.world.task.name, self.world.task.model)
 
     @property
     def method(self) -> Method:
-        """What devices and server do."""
         return make_method(self.scheme_name, self.scenario)
 
     @property
     def terms(self) -> Terms:
-        """The terms of every contact, as in the simulator."""
         return terms_of(self.scenario, self.method, self.world.link, seed=self.seed)
 
     def engine(self) -> Engine:
-        """Takes the local steps, as in the simulator."""
         return make_engine(self.engine_name, local_training(self.world, self.method))
 
     def identity(self, who: str) -> str:

@@ -22,6 +22,13 @@ class InputForm:
     axes: Literal["given", "channels-last", "no-channel"] = "given"
     numbers: Literal["given", "whole", "real", "pixels"] = "given"
 
+    @property
+    def description(self) -> str:
+        """For messages."""
+        numbers = {"given": "as given", "whole": "as words", "real": "as real numbers", "pixels": "as pixels"}
+        axes = {"given": "", "channels-last": ", channels first", "no-channel": ", with one channel"}
+        return numbers[self.numbers] + axes[self.axes]
+
     def arranged(self, inputs: Tensor) -> Tensor:
         """Images as PyTorch has them, (n, channels, height, width)."""
         match self.axes:
@@ -62,7 +69,7 @@ def _forms(inputs: Tensor) -> list[InputForm]:
 
 def find_form(model: Wrapped, inputs: Tensor, where: str) -> tuple[InputForm, Any]:
     """The first form in which a network takes a few samples in training, and its outputs."""
-    failures: list[Exception] = []
+    failures: dict[str, Exception] = {}
     for form in _forms(inputs):
         module = model.module().train()
         with torch.no_grad(), chance_of_ones_own(inputs.device) as set_seed:
@@ -71,8 +78,9 @@ def find_form(model: Wrapped, inputs: Tensor, where: str) -> tuple[InputForm, An
                 return form, module(form.taken(form.arranged(inputs), torch.float32))
             except (RuntimeError, ValueError, TypeError, IndexError) as error:
                 # Layers raise these when a shape or a type does not fit.
-                failures.append(error)
+                failures[form.description] = error
     shape, kind = tuple(inputs.shape), str(inputs.dtype).removeprefix("torch.")
+    reasons = "; ".join(f"{description}: {error}" for description, error in failures.items())
     raise InputError(
-        f"{where}: the network does not take a batch of shape {shape} and type {kind}: {failures[-1]}"
-    ) from failures[-1]
+        f"{where}: the network does not take a batch of shape {shape} and type {kind}; {reasons}"
+    ) from next(iter(failures.values()))

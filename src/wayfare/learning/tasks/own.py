@@ -21,6 +21,7 @@ from wayfare.learning.models.base import Model
 from wayfare.learning.models.trial import constants_of
 from wayfare.learning.models.wrapped import Copies, Wrapped
 from wayfare.learning.tasks.base import ACCURACY, Evaluation, Metric
+from wayfare.learning.tasks.division import Division, division_by_device, division_by_vehicle
 from wayfare.learning.tasks.given import Data, encode_numbers, encode_texts, read_pair
 from wayfare.learning.tasks.inputs import InputForm, find_form
 
@@ -65,6 +66,7 @@ class OwnTask:
     others: Mapping[str, Judge] = field(default_factory=dict)
     form: InputForm = field(default_factory=InputForm)
     class_names: tuple[str, ...] = ()
+    division: Division | None = None
 
     def class_of_samples(self) -> Ints:
         """The kinds a partition tells apart."""
@@ -125,12 +127,15 @@ def own_task(
     metric: Metric | None = None,
     others: Mapping[str, Judge] | None = None,
     kinds: NDArray[Any] | None = None,
+    devices: Sequence[Any] | None = None,
+    vehicles: Any = None,
 ) -> OwnTask:
     """A task from data, a network, and a loss.
 
-    ``train`` and ``test`` are pairs (inputs, targets) of arrays, tensors, frames or lists, or data sets of PyTorch or
-    torchvision. Bytes are words or pixels, whichever the network takes; pixels go in between 0 and 1, with the channels
-    first. ``network`` is a function that builds it, or a module, whose weights are those that every run begins with.
+    ``train`` and ``test`` are pairs (inputs, targets) of arrays, tensors, frames or lists, or data sets of PyTorch,
+    torchvision or Hugging Face; both may be one dictionary of data sets with these names. Bytes are words or pixels,
+    whichever the network takes; pixels go in between 0 and 1, with the channels first. ``network`` is a function that
+    builds it, or a module, whose weights are those that every run begins with.
 
     Whole-numbered targets and texts are classes: the default loss is cross-entropy, they are judged by accuracy, and a
     partition deals by them. Other targets need a ``loss``, which also judges them.
@@ -138,9 +143,12 @@ def own_task(
     ``score`` (with a ``metric`` that names it) judges differently, ``others`` are more metrics by name, and ``kinds``
     are other groups to deal by. Metrics take the outputs and targets of the whole test set; functions and metrics of
     torchmetrics fit.
+
+    ``devices`` lists the training samples of each device by number. ``vehicles`` names the vehicle that recorded each
+    training sample; on a trace the samples go with the vehicle of that name. Either replaces the scenario's partition.
     """
     (train_inputs, train_targets), (test_inputs, test_targets) = (
-        read_pair(data, f"{name}: {part}") for part, data in (("train", train), ("test", test))
+        read_pair(data, name, part) for part, data in (("train", train), ("test", test))
     )
     build = Copies(copy.deepcopy(network)) if isinstance(network, nn.Module) else network
     # Two samples: normalisation does not train on one.
@@ -160,8 +168,9 @@ def own_task(
     if score is None:
         score = accuracy if labelled else loss
         metric = metric or (ACCURACY if labelled else LOSS)
-    if metric is None:
-        raise InputError(f"{name}: a score of your own needs a metric that names it and says what is better")
+    if not isinstance(metric, Metric):
+        example = f'`metric=wayfare.Metric(name="{metric or "R2"}", better="higher")` or "lower"'
+        raise InputError(f"{name}: metric = {metric!r}, must name your score and say which is better: {example}")
     task = OwnTask(
         name=name,
         model=Wrapped(build, constants),
@@ -175,6 +184,7 @@ def own_task(
         others=dict(others or {}),
         form=form,
         class_names=class_names if kinds is None else (),
+        division=_division(devices, vehicles, len(targets), name),
     )
     _refuse_missing_values(task)
     return task
@@ -209,6 +219,14 @@ def _groups(kinds: NDArray[Any] | None, targets: Tensor, name: str) -> Ints:
     if groups.shape != (len(targets),) or groups.dtype.kind not in "iu" or groups.min() < 0:
         raise InputError(f"{name}: kinds must be a whole number from 0 on for each of the {len(targets)} samples")
     return groups.astype(np.int64)
+
+
+def _division(devices: Sequence[Any] | None, vehicles: Any, samples: int, name: str) -> Division | None:
+    if devices is not None and vehicles is not None:
+        raise InputError(f"{name}: give devices or vehicles, not both")
+    if devices is not None:
+        return division_by_device(devices, samples, name)
+    return None if vehicles is None else division_by_vehicle(vehicles, samples, name)
 
 
 def _refuse_missing_values(task: OwnTask) -> None:

@@ -11,9 +11,10 @@ from wayfare.errors import ScenarioError, TraceError
 from wayfare.mobility.base import Meetings, Motion
 from wayfare.mobility.traces.read import FORMATS, detect, read_recording
 from wayfare.mobility.traces.recording import Recording
+from wayfare.mobility.traces.roadside import with_roadside_unit
 from wayfare.mobility.traces.selection import Selection, everyone_with, select
 from wayfare.mobility.traces.window import cut, repeat
-from wayfare.scenario.mobility import TraceMobility
+from wayfare.scenario.mobility import NodeServer, RoadsideUnit, TraceMobility
 
 __all__ = ["FORMATS", "Recording", "Selection", "Trace", "detect", "everyone_with", "read_recording", "select"]
 
@@ -61,10 +62,11 @@ class Trace:
         part = cut(recording.content, spec.start_s, spec.start_s + window_s)
         if len(part.start_s) == 0:
             raise ScenarioError("mobility.start_s", spec.start_s, f"in the {window_s:g} s from here nobody is there")
+        named = spec.server.name if isinstance(spec.server, NodeServer) else "auto"
         chosen = select(
             replace(recording, content=part, duration_s=window_s),
             devices=devices,
-            server=None if spec.server == "auto" else spec.server,
+            server=None if named == "auto" else named,
             range_m=self.range_m,
         )
         return replace(chosen, duration_s=duration_s, content=repeat(chosen.content, window_s, duration_s))
@@ -89,8 +91,9 @@ def _recording(spec: TraceMobility, fingerprint: tuple[int, int]) -> Recording:
         max_gap_s=spec.max_gap_s,
         max_speed_mps=spec.max_speed_mps,
         box_m=spec.box_m,
+        coordinates=spec.coordinates,
         lenient=spec.lenient,
     )
     if recording.skipped:
         _log.warning("%s: %s lines skipped; the first: %s", spec.file, recording.skipped, recording.first_skipped)
-    return recording
+    return with_roadside_unit(recording, spec.server) if isinstance(spec.server, RoadsideUnit) else recording

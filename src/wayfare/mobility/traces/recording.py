@@ -33,6 +33,8 @@ class Recording:
     content: Motion | Meetings
     duration_s: float
     server: str | None = None
+    # Latitude and longitude of x = y = 0, where the file has degrees.
+    origin_deg: tuple[float, float] | None = None
     skipped: int = 0
     first_skipped: str | None = None
     notes: tuple[str, ...] = ()
@@ -97,8 +99,9 @@ def motion_recording(
     fresh = np.frombuffer(fixes.fresh, dtype=np.int8)[rows] != 0
     begin_s, end_s = float(time_s.min()), float(time_s.max())
     time_s = time_s - begin_s
+    origin_deg = None
     if geographic:
-        x, y = project(x, y)
+        x, y, origin_deg = project(x, y)
     notes = []
     if max_speed_mps is not None:
         outlier = outliers(node, time_s, x, y, max_speed_mps)
@@ -130,6 +133,7 @@ def motion_recording(
         names=tuple(names[index] for index in order),
         content=motion,
         duration_s=end_s - begin_s,
+        origin_deg=origin_deg,
         skipped=bad.count,
         first_skipped=str(bad.first) if bad.first else None,
         notes=tuple(notes),
@@ -154,10 +158,14 @@ def outliers(node: Ints, time_s: Floats, x_m: Floats, y_m: Floats, max_speed_mps
     return gone
 
 
-def project(longitude_deg: Floats, latitude_deg: Floats) -> tuple[Floats, Floats]:
-    """Local equirectangular projection around the median: x = R cos(lat_0) (lon - lon_0), y = R (lat - lat_0)."""
+def project(longitude_deg: Floats, latitude_deg: Floats) -> tuple[Floats, Floats, tuple[float, float]]:
+    """Local equirectangular projection around the median: x = R cos(lat_0) (lon - lon_0), y = R (lat - lat_0).
+
+    Gives x, y and (lat_0, lon_0).
+    """
     # Longitudes relative to the first, so that a fleet across the date line stays together.
     longitude = (longitude_deg - longitude_deg[0] + 180.0) % 360.0 - 180.0
-    latitude_0 = float(np.median(latitude_deg))
-    east = np.radians(longitude - np.median(longitude)) * np.cos(np.radians(latitude_0))
-    return EARTH_RADIUS_M * east, EARTH_RADIUS_M * np.radians(latitude_deg - latitude_0)
+    latitude_0, longitude_0 = float(np.median(latitude_deg)), float(np.median(longitude))
+    east = np.radians(longitude - longitude_0) * np.cos(np.radians(latitude_0))
+    origin_deg = latitude_0, float(longitude_deg[0]) + longitude_0
+    return EARTH_RADIUS_M * east, EARTH_RADIUS_M * np.radians(latitude_deg - latitude_0), origin_deg

@@ -11,7 +11,6 @@ import math
 import subprocess
 import sys
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 from wayfare.contacts.store import load_plan
@@ -25,7 +24,7 @@ class ProxyProcess:
 
     def __init__(self, broker_port: int, links: int, broker_host: str = "127.0.0.1") -> None:
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "wayfare.field.rig.proxy_process", broker_host, str(broker_port), str(links)],
+            [sys.executable, __file__, broker_host, str(broker_port), str(links)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
@@ -64,9 +63,7 @@ class ProxyProcess:
     def __enter__(self) -> ProxyProcess:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.stop()
 
     def _ask(self, words: dict[str, Any]) -> dict[str, Any]:
