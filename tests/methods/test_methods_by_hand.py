@@ -17,6 +17,7 @@ from wayfare.control.rate_distortion import Profile, Width, alike
 from wayfare.errors import InvariantError, ScenarioError
 from wayfare.methods import NOTHING, SKIPPED, Arrival, Encounter, ServerTerms, Upload, make_method
 from wayfare.methods.account import Account, Meeting, meet, pay
+from wayfare.methods.mads_rd import MadsRd
 from wayfare.methods.memories import Decay, ErrorFeedback, Forgetting
 from wayfare.methods.parts import LocalRule, PeerRule, paper_demand
 from wayfare.methods.published.dgc import MomentumCorrection
@@ -29,8 +30,15 @@ from wayfare.methods.published.qsgd import Qsgd
 from wayfare.methods.published.staleness_weighted import StalenessWeights
 from wayfare.methods.published.threshold import Threshold
 from wayfare.methods.servers import Add, Mix, Optimise, dense_update, mean_update, step_along
-from wayfare.methods.uploads import Fitting, Mads, MadsRd, Whole
-from wayfare.methods.uploads.sending import least_joules, power_and_allowance, send_dense, send_top_k
+from wayfare.methods.uploads import (
+    Fitting,
+    Mads,
+    Whole,
+    least_joules,
+    power_and_allowance,
+    send_dense,
+    send_top_k,
+)
 from wayfare.radio import Link
 from wayfare.scenario.exchange import Mixing
 from wayfare.scenario.model import Control
