@@ -6,11 +6,9 @@ The simulator, relays and the field all come here, and the checks are inside.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import cache, partial
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -254,12 +252,8 @@ def _costing(upload: Upload, entries: int, bits: float, airtime_s: float) -> Upl
 def _selected(offer: Offer, terms: Terms, entries: int) -> Sparse:
     """The entries that the compressor selects. In an update that diverged, NaN counts as infinite."""
     vector, compressor = offer.update[: offer.parameters], terms.method.compressor
-    draw = _draws(terms.seed, offer.encounter.device, offer.encounter.round)
+    draw = partial(generator, terms.seed, Stream.COMPRESSION, offer.encounter.device, offer.encounter.round)
     if offer.is_sound:
         return compressor.select(vector, entries, draw)
     kept = compressor.select(vector.nan_to_num(nan=math.inf, posinf=math.inf, neginf=-math.inf), entries, draw)
     return Sparse(kept.indices, vector.index_select(0, kept.indices))
-
-
-def _draws(seed: int, device: int, round_: int) -> Callable[[], np.random.Generator]:
-    return partial(generator, seed, Stream.COMPRESSION, device, round_)
