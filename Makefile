@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test install lint types format mutation clean
+.PHONY: demo test install lint types format docs docs-serve mutation clean
 
 # All but Optimal of what `wayfare compare` runs: under a minute on two cores.
 demo: $(VENV)/.installed
@@ -30,6 +30,13 @@ format: $(VENV)/.installed-dev
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
+# The site, in build/site.
+docs: $(VENV)/.installed-dev
+	$(BIN)/mkdocs build --strict
+
+docs-serve: $(VENV)/.installed-dev
+	CACHE_NOTEBOOKS=true $(BIN)/mkdocs serve
+
 install: $(VENV)/.installed
 
 $(BIN)/python:
@@ -49,4 +56,4 @@ $(VENV)/.installed-mutation: pyproject.toml | $(BIN)/python
 	touch $@
 
 clean:
-	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) build .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -159,6 +159,7 @@ def who_command(
                 "scenario": held.scenario,
                 "partition": held.partition,
                 "seed": seed,
+                "devices": list(held.devices),
                 "classes": list(held.classes),
                 "counts": held.counts.tolist(),
                 "largest_share_mean": held.largest_share_mean,

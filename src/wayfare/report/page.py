@@ -185,8 +185,13 @@ def _plain(value: Any) -> float | str:
 def _holdings(world: Sequence[RunRecord]) -> dict[str, Any] | None:
     if not world:
         return None
-    counts = world[0].class_counts
-    return {"seed": world[0].seed, "task": world[0].scenario.learning.task, "counts": counts.astype(int).tolist()}
+    counts, trace = world[0].class_counts, world[0].trace
+    return {
+        "seed": world[0].seed,
+        "task": world[0].scenario.learning.task,
+        "names": list(trace.device_names) if trace and trace.device_names else None,
+        "counts": counts.astype(int).tolist(),
+    }
 
 
 def _for_script(content: dict[str, Any]) -> str:

@@ -22,10 +22,15 @@ class Argoverse(Section):
     synthetic_scenes: Annotated[int, Field(ge=4)] = 800
     # `hd` is the official map, `navmap` a graph of roads without lanes.
     map: Literal["none", "navmap", "hd"] = "navmap"
+    # Where the map files are; a folder of sequences with a map needs it.
     map_folder: Annotated[str, Field(min_length=1)] | None = None
+    # Road users within this distance of the agent are part of the scene.
     actor_radius_m: Positive = 60.0
+    # Pieces of lane within this distance of the agent are part of the scene.
     lane_radius_m: Positive = 80.0
+    # The length of a piece of lane.
     lane_spacing_m: Positive = 8.0
+    # Features in each layer of the network.
     width: Annotated[int, Field(ge=8, multiple_of=4)] = 128
     # K: futures for every road user.
     modes: Annotated[int, Field(ge=1, le=32)] = 6

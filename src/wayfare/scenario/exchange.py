@@ -37,6 +37,7 @@ class Mixing(Section):
     polynomial_exponent: NonNegative = 0.5
     # s = 1 up to so many rounds, then 1 / (slope (theta - rounds) + 1)
     hinge_rounds: Count = 4
+    # How fast the weight falls beyond `hinge_rounds`.
     hinge_slope: NonNegative = 10.0
 
 
@@ -47,11 +48,17 @@ class Relays(Section):
     of so many rounds, which opens so many rounds after the interval began.
     """
 
+    # When the window for handing over an update opens.
     upload_after_rounds: Count = 0
+    # How long that window stays open.
     upload_window_rounds: Count = 20
+    # How often a device may hand over its update in an interval.
     uploads_per_interval: Count = 1
+    # When the window for taking a newer model from another device opens.
     download_after_rounds: Count = 0
+    # How long that window stays open.
     download_window_rounds: Count = 20
+    # How often a device may take a newer model in an interval.
     downloads_per_interval: Count = 1
     # `free`: transfers between devices use full power and no energy of the budget, which the paper defines for the
     # upload to the server only; `budget`: they are paid for like an upload, under the energy rule of the scheme.

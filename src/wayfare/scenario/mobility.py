@@ -36,7 +36,9 @@ class ExponentialMobility(Section):
     """
 
     model: Literal["exponential"] = "exponential"
+    # The mean length of a contact.
     contact_s: PerDevice = 4.0
+    # The mean time from the end of a contact to the start of the next.
     inter_contact_s: PerDevice = 100.0
 
 
@@ -50,7 +52,9 @@ class FixedServer(Section):
     """The server stands still: at the given point, along an axis that is not given in the middle."""
 
     kind: Literal["fixed"] = "fixed"
+    # Where the server stands along the width; without it in the middle.
     x_m: float | None = None
+    # Where the server stands along the height; without it in the middle.
     y_m: float | None = None
 
 
@@ -58,7 +62,9 @@ class RouteServer(Section):
     """The server follows a route from its first waypoint on: the tour of a UAV, a bus line."""
 
     kind: Literal["route"] = "route"
+    # The corners of the route, in order, as [x, y].
     waypoints_m: Annotated[tuple[Point, ...], Field(min_length=2)]
+    # The speed of the server.
     speed_mps: Speed = 10.0
     # How long it stays at every waypoint.
     stop_s: NonNegative = 0.0
@@ -85,8 +91,11 @@ Server: TypeAlias = Annotated[MovingServer | FixedServer | RouteServer, Field(di
 class SpatialMobility(Section):
     """What models of motion have in common: a rectangle, a speed and a server."""
 
+    # The width of the area.
     width_m: Positive = 1000.0
+    # The height of the area.
     height_m: Positive = 1000.0
+    # The mean speed of a device.
     speed_mps: Speed = 20.0
     server: Server = MovingServer()
 
@@ -131,6 +140,7 @@ class WalkMobility(LegMobility):
     model: Literal["walk"] = "walk"
     # The mean of a leg, as a time or as a distance; without either 30 s.
     leg_s: Positive | None = None
+    # See `leg_s`.
     leg_m: Positive | None = None
 
     @model_validator(mode="after")
@@ -152,8 +162,11 @@ class GaussMarkovMobility(SpatialMobility):
     model: Literal["gauss-markov"] = "gauss-markov"
     # alpha: 0 forgets at every step, 1 never.
     memory: Share = 0.75
+    # How long speed and direction stay the same.
     step_s: Positive = 5.0
+    # The standard deviation of the speed.
     speed_deviation_mps: Annotated[float, Field(ge=0, le=FASTEST_MPS)] = 5.0
+    # The standard deviation of the direction.
     direction_deviation_rad: NonNegative = 1.0
 
 
@@ -161,9 +174,11 @@ class ManhattanMobility(LegMobility):
     """Manhattan grid: along streets, with a choice at every crossing."""
 
     model: Literal["manhattan"] = "manhattan"
+    # The distance between two crossings.
     block_m: Positive = 100.0
     # What is left goes straight on.
     left: Share = 0.25
+    # The chance of a right turn at a crossing.
     right: Share = 0.25
     # Uniform in [0, pause_max_s], at every crossing.
     pause_max_s: NonNegative = 0.0
@@ -183,6 +198,7 @@ class NodeServer(Section):
     """The server is a node of the trace; `auto` is the node with the most contacts."""
 
     kind: Literal["node"] = "node"
+    # The node that is the server; `auto` is the node with the most contacts.
     name: Annotated[str, Field(min_length=1)] = "auto"
 
 
@@ -193,9 +209,13 @@ class RoadsideUnit(Section):
     """
 
     kind: Literal["fixed"] = "fixed"
+    # Metres along the x axis of the trace.
     x_m: float | None = None
+    # Metres along the y axis of the trace.
     y_m: float | None = None
+    # Degrees north.
     latitude_deg: Annotated[float, Field(ge=-90, le=90)] | None = None
+    # Degrees east.
     longitude_deg: Annotated[float, Field(ge=-180, le=180)] | None = None
 
     @model_validator(mode="after")
@@ -214,10 +234,14 @@ class TraceMobility(Section):
     """Motion or contacts out of a file: a SUMO run, an ns-2 script, GPS logs, a list of contacts, a saved plan."""
 
     model: Literal["trace"] = "trace"
+    # The file or folder with the trace.
     file: Annotated[str, Field(min_length=1)]
+    # The file format; `auto` recognises it by the content.
     format: TraceFormat = "auto"
     # The name of a node alone means that node.
     server: TraceServer = NodeServer()
+    # Of SUMO's x and y; `auto` is what its header says, else what fits the speeds of the vehicles.
+    coordinates: Literal["auto", "metres", "degrees"] = "auto"
     # Between two fixes further apart than this a node counts as absent.
     max_gap_s: Positive = 300.0
     # A fix that could only be reached faster than this is an outlier.

@@ -20,8 +20,11 @@ from wayfare.scenario.server import Server
 class Fleet(Section):
     """How many devices there are, and what each may spend on transmitting."""
 
+    # How many devices train; the server is not one of them.
     devices: Count = 20
+    # The smallest energy budget of a device for the whole run.
     energy_min_joules: Positive = 50.0
+    # The largest energy budget of a device for the whole run.
     energy_max_joules: Positive = 150.0
     # Budgets are drawn uniformly between the two above; with a total they are then scaled to sum to it.
     energy_total_joules: Positive | None = None
@@ -39,18 +42,26 @@ class Fleet(Section):
 class Radio(Section):
     """The uplink: 3GPP TR 38.901 UMi street canyon and a Shannon rate."""
 
+    # Two nodes are in contact while they are at most this far apart.
     range_m: Positive = 100.0
+    # The band that each upload has to itself.
     bandwidth_hz: Positive = 1e6
+    # The carrier frequency, which sets the path loss.
     carrier_hz: Positive = 3.5e9
+    # The largest transmission power of a device.
     max_power_watts: Positive = 0.2
+    # The noise power density at the receiver.
     noise_dbm_per_hz: Annotated[float, Field(ge=-300, le=100)] = -174.0
+    # The standard deviation of shadowing with a line of sight.
     shadowing_los_db: Annotated[float, Field(ge=0, le=100)] = 4.0
+    # The standard deviation of shadowing without a line of sight.
     shadowing_nlos_db: Annotated[float, Field(ge=0, le=100)] = 8.2
 
 
 class Upload(Section):
     """What an entry of an update costs on the air."""
 
+    # Bits of each value that is sent; an index costs log2 of the number of parameters on top.
     value_bits: Annotated[int, Field(ge=1, le=64)] = 32
 
 
@@ -67,6 +78,7 @@ def _none_or_several(count: int) -> int:
 class Learning(Section):
     """The task, the network and the local training."""
 
+    # What the fleet learns: `fashion-small`, `fashion`, `cifar10`, `argoverse`, or a task of another package.
     task: str = "fashion-small"
     # `auto` is the task's own: a perceptron for fashion, ResNet-9 for cifar10, LaneGCN for argoverse.
     network: Literal["auto", "mlp", "cnn", "resnet9", "lanegcn"] = "auto"
@@ -76,9 +88,11 @@ class Learning(Section):
     normalisation: Literal["batch", "group"] = "batch"
     # Training images are moved by up to 4 pixels and mirrored at random.
     augment: bool = False
+    # The step size of local SGD.
     learning_rate: Positive = 0.01
     # How the rate falls over the rounds; by ||x|| of raw gradients the controller means x / learning_rate all the same.
     schedule: Schedule = "constant"
+    # Samples in the minibatch of a local step.
     batch_size: Count = 32
     # What holds back devices that drift while they train alone. `logit-adjusted` adds the log of a device's own class
     # shares to its logits while it trains; `prox` pulls its model towards the one it received.
@@ -92,6 +106,7 @@ class Learning(Section):
     prox_strength: Positive = 0.1
     partition: Partition = DirichletPartition()
     argoverse: Argoverse = Argoverse()
+    # Rounds between two evaluations of the global model on the test data.
     evaluate_every_rounds: Annotated[int, Field(ge=1)] = 20
     # The accuracy of a run is the mean over its last evaluations: one evaluation alone moves by points.
     final_evaluations: Annotated[int, Field(ge=1)] = 5
@@ -141,8 +156,11 @@ class Control(Section):
 class Scenario(Section):
     """Everything an experiment is made of but its scheme and its seed."""
 
+    # Names the folder of a run; it changes no number.
     name: Annotated[str, Field(min_length=1, pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", max_length=80)] = "scenario"
+    # How many rounds the fleet trains; a device takes one local step in each.
     rounds: Count = 4000
+    # How long a round lasts.
     round_s: Positive = 10.0
     fleet: Fleet = Fleet()
     mobility: Mobility = WaypointMobility()

@@ -31,6 +31,7 @@ class ShardPartition(Section):
     """Pathological (McMahan et al., 2017): samples sorted by class, cut into equal shards, a few shards a device."""
 
     kind: Literal["shards"] = "shards"
+    # How many shards each device gets.
     shards_per_device: Annotated[int, Field(ge=1)] = 2
 
 

@@ -37,10 +37,15 @@ class Server(Section):
     nothing.
     """
 
+    # Which of the three rules the server uses.
     optimizer: Optimizer = "sgd"
+    # The step of the rule; `auto` is 1 for `sgd`, 0.3 for `momentum` and 0.003 for `adam`.
     step: Step = "auto"
+    # How much of m the next round keeps.
     momentum: Decay = 0.9
+    # How much of v the next round keeps.
     second_moment: Decay = 0.99
+    # Keeps the step of `adam` finite where v is 0.
     epsilon: Positive = 1e-3
     # The model that is judged and handed on in the end is the mean of the global model over about so many rounds;
     # devices train from the global model itself. 0: it is the global model.

@@ -173,6 +173,7 @@ class StudyFolder:
             work=self._work(run),
             folder=self.run_folder(run),
             cost=cost,
+            key=run.key,
         )
 
     def claim(self, run: PlannedRun, *, again: bool = False) -> Claim:

@@ -46,6 +46,7 @@ class Evaluation:
     others: dict[str, float] = field(default_factory=dict)
 
 
+@runtime_checkable
 class Task(Protocol):
     """Something to learn. Samples are known by their number in the training set."""
 
