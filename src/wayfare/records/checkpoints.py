@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import pickle
-from collections.abc import Collection
+import sqlite3
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, cast
@@ -71,8 +71,9 @@ def read_checkpoint(folder: Path, known: Checkpoint) -> SimulationState:
     return state
 
 
-def forget_others(folder: Path, kept: Collection[str]) -> None:
-    """Delete the files of all checkpoints but some, and what was left of unfinished ones."""
+def forget_others(folder: Path, database: sqlite3.Connection) -> None:
+    """Delete the files of checkpoints that the records do not name, and what was left of unfinished ones."""
+    kept = {file for (file,) in database.execute("SELECT file FROM checkpoints")}
     for file in [*folder.glob(f"*{_SUFFIX}"), *folder.glob(f"*{_SUFFIX}.*{DRAFT_SUFFIX}")]:
         if file.name not in kept:
             file.unlink(missing_ok=True)

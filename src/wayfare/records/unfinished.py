@@ -139,7 +139,7 @@ def reopen(found: Unfinished, world: World) -> tuple[RunWriter, SimulationState 
             database.executemany("INSERT INTO devices VALUES (?, ?, ?, ?)", device_rows(world))
             sessions = [*as_list(found.meta.get("sessions")), session(max(round_, 0))]
             database.execute("INSERT OR REPLACE INTO meta VALUES ('sessions', ?)", (json.dumps(sessions),))
-        forget_others(partial, [file for (file,) in database.execute("SELECT file FROM checkpoints")])
+        forget_others(partial, database)
         writer = RunWriter(
             found.folder, database, newest.tally if newest else Tally(), wall_s=newest.wall_s if newest else 0.0
         )

@@ -110,19 +110,14 @@ class RunWriter(Observer):
                     "INSERT OR REPLACE INTO checkpoints VALUES (?, ?, ?, ?, ?, ?, ?)",
                     (*astuple(saved), json.dumps(self._tally.digests()), self.earlier_s + wall_s, pinned),
                 )
-                kept = [
-                    name
-                    for (name,) in self._database.execute(
-                        "SELECT file FROM checkpoints WHERE pinned OR round IN "
-                        "(SELECT round FROM checkpoints ORDER BY round DESC LIMIT ?)",
-                        (_KEPT_CHECKPOINTS,),
-                    )
-                ]
-                marks = ", ".join("?" * len(kept))
-                self._database.execute(f"DELETE FROM checkpoints WHERE file NOT IN ({marks})", kept)
+                self._database.execute(
+                    "DELETE FROM checkpoints WHERE NOT pinned AND round NOT IN "
+                    "(SELECT round FROM checkpoints ORDER BY round DESC LIMIT ?)",
+                    (_KEPT_CHECKPOINTS,),
+                )
             self.safe_round = state.round
             # Only now: until the transaction is on the disk, the older ones are those that count.
-            forget_others(self._partial, kept)
+            forget_others(self._partial, self._database)
 
     def finish(self, model: Tensor, rounds: int, wall_s: float, *, keep_model: bool = True) -> None:
         """Add the final model, or its hash alone, and give the folder its name."""
@@ -189,8 +184,7 @@ def wrap_up(folder: Path) -> None:
     with closing(connect(partial)) as database:
         # One file, which can be copied and read where nothing can be written.
         database.execute("PRAGMA journal_mode = DELETE")
-        kept = [file for (file,) in database.execute("SELECT file FROM checkpoints")]
-    forget_others(partial, kept)
+        forget_others(partial, database)
     give_name(folder)
 
 
