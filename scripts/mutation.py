@@ -66,7 +66,16 @@ PACKAGES: dict[str, tuple[str, tuple[str, ...]]] = {
 }
 # Whole runs, other processes and long samples: too slow to be repeated for each mutant.
 TOO_SLOW = (
-    *("test_auto_weight", "test_corrected_runs", "test_every_method", "test_fitting", "test_bounds", "test_constants"),
+    *(
+        "a_fleet_uses",
+        "scale_of_a_model",
+        "a_fleet_with_more",
+        "test_corrected_runs",
+        "test_every_method",
+        "test_fitting",
+        "test_bounds",
+        "test_constants",
+    ),
     *("test_controller_bounds", "test_staleness", "test_planner", "test_documents", "test_billing", "malformed"),
     *("power_that_fails", "in_other_processes", "of_a_file_run", "runs_too", "learns_and_repeats", "unbiased"),
     *("same_chance", "nothing_is_lost_or_counted", "auto_keeps", "finds_its_weight", "is_not_harmed", "true_length"),

@@ -55,7 +55,9 @@ BY_BITS = 0.2 * 137 / 2000  # J
         ({"bits": -1.0, "value_bits": 4, "energy_joules": 0.0}, "bits = -1.0"),
         ({"power_watts": 0.2 * (1 + 5e-10)}, None),
         ({"power_watts": 0.2 * (1 + 3e-9)}, "power_watts = "),
+        ({"power_watts": 0.2 * (1 + 1e-9)}, None),
         ({"power_watts": -1e-12, "energy_joules": 0.0}, "power_watts = -1e-12"),
+        ({"power_watts": -5.0, "energy_joules": 0.0}, "power_watts = -5.0"),
         ({"completes": False}, "must be 0 in an upload that does not complete"),
     ],
 )

@@ -69,10 +69,12 @@ class Checks:
         except (AttributeError, TypeError, ValueError, OverflowError, WireError) as error:
             raise _broken(encounter, method, f"decided on {upload!r}, which is no upload: {error}") from None
         airtime_s = encounter.contact_s * (1 + _SLACK)
-        most_joules = max(plain.power_watts, 0.0) * airtime_s
-        capacity_bits = airtime_s * link.rate_bps(max(plain.power_watts, 0.0), encounter.gain_per_watt)
+        # A negative power is refused below; until then it has neither rate nor energy.
+        power_watts = max(plain.power_watts, 0.0)
+        most_joules = power_watts * airtime_s
+        capacity_bits = airtime_s * link.rate_bps(power_watts, encounter.gain_per_watt)
         least_bits = _least_bits(plain, link)
-        least_joules = link.energy_joules(least_bits, plain.power_watts, encounter.gain_per_watt)
+        least_joules = link.energy_joules(least_bits, power_watts, encounter.gain_per_watt)
         rules = (
             ("entries", plain.entries, 0 <= plain.entries <= link.parameters, f"0 to {link.parameters} parameters"),
             ("entries", plain.entries, plain.completes or plain.entries == 0, "0 in an upload that does not complete"),
