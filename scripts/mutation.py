@@ -100,7 +100,8 @@ def main() -> int:
     for library in LIBRARIES:
         importlib.import_module(library)
     results: dict[str, dict[str, str]] = json.loads(RESULTS.read_text("utf-8")) if RESULTS.exists() else {}
-    equivalent = set(re.findall(r"^\| `(.+?)` \| `(.+?)` \| `(.+?)` \|", PAGE.read_text("utf-8"), re.MULTILINE))
+    page = PAGE.read_text("utf-8").replace(r"\|", "|")
+    equivalent = set(re.findall(r"^\| `(.+?)` \| `(.+?)` \| `(.+?)` \|", page, re.MULTILINE))
     kill_enough = True
     with tempfile.TemporaryDirectory() as made:
         copy = Path(made) / "copy"

@@ -469,9 +469,10 @@ def test_patience_and_radio_by_default() -> None:
     assert not torch.equal(INITIAL, noise(1))
 
 
-def test_marks_that_come_late_are_waited_for_and_cost_no_question(site: Site) -> None:
+@pytest.mark.parametrize("mark_s", [0.9, 60.0])
+def test_marks_that_come_late_are_waited_for_and_cost_no_question(mark_s: float, site: Site) -> None:
     train(site.outbox, 1, 1)
-    patient = Patience(answer_s=0.3, mark_s=60.0, idle_s=0.001)
+    patient = Patience(answer_s=0.3, mark_s=mark_s, idle_s=0.001)
     told: list[object] = []
 
     def later(seen: int, data: bytes) -> bytes:
