@@ -13,11 +13,14 @@ import pytest
 import torch
 from torch import Tensor
 
+import wayfare
+from wayfare.codec import make_link
 from wayfare.codec.entropy import coded_bytes
+from wayfare.codec.errors import WireError
 from wayfare.codec.fitting import CodedUpload, arriving, fit, fit_pieces, piece_entries, united
 from wayfare.codec.length import Measured
-from wayfare.codec.pieces import split
-from wayfare.codec.values import ValueBits
+from wayfare.codec.pieces import _octaves, split
+from wayfare.codec.values import ValueBits, decode_values, encode_values
 from wayfare.codec.widths import profile
 from wayfare.codec.wire import Layout, decode, encode
 from wayfare.sparsify import Sparse, top_k, with_tail
@@ -145,3 +148,24 @@ def test_what_values_cost_and_lose() -> None:
         np.testing.assert_allclose(width.bits[[0, 10, 30, -1]], bits, rtol=1e-8)
         np.testing.assert_allclose(width.lost[[0, 10, 30, -1]], lost, rtol=1e-5)
     assert profile(spectrum(UPDATE[:5000])).overhead_bits == 392.0
+
+
+def test_entries_one_step_below_the_largest_are_in_the_octave_below() -> None:
+    values = torch.tensor([2.0, np.nextafter(np.float32(2), np.float32(0)), -1.0, 0.99, 0.25, 0.0])
+    assert _octaves(values, 1).tolist() == [0, 1, 1, 2, 3, 24]
+
+
+@pytest.mark.parametrize("scales", [(2.0, 1.0), (1.0, np.inf), (np.inf, 1.0)])
+def test_scales_that_no_encoder_writes_are_refused(scales: tuple[float, float]) -> None:
+    data, _ = encode_values(np.array([1.0, 2.0, 1.5], np.float32), 4)
+    assert len(decode_values(data, 4, 3)) == 3
+    with pytest.raises(WireError):
+        decode_values(np.array(scales, "<f4").tobytes() + data[8:], 4, 3)
+
+
+def test_the_link_of_a_scenario_counts_every_value() -> None:
+    scenario = wayfare.load("fashion-small", ["upload.value_bits=16"])
+    link = make_link(scenario, 1024, statistics=3)
+    assert (link.parameters, link.bits_per_entry) == (1024, 16 + 10)
+    assert (link.dense_bits, link.statistics_bits) == (1024 * 16 + 48, 48.0)
+    assert (make_link(scenario, 1024).statistics_bits, make_link(scenario, 1024).dense_bits) == (0.0, 1024 * 16)

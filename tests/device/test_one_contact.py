@@ -68,6 +68,7 @@ def test_the_norm_is_that_of_gradients_where_the_controller_wants_them() -> None
     offer = make_offer(STATE, UPDATE, MEETING, replace(found, norm_scale=20.0), staleness_rounds=1)
     assert offer.norm_sq == pytest.approx(400 * 57.25)
     plain = Terms(method=method, link=LINK, rounds=100)
+    assert plain.seed == 0
     assert make_offer(STATE, UPDATE, MEETING, plain, staleness_rounds=1).norm_sq == pytest.approx(57.25)
 
 
@@ -202,3 +203,10 @@ def test_what_a_device_computed_is_with_it_or_with_its_relay() -> None:
     assert torch.equal(undelivered(taken, local), x)
     assert torch.equal(local, newer - x)
     assert (taken.received_round, taken.memory.tolist()) == (6, [0.0] * 9)
+
+
+def test_a_coded_upload_of_nothing_costs_nothing() -> None:
+    nothing = sending(0, 0.0, power_watts=0.0, energy_joules=0.0, value_bits=4)
+    done = contact(STATE, LOCAL, MEETING, terms(Decided(nothing)))
+    assert done.sent is not None
+    assert (len(done.sent), done.upload.bits, done.state.spent_joules) == (0, 0.0, 4.0)

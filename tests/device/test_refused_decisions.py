@@ -40,6 +40,7 @@ BY_BITS = 0.2 * 137 / 2000  # J
         ({"entries": 0, "bits": 0.0, "power_watts": 0.0, "energy_joules": 0.0, "completes": False}, None),
         ({"entries": 8, "bits": 288.0, "energy_joules": 0.0288}, None),
         ({"entries": 9, "bits": 347.0, "energy_joules": 0.0347}, "entries = 9"),
+        ({"entries": -1}, "entries = -1, must be 0 to 8 parameters"),
         ({"entries": 4}, "bits = 137.0"),
         ({"entries": 7, "bits": 276.0, "energy_joules": 0.0277}, "bits = 276.0, must be at least 277"),
         ({"bits": 137 * (1 - 5e-10)}, None),
@@ -55,7 +56,9 @@ BY_BITS = 0.2 * 137 / 2000  # J
         ({"bits": -1.0, "value_bits": 4, "energy_joules": 0.0}, "bits = -1.0"),
         ({"power_watts": 0.2 * (1 + 5e-10)}, None),
         ({"power_watts": 0.2 * (1 + 3e-9)}, "power_watts = "),
+        ({"power_watts": 0.2 * (1 + 1e-9)}, None),
         ({"power_watts": -1e-12, "energy_joules": 0.0}, "power_watts = -1e-12"),
+        ({"power_watts": -5.0, "energy_joules": 0.0}, "power_watts = -5.0"),
         ({"completes": False}, "must be 0 in an upload that does not complete"),
     ],
 )

@@ -312,6 +312,10 @@ def test_parts_grow_while_they_are_quick_and_shrink_when_one_is_lost(site: Site)
     offsets = [data["offset"] for _, data in site.wire.asked]
     assert offsets == [sum(sizes[:place]) for place in range(len(sizes))]
 
+    small = site.exchanger(Once())
+    finish(small._pull(Manifest(state="ready", size_bytes=1000)))
+    assert small._part_bytes == 32 << 10
+
     def fails(seen: int, data: bytes) -> bytes:
         raise FieldError("gone")
 
@@ -463,3 +467,34 @@ def test_patience_and_radio_by_default() -> None:
     assert Radio(terms=Terms(method=make_method(Fixed(), Scenario()), link=LINK, rounds=1)).set_power_watts is no_radio
     no_radio(0.1)
     assert not torch.equal(INITIAL, noise(1))
+
+
+@pytest.mark.parametrize("mark_s", [0.9, 60.0])
+def test_marks_that_come_late_are_waited_for_and_cost_no_question(mark_s: float, site: Site) -> None:
+    train(site.outbox, 1, 1)
+    patient = Patience(answer_s=0.3, mark_s=mark_s, idle_s=0.001)
+    told: list[object] = []
+
+    def later(seen: int, data: bytes) -> bytes:
+        async def tell() -> None:
+            await asyncio.sleep(0.05)
+            for _, mark in site.wire.intake.chunks([(0, data)]):
+                await site.wire.mark(SimpleNamespace(data=mark.packed()))
+
+        told.append(asyncio.ensure_future(tell()))
+        return b"{}"
+
+    site.wire.between["chunk"] = later
+    exchanger = site.exchanger(Once())
+    exchanger._patience = patient
+    # All marks are there long before patience ends.
+    finish(exchanger.run(threading.Event()), 10)
+    assert site.wire.counts()["ask"] == 1
+
+
+def test_patience_ends_when_its_time_is_over(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    exchanger = site.exchanger(Once())
+    clock = iter([0.0, QUICK.mark_s + 0.5])
+    monkeypatch.setattr("wayfare.field.runtime.exchange.time", SimpleNamespace(monotonic=lambda: next(clock)))
+    finish(exchanger._marks(1, {0}))
+    assert list(clock) == []

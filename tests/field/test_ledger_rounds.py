@@ -168,6 +168,8 @@ def test_a_part_of_a_model_is_in_no_version(tmp_path: Path) -> None:
     ledger.record(1, piece(1, 0, 2))
     ledger.seal(0, 1)
     assert ledger.queued() == [Key(1, 1, 0)]
+    # Files of ledgers have 0 for the version of what is in none.
+    assert ledger._all("SELECT device, version FROM chunks ORDER BY device") == [(0, 0), (1, None)]
     assert (sorted(ledger.recorded()), ledger.applied()) == ([Key(0, 1, 0), Key(1, 1, 0)], {})
     whole = Chunk(
         update=1,
@@ -220,10 +222,16 @@ def test_two_model_files_are_kept_and_none_is_written_twice(tmp_path: Path) -> N
     assert len(files) == 2
     ledger.save_model()
     assert {file.name: file.stat().st_mtime_ns for file in tmp_path.glob("model-*.npz")} == files
-    # A round that is over without a version is worth a file, too.
+    for file in tmp_path.glob("model-*.npz"):
+        file.unlink()
+    # A round that is over without a version is worth a file, too; one that somebody deleted is not missed.
     ledger.apply([], next_round=9)
     ledger.save_model()
-    assert _reopened(ledger, tmp_path).next_round == 9
+    ledger.record(0, piece(5, 0, 1))
+    ledger.apply(ledger.queued(), next_round=9 + 1)
+    ledger.save_model()
+    ledger.apply([], next_round=11)
+    assert _reopened(ledger, tmp_path).next_round == 11
 
 
 def test_mixed_models_cannot_be_clipped(tmp_path: Path) -> None:

@@ -34,18 +34,18 @@ def test_within_a_metre_the_loss_is_that_of_a_metre() -> None:
 @pytest.mark.parametrize("is_peer", [False, True])
 def test_a_gain_is_loss_shadowing_and_noise_in_decibels(is_peer: bool) -> None:
     """Chance belongs to the device or to the pair."""
-    rounds, device, peer = np.array([7, 2, 5, 3, 9]), np.array([1, 0, 1, 0, 1]), np.array([2, 2, 2, 1, 2])
-    distance_m, once_s = np.array([3.0, 80.0, 200.0, 120.0, 60.0]), np.ones(5)
+    rounds, device, peer = np.array([7, 2, 5, 3, 9, 4]), np.array([1, 0, 1, 0, 1, 0]), np.array([2, 1, 2, 1, 2, 2])
+    distance_m, once_s = np.array([3.0, 80.0, 200.0, 120.0, 60.0, 90.0]), np.ones(6)
     radio = wayfare.load("paper-cifar10-waypoint").radio
     if is_peer:
         meets = PeerOpportunities(round=rounds, device=device, peer=peer, contact_s=once_s, distance_m=distance_m)
         found = peer_gains_per_watt(meets, radio, seed=3)
-        groups = [(pair_number(0, 1), [3]), (pair_number(0, 2), [1]), (pair_number(1, 2), [2, 0, 4])]
+        groups = [(pair_number(0, 1), [1, 3]), (pair_number(0, 2), [5]), (pair_number(1, 2), [2, 0, 4])]
         streams = Stream.PEER_LINE_OF_SIGHT, Stream.PEER_SHADOWING
     else:
         meets = Opportunities(round=rounds, device=device, contact_s=once_s, distance_m=distance_m)
         found = gains_per_watt(meets, radio, seed=3)
-        groups = [(0, [1, 3]), (1, [0, 2, 4])]
+        groups = [(0, [1, 3, 5]), (1, [0, 2, 4])]
         streams = Stream.LINE_OF_SIGHT, Stream.SHADOWING
     noise_db = 10 * math.log10(radio.bandwidth_hz) + radio.noise_dbm_per_hz - 30.0
     for key, rows in groups:
@@ -91,5 +91,7 @@ def test_rate_and_energy_agree_with_each_other() -> None:
     assert LINK.energy_joules(0.0, 0.1, 1e4) == 0.0
     assert LINK.energy_joules(0.0, 0.0, 1e4) == 0.0
     assert LINK.energy_joules(5.0, 0.0, 1e4) == 0.0
+    # Nothing costs nothing, even where nothing gets through.
+    assert LINK.energy_joules(0.0, 0.1, 0.0) == 0.0
     assert LINK.energy_joules(1.0, 1.0, 1e4) == pytest.approx(1 / (1e6 * math.log2(10_001)))
     assert LINK.statistics_bits == 0.0

@@ -56,6 +56,8 @@ def test_up_to_16_pairs_every_pattern_is_counted_and_beyond_they_are_drawn() -> 
     drawn = sign_flip_test([1.0] * 17) * 100_001
     assert drawn == pytest.approx(round(drawn), abs=1e-9)
     assert 1 <= drawn < 10
+    # The patterns are always those of one stream.
+    assert sign_flip_test([float(number % 7 - 2) for number in range(20)]) == pytest.approx(9037 / 100_001, rel=1e-12)
 
 
 def test_sums_that_differ_by_rounding_only_are_as_large() -> None:

@@ -199,6 +199,13 @@ def test_dots_lie_where_the_theory_says() -> None:
     for dot, contact_s in ((first, 4.0), (second, 8.0)):
         assert dot.staleness_square == pytest.approx(float(_at_contact_square(contact_s)), rel=0.15)
         assert 0 < dot.divergence < 1e5
+    # 800 rounds of 20 devices with 128 entries, of which the last two thirds count.
+    rng = generator(0, Stream.MONTE_CARLO, FLEET)
+    met = draw_contacts(rng, contact_s=4.0, inter_contact_s=100.0, round_s=10.0, rounds=800, devices=20)
+    problem = unchanging_problem(rng, 20, 128)
+    entries_per_s = 30e6 * 128 / (setting.parameters * setting.bits_per_entry)
+    trial = algorithm_1(problem, met, entries_per_s=entries_per_s, learning_rate=1.0, rng=rng)
+    assert first.divergence == pytest.approx(trial.divergence[266:].mean() / 128)
     assert next(dots("contact", setting, [4.0], seed=0)) == first
     assert next(dots("contact", setting, [4.0], seed=1)) != first
 

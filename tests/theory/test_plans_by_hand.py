@@ -68,6 +68,9 @@ def test_full_power_contact_by_contact() -> None:
     assert (found.devices_short, found.devices_short_at_full_power) == (1, 1)
     other = planner._full_power(replace(STAGE, budgets_joules=np.array([0.505, 0.18])))
     assert (other.devices_short, other.devices_short_at_full_power) == (0, 1)
+    needed = 0.2 * np.minimum(STAGE.meets.contact_s, 2100 / STAGE.rates_bps(0.2))
+    exactly = planner._full_power(replace(STAGE, budgets_joules=STAGE.by_device(needed)))
+    assert exactly.devices_short_at_full_power == 0
 
 
 def test_a_model_that_fits_exactly_comes_down() -> None:
@@ -273,6 +276,7 @@ def test_weights_are_the_business_of_mads_alone() -> None:
         ({"parameters": 1}, "parameters = 1: must be at least 2"),
         ({"speed_mps": 0.0}, "speed = 0.0: must be above 0"),
         ({"budget_joules": -1.0}, "budget_joules = -1.0: must be above 0"),
+        ({"server_power_watts": [0.0]}, "server_power_watts = 0.0: must be above 0"),
     ],
 )
 def test_questions_without_an_answer(question: dict[str, float], refused: str) -> None:
@@ -328,3 +332,10 @@ def test_norms_of_a_run_that_follows_the_model_are_found_again(growth: float) ->
     assert (found.growth, found.step_norm_sq) == (pytest.approx(growth), pytest.approx(3.0))
     assert found.log_spread == pytest.approx(0.0, abs=1e-6)
     assert found.known
+
+
+def test_norms_that_shrink_have_a_tiny_step_and_no_growth() -> None:
+    columns = {"device": [0, 0], "round": [1, 2], "update_norm_sq": [100.0, 10.0], "staleness_rounds": [1, 5]}
+    contacts = {name: np.array(column) for name, column in {**columns, "entries": [0, 0]}.items()}
+    found = norms_of_run(SimpleNamespace(contacts=contacts, parameters=10, folder="here"))  # type: ignore[arg-type]
+    assert (found.step_norm_sq, found.growth) == (pytest.approx(1e-11), 0.0)

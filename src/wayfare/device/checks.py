@@ -117,10 +117,12 @@ def _problems(upload: Upload, encounter: Encounter, link: Link, method: Method) 
     """The rules that a decision breaks."""
     entries, bits, power_watts, joules = upload.entries, upload.bits, upload.power_watts, upload.energy_joules
     airtime_s = encounter.contact_s * (1 + _SLACK)
-    most_joules = max(power_watts, 0.0) * airtime_s
-    capacity_bits = airtime_s * link.rate_bps(max(power_watts, 0.0), encounter.gain_per_watt)
+    # A negative power is refused below; until then it has neither rate nor energy.
+    usable_watts = max(power_watts, 0.0)
+    most_joules = usable_watts * airtime_s
+    capacity_bits = airtime_s * link.rate_bps(usable_watts, encounter.gain_per_watt)
     least_bits = _least_bits(upload, link)
-    least_joules = link.energy_joules(least_bits, power_watts, encounter.gain_per_watt)
+    least_joules = link.energy_joules(least_bits, usable_watts, encounter.gain_per_watt)
     if not 0 <= entries <= link.parameters:
         yield f"entries = {entries!r}, must be 0 to {link.parameters} parameters"
     if entries != 0 and not upload.completes:
