@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import torch
 from torch import Tensor
 
 from wayfare.learning.chance import chance_of_ones_own
+from wayfare.learning.device_scores import DeviceScores
 from wayfare.learning.models.base import load_vector
 from wayfare.learning.tasks import Evaluation, Task
 
 
 class Evaluator:
-    def __init__(self, task: Task) -> None:
-        self._task, self._module = task, task.model.module().eval()
+    def __init__(self, task: Task, devices: DeviceScores | None = None) -> None:
+        self._task, self._devices, self._module = task, devices, task.model.module().eval()
 
     @torch.no_grad()
     def __call__(self, model: Tensor) -> Evaluation:
@@ -27,4 +30,8 @@ class Evaluator:
         with chance_of_ones_own(model.device) as set_seed:
             # Should a network draw random numbers even here, the same model still has the same score.
             set_seed(0)
-            return self._task.evaluate(self._module)
+            found = self._task.evaluate(self._module)
+            if self._devices is None:
+                return found
+            set_seed(0)
+            return replace(found, others=found.others | self._devices(self._module))

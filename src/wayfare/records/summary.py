@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from statistics import fmean
 from typing import Any
 
@@ -36,6 +36,7 @@ class RunSummary:
     delivered_per_device: float = 0.0
     models_taken_per_device: float = 0.0
     failed_relays_per_device: float = 0.0
+    others: dict[str, float] = field(default_factory=dict)  # further metrics, means of the last evaluations
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,6 +60,7 @@ class SchemeSummary:
     delivered_per_device: float = 0.0
     models_taken_per_device: float = 0.0
     failed_relays_per_device: float = 0.0
+    others: dict[str, float] = field(default_factory=dict)  # further metrics
 
 
 def summarise_run(record: RunRecord) -> RunSummary:
@@ -83,6 +85,7 @@ def summarise_run(record: RunRecord) -> RunSummary:
         delivered_per_device=_relays(record, "delivery") / devices,
         models_taken_per_device=_relays(record, "download") / devices,
         failed_relays_per_device=sum(not relay.completed for relay in record.relays) / devices,
+        others={name: float(np.mean(values[-final_evaluations(record) :])) for name, values in record.others.items()},
     )
 
 
@@ -100,6 +103,10 @@ def summarise_scheme(runs: Sequence[RunSummary]) -> SchemeSummary:
     score = estimate([run.score for run in runs])
     rows = [asdict(run) for run in runs]
     mean = {name: fmean(row[name] for row in rows) for name, value in rows[0].items() if isinstance(value, float)}
+    same: dict[str, Any] = {
+        name: value for name, value in mean.items() if name == "budget_joules" or name.endswith("_per_device")
+    }
+    shared = [name for name in runs[0].others if all(name in run.others for run in runs)]
     return SchemeSummary(
         name=runs[0].scheme,
         energy_rule=runs[0].energy_rule,
@@ -111,7 +118,8 @@ def summarise_scheme(runs: Sequence[RunSummary]) -> SchemeSummary:
         energy_joules_mean=mean["energy_joules"],
         kept_fraction_mean=mean["kept_fraction"],
         staleness_rounds_mean=mean["staleness_rounds"],
-        **{name: value for name, value in mean.items() if name == "budget_joules" or name.endswith("_per_device")},
+        others={name: fmean(run.others[name] for run in runs) for name in shared},
+        **same,
     )
 
 

@@ -82,6 +82,26 @@ def metric_heading(metric: Metric) -> str:
     return "\n".join(part for part in metric_words_and_unit(metric) if part)
 
 
+def is_of_devices(name: str, metric: Metric) -> bool:
+    """Whether a further metric is the score for devices: ``accuracy_worst_tenth``."""
+    return name.startswith(f"{metric.name}_")
+
+
+def other_heading(name: str, metric: Metric) -> str:
+    """For the head of the column of a further metric."""
+    if not is_of_devices(name, metric):
+        return name.replace("_", "\n", 1)
+    _, _, which = name.removeprefix(metric.name).partition("_")
+    return f"{which.replace('_', ' ')}\n{metric_words_and_unit(metric)[1]}".rstrip()
+
+
+def other_text(name: str, value: float, metric: Metric) -> str:
+    """The value of a further metric, in the unit of its heading."""
+    if is_of_devices(name, metric):
+        return f"{100 * value:.1f}" if metric.percent else f"{value:.3f}"
+    return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
+
+
 def axis_label(name: str) -> str:
     """For a figure: ``speed (m/s)``."""
     return _labelled(*words_and_unit(name))

@@ -22,7 +22,15 @@ from wayfare.report.columns import (
     rich_table,
     side_by_side,
 )
-from wayfare.report.labels import ASSUMED, metric_heading, metric_words_and_unit, named_with_task
+from wayfare.report.labels import (
+    ASSUMED,
+    is_of_devices,
+    metric_heading,
+    metric_words_and_unit,
+    named_with_task,
+    other_heading,
+    other_text,
+)
 from wayfare.studies.results import StudyResults
 
 _HEADINGS = {
@@ -94,7 +102,11 @@ def _measures(results: StudyResults) -> list[Column]:
         else:
             cells = ["" if one is None else _number(one.mean * _SCALES.get(name, 1.0)) for one in of]
             marked = [over_budget(scheme) for scheme in results.schemes] if name == "energy_joules" else ()
-            columns.append(Column(heading=_HEADINGS.get(name, name), cells=cells, marked=marked))
+            heading, metric = _HEADINGS.get(name, name), results.results[0].metric
+            if is_of_devices(name, metric):
+                heading = other_heading(name, metric)
+                cells = ["" if one is None else other_text(name, one.mean, metric) for one in of]
+            columns.append(Column(heading=heading, cells=cells, marked=marked))
     return columns
 
 

@@ -24,7 +24,15 @@ from wayfare.report.columns import (
     side_by_side,
     total_width,
 )
-from wayfare.report.labels import ASSUMED, metric_heading, metric_words_and_unit, named_with_task
+from wayfare.report.labels import (
+    ASSUMED,
+    is_of_devices,
+    metric_heading,
+    metric_words_and_unit,
+    named_with_task,
+    other_heading,
+    other_text,
+)
 
 _BARS = "▁▂▃▄▅▆▇█"
 _SHORTEST_CURVE, _LONGEST_CURVE = 10, 40
@@ -43,7 +51,9 @@ def comparison_table(
     """
     of = [[summarise_run(run) for run in runs if run.scheme == scheme.name] for scheme in schemes]
     columns, left_out = in_terminal(comparison_columns(schemes, of)), []
-    for heading in _LEAVES_FIRST:
+    metric = schemes[0].metric
+    more = [other_heading(name, metric) for name in schemes[0].others if not is_of_devices(name, metric)]
+    for heading in (*more, *_LEAVES_FIRST):
         if total_width(columns) <= width:
             break
         left_out.append(heading.replace("\n", " "))
@@ -84,6 +94,14 @@ def comparison_columns(schemes: Sequence[SchemeSummary], runs: Sequence[Sequence
         Column(heading="uploads\n/device", cells=[f"{scheme.uploads_per_device:.1f}" for scheme in schemes]),
         Column(heading="failed", cells=[f"{scheme.failed_uploads_per_device:.1f}" for scheme in schemes]),
         Column(heading="age", cells=[f"{scheme.staleness_rounds_mean:.0f}" for scheme in schemes]),
+        *(
+            Column(
+                heading=other_heading(name, metric),
+                cells=[other_text(name, scheme.others[name], metric) for scheme in schemes],
+            )
+            for name in schemes[0].others
+            if all(name in scheme.others for scheme in schemes)
+        ),
     ]
     return columns if len(schemes) > 1 else columns[:3] + columns[4:]
 
@@ -147,6 +165,11 @@ def comparison_notes(schemes: Sequence[SchemeSummary], last: int, traces: Sequen
         "failed     uploads per device that a contact cut short: energy for nothing",
         "age        rounds since a device received its model, when it meets the server",
         f"assumed    {ASSUMED}",
+        *(
+            ["device     mean over devices, and over the worst tenth of them; each by its own data"]
+            if any(is_of_devices(name, schemes[0].metric) for name in schemes[0].others)
+            else []
+        ),
         *(f"trace      {trace_text(use)}" for use in distinct(traces)),
         *(
             f"relays     {scheme.name}, per device: {scheme.relayed_per_device:.1f} updates handed on, "

@@ -108,6 +108,8 @@ class Learning(Section):
     argoverse: Argoverse = Argoverse()
     # Rounds between two evaluations of the global model on the test data.
     evaluate_every_rounds: Annotated[int, Field(ge=1)] = 20
+    # Evaluations also say how good the model is for each device: the mean, and the mean of the worst tenth.
+    evaluate_devices: bool = False
     # The accuracy of a run is the mean over its last evaluations: one evaluation alone moves by points.
     final_evaluations: Annotated[int, Field(ge=1)] = 5
     # Training samples, without their labels, from which the model that is judged gets its statistics of batch

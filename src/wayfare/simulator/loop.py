@@ -20,7 +20,7 @@ from wayfare.simulator.events import ContactEvent, EvaluationEvent, MetricEvent,
 from wayfare.simulator.ledger import make_ledger
 from wayfare.simulator.relays import Relays, RelayState
 from wayfare.simulator.server_side import ServerSide
-from wayfare.world import World, local_training
+from wayfare.world import World, device_scores, local_training
 from wayfare.world.peers import draw_peers
 
 
@@ -79,7 +79,7 @@ class Simulation:
         self._fleet = DeviceSide(world, initial, nothing, terms, self._trainer, shelf, retires=retires)
         server_terms = ServerTerms(devices=scenario.fleet.devices, statistics=task.model.statistics)
         self._server = ServerSide(initial, method.server, server_terms, scenario.server, self._checks, self._ledger)
-        self._initial, self._evaluate = initial, Evaluator(task)
+        self._initial, self._evaluate = initial, Evaluator(task, device_scores(world, task))
         self._recalibrate = make_recalibration(scenario.learning, task, world.held, world.seed, self._compute.device)
         self._round, self._bits = 0, 0.0
 

@@ -127,7 +127,7 @@ def measures_of(record: RunRecord) -> dict[str, float]:
     return {
         "score": summary.score,
         "loss": float(np.mean(record.evaluations["loss"][-last:])),
-        **{name: float(np.mean(values[-last:])) for name, values in record.others.items()},
+        **summary.others,
         "energy_joules": summary.energy_joules,
         "budget_joules": summary.budget_joules,
         "bits": float(record.evaluations["bits"][-1]),

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from wayfare.arrays import Ints
+from wayfare.contacts import device_names
 from wayfare.errors import ScenarioError
 from wayfare.learning.partition import split
 from wayfare.learning.tasks import Task
-from wayfare.learning.tasks.division import Divided
+from wayfare.learning.tasks.division import Divided, Division
 from wayfare.mobility.traces import Trace
 from wayfare.scenario import Scenario
 from wayfare.scenario.mobility import TraceMobility
@@ -15,8 +16,8 @@ from wayfare.scenario.partition import OwnPartition
 
 def held_samples(scenario: Scenario, task: Task, seed: int) -> list[Ints]:
     """The sample numbers of every device: dealt as the partition says, or where the task says they are."""
-    partition, division = scenario.learning.partition, task.division if isinstance(task, Divided) else None
-    if division is None:
+    partition = scenario.learning.partition
+    if not isinstance(task, Divided) or task.division is None:
         if isinstance(partition, OwnPartition):
             rule = f"the task {task.name} does not say who holds which sample; must be another partition"
             raise ScenarioError("learning.partition.kind", partition.kind, rule)
@@ -24,8 +25,15 @@ def held_samples(scenario: Scenario, task: Task, seed: int) -> list[Ints]:
     if not isinstance(partition, OwnPartition):
         rule = f"the task {task.name} says who holds which sample; must be own"
         raise ScenarioError("learning.partition.kind", partition.kind, rule)
-    if not isinstance(scenario.mobility, TraceMobility):
+    return among_devices(scenario, task, task.division)
+
+
+def among_devices(scenario: Scenario, task: Divided, division: Division) -> list[Ints]:
+    """The samples of every device by a division of the training set or of the test set."""
+    trained = task.division.vehicles if task.division is not None else ()
+    if not division.vehicles or (division is task.division and not isinstance(scenario.mobility, TraceMobility)):
         return division.among(scenario.fleet.devices)
-    trace = Trace(scenario.mobility, range_m=scenario.radio.range_m)
-    chosen = trace.selection(scenario.fleet.devices, scenario.duration_s)
-    return division.among_vehicles(chosen.devices, trace.recording().names)
+    if not isinstance(scenario.mobility, TraceMobility):
+        return division.among_vehicles(trained, trained, "the training set")
+    nodes = Trace(scenario.mobility, range_m=scenario.radio.range_m).recording().names
+    return division.among_vehicles(device_names(scenario), nodes, "the trace")

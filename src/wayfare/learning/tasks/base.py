@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal, Protocol, Self, runtime_checkable
 
@@ -125,6 +126,17 @@ class Classification:
             score=float((logits.argmax(dim=1) == self.test_labels).double().mean()),
             loss=float(nn.functional.cross_entropy(logits, self.test_labels)),
         )
+
+    @property
+    def test_classes(self) -> Ints:
+        """The labels of the test samples."""
+        labels: Ints = self.test_labels.cpu().numpy()
+        return labels
+
+    def scores_of_parts(self, module: nn.Module, parts: Sequence[Tensor]) -> list[float]:
+        """The accuracy on parts of the test set."""
+        right = (module(self.test_inputs).argmax(dim=1) == self.test_labels).double()
+        return [float(right[part].mean()) for part in parts]
 
     def to(self, device: torch.device) -> Self:
         names = ("train_inputs", "train_labels", "test_inputs", "test_labels")

@@ -25,9 +25,10 @@ class Division:
     """The samples of each device by number, or of each vehicle by name, in the natural order of names."""
 
     task: str
-    samples: int  # of the training set
+    samples: int  # of the training set, or of the test set
     held: tuple[Ints, ...]
     vehicles: tuple[str, ...] = ()
+    column: str = "vehicles"  # what `own_task` calls the names
 
     def among(self, devices: int) -> list[Ints]:
         """The samples of so many devices without names: vehicles count in the order of their names."""
@@ -36,21 +37,22 @@ class Division:
             raise ScenarioError("fleet.devices", devices, rule)
         return list(self.held)
 
-    def among_vehicles(self, devices: Sequence[str], nodes: Sequence[str]) -> list[Ints]:
-        """The samples of the devices of a trace, by name. All names in the data must be those of nodes of the trace."""
+    def among_vehicles(self, devices: Sequence[str], nodes: Sequence[str], where: str) -> list[Ints]:
+        """The samples of devices with names. All names in the data must be those of known nodes."""
         if not self.vehicles:
             return self.among(len(devices))
         unknown = [name for name in self.vehicles if name not in set(nodes)]
         if unknown:
             raise InputError(
-                f"{self.task}: vehicles: no vehicle of the trace is called {_listed(unknown)}; it has {_listed(nodes)}"
+                f"{self.task}: {self.column}: no vehicle of {where} is called {_listed(unknown)}; it has "
+                f"{_listed(nodes)}"
             )
         held = dict(zip(self.vehicles, self.held, strict=True))
         without = [name for name in devices if name not in held]
         if without:
             raise InputError(
-                f"{self.task}: vehicles: no sample was recorded by the devices {_listed(without)}; every device needs "
-                "one. The devices of a run are the vehicles that meet the server most often"
+                f"{self.task}: {self.column}: no sample was recorded by the devices {_listed(without)}; every device "
+                "needs one. On a trace, devices are the vehicles that meet the server most often"
             )
         self._warn_of_unused([name for name in self.vehicles if name not in set(devices)])
         return [held[name] for name in devices]
@@ -70,7 +72,12 @@ class Divided(Protocol):
 
     @property
     def division(self) -> Division | None:
-        """None: a partition of the scenario deals the samples."""
+        """Of the training set; None: a partition of the scenario deals the samples."""
+        ...
+
+    @property
+    def test_division(self) -> Division | None:
+        """Of the test set; None where nobody knows who recorded its samples."""
         ...
 
 
@@ -96,9 +103,9 @@ def division_by_device(devices: Sequence[Any], samples: int, task: str) -> Divis
     return Division(task=task, samples=samples, held=tuple(held))
 
 
-def division_by_vehicle(column: Any, samples: int, task: str) -> Division:
-    """The division by a column that names the vehicle of each training sample."""
-    where, names = f"{task}: vehicles", np.asarray(column)
+def division_by_vehicle(names: Any, samples: int, task: str, column: str = "vehicles") -> Division:
+    """The division by a column that names the vehicle of each sample."""
+    where, names = f"{task}: {column}", np.asarray(names)
     if names.shape != (samples,):
         raise InputError(f"{where}: has {len(names) if names.ndim else 0} names for {samples} samples")
     if names.dtype.kind not in "OUSTiu":
@@ -114,6 +121,7 @@ def division_by_vehicle(column: Any, samples: int, task: str) -> Division:
         samples=samples,
         held=tuple(np.flatnonzero(array == name) for name in vehicles),
         vehicles=vehicles,
+        column=column,
     )
 
 

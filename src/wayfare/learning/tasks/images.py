@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Self
@@ -61,17 +62,32 @@ class ImageClassification:
         """Accuracy and mean cross-entropy, in pieces that fit the memory."""
         # Sums stay where they are computed: a GPU is asked once, not for every piece.
         right = loss = torch.zeros((), dtype=torch.float64, device=self.test_labels.device)
+        for logits, labels in self._judged(module):
+            right = right + (logits.argmax(dim=1) == labels).sum()
+            loss = loss + nn.functional.cross_entropy(logits, labels, reduction="sum")
+        count = len(self.test_labels)
+        return Evaluation(score=float(right) / count, loss=float(loss) / count)
+
+    def _judged(self, module: nn.Module) -> Iterator[tuple[Tensor, Tensor]]:
+        """Logits and labels of the test set, piece by piece."""
         on_cpu = self.test_labels.device.type == "cpu"
         at_once = _EVALUATED_AT_ONCE_CPU if on_cpu else _EVALUATED_AT_ONCE
         for images, labels in zip(self.test_images.split(at_once), self.test_labels.split(at_once), strict=True):
             inputs = self._normalised(images)
             if on_cpu and not self.flat:
                 inputs = inputs.contiguous(memory_format=torch.channels_last)
-            logits = module(inputs)
-            right = right + (logits.argmax(dim=1) == labels).sum()
-            loss = loss + nn.functional.cross_entropy(logits, labels, reduction="sum")
-        count = len(self.test_labels)
-        return Evaluation(score=float(right) / count, loss=float(loss) / count)
+            yield module(inputs), labels
+
+    @property
+    def test_classes(self) -> Ints:
+        """The labels of the test images."""
+        labels: Ints = self.test_labels.cpu().numpy()
+        return labels
+
+    def scores_of_parts(self, module: nn.Module, parts: Sequence[Tensor]) -> list[float]:
+        """The accuracy on parts of the test set."""
+        right = torch.cat([logits.argmax(dim=1) == labels for logits, labels in self._judged(module)]).double()
+        return [float(right[part].mean()) for part in parts]
 
     def to(self, device: torch.device) -> Self:
         names = ("train_images", "train_labels", "test_images", "test_labels", "mean", "deviation")

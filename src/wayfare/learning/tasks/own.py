@@ -6,6 +6,7 @@ import copy
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from operator import itemgetter
 from typing import Any, Protocol, Self, TypeAlias, runtime_checkable
 
 import numpy as np
@@ -67,6 +68,7 @@ class OwnTask:
     form: InputForm = field(default_factory=InputForm)
     class_names: tuple[str, ...] = ()
     division: Division | None = None
+    test_division: Division | None = None
 
     def class_of_samples(self) -> Ints:
         """The kinds a partition tells apart."""
@@ -99,13 +101,30 @@ class OwnTask:
         The network sees the test set in pieces, to save memory. Few metrics are means of those of pieces, so all are
         computed once, from the outputs of all pieces.
         """
-        inputs, targets = self.test
-        outputs = _joined([module(self._taken(module, piece)) for piece in inputs.split(_EVALUATED_AT_ONCE)])
+        outputs, targets = self._judged(module), self.test[1]
         return Evaluation(
             score=_number(self.score_of, outputs, targets),
             loss=_number(self.loss_of, outputs, targets),
             others={name: _number(judge, outputs, targets) for name, judge in self.others.items()},
         )
+
+    @property
+    def test_classes(self) -> Ints | None:
+        """The class of every test sample, where partitions deal by classes and the score is the accuracy."""
+        if self.score_of is not accuracy or self.labels is None or not np.array_equal(self.kinds, self.labels):
+            return None
+        classes: Ints = self.test[1].cpu().numpy()
+        return classes
+
+    def scores_of_parts(self, module: nn.Module, parts: Sequence[Tensor]) -> list[float]:
+        """The score on parts of the test set."""
+        outputs, targets = self._judged(module), self.test[1]
+        return [_number(self.score_of, tree_map(itemgetter(part), outputs), targets[part]) for part in parts]
+
+    def _judged(self, module: nn.Module) -> Any:
+        """The outputs for the whole test set."""
+        pieces = self.test[0].split(_EVALUATED_AT_ONCE)
+        return _joined([module(self._taken(module, piece)) for piece in pieces])
 
     def _taken(self, module: nn.Module, inputs: Tensor) -> Tensor:
         return self.form.taken(inputs, next(module.parameters()).dtype)
@@ -129,6 +148,7 @@ def own_task(
     kinds: NDArray[Any] | None = None,
     devices: Sequence[Any] | None = None,
     vehicles: Any = None,
+    test_vehicles: Any = None,
 ) -> OwnTask:
     """A task from data, a network, and a loss.
 
@@ -146,6 +166,7 @@ def own_task(
 
     ``devices`` lists the training samples of each device by number. ``vehicles`` names the vehicle that recorded each
     training sample; on a trace the samples go with the vehicle of that name. Either replaces the scenario's partition.
+    ``test_vehicles`` names the vehicle of each test sample, on which the model is judged for that vehicle.
     """
     (train_inputs, train_targets), (test_inputs, test_targets) = (
         read_pair(data, name, part) for part, data in (("train", train), ("test", test))
@@ -185,6 +206,7 @@ def own_task(
         form=form,
         class_names=class_names if kinds is None else (),
         division=_division(devices, vehicles, len(targets), name),
+        test_division=_test_division(vehicles, test_vehicles, len(judged_by), name),
     )
     _refuse_missing_values(task)
     return task
@@ -227,6 +249,14 @@ def _division(devices: Sequence[Any] | None, vehicles: Any, samples: int, name: 
     if devices is not None:
         return division_by_device(devices, samples, name)
     return None if vehicles is None else division_by_vehicle(vehicles, samples, name)
+
+
+def _test_division(vehicles: Any, test_vehicles: Any, samples: int, name: str) -> Division | None:
+    if test_vehicles is None:
+        return None
+    if vehicles is None:
+        raise InputError(f"{name}: test_vehicles: give vehicles too, the vehicle of each training sample")
+    return division_by_vehicle(test_vehicles, samples, name, "test_vehicles")
 
 
 def _refuse_missing_values(task: OwnTask) -> None:
