@@ -95,7 +95,7 @@ def test_contacts_of_devices_with_each_other_are_found_when_asked():
 
 def test_everything_is_written_and_can_be_looked_at_again(trace, tmp_path):
     files = [tmp_path / name for name in ("plan.npz", "plan.one", "plan.csv", "plan.png")]
-    options = ("--save", "--export-one", "--export-csv", "--plot")
+    options = ("--save", "--export-one", "--out", "--plot")
     shown = call(trace, *(str(word) for pair in zip(options, files, strict=True) for word in pair))
     assert all(f"Wrote {file}" in shown.replace("\n", "") for file in files)
     assert files[3].read_bytes().startswith(b"\x89PNG")

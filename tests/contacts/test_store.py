@@ -5,7 +5,7 @@ import pytest
 
 import wayfare
 from wayfare.contacts import ContactPlan, draw_plan, opportunities
-from wayfare.contacts.export import export_csv, export_one
+from wayfare.contacts.export import export_one, write_contacts
 from wayfare.contacts.source import plan_from_source
 from wayfare.contacts.store import load_plan, save_plan
 from wayfare.errors import InputError
@@ -50,7 +50,7 @@ def test_a_saved_plan_is_replayed_whatever_the_seed(drawn, tmp_path):
 
 
 def test_csv_brings_a_plan_back_exactly(drawn, tmp_path):
-    export_csv(drawn, tmp_path / "plan.csv")
+    write_contacts(drawn, tmp_path / "plan.csv")
     back = plan_from_source(str(tmp_path / "plan.csv"), seed=0)
     assert back.server == "server"
     assert_same(back.plan, drawn)
@@ -76,7 +76,7 @@ def test_devices_that_meet_nobody_survive_both_formats(tmp_path):
         end_s=one * 9.0,
         distance_m=one * 3.0,
     )
-    for export, name in ((export_csv, "a.csv"), (export_one, "a.one")):
+    for export, name in ((write_contacts, "a.csv"), (export_one, "a.one")):
         export(lonely, tmp_path / name)
         back = plan_from_source(str(tmp_path / name), seed=0).plan
         assert (back.devices, back.duration_s, back.device.tolist(), back.start_s.tolist()) == (4, 50.0, [1], [7.5])
@@ -150,6 +150,6 @@ def test_other_files_and_missing_ones_are_refused(tmp_path):
 
 
 def test_files_that_cannot_be_written_are_one_of_our_errors(drawn, tmp_path):
-    for write in (save_plan, export_one, export_csv):
+    for write in (save_plan, export_one, write_contacts):
         with pytest.raises(InputError, match="cannot be written"):
-            write(drawn, tmp_path / "no" / "folder")
+            write(drawn, tmp_path / "no" / "folder.csv")

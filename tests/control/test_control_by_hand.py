@@ -125,9 +125,17 @@ def test_experience_sums_energy_and_weighs_worth_by_it() -> None:
     assert (seen.contacts, seen.usable_joules, seen.usable_squares) == (2, 8.0, 40.0)
     assert seen.log_worth_mean == pytest.approx((2 * 1 + 6 * 5) / 8)
     assert seen.log_worth_squares == pytest.approx(2 * (1 - 4) ** 2 + 6 * (5 - 4) ** 2)
-    assert Experience(
-        contacts=0, usable_joules=0.0, usable_squares=0.0, log_worth_mean=0.0, log_worth_squares=0.0, wanted_joules=()
-    ) == NO_EXPERIENCE
+    assert (
+        Experience(
+            contacts=0,
+            usable_joules=0.0,
+            usable_squares=0.0,
+            log_worth_mean=0.0,
+            log_worth_squares=0.0,
+            wanted_joules=(),
+        )
+        == NO_EXPERIENCE
+    )
 
 
 def test_wanted_energy_adds_up_where_contacts_have_told_it() -> None:

@@ -54,6 +54,31 @@ def test_the_demo_ends_with_the_model_of_the_simulator(tmp_path: Path) -> None:
     assert outcome["evaluation"]["score"] == pytest.approx(outcome["simulated"]["score"], abs=1e-3)
 
 
+OWN_TASK = """
+import numpy as np
+import torch
+import wayfare
+
+def task():
+    inputs = np.random.default_rng(0).standard_normal((60, 3)).astype(np.float32)
+    data = inputs, (inputs[:, 0] > 0).astype(int)
+    network, devices = torch.nn.Linear(3, 2), np.arange(60).reshape(4, 15)
+    return wayfare.own_task("halves", train=data, test=data, network=network, devices=devices)
+"""
+
+
+def test_a_task_from_a_file_ends_with_the_model_of_the_simulator(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    (tmp_path / "demo_task.py").write_text(OWN_TASK)
+    own = [f"learning.task={tmp_path}/demo_task.py:task", "learning.partition.kind=own", "server.weighting=samples"]
+    work = Work(scenario=wayfare.load("fashion-small", [*SMALL, *own]), engine_name="reference")
+    outcome = run_demo(work, DemoOptions(folder=tmp_path / "demo", speedup=1000.0))
+    assert outcome.difference == 0.0
+    assert outcome.audit.recorded > 0
+
+
 # Schemes that train only in contacts, and that lose a whole upload when it does not fit, are led by the plan too.
 @pytest.mark.parametrize("scheme", ["sfl-spar", "afl", "afl:fitting"])
 def test_other_schemes_end_with_the_model_of_the_simulator(scheme: str, tmp_path: Path) -> None:

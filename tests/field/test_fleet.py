@@ -50,7 +50,7 @@ def test_the_certificate_of_the_broker_is_good_for_the_hosts_asked_for_and_no_ot
         policy.build_server_verifier(x509.DNSName("elsewhere.example")).verify(certificate, [])
     names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
     assert [str(address) for address in names.get_values_for_type(x509.IPAddress)] == ["10.0.0.7", "127.0.0.1"]
-    client = x509.load_pem_x509_certificate(load_bundle(made.device_folder("a")).certificate_file.read_bytes())
+    client = x509.load_pem_x509_certificate((made.device_folder("a") / "client.pem").read_bytes())
     policy.build_client_verifier().verify(client, [])
     with pytest.raises(x509.verification.VerificationError):
         policy.build_client_verifier().verify(certificate, [])

@@ -17,7 +17,7 @@ import pytest
 from tests.field.brokers import finish
 from wayfare.errors import LinkLostError, RefusedError
 from wayfare.field.fleet import Bundle, Fleet, add_devices, create_fleet, load_bundle, remove_devices
-from wayfare.field.fleet.keys import create_key
+from wayfare.field.fleet.certificates import create_key
 from wayfare.field.rig.broker import Broker
 from wayfare.field.runtime.connect import FieldClient, LinkSettings, connect
 
@@ -64,9 +64,9 @@ async def _ignore(error: Exception) -> None:
 
 
 def context_of(bundle: Bundle, *, with_certificate: bool = True) -> ssl.SSLContext:
-    context = ssl.create_default_context(cafile=bundle.authority_file)
+    context = ssl.create_default_context(cafile=bundle.folder / "ca.pem")
     if with_certificate:
-        context.load_cert_chain(bundle.certificate_file, bundle.key_file)
+        context.load_cert_chain(bundle.folder / "client.pem", bundle.folder / "client.key")
     return context
 
 
@@ -77,14 +77,14 @@ def test_without_a_key_a_certificate_of_the_fleet_is_not_enough(fleet: Fleet, br
 
 def test_without_a_certificate_a_key_of_the_fleet_is_not_enough(fleet: Fleet, broker: Broker) -> None:
     bundle = load_bundle(fleet.device_folder("bus-1"))
-    seed = bundle.seed_file.read_text().strip()
+    seed = (bundle.folder / "user.seed").read_text().strip()
     told = plain_error(broker, tls=context_of(bundle, with_certificate=False), nkeys_seed_str=seed)
     # The broker closes the line; its reason may be lost with it.
     assert told.split(":")[0] in ("SSLError", "ConnectionResetError", "BrokenPipeError", "OSError")
 
 
 def test_a_wrong_key_is_refused(fleet: Fleet, broker: Broker, tmp_path: Path) -> None:
-    bundle = altered(load_bundle(fleet.device_folder("bus-1")), tmp_path / "b", user_seed=create_key().seed)
+    bundle = altered(load_bundle(fleet.device_folder("bus-1")), tmp_path / "b", user_seed=create_key()[0])
     assert "bus-1 at " in (message := finish(refusal(bundle, broker)))
     assert "the broker does not know this key" in message
 
@@ -97,8 +97,8 @@ def test_a_certificate_of_another_fleet_is_refused(
     bundle = altered(
         load_bundle(fleet.device_folder("bus-1")),
         tmp_path / "b",
-        client_pem=theirs.certificate_file,
-        client_key=theirs.key_file,
+        client_pem=theirs.folder / "client.pem",
+        client_key=theirs.folder / "client.key",
     )
     assert "the broker does not accept this certificate" in finish(refusal(bundle, broker))
 

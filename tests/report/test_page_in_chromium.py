@@ -365,6 +365,8 @@ def test_a_trace_is_replayed_with_its_names_and_absences(browser: Any, small: Sc
     scrub(browser, 25)
     assert script(browser, "return wayfareReplay.positions().length") == 3
     assert "b<us>" in browser.find_element("id", "now").text
+    ticks = browser.find_elements("css selector", "#holdings .xtick")
+    assert [tick.text for tick in ticks if tick.text] == ["b<us>", "van"]
     scrub(browser, 150)
     assert script(browser, "return wayfareReplay.positions().filter((place) => place === null).length") == 1
     assert "One seed is one world" in browser.find_element("css selector", ".warning").text

@@ -45,9 +45,9 @@ def test_small_differences_of_accuracy_are_drawn_small(tmp_path: Path, monkeypat
         spans.clear()
         return wide_figure(file, **size)
 
-    monkeypatch.setattr("wayfare.report.study_figures.wide_figure", spanned)
+    monkeypatch.setattr("wayfare.report.canvas.wide_figure", spanned)
     monkeypatch.setattr(
-        "wayfare.report.study_figures.legend_beside", lambda _, axes: spans.append((axes.get_ylim(), len(axes.lines)))
+        "wayfare.report.canvas.legend_beside", lambda _, axes: spans.append((axes.get_ylim(), len(axes.lines)))
     )
     study_figure(results, "score", tmp_path / "score.png")
     (low, high), _ = spans[0]

@@ -12,6 +12,7 @@ from rich.console import Console
 
 from wayfare.report.columns import Column, in_terminal
 from wayfare.report.markdown import table_lines
+from wayfare.report.notebook import ShownResults
 from wayfare.report.page import templates
 from wayfare.report.sections import results_section
 from wayfare.report.study_tables import study_table
@@ -64,10 +65,11 @@ def test_a_folded_name_has_all_its_characters_in_order() -> None:
         assert max(map(len, folded.split("\n"))) <= 20
 
 
-def test_energy_over_the_budget_is_marked_in_terminal_markdown_and_page(results: StudyResults) -> None:
+def test_energy_over_the_budget_is_marked_in_terminal_markdown_notebook_and_page(results: StudyResults) -> None:
     assert printed(results, 100).count("20,212,345!") == 2
     assert "marked if more than 3 % over budget" in printed(results, 100)
     assert "\n".join(table_lines(results)).count("20,212,345! |") == 2
+    assert ShownResults.of(results)._repr_html_().count("<td>20,212,345!</td>") == 2
     shown, parts = results_section(results), templates().get_template("tables.html").module
     html = "".join(parts.table(columns, shown["rows"]) for columns in shown["tables"])
     assert html.count("over budget</small>") == 2

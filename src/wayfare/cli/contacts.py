@@ -14,7 +14,7 @@ from typer.core import TyperGroup
 from wayfare.cli.contact_tables import print_inspection, print_speeds, working
 from wayfare.cli.options import takes
 from wayfare.cli.terminal import JsonOption, ScenarioArgument, SetOption, output, print_json
-from wayfare.contacts.export import export_csv, export_one
+from wayfare.contacts.export import export_one, write_contacts
 from wayfare.contacts.source import SourcedPlan, plan_from_source
 from wayfare.contacts.speeds import SPEEDS_MPS, SpeedPoint, contact_times_by_speed, speed_models
 from wayfare.contacts.statistics import Distribution, PlanStatistics, plan_statistics, verdict_sentence
@@ -75,9 +75,7 @@ class Look:
     as_json: JsonOption = False
     save: Annotated[Path | None, typer.Option(help="Save the plan (.npz); it can be a source again.")] = None
     one_file: Annotated[Path | None, typer.Option("--export-one", help="Write connectivity events for The ONE.")] = None
-    csv_file: Annotated[Path | None, typer.Option("--export-csv", help="Write CSV: start_s,end_s,a,b,distance_m.")] = (
-        None
-    )
+    out: Annotated[Path | None, typer.Option(help="Write the contacts as a table (.csv, .parquet).")] = None
 
     def plan(self, source: str, overrides: list[str], *, lenient: bool = False) -> SourcedPlan:
         rules = {"min_contact_s": self.min_contact_s, "max_exchange_s": self.max_exchange_s}
@@ -120,7 +118,7 @@ def sumo(
     spacing_m: Annotated[float, typer.Option("--spacing-m", help="Metres between two crossings.")] = 200.0,
     net: Annotated[Path | None, typer.Option(help="A SUMO network (.net.xml) instead of the grid.")] = None,
     step_s: Annotated[float, typer.Option("--step-s", help="Time step of the simulation.")] = 1.0,
-    out: Annotated[Path | None, typer.Option(help="Keep the floating car data in this file.")] = None,
+    fcd_file: Annotated[Path | None, typer.Option("--fcd", help="Keep the floating car data in this file.")] = None,
     set_: SetOption = [],  # noqa: B006
     *,
     look: Look,
@@ -135,9 +133,9 @@ def sumo(
     with tempfile.TemporaryDirectory(prefix="wayfare-sumo-") as folder:
         with working(f"SUMO: {vehicles} vehicles, {duration_s:g} s"):
             fcd = run_sumo(scenario, Path(folder), look.seed)
-        if out is not None:
-            with writing(out, "cannot be written"):
-                fcd = Path(shutil.copyfile(fcd, out))
+        if fcd_file is not None:
+            with writing(fcd_file, "cannot be written"):
+                fcd = Path(shutil.copyfile(fcd, fcd_file))
         with working("Finding contacts"):
             found = look.plan(str(fcd), set_)
         found = replace(found, name=f"SUMO on {net.name}" if net else f"SUMO on {grid} x {grid} crossings")
@@ -181,13 +179,13 @@ def _finish(found: SourcedPlan, look: Look) -> None:
     with working("Statistics"):
         statistics = plan_statistics(found.plan)
         outlook = upload_outlook(found.exchanges, found.scenario, parameters_of(found.scenario.learning), look.seed)
-    written = [str(file) for file in (look.save, look.one_file, look.csv_file, look.plot) if file is not None]
+    written = [str(file) for file in (look.save, look.one_file, look.out, look.plot) if file is not None]
     if look.save is not None:
         save_plan(found.plan, look.save)
     if look.one_file is not None:
         export_one(found.plan, look.one_file)
-    if look.csv_file is not None:
-        export_csv(found.plan, look.csv_file)
+    if look.out is not None:
+        write_contacts(found.plan, look.out)
     if look.plot is not None:
         from wayfare.report.contact_figures import plot_contacts
 

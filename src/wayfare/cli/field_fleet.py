@@ -12,8 +12,9 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from wayfare.cli.terminal import JsonOption, duration_text, output, print_json, say
+from wayfare.cli.terminal import JsonOption, output, print_json, say
 from wayfare.errors import InputError
+from wayfare.progress import duration_text
 
 if TYPE_CHECKING:
     from wayfare.field.fleet import Fleet

@@ -11,18 +11,10 @@ import typer
 
 from wayfare.cli.execution import takes_execution
 from wayfare.cli.results import print_sweep
-from wayfare.cli.terminal import (
-    JobsOption,
-    JsonOption,
-    OutOption,
-    RunProgress,
-    duration_text,
-    listing,
-    output,
-    print_json,
-)
+from wayfare.cli.terminal import JobsOption, JsonOption, OutOption, RunProgress, listing, output, print_json
 from wayfare.errors import InputError, ScenarioError
 from wayfare.places import RUNS
+from wayfare.progress import duration_text
 
 if TYPE_CHECKING:
     from wayfare.records import RunRecord

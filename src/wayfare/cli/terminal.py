@@ -18,6 +18,7 @@ from rich.table import Table
 
 from wayfare.cli.words import with_options
 from wayfare.errors import ScenarioError
+from wayfare.progress import duration_text
 from wayfare.signals import exit_at_sigterm, interrupts_ignored
 
 if TYPE_CHECKING:
@@ -65,7 +66,6 @@ def say(text: str) -> None:
 
 
 def listing(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> Table:
-    """A plain table."""
     table = Table(*headings, box=None)
     for row in rows:
         table.add_row(*row)
@@ -269,10 +269,3 @@ class RunProgress:
             if kind is KeyboardInterrupt or kind is SystemExit:
                 line = "stopped; what is finished is kept, and the same command goes on with the rest"
                 errors.print(line, style="bold", markup=False, soft_wrap=True)
-
-
-def duration_text(seconds: float) -> str:
-    """A time for people, to two figures or so."""
-    if seconds < 100:
-        return f"{seconds:.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 6000 else f"{seconds / 3600:.1f} h"

@@ -1,15 +1,19 @@
 """Who meets whom, when and for how long."""
 
 from wayfare.contacts.draw import draw_plan, plan_from_drawn, plan_from_meetings, plan_from_motion, plans_from_motion
+from wayfare.contacts.export import contact_frame, contact_rows, write_contacts
 from wayfare.contacts.forecast import forecast_s
 from wayfare.contacts.plan import ContactPlan, Opportunities, PeerOpportunities, opportunities, peer_opportunities
-from wayfare.contacts.trace_use import TraceUse, trace_use
+from wayfare.contacts.trace_use import TraceUse, device_names, trace_use
 
 __all__ = [
     "ContactPlan",
     "Opportunities",
     "PeerOpportunities",
     "TraceUse",
+    "contact_frame",
+    "contact_rows",
+    "device_names",
     "draw_plan",
     "forecast_s",
     "opportunities",
@@ -19,4 +23,5 @@ __all__ = [
     "plan_from_motion",
     "plans_from_motion",
     "trace_use",
+    "write_contacts",
 ]

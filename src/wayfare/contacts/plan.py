@@ -18,7 +18,8 @@ class ContactPlan:
     """Every contact of a fleet, sorted by device and then by start.
 
     ``peer`` is ``SERVER`` or, for a contact between two devices, the one with the larger number. ``distance_m`` is the
-    distance at one random instant of the contact: the distance at which its channel is drawn.
+    distance at one random instant of the contact: the distance at which its channel is drawn. ``names`` are those of
+    the devices and, last, of the server, where a trace has names.
     """
 
     devices: int
@@ -28,6 +29,7 @@ class ContactPlan:
     start_s: Floats
     end_s: Floats
     distance_m: Floats
+    names: tuple[str, ...] = ()
 
     def __len__(self) -> int:
         return len(self.device)
@@ -46,6 +48,7 @@ class ContactPlan:
             start_s=self.start_s[rows],
             end_s=self.end_s[rows],
             distance_m=self.distance_m[rows],
+            names=self.names,
         )
 
     def lasting(self, min_contact_s: float) -> ContactPlan:
@@ -90,6 +93,8 @@ def merge(plans: Sequence[ContactPlan]) -> ContactPlan:
     if len({plan.devices for plan in plans}) != 1:
         sizes = ", ".join(str(plan.devices) for plan in plans) or "none"
         raise InputError(f"only plans of one fleet can be merged; these have {sizes} devices")
+    if len({plan.names for plan in plans}) != 1:
+        raise InputError("only plans of one fleet can be merged; these call their devices by different names")
     every = ContactPlan(
         devices=plans[0].devices,
         duration_s=max(plan.duration_s for plan in plans),
@@ -98,6 +103,7 @@ def merge(plans: Sequence[ContactPlan]) -> ContactPlan:
         start_s=np.concatenate([plan.start_s for plan in plans]),
         end_s=np.concatenate([plan.end_s for plan in plans]),
         distance_m=np.concatenate([plan.distance_m for plan in plans]),
+        names=plans[0].names,
     )
     every = every.take(np.lexsort((every.end_s, every.start_s, every.peer, every.device)))
     group = _overlapping(every.device, every.peer, every.start_s, every.end_s)

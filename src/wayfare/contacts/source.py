@@ -88,6 +88,7 @@ def _from_trace(
     # Contacts that a file lists between devices are always looked at.
     listed = devices_meet or isinstance(chosen.content, Meetings)
     plan = contacts_in(chosen.content, scenario.radio.range_m, chosen.duration_s, seed, devices_meet=listed)
+    plan = replace(plan, names=(*chosen.devices, chosen.server))
     found = SourcedPlan(
         name=Path(source).name,
         kind=recording.format,

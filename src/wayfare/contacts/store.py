@@ -22,12 +22,13 @@ def save_plan(plan: ContactPlan, path: Path | str) -> None:
             distance_m=plan.distance_m,
         ),
         plan.duration_s,
+        plan.names,
     )
 
 
 def load_plan(path: Path | str) -> ContactPlan:
     """The plan of a file, every array checked; a damaged file is a TraceError."""
-    meetings, duration_s = load_meetings(Path(path))
+    meetings, duration_s, names = load_meetings(Path(path))
     assert meetings.distance_m is not None
     return ContactPlan(
         devices=meetings.devices,
@@ -37,4 +38,5 @@ def load_plan(path: Path | str) -> ContactPlan:
         start_s=meetings.start_s,
         end_s=meetings.end_s,
         distance_m=meetings.distance_m,
+        names=names,
     )

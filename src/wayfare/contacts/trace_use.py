@@ -32,6 +32,7 @@ class TraceUse:
     contacts_too_short: int = 0  # of those dropped: with the devices, in the time used
     min_contact_s: float = 0.0
     max_exchange_s: float | None = None
+    device_names: tuple[str, ...] = ()
 
 
 def trace_use(scenario: Scenario) -> TraceUse | None:
@@ -41,6 +42,15 @@ def trace_use(scenario: Scenario) -> TraceUse | None:
         return None
     trace = Trace(spec, range_m=scenario.radio.range_m)
     return _use(trace, scenario.fleet.devices, scenario.duration_s, scenario.contacts, trace.fingerprint())
+
+
+def device_names(scenario: Scenario) -> tuple[str, ...]:
+    """What a trace calls the devices, in order; empty where mobility is no trace."""
+    spec = scenario.mobility
+    if not isinstance(spec, TraceMobility):
+        return ()
+    trace = Trace(spec, range_m=scenario.radio.range_m)
+    return trace.selection(scenario.fleet.devices, scenario.duration_s).devices
 
 
 # Runs of several schemes and seeds share a trace; a file that changed has another fingerprint.
@@ -69,6 +79,7 @@ def _use(trace: Trace, devices: int, duration_s: float, rules: Contacts, fingerp
         contacts_too_short=too_short,
         min_contact_s=rules.min_contact_s,
         max_exchange_s=rules.max_exchange_s,
+        device_names=chosen.devices,
     )
 
 

@@ -65,48 +65,35 @@ def _part_identity(part: Part, files: bool) -> dict[str, Any]:
 
 
 def _described(thing: object, name: str, version: str, files: bool) -> dict[str, Any]:
-    values, code = _values(thing, name, version, files), _code(thing, name, version, files)
-    return {"class": _class_name(thing), "values": values, **code}
-
-
-def _values(thing: object, name: str, version: str, files: bool) -> dict[str, Any]:
-    values = {}
-    for field, value in _attributes(thing):
-        if value is None or isinstance(value, str | int | float | bool):
-            values[field] = value
-            continue
-        try:
-            values[field] = fingerprint(value, of=type(thing), files=files)
-        except UnreadableError as error:
-            if not version:
-                raise _asked_for_version(name, f"its `{field}`", error) from None
-            values[field] = _class_name(value)
-    return values
-
-
-def _code(thing: object, name: str, version: str, files: bool) -> dict[str, Any]:
-    """The code of the user's class, with the file it is in and the version its author gave it."""
+    """Class, values, and of the user's own classes the code, with the file it is in; the version its author gave it."""
     kind = type(thing)
-    if not is_users(kind, kind):
-        return {"version": version} if version else {}
-    try:
-        code = {"code": fingerprint(kind, files=files)}
-    except UnreadableError as error:
-        if not version:
-            raise _asked_for_version(name, "its code", error) from None
-        code = {}
-    # A script changes with every number at its end; the code of its classes is enough.
-    by_file = files and kind.__module__ not in _SCRIPTS
-    file = getattr(sys.modules.get(kind.__module__), "__file__", None) if by_file else None
-    return {**code, **({"file": content_of(file)} if file else {}), **({"version": version} if version else {})}
 
+    def hashed(what: str, part: object) -> str | None:
+        """None for what cannot be read and is covered by a version."""
+        try:
+            return fingerprint(part, of=kind, files=files)
+        except UnreadableError as error:
+            if version:
+                return None
+            rule = (
+                f"{what} cannot be identified ({error}), so a changed one could not be told from it; "
+                "give the class a `version` and change it whenever its numbers change"
+            )
+            raise ScenarioError("version", name, rule) from None
 
-def _asked_for_version(name: str, what: str, error: UnreadableError) -> ScenarioError:
-    rule = (
-        f"{what} cannot be identified ({error}), so a changed one could not be told from it; "
-        "give the class a `version` and change it whenever its numbers change"
-    )
-    return ScenarioError("version", name, rule)
+    values = {
+        field: value if _is_plain(value) else hashed(f"its `{field}`", value) or _class_name(value)
+        for field, value in _attributes(thing)
+    }
+    described: dict[str, Any] = {"class": _class_name(thing), "values": values}
+    if is_users(kind, kind):
+        described["code"] = hashed("its code", kind)
+        # A script changes with every number at its end; the code of its classes is enough.
+        by_file = files and kind.__module__ not in _SCRIPTS
+        file = getattr(sys.modules.get(kind.__module__), "__file__", None) if by_file else None
+        described["file"] = content_of(file) if file else None
+    described["version"] = version or None
+    return {key: value for key, value in described.items() if value is not None}
 
 
 def _attributes(thing: object) -> Iterator[tuple[str, Any]]:
@@ -131,4 +118,8 @@ def _class_name(thing: object) -> str:
 def _plain(value: object) -> Any:
     if isinstance(value, BaseModel):
         return value.model_dump(mode="json")
-    return value if value is None or isinstance(value, str | int | float | bool) else repr(value)
+    return value if _is_plain(value) else repr(value)
+
+
+def _is_plain(value: object) -> bool:
+    return value is None or isinstance(value, str | int | float | bool)

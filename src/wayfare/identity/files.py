@@ -6,6 +6,7 @@ import hashlib
 from functools import lru_cache
 from pathlib import Path
 
+from wayfare.learning.tasks import is_from_file
 from wayfare.scenario import Scenario
 
 # Counted up when a trace is read as other contacts than before.
@@ -18,6 +19,9 @@ def files_of(scenario: Scenario) -> dict[str, str | None]:
     Sequences count by the content of a file of prepared scenes, which hold their map, or by names and sizes of many.
     """
     found: dict[str, str | None] = {}
+    if is_from_file(scenario.learning):
+        # The task itself counts by its code and data.
+        found["learning.task"] = Path(scenario.learning.task).name
     trace = scenario.model_dump(mode="json", include={"mobility"})["mobility"].get("file")
     if trace is not None:
         found["mobility.file"] = f"{_READING} {content_of(trace)}"

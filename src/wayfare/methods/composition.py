@@ -15,10 +15,11 @@ from dataclasses import dataclass, fields, is_dataclass
 from typing import Any, TypeAlias
 
 from wayfare.errors import ScenarioError
-from wayfare.methods.from_file import from_file, is_file
+from wayfare.methods.from_file import from_file
 from wayfare.methods.parts import Method, Part, UploadRule
 from wayfare.methods.registry import PARTS, TABLE, assemble, checked_part, named_parts, part_class
 from wayfare.scenario import Scenario
+from wayfare.scenario.load import names_python_file
 
 _NAME = re.compile(r"\s*([A-Za-z0-9][A-Za-z0-9._:-]*)\s*=(?!=)(.+)", re.DOTALL)
 _PART = re.compile(r"\s*([^()]+?)\s*(?:\((.*)\))?\s*", re.DOTALL)
@@ -69,7 +70,7 @@ def _from_text(text: str, scenario: Scenario) -> Method:
     elif others:
         name = " + ".join([name, *others])
     written = text.strip()
-    if given is not None or is_file(first):
+    if given is not None or names_python_file(first):
         _KNOWN[name] = written
     return assemble(name, parts, scenario, written)
 
@@ -78,7 +79,7 @@ def _begin(text: str, scenario: Scenario) -> tuple[str, tuple[Part, ...]]:
     """A method by its name, an upload rule of the table, or something of one's own in a file."""
     if text in PARTS and text not in TABLE:
         return text, (_part(text, text),)
-    if not is_file(text):
+    if not names_python_file(text):
         return named_parts(text, scenario)
     found = from_file(text)
     if isinstance(found, Composition):
@@ -95,7 +96,7 @@ def _part(text: str, whole: str) -> Part:
     if found is None:
         raise ScenarioError("schemes", whole, f"cannot read {text!r}; write as in buffer(size=5)")
     name, values = found[1], found[2] or ""
-    if is_file(name):
+    if names_python_file(name):
         return _made(from_file(name), _values(values, whole), whole)
     if name not in PARTS:
         known = ", ".join(PARTS)
@@ -126,7 +127,6 @@ def _values(text: str, whole: str) -> dict[str, Any]:
 
 
 def is_ours(text: str) -> bool:
-    """Whether a method is made of what is in the package alone."""
     found = _NAME.fullmatch(text)
     first, *others = (piece.strip() for piece in _split(found[2] if found else text, "+"))
     return first.split(":")[0] in TABLE and all(piece.split("(")[0].strip() in PARTS for piece in others)

@@ -27,34 +27,33 @@ def refuse_edited(method: Method) -> None:
             raise ScenarioError("schemes", method.name, rule)
 
 
-def is_file(text: str) -> bool:
-    """Whether a name is that of a file, and perhaps of a class in it."""
-    file, _, name = text.rpartition(".py")
-    return bool(file) and (not name or name.startswith(":"))
-
-
 def from_file(text: str) -> Any:
-    file, _, name = text.rpartition(".py")
-    module = _module(Path(f"{file}.py"), text)
+    module, name = module_of(text, "schemes")
+    file = Path(module.__file__ or "").name
     if name:
-        found = vars(module).get(name[1:])
+        found = vars(module).get(name)
         if found is None:
-            raise ScenarioError("schemes", text, f"{file}.py has no {name[1:]}; it has {_listed(module)}")
+            raise ScenarioError("schemes", text, f"{file} has no {name}; it has {_listed(module)}")
         return found
     own = _rules_of(module)
     if len(own) != 1:
-        raise ScenarioError("schemes", text, f"name the class, as in {file}.py:Patient; the file has {_listed(module)}")
+        raise ScenarioError("schemes", text, f"name the class, as in {file}:Patient; the file has {_listed(module)}")
     return own[0]
 
 
-def _module(path: Path, text: str) -> ModuleType:
-    """The file as a module that other processes can import too: they search where this one does."""
+def module_of(text: str, field: str) -> tuple[ModuleType, str]:
+    """The file of a name as a module, and what is named in it. ``field`` is the setting that names it.
+
+    Other processes can import the module too: they search where this one does.
+    """
+    file, _, name = text.rpartition(".py")
+    path = Path(f"{file}.py")
     if not path.is_file():
-        raise ScenarioError("schemes", text, f"there is no file {path}")
+        raise ScenarioError(field, text, f"there is no file {path}")
     folder, stem = str(path.resolve().parent), path.stem
     taken = sys.modules.get(stem)
     if "." in stem or stem in sys.stdlib_module_names:
-        raise ScenarioError("schemes", text, f"{path.name} cannot be imported under this name; call it otherwise")
+        raise ScenarioError(field, text, f"{path.name} cannot be imported under this name; call it otherwise")
     if folder not in sys.path:
         # Last, so that nothing in that folder takes the place of a package.
         sys.path.append(folder)
@@ -64,17 +63,17 @@ def _module(path: Path, text: str) -> ModuleType:
         module = importlib.import_module(stem) if taken is None else _up_to_date(taken, content)
     except SystemExit as end:
         raise ScenarioError(
-            "schemes",
+            field,
             text,
             f"the file ended the program when it was imported (SystemExit: {end.code}); what it does as a program goes "
             'below `if __name__ == "__main__":`',
         ) from None
     except Exception as error:
-        raise ScenarioError("schemes", text, f"cannot be imported: {type(error).__name__}: {error}") from error
+        raise ScenarioError(field, text, f"cannot be imported: {type(error).__name__}: {error}") from error
     if Path(module.__file__ or "").resolve() != path.resolve():
-        raise ScenarioError("schemes", text, f"there is another module {stem}, {module.__file__}; call yours otherwise")
+        raise ScenarioError(field, text, f"there is another module {stem}, {module.__file__}; call yours otherwise")
     _READ[stem] = content
-    return module
+    return module, name.removeprefix(":")
 
 
 def _up_to_date(module: ModuleType, content: str) -> ModuleType:

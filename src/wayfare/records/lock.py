@@ -10,7 +10,9 @@ import json
 import logging
 import os
 import socket
+from contextlib import ExitStack
 from pathlib import Path
+from typing import IO
 
 from wayfare.errors import RunFolderError
 from wayfare.files import lock
@@ -23,56 +25,47 @@ class RunLock:
 
     def __init__(self, folder: Path) -> None:
         self._run, self._file = folder, folder.with_name(folder.name + ".lock")
-        self._held: int | None = None
 
     def __enter__(self) -> RunLock:
         try:
             self._file.parent.mkdir(parents=True, exist_ok=True)
-            while self._held is None:
-                self._held = self._take()
-            os.ftruncate(self._held, 0)
-            os.lseek(self._held, 0, os.SEEK_SET)
-            os.write(self._held, json.dumps({"process": os.getpid(), "host": socket.gethostname()}).encode())
+            while not self._take():
+                pass
         except OSError as error:
-            self._close()
             raise RunFolderError(f"{self._file.parent}: cannot write here: {error.strerror}") from None
         return self
 
     def __exit__(self, *_: object) -> None:
         # The file goes while the lock is held, so nobody else's is ever taken away.
         self._file.unlink(missing_ok=True)
-        self._close()
+        self._held.close()
 
-    def _take(self) -> int | None:
-        """The file, locked; None when it was taken away in between and is to be opened again."""
-        opened = os.open(self._file, os.O_RDWR | os.O_CREAT, 0o644)
-        try:
-            lock(opened)
-            same = self._file.exists() and os.path.samestat(os.fstat(opened), self._file.stat())
-        except BlockingIOError:
-            holder = _holder(opened)
-            os.close(opened)
-            raise RunFolderError(f"{self._run}: is being written by {holder}; wait for it, or stop it first") from None
-        except BaseException:
-            os.close(opened)
-            raise
-        if not same:
-            os.close(opened)
-            return None
-        if os.fstat(opened).st_size:
-            _log.warning("%s: taking over from %s, which ended without a word", self._run, _holder(opened))
-        return opened
-
-    def _close(self) -> None:
-        if self._held is not None:
-            os.close(self._held)
-            self._held = None
+    def _take(self) -> bool:
+        """Lock the file; False when it was taken away in between and is to be opened again."""
+        with ExitStack() as unless_held:
+            file = unless_held.enter_context(self._file.open("a+", encoding="utf-8"))
+            try:
+                lock(file.fileno())
+            except BlockingIOError:
+                rule = f"is being written by {_holder(file)}; wait for it, or stop it first"
+                raise RunFolderError(f"{self._run}: {rule}") from None
+            found = os.fstat(file.fileno())
+            if not self._file.exists() or not os.path.samestat(found, self._file.stat()):
+                return False
+            if found.st_size:
+                _log.warning("%s: taking over from %s, which ended without a word", self._run, _holder(file))
+            file.truncate(0)
+            file.write(json.dumps({"process": os.getpid(), "host": socket.gethostname()}))
+            file.flush()
+            self._held = file
+            unless_held.pop_all()
+        return True
 
 
-def _holder(opened: int) -> str:
+def _holder(file: IO[str]) -> str:
     try:
-        os.lseek(opened, 0, os.SEEK_SET)
-        holder = json.loads(os.read(opened, 4096))
+        file.seek(0)
+        holder = json.loads(file.read(4096))
         return f"process {int(holder['process'])} on {str(holder['host'])[:80]!r}"
     except (OSError, ValueError, KeyError, TypeError):
         return "another process"

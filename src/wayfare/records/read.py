@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -114,9 +114,13 @@ def _read(folder: Path, database: sqlite3.Connection) -> RunRecord:
         relays=tuple(_relay(row) for row in rows["relays"]),
         evaluations=_columns("evaluations", rows["evaluations"]),
         others=_others(rows["metrics"]),
-        trace=TraceUse(**meta["trace"]) if meta.get("trace") else None,
+        trace=_trace(meta["trace"]) if meta.get("trace") else None,
         model=torch.from_numpy(np.frombuffer(vector, dtype="<f4").astype(np.float32)) if models else None,
     )
+
+
+def _trace(use: Mapping[str, Any]) -> TraceUse:
+    return TraceUse(**{**use, "device_names": tuple(use.get("device_names", ()))})
 
 
 def _relay(row: tuple[Any, ...]) -> RelayEvent:

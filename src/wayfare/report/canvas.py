@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
@@ -65,17 +65,13 @@ def checked_picture(option: str, file: Path) -> Path:
     return file
 
 
-@contextmanager
-def column_figure(file: Path, *, height_in: float = 2.5) -> Iterator[Any]:
-    with _figure(file, (COLUMN_IN, height_in), dpi=300, style=_COLUMN) as figure:
-        yield figure
+def column_figure(file: Path, *, height_in: float = 2.5) -> AbstractContextManager[Any]:
+    return _figure(file, (COLUMN_IN, height_in), dpi=300, style=_COLUMN)
 
 
-@contextmanager
-def wide_figure(file: Path | str, *, width_in: float = 7.2, height_in: float = 4.0) -> Iterator[Any]:
+def wide_figure(file: Path | str, *, width_in: float = 7.2, height_in: float = 4.0) -> AbstractContextManager[Any]:
     """A figure for a screen, written when it is drawn."""
-    with _figure(file, (width_in, height_in), dpi=150, style=_PLAIN) as figure:
-        yield figure
+    return _figure(file, (width_in, height_in), dpi=150, style=_PLAIN)
 
 
 @contextmanager

@@ -12,7 +12,7 @@ from wayfare.files import writing
 from wayfare.learning.tasks import Metric
 from wayfare.records import RunRecord, SchemeSummary
 from wayfare.report import canvas
-from wayfare.report.labels import score_label
+from wayfare.report.labels import metric_label
 from wayfare.report.palette import colour_of, dashes_of
 from wayfare.report.study_figures import study_figure
 from wayfare.studies.results import StudyResults
@@ -79,7 +79,7 @@ def _curves(axes: Any, groups: Groups, metric: Metric, across: str, factor: floa
 
 
 def _label_scores(axes: Any, metric: Metric, across: str) -> None:
-    axes.set(xlabel=across, ylabel=score_label(metric))
+    axes.set(xlabel=across, ylabel=f"test {metric_label(metric)}")
     canvas.keep_within(axes, x=canvas.POSITIVE, y=canvas.PERCENT if metric.percent else (None, None))
 
 

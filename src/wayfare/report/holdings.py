@@ -7,10 +7,12 @@ from pathlib import Path
 
 import numpy as np
 from rich.console import Group
+from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
 from wayfare.arrays import Ints
+from wayfare.contacts import device_names
 from wayfare.learning.partition import class_counts
 from wayfare.learning.tasks import class_names, load_task
 from wayfare.report.canvas import wide_figure
@@ -24,6 +26,8 @@ _COLOURS = (
     *("#DDCC77", "#CC6677", "#882255", "#AA4499", "#BBBBBB"),
 )
 _LONGEST_NAME = 10
+# Ticks of a picture, which are as high as 16 inches.
+_MOST_LABELS = 60
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,6 +36,7 @@ class Holdings:
 
     scenario: str
     partition: str
+    devices: tuple[str, ...]
     classes: tuple[str, ...]
     counts: Ints  # (devices, classes)
 
@@ -48,6 +53,7 @@ def holdings_of(scenario: Scenario, seed: int) -> Holdings:
     return Holdings(
         scenario=scenario.name,
         partition=partition.kind + (f", {detail}" if detail else ""),
+        devices=device_names(scenario) or tuple(map(str, range(scenario.fleet.devices))),
         classes=class_names(task),
         counts=class_counts(labels, task.classes, held_samples(scenario, task, seed)),
     )
@@ -63,11 +69,11 @@ def holdings_table(held: Holdings) -> Group:
     for name in held.classes:
         table.add_column(name[:_LONGEST_NAME], justify="right", no_wrap=True)
     table.add_column("all", justify="right", style="bold")
-    for device, counts in enumerate(held.counts):
+    for device, counts in zip(held.devices, held.counts, strict=True):
         cells = [f"{count}" if count else "" for count in counts]
         largest = int(np.argmax(counts))
         cells[largest] = f"[bold]{cells[largest]}[/bold]"
-        table.add_row(str(device), *cells, f"{counts.sum()}")
+        table.add_row(escape(device), *cells, f"{counts.sum()}")
     return Group(Text(title, "bold"), table)
 
 
@@ -81,7 +87,8 @@ def plot_holdings(held: Holdings, file: Path) -> None:
             axes.barh(np.arange(devices), counts, left=left, color=colour, hatch=hatch, label=name, height=0.8)
             left += counts
         axes.set(xlabel="training samples", ylabel="device", ylim=(devices - 0.5, -0.5))
-        axes.locator_params(axis="y", integer=True)
+        every = -(-devices // _MOST_LABELS)
+        axes.set_yticks(range(0, devices, every), held.devices[::every])
         axes.set_title(f"{held.scenario}: {held.partition}")
         axes.grid(False)
         axes.legend(fontsize=8, loc="upper left", bbox_to_anchor=(1.0, 1.0))

@@ -84,14 +84,16 @@ def metric_heading(metric: Metric) -> str:
 
 def axis_label(name: str) -> str:
     """For a figure: ``speed (m/s)``."""
-    words, unit = words_and_unit(name)
+    return _labelled(*words_and_unit(name))
+
+
+def metric_label(metric: Metric) -> str:
+    """For a figure: ``accuracy (%)``."""
+    return _labelled(*metric_words_and_unit(metric))
+
+
+def _labelled(words: str, unit: str) -> str:
     return f"{words} ({unit})" if unit else words
-
-
-def score_label(metric: Metric) -> str:
-    """For a figure of scores: ``test accuracy (%)``."""
-    words, unit = metric_words_and_unit(metric)
-    return f"test {words} ({unit})" if unit else f"test {words}"
 
 
 def named_with_task(name: str, task: str) -> str:

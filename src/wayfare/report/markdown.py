@@ -8,8 +8,7 @@ from pathlib import Path
 
 from wayfare.files import writing
 from wayfare.report.caveats import caveats_of
-from wayfare.report.columns import plainly
-from wayfare.report.study_tables import study_columns, study_notes, study_title
+from wayfare.report.study_tables import plain_table, study_notes, study_title
 from wayfare.studies.results import StudyResults
 
 
@@ -28,14 +27,9 @@ def markdown(results: StudyResults, figures: Sequence[str]) -> str:
 
 
 def table_lines(results: StudyResults) -> list[str]:
-    columns = [plainly(column) for column in study_columns(results)]
-    manifest = results.manifest
-    headings = [*manifest.varies, *(column.heading.replace("\n", " ") for column in columns)]
-    lines = [_row(headings), _row(["---"] * len(headings))]
-    for place, row in enumerate(results.rows):
-        values = map(str, manifest.place_of(row.point).values())
-        lines.append(_row([*values, *(column.cells[place] for column in columns)]))
-    return [*lines, "", *(f"- {' '.join(note.split())}" for note in study_notes(results))]
+    headings, *rows = plain_table(results)
+    notes = [f"- {' '.join(note.split())}" for note in study_notes(results)]
+    return [_row(headings), _row(["---"] * len(headings)), *map(_row, rows), "", *notes]
 
 
 def _row(cells: Sequence[str]) -> str:

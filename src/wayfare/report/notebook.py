@@ -15,7 +15,7 @@ from rich.console import Console
 from wayfare import studies
 from wayfare.errors import InputError, UnavailableError
 from wayfare.report.figures import Format, score_curves
-from wayfare.report.study_tables import study_columns, study_notes, study_table, study_title
+from wayfare.report.study_tables import plain_table, study_notes, study_table, study_title
 from wayfare.report.write import write_report
 from wayfare.studies.export import evaluation_rows, run_rows
 from wayfare.studies.results import StudyResults
@@ -50,12 +50,7 @@ class ShownResults(StudyResults):
         return printed.get().strip("\n")
 
     def _repr_html_(self) -> str:
-        columns, manifest = study_columns(self), self.manifest
-        headings = [*manifest.varies, *(column.heading.replace("\n", " ") for column in columns)]
-        rows = [
-            [*map(str, manifest.place_of(row.point).values()), *(column.cells[place] for column in columns)]
-            for place, row in enumerate(self.rows)
-        ]
+        headings, *rows = plain_table(self)
         lines = [f"<caption>{escape(study_title(self))}</caption>", _row("th", headings)]
         lines += [_row("td", row) for row in rows]
         notes = "<br>".join(escape(" ".join(note.split())) for note in study_notes(self))

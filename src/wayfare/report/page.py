@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -119,7 +119,7 @@ def page_json(material: Material) -> dict[str, Any]:
     words, unit = metric_words_and_unit(metric)
     return {
         "metric": {"words": words, "unit": unit, "percent": metric.percent},
-        "looks": {scheme: _look(scheme, manifest.schemes) for scheme in manifest.schemes},
+        "looks": {scheme: asdict(look_of(scheme, manifest.schemes)) for scheme in manifest.schemes},
         "reference": results.reference,
         "points": [
             {"name": manifest.point_name(point), "groups": point_groups(material, point)}
@@ -182,16 +182,16 @@ def _plain(value: Any) -> float | str:
     return value if isinstance(value, int | float) and not isinstance(value, bool) else value_text(value)
 
 
-def _look(scheme: str, others: Sequence[str]) -> dict[str, str]:
-    look = look_of(scheme, others)
-    return {"light": look.light, "dark": look.dark, "dash": look.dash}
-
-
 def _holdings(world: Sequence[RunRecord]) -> dict[str, Any] | None:
     if not world:
         return None
-    counts = world[0].class_counts
-    return {"seed": world[0].seed, "task": world[0].scenario.learning.task, "counts": counts.astype(int).tolist()}
+    counts, trace = world[0].class_counts, world[0].trace
+    return {
+        "seed": world[0].seed,
+        "task": world[0].scenario.learning.task,
+        "names": list(trace.device_names) if trace and trace.device_names else None,
+        "counts": counts.astype(int).tolist(),
+    }
 
 
 def _for_script(content: dict[str, Any]) -> str:

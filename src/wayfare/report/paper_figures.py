@@ -12,7 +12,7 @@ import numpy as np
 from wayfare.arrays import Floats
 from wayfare.records import read_run
 from wayfare.report.canvas import PERCENT, headline, keep_within, legend_beside, wide_figure
-from wayfare.report.labels import axis_label, scheme_label, score_label, value_label
+from wayfare.report.labels import axis_label, metric_label, scheme_label, value_label
 from wayfare.report.palette import colour_of, dashes_of, height_of
 from wayfare.report.study_figures import seeds_words, study_figure
 from wayfare.studies.paper import PaperFigure
@@ -87,7 +87,7 @@ def _curves(results: StudyResults, axes: Any, curve_of: Callable[[RunResult], Cu
             axes.plot(behind, fmean(final), marker="o", ms=4, color=colour, mfc=colour if dashes == "-" else "white")
     axes.set_xlabel("round")
     if metric is not None:
-        axes.set_ylabel(score_label(metric))
+        axes.set_ylabel(f"test {metric_label(metric)}")
         keep_within(axes, y=PERCENT if metric.percent else (None, None))
 
 

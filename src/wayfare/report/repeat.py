@@ -11,6 +11,7 @@ from typing import Any
 
 from wayfare.errors import InputError
 from wayfare.methods import is_ours
+from wayfare.progress import duration_text
 from wayfare.scenario import parse
 from wayfare.scenario.dump import to_toml, toml_value
 from wayfare.studies.results import StudyResults
@@ -32,57 +33,44 @@ class Recipe:
 def recipe_of(results: StudyResults, meta: Mapping[str, Any]) -> Recipe:
     """The recipe of a run, a comparison or a study; ``meta`` is what one of its runs says of itself."""
     manifest = results.manifest
-    scenario = parse(manifest.scenarios[0])
-    seeds = sorted({run.seed for run in manifest.runs})
     flags = _execution_flags(meta.get("execution", {}))
-    files, notes = {_SCENARIO_FILE: to_toml(scenario)}, []
+    notes = []
     foreign = [name for name in manifest.schemes if not is_ours(manifest.recipes.get(name, name))]
     if foreign:
         notes.append(f"The package or file that has {', '.join(foreign)} is needed.")
     if "file" in manifest.scenarios[0]["mobility"]:
         notes.append("The trace that mobility.file names has to lie where it says.")
-    if not manifest.is_comparison:
-        return _study_recipe(results, seeds, flags, notes)
-    if len(manifest.runs) == 1:
-        run = manifest.runs[0]
-        words = ("run", _SCENARIO_FILE, "--scheme", _texts(manifest)[0], "--seed", str(run.seed), *flags)
-        return Recipe(files=files, commands=[_line(*words)], notes=notes)
+    files, commands = (_comparison if manifest.is_comparison else _study)(manifest, flags)
+    return Recipe(files=files, commands=commands, notes=notes)
+
+
+def _comparison(manifest: Manifest, flags: Sequence[str]) -> tuple[dict[str, str], list[str]]:
+    files, seeds = {_SCENARIO_FILE: to_toml(parse(manifest.scenarios[0]))}, _seeds(manifest)
     every = {(run.scheme, run.seed) for run in manifest.runs}
-    if seeds == list(range(len(seeds))) and len(every) == len(manifest.schemes) * len(seeds):
-        words = (
-            "compare",
-            _SCENARIO_FILE,
-            "--schemes",
-            ",".join(_texts(manifest)),
-            "--seeds",
-            str(len(seeds)),
-            *flags,
-        )
-        return Recipe(files=files, commands=[_line(*words)], notes=notes)
-    # Some runs of a rectangle only: each by itself.
-    commands = [
-        _line("run", _SCENARIO_FILE, "--scheme", manifest.recipes.get(scheme, scheme), "--seed", str(seed), *flags)
-        for scheme, seed in sorted(every)
-    ]
-    return Recipe(files=files, commands=commands, notes=notes)
+    if len(every) > 1 and seeds == list(range(len(seeds))) and len(every) == len(manifest.schemes) * len(seeds):
+        schemes = ",".join(_texts(manifest))
+        return files, [_line("compare", _SCENARIO_FILE, "--schemes", schemes, "--seeds", str(len(seeds)), *flags)]
+    # One run, or some runs of a rectangle only: each by itself.
+    return files, [_run_line(_SCENARIO_FILE, manifest, scheme, seed, flags) for scheme, seed in sorted(every)]
 
 
-def _study_recipe(results: StudyResults, seeds: Sequence[int], flags: Sequence[str], notes: list[str]) -> Recipe:
+def _study(manifest: Manifest, flags: Sequence[str]) -> tuple[dict[str, str], list[str]]:
     """A study file on the scenario of the first point; where that asks for something else, each point by itself."""
-    manifest, name = results.manifest, f"{results.manifest.name}.toml"
-    files = {_SCENARIO_FILE: to_toml(parse(manifest.scenarios[0])), name: _study_toml(results, seeds)}
+    name = f"{manifest.name}.toml"
+    files = {_SCENARIO_FILE: to_toml(parse(manifest.scenarios[0])), name: _study_toml(manifest)}
     if _asks_for(files, name) == [_content(scenario) for scenario in manifest.scenarios]:
-        return Recipe(files=files, commands=[_line("sweep", name, *flags)], notes=notes)
-    files, commands = {}, []
-    for place, scenario in enumerate(manifest.scenarios):
-        name = f"scenario-{place + 1}.toml"
-        files[name] = to_toml(parse(scenario))
-        commands += [
-            _line("run", name, "--scheme", scheme, "--seed", str(seed), *flags)
-            for scheme in _texts(manifest)
-            for seed in seeds
-        ]
-    return Recipe(files=files, commands=commands, notes=notes)
+        return files, [_line("sweep", name, *flags)]
+    files = {f"scenario-{place}.toml": to_toml(parse(one)) for place, one in enumerate(manifest.scenarios, start=1)}
+    return files, [
+        _run_line(file, manifest, scheme, seed, flags)
+        for file in files
+        for scheme in manifest.schemes
+        for seed in _seeds(manifest)
+    ]
+
+
+def _seeds(manifest: Manifest) -> list[int]:
+    return sorted({run.seed for run in manifest.runs})
 
 
 def _texts(manifest: Manifest) -> list[str]:
@@ -109,18 +97,17 @@ def _content(scenario: dict[str, Any]) -> dict[str, Any]:
 def made_with(meta: Mapping[str, Any], walls_s: Sequence[float]) -> dict[str, str]:
     facts = {str(name): str(version) for name, version in meta.get("versions", {}).items()}
     facts["first run started"] = str(meta.get("started", "unknown"))
-    facts["time of all runs"] = _duration(sum(walls_s))
+    facts["time of all runs"] = duration_text(sum(walls_s))
     return facts
 
 
-def _study_toml(results: StudyResults, seeds: Sequence[int]) -> str:
-    manifest = results.manifest
+def _study_toml(manifest: Manifest) -> str:
     content = {
         "name": manifest.name,
         "title": manifest.title,
         "scenario": _SCENARIO_FILE,
         "schemes": _texts(manifest),
-        "seeds": list(seeds),
+        "seeds": _seeds(manifest),
         "metrics": manifest.metrics,
         "targets": manifest.targets,
     }
@@ -139,11 +126,9 @@ def _execution_flags(execution: Mapping[str, Any]) -> list[str]:
     return [*flags, "--fast"] if execution.get("fast") else flags
 
 
+def _run_line(file: str, manifest: Manifest, scheme: str, seed: int, flags: Sequence[str]) -> str:
+    return _line("run", file, "--scheme", manifest.recipes.get(scheme, scheme), "--seed", str(seed), *flags)
+
+
 def _line(*words: str) -> str:
     return shlex.join(["wayfare", *words])
-
-
-def _duration(seconds: float) -> str:
-    if seconds < 100:
-        return f"{seconds:.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 6000 else f"{seconds / 3600:.1f} h"

@@ -15,13 +15,13 @@ import numpy as np
 
 from wayfare import mobility
 from wayfare.arrays import Floats, Ints
-from wayfare.contacts import ContactPlan, opportunities, plan_from_drawn
+from wayfare.contacts import ContactPlan, device_names, opportunities, plan_from_drawn
 from wayfare.errors import WayfareError
 from wayfare.mobility import Motion
 from wayfare.records import RunRecord
 from wayfare.report.digest import CURVE_POINTS, numbers, thinned
 from wayfare.scenario import Scenario
-from wayfare.scenario.mobility import SpatialMobility, TraceMobility
+from wayfare.scenario.mobility import SpatialMobility
 
 # What a page has room for; of a world with more the map shows the beginning.
 _MOST_KNOTS = 400_000
@@ -82,7 +82,7 @@ def _replay(records: Sequence[RunRecord], room: float) -> dict[str, Any]:
     return {
         "seed": seed,
         "devices": scenario.fleet.devices,
-        "names": _names(scenario),
+        "names": list(device_names(scenario)) or None,
         "duration_s": scenario.duration_s,
         "until_s": until_s,
         "round_s": scenario.round_s,
@@ -202,15 +202,6 @@ def _stale_rounds(records: Sequence[RunRecord]) -> float:
     """The age at which the colour of a device says "old": most contacts of most schemes are younger."""
     ages = [float(np.quantile(record.contacts["staleness_rounds"], 0.9)) for record in records if len(_keys(record))]
     return max(float(np.median(ages)), 1.0) if ages else 1.0
-
-
-def _names(scenario: Scenario) -> list[str] | None:
-    if not isinstance(scenario.mobility, TraceMobility):
-        return None
-    from wayfare.mobility.traces import Trace
-
-    chosen = Trace(scenario.mobility, scenario.radio.range_m).selection(scenario.fleet.devices, scenario.duration_s)
-    return list(chosen.devices)
 
 
 def _keys(record: RunRecord) -> Ints:

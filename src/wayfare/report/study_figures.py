@@ -8,20 +8,8 @@ from statistics import fmean
 from typing import Any
 
 from wayfare.records.statistics import Estimate
-from wayfare.report.canvas import (
-    BUDGET,
-    BUDGET_LINE,
-    PERCENT,
-    POSITIVE,
-    Bounds,
-    column_figure,
-    headline,
-    keep_within,
-    legend_below,
-    legend_beside,
-    wide_figure,
-)
-from wayfare.report.labels import axis_label, metric_words_and_unit, scheme_label
+from wayfare.report import canvas
+from wayfare.report.labels import axis_label, metric_label, scheme_label
 from wayfare.report.palette import colour_of, dashes_of, height_of, mark_of
 from wayfare.studies.results import Row, StudyResults
 from wayfare.studies.store import value_text
@@ -53,20 +41,20 @@ def study_figure(results: StudyResults, metric_name: str, file: Path, *, column:
     names = _long_names(results)
     named_in = _NAMED_IN * len(names) * (len(results.manifest.schemes) + 1) + _AROUND_IN if names else 0.0
     if column:
-        with column_figure(file, height_in=max(named_in, 1.7) * len(panels) + 0.7) as figure:
+        with canvas.column_figure(file, height_in=max(named_in, 1.7) * len(panels) + 0.7) as figure:
             axes = figure.subplots(len(panels), 1, squeeze=False, sharex=True)[:, 0]
             _draw_panels(results, metric_name, panels, axes)
-            headline(figure, seeds_words(results, _DRAWN))
+            canvas.headline(figure, seeds_words(results, _DRAWN))
             for panel in axes[:-1]:
                 panel.set_xlabel("")
-            legend_below(figure, axes[-1])
+            canvas.legend_below(figure, axes[-1])
         return
     width_in = min(4.6 * len(panels) + 1.5, 16) if len(panels) > 1 else 7.6
-    with wide_figure(file, width_in=width_in, height_in=max(named_in, 4.0)) as figure:
+    with canvas.wide_figure(file, width_in=width_in, height_in=max(named_in, 4.0)) as figure:
         axes = figure.subplots(1, len(panels), squeeze=False, sharey=True)[0]
         _draw_panels(results, metric_name, panels, axes)
-        headline(figure, title, seeds_words(results, _DRAWN))
-        legend_beside(figure, axes[0])
+        canvas.headline(figure, title, seeds_words(results, _DRAWN))
+        canvas.legend_beside(figure, axes[0])
         for panel in axes[1:]:
             panel.set_ylabel("")
 
@@ -89,13 +77,13 @@ def _draw_panels(results: StudyResults, metric_name: str, panels: dict[str, list
     bounds = _bounds(results, metric_name)
     for panel in axes:
         if names:
-            keep_within(panel, x=bounds)
+            canvas.keep_within(panel, x=bounds)
             continue
         if metric_name == "score" and _percent(results, metric_name):
             low, high = panel.get_ylim()
             beyond = max(_LEAST_POINTS - (high - low), 0.0) / 2
             panel.set_ylim(low - beyond, high + beyond)
-        keep_within(panel, y=bounds)
+        canvas.keep_within(panel, y=bounds)
 
 
 def panels_of(results: StudyResults) -> dict[str, list[Row]]:
@@ -147,7 +135,9 @@ def _draw_named(results: StudyResults, metric_name: str, rows: list[Row], names:
     if metric_name == "energy_joules":
         budgets = {names.index(manifest.place_of(row.point)[manifest.varies[0]]): _budget_joules(row) for row in rows}
         for place, budget in budgets.items():
-            panel.plot([budget, budget], [place, place + 1], label=BUDGET if place == 0 else None, **BUDGET_LINE)
+            panel.plot(
+                [budget, budget], [place, place + 1], label=canvas.BUDGET if place == 0 else None, **canvas.BUDGET_LINE
+            )
     panel.set_yticks([place + 0.5 for place in range(len(names))], names)
     panel.set_ylim(len(names), 0)
     for place in range(1, len(names)):
@@ -209,21 +199,21 @@ def _draw(results: StudyResults, metric_name: str, rows: list[Row], panel: Any) 
 def _draw_budget(budgets: Mapping[float, float], panel: Any) -> None:
     """The budget across the panel, or from point to point where it varies."""
     if len(set(budgets.values())) == 1:
-        panel.axhline(next(iter(budgets.values())), label=BUDGET, **BUDGET_LINE)
+        panel.axhline(next(iter(budgets.values())), label=canvas.BUDGET, **canvas.BUDGET_LINE)
     else:
         places = sorted(budgets)
-        panel.plot(places, [budgets[place] for place in places], label=BUDGET, **BUDGET_LINE)
+        panel.plot(places, [budgets[place] for place in places], label=canvas.BUDGET, **canvas.BUDGET_LINE)
 
 
 def _budget_joules(row: Row) -> float:
     return fmean(result.summary.budget_joules for result in row.results)
 
 
-def _bounds(results: StudyResults, metric_name: str) -> Bounds:
+def _bounds(results: StudyResults, metric_name: str) -> canvas.Bounds:
     """Between which values a metric lies by its nature; a score that is no share may have any."""
     if _percent(results, metric_name):
-        return PERCENT
-    return POSITIVE if metric_name in _NEVER_NEGATIVE else (None, None)
+        return canvas.PERCENT
+    return canvas.POSITIVE if metric_name in _NEVER_NEGATIVE else (None, None)
 
 
 def _bars(scale: float, estimates: list[Estimate]) -> list[float] | None:
@@ -238,6 +228,5 @@ def _percent(results: StudyResults, metric_name: str) -> bool:
 
 def _label(results: StudyResults, metric_name: str) -> str:
     if metric_name == "score" and results.metric is not None:
-        words, unit = metric_words_and_unit(results.metric)
-        return f"{words} ({unit})" if unit else words
+        return metric_label(results.metric)
     return "kept share of an update (%)" if metric_name == "kept_fraction" else axis_label(metric_name)

@@ -18,6 +18,7 @@ from wayfare.report.columns import (
     Column,
     in_terminal,
     over_budget,
+    plainly,
     rich_table,
     side_by_side,
 )
@@ -39,6 +40,14 @@ _SCALES = {"kept_fraction": 100.0, "bits": 1e-6}
 
 def study_columns(results: StudyResults) -> list[Column]:
     return [*_schemes(results), *_measures(results), *_targets(results)] if results.rows else []
+
+
+def plain_table(results: StudyResults) -> list[list[str]]:
+    """The table of a study in one: what varies and all columns, the headings first."""
+    columns, manifest = [plainly(column) for column in study_columns(results)], results.manifest
+    headings = [*manifest.varies, *(column.heading.replace("\n", " ") for column in columns)]
+    places = [map(str, manifest.place_of(row.point).values()) for row in results.rows]
+    return [headings, *([*at, *(column.cells[row] for column in columns)] for row, at in enumerate(places))]
 
 
 def study_table(results: StudyResults, *, width: int = 80) -> Group:
@@ -151,20 +160,15 @@ def missing_notes(results: StudyResults) -> list[str]:
 
 def _score_columns(results: StudyResults, of: Sequence[Estimate | None]) -> list[Column]:
     metric = results.results[0].metric
-    scale, digits = (100.0, 1) if metric.percent else (1.0, 3)
-
-    def with_interval(mean: float, half: float | None, sign: str = "") -> str:
-        interval = "" if half is None else f" ± {scale * half:.{digits}f}"
-        return f"{scale * mean:{sign}.{digits}f}{interval}"
-
-    scores = ["" if one is None else with_interval(one.mean, one.ci95) for one in of]
-    deviations = ["" if one is None or one.sd is None else f"{scale * one.sd:.{digits}f}" for one in of]
+    digits = 1 if metric.percent else 3
+    scores = ["" if one is None else metric.with_interval(one.mean, one.ci95, digits) for one in of]
+    deviations = ["" if one is None or one.sd is None else metric.with_interval(one.sd, None, digits) for one in of]
     differences = [row.to_reference for row in results.rows]
     columns = [Column(heading=metric_heading(metric), cells=scores)]
     if any(deviations):
         columns.append(Column(heading="sd", cells=deviations))
     if any(differences):
-        cells = ["" if one is None else with_interval(one.mean, one.ci95, "+") for one in differences]
+        cells = ["" if one is None else metric.with_interval(one.mean, one.ci95, digits, "+") for one in differences]
         columns.append(Column(heading=f"difference\nto {results.reference}", cells=cells))
         tests = ["" if one is None or one.p is None else f"{one.p:.2g}" for one in differences]
         if any(tests):

@@ -113,9 +113,8 @@ def sparkline(values: Floats, width: int) -> str:
 
 def _interval(metric: Metric, value: float, half_width: float | None, sign: str = "") -> str:
     # Beside an interval there is no room for a third digit, and seldom a meaning.
-    scale, digits = (100, 1) if metric.percent else (1, 3 if half_width is None else 2)
-    interval = "" if half_width is None else f" ± {scale * half_width:.{digits}f}"
-    return f"{scale * value:{sign}.{digits}f}{interval}"
+    digits = 1 if metric.percent else 3 if half_width is None else 2
+    return metric.with_interval(value, half_width, digits, sign)
 
 
 def _difference(mine: Sequence[RunSummary], reference: Sequence[RunSummary]) -> str:

@@ -13,13 +13,13 @@ from typing import Any
 
 import numpy as np
 
-from wayfare.arrays import Floats
 from wayfare.codec import bits_per_entry
 from wayfare.records.statistics import estimate
 from wayfare.report.digest import RunDigest, numbers
-from wayfare.scenario import Scenario, parse
+from wayfare.scenario import parse
 from wayfare.studies.results import Row, StudyResults
-from wayfare.theory.bounds import BoundVariant, corollary_1_factor, kept_share
+from wayfare.theory.bounds import corollary_1_factor, kept_share
+from wayfare.theory.curves import VARIANTS
 from wayfare.theory.staleness import staleness_moments
 
 _SPEED = "mobility.speed_mps"
@@ -40,50 +40,33 @@ def theory_json(results: StudyResults, digests: Mapping[tuple[int, str], Sequenc
     gap_m = float(np.mean([speed_mps * run.gap_s for speed_mps, run in seen]))
     rates_bps = np.concatenate([run.full_rates_bps for _, run in seen])
     scenario, parameters = parse(manifest.scenarios[0]), seen[0][1].parameters
+    entry_bits = bits_per_entry(parameters, scenario.upload.value_bits)
     grid = np.geomspace(min(speeds) / 1.5, max(speeds) * 1.5, _POINTS)
+    factors = {
+        variant: corollary_1_factor(
+            grid,
+            contact_m=contact_m,
+            inter_contact_m=gap_m,
+            rate_bps=float(rates_bps.mean()),
+            round_s=scenario.round_s,
+            parameters=parameters,
+            bits_per_entry=entry_bits,
+            counting="overlap" if variant == "printed" else "start",
+            variant=variant,
+        )
+        for variant in VARIANTS
+    }
+    kept = kept_share(rates_bps[:, None], contact_m / grid, parameters, entry_bits).mean(axis=0)
     return {
         "contact_m": round(contact_m),
         "gap_m": round(gap_m),
         "speed_mps": numbers(grid),
-        "bound": {
-            variant: numbers(_bound(variant, grid, contact_m, gap_m, rates_bps, scenario, parameters))
-            for variant in ("printed", "corrected", "sharp")
-        },
+        "bound": {variant: numbers(factor / factor.min()) for variant, factor in factors.items()},
         "age": numbers(staleness_moments(contact_m / grid, gap_m / grid, scenario.round_s, "start").at_contact_mean),
-        "kept": numbers(100 * _kept(grid, contact_m, rates_bps, scenario, parameters)),
+        "kept": numbers(100 * kept),
         "measured": [_measured(row, speeds[row.point]) for row in results.rows],
         "target": manifest.targets[0] if manifest.targets else None,
     }
-
-
-def _bound(
-    variant: BoundVariant,
-    speeds_mps: Floats,
-    contact_m: float,
-    gap_m: float,
-    rates_bps: Floats,
-    scenario: Scenario,
-    parameters: int,
-) -> Floats:
-    """Corollary 1 over speeds, times its least value."""
-    factor = corollary_1_factor(
-        speeds_mps,
-        contact_m=contact_m,
-        inter_contact_m=gap_m,
-        rate_bps=float(rates_bps.mean()),
-        round_s=scenario.round_s,
-        parameters=parameters,
-        bits_per_entry=bits_per_entry(parameters, scenario.upload.value_bits),
-        counting="overlap" if variant == "printed" else "start",
-        variant=variant,
-    )
-    return np.asarray(factor / factor.min())
-
-
-def _kept(speeds_mps: Floats, contact_m: float, rates_bps: Floats, scenario: Scenario, parameters: int) -> Floats:
-    """E[k/s] at full power, the mean over the channels that were met."""
-    entry_bits = bits_per_entry(parameters, scenario.upload.value_bits)
-    return np.asarray(kept_share(rates_bps[:, None], contact_m / speeds_mps, parameters, entry_bits).mean(axis=0))
 
 
 def _measured(row: Row, speed_mps: float) -> dict[str, Any]:

@@ -111,16 +111,25 @@ def _read(source: str, seen: tuple[str, ...]) -> dict[str, Any]:
 
 # Fields that name a file or a folder.
 _PATHS = (("mobility", "file"), ("learning", "argoverse", "folder"), ("learning", "argoverse", "map_folder"))
+# A field that names a task, perhaps one in a file.
+_TASK = ("learning", "task")
+
+
+def names_python_file(text: str) -> bool:
+    """Whether a name is that of a Python file, and perhaps of something in it: ``mine.py:Patient``."""
+    file, _, name = text.rpartition(".py")
+    return bool(file) and (not name or name.startswith(":"))
 
 
 def anchor_files(data: dict[str, Any], folder: Path) -> None:
     """What a scenario file names lies beside that file, wherever the command is started."""
-    for *sections, field in _PATHS:
+    for *sections, field in (*_PATHS, _TASK):
         table: Any = data
         for section in sections:
             table = table.get(section) if isinstance(table, dict) else None
-        if isinstance(table, dict) and isinstance(table.get(field), str):
-            table[field] = str(folder / table[field])
+        named = table.get(field) if isinstance(table, dict) else None
+        if isinstance(named, str) and (field != "task" or names_python_file(named)):
+            table[field] = str(folder / named)
 
 
 def _text(source: str) -> tuple[str, str, Path | None]:

@@ -240,6 +240,8 @@ class TraceMobility(Section):
     format: TraceFormat = "auto"
     # The name of a node alone means that node.
     server: TraceServer = NodeServer()
+    # Of SUMO's x and y; `auto` is what its header says, else what fits the speeds of the vehicles.
+    coordinates: Literal["auto", "metres", "degrees"] = "auto"
     # Between two fixes further apart than this a node counts as absent.
     max_gap_s: Positive = 300.0
     # A fix that could only be reached faster than this is an outlier.

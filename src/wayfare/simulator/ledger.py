@@ -26,7 +26,7 @@ class Ledger:
     with which the server takes the updates of devices.
     """
 
-    def __init__(self, engine: Engine, initial: Tensor, weights: Sequence[float] | None = None) -> None:
+    def __init__(self, engine: Engine, initial: Tensor, *, weights: Sequence[float] | None = None) -> None:
         self._engine, self._weights = engine, weights
         self._given = torch.zeros_like(initial, dtype=torch.float64)
         self._computed = torch.zeros_like(initial, dtype=torch.float64)
@@ -88,6 +88,6 @@ def make_ledger(
     elif not method.memory.conserves:
         why = "does not remember all that was not sent"
     else:
-        return Ledger(engine, initial, weights)
+        return Ledger(engine, initial, weights=weights)
     _log.warning("%s %s: mass is not conserved, and not balanced; all else is", method.name, why)
     return None

@@ -14,11 +14,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, Protocol, TypeAlias
 
-from wayfare.errors import InputError, UnavailableError
-from wayfare.learning.tasks import Task
+from wayfare.errors import InputError, ScenarioError, UnavailableError
+from wayfare.learning.tasks import Task, is_from_file
 from wayfare.methods import Method
 from wayfare.records import RunRecord, RunSummary, read_run, summarise_run
 from wayfare.scenario import Scenario
+from wayfare.studies.keys import run_key
 from wayfare.studies.single import Execution, carry_out
 
 # A job that loses its worker more often than this is likely to be the reason.
@@ -31,8 +32,6 @@ _TOLD = 3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
-    """One run to be done."""
-
     name: str  # for people
     scenario: Scenario
     scheme: Method
@@ -40,6 +39,7 @@ class Job:
     work: Path  # the folder of the run while it is under way
     folder: Path  # and when it is finished
     cost: float = 1.0  # how long it takes, in whatever unit the jobs of a list share
+    key: str = ""  # of the run as it was planned
 
     @property
     def rounds(self) -> int:
@@ -66,11 +66,21 @@ class Shared:
 def perform(job: Job, shared: Shared, on_round: Callable[[int], None] | None) -> None:
     """Do a job in this process, or take it as it is if somebody has resumed it to its end."""
     execution = shared.execution
+    _refuse_changed_task(job, execution)
     if execution.safeguards.fresh or not is_finished(job.work):
         carry_out(
             job.work, job.scenario, job.scheme, job.seed, task=shared.task, execution=execution, on_round=on_round
         )
     bring_home(job.work, job.folder)
+
+
+def _refuse_changed_task(job: Job, execution: Execution) -> None:
+    """A task in a file is read where the run is done: it must be the one that was planned."""
+    if not job.key or not is_from_file(job.scenario.learning):
+        return
+    if run_key(job.scenario, job.scheme, job.seed, execution) != job.key:
+        rule = "its code or data changed after this run was planned, or are drawn anew each time; start again"
+        raise ScenarioError("learning.task", job.scenario.learning.task, rule)
 
 
 def bring_home(work: Path, folder: Path) -> None:
@@ -196,8 +206,6 @@ class Backend(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Failure:
-    """A run that could not be done."""
-
     job: Job
     reason: str
     error: BaseException | None = None

@@ -12,6 +12,7 @@ from typing import Any, get_args
 from wayfare.engine import Policy
 from wayfare.engine.compute import checked_precision
 from wayfare.errors import RunFolderError, ScenarioError, WayfareError
+from wayfare.learning.tasks import forget_tasks
 from wayfare.methods import Method, make_method
 from wayfare.records import RunRecord, find_unfinished, read_run, run_name
 from wayfare.records.layout import connect, partial_folder, read_meta
@@ -49,6 +50,7 @@ def resume(
     on_round: Callable[[int], None] | None = None,
 ) -> RunRecord:
     """Go on with one run where it was, to the same bits; with more ``rounds``, in the folder of the longer run."""
+    forget_tasks()
     folder = run_name(Path(folder))
     meta = described(folder, finished_too=bool(overrides))
     scenario, scheme, execution = what_it_is(folder, meta)
@@ -77,7 +79,6 @@ def _refuse_all_but_rounds(folder: Path, scenario: Scenario, wanted: Scenario) -
 
 
 def described(folder: Path, *, finished_too: bool = False) -> dict[str, Any]:
-    """What the records of a run say it is."""
     found = find_unfinished(folder)
     if found is not None:
         return found.meta

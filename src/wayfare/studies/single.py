@@ -15,7 +15,7 @@ from wayfare.engine import Compute, Place, Policy, Precision, Shelf, open_shelf
 from wayfare.engine.compute import one_thread
 from wayfare.errors import DivergenceError, InvariantError, RunError
 from wayfare.identity import identity_of
-from wayfare.learning.tasks import Task
+from wayfare.learning.tasks import Task, forget_tasks, is_from_file, load_task
 from wayfare.learning.tasks.division import Divided
 from wayfare.methods import Method, Recipe, make_method, refuse_edited
 from wayfare.places import RUNS
@@ -64,8 +64,6 @@ class Execution:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Job:
-    """One run and where it lies."""
-
     folder: Path
     world: World
     scheme: Method
@@ -89,6 +87,7 @@ def run(
     An interrupted run resumes where it stopped, to the same bits. It is refused if its code or data changed since.
     """
     execution = execution or Execution()
+    forget_tasks()
     scenario, seed = naming_task(checked_scenario(scenario), task), checked_seed(seed)
     resolved = make_method(scheme, scenario)
     folder = run_folder(scenario, resolved, seed, Path(out))
@@ -107,6 +106,9 @@ def carry_out(
 ) -> RunRecord:
     """Begin a run in a folder, or go on with the one that is there unfinished."""
     compute = execution.compute()
+    if task is None and is_from_file(scenario.learning):
+        # One object for identity and world, so that the numbers are those of what is recorded.
+        task = load_task(scenario.learning)
     stop, record = StopRequest(), None
     try:
         with one_thread(), RunLock(folder), _enough_memory(folder):

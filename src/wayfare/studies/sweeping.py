@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from wayfare.errors import RunError
-from wayfare.learning.tasks import Task
+from wayfare.learning.tasks import Task, forget_tasks
 from wayfare.methods import Recipe
 from wayfare.places import RUNS
 from wayfare.records import RunRecord, read_run
@@ -37,8 +37,6 @@ class Outlook:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sweep:
-    """What a sweep came to."""
-
     results: StudyResults
     failures: list[Failure]
 
@@ -100,6 +98,7 @@ def sweep(
     ``run_missing`` it only reads what is there. All runs of one point need the same data, and with ``same_input`` those
     of all points do: the first that misses them ends the study.
     """
+    forget_tasks()
     shared = Shared(execution=execution or Execution(), task=plan.task)
     fresh = run_missing and shared.execution.safeguards.fresh
     folder, manifest = StudyFolder(study_folder(plan, out), pool), manifest_of(plan, shared.execution)

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from wayfare.arrays import Floats, Ints
 from wayfare.engine.compute import one_thread
 from wayfare.learning.models.base import load_vector, read_vector, trainable
-from wayfare.learning.tasks import Task, load_task
+from wayfare.learning.tasks import Task
 from wayfare.learning.tasks.base import Evaluation
 from wayfare.methods import make_method
 from wayfare.scenario import Scenario
@@ -81,12 +81,15 @@ class MeasuredRun:
         )
 
 
-class _Watch:
-    """What was seen of gradients so far; shared by all copies of a watched task."""
+class _Watch(Observer):
+    """What was seen of contacts and gradients so far; shared by all copies of a watched task."""
 
-    def __init__(self) -> None:
-        self.held: Sequence[Tensor] = ()
-        self.batches: Callable[[int, int], Tensor] | None = None
+    def __init__(self, world: World, on_round: Callable[[int], None] | None) -> None:
+        self._world, self._on_round = world, on_round
+        self._held = [torch.from_numpy(np.asarray(held[:_SAMPLES])) for held in world.held]
+        self.rounds: list[int] = []
+        self.entries: list[int] = []
+        self.staleness: list[int] = []
         self.gradients: Sequence[Tensor] = ()  # of every device at the model before
         self.model: Tensor | None = None
         self.gradient_sq: list[float] = []
@@ -97,7 +100,7 @@ class _Watch:
         """Gradients of all devices at a model; secants to the model before, and one local step on for each device."""
         model = read_vector(module)
         probe = task.model.module().to(model).train()
-        found, losses = zip(*(_gradient(task, probe, model, samples) for samples in self.held), strict=True)
+        found, losses = zip(*(_gradient(task, probe, model, samples) for samples in self._held), strict=True)
         mean = torch.stack(found).mean(dim=0)
         self.gradient_sq.append(float(mean.double().square().sum()))
         self.loss.append(float(np.mean(losses)))
@@ -109,14 +112,24 @@ class _Watch:
             self._step(task, probe, model, device, gradient)
         self.model, self.gradients = model, found
 
-    def stand_still(self) -> None:
-        """The model is the one that was looked at last."""
-        self.gradient_sq.append(self.gradient_sq[-1])
-        self.loss.append(self.loss[-1])
+    def on_contact(self, event: ContactEvent) -> None:
+        self.entries.append(event.entries)
+        self.staleness.append(event.staleness_rounds)
+
+    def on_evaluation(self, event: EvaluationEvent, others: Sequence[MetricEvent]) -> None:
+        self.rounds.append(event.round)
+        # The initial model is not evaluated again as long as nothing has reached the server.
+        if len(self.loss) < len(self.rounds):
+            self.gradient_sq.append(self.gradient_sq[-1])
+            self.loss.append(self.loss[-1])
+
+    def on_round(self, round_: int) -> None:
+        if self._on_round:
+            self._on_round(round_)
 
     def _step(self, task: Task, probe: nn.Module, model: Tensor, device: int, gradient: Tensor) -> None:
-        assert self.batches is not None
-        samples = self.batches(device, len(self.loss))
+        round_ = 1 + len(self.loss) % self._world.scenario.rounds
+        samples = torch.from_numpy(self._world.batches.of(device, round_, 1)[0])
         drawn, _ = _gradient(task, probe, model, samples)
         self.largest_sq = max(self.largest_sq, float(drawn.double().square().sum()))
         self.noise_sq = max(self.noise_sq, float((drawn - gradient).double().square().sum()))
@@ -126,7 +139,7 @@ class _Watch:
         if reach > 0:
             moved = model.clone()
             moved[: len(gradient)] -= reach * gradient
-            there, _ = _gradient(task, probe, moved, self.held[device])
+            there, _ = _gradient(task, probe, moved, self._held[device])
             self._secant(there, gradient, reach * size)
 
     def _secant(self, one: Tensor, other: Tensor, away: float) -> None:
@@ -152,29 +165,6 @@ class _Watched:
         return _Watched(self._task.to(device), self._watch)
 
 
-class _Contacts(Observer):
-    def __init__(self, watch: _Watch, on_round: Callable[[int], None] | None) -> None:
-        self._watch = watch
-        self.rounds: list[int] = []
-        self.entries: list[int] = []
-        self.staleness: list[int] = []
-        self._on_round = on_round
-
-    def on_contact(self, event: ContactEvent) -> None:
-        self.entries.append(event.entries)
-        self.staleness.append(event.staleness_rounds)
-
-    def on_evaluation(self, event: EvaluationEvent, others: Sequence[MetricEvent]) -> None:
-        self.rounds.append(event.round)
-        # The initial model is not evaluated again as long as nothing has reached the server.
-        if len(self._watch.loss) < len(self.rounds):
-            self._watch.stand_still()
-
-    def on_round(self, round_: int) -> None:
-        if self._on_round:
-            self._on_round(round_)
-
-
 def measure_run(
     scenario: Scenario, scheme: str = "mads", *, seed: int = 0, on_round: Callable[[int], None] | None = None
 ) -> MeasuredRun:
@@ -182,20 +172,17 @@ def measure_run(
     every = -(-scenario.rounds // _LOOKS)
     learning = scenario.learning.model_copy(update={"evaluate_every_rounds": every})
     scenario = scenario.model_copy(update={"learning": learning})
-    watch = _Watch()
-    watched: Any = _Watched(load_task(scenario.learning), watch)
-    world: World = draw_world(scenario, seed)
-    watch.held = [torch.from_numpy(np.asarray(held[:_SAMPLES])) for held in world.held]
-    watch.batches = lambda device, turn: torch.from_numpy(world.batches.of(device, 1 + turn % scenario.rounds, 1)[0])
-    contacts = _Contacts(watch, on_round)
+    world = draw_world(scenario, seed)
+    watch = _Watch(world, on_round)
+    watched: Any = _Watched(world.task, watch)
     with one_thread():
-        Simulation(replace(world, task=watched), make_method(scheme, scenario), contacts).run()
-    share = np.mean(contacts.entries) / world.link.parameters if contacts.entries else math.nan
+        Simulation(replace(world, task=watched), make_method(scheme, scenario), watch).run()
+    share = np.mean(watch.entries) / world.link.parameters if watch.entries else math.nan
     return MeasuredRun(
         scenario=scenario,
         scheme=scheme,
         seed=seed,
-        rounds=np.array(contacts.rounds, dtype=np.int64),
+        rounds=np.array(watch.rounds, dtype=np.int64),
         gradient_sq=np.array(watch.gradient_sq),
         loss=np.array(watch.loss),
         constants=Constants(
@@ -205,7 +192,7 @@ def measure_run(
             initial_gap=watch.loss[0] - min(watch.loss),
         ),
         kept_share=float(share),
-        staleness_square=float(np.mean(np.square(contacts.staleness))) if contacts.staleness else math.nan,
+        staleness_square=float(np.mean(np.square(watch.staleness))) if watch.staleness else math.nan,
     )
 
 

@@ -62,7 +62,7 @@ def test_a_file_that_is_no_network_is_refused(tmp_path):
 
 def test_the_command_simulates_looks_and_keeps_the_trace(tmp_path):
     kept = tmp_path / "kept.xml"
-    words = ["sumo", "--grid", "4", "--vehicles", "10", "--duration", "60", "--out", str(kept), "--json"]
+    words = ["sumo", "--grid", "4", "--vehicles", "10", "--duration", "60", "--fcd", str(kept), "--json"]
     result = CliRunner().invoke(contacts_app, words, catch_exceptions=False)
     found = json.loads(result.stdout)
     assert (found["kind"], found["devices"], found["source"]) == ("sumo-fcd", 9, "SUMO on 4 x 4 crossings")

@@ -1,12 +1,14 @@
-"""Certificates of a fleet: one authority, and what it signs for the broker, the server and every device."""
+"""Credentials of a fleet: the authority, what it signs for the broker and everyone else, and the broker's user keys."""
 
 from __future__ import annotations
 
 import ipaddress
+import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
+import nkeys
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
@@ -14,6 +16,10 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 # A small computer without a clock of its own may start in the past.
 CLOCK_SLACK = timedelta(days=2)
+_USAGES = (
+    *("digital_signature", "key_cert_sign", "crl_sign", "content_commitment", "key_encipherment"),
+    *("data_encipherment", "key_agreement", "encipher_only", "decipher_only"),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,77 +30,69 @@ class Pair:
     key: bytes
 
 
+def create_key() -> tuple[bytes, str]:
+    """A seed, which stays with its owner, and the public key the broker is told: Ed25519 in the broker's notation.
+
+    Keys are secrets, so this is the one place where chance does not come from a seed of a scenario.
+    """
+    seed = nkeys.encode_seed(secrets.token_bytes(32), nkeys.PREFIX_BYTE_USER)
+    return seed, nkeys.from_seed(bytearray(seed)).public_key.decode()
+
+
 def create_authority(name: str, valid_days: int) -> Pair:
     """An authority that signs certificates of one fleet and no further authorities."""
-    key = ec.generate_private_key(ec.SECP256R1())
-    subject = _name(f"{name} fleet authority")
-    builder = _builder(subject, subject, key.public_key(), valid_days)
+    key, subject = ec.generate_private_key(ec.SECP256R1()), _name(f"{name} fleet authority")
+    builder = _builder(subject, subject, key, key, valid_days, "key_cert_sign", "crl_sign")
     builder = builder.add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
-    builder = builder.add_extension(_usage(signs_certificates=True), critical=True)
     return _pair(builder.sign(key, hashes.SHA256()), key)
 
 
 def sign_server(authority: Pair, name: str, hosts: Sequence[str], valid_days: int) -> Pair:
-    names = x509.SubjectAlternativeName([_general_name(host) for host in hosts])
-    return _signed(authority, name, ExtendedKeyUsageOID.SERVER_AUTH, valid_days, names)
+    return _signed(
+        authority, name, ExtendedKeyUsageOID.SERVER_AUTH, valid_days, [_general_name(host) for host in hosts]
+    )
 
 
 def sign_client(authority: Pair, name: str, valid_days: int) -> Pair:
-    names = x509.SubjectAlternativeName([x509.DNSName(name)])
-    return _signed(authority, name, ExtendedKeyUsageOID.CLIENT_AUTH, valid_days, names)
+    return _signed(authority, name, ExtendedKeyUsageOID.CLIENT_AUTH, valid_days, [x509.DNSName(name)])
 
 
 def _signed(
-    authority: Pair,
-    name: str,
-    purpose: x509.ObjectIdentifier,
-    valid_days: int,
-    names: x509.SubjectAlternativeName,
+    authority: Pair, name: str, purpose: x509.ObjectIdentifier, valid_days: int, names: Sequence[x509.GeneralName]
 ) -> Pair:
     issuer = x509.load_pem_x509_certificate(authority.certificate)
     issuer_key = serialization.load_pem_private_key(authority.key, password=None)
     assert isinstance(issuer_key, ec.EllipticCurvePrivateKey)
     key = ec.generate_private_key(ec.SECP256R1())
-    builder = _builder(_name(name), issuer.subject, key.public_key(), valid_days, issuer_key.public_key())
+    builder = _builder(_name(name), issuer.subject, key, issuer_key, valid_days, "digital_signature")
     builder = builder.add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
-    builder = builder.add_extension(_usage(signs_certificates=False), critical=True)
     builder = builder.add_extension(x509.ExtendedKeyUsage([purpose]), critical=False)
-    return _pair(builder.add_extension(names, critical=False).sign(issuer_key, hashes.SHA256()), key)
+    builder = builder.add_extension(x509.SubjectAlternativeName(names), critical=False)
+    return _pair(builder.sign(issuer_key, hashes.SHA256()), key)
 
 
 def _builder(
     subject: x509.Name,
     issuer: x509.Name,
-    key: ec.EllipticCurvePublicKey,
+    key: ec.EllipticCurvePrivateKey,
+    issuer_key: ec.EllipticCurvePrivateKey,
     valid_days: int,
-    issuer_key: ec.EllipticCurvePublicKey | None = None,
+    *usages: str,
 ) -> x509.CertificateBuilder:
     now = datetime.now(UTC)
-    builder = (
+    identifier = x509.SubjectKeyIdentifier.from_public_key(key.public_key())
+    signer = x509.AuthorityKeyIdentifier.from_issuer_public_key(issuer_key.public_key())
+    return (
         x509.CertificateBuilder()
         .subject_name(subject)
         .issuer_name(issuer)
-        .public_key(key)
+        .public_key(key.public_key())
         .serial_number(x509.random_serial_number())
         .not_valid_before(now - CLOCK_SLACK)
         .not_valid_after(now + timedelta(days=valid_days))
-    )
-    builder = builder.add_extension(x509.SubjectKeyIdentifier.from_public_key(key), critical=False)
-    signer = x509.AuthorityKeyIdentifier.from_issuer_public_key(issuer_key or key)
-    return builder.add_extension(signer, critical=False)
-
-
-def _usage(*, signs_certificates: bool) -> x509.KeyUsage:
-    return x509.KeyUsage(
-        digital_signature=not signs_certificates,
-        key_cert_sign=signs_certificates,
-        crl_sign=signs_certificates,
-        content_commitment=False,
-        key_encipherment=False,
-        data_encipherment=False,
-        key_agreement=False,
-        encipher_only=False,
-        decipher_only=False,
+        .add_extension(identifier, critical=False)
+        .add_extension(signer, critical=False)
+        .add_extension(x509.KeyUsage(**{usage: usage in usages for usage in _USAGES}), critical=True)
     )
 
 

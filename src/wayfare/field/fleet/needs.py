@@ -18,13 +18,12 @@ def broker_program() -> str | None:
 
 
 def need_broker_program() -> str:
-    program = broker_program()
-    if program is None:
-        raise UnavailableError(
-            "the field runtime needs nats-server 2.9 or newer, and there is none on the PATH: "
-            "apt-get install nats-server, or a release from https://nats.io"
-        )
-    return program
+    if program := broker_program():
+        return program
+    raise UnavailableError(
+        "the field runtime needs nats-server 2.9 or newer, and there is none on the PATH: "
+        "apt-get install nats-server, or a release from https://nats.io"
+    )
 
 
 def need_packages() -> None:

@@ -22,14 +22,14 @@ import os
 import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
 from wayfare.errors import InputError
 from wayfare.field.fleet.broker_config import CONFIG_NAME, USERS_NAME, Limits, config_text, users_text
 from wayfare.field.fleet.needs import need_packages
-from wayfare.field.fleet.subjects import SERVER_NAME, check_name, device_permissions, inbox_prefix, server_permissions
-from wayfare.field.fleet.units import unit_files
+from wayfare.field.fleet.subjects import SERVER_NAME, check_name, device_permissions, server_permissions
 from wayfare.files import make_folder_atomically, write_atomically, writing
 
 FLEET_NAME, BUNDLE_NAME = "fleet.json", "bundle.json"
@@ -81,26 +81,6 @@ class Bundle:
     number: int | None = None  # a device's place in the fleet
     devices: tuple[str, ...] = ()  # for the server: every device, by number
 
-    @property
-    def authority_file(self) -> Path:
-        return self.folder / "ca.pem"
-
-    @property
-    def certificate_file(self) -> Path:
-        return self.folder / "client.pem"
-
-    @property
-    def key_file(self) -> Path:
-        return self.folder / "client.key"
-
-    @property
-    def seed_file(self) -> Path:
-        return self.folder / "user.seed"
-
-    @property
-    def inbox_prefix(self) -> str:
-        return inbox_prefix(self.name)
-
 
 def create_fleet(
     folder: Path,
@@ -142,8 +122,11 @@ def create_fleet(
         fleet = Fleet(folder=draft, name=name, url=f"tls://{_in_url(host)}:{port}", public_keys={})
         fleet = _join(fleet, [SERVER_NAME, *devices], valid_days)
         (draft / "systemd").mkdir()
-        for file, text in unit_files(len(devices)):
-            _write(draft / "systemd" / file, text)
+        for unit in files("wayfare.field.fleet").joinpath("systemd").iterdir():
+            text = unit.read_text(encoding="utf-8")
+            # What the units have in common on all hosts of a fleet.
+            text = text.format(devices=len(devices)) if unit.name == "work.env" else text
+            _write(draft / "systemd" / unit.name, text)
     return replace(fleet, folder=folder)
 
 
@@ -190,27 +173,28 @@ def load_bundle(folder: Path) -> Bundle:
         raise InputError(f"{folder / BUNDLE_NAME}: number = {bundle.number!r}: must be a number from 0 on")
     for device in bundle.devices:
         check_name(f"{folder / BUNDLE_NAME}: device", device)
-    for file in (bundle.authority_file, bundle.certificate_file, bundle.key_file, bundle.seed_file):
-        if not os.access(file, os.R_OK):
-            raise InputError(f"{file}: cannot be read; a bundle is ca.pem, client.pem, client.key and user.seed")
+    for file in ("ca.pem", "client.pem", "client.key", "user.seed"):
+        if not os.access(folder / file, os.R_OK):
+            raise InputError(
+                f"{folder / file}: cannot be read; a bundle is ca.pem, client.pem, client.key and user.seed"
+            )
     return bundle
 
 
 def _join(fleet: Fleet, names: Sequence[str], valid_days: int) -> Fleet:
-    from wayfare.field.fleet.certificates import Pair, sign_client
-    from wayfare.field.fleet.keys import create_key
+    from wayfare.field.fleet.certificates import Pair, create_key, sign_client
 
     authority = Pair((fleet.folder / "ca.pem").read_bytes(), (fleet.folder / "ca.key").read_bytes())
     public_keys = dict(fleet.public_keys)
     for name in names:
         folder = fleet.folder / (SERVER_NAME if name == SERVER_NAME else f"devices/{name}")
         folder.mkdir(parents=True, mode=0o700)
-        key, pair = create_key(), sign_client(authority, name, valid_days)
+        (seed, public_key), pair = create_key(), sign_client(authority, name, valid_days)
         _write(folder / "ca.pem", authority.certificate)
         _write(folder / "client.pem", pair.certificate)
         _write(folder / "client.key", pair.key, secret=True)
-        _write(folder / "user.seed", key.seed + b"\n", secret=True)
-        public_keys[name] = key.public
+        _write(folder / "user.seed", seed + b"\n", secret=True)
+        public_keys[name] = public_key
         if name != SERVER_NAME:
             # The server joined first, so it does not count.
             number = list(public_keys).index(name) - 1

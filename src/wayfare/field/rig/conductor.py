@@ -146,8 +146,3 @@ class Glance:
             # It is just being made.
             return 0
         return int(json.loads(row[0])["finished_round"]) if row else 0
-
-    def close(self) -> None:
-        if self._connection is not None:
-            self._connection.close()
-            self._connection = None

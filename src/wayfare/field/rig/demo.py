@@ -9,22 +9,23 @@ from collections import Counter
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 import torch
 
 from wayfare.engine.compute import one_thread
 from wayfare.errors import InputError
-from wayfare.field.fleet import Fleet, create_fleet
+from wayfare.field.fleet import Fleet, create_fleet, load_bundle
 from wayfare.field.rig.audit import Audit, audit
 from wayfare.field.rig.broker import Broker
 from wayfare.field.rig.conductor import Conductor
 from wayfare.field.rig.faults import Faults
-from wayfare.field.rig.processes import DevicePart, Member, ServerPart
+from wayfare.field.rig.processes import Member
 from wayfare.field.rig.proxy import Link
-from wayfare.field.runtime.device import STORE, DeviceOptions, open_store
+from wayfare.field.runtime.device import STORE, DeviceOptions, open_store, run_device
 from wayfare.field.runtime.exchange import Patience
-from wayfare.field.runtime.mes import ServerOptions, open_intake
+from wayfare.field.runtime.mes import ServerOptions, open_intake, run_server
 from wayfare.field.runtime.work import Work
 from wayfare.learning.evaluate import Evaluator
 from wayfare.learning.tasks import Evaluation
@@ -105,31 +106,16 @@ async def _live(work: Work, options: DemoOptions, fleet: Fleet) -> tuple[int, in
         options.on_stage("broker, server and devices")
         broker = ending.enter_context(Broker(fleet, store=folder / "broker", port=0))
         links = [await Link(broker.port).start() for _ in fleet.devices]
-        server = Member(
-            "server",
-            ServerPart(
-                bundle=fleet.server_folder,
-                names=fleet.devices,
-                work=work,
-                options=ServerOptions(state=folder / "server", url=broker.url, by_plan=not options.strict),
-            ),
-            folder / "server.log",
-        )
-        devices = [
-            Member(
-                name,
-                DevicePart(
-                    bundle=fleet.device_folder(name),
-                    number=number,
-                    work=work,
-                    options=_device_options(work, options, name, links[number].url),
-                ),
-                folder / f"{name}.log",
-            )
-            for number, name in enumerate(fleet.devices)
-        ]
+        serves = ServerOptions(state=folder / "server", url=broker.url, by_plan=not options.strict)
+        serve = partial(run_server, load_bundle(fleet.server_folder), fleet.devices, work, serves)
+        server = Member("server", serve, folder / "server.log")
+        devices = []
+        for number, name in enumerate(fleet.devices):
+            learns = _device_options(work, options, name, links[number].url)
+            learn = partial(run_device, load_bundle(fleet.device_folder(name)), number, work, learns)
+            devices.append(Member(name, learn, folder / f"{name}.log"))
         for member in (server, *devices):
-            ending.callback(member.end)
+            ending.callback(member.kill)
             member.start()
 
         def check() -> None:

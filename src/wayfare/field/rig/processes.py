@@ -7,51 +7,24 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable
 from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 from typing import Any
 
 from wayfare.errors import FieldError, WayfareError
-from wayfare.field.fleet import load_bundle
-from wayfare.field.runtime.device import DeviceOptions, run_device
 from wayfare.field.runtime.logs import log_to_stderr
-from wayfare.field.runtime.mes import ServerOptions, run_server
-from wayfare.field.runtime.work import Work
 from wayfare.signals import stop_at_signals
 
 # A process is forked from one that has imported everything: PyTorch takes seconds, and processes are killed often.
 _context = multiprocessing.get_context("forkserver")
-_context.set_forkserver_preload(["wayfare.field.rig.processes"])
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ServerPart:
-    bundle: Path
-    names: Sequence[str]
-    work: Work
-    options: ServerOptions
-
-    def run(self, stop: threading.Event) -> None:
-        run_server(load_bundle(self.bundle), self.names, self.work, self.options, stop)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DevicePart:
-    bundle: Path
-    number: int
-    work: Work
-    options: DeviceOptions
-
-    def run(self, stop: threading.Event) -> None:
-        run_device(load_bundle(self.bundle), self.number, self.work, self.options, stop)
+_context.set_forkserver_preload(["wayfare.field.rig.demo"])
 
 
 class Member:
-    """A part that runs in a process, and may be killed and started as often as one likes."""
+    """The server or a device in a process, which may be killed and started as often as one likes."""
 
-    def __init__(self, name: str, part: ServerPart | DevicePart, log: Path) -> None:
+    def __init__(self, name: str, part: Callable[[threading.Event], None], log: Path) -> None:
         self.name = name
         self._part, self._log = part, log
         self._process: ForkServerProcess | None = None
@@ -93,14 +66,8 @@ class Member:
         self.check()
         self._process = None
 
-    def end(self) -> None:
-        if self._process is not None:
-            self._process.kill()
-            self._process.join()
-            self._process = None
 
-
-def _live(name: str, part: ServerPart | DevicePart, log: Path) -> None:
+def _live(name: str, part: Callable[[threading.Event], None], log: Path) -> None:
     import torch
 
     torch.set_num_threads(1)
@@ -111,7 +78,7 @@ def _live(name: str, part: ServerPart | DevicePart, log: Path) -> None:
     stop = stop_at_signals()
     threading.Thread(target=_end_with_parent, args=(os.getppid(),), daemon=True).start()
     try:
-        part.run(stop)
+        part(stop)
     except WayfareError as error:
         print(f"error: {error}", file=sys.stderr, flush=True)
         os._exit(1)

@@ -17,6 +17,7 @@ from nats.aio.msg import Msg
 
 from wayfare.errors import FieldError, InputError, LinkLostError, RefusedError
 from wayfare.field.fleet import Bundle
+from wayfare.field.fleet.subjects import inbox_prefix
 
 _log = logging.getLogger("wayfare.field")
 _DENIED = re.compile(r'permissions violation for \w+ to "([^"]*)"', re.IGNORECASE)
@@ -225,8 +226,8 @@ async def connect(
         client.connect(
             servers=[url or bundle.url],
             name=bundle.name,
-            inbox_prefix=bundle.inbox_prefix,
-            nkeys_seed_str=bundle.seed_file.read_text(encoding="ascii").strip(),
+            inbox_prefix=inbox_prefix(bundle.name),
+            nkeys_seed_str=(bundle.folder / "user.seed").read_text(encoding="ascii").strip(),
             tls=_tls(bundle),
             tls_hostname=urlsplit(bundle.url).hostname,
             error_cb=on_error,
@@ -278,9 +279,9 @@ def refusal_of(error: Exception | None) -> str | None:
 
 def _tls(bundle: Bundle) -> ssl.SSLContext:
     try:
-        context = ssl.create_default_context(ssl.Purpose.SERVER_AUTH, cafile=bundle.authority_file)
+        context = ssl.create_default_context(ssl.Purpose.SERVER_AUTH, cafile=bundle.folder / "ca.pem")
         context.minimum_version = ssl.TLSVersion.TLSv1_3
-        context.load_cert_chain(bundle.certificate_file, bundle.key_file)
+        context.load_cert_chain(bundle.folder / "client.pem", bundle.folder / "client.key")
     except (ssl.SSLError, OSError) as error:
         raise InputError(f"{bundle.folder}: certificates cannot be used: {error}") from None
     return context

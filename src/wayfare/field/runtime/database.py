@@ -8,6 +8,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -63,6 +64,10 @@ class Database:
                 raise
             finally:
                 self._depth -= 1
+
+    def rows(self, query: str, *values: object) -> list[Any]:
+        with self.lock:
+            return self.connection.execute(query, values).fetchall()
 
     def _commit(self) -> None:
         try:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from wayfare.codec.errors import WireError
 from wayfare.codec.wire import Layout
-from wayfare.field.runtime.downloads import Download, Downloads
+from wayfare.field.runtime.downloads import Downloads
 from wayfare.field.runtime.gathering import Gathering
 from wayfare.field.runtime.ledger import Ledger
 from wayfare.field.runtime.messages import Ask, Finish, Manifest, Mark, Part, Standing, parse
@@ -111,7 +111,16 @@ class Intake:
         version = self.gathering.version_for(self.ledger, asked.round, cut_short=asked.cut_short)
         if version is None:
             return Manifest(state="wait")
-        return self._manifest(device, self.downloads.offer(self.ledger, version, asked.have_version))
+        offered = self.downloads.offer(self.ledger, version, asked.have_version)
+        self.counts[device].exchanges += 1
+        self.counts[device].version = offered.version
+        return Manifest(
+            state="ready",
+            version=offered.version,
+            base_version=offered.base_version,
+            size_bytes=len(offered.data),
+            digest=offered.digest,
+        )
 
     def part(self, device: int, data: bytes) -> bytes:
         """Some bytes of a model that was offered; none when it is not kept any more, and has to be asked for again."""
@@ -124,17 +133,6 @@ class Intake:
         piece = found.data[asked.offset : asked.offset + asked.size_bytes] if found else b""
         self.counts[device].sent_bytes += len(piece)
         return piece
-
-    def _manifest(self, device: int, offered: Download) -> Manifest:
-        self.counts[device].exchanges += 1
-        self.counts[device].version = offered.version
-        return Manifest(
-            state="ready",
-            version=offered.version,
-            base_version=offered.base_version,
-            size_bytes=len(offered.data),
-            digest=offered.digest,
-        )
 
     def _refuse(self, device: int, what: str, error: WireError) -> None:
         self.counts[device].refused += 1

@@ -11,7 +11,7 @@ import json
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -75,6 +75,7 @@ class Ledger:
             raise InputError(f"clip_norm = {self._limits.clip_norm!r}: {rule}")
         devices = aggregation.terms.devices
         self._database = Database(folder / FILE, _SCHEMA, _FORMAT)
+        self._all = self._database.rows
         with self._database.transaction() as connection:
             facts = dict(connection.execute("SELECT name, value FROM facts"))
             if not facts:
@@ -365,7 +366,3 @@ class Ledger:
         return self._aggregation.arrivals(
             (device, unpack(data, self._layout).scaled(scale)) for device, scale, data in rows
         )
-
-    def _all(self, query: str, *values: object) -> list[Any]:
-        with self._database.lock:
-            return self._database.connection.execute(query, values).fetchall()

@@ -32,8 +32,10 @@ _MOST_NUMBER = 2**32 - 2
 _MOST_JSON_BYTES = 64 << 10
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Chunk:
+    """A piece of an update; all but its entries are its header, in this order."""
+
     update: int  # counted from 1 by the device
     chunk: int  # counted from 0, the largest entries first
     chunks: int  # of the update
@@ -44,9 +46,8 @@ class Chunk:
     entries: Sparse
 
     def scaled(self, share: float) -> Chunk:
-        return (
-            self if share == 1.0 else replace(self, entries=Sparse(self.entries.indices, self.entries.values * share))
-        )
+        scaled = Sparse(self.entries.indices, self.entries.values * share)
+        return self if share == 1.0 else replace(self, entries=scaled)
 
     def packed(self, layout: Layout) -> bytes:
         body = encode(self.entries, layout).data
@@ -61,8 +62,8 @@ def unpack(data: bytes, layout: Layout) -> Chunk:
     """A chunk for this model; WireError for anything else."""
     if len(data) < CHUNK_HEADER_BYTES + HEADER_BYTES:
         raise WireError(f"a chunk of {len(data)} bytes, shorter than its header")
-    magic, version, update, chunk, chunks, round_, received_round, *others = _HEADER.unpack_from(data)
-    base_version, spent_joules = others
+    magic, version, *numbers = _HEADER.unpack_from(data)
+    update, chunk, chunks, round_, received_round, base_version, spent_joules = numbers
     if magic != _MAGIC or version != _VERSION:
         raise WireError(f"no chunk of version {_VERSION}")
     (checksum,) = _CHECKSUM.unpack_from(data, _HEADER.size)
@@ -82,16 +83,7 @@ def unpack(data: bytes, layout: Layout) -> Chunk:
     entries = decode(body, layout)
     if len(entries) == 0:
         raise WireError("a chunk without entries")
-    return Chunk(
-        update=update,
-        chunk=chunk,
-        chunks=chunks,
-        round=round_,
-        received_round=received_round,
-        base_version=base_version,
-        spent_joules=spent_joules,
-        entries=entries,
-    )
+    return Chunk(update, chunk, chunks, round_, received_round, base_version, spent_joules, entries)
 
 
 def layout_of(name: str, model: Model) -> Layout:

@@ -80,6 +80,7 @@ class Outbox:
     ) -> None:
         self._layout, self._method = layout, method
         self._database = Database(file, _SCHEMA, _FORMAT)
+        self._all = self._database.rows
         self.lock = self._database.lock
         with self._database.transaction() as connection:
             found = dict(connection.execute("SELECT name, value FROM facts"))
@@ -307,10 +308,6 @@ class Outbox:
             self._database.connection.execute(
                 "INSERT OR REPLACE INTO vectors VALUES ('learned', ?)", (self.learned.astype("<f8").tobytes(),)
             )
-
-    def _all(self, query: str, *values: object) -> list[Any]:
-        with self.lock:
-            return self._database.connection.execute(query, values).fetchall()
 
 
 def digest(data: bytes) -> str:

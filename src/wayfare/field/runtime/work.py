@@ -44,7 +44,7 @@ class Work:
 
     @property
     def layout(self) -> Layout:
-        return layout_of(self.scenario.learning.task, self.world.task.model)
+        return layout_of(self.world.task.name, self.world.task.model)
 
     @property
     def method(self) -> Method:

@@ -1,19 +1,34 @@
-"""The tasks a scenario can name: ours, and those that other packages offer as entry points of `wayfare.tasks`."""
+"""The tasks a scenario can name: ours, those of a file, and those that other packages offer (`wayfare.tasks`)."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from importlib.metadata import entry_points
 
 from wayfare.errors import ScenarioError
+from wayfare.learning.data import CIFAR10, FASHION, ImageSet
 from wayfare.learning.models.base import Model
-from wayfare.learning.tasks import argoverse, cifar10, fashion, fashion_small
+from wayfare.learning.tasks import argoverse, fashion_small, image_sets
 from wayfare.learning.tasks.base import Classification, Evaluation, Metric, Task
+from wayfare.learning.tasks.from_file import forget_tasks, task_from_file
 from wayfare.learning.tasks.own import own_task
+from wayfare.scenario.load import names_python_file
 from wayfare.scenario.model import Learning
 
-__all__ = ["Classification", "Evaluation", "Metric", "Task", "class_names", "load_task", "model_of", "own_task"]
+__all__ = [
+    "Classification",
+    "Evaluation",
+    "Metric",
+    "Task",
+    "class_names",
+    "forget_tasks",
+    "is_from_file",
+    "load_task",
+    "model_of",
+    "own_task",
+]
 
 GROUP = "wayfare.tasks"
 
@@ -29,6 +44,11 @@ class _Known:
     classifies: bool = True  # whether a network's outputs are logits of the classes that a partition tells apart
 
 
+def _image_set(spec: ImageSet, *networks: str) -> _Known:
+    model, task = partial(image_sets.set_model, spec), partial(image_sets.set_task, spec)
+    return _Known(networks=networks, model=model, task=task, augments=True)
+
+
 TASKS: Mapping[str, _Known] = {
     "fashion-small": _Known(
         networks=fashion_small.NETWORKS,
@@ -36,8 +56,8 @@ TASKS: Mapping[str, _Known] = {
         task=fashion_small.fashion_small_task,
         augments=False,
     ),
-    "fashion": _Known(networks=fashion.NETWORKS, model=fashion.fashion_model, task=fashion.fashion_task, augments=True),
-    "cifar10": _Known(networks=cifar10.NETWORKS, model=cifar10.cifar10_model, task=cifar10.cifar10_task, augments=True),
+    "fashion": _image_set(FASHION, "mlp", "cnn"),
+    "cifar10": _image_set(CIFAR10, "resnet9", "cnn"),
     "argoverse": _Known(
         networks=argoverse.NETWORKS,
         model=argoverse.argoverse_model,
@@ -51,14 +71,14 @@ TASKS: Mapping[str, _Known] = {
 def load_task(learning: Learning) -> Task:
     if learning.task in TASKS:
         return TASKS[learning.task].task(learning, model_of(learning))
-    return _offered(learning)
+    return _of_others(learning)
 
 
 def model_of(learning: Learning) -> Model:
     """The network of a scenario, without the data that it is to learn from."""
     known = TASKS.get(learning.task)
     if known is None:
-        return _offered(learning).model
+        return _of_others(learning).model
     if learning.network not in ("auto", *known.networks):
         rule = f"{learning.task} trains {' or '.join(known.networks)}"
         raise ScenarioError("learning.network", learning.network, rule)
@@ -81,11 +101,22 @@ def class_names(task: Task) -> tuple[str, ...]:
     return tuple(names) if len(names) == task.classes else tuple(map(str, range(task.classes)))
 
 
+def is_from_file(learning: Learning) -> bool:
+    """Whether the task of a scenario is in a file of the user's."""
+    return learning.task not in TASKS and names_python_file(learning.task)
+
+
+def _of_others(learning: Learning) -> Task:
+    return task_from_file(learning) if is_from_file(learning) else _offered(learning)
+
+
 def _offered(learning: Learning) -> Task:
     """A task of another package, made from the section `learning` of the scenario."""
     offered = {entry.name: entry for entry in entry_points(group=GROUP) if entry.name not in TASKS}
     if learning.task not in offered:
         known = ", ".join([*TASKS, *sorted(offered)])
-        raise ScenarioError("learning.task", learning.task, f"must be one of {known}")
+        raise ScenarioError(
+            "learning.task", learning.task, f"must be one of {known}, or one of your own as FILE.py:TASK"
+        )
     task: Task = offered[learning.task].load()(learning)
     return task

@@ -28,6 +28,11 @@ class Metric:
     def text(self, score: float, digits: int = 1) -> str:
         return f"{100 * score:.{digits}f} %" if self.percent else f"{score:.{digits + 2}f}"
 
+    def with_interval(self, score: float, half_width: float | None, digits: int, sign: str = "") -> str:
+        """A score or a difference as it is shown, without its unit, and half of its interval if it has one."""
+        interval = "" if half_width is None else f" ± {self.scale * half_width:.{digits}f}"
+        return f"{self.scale * score:{sign}.{digits}f}{interval}"
+
 
 ACCURACY = Metric(name="accuracy", better="higher", percent=True)
 
@@ -41,6 +46,7 @@ class Evaluation:
     others: dict[str, float] = field(default_factory=dict)
 
 
+@runtime_checkable
 class Task(Protocol):
     """Something to learn. Samples are known by their number in the training set."""
 

@@ -57,4 +57,4 @@ class Buffer(ServerRule):
     def taken(self, model: Tensor, state: State, terms: ServerTerms) -> Tensor | None:
         total = -self.size * model.double()
         total[: len(model) - terms.statistics] /= self.step
-        return total + state["sum"]
+        return total.add(state["sum"])

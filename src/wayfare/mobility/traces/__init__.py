@@ -91,6 +91,7 @@ def _recording(spec: TraceMobility, fingerprint: tuple[int, int]) -> Recording:
         max_gap_s=spec.max_gap_s,
         max_speed_mps=spec.max_speed_mps,
         box_m=spec.box_m,
+        coordinates=spec.coordinates,
         lenient=spec.lenient,
     )
     if recording.skipped:

@@ -1,4 +1,7 @@
-"""Contact lists: CSV with the header ``start_s,end_s,a,b`` and perhaps ``distance_m``, in any order of lines."""
+"""Contact lists: CSV with the header ``start_s,end_s,a,b`` and perhaps ``distance_m``, in any order of lines.
+
+The two nodes may also be called ``name,peer``, as in the tables that Wayfare writes.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +13,7 @@ from wayfare.mobility.traces.reading import BadLines, cells_of, name_in, numbere
 from wayfare.mobility.traces.recording import Recording
 
 COLUMNS = ("start_s", "end_s", "a", "b")
+_ALIASES = {"name": "a", "peer": "b"}
 
 
 def read_contact_list(stream: IO[bytes], bad: BadLines) -> Recording:
@@ -26,20 +30,35 @@ def read_contact_list(stream: IO[bytes], bad: BadLines) -> Recording:
             bad.add(line, str(error))
             continue
         if header is None:
-            header = [cell.lower() for cell in cells]
-            if not set(COLUMNS) <= set(header):
-                raise TraceError(bad.file, line, f"the header must name {','.join(COLUMNS)}: {text[:60]!r}")
+            header = contact_columns(cells, line, bad)
             continue
         try:
             if len(cells) != len(header):
                 raise ValueError(f"{len(cells)} cells under a header of {len(header)}")
-            _add(spells, dict(zip(header, cells, strict=True)), line)
+            add_contact(spells, dict(zip(header, cells, strict=True)), line)
         except ValueError as error:
             bad.add(line, str(error))
     return meetings_recording(spells, bad, format="contacts", directed=False)
 
 
-def _add(spells: Spells, row: dict[str, str], line: int) -> None:
+def is_contact_header(cells: list[str]) -> bool:
+    """Whether a line names the columns of a contact list."""
+    return set(COLUMNS) <= set(_known(cells))
+
+
+def contact_columns(cells: list[str], line: int | None, bad: BadLines) -> list[str]:
+    """The columns of a header under the names used here."""
+    if not is_contact_header(cells):
+        raise TraceError(bad.file, line, f"the header must name {','.join(COLUMNS)}: {','.join(cells)[:60]!r}")
+    return _known(cells)
+
+
+def _known(cells: list[str]) -> list[str]:
+    names = [cell.lower() for cell in cells]
+    return names if {"a", "b"} <= set(names) else [_ALIASES.get(name, name) for name in names]
+
+
+def add_contact(spells: Spells, row: dict[str, str], line: int) -> None:
     """Take one row in; ValueError names what is wrong with it."""
     start_s, end_s = time_in(row["start_s"], "start_s"), time_in(row["end_s"], "end_s")
     a, b = name_in(row["a"]), name_in(row["b"])

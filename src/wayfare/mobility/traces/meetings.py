@@ -11,11 +11,13 @@ import numpy as np
 from wayfare.arrays import Floats, Ints
 from wayfare.errors import TraceError
 from wayfare.mobility.base import Meetings
-from wayfare.mobility.traces.reading import BadLines, time_in
+from wayfare.mobility.traces.reading import BadLines, name_in, time_in
 from wayfare.mobility.traces.recording import Recording, natural_order
 
-HEADER = re.compile(r"# wayfare contact plan: devices=([0-9]{1,9}) server=(\S+) duration_s=(\S+)$")
+HEADER = re.compile(r"# wayfare contact plan: devices=([0-9]{1,9}|named) server=(.+) duration_s=(\S+)$")
 """What our own exports write on top, so that a plan comes back whole: devices that meet nobody, and its two ends."""
+_DEVICE = re.compile(r"# wayfare device: (.+)$")
+"""Where devices are `named`, a line for each of them follows."""
 
 
 @dataclass(slots=True)
@@ -52,16 +54,21 @@ class Spells:
         self.until_s = time_s if self.until_s is None else max(self.until_s, time_s)
 
     def read_header(self, text: str) -> None:
-        """Take in the first line of one of our own exports; any other comment says nothing."""
+        """Take in the first lines of one of our own exports; any other comment says nothing."""
+        if device := _DEVICE.match(text):
+            self.number(name_in(device[1]))
         header = HEADER.match(text)
-        if header is None or int(header[1]) > 100_000:
+        if header is None:
+            return
+        devices = 0 if header[1] == "named" else int(header[1])
+        if devices > 100_000:
             return
         self.seen(0.0)
         self.seen(time_in(header[3], "duration_s"))
-        for device in range(int(header[1])):
-            self.number(str(device))
-        self.number(header[2])
-        self.server = header[2]
+        for number in range(devices):
+            self.number(str(number))
+        self.server = name_in(header[2])
+        self.number(self.server)
 
 
 def meetings_recording(spells: Spells, bad: BadLines, *, format: str, directed: bool) -> Recording:  # noqa: A002

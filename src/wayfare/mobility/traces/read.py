@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from wayfare.errors import TraceError
+from wayfare.errors import ScenarioError, TraceError
 from wayfare.mobility.base import Motion
 from wayfare.mobility.traces.box import inside_box
-from wayfare.mobility.traces.contact_list import COLUMNS, read_contact_list
+from wayfare.mobility.traces.contact_list import is_contact_header, read_contact_list
+from wayfare.mobility.traces.contact_table import is_parquet, read_contact_table
 from wayfare.mobility.traces.gps import fix_columns, is_tar, read_cabspotting, read_fix_list
 from wayfare.mobility.traces.ns2 import read_ns2
 from wayfare.mobility.traces.one import read_one
@@ -28,17 +29,22 @@ def read_recording(
     max_gap_s: float = 300.0,
     max_speed_mps: float = 70.0,
     box_m: tuple[float, float, float, float] | None = None,
+    coordinates: str = "auto",
     lenient: bool = False,
 ) -> Recording:
     """The nodes of a trace file and their motion or meetings; TraceError names file, line and reason.
 
     The gap and the speed are for GPS logs (and the gap for SUMO with rare time steps); the box is for anything that
-    moves. ``lenient`` skips lines that cannot be used; their number stands in the recording.
+    moves. ``coordinates`` says whether SUMO wrote metres or degrees. ``lenient`` skips
+    lines that cannot be used; their number stands in the recording.
     """
     file = Path(path)
     kind = detect(file) if format == "auto" else format
+    if coordinates != "auto" and kind != "sumo-fcd":
+        rule = f"only floating car data of SUMO can be in either; {file} is {kind}"
+        raise ScenarioError("mobility.coordinates", coordinates, rule)
     bad = BadLines(file, lenient=lenient)
-    recording = _read(file, kind, bad, max_gap_s, max_speed_mps)
+    recording = _read(file, kind, bad, max_gap_s, max_speed_mps, coordinates)
     if box_m is None:
         return recording
     if not isinstance(recording.content, Motion):
@@ -46,15 +52,17 @@ def read_recording(
     return inside_box(recording, box_m)
 
 
-def _read(file: Path, kind: str, bad: BadLines, max_gap_s: float, max_speed_mps: float) -> Recording:
+def _read(file: Path, kind: str, bad: BadLines, max_gap_s: float, max_speed_mps: float, coordinates: str) -> Recording:
     if kind == "gps":
         return read_cabspotting(file, bad, max_gap_s=max_gap_s, max_speed_mps=max_speed_mps)
     if kind == "plan":
         return read_saved(file)
+    if kind == "contacts" and is_parquet(file):
+        return read_contact_table(file, bad)
     with open_bytes(file) as stream:
         match kind:
             case "sumo-fcd":
-                return read_sumo(stream, bad, max_gap_s=max_gap_s)
+                return read_sumo(stream, bad, max_gap_s=max_gap_s, coordinates=coordinates)
             case "ns2":
                 return read_ns2(stream, bad)
             case "one":
@@ -80,6 +88,8 @@ def detect(file: Path) -> str:
             raise TraceError(file, 1, f"the data is damaged or cut short: {error}") from None
     if not head.strip():
         raise TraceError(file, None, "the file is empty")
+    if is_parquet(file):
+        return "contacts"
     if head.startswith(b"PK"):
         return "plan"
     if head.lstrip(b"\xef\xbb\xbf \t\r\n").startswith(b"<") or head[:2] in (b"\xff\xfe", b"\xfe\xff"):
@@ -105,7 +115,7 @@ def _kind_of_line(text: str) -> str | None:
         columns = fix_columns(cells_of(text))
     except ValueError:
         return None
-    if set(COLUMNS) <= set(columns):
+    if is_contact_header(columns):
         return "contacts"
     if {"time", "id"} <= set(columns):
         return "csv-motion"

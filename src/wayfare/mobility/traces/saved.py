@@ -23,12 +23,15 @@ VERSION = 1
 # More contacts than any plan has; a damaged or hostile header may promise anything.
 _MAX_BYTES = 4 << 30
 _SCALARS = {"kind": "U", "version": "i", "devices": "i", "duration_s": "f"}
+# The only array that a plan may lack.
+_NAMES = "names"
 _COLUMNS = {"device": "i", "peer": "i", "start_s": "f", "end_s": "f", "distance_m": "f"}
 
 
-def save_meetings(path: Path, meetings: Meetings, duration_s: float) -> None:
-    """Write a plan, whole or not at all; its distances must be known."""
+def save_meetings(path: Path, meetings: Meetings, duration_s: float, names: tuple[str, ...] = ()) -> None:
+    """Write a plan, whole or not at all; its distances must be known. Names are those of the devices and the server."""
     assert meetings.distance_m is not None
+    named: dict[str, Any] = {_NAMES: np.array(names)} if names else {}
     with writing(path, "cannot be written"), open_atomically(path) as file:
         np.savez_compressed(
             file,
@@ -41,11 +44,12 @@ def save_meetings(path: Path, meetings: Meetings, duration_s: float) -> None:
             start_s=meetings.start_s,
             end_s=meetings.end_s,
             distance_m=meetings.distance_m,
+            **named,
         )
 
 
-def load_meetings(path: Path) -> tuple[Meetings, float]:
-    """The meetings of a saved plan and its duration, after every check."""
+def load_meetings(path: Path) -> tuple[Meetings, float, tuple[str, ...]]:
+    """The meetings of a saved plan, its duration and the names of its devices and server, after every check."""
     arrays = _arrays(path)
     try:
         return _checked(arrays)
@@ -54,13 +58,14 @@ def load_meetings(path: Path) -> tuple[Meetings, float]:
 
 
 def read_saved(path: Path) -> Recording:
-    """A saved plan as a recording: the devices by number, and the node ``server``."""
-    meetings, duration_s = load_meetings(path)
+    """A saved plan as a recording: the devices by name or number, and the server by name or as ``server``."""
+    meetings, duration_s, names = load_meetings(path)
     server = meetings.devices
+    names = names or (*(str(device) for device in range(meetings.devices)), "server")
     return Recording(
         file=str(path),
         format="plan",
-        names=(*(str(device) for device in range(meetings.devices)), "server"),
+        names=names,
         content=Meetings(
             devices=meetings.devices + 1,
             device=meetings.device,
@@ -70,7 +75,7 @@ def read_saved(path: Path) -> Recording:
             distance_m=meetings.distance_m,
         ),
         duration_s=duration_s,
-        server="server",
+        server=names[-1],
     )
 
 
@@ -80,6 +85,8 @@ def _arrays(path: Path) -> dict[str, np.ndarray[Any, Any]]:
     try:
         with zipfile.ZipFile(path) as archive:
             members = {info.filename.removesuffix(".npy"): info.file_size for info in archive.infolist()}
+        if _NAMES in members:
+            expected |= {_NAMES: "U"}
         if set(members) != set(expected):
             raise TraceError(path, None, "a zip file, but not a saved contact plan")
         if sum(members.values()) > _MAX_BYTES:
@@ -88,7 +95,7 @@ def _arrays(path: Path) -> dict[str, np.ndarray[Any, Any]]:
             arrays = {}
             for name, kind in expected.items():
                 array = stored[name]
-                if array.dtype.kind != kind or array.ndim != (name in _COLUMNS):
+                if array.dtype.kind != kind or array.ndim != (name not in _SCALARS):
                     raise TraceError(path, None, f"not a sound contact plan: {name} is {array.dtype} x {array.ndim}")
                 arrays[name] = array
             return arrays
@@ -99,7 +106,7 @@ def _arrays(path: Path) -> dict[str, np.ndarray[Any, Any]]:
         raise TraceError(path, None, f"the saved plan is damaged: {type(error).__name__}") from None
 
 
-def _checked(arrays: dict[str, np.ndarray[Any, Any]]) -> tuple[Meetings, float]:
+def _checked(arrays: dict[str, np.ndarray[Any, Any]]) -> tuple[Meetings, float, tuple[str, ...]]:
     """Every rule of a plan; ValueError names the first that is broken."""
     if str(arrays["kind"]) != KIND:
         raise ValueError(f"its kind is {str(arrays['kind'])[:MAX_NAME_LENGTH]!r}")
@@ -131,7 +138,11 @@ def _checked(arrays: dict[str, np.ndarray[Any, Any]]) -> tuple[Meetings, float]:
     same_pair = (np.diff(device[by_pair]) == 0) & (np.diff(peer[by_pair]) == 0)
     if np.any(same_pair & (start_s[by_pair][1:] < end_s[by_pair][:-1])):
         raise ValueError("two contacts of one pair overlap")
+    names = tuple(arrays[_NAMES].tolist()) if _NAMES in arrays else ()
+    if names and (len(names) != devices + 1 or len({name.strip() for name in names} - {""}) != devices + 1):
+        raise ValueError(f"needs {devices + 1} different names, of the devices and of the server")
     return (
         Meetings(devices=devices, device=device, peer=peer, start_s=start_s, end_s=end_s, distance_m=distance_m),
         duration_s,
+        names,
     )

@@ -5,22 +5,29 @@ The document is never held: what stays in memory is four numbers for each positi
 
 from __future__ import annotations
 
+import re
+from dataclasses import replace
 from typing import IO
 from xml.parsers import expat
 
 from wayfare.errors import TraceError
-from wayfare.mobility.traces.reading import DAMAGED, BadLines, name_in, place_in, time_in
+from wayfare.mobility.traces.reading import DAMAGED, PLACE_LIMIT_M, BadLines, name_in, number_in, place_in, time_in
 from wayfare.mobility.traces.recording import Fixes, Recording, motion_recording
+from wayfare.mobility.traces.units import RECOGNISED, Units
 
 _CHUNK_BYTES = 1 << 16
 # A parser keeps an unfinished token whole; no real file goes this far without an element.
 _LONGEST_SILENCE_BYTES = 1 << 24
 _MOVING = frozenset({"vehicle", "person"})
+_GEOGRAPHIC = re.compile(r'fcd-output\.geo value="(true|1|yes|on|t|x)"')
 
 
-def read_sumo(stream: IO[bytes], bad: BadLines, *, max_gap_s: float) -> Recording:
-    """The motion of all vehicles and persons; one that misses a time step is absent until it appears again."""
-    reader = _Reader(bad)
+def read_sumo(stream: IO[bytes], bad: BadLines, *, max_gap_s: float, coordinates: str = "auto") -> Recording:
+    """The motion of all vehicles and persons; one that misses a time step is absent until it appears again.
+
+    ``coordinates`` are ``metres``, ``degrees`` or ``auto``: what SUMO's own header says, else what fits the speeds.
+    """
+    reader = _Reader(bad, None if coordinates == "auto" else coordinates == "degrees")
     try:
         while True:
             chunk = stream.read(_CHUNK_BYTES)
@@ -36,17 +43,25 @@ def read_sumo(stream: IO[bytes], bad: BadLines, *, max_gap_s: float) -> Recordin
         bad.add(error.lineno, f"the XML ends in the middle ({reason})" if truncated else f"not XML: {reason}")
     except (LookupError, ValueError) as error:
         bad.add(reader.line, f"not XML: {error}")
-    return motion_recording(
-        reader.fixes, bad, format="sumo-fcd", geographic=reader.geographic, max_gap_s=max_gap_s, max_speed_mps=None
+    recognised = reader.geographic is None and reader.units.are_degrees(bad.file)
+    recording = motion_recording(
+        reader.fixes,
+        bad,
+        format="sumo-fcd",
+        geographic=reader.geographic or recognised,
+        max_gap_s=max_gap_s,
+        max_speed_mps=None,
     )
+    return replace(recording, notes=(*recording.notes, RECOGNISED)) if recognised else recording
 
 
 class _Reader:
     """The handlers of the parser and what they remember: the time step under way and who was in which."""
 
-    def __init__(self, bad: BadLines) -> None:
-        self.bad, self.fixes = bad, Fixes()
-        self.geographic = False
+    def __init__(self, bad: BadLines, geographic: bool | None) -> None:
+        self.bad, self.fixes, self.units = bad, Fixes(), Units()
+        # None while nobody has said it.
+        self.geographic = geographic
         self.parser = expat.ParserCreate()
         self.parser.StartElementHandler = self.start
         self.parser.CommentHandler = self.comment
@@ -74,9 +89,9 @@ class _Reader:
         self._depth_seen = True
 
     def comment(self, text: str) -> None:
-        # SUMO writes its configuration into a comment; it says there that x and y are degrees.
-        if 'fcd-output.geo value="true"' in text:
-            self.geographic = True
+        # SUMO writes its configuration into a comment; unless it says there that x and y are degrees, they are metres.
+        if self.geographic is None and ("<sumoConfiguration" in text or "fcd-output" in text):
+            self.geographic = _GEOGRAPHIC.search(text) is not None
 
     def entity(self, *_: object) -> None:
         raise TraceError(self.bad.file, self.line, "declares XML entities, which floating car data never does")
@@ -117,5 +132,14 @@ class _Reader:
             self.bad.add(self.line, str(error))
             return
         assert self._time_s is not None
+        if self.geographic is None and self.units.could_be_degrees:
+            self.units.add(node, self._time_s, x, y, _speed_mps(attributes.get("speed")))
         self.fixes.add(node, self._time_s, x, y, fresh=self._last_step[node] != self._step - 1)
         self._last_step[node] = self._step
+
+
+def _speed_mps(text: str | None) -> float | None:
+    try:
+        return None if text is None else number_in(text, "speed", PLACE_LIMIT_M)
+    except ValueError:
+        return None

@@ -122,11 +122,13 @@ const Charts = (() => {
     if (byId("holdings-section").hidden) return;
     const classes = held.counts[0].map((_, label) => held.counts.map((row) => row[label]));
     byId("holdings-note").textContent = `Training samples of each class of ${held.task} on each device; seed ${held.seed}.`;
+    // Plotly reads tags in its texts.
+    const names = held.names?.map((name) => name.replaceAll("<", "&lt;"));
     const heat = {
-      type: "heatmap", z: classes, xgap: held.counts.length > 120 ? 0 : 1, ygap: 1, colorscale: [[0, Theme.colour("surface")], [1, Theme.colour("accent")]],
-      hovertemplate: "device %{x}, class %{y}: %{z} samples<extra></extra>", colorbar: { thickness: 10, outlinewidth: 0, title: { text: "samples", side: "right" } },
+      type: "heatmap", z: classes, x: names, xgap: held.counts.length > 120 ? 0 : 1, ygap: 1, colorscale: [[0, Theme.colour("surface")], [1, Theme.colour("accent")]],
+      hovertemplate: (names ? "" : "device ") + "%{x}, class %{y}: %{z} samples<extra></extra>", colorbar: { thickness: 10, outlinewidth: 0, title: { text: "samples", side: "right" } },
     };
-    draw("holdings", [heat], axis("device", { showgrid: false }), axis("class", { showgrid: false, dtick: classes.length > 12 ? null : 1 }), { hovermode: "closest" });
+    draw("holdings", [heat], axis("device", { showgrid: false, ...(names && { type: "category" }) }), axis("class", { showgrid: false, dtick: classes.length > 12 ? null : 1 }), { hovermode: "closest" });
   }
 
   function drawStudy() {

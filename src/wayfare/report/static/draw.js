@@ -127,7 +127,7 @@ function makePainter(world) {
       if (replay.devices <= 40 && !busy.has(device) && free) {
         numbered.push(place);
         brush.font = font(10); brush.textAlign = "left"; brush.textBaseline = "middle"; brush.fillStyle = colours.soft;
-        brush.fillText(String(device), place[0] + radius + 3, place[1] - radius);
+        brush.fillText(replay.names ? replay.names[device] : String(device), place[0] + radius + 3, place[1] - radius);
       }
     }
     if (server) {
