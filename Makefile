@@ -24,6 +24,7 @@ lint: $(VENV)/.installed-dev
 types: $(VENV)/.installed-dev
 	$(BIN)/mypy
 	$(BIN)/mypy benchmarks scripts
+	$(BIN)/mypy --package tests
 	$(BIN)/mypy examples
 
 format: $(VENV)/.installed-dev

@@ -16,7 +16,7 @@ from mkdocs.structure.pages import Page
 
 ROOT = Path(__file__).parent.parent
 HOME = "README.md"
-STARTS = (HOME, "CHANGELOG.md", "CONTRIBUTING.md", "examples")
+STARTS = (HOME, "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md", "CODE_OF_CONDUCT.md", "examples")
 CODE_OR_LINK = re.compile(r"^```.*?^```|`[^`\n]+`|(?<=\]\()(?P<link>[^)\s]+)(?=\))", re.MULTILINE | re.DOTALL)
 
 
