@@ -135,6 +135,8 @@ def test_presets_are_listed(wayfare_command: Type) -> None:
     assert {preset["name"]: preset["runs"] for preset in listed} == {
         "beyond-cifar10": 30,
         "beyond-cifar10-controls": 6,
+        "beyond-cifar10-rate": 24,
+        "beyond-cifar10-tuned": 6,
         "beyond-mads": 200,
         "beyond-settings": 90,
         "beyond-tuned": 40,

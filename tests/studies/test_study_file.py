@@ -108,6 +108,8 @@ def test_presets_load_and_say_what_they_ask() -> None:
     assert study_presets() == [
         "beyond-cifar10",
         "beyond-cifar10-controls",
+        "beyond-cifar10-rate",
+        "beyond-cifar10-tuned",
         "beyond-mads",
         "beyond-settings",
         "beyond-tuned",
