@@ -220,8 +220,8 @@ def with_hole(values: np.ndarray, hole: float = np.nan) -> np.ndarray:
             "mine: train: inputs: the columns town hold no numbers",
         ),
         (
-            {"train": Items(ROWS, LABELS, lambda one, other: {"row": one, "label": other})},
-            "mine: train: its samples have the columns row, label; give a pair, such as (data['row'], data['label'])",
+            {"train": Items(ROWS, LABELS, lambda one, other: {"row": one, "kind": other})},
+            "mine: train: its samples have the columns row, kind; give a pair, such as (data['row'], data['kind'])",
         ),
         ({"train": Items(ROWS, LABELS, lambda one, other: one)}, "a sample of this one is no pair of an input"),
         (

@@ -65,6 +65,8 @@ def test_checkpoints_come_by_the_clock_and_never_cost_more_than_their_share(
     class Slow:
         """A writer on a disk that takes 2 s for a checkpoint."""
 
+        on_contact = on_relay = on_evaluation = None
+
         def checkpoint(self, state: object, wall_s: float, *, pinned: bool) -> None:
             written.append(clock[0])
             clock[0] += 2.0

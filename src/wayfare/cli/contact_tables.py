@@ -32,7 +32,6 @@ def working(what: str, total: int | None = None, *, quiet: bool = False) -> Iter
 def print_inspection(
     console: Console, found: SourcedPlan, statistics: PlanStatistics, outlook: UploadOutlook, written: Sequence[str]
 ) -> None:
-    """The plan at a glance: who, how often, how long, the model's fit, and what an upload can hope for."""
     console.print(f"[bold]{escape(found.name)}[/bold] ({found.kind})", highlight=False)
     for note in found.notes:
         console.print(f"  {escape(note)}", style="yellow", highlight=False)

@@ -75,7 +75,7 @@ class Look:
     as_json: JsonOption = False
     save: Annotated[Path | None, typer.Option(help="Save the plan (.npz); it can be a source again.")] = None
     one_file: Annotated[Path | None, typer.Option("--export-one", help="Write connectivity events for The ONE.")] = None
-    out: Annotated[Path | None, typer.Option("--out", help="Write the contacts as a table (.csv, .parquet).")] = None
+    out: Annotated[Path | None, typer.Option(help="Write the contacts as a table (.csv, .parquet).")] = None
 
     def plan(self, source: str, overrides: list[str], *, lenient: bool = False) -> SourcedPlan:
         rules = {"min_contact_s": self.min_contact_s, "max_exchange_s": self.max_exchange_s}

@@ -14,6 +14,7 @@ from rich.table import Table
 from wayfare.cli.terminal import JsonOption, ScenarioArgument, SetOption, bars, errors, facts, output, print_json, say
 from wayfare.errors import InputError
 from wayfare.learning.data import IMAGE_SETS, cached_file, fetch_images, image_set, pack_images, verify_images
+from wayfare.learning.data.download import Watch
 from wayfare.learning.data.fetch import Source
 from wayfare.places import data_folder
 from wayfare.scenario import DEFAULT_PRESET, load
@@ -175,7 +176,7 @@ def _shares(values: tuple[float, ...] | list[float]) -> str:
     return " ".join(f"{value:.4f}" for value in values)
 
 
-class _Bars:
+class _Bars(Watch):
     """A bar for each download on a terminal; a line for each elsewhere."""
 
     def __init__(self, name: str) -> None:

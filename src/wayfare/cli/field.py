@@ -224,7 +224,6 @@ def _demo_work(scenario: str, set_: list[str], seed: int, scheme: str | None) ->
 
 
 def _say(work: Work, outcome: DemoOutcome) -> None:
-    """What happened, in a few lines."""
     metric, found = work.world.task.metric, outcome.audit
     lines = [
         f"{work.scenario.fleet.devices} devices, {work.scenario.rounds} rounds, {outcome.contacts} contacts "

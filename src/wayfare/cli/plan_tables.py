@@ -43,7 +43,6 @@ def _print_warnings(console: Console, lines: Sequence[str]) -> None:
 
 
 def print_forecasts(console: Console, forecasts: Sequence[Forecast]) -> None:
-    """One row for each speed."""
     first = forecasts[0]
     scheme = first.rehearsed.scheme if first.rehearsed else ""
     title = (

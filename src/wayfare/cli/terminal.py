@@ -66,7 +66,6 @@ def say(text: str) -> None:
 
 
 def listing(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> Table:
-    """A plain table."""
     table = Table(*headings, box=None)
     for row in rows:
         table.add_row(*row)

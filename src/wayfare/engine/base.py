@@ -56,8 +56,6 @@ class LocalTraining:
 
 @dataclass(frozen=True, slots=True)
 class Minibatches:
-    """What the steps of a burst are taken on."""
-
     samples: Tensor  # (steps, batch)
     crops: Tensor | None  # (steps, batch, 3): how each sample is augmented, if it is
     shares: Tensor | None  # (steps,): of the learning rate, if it changes
@@ -90,7 +88,6 @@ def minibatches(training: LocalTraining, burst: Burst) -> Minibatches:
 
 
 def seeds(training: LocalTraining, burst: Burst) -> list[int]:
-    """The seed of each step of a burst, for layers that draw random numbers."""
     return training.batches.seeds_of(burst.device, *_steps(training, burst))
 
 
@@ -165,12 +162,10 @@ class Steering:
     velocity: Tensors | None
 
     def each(self, change: Callable[[Tensors], Tensors]) -> Steering:
-        """The same with every list changed."""
         lists = self.received, self.correction, self.velocity
         return Steering(*(None if tensors is None else change(tensors) for tensors in lists))
 
     def beside(self, other: Steering) -> list[tuple[Tensors, Tensors]]:
-        """The lists that both have, side by side."""
         mine = self.received, self.correction, self.velocity
         others = other.received, other.correction, other.velocity
         return [(one, two) for one, two in zip(mine, others, strict=True) if one is not None and two is not None]
@@ -265,7 +260,6 @@ def directed(gradients: Tensors, weights: Tensors, steering: Steering, descent: 
 
 
 def _scaled(gradients: Tensors, shares: Tensor | None) -> Tensors:
-    """Stacks of gradients, each device's times its share."""
     if shares is None:
         return gradients
     return [gradient * shares.to(gradient).view(-1, *[1] * (gradient.dim() - 1)) for gradient in gradients]

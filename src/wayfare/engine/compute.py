@@ -61,7 +61,6 @@ class Compute:
 
     @classmethod
     def named(cls, device: str, precision: Precision = "fp32", *, fast: bool = False) -> Compute:
-        """`auto` is the first CUDA device where there is one, and the processor elsewhere."""
         return cls(device=checked_device(device), precision=precision, fast=fast)
 
     @property

@@ -267,5 +267,4 @@ class _Slot:
                 piece.copy_(stack)
 
     def _pieces(self, vector: Tensor) -> list[Tensor]:
-        """Views of a flat vector of parameters in the shapes of the stacks."""
         return split(vector.unsqueeze(0), [weight.shape for weight in self._weights])

@@ -77,6 +77,5 @@ class Reference:
 
 
 def _tensors_of(vector: Tensor, weights: Sequence[Tensor]) -> list[Tensor]:
-    """Copies of the pieces of a flat vector, in the shapes of the weights."""
     block = vector.to(weights[0], copy=True).unsqueeze(0)
     return [piece[0] for piece in split(block, [weight.shape for weight in weights])]

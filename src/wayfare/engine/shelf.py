@@ -22,7 +22,6 @@ PLACES: tuple[Place, ...] = ("memory", "disk")
 
 
 def checked_place(name: str) -> Place:
-    """A place for the vectors of a fleet, by its name."""
     for place in PLACES:
         if name == place:
             return place

@@ -131,7 +131,6 @@ class _Network:
                 yield _Stage(layer, 0)
 
     def pieces(self, block: Tensor) -> list[Tensor]:
-        """The tensors of n flat vectors (n, entries), each (n, ...) and a view."""
         return split(block, self._shapes)
 
     def weights_of(self, block: Tensor) -> list[Tensor]:

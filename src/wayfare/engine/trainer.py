@@ -141,7 +141,6 @@ class Trainer:
 
     @property
     def vectors(self) -> int:
-        """How many vectors are held for the bursts under way."""
         return len(self._underway) + len(self._velocities) + len(self._free)
 
     def _run_ahead(self, met: Sequence[int], round_: int, steps: int) -> None:

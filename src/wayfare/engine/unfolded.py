@@ -18,7 +18,7 @@ from torch.nn import functional
 def unfold_convolutions(module: nn.Module, most_pixels: int, most_weight_pixels: int = 0) -> None:
     """Have 3x3 convolutions, or the gradients of their kernels alone, computed as products on images up to a size."""
     for name, layer in module.named_children():
-        if isinstance(layer, nn.Conv2d) and _is_plain(layer):
+        if isinstance(layer, nn.Conv2d) and is_plain(layer):
             unfolded = UnfoldedConv2d(layer.in_channels, layer.out_channels, 3, padding=1, bias=layer.bias is not None)
             unfolded.most_pixels, unfolded.most_weight_pixels = most_pixels, most_weight_pixels
             setattr(module, name, unfolded)
@@ -26,7 +26,8 @@ def unfold_convolutions(module: nn.Module, most_pixels: int, most_weight_pixels:
             unfold_convolutions(layer, most_pixels, most_weight_pixels)
 
 
-def _is_plain(layer: nn.Conv2d) -> bool:
+def is_plain(layer: nn.Conv2d) -> bool:
+    """Whether a convolution is 3x3 and keeps the size of the image."""
     shape = layer.kernel_size, layer.stride, layer.padding, layer.dilation
     return shape == ((3, 3), (1, 1), (1, 1), (1, 1)) and layer.groups == 1 and layer.padding_mode == "zeros"
 

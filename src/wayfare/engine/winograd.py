@@ -16,6 +16,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from wayfare.engine.unfolded import is_plain
+
 # G: what becomes of a row of a kernel.
 _KERNEL = ((1.0, 0.0, 0.0), (0.5, 0.5, 0.5), (0.5, -0.5, 0.5), (0.0, 0.0, 1.0))
 _FROM_CHANNELS = 64
@@ -25,9 +27,7 @@ _CHUNK_BYTES = 2 << 20
 
 def pays(layer: nn.Conv2d) -> bool:
     """Whether a convolution is 3x3, keeps the size of the image, and has channels enough to be worth the additions."""
-    shape = layer.kernel_size, layer.stride, layer.padding, layer.dilation
-    plain = shape == ((3, 3), (1, 1), (1, 1), (1, 1)) and layer.groups == 1 and layer.padding_mode == "zeros"
-    return plain and layer.bias is None and layer.in_channels >= _FROM_CHANNELS
+    return is_plain(layer) and layer.bias is None and layer.in_channels >= _FROM_CHANNELS
 
 
 def has_tiles(signal: Tensor) -> bool:
@@ -46,7 +46,6 @@ class Winograd:
         return product
 
     def memory(self, name: str, like: Tensor, *shape: int) -> Tensor:
-        """A tensor of some shape, the same one as long as the shape is."""
         kept = self._kept.get(name)
         if kept is None or kept.shape != shape or kept.dtype != like.dtype:
             kept = self._kept[name] = like.new_empty(shape)

@@ -11,8 +11,6 @@ from wayfare.learning.tasks import Evaluation, Task
 
 
 class Evaluator:
-    """Evaluates flat models on the test set of a task."""
-
     def __init__(self, task: Task) -> None:
         self._task, self._module = task, task.model.module().eval()
 

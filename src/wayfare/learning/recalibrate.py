@@ -39,7 +39,6 @@ def draw_samples(count: int, held: Sequence[Ints], seed: int) -> Ints:
 def make_recalibration(
     learning: Learning, task: Task, held: Sequence[Ints], seed: int, device: torch.device
 ) -> Recalibration | None:
-    """As a scenario has it; None: not at all."""
     if not learning.recalibrate_statistics:
         return None
     samples = draw_samples(learning.recalibrate_statistics, held, seed)

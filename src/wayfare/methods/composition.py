@@ -127,7 +127,6 @@ def _values(text: str, whole: str) -> dict[str, Any]:
 
 
 def is_ours(text: str) -> bool:
-    """Whether a method is made of what is in the package alone."""
     found = _NAME.fullmatch(text)
     first, *others = (piece.strip() for piece in _split(found[2] if found else text, "+"))
     return first.split(":")[0] in TABLE and all(piece.split("(")[0].strip() in PARTS for piece in others)

@@ -241,7 +241,6 @@ def named_parts(text: str, scenario: Scenario) -> tuple[str, tuple[Part, ...]]:
 
 
 def checked_part(part: object, text: str) -> Part:
-    """Refuse what is no part, before a run begins."""
     if not isinstance(part, Part):
         bases = ", ".join(base.__name__ for base in KINDS.values())
         raise ScenarioError("schemes", text, f"{type(part).__name__} is no part of a method; subclass one of {bases}")

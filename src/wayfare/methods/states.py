@@ -37,15 +37,8 @@ def vectors_of(state: State) -> Iterator[tuple[str, Tensor]]:
 
 
 def same_state(one: State, other: State) -> bool:
-    """Whether two trees agree in every name, number and vector."""
-    others = dict(vectors_of(other))
-    return mapped(one, _nothing) == mapped(other, _nothing) and all(
-        vector.equal(others[name]) for name, vector in vectors_of(one)
-    )
-
-
-def _nothing(vector: Tensor) -> None:
-    """For what is left of a tree without its vectors."""
+    others, without = dict(vectors_of(other)), [mapped(state, lambda _: None) for state in (one, other)]
+    return without[0] == without[1] and all(vector.equal(others[name]) for name, vector in vectors_of(one))
 
 
 def same_kind(one: State, other: State) -> bool:

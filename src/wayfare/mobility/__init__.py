@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
+from typing import Any
+
 from wayfare.mobility.base import SERVER, Meetings, Mobility, Motion
 from wayfare.mobility.direction import Direction
 from wayfare.mobility.exponential import Exponential
@@ -23,23 +26,21 @@ from wayfare.scenario.mobility import (
 __all__ = ["SERVER", "Meetings", "Mobility", "Motion", "from_spec"]
 
 
+_MODELS: Mapping[type[AnyMobility], Callable[[Any], Mobility]] = {
+    ExponentialMobility: Exponential,
+    WaypointMobility: Waypoint,
+    WalkMobility: Walk,
+    DirectionMobility: Direction,
+    GaussMarkovMobility: GaussMarkov,
+    ManhattanMobility: Manhattan,
+}
+
+
 def from_spec(spec: AnyMobility, range_m: float) -> Mobility:
     """The mobility model that a scenario names; a trace counts contacts within a range to choose its nodes."""
-    match spec:
-        case ExponentialMobility():
-            return Exponential(spec)
-        case WaypointMobility():
-            return Waypoint(spec)
-        case WalkMobility():
-            return Walk(spec)
-        case DirectionMobility():
-            return Direction(spec)
-        case GaussMarkovMobility():
-            return GaussMarkov(spec)
-        case ManhattanMobility():
-            return Manhattan(spec)
-        case TraceMobility():
-            # Readers are many and a drawn world needs none of them.
-            from wayfare.mobility.traces import Trace
+    if isinstance(spec, TraceMobility):
+        # Readers are many and a drawn world needs none of them.
+        from wayfare.mobility.traces import Trace
 
-            return Trace(spec, range_m)
+        return Trace(spec, range_m)
+    return _MODELS[type(spec)](spec)

@@ -14,8 +14,8 @@ import numpy as np
 
 from wayfare.arrays import Floats
 from wayfare.mobility import legs
-from wayfare.mobility.base import Knots, Motion, knots_from
-from wayfare.mobility.server import fleet_motion
+from wayfare.mobility.base import Knots, knots_from
+from wayfare.mobility.server import Moving
 from wayfare.scenario.mobility import DirectionMobility
 
 # Legs are drawn in blocks of a fixed size, so that a longer run begins with the same motion as a shorter one.
@@ -24,13 +24,10 @@ _WARM_UP_CROSSINGS = 30
 
 
 @dataclass(frozen=True, slots=True)
-class Direction:
+class Direction(Moving):
     """Direction uniform among those that lead inward, speed uniform in v [1 - spread, 1 + spread], pause uniform."""
 
     spec: DirectionMobility
-
-    def draw(self, devices: int, duration_s: float, seed: int) -> Motion:
-        return fleet_motion(self.spec, self._all_knots, devices, duration_s, seed)
 
     @property
     def warm_up_s(self) -> float:

@@ -13,9 +13,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from wayfare.arrays import Floats
-from wayfare.mobility.base import Knots, Motion, knots_from
+from wayfare.mobility.base import Knots, knots_from
 from wayfare.mobility.fold import fold
-from wayfare.mobility.server import fleet_motion
+from wayfare.mobility.server import Moving
 from wayfare.scenario.mobility import GaussMarkovMobility
 
 # Steps are drawn in blocks of a fixed size, so that a longer run begins with the same motion as a shorter one.
@@ -23,7 +23,7 @@ _BLOCK = 128
 
 
 @dataclass(frozen=True, slots=True)
-class GaussMarkov:
+class GaussMarkov(Moving):
     """z[n] = a z[n-1] + sqrt(1 - a^2) w[n], w ~ N(0, 1), once for speed and once for direction.
 
     speed = max(v + sigma_v z, 0), direction = d + sigma_d z with a mean direction d of each node's own, uniform in
@@ -31,9 +31,6 @@ class GaussMarkov:
     """
 
     spec: GaussMarkovMobility
-
-    def draw(self, devices: int, duration_s: float, seed: int) -> Motion:
-        return fleet_motion(self.spec, self._all_knots, devices, duration_s, seed)
 
     def _all_knots(self, rngs: Sequence[np.random.Generator], duration_s: float) -> list[Knots]:
         carry, mix = _transition(self.spec.memory)

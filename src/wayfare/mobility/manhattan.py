@@ -13,8 +13,8 @@ import numpy as np
 
 from wayfare.arrays import Floats, Ints
 from wayfare.mobility import legs
-from wayfare.mobility.base import Knots, Motion, knots_from
-from wayfare.mobility.server import fleet_motion
+from wayfare.mobility.base import Knots, knots_from
+from wayfare.mobility.server import Moving
 from wayfare.scenario.mobility import ManhattanMobility
 
 # Legs are drawn in blocks of a fixed size, so that a longer run begins with the same motion as a shorter one.
@@ -24,7 +24,7 @@ _STEPS = np.array([[1, 0], [0, 1], [-1, 0], [0, -1]])
 
 
 @dataclass(frozen=True, slots=True)
-class Manhattan:
+class Manhattan(Moving):
     """One leg for each block, speed uniform in v [1 - spread, 1 + spread], pause at a crossing uniform.
 
     With straight on at 1/2 and left as likely as right every street is as likely as any other in either direction
@@ -34,12 +34,8 @@ class Manhattan:
 
     spec: ManhattanMobility
 
-    def draw(self, devices: int, duration_s: float, seed: int) -> Motion:
-        return fleet_motion(self.spec, self._all_knots, devices, duration_s, seed)
-
     @property
     def warm_up_s(self) -> float:
-        """How long nodes move before time 0."""
         if self.spec.left == self.spec.right == 0.25:
             return 0.0
         leg_s = self.spec.block_m / self.spec.speed_mps + self.spec.pause_max_s

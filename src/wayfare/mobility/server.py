@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -10,22 +11,29 @@ from wayfare.mobility.base import Knots, Motion, knots_from, motion_from_knots
 from wayfare.scenario.mobility import FixedServer, MovingServer, RouteServer, SpatialMobility
 from wayfare.streams import FLEET, Stream, generator
 
-DrawKnots = Callable[[Sequence[np.random.Generator], float], list[Knots]]
-"""Knots of one node for each generator, up to a duration."""
 
+class Moving(ABC):
+    """A model in which all nodes move by one rule; the server may also stand still or follow a route."""
 
-def fleet_motion(spec: SpatialMobility, draw: DrawKnots, devices: int, duration_s: float, seed: int) -> Motion:
-    """The motion of every device and of the server, the last node; each node has a generator of its own."""
-    rngs = [generator(seed, Stream.DEVICE_MOTION, device) for device in range(devices)]
-    match spec.server:
-        case MovingServer():
-            return motion_from_knots(
-                draw([*rngs, generator(seed, Stream.SERVER_MOTION, FLEET)], duration_s), duration_s
-            )
-        case FixedServer() as server:
-            return motion_from_knots([*draw(rngs, duration_s), _fixed_knots(server, spec, duration_s)], duration_s)
-        case RouteServer() as server:
-            return motion_from_knots([*draw(rngs, duration_s), _route_knots(server, duration_s)], duration_s)
+    __slots__ = ()
+    spec: SpatialMobility
+
+    def draw(self, devices: int, duration_s: float, seed: int) -> Motion:
+        """The motion of every device and of the server, the last node; each node has a generator of its own."""
+        rngs = [generator(seed, Stream.DEVICE_MOTION, device) for device in range(devices)]
+        server, own = self.spec.server, []
+        match server:
+            case MovingServer():
+                rngs.append(generator(seed, Stream.SERVER_MOTION, FLEET))
+            case FixedServer():
+                own = [_fixed_knots(server, self.spec, duration_s)]
+            case RouteServer():
+                own = [_route_knots(server, duration_s)]
+        return motion_from_knots([*self._all_knots(rngs, duration_s), *own], duration_s)
+
+    @abstractmethod
+    def _all_knots(self, rngs: Sequence[np.random.Generator], duration_s: float) -> list[Knots]:
+        """Knots of one node for each generator, up to a duration."""
 
 
 def _fixed_knots(server: FixedServer, spec: SpatialMobility, duration_s: float) -> Knots:

@@ -16,9 +16,9 @@ import numpy as np
 
 from wayfare.arrays import Floats
 from wayfare.mobility import legs
-from wayfare.mobility.base import Knots, Motion, knots_from
+from wayfare.mobility.base import Knots, knots_from
 from wayfare.mobility.fold import fold
-from wayfare.mobility.server import fleet_motion
+from wayfare.mobility.server import Moving
 from wayfare.scenario.mobility import WalkMobility
 
 # Legs are drawn in blocks of a fixed size, so that a longer run begins with the same motion as a shorter one.
@@ -27,13 +27,10 @@ _DEFAULT_LEG_S = 30.0
 
 
 @dataclass(frozen=True, slots=True)
-class Walk:
+class Walk(Moving):
     """Leg ~ exp(mean leg_s) at the leg's speed or exp(mean leg_m), direction uniform in [0, 2 pi), then a pause."""
 
     spec: WalkMobility
-
-    def draw(self, devices: int, duration_s: float, seed: int) -> Motion:
-        return fleet_motion(self.spec, self._all_knots, devices, duration_s, seed)
 
     def _all_knots(self, rngs: Sequence[np.random.Generator], duration_s: float) -> list[Knots]:
         return [self._knots(rng, duration_s) for rng in rngs]

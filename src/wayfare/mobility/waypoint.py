@@ -13,8 +13,8 @@ import numpy as np
 
 from wayfare.arrays import Floats
 from wayfare.mobility import legs
-from wayfare.mobility.base import Knots, Motion, knots_from
-from wayfare.mobility.server import fleet_motion
+from wayfare.mobility.base import Knots, knots_from
+from wayfare.mobility.server import Moving
 from wayfare.scenario.mobility import WaypointMobility
 
 # Legs are drawn in blocks of a fixed size, so that a longer run begins with the same motion as a shorter one.
@@ -22,13 +22,10 @@ _BLOCK = 64
 
 
 @dataclass(frozen=True, slots=True)
-class Waypoint:
+class Waypoint(Moving):
     """Uniform waypoints, speed uniform in v [1 - spread, 1 + spread], pause uniform in [0, pause_max]."""
 
     spec: WaypointMobility
-
-    def draw(self, devices: int, duration_s: float, seed: int) -> Motion:
-        return fleet_motion(self.spec, self._all_knots, devices, duration_s, seed)
 
     def _all_knots(self, rngs: Sequence[np.random.Generator], duration_s: float) -> list[Knots]:
         return [self._knots(rng, duration_s) for rng in rngs]

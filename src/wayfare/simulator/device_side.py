@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -14,7 +14,7 @@ from wayfare.arrays import Ints
 from wayfare.device import DeviceState, Meeting, Terms, Transmission
 from wayfare.engine import Shelf, Trainer, TrainerState
 from wayfare.methods import Arrival, State, UploadRule
-from wayfare.methods.states import mapped, same_kind
+from wayfare.methods.states import same_kind
 from wayfare.methods.uploads import MOST_BPS_PER_HZ
 from wayfare.server import senders_of
 from wayfare.world import World
@@ -46,7 +46,6 @@ class DeviceSide:
         return devices.contact(state, local_model, meeting, self._terms, lasts_s)
 
     def arrival(self, device: int, sending: Transmission) -> Arrival | None:
-        """What the server gets of a contact, if it gets anything."""
         sent = devices.payload(sending, self._trainer.model(device), self._terms.method)
         if sent is None:
             return None
@@ -70,39 +69,23 @@ class DeviceSide:
             if self._least_joules > 0 and self.states[device].left_joules < self._least_joules:
                 self._trainer.retire(device)
 
-    def restore(self, states: Sequence[DeviceState], own: Callable[[Tensor], Tensor]) -> None:
-        """Go on from some states; ValueError when they are of another run."""
-        if len(states) != len(self.states):
-            raise ValueError(f"a state of {len(states)} devices, here are {len(self.states)}")
+    def restore(self, states: Sequence[DeviceState], trainer: TrainerState) -> None:
+        """Go on from some states and local models; ValueError when they are of another run."""
         first = self.states[0]
         if any(
             not (same_kind(state.memory_state, first.memory_state) and same_kind(state.local_state, first.local_state))
             for state in states
         ):
             raise ValueError("the state of another memory rule or local rule")
-        # A device that never met the server remembers the one zero again, and takes no memory.
-        self.states = [
-            replace(
-                state,
-                received=own(state.received),
-                memory=self._nothing if state.memory.stride() == (0,) else self._shelf.keep(number, own(state.memory)),
-                memory_state=mapped(state.memory_state, own),
-                local_state=mapped(state.local_state, own),
-            )
-            for number, state in enumerate(states)
-        ]
-
-    def restore_trainer(self, state: TrainerState, own: Callable[[Tensor], Tensor]) -> None:
-        """Local models as far as they were trained, in states that are restored already."""
-        underway, velocities = (
-            {device: own(vector) for device, vector in held.items()} for held in (state.underway, state.velocities)
-        )
-        received = [device.received for device in self.states]
-        corrections = [self._terms.method.local.correction(device.local_state) for device in self.states]
-        self._trainer.restore(replace(state, underway=underway, velocities=velocities), received, corrections)
+        for number, state in enumerate(states):
+            # A device that never met the server remembers the one zero again, and takes no memory.
+            met = state.memory.stride() != (0,)
+            memory = self._shelf.keep(number, state.memory) if met else self._nothing
+            self.states[number] = replace(state, memory=memory)
+        corrections = [self._terms.method.local.correction(state.local_state) for state in self.states]
+        self._trainer.restore(trainer, [state.received for state in self.states], corrections)
 
     def _what_anything_takes(self) -> float:
-        """Devices with less energy than this never send again."""
         link, upload = self._terms.link, self._terms.method.upload
         best = float(self._world.gains_per_watt.max(initial=0.0)) * link.max_power_watts
         return upload.least_joules(link) if math.log2(1 + best) < MOST_BPS_PER_HZ else 0.0

@@ -14,7 +14,7 @@ from wayfare.learning.evaluate import Evaluator
 from wayfare.learning.recalibrate import make_recalibration
 from wayfare.methods import Method, ServerTerms
 from wayfare.server import weights_of
-from wayfare.simulator.checkpoint import SimulationState, Vectors
+from wayfare.simulator.checkpoint import SimulationState
 from wayfare.simulator.device_side import DeviceSide, contact_rounds
 from wayfare.simulator.events import ContactEvent, EvaluationEvent, MetricEvent, Observer, RelayEvent
 from wayfare.simulator.ledger import make_ledger
@@ -217,11 +217,10 @@ class Simulation:
 
     def restore(self, state: SimulationState) -> None:
         """Go on after the round of a state, as if there had been no break; ValueError when it is of another run."""
-        vectors = Vectors(self._initial)
-        vectors.check(state, self._world.scenario, relays=self._relays is not None)
-        self._fleet.restore(state.devices, vectors.own)
-        self._server.restore(state.server, vectors.own)
-        self._fleet.restore_trainer(state.trainer, vectors.own)
+        state.refuse_another(self._initial, self._world.scenario, relays=self._relays is not None)
+        state = state.copied(self._initial.device)
+        self._server.restore(state.server)
+        self._fleet.restore(state.devices, state.trainer)
         if self._relays:
-            self._relays.restore(state.relays, vectors.own)
+            self._relays.restore(state.relays)
         self._round, self._bits = state.round, state.bits

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -57,8 +57,6 @@ class Transfer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RelayState:
-    """What relays carry from one round to the next."""
-
     parcels: list[Parcel] = field(default_factory=list)  # each relay's in the order in which it got them
     turns: list[Turn] = field(default_factory=list)
 
@@ -80,11 +78,11 @@ class Relays:
     def state(self) -> RelayState:
         return RelayState(parcels=list(self.parcels()), turns=list(self._turns))
 
-    def restore(self, state: RelayState, own: Callable[[Tensor], Tensor]) -> None:
+    def restore(self, state: RelayState) -> None:
         self._turns = list(state.turns)
         self._parcels = [[] for _ in self._turns]
         for parcel in state.parcels:
-            self._parcels[parcel.relay].append(replace(parcel, update=own(parcel.update)))
+            self._parcels[parcel.relay].append(parcel)
 
     def with_meetings(self, observed: Sequence[Ints]) -> list[Ints]:
         """The rounds in which local models may be looked at or replaced, those of meetings included."""
@@ -147,10 +145,13 @@ class Relays:
     ) -> tuple[DeviceState, list[Arrival], list[RelayEvent]]:
         """Each parcel by itself while it fits; one that does not is not begun, and kept."""
         round_, sent, events = own.encounter.round, [], []
+        gain = own.encounter.gain_per_watt
+        meeting = Meeting(round=round_, contact_s=left_s, gain_per_watt=gain, device=device)
         while self._parcels[device] and left_s > 0:
             parcel = self._parcels[device][0]
-            stale, gain = round_ - parcel.round, own.encounter.gain_per_watt
-            offer = self._offer(state, parcel.update, stale, left_s, gain, round_, device)
+            stale = round_ - parcel.round
+            meeting = replace(meeting, contact_s=left_s)
+            offer = devices.make_offer(state, parcel.update, meeting, self._terms, staleness_rounds=stale)
             upload = devices.decide(offer, self._terms)
             if not devices.is_whole(offer, upload):
                 break
@@ -173,12 +174,9 @@ class Relays:
             return None
         relay, row = self._rule.relay(willing)
         # The first transfer of a contact has all of it.
-        contact_s = float(self._peers.meets.contact_s[row])
-        state = states[owner]
-        update = devices.undelivered(state, trainer.model(owner))
-        gain = float(self._peers.gains_per_watt[row])
-        offer = self._offer(state, update, round_ - state.received_round, contact_s, gain, round_, owner)
-        sent = self._transfer(offer, state)
+        meeting, state = self._meeting(row, owner), states[owner]
+        update, stale = devices.undelivered(state, trainer.model(owner)), round_ - state.received_round
+        sent = self._transfer(state, update, meeting, stale)
         if sent is None:
             return None
         state = sent.state
@@ -189,8 +187,8 @@ class Relays:
             turn = self._turn(wish)
             self._turns[owner] = replace(turn, uploads=turn.uploads + 1)
         states[owner] = state
-        left_s[row] = contact_s - sent.airtime_s
-        return _event("upload", round_, owner, relay, owner, contact_s, sent) if sent.airtime_s > 0 else None
+        left_s[row] = meeting.contact_s - sent.airtime_s
+        return _event("upload", owner, relay, owner, meeting, sent) if sent.airtime_s > 0 else None
 
     def _take_model(
         self,
@@ -205,14 +203,12 @@ class Relays:
     ) -> RelayEvent | None:
         """A device takes a newer global model, for which the giver pays, and puts its own update on top."""
         taker = wish.device
-        contact_s = left_s.get(row, float(self._peers.meets.contact_s[row]))
-        if contact_s <= 0:
+        meeting = self._meeting(row, giver)
+        meeting = replace(meeting, contact_s=left_s.get(row, meeting.contact_s))
+        if meeting.contact_s <= 0:
             return None
-        gain = float(self._peers.gains_per_watt[row])
         newer_by = given.received_round - states[taker].received_round
-        news = given.received - states[taker].received
-        offer = self._offer(states[giver], news, newer_by, contact_s, gain, round_, giver)
-        sent = self._transfer(offer, states[giver])
+        sent = self._transfer(states[giver], given.received - states[taker].received, meeting, newer_by)
         if sent is None:
             return None
         states[giver] = sent.state
@@ -224,23 +220,18 @@ class Relays:
             trainer.restart(taker, given.received, local)
             turn = self._turn(wish)
             self._turns[taker] = replace(turn, downloads=turn.downloads + 1)
-        return _event("download", round_, giver, taker, SERVER, contact_s, sent) if sent.airtime_s > 0 else None
+        return _event("download", giver, taker, SERVER, meeting, sent) if sent.airtime_s > 0 else None
 
-    def _offer(
-        self,
-        state: DeviceState,
-        update: Tensor,
-        staleness_rounds: int,
-        contact_s: float,
-        gain: float,
-        round_: int,
-        device: int,
-    ) -> Offer:
-        meeting = Meeting(round=round_, contact_s=contact_s, gain_per_watt=gain, device=device)
-        return devices.make_offer(state, update, meeting, self._terms, staleness_rounds=staleness_rounds)
+    def _meeting(self, row: int, device: int) -> Meeting:
+        meets, gain = self._peers.meets, float(self._peers.gains_per_watt[row])
+        contact_s = float(meets.contact_s[row])
+        return Meeting(round=int(meets.round[row]), contact_s=contact_s, gain_per_watt=gain, device=device)
 
-    def _transfer(self, offer: Offer, before: DeviceState) -> Transfer | None:
+    def _transfer(
+        self, before: DeviceState, update: Tensor, meeting: Meeting, staleness_rounds: int
+    ) -> Transfer | None:
         """What a device sends to another, whole or not at all; None when it skips the contact."""
+        offer = devices.make_offer(before, update, meeting, self._terms, staleness_rounds=staleness_rounds)
         if self.free:
             upload = send_dense(offer.encounter, self._terms.link, self._terms.link.max_power_watts)
         else:
@@ -278,16 +269,14 @@ class Relays:
         return self._turns[wish.device].at(wish.interval)
 
 
-def _event(
-    kind: RelayKind, round_: int, giver: int, taker: int, owner: int, contact_s: float, sent: Transfer
-) -> RelayEvent:
+def _event(kind: RelayKind, giver: int, taker: int, owner: int, meeting: Meeting, sent: Transfer) -> RelayEvent:
     return RelayEvent(
-        round=round_,
+        round=meeting.round,
         kind=kind,
         giver=giver,
         taker=taker,
         owner=owner,
-        contact_s=contact_s,
+        contact_s=meeting.contact_s,
         bits=sent.upload.bits if sent.completed else 0.0,
         energy_joules=sent.upload.energy_joules,
         completed=sent.completed,

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+from collections.abc import Sequence
 
 from torch import Tensor
 
@@ -11,7 +10,7 @@ from wayfare import server as servers
 from wayfare.device import Checks
 from wayfare.methods import Arrival, ServerRule, ServerTerms, State
 from wayfare.methods.servers import mean_update
-from wayfare.methods.states import mapped, same_kind
+from wayfare.methods.states import same_kind
 from wayfare.scenario.server import Server
 from wayfare.server import ServerState
 from wayfare.simulator.ledger import Ledger
@@ -62,15 +61,10 @@ class ServerSide:
     def end_round(self, round_: int) -> None:
         self.state = servers.average(self.state, round_, self._settings.average_rounds)
 
-    def restore(self, state: ServerState, own: Callable[[Tensor], Tensor]) -> None:
+    def restore(self, state: ServerState) -> None:
         """Go on from a state; ValueError when it is of another run."""
         if not same_kind(state.rule_state, self.state.rule_state):
             raise ValueError("the state of another rule of the server")
         if (state.averaged is None) != (self.state.averaged is None):
             raise ValueError("the state of a server that averages its model, or of one that does not")
-        self.state = replace(
-            state,
-            model=own(state.model),
-            rule_state=mapped(state.rule_state, own),
-            averaged=None if state.averaged is None else own(state.averaged),
-        )
+        self.state = state

@@ -37,7 +37,6 @@ def run_rows(results: StudyResults) -> list[Record]:
 
 
 def evaluation_rows(results: StudyResults) -> list[Record]:
-    """One row for each evaluation of each run."""
     return [row for result in results.results for row in _evaluations(results.manifest, result)]
 
 

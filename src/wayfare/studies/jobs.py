@@ -32,8 +32,6 @@ _TOLD = 3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
-    """One run to be done."""
-
     name: str  # for people
     scenario: Scenario
     scheme: Method
@@ -208,8 +206,6 @@ class Backend(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Failure:
-    """A run that could not be done."""
-
     job: Job
     reason: str
     error: BaseException | None = None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from wayfare.errors import DivergenceError, InvariantError, ScenarioError
@@ -12,7 +12,7 @@ from wayfare.identity import changes, method_identity
 from wayfare.methods import Method
 from wayfare.records import RunWriter
 from wayfare.signals import StopRequest
-from wayfare.simulator import Checks, ContactEvent, EvaluationEvent, MetricEvent, RelayEvent, Simulation
+from wayfare.simulator import Checks, Simulation
 
 # Unless told otherwise a checkpoint is due after so many seconds, and no sooner than so many times what the last took:
 # however large a fleet is, less than 2 % of the time goes into checkpoints.
@@ -72,20 +72,12 @@ class Keeper:
         # The simulation holds this observer. Holding it in turn would keep its models, gigabytes of them in a large
         # network, until Python looks for such rings, which may be many runs later.
         self._writer, self._simulation = writer, weakref.proxy(simulation)
+        self.on_contact, self.on_relay, self.on_evaluation = writer.on_contact, writer.on_relay, writer.on_evaluation
 
     @property
     def elapsed_s(self) -> float:
         """Seconds since this process began the run, by a clock that is never set."""
         return time.monotonic() - self._started
-
-    def on_contact(self, event: ContactEvent) -> None:
-        self._writer.on_contact(event)
-
-    def on_relay(self, event: RelayEvent) -> None:
-        self._writer.on_relay(event)
-
-    def on_evaluation(self, event: EvaluationEvent, others: Sequence[MetricEvent]) -> None:
-        self._writer.on_evaluation(event, others)
 
     def on_round(self, round_: int) -> None:
         """Show progress; write a checkpoint if one is due; stop if asked to."""

@@ -20,7 +20,6 @@ from functools import partial
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import SpawnContext, SpawnProcess
 
-from wayfare.engine import Compute
 from wayfare.errors import InputError, RunError, ScenarioError
 from wayfare.signals import Interrupts, interrupts_wait, leave_interrupts_to_the_parent
 from wayfare.studies.jobs import Broken, Event, Finished, Job, Lost, OnRound, Queue, Shared, perform
@@ -40,7 +39,7 @@ _LOOK_EVERY_S = 0.1
 
 def default_jobs(execution: Execution) -> int:
     """One run at a time on a GPU, else one for each core this process may use: a container may have few of many."""
-    if Compute.named(execution.device, execution.precision, fast=execution.fast).device.type == "cuda":
+    if execution.compute().device.type == "cuda":
         return 1
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
@@ -123,25 +122,18 @@ class WorkerProcesses:
             worker.pipe.close()
 
     def _hand_out(self, queue: Queue, on_round: OnRound) -> None:
-        for worker in self._workers:
-            if worker.place is None and not self._give(worker, queue, on_round):
+        while True:
+            worker = next((worker for worker in self._workers if worker.place is None), None)
+            if worker is None and len(self._workers) == self._most:
                 return
-        while len(self._workers) < self._most:
-            place = queue.take()
+            place = queue.take(worker.last if worker else None)
             if place is None:
                 return
-            worker = _Worker(self._context, self._shared)
-            self._workers.append(worker)
+            if worker is None:
+                worker = _Worker(self._context, self._shared)
+                self._workers.append(worker)
             worker.begin(place, queue.jobs[place])
             on_round(place, 0)
-
-    def _give(self, worker: _Worker, queue: Queue, on_round: OnRound) -> bool:
-        place = queue.take(worker.last)
-        if place is None:
-            return False
-        worker.begin(place, queue.jobs[place])
-        on_round(place, 0)
-        return True
 
     def _hear(self, worker: _Worker, on_round: OnRound) -> Generator[Event, None, None]:
         """One message of a worker, or the end of it."""

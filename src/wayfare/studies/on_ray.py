@@ -62,7 +62,6 @@ class RayCluster:
         self._ray = _import_ray()
 
     def slots(self) -> int:
-        """How many runs the cluster has room for, by what it has now."""
         with self._connected():
             return self._slots()
 
@@ -170,7 +169,7 @@ def _run_on_node(
     if code != _CODE:
         raise RunError(f"a node has Wayfare {_CODE[0]} (algorithm {_CODE[1]}), the driver {code[0]} ({code[1]})")
     for name, reference in sets.items():
-        place_set(name, partial(_get, reference))
+        place_set(name, partial(ray.get, reference))  # type: ignore[arg-type]
     # Two nodes on one machine must not meet in one folder; a second try on the same node may go on where the first was.
     node = ray.get_runtime_context().get_node_id()
     work = Path(tempfile.gettempdir()) / f"wayfare-{_user()}-{node[:12]}" / job.folder.name
@@ -178,12 +177,6 @@ def _run_on_node(
     records = {str(file.relative_to(work)): file.read_bytes() for file in work.rglob("*") if file.is_file()}
     shutil.rmtree(work, ignore_errors=True)
     return records
-
-
-def _get(reference: Any) -> Any:
-    import ray
-
-    return ray.get(reference)
 
 
 def place_set(name: str, content: Callable[[], NDArray[np.uint8]]) -> None:

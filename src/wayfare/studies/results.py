@@ -72,8 +72,6 @@ class Row:
 
 @dataclass(frozen=True, kw_only=True)
 class StudyResults:
-    """A study as far as it is done."""
-
     folder: Path
     manifest: Manifest
     results: list[RunResult]
@@ -85,12 +83,10 @@ class StudyResults:
 
     @property
     def metric(self) -> Metric | None:
-        """What scores are; None before the first run is finished."""
         return self.results[0].metric if self.results else None
 
     @property
     def schemes(self) -> list[SchemeSummary]:
-        """A line for each scheme at each point."""
         return [summarise_scheme([result.summary for result in row.results]) for row in self.rows]
 
     @cached_property
@@ -100,7 +96,6 @@ class StudyResults:
 
     @property
     def seeds(self) -> int:
-        """The most seeds that any row has."""
         return max((len(row.results) for row in self.rows), default=0)
 
 
@@ -165,7 +160,6 @@ def read_results(path: Path, on_record: Callable[[PlannedRun, RunRecord], None] 
 
 
 def results_of(path: Path, manifest: Manifest, found: Sequence[RunResult], failed: int) -> StudyResults:
-    """Everything there is to say about the runs found."""
     reference = "mads" if "mads" in manifest.schemes else manifest.schemes[0]
     groups: dict[tuple[int, str], list[RunResult]] = {}
     for result in found:

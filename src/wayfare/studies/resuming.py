@@ -79,7 +79,6 @@ def _refuse_all_but_rounds(folder: Path, scenario: Scenario, wanted: Scenario) -
 
 
 def described(folder: Path, *, finished_too: bool = False) -> dict[str, Any]:
-    """What the records of a run say it is."""
     found = find_unfinished(folder)
     if found is not None:
         return found.meta

@@ -64,8 +64,6 @@ class Execution:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Job:
-    """One run and where it lies."""
-
     folder: Path
     world: World
     scheme: Method

@@ -77,7 +77,6 @@ class Manifest:
         return [axis for axis in self.axes if axis not in self.labelled] + ([_POINT] if self.labelled else [])
 
     def place_of(self, point: int) -> dict[str, Any]:
-        """Where a point lies on each of what varies."""
         everything = self.points[point] | ({_POINT: self.labels[point]} if self.labelled else {})
         return {axis: everything[axis] for axis in self.varies}
 
@@ -194,7 +193,6 @@ class StudyFolder:
         return "mine"
 
     def release(self, run: PlannedRun) -> None:
-        """Let go of a run, finished or failed."""
         self._locks.pop(run.key).close()
         if self.is_finished(run):
             self.clear(run)

@@ -105,7 +105,6 @@ class Plan:
     task: Task | None  # in place of the scenarios'
 
     def scheme_at(self, point: Point, name: str) -> Method:
-        """A scheme with the parameters of a point."""
         return make_method(self.recipes.get(name, name), point.scenario)
 
 
@@ -126,7 +125,6 @@ def load_study(source: str | Path) -> Plan:
 
 
 def plan_of(table: dict[str, Any]) -> Plan:
-    """The study of a table such as a file would hold."""
     return _plan(_validated(table), None)
 
 

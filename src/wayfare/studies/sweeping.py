@@ -37,8 +37,6 @@ class Outlook:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sweep:
-    """What a sweep came to."""
-
     results: StudyResults
     failures: list[Failure]
 

@@ -74,7 +74,6 @@ class _Part:
         return normalised(rows, self.weight(name), bias, added, rectified=rectified)
 
     def dense(self, name: str, rows: Tensor) -> Tensor:
-        """Linear layer, norm and ReLU."""
         inner = self.part(name)
         return inner.norm("1", inner.linear("0", rows))
 

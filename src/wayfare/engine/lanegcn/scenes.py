@@ -231,11 +231,9 @@ class _Space:
         return (slot, self._real_shift.index_select(0, slot).add_(ramp), self._settled.index_select(0, slot).add_(ramp))
 
     def each(self, rows: Tensor) -> Sequence[Tensor]:
-        """What belongs to the rows of all steps, step by step."""
         return torch.split(rows, self._rows)
 
     def each_without_padding(self, rows: Tensor) -> Sequence[Tensor]:
-        """The same for what belongs to rows that are no padding."""
         return torch.split(rows, self._totals)
 
     def rows(self, table: Tensor) -> list[Tensor]:
@@ -246,7 +244,6 @@ class _Space:
         ]
 
     def to_blocks(self) -> list[Flow | None]:
-        """From devices to blocks, where they are not the same, in each step."""
         return [_to_blocks(layout, blocks) for layout, blocks in zip(self._layouts, self._blocks, strict=True)]
 
     def moved(self, table: Tensor, to: Tensor) -> Sequence[Tensor]:

@@ -124,7 +124,6 @@ def _related(batch: SceneBatch, kinds: int) -> Links:
 
 
 def _side(batch: SceneBatch, name: str) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Scene of every node, first node of every scene, centres and directions."""
     if name == "actor":
         return batch.actor_scene, batch.first_actor, batch.actor_centre, batch.actor_direction
     return batch.lane_scene, batch.first_lane, batch.lane_centre, batch.lane_direction

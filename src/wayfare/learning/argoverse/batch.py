@@ -61,7 +61,6 @@ class SceneBatch:
         return torch.stack([ahead, torch.zeros_like(ahead)], dim=2)
 
     def cast(self, dtype: torch.dtype) -> Self:
-        """The same with floating tensors of another type."""
         return replace(
             self,
             **{
@@ -101,7 +100,6 @@ class SceneStore:
         return replace(self, **{entry.name: getattr(self, entry.name).to(device) for entry in fields(self)})
 
     def batch_of_all(self) -> SceneBatch:
-        """Every scene, for sets that are small."""
         return self.batch(torch.arange(len(self), device=self.first_actor.device))
 
     def batch(self, samples: Tensor, mirrored: Tensor | None = None) -> SceneBatch:
@@ -143,7 +141,6 @@ class SceneStore:
 
 
 def scene_store(scenes: Scenes, graph: LaneGraph) -> SceneStore:
-    """Tensors of scenes and of the lane graph they refer to."""
     places = scenes.places_m()
     observed = places[:, :OBSERVED_STEPS]
     velocity = fitted_velocity(observed)

@@ -65,7 +65,7 @@ def lane_graph(lanes: Sequence[Lane], spacing_m: float, city: int = 0) -> LaneGr
         end_m=np.concatenate([line[1:] for line in lines]),
         flags=np.repeat(np.array([lane.flags for lane in lanes], np.float64), counts, axis=0),
         city=np.full(first[-1], city),
-        follows=np.concatenate([np.stack([inner, inner + 1], axis=1), _pairs(outer)]),
+        follows=np.concatenate([np.stack([inner, inner + 1], axis=1), np.array(outer, np.int64).reshape(-1, 2)]),
     )
     left, right = (
         _beside(graph.centre_m, first, [getattr(lane, side) for lane in lanes]) for side in ("left", "right")
@@ -117,10 +117,6 @@ def _resampled(line: Floats, spacing_m: float) -> Floats:
     along = np.concatenate([[0.0], np.cumsum(np.hypot(*np.diff(line, axis=0).T))])
     places = np.linspace(0.0, along[-1], max(int(np.ceil(along[-1] / spacing_m)), 1) + 1)
     return np.stack([np.interp(places, along, line[:, axis]) for axis in (0, 1)], axis=1)
-
-
-def _pairs(pairs: Sequence[tuple[int, int]]) -> Ints:
-    return np.array(pairs, np.int64).reshape(-1, 2)
 
 
 def _beside(centre: Floats, first: Ints, neighbours: Sequence[int | None]) -> Ints:

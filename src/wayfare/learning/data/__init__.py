@@ -4,10 +4,10 @@ Nothing here imports PyTorch: the commands about data start at once.
 """
 
 from wayfare.learning.data.cache import Verification, cached_file, load_images, verify_images
+from wayfare.learning.data.download import Watch
 from wayfare.learning.data.fetch import Outcome, fetch_images
 from wayfare.learning.data.parts import pack_images
 from wayfare.learning.data.sets import CIFAR10, FASHION, IMAGE_SETS, ImageArrays, ImageSet, image_set
-from wayfare.learning.data.watch import Quiet, Watch
 
 __all__ = [
     "CIFAR10",
@@ -16,7 +16,6 @@ __all__ = [
     "ImageArrays",
     "ImageSet",
     "Outcome",
-    "Quiet",
     "Verification",
     "Watch",
     "cached_file",

@@ -47,12 +47,9 @@ def _from_folder(spec: ImageSet, folder: Path, wanted: set[str]) -> dict[str, by
 
 def _candidates(folder: Path, wanted: Iterable[str]) -> dict[str, Path]:
     """The wanted files that lie in a folder, as they are or with gzip."""
-    paths = {name: (folder / name, folder / f"{name}.gz") for name in wanted}
-    return {name: next(path for path in pair if path.is_file()) for name, pair in paths.items() if _any_file(pair)}
-
-
-def _any_file(paths: Iterable[Path]) -> bool:
-    return any(path.is_file() for path in paths)
+    both = {name: (folder / name, folder / f"{name}.gz") for name in wanted}
+    found = {name: next((path for path in pair if path.is_file()), None) for name, pair in both.items()}
+    return {name: path for name, path in found.items() if path is not None}
 
 
 def _read(paths: dict[str, Path]) -> dict[str, bytes]:

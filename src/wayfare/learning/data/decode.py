@@ -150,13 +150,8 @@ def _fashion_idx(spec: ImageSet, files: Files, source: str) -> ImageArrays:
 
 
 def _joined(splits: Sequence[Sequence[tuple[Pixels, Pixels]]]) -> ImageArrays:
-    """The pieces of the training and of the test split, end to end."""
-    train, test = ([np.ascontiguousarray(part) for part in _both(split)] for split in splits)
-    return ImageArrays(*train, *test)
-
-
-def _both(pieces: Sequence[tuple[Pixels, Pixels]]) -> tuple[Pixels, Pixels]:
-    return np.concatenate([piece[0] for piece in pieces]), np.concatenate([piece[1] for piece in pieces])
+    arrays = [np.ascontiguousarray(np.concatenate(parts)) for split in splits for parts in zip(*split, strict=True)]
+    return ImageArrays(*arrays)
 
 
 def _bytes_of(numbers: object, where: str) -> Pixels:

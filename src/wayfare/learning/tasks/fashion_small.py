@@ -24,7 +24,6 @@ def fashion_small(hidden: tuple[int, ...]) -> Classification:
 
 
 def fashion_small_model(learning: Learning, network: str) -> Model:
-    """A perceptron on the 196 pixels, with the scenario's hidden layers."""
     return Mlp((PIXELS, *learning.hidden, CLASSES))
 
 

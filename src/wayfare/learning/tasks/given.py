@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence, Sized
+from collections.abc import Iterable, Mapping, Sequence, Sized
 from typing import Any, Protocol, TypeAlias, runtime_checkable
 
 import numpy as np
@@ -15,7 +15,9 @@ from wayfare.errors import InputError
 Data: TypeAlias = object
 """A pair of inputs and targets, or a data set of such pairs. Each may be anything that NumPy takes for an array."""
 
-_RULE = "must be a pair of arrays or a data set of PyTorch, with at least one sample"
+_RULE = "must be a pair of arrays, or a data set of PyTorch or Hugging Face, with at least one sample"
+# Columns that hold targets, by what people call them.
+_TARGETS = ("label", "labels", "target", "targets")
 
 
 @runtime_checkable
@@ -23,6 +25,16 @@ class _Items(Sized, Protocol):
     """A data set of PyTorch or torchvision: pairs of an input and a target, by number."""
 
     def __getitem__(self, place: int, /) -> Any: ...
+
+
+@runtime_checkable
+class _Table(Sized, Protocol):
+    """A data set of Hugging Face: samples by number, columns by name."""
+
+    @property
+    def column_names(self) -> Any: ...
+
+    def __getitem__(self, key: Any, /) -> Any: ...
 
 
 @runtime_checkable
@@ -42,8 +54,14 @@ class _Frame(_Column, Protocol):
     def __getitem__(self, name: Any, /) -> Any: ...
 
 
-def read_pair(data: Data, where: str) -> tuple[Tensor, Tensor | list[str]]:
-    """Inputs, and targets as numbers or texts. InputError that says what is wrong with the data."""
+def read_pair(data: Data, name: str, part: str) -> tuple[Tensor, Tensor | list[str]]:
+    """Inputs, and targets as numbers or texts. InputError that says what is wrong with the data.
+
+    ``part`` is train or test; of a dictionary of data sets, the one of that name is taken.
+    """
+    where = f"{name}: {part}"
+    if isinstance(data, Mapping):
+        data = _split_of(data, part, where)
     if isinstance(data, _Frame):
         columns = ", ".join(map(str, data.columns))
         raise InputError(
@@ -53,8 +71,12 @@ def read_pair(data: Data, where: str) -> tuple[Tensor, Tensor | list[str]]:
     is_pair = isinstance(data, tuple | list) and len(data) == 2 and not all(isinstance(each, tuple) for each in data)
     if is_pair:
         inputs, targets = data[0], data[1]  # type: ignore[index]
-    elif isinstance(data, _Items) and not isinstance(data, Tensor | np.ndarray | str | Mapping) and len(data):
-        inputs, targets = _of_items(data, where)
+    elif isinstance(data, _Items) and not isinstance(data, Tensor | np.ndarray | str):
+        if not len(data):
+            raise InputError(f"{where}: has no samples; {_RULE}")
+        inputs, targets = _of_table(data, where) if isinstance(data, _Table) else _of_items(data, where)
+    elif isinstance(data, Iterable) and not isinstance(data, Sized):
+        raise InputError(f"{where}: is a stream without a length; read its samples into arrays, or a data set, first")
     else:
         raise InputError(f"{where}: {_RULE}")
     values, judged_by = _array(inputs, f"{where}: inputs"), _array(targets, f"{where}: targets")
@@ -69,16 +91,48 @@ def read_pair(data: Data, where: str) -> tuple[Tensor, Tensor | list[str]]:
     )
 
 
+def _split_of(data: Mapping[Any, Any], part: str, where: str) -> Data:
+    """The data set of a dictionary of them."""
+    if part not in data:
+        names = [*data]
+        raise InputError(
+            f"{where}: has {', '.join(map(str, names))}; give one of them, such as data[{names[-1]!r}], or a pair"
+            if names
+            else f"{where}: is empty; {_RULE}"
+        )
+    return data[part]
+
+
+def _of_table(data: _Table, where: str) -> tuple[Any, Any]:
+    """The inputs and targets of a data set of Hugging Face, in whatever format it gives them."""
+    # A format may leave out columns.
+    inputs, targets = _two_columns([*map(str, data[:1])], where)
+    return data[inputs], data[targets]
+
+
 def _of_items(data: _Items, where: str) -> tuple[list[Any], list[Any]]:
+    """The inputs and targets of a data set of PyTorch: samples that are pairs, or dictionaries of two."""
     first = data[0]
+    one: Any = 0
+    other: Any = 1
     if isinstance(first, Mapping):
-        names = [*map(str, first)]
-        given = f"(data[{names[0]!r}], data[{names[-1]!r}])"
-        raise InputError(f"{where}: its samples have the columns {', '.join(names)}; give a pair, such as {given}")
-    if not isinstance(first, tuple | list) or len(first) != 2:
-        raise InputError(f"{where}: {_RULE}; a sample of this one is no pair of an input and a target")
+        one, other = _two_columns([*first], where)
+    elif not isinstance(first, tuple | list) or len(first) != 2:
+        what = f"has {len(first)} parts" if isinstance(first, tuple | list) else f"is a {type(first).__name__}"
+        raise InputError(f"{where}: a sample of this one is no pair of an input and a target; it {what}")
     items = [data[place] for place in range(len(data))]
-    return [item[0] for item in items], [item[1] for item in items]
+    return [item[one] for item in items], [item[other] for item in items]
+
+
+def _two_columns(names: Sequence[Any], where: str) -> tuple[Any, Any]:
+    """Which of two columns has the inputs and which the targets; other tables are ambiguous."""
+    targets = [name for name in names if name in _TARGETS]
+    if len(names) == 2 and len(targets) == 1:
+        return next(name for name in names if name not in targets), targets[0]
+    target = targets[0] if targets else names[-1]
+    columns = ", ".join(map(str, names))
+    example = f"(data[{names[0]!r}], data[{target!r}])"
+    raise InputError(f"{where}: its samples have the columns {columns}; give a pair, such as {example}")
 
 
 def _array(values: Any, where: str) -> Tensor | NDArray[Any]:
@@ -88,7 +142,9 @@ def _array(values: Any, where: str) -> Tensor | NDArray[Any]:
         case _Frame():
             return _rows(values, where)
         case _Column():
-            return values.to_numpy()
+            column = values.to_numpy()
+            # Rows of a column may be arrays themselves.
+            return _array([*column], where) if column.dtype == object and np.ndim(column[0]) else column
         case str() | bytes() | Mapping():
             raise InputError(f"{where}: a {type(values).__name__} is no array")
         case _ if hasattr(values, "__array__") or hasattr(values, "__array_interface__"):

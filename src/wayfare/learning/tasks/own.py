@@ -132,9 +132,10 @@ def own_task(
 ) -> OwnTask:
     """A task from data, a network, and a loss.
 
-    ``train`` and ``test`` are pairs (inputs, targets) of arrays, tensors, frames or lists, or data sets of PyTorch or
-    torchvision. Bytes are words or pixels, whichever the network takes; pixels go in between 0 and 1, with the channels
-    first. ``network`` is a function that builds it, or a module, whose weights are those that every run begins with.
+    ``train`` and ``test`` are pairs (inputs, targets) of arrays, tensors, frames or lists, or data sets of PyTorch,
+    torchvision or Hugging Face; both may be one dictionary of data sets with these names. Bytes are words or pixels,
+    whichever the network takes; pixels go in between 0 and 1, with the channels first. ``network`` is a function that
+    builds it, or a module, whose weights are those that every run begins with.
 
     Whole-numbered targets and texts are classes: the default loss is cross-entropy, they are judged by accuracy, and a
     partition deals by them. Other targets need a ``loss``, which also judges them.
@@ -147,7 +148,7 @@ def own_task(
     training sample; on a trace the samples go with the vehicle of that name. Either replaces the scenario's partition.
     """
     (train_inputs, train_targets), (test_inputs, test_targets) = (
-        read_pair(data, f"{name}: {part}") for part, data in (("train", train), ("test", test))
+        read_pair(data, name, part) for part, data in (("train", train), ("test", test))
     )
     build = Copies(copy.deepcopy(network)) if isinstance(network, nn.Module) else network
     # Two samples: normalisation does not train on one.

@@ -10,7 +10,7 @@ from typing import Any, Literal, TypeAlias
 
 from wayfare.errors import ScenarioError
 from wayfare.scenario.load import merge, table_of
-from wayfare.studies.results import Row, StudyResults
+from wayfare.studies.results import StudyResults
 
 Drawing: TypeAlias = Literal["curves", "metric", "rounds to target", "contact times"]
 """Score against rounds; a number against what varies; rounds to a target against it; or no training at all."""
@@ -73,13 +73,11 @@ class Quoted:
     def _by_seed(self, results: StudyResults, scheme: str) -> dict[int, float]:
         metric = results.metric
         scale = 100.0 if self.metric == "score" and metric is not None and metric.percent else 1.0
-        rows = [row for row in results.rows if row.scheme == scheme and self._is_at(results, row)]
+        there = [self.at is None or self.at in point.values() for point in results.manifest.points]
+        rows = [row for row in results.rows if row.scheme == scheme and there[row.point]]
         if len(rows) != 1:
             return {}
         return {one.run.seed: scale * one.measures[self.metric] for one in rows[0].results}
-
-    def _is_at(self, results: StudyResults, row: Row) -> bool:
-        return self.at is None or self.at in results.manifest.points[row.point].values()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,10 +100,6 @@ class QuotedGain:
         return 100.0 * (1.0 - mean[self.scheme] / min(mean[name] for name in self.others))
 
 
-def _fields(grid: Mapping[str, Mapping[str, object]]) -> list[str]:
-    return [f"{section}.{name}" for section, names in grid.items() for name in names]
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PaperFigure:
     """One figure: the study at full size, what is different in the quick one, and what to set beside it."""
@@ -125,7 +119,6 @@ class PaperFigure:
 
     @property
     def stand_in(self) -> str:
-        """What a quick figure shows instead of the paper's."""
         return f"quick: {self.quick['scenario']}, not what the paper has"
 
     @property
@@ -138,7 +131,6 @@ class PaperFigure:
     def changed(
         self, overrides: Sequence[str], also: Sequence[str], seeds: int | Sequence[int] | None = None
     ) -> PaperFigure:
-        """The figure with other settings, such as ``rounds=1000``, with more schemes, and with more seeds."""
         return replace(self, overrides=tuple(overrides), also=tuple(also), seeds=seeds)
 
     def study(self, *, quick: bool) -> dict[str, Any]:
@@ -146,10 +138,10 @@ class PaperFigure:
         chosen = {"metrics": ["score", "energy_joules", "kept_fraction", "uploads_per_device"], **self.full}
         chosen |= self.quick if quick else {}
         name = f"{'quick-' if quick else ''}{chosen['name']}"
-        own = (*_fields(chosen.get("grid", {})), *self.fixed)
+        varied = [f"{section}.{name}" for section, names in chosen.get("grid", {}).items() for name in names]
         for override in self.overrides:
             field, _, value = override.partition("=")
-            if field.strip() in own:
+            if field.strip() in (*varied, *self.fixed):
                 raise ScenarioError(field.strip(), value, f"cannot be set: {self.name} has its own")
         if self.overrides:
             chosen["set"] = merge(dict(chosen.get("set", {})), table_of(self.overrides))

@@ -1,0 +1,453 @@
+"""Accounts, upload rules, memories and server rules at numbers that can be computed by hand."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import astuple, replace
+from statistics import NormalDist
+
+import numpy as np
+import pytest
+import torch
+
+import wayfare
+from wayfare.control.auto_weight import Demand, Experience
+from wayfare.control.closed_form import optimal_power_watts
+from wayfare.control.rate_distortion import Profile, Width, alike
+from wayfare.errors import InvariantError, ScenarioError
+from wayfare.methods import NOTHING, SKIPPED, Arrival, Encounter, ServerTerms, Upload, make_method
+from wayfare.methods.account import Account, Meeting, meet, pay
+from wayfare.methods.memories import Decay, ErrorFeedback, Forgetting
+from wayfare.methods.parts import LocalRule, PeerRule, paper_demand
+from wayfare.methods.published.dgc import MomentumCorrection
+from wayfare.methods.published.ef21_sgdm import Ef21, Estimates
+from wayfare.methods.published.fadas import AdaptiveBuffer
+from wayfare.methods.published.fedbuff import Buffer
+from wayfare.methods.published.feddyn import DynamicRegulariser
+from wayfare.methods.published.mobility_aware import MobilityAware
+from wayfare.methods.published.qsgd import Qsgd
+from wayfare.methods.published.staleness_weighted import StalenessWeights
+from wayfare.methods.published.threshold import Threshold
+from wayfare.methods.servers import Add, Mix, Optimise, dense_update, mean_update, step_along
+from wayfare.methods.uploads import Fitting, Mads, MadsRd, Whole
+from wayfare.methods.uploads.sending import least_joules, power_and_allowance, send_dense, send_top_k
+from wayfare.radio import Link
+from wayfare.scenario.exchange import Mixing
+from wayfare.scenario.model import Control
+from wayfare.scenario.server import Server
+from wayfare.sparsify import Sparse
+
+# A signal of 3 to 1 in 1 kHz carries 2,000 bits a second.
+LINK = Link(
+    bandwidth_hz=1e3, max_power_watts=0.2, parameters=50, bits_per_entry=40.0, dense_bits=1700.0, statistics_bits=100.0
+)
+MEETING = Encounter(
+    contact_s=0.5,
+    gain_per_watt=15.0,
+    staleness_rounds=4,
+    update_norm_sq=7.0,
+    backlog_joules=0.5,
+    spent_joules=0.75,
+    budget_joules=1.0,
+    round=10,
+    rounds=100,
+    met_s=2.0,
+    contacts=5,
+)
+
+
+def test_an_account_pays_its_pace_once_a_round() -> None:
+    account = Account(budget_joules=10.0, spent_joules=4.0, backlog_joules=0.75, backlog_round=4, met_s=1.5, contacts=2)
+    assert account.left_joules == 6.0
+    meeting = Meeting(round=7, contact_s=0.5, gain_per_watt=15.0, device=3, samples=9)
+    terms = {"rounds": 100, "update_norm_sq": 7.0, "staleness_rounds": 4, "profile": None}
+    now, seen = meet(account, meeting, Fitting(), LINK, **terms)
+    # Three rounds at a tenth of a joule.
+    assert now.backlog_joules == seen.backlog_joules == pytest.approx(0.45)
+    assert (now.backlog_round, now.experience.contacts) == (7, 1)
+    assert (seen.device, seen.samples, seen.met_s, seen.contacts, seen.left_joules) == (3, 9, 1.5, 2, 6.0)
+    paid = pay(now, seen, 0.3)
+    assert paid.backlog_joules == pytest.approx(0.45 + 0.3 - 0.1)
+    assert (paid.spent_joules, paid.backlog_round) == (pytest.approx(4.3), 8)
+    # A second upload of the round finds its pace paid.
+    again, seen = meet(paid, meeting, Fitting(), LINK, **terms)
+    assert (again.backlog_joules, again.backlog_round) == (paid.backlog_joules, 8)
+    assert pay(again, seen, 0.3).backlog_joules == pytest.approx(0.65 + 0.3)
+    assert Account(budget_joules=1.0) == Account(
+        budget_joules=1.0,
+        spent_joules=0.0,
+        backlog_joules=0.0,
+        backlog_round=1,
+        met_s=0.0,
+        contacts=0,
+        received_round=0,
+    )
+    assert (Meeting(round=1, contact_s=1.0, gain_per_watt=1.0).device, MEETING.device) == (0, 0)
+    assert replace(MEETING, round=12).next_contact_rounds == 2.4
+
+
+def test_an_upload_lasts_as_long_as_its_energy() -> None:
+    upload = Upload(entries=1, bits=1.0, power_watts=0.2, energy_joules=0.05)
+    assert upload.airtime_s == pytest.approx(0.25)
+    assert replace(upload, power_watts=0.0).airtime_s == 0.0
+    assert (upload.completes, upload.value_bits, upload.entries_if_it_lasts, upload.most_joules) == (
+        True,
+        None,
+        None,
+        math.inf,
+    )
+    for nothing, completes in ((NOTHING, True), (SKIPPED, False)):
+        assert (nothing.entries, nothing.bits, nothing.power_watts, nothing.energy_joules) == (0, 0.0, 0.0, 0.0)
+        assert nothing.completes == completes
+
+
+def test_as_many_entries_as_fit() -> None:
+    full = send_top_k(MEETING, LINK, 0.2)
+    # 1,000 bits, of which 100 are for statistics: 22 entries.
+    assert (full.entries, full.bits, full.power_watts) == (22, 22 * 40 + 100, 0.2)
+    assert full.energy_joules == pytest.approx(0.2 * 980 / 2000)
+    poor = send_top_k(MEETING, LINK, 0.2, allowance_joules=0.05)
+    assert (poor.entries, poor.energy_joules) == (10, pytest.approx(0.05))
+    assert send_top_k(MEETING, LINK, 0.0) is send_top_k(MEETING, LINK, 0.2, 0.0) is NOTHING
+    short = send_top_k(replace(MEETING, contact_s=0.06), LINK, 0.2)
+    assert (short.entries, short.bits, short.energy_joules) == (0, 0.0, 0.0)
+
+
+def test_everything_or_nothing() -> None:
+    # 1,700 bits take 0.85 s.
+    whole = send_dense(replace(MEETING, contact_s=0.9), LINK, 0.2)
+    assert (whole.entries, whole.bits, whole.completes) == (50, 1700.0, True)
+    assert whole.energy_joules == pytest.approx(0.17)
+    for settings in ((replace(MEETING, contact_s=0.8), math.inf, 0.16), (replace(MEETING, contact_s=0.9), 0.1, 0.1)):
+        encounter, allowance_joules, burnt_joules = settings
+        cut = send_dense(encounter, LINK, 0.2, allowance_joules)
+        assert (cut.entries, cut.bits, cut.completes, cut.power_watts) == (0, 0.0, False, 0.2)
+        assert cut.energy_joules == pytest.approx(burnt_joules)
+        assert send_dense(encounter, LINK, 0.2, allowance_joules, fitting=True) is SKIPPED
+    assert send_dense(MEETING, LINK, 0.0) is send_dense(MEETING, LINK, 0.2, 0.0) is SKIPPED
+    exactly = replace(MEETING, contact_s=1700.0 / LINK.rate_bps(0.2, 15.0))
+    assert send_dense(exactly, LINK, 0.2, fitting=True).completes
+
+
+def test_power_and_allowance_of_every_rule() -> None:
+    assert power_and_allowance("unlimited", MEETING, LINK) == (0.2, math.inf)
+    assert power_and_allowance("greedy", MEETING, LINK) == (0.2, 0.25)
+    # 0.25 J for 0.2 s a round in the 91 rounds that are left.
+    assert power_and_allowance("paced", MEETING, LINK) == (pytest.approx(0.25 / 18.2), 0.25)
+    last = replace(MEETING, round=100)
+    assert power_and_allowance("paced", last, LINK) == (0.2, 0.25)
+    longer = replace(MEETING, round=100, contact_s=5.0)
+    assert power_and_allowance("paced", longer, LINK) == (0.05, 0.25)
+    assert power_and_allowance("paced", replace(MEETING, spent_joules=2.0), LINK) == (0.0, -1.0)
+    with pytest.raises(ValueError, match="belongs to a controller"):
+        power_and_allowance("queue", MEETING, LINK)
+
+
+def test_the_least_that_brings_anything_through() -> None:
+    assert least_joules("greedy", LINK, 6000.0) == pytest.approx(0.2 * 6000 / 60_000)
+    assert least_joules("paced", LINK, 6000.0) == least_joules("unlimited", LINK, 6000.0) == 0.0
+    assert Fitting().least_joules(LINK) == pytest.approx(0.2 * 140 / 60_000)
+    assert Whole().least_joules(LINK) == pytest.approx(0.2 * 1700 / 60_000)
+    assert Mads().least_joules(LINK) == 0.0
+
+
+def test_which_rules_look_at_time_and_at_the_end() -> None:
+    assert (Fitting("paced").any_length(), Fitting("greedy").any_length()) == (False, True)
+    assert (Whole("paced").any_length(), Whole("unlimited").any_length()) == (False, True)
+    assert (Whole().uses_forecast(), Whole(fitting=True).uses_forecast(), Fitting().uses_forecast()) == (
+        False,
+        True,
+        True,
+    )
+    assert (Mads().any_length(), MadsRd().any_length()) == (False, False)
+    assert not make_method("fedmobile", wayfare.load()).any_length()
+    assert make_method("afl-spar", wayfare.load()).any_length()
+    assert not make_method("mads", wayfare.load()).any_length()
+
+
+def test_mads_is_proposition_2_and_then_1() -> None:
+    backlogged = replace(MEETING, backlog_joules=50.0)
+    power_watts = float(
+        optimal_power_watts(
+            contact_s=0.5,
+            gain_per_watt=15.0,
+            staleness_rounds=4,
+            update_norm_sq=7.0,
+            backlog_joules=50.0,
+            weight=0.1,
+            bandwidth_hz=1e3,
+            parameters=50,
+            bits_per_entry=40.0,
+            max_power_watts=0.2,
+            statistics_bits=100.0,
+        )
+    )
+    assert 0 < power_watts < 0.2
+    assert Mads(Control(weight=0.1)).decide(backlogged, LINK) == send_top_k(backlogged, LINK, power_watts)
+
+
+def test_mads_that_finds_its_weight_spends_no_more_than_is_left() -> None:
+    rule = Mads(Control(weight="auto"))
+    wanted = rule.demand(MEETING, LINK)
+    assert wanted == paper_demand(MEETING, LINK)
+    assert isinstance(wanted, Demand)
+    seen = Experience().with_contact(wanted.usable_joules, wanted.worth)
+    last = replace(MEETING, round=100, experience=seen)
+    # The last contact takes all it can use, or all that is left.
+    assert rule.decide(last, LINK).power_watts == 0.2
+    poor = replace(last, spent_joules=0.96)
+    assert rule.decide(poor, LINK).power_watts == pytest.approx(0.04 / 0.5)
+    assert rule.decide(poor, LINK).energy_joules <= 0.04 * (1 + 1e-9)
+    assert rule.decide(replace(last, spent_joules=1.0), LINK).entries == 0
+    assert rule.decide(replace(last, update_norm_sq=0.0), LINK) is NOTHING
+
+
+def two_widths() -> Profile:
+    """Fifty entries, of which five hold most; an eighth of the bits costs a hundredth of them."""
+    kept = np.array([0.0, 1.0, 5.0, 20.0, 50.0])
+    widths = [
+        Width(value_bits=32, bits=np.full(4, 32.0), lost=np.zeros(4)),
+        Width(value_bits=4, bits=np.full(4, 4.0), lost=np.full(4, 0.01)),
+    ]
+    return Profile(kept=kept, captured=np.array([0.0, 0.3, 0.8, 0.95, 1.0]), widths=widths, overhead_bits=100.0)
+
+
+@pytest.mark.parametrize("step", ["curve", "values", "progressive"])
+def test_mads_rd_with_free_energy_sends_all_it_can(step: str) -> None:
+    free = replace(MEETING, backlog_joules=0.0, profile=two_widths)
+    found = MadsRd(Control(weight=0.1), step=step).decide(free, LINK)
+    assert found.power_watts == pytest.approx(0.2)
+    # 1,000 bits hold all 50 entries in 4 bits, but not in 32.
+    assert (found.value_bits, found.entries) == (4, 50)
+    assert found.bits <= 1000 * (1 + 1e-9)
+    assert found.energy_joules == pytest.approx(0.2 * found.bits / 2000)
+    assert found.entries_if_it_lasts == (50 if step == "progressive" else None)
+    assert found.most_joules == math.inf
+
+
+def test_mads_rd_by_index_keeps_32_bits() -> None:
+    free = replace(MEETING, backlog_joules=0.0, profile=two_widths)
+    found = MadsRd(Control(weight=0.1), step="index").decide(free, LINK)
+    assert found.value_bits == 32
+    assert 0 < found.entries < 50
+
+
+def test_mads_rd_sends_nothing_for_no_worth_no_weight_or_no_energy() -> None:
+    rule = MadsRd(Control(weight="auto"))
+    seen = replace(MEETING, profile=two_widths)
+    wanted = rule.demand(seen, LINK)
+    assert wanted is not None
+    experienced = replace(
+        seen,
+        round=100,
+        experience=Experience().with_contact(wanted.usable_joules, wanted.worth, wanted.wanted_joules()),
+    )
+    some = rule.decide(experienced, LINK)
+    assert some.entries > 0
+    assert some.most_joules == 0.25
+    # Half a joule of a budget is left, and still some is sent.
+    assert rule.decide(replace(experienced, budget_joules=1.25), LINK).entries > 0
+    assert rule.decide(replace(experienced, spent_joules=1.0), LINK) is NOTHING
+    for changes in ({"contact_s": 0.0}, {"gain_per_watt": 0.0}, {"update_norm_sq": 0.0}, {"update_norm_sq": math.inf}):
+        assert rule.decide(replace(experienced, **changes), LINK) is NOTHING
+    weightless = MadsRd(Control(weight=0.0))
+    assert weightless.decide(replace(seen, backlog_joules=0.0), LINK) is NOTHING
+    assert weightless.decide(replace(seen, backlog_joules=1.0), LINK) is NOTHING
+    assert MadsRd(Control(weight=0.5)).demand(seen, LINK) == paper_demand(seen, LINK)
+
+
+def test_mads_rd_without_a_look_at_the_update_takes_entries_as_alike() -> None:
+    blind = MadsRd(Control(weight=0.1)).decide(replace(MEETING, backlog_joules=0.0), LINK)
+    shown = MadsRd(Control(weight=0.1)).decide(
+        replace(MEETING, backlog_joules=0.0, profile=lambda: alike(50, 100.0)), LINK
+    )
+    assert blind == shown
+
+
+def test_more_is_worth_sending_at_most_threefold() -> None:
+    """A contact too short for more than a little may last: then three times as much, or what is worth its energy."""
+    rule = MadsRd(Control(weight=1e3), step="progressive")
+    short = replace(MEETING, contact_s=0.075, backlog_joules=1e-9, profile=two_widths)
+    found = rule.decide(short, LINK)
+    assert 0 < found.entries < 10
+    assert found.entries_if_it_lasts == 3 * found.entries
+
+
+def test_a_mobility_aware_device_waits_for_a_better_contact() -> None:
+    rule = MobilityAware()
+    wanted = rule.demand(MEETING, LINK)
+    assert wanted is not None
+    # 1,000 bits in half a second at full power.
+    assert (wanted.worth, wanted.usable_joules) == (pytest.approx(1000), pytest.approx(0.1))
+    seen = Experience().with_contact(0.1, 1000 * math.e).with_contact(0.1, 1000 / math.e)
+    # 45 contacts of 0.4 s and this one are expected: 18.5 s, of which 0.25 J pay for 1.25 s.
+    share = 0.25 / (0.2 * (0.5 + 45 * 0.4))
+    bound = math.log(1000) - NormalDist().inv_cdf(share)
+    for factor, skips in ((1.01, False), (0.99, True)):
+        gain_per_watt = (2 ** (factor * math.exp(bound) / 500) - 1) / 0.2
+        encounter = replace(MEETING, experience=seen, gain_per_watt=gain_per_watt)
+        assert (rule.decide(encounter, LINK) is SKIPPED) == skips
+    # With energy for all, and without any, it does what everybody does.
+    for changes in ({"budget_joules": 50.0}, {"spent_joules": 1.0}):
+        encounter = replace(MEETING, experience=seen, **changes)
+        assert rule.decide(encounter, LINK) == send_top_k(encounter, LINK, 0.2, encounter.left_joules)
+    assert rule.demand(replace(MEETING, contact_s=0.0), LINK) is None
+    assert rule.decide(replace(MEETING, contact_s=0.0, met_s=0.0), LINK).entries == 0
+
+
+SENT = Sparse(torch.tensor([0, 2]), torch.tensor([6.0, -3.0]))
+
+
+def test_memories_keep_all_nothing_or_less() -> None:
+    memory, change = torch.tensor([1.0, 2.0, 3.0]), torch.tensor([10.0, 20.0, 30.0])
+    for rule, offered in (
+        (ErrorFeedback(), [11, 22, 33]),
+        (Forgetting(), [10, 20, 30]),
+        (Decay(0.5), [10.5, 21, 31.5]),
+    ):
+        assert rule.offer(memory, change, {})[0].tolist() == offered
+    update = torch.tensor([6.0, 5.0, -3.0])
+    assert ErrorFeedback().keep(update, SENT, {})[0].tolist() == [0.0, 5.0, 0.0]
+    assert Forgetting().keep(update, SENT, {})[0].tolist() == [0.0, 0.0, 0.0]
+    assert ErrorFeedback().take_back(memory, SENT, {})[0].tolist() == [7.0, 2.0, 0.0]
+    assert Forgetting().take_back(memory, SENT, {})[0] is memory
+    assert (ErrorFeedback.conserves, Forgetting.conserves, Decay.conserves, Decay().share) == (True, False, False, 0.9)
+
+
+@pytest.mark.parametrize(
+    ("made", "refused"),
+    [
+        (Decay, {"share": (-0.01, 1.01), "taken": (0.0, 1.0)}),
+        (MomentumCorrection, {"momentum": (-0.01, 1.0), "taken": (0.0, 0.99)}),
+        (Ef21, {"momentum": (0.0, 1.01), "taken": (0.01, 1.0)}),
+        (Threshold, {"size": (0.0, -1.0), "taken": (0.01, 5.0)}),
+        (Qsgd, {"levels": (0, 1.5), "taken": (1, 255)}),
+        (Qsgd, {"bucket": (0, 2.0), "taken": (1, 512)}),
+        (Buffer, {"size": (0, 2.5), "taken": (1, 50)}),
+        (Buffer, {"step": (0.0, -1.0), "taken": (0.01, 2.0)}),
+        (StalenessWeights, {"exponent": (-0.01, math.inf), "taken": (0.0, 3.0)}),
+        (AdaptiveBuffer, {"momentum": (-0.01, 1.0), "taken": (0.0, 0.99)}),
+        (AdaptiveBuffer, {"second_moment": (-0.01, 1.0), "taken": (0.0, 0.999)}),
+        (AdaptiveBuffer, {"epsilon": (0.0, -1.0), "taken": (1e-9, 1.0)}),
+    ],
+)
+def test_values_on_a_limit_are_taken_and_those_beyond_refused(made: type, refused: dict[str, tuple]) -> None:
+    (name,) = (key for key in refused if key != "taken")
+    for value in refused["taken"]:
+        assert getattr(made(**{name: value}), name) == value
+    for value in refused[name]:
+        with pytest.raises(ScenarioError):
+            made(**{name: value})
+
+
+@pytest.mark.parametrize(
+    ("part", "values"),
+    [
+        (StalenessWeights(), (0.5,)),
+        (Buffer(), (5, 1.0)),
+        (AdaptiveBuffer(), (5, 0.01, 0.9, 0.99, 1e-8, 10)),
+        (Qsgd(), (7, 512)),
+        (Threshold(), (2.0,)),
+        (MomentumCorrection(), (0.5,)),
+        (Ef21(), (0.5,)),
+        (Estimates(), (1.0,)),
+        (Decay(), (0.9,)),
+        (DynamicRegulariser(), (True, 0.0, None, 0.0, 0.0, 1, 0.1)),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_values_by_default(part: object, values: tuple[object, ...]) -> None:
+    assert astuple(part) == values
+
+
+def test_an_encounter_is_the_same_whatever_shows_the_update() -> None:
+    assert replace(MEETING, profile=two_widths) == MEETING
+    assert "profile" not in repr(MEETING)
+
+
+TERMS = ServerTerms(devices=4, statistics=1)
+ARRIVALS = [
+    Arrival(device=0, sent=SENT, staleness_rounds=3),
+    Arrival(device=2, sent=Sparse(torch.tensor([1, 2]), torch.tensor([8.0, 1.0])), staleness_rounds=8),
+]
+MODEL = torch.tensor([1.0, 1.0, 1.0])
+
+
+def test_updates_are_added_by_their_share_of_the_fleet() -> None:
+    assert mean_update(MODEL, ARRIVALS, TERMS).tolist() == [1.5, 2.0, -0.5]
+    assert dense_update(MODEL, ARRIVALS[0]).tolist() == [6.0, 0.0, -3.0]
+    assert Add().apply(MODEL, {}, ARRIVALS, TERMS)[0].tolist() == [-0.5, -1.0, 1.5]
+    # Statistics, the last entry here, move by the update itself.
+    assert step_along(MODEL, torch.tensor([1.0, 2.0, 4.0]), 0.5, TERMS).tolist() == [0.5, 0.0, -3.0]
+    assert (TERMS.devices, ServerTerms(devices=1).statistics, ARRIVALS[0].round, ARRIVALS[0].reach) == (4, 0, 1, 0.0)
+    assert (Arrival(device=0, sent=SENT).staleness_rounds, Arrival(device=0, sent=SENT).samples) == (1, None)
+
+
+def test_optimisers_of_the_server_step_by_step() -> None:
+    update = torch.tensor([1.5, 2.0, -0.5])
+    sgd = Optimise(Server(optimizer="sgd", step=0.5))
+    assert sgd.init(MODEL, TERMS) == {}
+    torch.testing.assert_close(sgd.apply(MODEL, {}, ARRIVALS, TERMS)[0], torch.tensor([0.25, 0.0, 1.5]))
+    momentum = Optimise(Server(optimizer="momentum", momentum=0.5, step=0.1))
+    state = momentum.init(MODEL, TERMS)
+    assert state["mean"].tolist() == [0.0, 0.0]
+    model, state = momentum.apply(MODEL, state, ARRIVALS, TERMS)
+    model, state = momentum.apply(model, state, ARRIVALS, TERMS)
+    assert state["mean"].tolist() == [1.5 * 1.5, 2.0 * 1.5]
+    torch.testing.assert_close(model, torch.tensor([1 - 0.1 * 1.5 * 2.5, 1 - 0.1 * 2.0 * 2.5, 2.0]))
+    adam = Optimise(Server(optimizer="adam", momentum=0.5, second_moment=0.75, epsilon=0.1, step=0.2))
+    state = adam.init(MODEL, TERMS)
+    assert state["square"].tolist() == pytest.approx([0.01, 0.01])
+    model, state = adam.apply(MODEL, state, ARRIVALS, TERMS)
+    mean, square = 0.5 * update[:2], 0.75 * 0.01 + 0.25 * update[:2] ** 2
+    torch.testing.assert_close(model[:2], 1 - 0.2 * mean / (square.sqrt() + 0.1))
+    assert model[2] == 1.5
+
+
+@pytest.mark.parametrize(
+    ("staleness", "rounds", "weight"),
+    [
+        ("constant", 9, 0.6),
+        ("polynomial", 8, 0.6 / 3),
+        ("hinge", 4, 0.6),
+        ("hinge", 5, 0.6 / 11),
+        ("hinge", 7, 0.6 / 31),
+    ],
+)
+def test_the_weight_of_a_model_falls_with_its_age(staleness: str, rounds: int, weight: float) -> None:
+    mixing = Mixing(weight=0.6, polynomial_exponent=0.5, hinge_rounds=4, hinge_slope=10.0)
+    rule = Mix(staleness, mixing)  # type: ignore[arg-type]
+    assert rule.weight(rounds) == pytest.approx(weight)
+    whole = Arrival(device=0, sent=Sparse(torch.arange(3), torch.tensor([2.0, 3.0, 4.0])), staleness_rounds=rounds)
+    mixed = rule.apply(MODEL, {}, [whole, whole], TERMS)[0]
+    once = 1 + weight * torch.tensor([1.0, 2.0, 3.0])
+    torch.testing.assert_close(mixed, once + weight * (torch.tensor([2.0, 3.0, 4.0]) - once))
+
+
+@pytest.mark.parametrize(("weight", "holds"), [(0.0, True), (1.0, True), (1.01, False), (-0.01, False)])
+def test_a_weight_beyond_0_and_1_ends_a_run(weight: float, holds: bool) -> None:
+    class Weighted(Mix):
+        def weight(self, staleness_rounds: int) -> float:
+            return weight
+
+    whole = Arrival(device=7, sent=Sparse(torch.arange(3), torch.ones(3)))
+    if holds:
+        Weighted().apply(MODEL, {}, [whole], TERMS)
+        return
+    with pytest.raises(InvariantError, match="of device 7, must be 0 to 1"):
+        Weighted().apply(MODEL, {}, [whole], TERMS)
+
+
+def test_devices_take_the_soonest_relay_and_the_newest_model() -> None:
+    rule = PeerRule()
+    assert rule.relay([(4, 9), (2, 3)]) == (4, 9)
+    assert rule.giver([(4, 9), (2, 11), (1, 11)]) == 1
+
+
+def test_a_local_rule_by_default_is_a_step_of_sgd_a_round() -> None:
+    assert LocalRule() == LocalRule(
+        trains_between_contacts=True, prox=0.0, clip_norm=None, weight_decay=0.0, momentum=0.0, steps_per_round=1
+    )
+    assert LocalRule(prox=0.3).pull() == 0.3
+    assert LocalRule().init(MODEL) == {}
+    assert LocalRule().correction({}) is None
