@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from numpy.polynomial import Polynomial
+from tests.theory.problems import loss, quadratic_problem
 
 from wayfare.streams import FLEET, Stream, generator
 from wayfare.theory import bounds
@@ -30,18 +31,6 @@ GRID = [
 
 def rng(number: int = 0) -> np.random.Generator:
     return generator(11 + number, Stream.MONTE_CARLO, FLEET)
-
-
-def quadratic_problem(rng: np.random.Generator, devices: int, entries: int, *, noise: float) -> Problem:
-    """Bowls with L = 1 around optima that differ from device to device."""
-    optima = 1.0 + rng.standard_normal((devices, entries))
-    return Problem(optima=optima, slopes=np.zeros((devices, entries)), smoothness=1.0, noise=noise)
-
-
-def loss(problem: Problem, model: np.ndarray) -> float:
-    """F(w)."""
-    square = 0.5 * problem.smoothness * np.square(model - problem.optima).sum(axis=1)
-    return float((square + problem.slopes @ model).mean())
 
 
 def trial(problem: Problem, point: tuple[float, float, float], rounds: int, learning_rate: float) -> Trial:

@@ -8,6 +8,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
+from tests.theory.problems import ages, ages_at_contacts, loss, quadratic_problem
 from torch import Tensor, nn
 
 import wayfare
@@ -19,18 +20,9 @@ from wayfare.theory.bounds import (
     mobility_factor,
     theorem_1_gradient,
 )
-from wayfare.theory.constants import Constants, MeasuredRun, _Contacts, _Watch
+from wayfare.theory.constants import Constants, MeasuredRun, _Watch
 from wayfare.theory.curves import Setting, curves, dots
-from wayfare.theory.montecarlo import (
-    DrawnContacts,
-    Problem,
-    ages,
-    ages_at_contacts,
-    algorithm_1,
-    draw_contacts,
-    quadratic_problem,
-    unchanging_problem,
-)
+from wayfare.theory.montecarlo import DrawnContacts, Problem, algorithm_1, draw_contacts, unchanging_problem
 
 
 class Given:
@@ -94,7 +86,7 @@ def test_the_problem_is_its_formula() -> None:
     # (1 + 1) + 2 and (4 + 1) + 5, at (2, 1) in the mean.
     first = 0.5 * 2 * (1 + 1) + 2.0
     second = 0.5 * 2 * (1 + 1) + 5.0
-    assert problem.loss(np.array([2.0, 1.0])) == pytest.approx((first + second) / 2)
+    assert loss(problem, np.array([2.0, 1.0])) == pytest.approx((first + second) / 2)
     bowls = quadratic_problem(np.random.default_rng(0), 400, 50, noise=0.5)
     assert (bowls.smoothness, bowls.noise) == (1.0, 0.5)
     assert bowls.optima.mean() == pytest.approx(1.0, abs=0.05)
@@ -262,15 +254,15 @@ class Bowls:
         return 1.5 * (module.w - samples.double().mean().float()).square().sum()
 
 
-def watched() -> tuple[_Watch, Bowl]:
-    watch, module = _Watch(), Bowl()
-    watch.held = [torch.tensor([1.0, 3.0]), torch.tensor([4.0])]
-    watch.batches = lambda device, turn: watch.held[device][:1]
-    return watch, module
+def watched(*held: list[float]) -> tuple[_Watch, Bowl]:
+    """Devices that hold some samples, of which a batch is the first."""
+    batches = SimpleNamespace(of=lambda device, first, rounds: [np.array(held[device][:1])])
+    world = SimpleNamespace(held=list(map(np.array, held)), batches=batches, scenario=SimpleNamespace(rounds=10))
+    return _Watch(world, None), Bowl()  # type: ignore[arg-type]
 
 
 def test_constants_of_a_bowl_are_those_it_was_made_with() -> None:
-    watch, module = watched()
+    watch, module = watched([1.0, 3.0], [4.0])
     for place in (10.0, 1.0):
         with torch.no_grad():
             module.w.fill_(place)
@@ -285,21 +277,18 @@ def test_constants_of_a_bowl_are_those_it_was_made_with() -> None:
 
 
 def test_a_model_that_stands_still_says_the_same_again() -> None:
-    watch, module = watched()
+    watch, module = watched([1.0, 3.0], [4.0])
     watch.look(Bowls(), module)
-    contacts = _Contacts(watch, None)
     for round_ in (0, 5):
-        contacts.on_evaluation(SimpleNamespace(round=round_), [])  # type: ignore[arg-type]
-    assert contacts.rounds == [0, 5]
+        watch.on_evaluation(SimpleNamespace(round=round_), [])  # type: ignore[arg-type]
+    assert watch.rounds == [0, 5]
     assert watch.loss[0] == watch.loss[1]
     assert len(watch.gradient_sq) == 2
-    contacts.on_contact(SimpleNamespace(entries=7, staleness_rounds=3))  # type: ignore[arg-type]
-    assert (contacts.entries, contacts.staleness) == ([7], [3])
+    watch.on_contact(SimpleNamespace(entries=7, staleness_rounds=3))  # type: ignore[arg-type]
+    assert (watch.entries, watch.staleness) == ([7], [3])
 
 
 def test_a_model_at_its_optimum_has_no_way_to_look_along() -> None:
-    watch, module = _Watch(), Bowl()
-    watch.held = [torch.tensor([0.0])]
-    watch.batches = lambda device, turn: watch.held[device]
+    watch, module = watched([0.0])
     watch.look(Bowls(), module)
     assert (watch.smoothness, watch.noise_sq, watch.largest_sq) == (0.0, 0.0, 0.0)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from tests.theory.problems import ages, ages_at_contacts
 
 from wayfare.streams import FLEET, Stream, generator
 from wayfare.theory.bounds import lemma_2_staleness
@@ -25,17 +26,6 @@ def drawn(contact_s: float, inter_contact_s: float, counting: Counting, rounds: 
         devices=12,
         counting=counting,
     ).met
-
-
-def ages(met: np.ndarray) -> np.ndarray:
-    """theta = r - kappa^(r) at the end of every round (rounds x devices); kappa is 0 before the first contact."""
-    numbers = np.arange(1, len(met) + 1)[:, None]
-    return numbers - np.maximum.accumulate(np.where(met, numbers, 0), axis=0)
-
-
-def ages_at_contacts(met: np.ndarray) -> np.ndarray:
-    """r - kappa^(r-1) of all contact rounds but each device's first, whose age is cut by the start."""
-    return np.concatenate([np.diff(np.flatnonzero(column)) for column in met.T])
 
 
 @pytest.mark.parametrize("counting", COUNTINGS)
