@@ -101,7 +101,7 @@ def results_from(plan: Plan, runs: Rows) -> StudyResults:
             metric=metric,
             # The CSV does not count them; every run on record had some.
             contacts=1,
-            **{name: measures[name] for name in SUMMARISED},
+            **{name: measures[name] for name in SUMMARISED},  # type: ignore[arg-type]
         )
         run = PlannedRun(key=row["key"], point=points.index(point), scheme=scheme, seed=int(seed), cost=1.0)
         found.append(

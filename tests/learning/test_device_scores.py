@@ -18,7 +18,7 @@ from wayfare.learning.evaluate import Evaluator
 from wayfare.learning.tasks import Metric
 from wayfare.learning.tasks.own import OwnTask
 from wayfare.scenario import Scenario
-from wayfare.world import device_scores, draw_world
+from wayfare.world import World, device_scores, draw_world
 
 RNG = np.random.default_rng(3)
 ROWS, TEST = (RNG.standard_normal((count, 4)).astype(np.float32) for count in (40, 30))
@@ -40,7 +40,7 @@ def scenario_of(*overrides: str) -> Scenario:
     return wayfare.load("fashion-small", [*settings, *overrides])
 
 
-def scores_of(scenario: Scenario, task: OwnTask) -> tuple[dict[str, float], np.ndarray, torch.Tensor]:
+def scores_of(scenario: Scenario, task: OwnTask) -> tuple[dict[str, float], np.ndarray, World]:
     """What an evaluation says of devices, which samples were judged right, and who holds what."""
     world = draw_world(scenario, 0, task)
     module = task.model.module()

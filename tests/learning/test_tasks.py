@@ -334,9 +334,9 @@ def test_a_network_may_give_several_outputs() -> None:
     [
         ({"train": (INPUTS, SIDES[:-1])}, "sides: train: has 40 inputs and 39 targets"),
         ({"test": (INPUTS[:0], SIDES[:0])}, "sides: test: has 0 inputs and 0 targets"),
-        ({"train": 3}, "sides: train: must be a pair of arrays or a data set"),
+        ({"train": 3}, "sides: train: must be a pair of arrays, or a data set of PyTorch or Hugging Face"),
         ({"kinds": SIDES - 1}, "sides: kinds must be a whole number from 0 on for each of the 40 samples"),
-        ({"score": nn.functional.mse_loss}, "sides: a score of your own needs a metric"),
+        ({"score": nn.functional.mse_loss}, "sides: metric = None, must name your score and say which is better"),
     ],
 )
 def test_a_task_of_ones_own_that_cannot_be_is_refused(changes: dict[str, object], message: str) -> None:

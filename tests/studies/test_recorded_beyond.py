@@ -121,8 +121,8 @@ def test_tuned_mads_is_compared_on_the_seeds_it_has(place: int, concentration: s
     runs = sorted(tuned("beyond-cifar10-tuned", concentration), key=lambda run: int(run["seed"]))
     base = [100 * float(run["score"]) for run in runs]
     lines = PAGE.read_text(encoding="utf-8").split("| difference to tuned MADS |")[1].splitlines()[2:]
-    cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines[: lines.index("")]]
-    rows = [row for row in cells if row[1]]
+    table = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines[: lines.index("")]]
+    rows = [row for row in table if row[1]]
     (_, *first), *others = rows[6 * place : 6 * place + 6]
     assert [float(cell) for cell in first[: len(base)]] == pytest.approx(base, abs=0.0501)
     assert float(first[3]) == pytest.approx(fmean(base), abs=0.0501)
