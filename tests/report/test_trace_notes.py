@@ -72,3 +72,31 @@ def test_tables_pages_and_json_name_the_trace(scenario: Scenario, tmp_path: Path
     (trace,) = results_json(results)["traces"]
     assert (trace["server"], trace["used_s"], trace["contacts_dropped"]) == ("bus", 200.0, 2)
     assert run_json(results.runs[0])["trace"] == trace
+
+
+def passing(format_: str) -> str:
+    """A bus stands at (0, 0); `a` and `b` pass it during a run of 100 s, and `c` passes it a minute later."""
+    steps = [
+        (t, {"bus": 0.0, "a": 10 * t - 300.0, "b": 500.0 - 10 * t, "c": 10 * t - 1600.0}) for t in range(0, 201, 5)
+    ]
+    if format_ == "positions":
+        return "\n".join(["time,id,x,y", *(f"{t},{name},{x_m},0" for t, at in steps for name, x_m in at.items())])
+    lines = ["<fcd-export>"]
+    for t, at in steps:
+        inside = (f'<vehicle id="{name}" x="{x_m}" y="0" speed="10"/>' for name, x_m in at.items())
+        lines += [f'<timestep time="{t}">', *inside, "</timestep>"]
+    return "\n".join([*lines, "</fcd-export>"])
+
+
+@pytest.mark.parametrize(("format_", "suffix"), [("positions", "csv"), ("sumo", "xml")])
+def test_a_comparison_on_positions_names_the_trace_too(format_: str, suffix: str, tmp_path: Path) -> None:
+    file = tmp_path / f"road.{suffix}"
+    file.write_text(passing(format_))
+    others = [setting for setting in SMALL if not setting.startswith(("mobility", "fleet", "rounds"))]
+    trace = ["mobility.model=trace", f"mobility.file={file}", "mobility.server=bus"]
+    scenario = wayfare.load("fashion-small", [*others, *trace, "rounds=10", "fleet.devices=2"])
+    table = str(wayfare.compare(scenario, ["mads", "afl"], seeds=1, jobs=1, out=tmp_path / "runs"))
+    text = " ".join(table.split())
+    assert f"road.{suffix}" in text
+    assert "server bus, 2 of 3 other nodes; 100 of 200 s from 0 s on" in text
+    assert "2 contacts used, 1 dropped (other nodes or times)" in text
