@@ -345,7 +345,9 @@ def test_points_with_long_names_stand_below_each_other(browser: Any, tmp_path: P
 def test_a_trace_is_replayed_with_its_names_and_absences(browser: Any, small: Scenario, tmp_path: Path) -> None:
     rows = ["time,id,x,y"]
     for t in range(0, 201, 10):
-        rows += [f"{t},tower,0,0", f"{t},b<us>,{400 - abs(t % 100 - 50) * 16},5"]
+        rows.append(f"{t},tower,0,0")
+        if t <= 180:
+            rows.append(f"{t},b<us>,{400 - abs(t % 100 - 50) * 16},5")
         if t <= 100:
             rows.append(f"{t},van,{-500 + 10 * t},-5")
     (tmp_path / "fixes.csv").write_text("\n".join(rows))
@@ -369,6 +371,9 @@ def test_a_trace_is_replayed_with_its_names_and_absences(browser: Any, small: Sc
     assert [tick.text for tick in ticks if tick.text] == ["b<us>", "van"]
     scrub(browser, 150)
     assert script(browser, "return wayfareReplay.positions().filter((place) => place === null).length") == 1
+    assert "The map is empty" not in browser.find_element("id", "map-note").text
+    scrub(browser, 195)
+    assert browser.find_element("id", "map-note").text.startswith("The map is empty: the trace has no position of any")
     assert "One seed is one world" in browser.find_element("css selector", ".warning").text
     assert console_errors(browser) == []
     (tmp_path / "fixes.csv").unlink()

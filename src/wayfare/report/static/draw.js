@@ -137,6 +137,7 @@ function makePainter(world) {
       label(brush, "server", server[0], server[1] + 20, colours.ink);
     }
     for (const [text, place, outcome] of labels) label(brush, text, ...place, outcome.failed ? colours.bad : colours.ink);
+    return places.some((place) => place);
   }
 
   /* ---- pictures that stay, with a cursor on top ---- */

@@ -20,6 +20,12 @@
   }
   function bitsText(bits) { return bits >= 1e6 ? `${(bits / 1e6).toFixed(2)} Mbit` : `${(bits / 1e3).toFixed(0)} kbit`; }
 
+  const shortened = replay.until_s < replay.duration_s ? ` The map shows the first ${clockText(replay.until_s)} of ${clockText(replay.duration_s)}.` : "";
+  const where = `World of seed ${replay.seed}${replay.point ? ` at ${replay.point}` : ""}`;
+  const mapNote = (world.motion
+    ? `${where}; the disc is the radio range (${replay.range_m} m).`
+    : `${where}. Its contacts come without positions: devices stand in a ring, distances mean nothing.`) + shortened;
+
   let listed = "";
   function list(active) {
     // Rewriting the list in every frame would keep screen readers and the layout busy for nothing.
@@ -45,7 +51,9 @@
 
   function paint() {
     const active = world.contactsAt(state.time_s), text = clockText(state.time_s);
-    painter.paintMap(state.time_s, state.scheme, active);
+    const hasDevices = painter.paintMap(state.time_s, state.scheme, active);
+    const note = hasDevices ? mapNote : `The map is empty: the trace has no position of any device at this time. ${mapNote}`;
+    if (byId("map-note").textContent !== note) byId("map-note").textContent = note;
     painter.paintTimeline(state.time_s, state.scheme);
     painter.paintScore(state.time_s, state.scheme);
     list(active);
@@ -115,11 +123,6 @@
     keys[event.key]();
   });
 
-  const shortened = replay.until_s < replay.duration_s ? ` The map shows the first ${clockText(replay.until_s)} of ${clockText(replay.duration_s)}.` : "";
-  const where = `World of seed ${replay.seed}${replay.point ? ` at ${replay.point}` : ""}`;
-  byId("map-note").textContent = (world.motion
-    ? `${where}; the disc is the radio range (${replay.range_m} m).`
-    : `${where}. Its contacts come without positions: devices stand in a ring, distances mean nothing.`) + shortened;
   byId("timeline-note").textContent = "A row for each device; stronger colour: more of the update delivered; red: cut short; grey: nothing sent. Click to go there.";
   byId("ages-high").textContent = `${Math.round(replay.stale_rounds)}+ rounds`;
   Theme.onChange(() => { painter.newTheme(); fresh(); });
