@@ -72,35 +72,14 @@ __all__ = [
     "sweep",
 ]
 
-_HOME = {
-    "RunProgress": "cli.terminal",
+# Names that do not stand here live in `methods`.
+_HOME = dict.fromkeys(__all__, "methods") | {
     "Link": "radio",
-    "Metric": "learning.tasks",
-    "own_task": "learning.tasks",
-    "Scenario": "scenario",
-    "load": "scenario",
-    "Encounter": "methods",
-    "Arrival": "methods",
-    "Compressor": "methods",
-    "LocalRule": "methods",
-    "MemoryRule": "methods",
-    "PeerRule": "methods",
-    "ServerRule": "methods",
-    "ServerTerms": "methods",
-    "UploadRule": "methods",
-    "compose": "methods",
-    "Method": "methods",
-    "Upload": "methods",
-    "power_and_allowance": "methods",
-    "send_dense": "methods",
-    "send_top_k": "methods",
-    "Execution": "studies",
-    "Safeguards": "studies",
-    "compare": "report.notebook",
-    "load_study": "studies",
-    "resume": "studies",
-    "run": "studies",
-    "sweep": "report.notebook",
+    "RunProgress": "cli.terminal",
+    **dict.fromkeys(("Scenario", "load"), "scenario"),
+    **dict.fromkeys(("Metric", "own_task"), "learning.tasks"),
+    **dict.fromkeys(("compare", "sweep"), "report.notebook"),
+    **dict.fromkeys(("Execution", "Safeguards", "load_study", "resume", "run"), "studies"),
 }
 
 

@@ -122,7 +122,6 @@ class ReadingBar:
         self._task = TaskID(0)
 
     def __call__(self, what: str, done: int, total: int) -> None:
-        """Begin, move and end with the work."""
         if self._bars is None:
             self._bars = bars(MofNCompleteColumn())
             self._task = self._bars.add_task(what, total=total)
@@ -153,8 +152,6 @@ class Shown(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """A run by its name."""
-
     name: str
     rounds: int | None = None
     cost: float = 1.0

@@ -40,12 +40,10 @@ class CodedUpload:
         return with_tail(self.largest(entries), self.update, self.parameters)
 
     def measured(self, piece: Piece) -> Measured:
-        """The message of a piece."""
         return measure(piece.kept, self.parameters, piece.value_bits, piece.chosen)
 
     @property
     def nothing(self) -> Measured:
-        """An upload without entries."""
         return Measured(0, self.largest(0))
 
 

@@ -16,8 +16,6 @@ BASE = 255
 
 
 class IndexKind(IntEnum):
-    """How indices are written."""
-
     ALL = 0  # every entry is kept, so nothing is
     BITMAP = 1
     GAPS = 2
@@ -55,7 +53,6 @@ def decode_indices(kind: int, data: bytes, kept: int, symbols: int, entries: int
 
 
 def symbol_count(indices: Ints) -> int:
-    """How many digits the gaps have."""
     return len(indices) + int(((np.diff(indices, prepend=-1) - 1) // BASE).sum())
 
 

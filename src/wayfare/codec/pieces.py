@@ -35,7 +35,6 @@ class Piece:
 
     @property
     def chosen(self) -> int:
-        """How many parameters it holds."""
         return len(self.kept) - self.statistics
 
 

@@ -144,7 +144,6 @@ def encode_values(values: Float32s, bits: ValueBits) -> tuple[bytes, Float32s]:
 
 
 def decode_values(data: bytes, bits: int, count: int) -> Float32s:
-    """So many finite values."""
     width = value_width(bits)
     if bits == 32:
         if len(data) != 4 * count:
@@ -179,7 +178,6 @@ def _blocks(values: Tensor) -> Tensor:
 
 
 def _means(values: Tensor) -> Tensor:
-    """The mean magnitude of every block."""
     missing = -len(values) % BLOCK
     sums = torch.nn.functional.pad(values.abs().double(), (0, missing)).view(-1, BLOCK).sum(1)
     sizes = torch.full_like(sums, BLOCK)

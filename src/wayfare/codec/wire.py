@@ -56,7 +56,6 @@ class Message:
 
     @property
     def bits(self) -> int:
-        """What it costs."""
         return 8 * len(self.data)
 
 

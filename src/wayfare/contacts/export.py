@@ -29,7 +29,6 @@ def contact_rows(plan: ContactPlan) -> list[dict[str, Any]]:
 
 
 def contact_frame(plan: ContactPlan) -> Any:
-    """The rows as a pandas DataFrame."""
     try:
         import pandas
     except ImportError:

@@ -52,7 +52,6 @@ class Curve:
 
     @cached_property
     def log_slopes(self) -> Floats:
-        """Their logarithms."""
         return np.log(self.slopes)
 
 
@@ -89,7 +88,6 @@ class Profile:
         return Curve(bits=bits[chosen], captured=captured[chosen])
 
     def only(self, value_bits: int) -> Profile:
-        """With values of one width alone."""
         return replace(self, widths=[width for width in self.widths if width.value_bits == value_bits])
 
 
@@ -112,8 +110,6 @@ def _times_its_log2(share: Floats) -> Floats:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Choice:
-    """Entries and the width of their values."""
-
     entries: int
     value_bits: int
     bits: float  # as expected
@@ -158,12 +154,10 @@ class Problem:
 
     @cached_property
     def full_power_watts(self) -> float:
-        """Beyond it power buys nothing."""
         return self.power_for(self.most_bits)
 
     @property
     def usable_joules(self) -> float:
-        """The most energy that is of use."""
         return self.contact_s * self.full_power_watts
 
     @property
@@ -191,7 +185,6 @@ class Problem:
         return np.minimum(np.maximum(wanted, self.curve.bits[first]), self.most_bits)
 
     def power_watts(self, log_price: float) -> float:
-        """The best power at a price."""
         # A search for a price asks for it some fifty times, and one number is found faster in a list than in an array.
         ends, levels, bits = self._as_lists
         first = bisect_right(ends, -log_price)

@@ -114,7 +114,6 @@ def _whole(number: float) -> int:
 
 
 def _problems(upload: Upload, encounter: Encounter, link: Link, method: Method) -> Iterator[str]:
-    """The rules that a decision breaks."""
     entries, bits, power_watts, joules = upload.entries, upload.bits, upload.power_watts, upload.energy_joules
     airtime_s = encounter.contact_s * (1 + _SLACK)
     # A negative power is refused below; until then it has neither rate nor energy.

@@ -54,7 +54,6 @@ def _change(path: str, name: str, before: object, now: object) -> str:
 
 
 def _only(path: str, before: object, now: object) -> str:
-    """One of the two is missing."""
     if before is None:
         return f"{path} was not there"
     return f"{path} is not there any more" if now is None else f"{path} cannot be read"

@@ -11,7 +11,6 @@ from wayfare.streams import FLEET, Stream, generator
 
 
 def split(labels: Ints, classes: int, devices: int, partition: Dealt, seed: int) -> list[Ints]:
-    """The sample numbers of every device."""
     if devices > len(labels):
         raise ScenarioError("fleet.devices", devices, f"must not exceed the {len(labels)} training samples")
     match partition:

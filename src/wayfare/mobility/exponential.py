@@ -53,7 +53,6 @@ def _per_device(field: str, mean_s: float | tuple[float, ...], devices: int) -> 
 def _contacts(
     rng: np.random.Generator, mean_contact_s: float, mean_gap_s: float, duration_s: float
 ) -> tuple[Floats, Floats]:
-    """Starts and ends of one device's contacts."""
     # Exponential times have no memory, so the stationary process needs only its first state drawn.
     starts_in_contact = rng.random() < mean_contact_s / (mean_contact_s + mean_gap_s)
     starts, ends, clock_s = [], [], 0.0

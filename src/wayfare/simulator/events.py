@@ -73,7 +73,6 @@ class Observer(Protocol):
     """Told of everything that happens, in order. A subclass may leave out what it does not care for."""
 
     def on_contact(self, event: ContactEvent) -> None:
-        """A contact took place."""
         return
 
     def on_relay(self, event: RelayEvent) -> None:
@@ -81,7 +80,6 @@ class Observer(Protocol):
         return
 
     def on_evaluation(self, event: EvaluationEvent, others: Sequence[MetricEvent]) -> None:
-        """The global model was evaluated."""
         return
 
     def on_round(self, round_: int) -> None:

@@ -18,6 +18,5 @@ def first_places(mask: Tensor, size: int) -> Tensor:
 
 
 def counted_places(mask: Tensor, size: int) -> Tensor:
-    """The same, with a wait."""
     places = mask.nonzero().view(-1)[:size]
     return pad(places, (0, size - len(places)))

@@ -41,7 +41,6 @@ class Ranked:
         return np.minimum(self.ranks.searchsorted(ranks), len(self.magnitudes) - 1)
 
     def at(self, ranks: Floats) -> Floats:
-        """The magnitudes at some ranks."""
         return self.magnitudes[self.places(ranks)]
 
 
@@ -119,7 +118,6 @@ class Spectrum:
 
     @property
     def entries(self) -> int:
-        """All there are."""
         return int(self.kept[-1])
 
 

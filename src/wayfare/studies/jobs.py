@@ -198,8 +198,6 @@ class Queue:
 
 
 class Backend(Protocol):
-    """Somewhere to run jobs."""
-
     def run(self, queue: Queue, on_round: OnRound) -> Generator[Event, None, None]:
         """Take jobs until none waits and none runs; closing the iterator ends what is under way."""
 

@@ -71,8 +71,6 @@ class Map:
 
 @dataclass(frozen=True, slots=True)
 class StackedScenes:
-    """A batch of scenes for every device."""
-
     past: Tensor  # (devices, actors, ACTOR_CHANNELS, 20)
     speed: Tensor  # (devices, actors)
     future: Tensor  # (devices, actors, 30, 2)

@@ -40,8 +40,6 @@ class Links:
 
 @dataclass(frozen=True, slots=True)
 class Actors:
-    """Road users, scene by scene."""
-
     first: Ints  # (scenes + 1,), on the host
     past: Tensor  # (actors + 1, ACTOR_CHANNELS x 20 + 1): the track, and the speed in metres per step
     future: Tensor  # (actors + 1, 30, 2)
@@ -51,8 +49,6 @@ class Actors:
 
 @dataclass(frozen=True, slots=True)
 class Lanes:
-    """Pieces of lane, scene by scene."""
-
     first: Ints  # (scenes + 1,), on the host
     features: Tensor  # (lanes + 1, LANE_FEATURES)
 

@@ -54,11 +54,9 @@ class Guide(Protocol):
         """Whether there is nothing left to do."""
 
     def in_reach(self) -> None:
-        """A contact has begun."""
         return
 
     def out_of_reach(self) -> None:
-        """It has ended."""
         return
 
     def measured(self, bits: float, seconds: float) -> None:

@@ -285,7 +285,6 @@ class MobileEdgeServer:
         return number
 
     def _wake(self) -> None:
-        """Whoever waits for a round looks again."""
         self._applied.set_result(None)
         self._applied = asyncio.get_running_loop().create_future()
 

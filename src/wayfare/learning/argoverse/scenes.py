@@ -27,8 +27,6 @@ _FITTED_STEPS = 8
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SceneSettings:
-    """What becomes part of a scene."""
-
     actor_radius_m: float = 60.0
     lane_radius_m: float = 80.0
     lane_spacing_m: float = 8.0

@@ -129,7 +129,6 @@ class Classification:
 
     @property
     def test_classes(self) -> Ints:
-        """The labels of the test samples."""
         labels: Ints = self.test_labels.cpu().numpy()
         return labels
 

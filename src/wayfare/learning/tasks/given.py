@@ -46,8 +46,6 @@ class _Column(Protocol):
 
 @runtime_checkable
 class _Frame(_Column, Protocol):
-    """A table with named columns."""
-
     @property
     def columns(self) -> Any: ...
 

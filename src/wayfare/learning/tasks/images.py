@@ -80,7 +80,6 @@ class ImageClassification:
 
     @property
     def test_classes(self) -> Ints:
-        """The labels of the test images."""
         labels: Ints = self.test_labels.cpu().numpy()
         return labels
 

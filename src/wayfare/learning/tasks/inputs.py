@@ -24,7 +24,6 @@ class InputForm:
 
     @property
     def description(self) -> str:
-        """For messages."""
         numbers = {"given": "as given", "whole": "as words", "real": "as real numbers", "pixels": "as pixels"}
         axes = {"given": "", "channels-last": ", channels first", "no-channel": ", with one channel"}
         return numbers[self.numbers] + axes[self.axes]

@@ -71,7 +71,6 @@ class OwnTask:
     test_division: Division | None = None
 
     def class_of_samples(self) -> Ints:
-        """The kinds a partition tells apart."""
         return self.kinds
 
     @property
@@ -81,7 +80,6 @@ class OwnTask:
         return targets.cpu().numpy() if _are_classes(targets) else None
 
     def loss(self, module: nn.Module, samples: Tensor, crops: Tensor | None = None) -> Tensor:
-        """The loss on some training samples."""
         inputs, targets = (each.index_select(0, samples) for each in self.train)
         outputs = module(self._taken(module, inputs))
         targets = _paired(self.loss_of, outputs, targets)
@@ -122,7 +120,6 @@ class OwnTask:
         return [_number(self.score_of, tree_map(itemgetter(part), outputs), targets[part]) for part in parts]
 
     def _judged(self, module: nn.Module) -> Any:
-        """The outputs for the whole test set."""
         pieces = self.test[0].split(_EVALUATED_AT_ONCE)
         return _joined([module(self._taken(module, piece)) for piece in pieces])
 
@@ -130,7 +127,6 @@ class OwnTask:
         return self.form.taken(inputs, next(module.parameters()).dtype)
 
     def to(self, device: torch.device) -> Self:
-        """Move the data."""
         (train, targets), (test, judged_by) = self.train, self.test
         return replace(self, train=(train.to(device), targets.to(device)), test=(test.to(device), judged_by.to(device)))
 
@@ -310,7 +306,6 @@ def _joined(pieces: Sequence[Any]) -> Any:
 
 
 def _number(judge: Judge, outputs: Any, targets: Tensor) -> float:
-    """One metric of the whole test set."""
     value = float(judge(outputs, _paired(judge, outputs, targets)))
     if isinstance(judge, _Accumulating):
         # A metric of torchmetrics keeps what it has seen until told otherwise.

@@ -41,7 +41,6 @@ class Spells:
         return self.names.setdefault(name, len(self.names))
 
     def add(self, one: int, other: int, start_s: float, end_s: float, line: int) -> None:
-        """One more contact."""
         self.one.append(one)
         self.other.append(other)
         self.start_s.append(start_s)
@@ -49,7 +48,6 @@ class Spells:
         self.line.append(line)
 
     def seen(self, time_s: float) -> None:
-        """The file speaks of this time."""
         self.begin_s = time_s if self.begin_s is None else min(self.begin_s, time_s)
         self.until_s = time_s if self.until_s is None else max(self.until_s, time_s)
 

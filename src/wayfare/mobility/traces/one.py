@@ -14,7 +14,6 @@ from wayfare.mobility.traces.recording import Recording
 
 
 def read_one(stream: IO[bytes], bad: BadLines) -> Recording:
-    """The meetings of all pairs of nodes."""
     spells = Spells()
     up: dict[tuple[str, str, str], tuple[float, int]] = {}
     clock_s = -float("inf")

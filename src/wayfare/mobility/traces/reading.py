@@ -38,7 +38,6 @@ class BadLines:
         self.first: TraceError | None = None
 
     def add(self, line: int | None, reason: str) -> None:
-        """Raise, or count."""
         error = TraceError(self.file, line, reason)
         if not self.lenient:
             raise error
@@ -50,7 +49,6 @@ class BadLines:
         return BadLines(f"{self.file}/{member}", lenient=self.lenient)
 
     def include(self, other: BadLines) -> None:
-        """Take over the count of a member."""
         self.count += other.count
         self.first = self.first or other.first
 
@@ -114,17 +112,14 @@ def number_in(text: str, what: str, limit: float) -> float:
 
 
 def time_in(text: str, what: str = "time") -> float:
-    """A time in seconds."""
     return number_in(text, what, TIME_LIMIT_S)
 
 
 def place_in(text: str, what: str) -> float:
-    """A coordinate in metres."""
     return number_in(text, what, PLACE_LIMIT_M)
 
 
 def name_in(text: str) -> str:
-    """The name of a node."""
     name = text.strip()
     if not name:
         raise ValueError("a node without a name")

@@ -57,7 +57,6 @@ class Fixes:
         return self.names.setdefault(name, len(self.names))
 
     def add(self, node: int, time_s: float, x: float, y: float, *, fresh: bool = False) -> None:
-        """One more fix."""
         self.node.append(node)
         self.time_s.append(time_s)
         self.x.append(x)

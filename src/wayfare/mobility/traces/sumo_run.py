@@ -47,7 +47,6 @@ class SumoScenario:
 
 
 def sumo_home() -> Path:
-    """The folder of the installed SUMO."""
     found = find_spec("sumo")
     for place in found.submodule_search_locations or () if found else ():
         if (Path(place) / "bin").is_dir():
