@@ -32,7 +32,6 @@ class CodedUpload:
 
     @property
     def statistics(self) -> int:
-        """How many entries lie behind the parameters."""
         return len(self.update) - self.parameters
 
     def kept(self, entries: int) -> Sparse:
@@ -123,7 +122,6 @@ def arriving(messages: Iterable[Measured], room_bits: float) -> list[Measured]:
 
 
 def united(messages: Sequence[Measured], nothing: Measured) -> Measured:
-    """Several messages as if they were one."""
     parts = [message.delivered for message in (nothing, *messages)]
     indices, order = torch.cat([part.indices for part in parts]).sort()
     values = torch.cat([part.values for part in parts])[order]

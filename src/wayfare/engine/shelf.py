@@ -36,8 +36,6 @@ class Shelf(Protocol):
 
 
 class InMemory:
-    """Vectors stay where they are."""
-
     def keep(self, device: int, vector: Tensor) -> Tensor:
         return vector
 

@@ -62,8 +62,6 @@ class EvaluationEvent:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MetricEvent:
-    """Something else an evaluation found, by name."""
-
     round: int
     name: str
     value: float

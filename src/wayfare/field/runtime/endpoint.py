@@ -42,7 +42,6 @@ async def serving(
 
 
 def fetch_status(address: str) -> FleetStatus:
-    """The status of the server at ``HOST:PORT``."""
     host, _, port = address.rpartition(":")
     if not host or not port.isdigit() or "/" in address:
         raise InputError(f"address = {address!r}: must be HOST:PORT, such as 127.0.0.1:{DEFAULT_PORT}")

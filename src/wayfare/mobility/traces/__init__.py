@@ -41,7 +41,6 @@ class Trace:
         return _recording(self.spec, self.fingerprint())
 
     def fingerprint(self) -> tuple[int, int]:
-        """What changes when the file does."""
         return _fingerprint(self.spec.file)
 
     def selection(self, devices: int | None = None, duration_s: float | None = None) -> Selection:
