@@ -1,7 +1,7 @@
 """This source tree against another one: the two take turns, and the median of their ratios counts.
 
-    python benchmarks/against.py OTHER [--schemes mads,afl,fedmobile] [--turns 9] [--rounds 300] [--json FILE]
-    python benchmarks/against.py OTHER --bursts [--turns 9] [--json FILE]
+    python benchmarks/against.py OTHER [--work mads,afl,fedmobile] [--turns 9] [--rounds 300] [--json FILE]
+    python benchmarks/against.py OTHER --bursts [--work 64-64-10,LaneGCN] [--turns 9] [--json FILE]
 
 OTHER is the root of the other tree. Each tree has a process of its own with one thread. Without `--bursts` it runs
 whole runs by `wayfare.run`; with it, the local steps of the models in its own `benchmarks/rounds.py`, by the engine
@@ -44,6 +44,7 @@ for line in sys.stdin:
     case, work = prepared(line.strip())
     print(rounds.timed(work, case.steps, cuda=False), flush=True)
 """
+SCHEMES = "mads,mads-rd,afl-spar:paced,afl:fitting,fedmobile,fedasync"
 MODELS = "64-64-10,784-64-10,196-256-128-10,small CNN 28x28,small CNN 14x14,ResNet-9,LaneGCN"
 
 
@@ -69,15 +70,15 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("other", type=Path, help="the root of the other tree")
     parser.add_argument("--bursts", action="store_true", help="local steps instead of whole runs")
-    parser.add_argument("--schemes", default="mads,mads-rd,afl-spar:paced,afl:fitting,fedmobile,fedasync")
+    parser.add_argument("--work", help="schemes, or with --bursts models; by default several of them")
     parser.add_argument("--turns", type=int, default=9)
     parser.add_argument("--rounds", type=int, default=300)
     parser.add_argument("--json", type=Path, help="also write the figures to this file")
     arguments = parser.parse_args()
-    program, all_work = (BURSTS, MODELS) if arguments.bursts else (WHOLE_RUNS, arguments.schemes)
+    program, usual = (BURSTS, MODELS) if arguments.bursts else (WHOLE_RUNS, SCHEMES)
     this, other = (started(tree.resolve(), program, arguments.rounds) for tree in (HERE, arguments.other))
     rows = []
-    for work in all_work.split(","):
+    for work in (arguments.work or usual).split(","):
         cpu_s(this, work), cpu_s(other, work)
         ratios, began_s = [], time.monotonic()
         for turn in range(arguments.turns):

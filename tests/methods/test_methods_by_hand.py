@@ -387,7 +387,7 @@ def test_updates_are_added_by_their_share_of_the_fleet() -> None:
     assert Add().apply(MODEL, {}, ARRIVALS, TERMS)[0].tolist() == [-0.5, -1.0, 1.5]
     # Statistics, the last entry here, move by the update itself.
     assert step_along(MODEL, torch.tensor([1.0, 2.0, 4.0]), 0.5, TERMS).tolist() == [0.5, 0.0, -3.0]
-    assert (Add.takes_pieces, Add.adds_to_model, Mix.adds_to_model, Optimise.takes_pieces) == (True, True, False, False)
+    assert (Add.takes_pieces, Optimise.takes_pieces) == (True, False)
     assert (TERMS.devices, ServerTerms(devices=1).statistics, ARRIVALS[0].round, ARRIVALS[0].reach) == (4, 0, 1, 0.0)
     assert (Arrival(device=0, sent=SENT).staleness_rounds, Arrival(device=0, sent=SENT).samples) == (1, None)
 

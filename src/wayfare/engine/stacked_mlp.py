@@ -78,32 +78,19 @@ class StackedMlp(Stack):
     def _step(self, weights: Sequence[Tensor], step: Step, steering: Steering) -> None:
         """One SGD step of every stacked model, on its own minibatch."""
         layers = list(zip(weights[::2], weights[1::2], strict=True))
-        signals = self._signals(layers, step)
+        (count, batch_size), samples = step.samples.shape, step.samples.reshape(-1)
+        inputs = self._task.inputs(samples, None if step.crops is None else step.crops.reshape(-1, 3))
+        signals = _signals(layers, inputs.to(weights[0].dtype).reshape(count, batch_size, -1))
         logits = signals[-1]
         if step.offsets is not None:
             logits = logits + step.offsets.to(logits).unsqueeze(1)
-        count, batch_size = step.samples.shape
-        labels = self._task.train_labels.index_select(0, step.samples.reshape(-1)).view(count, batch_size, 1)
+        labels = self._task.train_labels.index_select(0, samples).view(count, batch_size, 1)
         error = _loss_gradient(logits, labels)
         if self._training.descent.pulls_at_most:
             self._update(layers, signals, error.mul_(self._training.learning_rate / batch_size), step, steering)
         else:
             gradients = _gradients(layers, signals, error.div_(batch_size))
             descend(list(weights), gradients, steering, self._training, step.shares)
-
-    def _signals(self, layers: Sequence[tuple[Tensor, Tensor]], step: Step) -> list[Tensor]:
-        """Inputs of the first layer (devices, batch, features) and outputs of every layer."""
-        count, batch_size = step.samples.shape
-        crops = None if step.crops is None else step.crops.reshape(-1, 3)
-        inputs = self._task.inputs(step.samples.reshape(-1), crops)
-        signal = inputs.to(layers[0][0].dtype).reshape(count, batch_size, -1)
-        signals = [signal]
-        for depth, (weights, biases) in enumerate(layers):
-            signal = torch.baddbmm(biases, signal, weights.transpose(1, 2))
-            if depth < len(layers) - 1:
-                signal.relu_()
-            signals.append(signal)
-        return signals
 
     def _update(
         self,
@@ -135,6 +122,17 @@ class StackedMlp(Stack):
             weights.lerp_(received[: len(weights)], reach)
         else:
             weights.lerp_(received[: len(weights)], (reach * step.shares).to(weights).view(-1, 1, 1))
+
+
+def _signals(layers: Sequence[tuple[Tensor, Tensor]], signal: Tensor) -> list[Tensor]:
+    """Inputs of the first layer (devices, batch, features) and outputs of every layer."""
+    signals = [signal]
+    for depth, (weights, biases) in enumerate(layers):
+        signal = torch.baddbmm(biases, signal, weights.transpose(1, 2))
+        if depth < len(layers) - 1:
+            signal.relu_()
+        signals.append(signal)
+    return signals
 
 
 def _gradients(layers: Sequence[tuple[Tensor, Tensor]], signals: Sequence[Tensor], error: Tensor) -> list[Tensor]:
