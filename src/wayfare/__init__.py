@@ -73,7 +73,7 @@ __all__ = [
 ]
 
 # Names that do not stand here live in `methods`.
-_HOME = dict.fromkeys(__all__, "methods") | {
+_HOME = {name: "methods" for name in __all__ if name != "__version__"} | {
     "Link": "radio",
     "RunProgress": "cli.terminal",
     **dict.fromkeys(("Scenario", "load"), "scenario"),
