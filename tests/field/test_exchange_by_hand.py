@@ -228,7 +228,7 @@ def test_a_refused_chunk_seals_its_update(site: Site) -> None:
     assert [data["seal"] for kind, data in site.wire.asked if kind == "ask"] == [False, True, False]
     outcomes = [outcome for *_, outcome in site.outbox.outcomes()]
     assert (outcomes[0], set(outcomes[1:])) == ("returned", {"recorded"})
-    # The rest of the exchange goes on.
+    # The exchange continues.
     assert site.outbox.progress.finished_round == 1
 
 

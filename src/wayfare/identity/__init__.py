@@ -69,7 +69,7 @@ def _described(thing: object, name: str, version: str, files: bool) -> dict[str,
     kind = type(thing)
 
     def hashed(what: str, part: object) -> str | None:
-        """None for what cannot be read and is covered by a version."""
+        """The fingerprint, or None if the object cannot be read but has a version."""
         try:
             return fingerprint(part, of=kind, files=files)
         except UnreadableError as error:
