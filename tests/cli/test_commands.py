@@ -327,7 +327,7 @@ def test_a_second_interrupt_ends_it_at_once_and_as_quietly_as_one(jobs: int, tmp
         _, errors = process.communicate(timeout=30)
     assert time.monotonic() - pressed < 8
     assert process.returncode == 130
-    assert "Ctrl-C again stops at once" in first
+    assert "press Ctrl-C again to stop at once" in first
     assert "stopping: " not in errors
     assert errors.splitlines()[-1] == "interrupted; finished runs are kept, and the same command resumes the rest"
     assert "Traceback" not in errors
