@@ -62,7 +62,10 @@ PACKAGES: dict[str, tuple[str, tuple[str, ...]]] = {
     "theory": ("theory", ("tests/theory",)),
     "ledger": ("field/runtime/ledger.py", ("tests/field/test_ledger.py", "tests/field/test_ledger_rounds.py")),
     "outbox": ("field/runtime/outbox.py", ("tests/field/test_outbox.py", "tests/field/test_outbox_progress.py")),
-    "exchange": ("field/runtime/exchange.py", ("tests/field/test_exchange_by_hand.py",)),
+    "exchange": (
+        "field/runtime/exchange.py",
+        ("tests/field/test_exchange_by_hand.py", "tests/field/test_downloads_by_hand.py"),
+    ),
 }
 # Whole runs, other processes and long samples: too slow to be repeated for each mutant.
 TOO_SLOW = (
