@@ -98,7 +98,7 @@ def by_loops(problem: Problem, contacts: DrawnContacts, entries_per_s: float, et
         for n in here:
             update = [memory[n][i] + cumulative[n][i] for i in everything]
             k = min(int(contacts.seconds[r][n] * entries_per_s), ENTRIES)
-            sent = sorted(everything, key=lambda i, of=update: -abs(of[i]))[:k]
+            sent = [i for _, i in sorted((-abs(update[i]), i) for i in everything)][:k]
             memory[n] = [0.0 if i in sent else update[i] for i in everything]
             cumulative[n] = [0.0] * ENTRIES
             for i in sent:
