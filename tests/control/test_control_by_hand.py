@@ -283,9 +283,9 @@ def test_power_and_bits_of_a_contact() -> None:
     assert problem.full_power_watts == pytest.approx(0.2)
     assert problem.usable_joules == pytest.approx(0.02)
     assert replace(problem, contact_s=10.0).most_bits == pytest.approx(327.0)
-    assert problem.bits_worth_their_energy(0.0, 0.0) == 0.0
+    assert problem.worthwhile_bits(0.0, 0.0) == 0.0
     # Bits are worth their energy as long as value times slope is more than price times joules.
     for log_price in (-2.0, 0.0, 2.0, 5.0):
         joules_per_bit = 0.2 / 1000
         worth_it = problem.value * problem.curve.slopes >= math.exp(log_price) * joules_per_bit
-        assert problem.bits_worth_their_energy(0.2, log_price) == problem.curve.bits[worth_it.sum()]
+        assert problem.worthwhile_bits(0.2, log_price) == problem.curve.bits[worth_it.sum()]

@@ -179,7 +179,7 @@ def test_going_on_pays_until_a_bit_is_worth_less_than_its_energy() -> None:
         rate_bps = problem.bandwidth_hz * math.log2(1 + power_watts * problem.gain_per_watt)
         # The best end among all, at this power, of a contact without end.
         gains = problem.value * HULL.captured - price * power_watts * HULL.bits / rate_bps
-        found = problem.bits_worth_their_energy(power_watts, math.log(price))
+        found = problem.worthwhile_bits(power_watts, math.log(price))
         assert found == HULL.bits[int(np.argmax(gains))]
         # That is no less than what was planned for the contact, where it is planned to the segment.
         planned = float(problem.best_bits(np.array([math.log(price)]))[0])

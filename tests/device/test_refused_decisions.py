@@ -140,7 +140,7 @@ def chosen(indices: list[int], *, in_pieces: bool = False) -> Transmission:
         offer=replace(sound.offer, update=update),
         sent=Sparse(places, update[places]),
         state=replace(sound.state, memory=memory),
-        upload=replace(sound.upload, entries_if_it_lasts=5 if in_pieces else None),
+        upload=replace(sound.upload, max_entries=5 if in_pieces else None),
     )
 
 

@@ -98,7 +98,7 @@ def test_an_upload_lasts_as_long_as_its_energy() -> None:
     upload = Upload(entries=1, bits=1.0, power_watts=0.2, energy_joules=0.05)
     assert upload.airtime_s == pytest.approx(0.25)
     assert replace(upload, power_watts=0.0).airtime_s == 0.0
-    assert (upload.completes, upload.value_bits, upload.entries_if_it_lasts, upload.most_joules) == (
+    assert (upload.completes, upload.value_bits, upload.max_entries, upload.max_joules) == (
         True,
         None,
         None,
@@ -147,7 +147,7 @@ def test_power_and_allowance_of_every_rule() -> None:
     longer = replace(MEETING, round=100, contact_s=5.0)
     assert power_and_allowance("paced", longer, LINK) == (0.05, 0.25)
     assert power_and_allowance("paced", replace(MEETING, spent_joules=2.0), LINK) == (0.0, -1.0)
-    with pytest.raises(ValueError, match="belongs to a controller"):
+    with pytest.raises(ValueError, match="needs a controller"):
         power_and_allowance("queue", MEETING, LINK)
 
 
@@ -229,8 +229,8 @@ def test_mads_rd_with_free_energy_sends_all_it_can(step: str) -> None:
     assert (found.value_bits, found.entries) == (4, 50)
     assert found.bits <= 1000 * (1 + 1e-9)
     assert found.energy_joules == pytest.approx(0.2 * found.bits / 2000)
-    assert found.entries_if_it_lasts == (50 if step == "progressive" else None)
-    assert found.most_joules == math.inf
+    assert found.max_entries == (50 if step == "progressive" else None)
+    assert found.max_joules == math.inf
 
 
 def test_mads_rd_by_index_keeps_32_bits() -> None:
@@ -252,7 +252,7 @@ def test_mads_rd_sends_nothing_for_no_worth_no_weight_or_no_energy() -> None:
     )
     some = rule.decide(experienced, LINK)
     assert some.entries > 0
-    assert some.most_joules == 0.25
+    assert some.max_joules == 0.25
     # Half a joule of a budget is left, and still some is sent.
     assert rule.decide(replace(experienced, budget_joules=1.25), LINK).entries > 0
     assert rule.decide(replace(experienced, spent_joules=1.0), LINK) is NOTHING
@@ -278,7 +278,7 @@ def test_more_is_worth_sending_at_most_threefold() -> None:
     short = replace(MEETING, contact_s=0.075, backlog_joules=1e-9, profile=two_widths)
     found = rule.decide(short, LINK)
     assert 0 < found.entries < 10
-    assert found.entries_if_it_lasts == 3 * found.entries
+    assert found.max_entries == 3 * found.entries
 
 
 def test_a_mobility_aware_device_waits_for_a_better_contact() -> None:

@@ -62,7 +62,7 @@ class Wrong(wayfare.UploadRule):
         ({"power_watts": math.nan}, "power_watts = nan"),
         ({"entries": 100.5}, "100.5 is not a whole number"),
         ({"value_bits": 8.5}, "8.5 is not a whole number"),
-        ({"entries_if_it_lasts": 7.5}, "7.5 is not a whole number"),
+        ({"max_entries": 7.5}, "7.5 is not a whole number"),
         ({"bits": 0.0}, "entries cost on this link"),
         ({"entries": 3322}, "what 3322 entries cost on this link"),
         ({"energy_joules": 0.0}, "bits cost at 0.2 W"),

@@ -92,5 +92,5 @@ def test_what_cannot_be_mixed_is_refused(base: str, own: float, message: str, sm
 
 
 def test_models_are_not_relayed_as_updates(small: Scenario) -> None:
-    with pytest.raises(ScenarioError, match="a method that mixes models cannot relay updates"):
+    with pytest.raises(ScenarioError, match="its server mixes models; relays can only carry updates"):
         make_method(compose("own", "fedmobile", Mix()), small)

@@ -201,7 +201,7 @@ class Problem:
             bits, contact_s=self.contact_s, gain_per_watt=self.gain_per_watt, bandwidth_hz=self.bandwidth_hz
         )
 
-    def bits_worth_their_energy(self, power_watts: float, log_price: float) -> float:
+    def worthwhile_bits(self, power_watts: float, log_price: float) -> float:
         """How many bits are worth sending at a power, if the contact lasts: value c >= price p / rate."""
         rate_bps = self.bandwidth_hz * math.log1p(power_watts * self.gain_per_watt) / _LN2
         if rate_bps <= 0:

@@ -63,8 +63,8 @@ class Checks:
                 energy_joules=float(upload.energy_joules),
                 completes=bool(upload.completes),
                 value_bits=None if upload.value_bits is None else value_width(_whole(upload.value_bits)),
-                entries_if_it_lasts=None if upload.entries_if_it_lasts is None else _whole(upload.entries_if_it_lasts),
-                most_joules=float(upload.most_joules),
+                max_entries=None if upload.max_entries is None else _whole(upload.max_entries),
+                max_joules=float(upload.max_joules),
             )
         except (AttributeError, TypeError, ValueError, OverflowError, WireError) as error:
             raise _broken(encounter, method, f"decided on {upload!r}, which is no upload: {error}") from None
@@ -88,7 +88,7 @@ class Checks:
         parameters = offer.update[: offer.parameters].abs()
         left = parameters.index_fill(0, chosen, 0.0)
         # Pieces go by octaves, so what they leave may be twice as large as what they hold.
-        factor = 1.0 if sending.upload.entries_if_it_lasts is None else 2.0
+        factor = 1.0 if sending.upload.max_entries is None else 2.0
         if len(chosen) and factor * float(parameters[chosen].min()) < float(left.max()):
             raise _broken(offer.encounter, method, "an entry was sent though a larger one was kept")
 
@@ -118,7 +118,7 @@ def _problems(upload: Upload, encounter: Encounter, link: Link, method: Method) 
     airtime_s = encounter.contact_s * (1 + _SLACK)
     # A negative power is refused below; until then it has neither rate nor energy.
     usable_watts = max(power_watts, 0.0)
-    most_joules = usable_watts * airtime_s
+    max_joules = usable_watts * airtime_s
     capacity_bits = airtime_s * link.rate_bps(usable_watts, encounter.gain_per_watt)
     least_bits = _least_bits(upload, link)
     least_joules = link.energy_joules(least_bits, usable_watts, encounter.gain_per_watt)
@@ -130,8 +130,8 @@ def _problems(upload: Upload, encounter: Encounter, link: Link, method: Method) 
         yield f"entries = {entries!r}, must be 0 or all where models are mixed"
     if not 0 <= power_watts <= link.max_power_watts * (1 + _SLACK):
         yield f"power_watts = {power_watts!r}, must be 0 to {link.max_power_watts} W"
-    if not 0 <= joules <= most_joules:
-        yield f"energy_joules = {joules!r}, must be 0 to {most_joules:.6g} J, the power for the whole contact"
+    if not 0 <= joules <= max_joules:
+        yield f"energy_joules = {joules!r}, must be 0 to {max_joules:.6g} J, the power for the whole contact"
     if not 0 <= bits <= capacity_bits + _SLACK:
         yield f"bits = {bits!r}, must be 0 to {capacity_bits:.6g}, what the contact holds at that power"
     if not bits >= least_bits * (1 - _SLACK):

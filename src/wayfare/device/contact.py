@@ -183,9 +183,9 @@ def transmit(offer: Offer, upload: Upload, terms: Terms, lasts_s: float | None =
         value_bits=value_width(upload.value_bits) if offer.is_sound else 32,
         largest=select,
     )
-    if upload.entries_if_it_lasts is not None and offer.is_sound:
+    if upload.max_entries is not None and offer.is_sound:
         return _in_pieces(offer, upload, coded, rate_bps, terms, lasts_s)
-    room_bits = rate_bps * min(foreseen_s, upload.most_joules / upload.power_watts)
+    room_bits = rate_bps * min(foreseen_s, upload.max_joules / upload.power_watts)
     entries, fitting = fit(coded, upload.entries, room_bits)
     upload = _costing(upload, entries, fitting.bits, fitting.bits / rate_bps)
     return _all_or_nothing(offer, upload, fitting.delivered, terms, lasts_s)
@@ -211,8 +211,8 @@ def _in_pieces(
     The device knows its energy, so it begins no piece that it cannot pay to the end. It learns that a contact outlasts
     the forecast when that time is over, and continues then.
     """
-    foreseen_s, affordable_bits = offer.encounter.contact_s, rate_bps * upload.most_joules / upload.power_watts
-    entries = max(upload.entries_if_it_lasts or 0, upload.entries)
+    foreseen_s, affordable_bits = offer.encounter.contact_s, rate_bps * upload.max_joules / upload.power_watts
+    entries = max(upload.max_entries or 0, upload.entries)
     in_piece = piece_entries(upload.entries, upload.bits)
     planned, left = fit_pieces(coded, entries, in_piece, min(rate_bps * foreseen_s, affordable_bits))
     stages = [(planned, min(lasts_s, foreseen_s))]

@@ -15,7 +15,7 @@ from wayfare.device import DeviceState, Meeting, Terms, Transmission
 from wayfare.engine import Shelf, Trainer, TrainerState
 from wayfare.methods import Arrival, State, UploadRule
 from wayfare.methods.states import same_kind
-from wayfare.methods.uploads import MOST_BPS_PER_HZ
+from wayfare.methods.uploads import MAX_BPS_PER_HZ
 from wayfare.server import senders_of
 from wayfare.world import World
 
@@ -88,7 +88,7 @@ class DeviceSide:
     def _what_anything_takes(self) -> float:
         link, upload = self._terms.link, self._terms.method.upload
         best = float(self._world.gains_per_watt.max(initial=0.0)) * link.max_power_watts
-        return upload.least_joules(link) if math.log2(1 + best) < MOST_BPS_PER_HZ else 0.0
+        return upload.least_joules(link) if math.log2(1 + best) < MAX_BPS_PER_HZ else 0.0
 
 
 def meeting_at(world: World, row: int, upload: UploadRule) -> Meeting:
