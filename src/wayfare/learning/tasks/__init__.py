@@ -8,12 +8,12 @@ from importlib.metadata import entry_points
 
 from wayfare.errors import ScenarioError
 from wayfare.learning.models.base import Model
-from wayfare.learning.tasks import argoverse, fashion_small, images
+from wayfare.learning.tasks import argoverse, fashion_small, images, pretrained
 from wayfare.learning.tasks.base import Classification, Evaluation, Metric, Task
 from wayfare.learning.tasks.from_file import forget_tasks, task_from_file
 from wayfare.learning.tasks.own import own_task
 from wayfare.scenario.load import names_python_file
-from wayfare.scenario.model import Learning
+from wayfare.scenario.model import NO_BACKBONE, Learning
 
 __all__ = [
     "Classification",
@@ -62,6 +62,8 @@ TASKS: Mapping[str, _Known] = {
 
 
 def load_task(learning: Learning) -> Task:
+    if learning.backbone != NO_BACKBONE:
+        return pretrained.pretrained_task(learning, pretrained.head_of(learning))
     if learning.task in TASKS:
         return TASKS[learning.task].task(learning, model_of(learning))
     return _of_others(learning)
@@ -70,6 +72,8 @@ def load_task(learning: Learning) -> Task:
 def model_of(learning: Learning) -> Model:
     """The network of a scenario, without the data that it is to learn from."""
     known = TASKS.get(learning.task)
+    if learning.backbone != NO_BACKBONE:
+        return pretrained.head_of(learning)
     if known is None:
         return _of_others(learning).model
     if learning.network not in ("auto", *known.networks):
