@@ -55,10 +55,10 @@ def test_arrays_and_tensors_are_quantised_alike(bits: ValueBits) -> None:
     steps = steps_of(magnitude, low, span, bits)
     middles = middles_of(steps, low, span, bits)
     assert bool(np.all((middles >= low) & (middles <= largest)))
-    there = [torch.from_numpy(array) for array in (magnitude, low, span)]
-    steps_there = steps_of(*there, bits)
+    magnitude_there, low_there, span_there = (torch.from_numpy(array) for array in (magnitude, low, span))
+    steps_there = steps_of(magnitude_there, low_there, span_there, bits)
     np.testing.assert_array_equal(steps_there.numpy(), steps)
-    np.testing.assert_array_equal(middles_of(steps_there, there[1], there[2], bits).numpy(), middles)
+    np.testing.assert_array_equal(middles_of(steps_there, low_there, span_there, bits).numpy(), middles)
 
 
 @pytest.mark.parametrize("bits", [16, 8, 4, 2, 1])
