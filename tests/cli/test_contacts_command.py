@@ -30,7 +30,12 @@ def call(*words):
 
 def test_a_preset_is_looked_at_without_naming_a_command():
     shown = call("fashion-small", *SMALL)
-    for words in ("fashion-small (waypoint)", "contacts with the server", "KS distance", "chance of a dense upload"):
+    for words in (
+        "fashion-small (waypoint)",
+        "contacts with the server",
+        "KS distance",
+        "chance of a complete dense upload",
+    ):
         assert words in shown
 
 

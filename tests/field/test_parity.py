@@ -104,9 +104,7 @@ def fleet_of(case: Case, folder: Path) -> Audit:
         return audit(intake.ledger, outboxes, work.layout)
 
 
-IN_SIMULATOR_ONLY = [
-    name for name in TABLE if (method := make_method(name, Scenario())).peers is not None or method.server.hands_down
-]
+IN_SIMULATOR_ONLY = [name for name in TABLE if make_method(name, Scenario()).peers is not None]
 
 
 @pytest.mark.parametrize("scheme", [name for name in TABLE if name not in IN_SIMULATOR_ONLY])

@@ -263,7 +263,7 @@ def test_a_study_says_so_before_its_first_run(tmp_path: Path) -> None:
         ("server.second_moment=-0.1", "server.second_moment = -0.1: input should be greater than or equal to 0"),
         ("server.epsilon=0.0", "server.epsilon = 0.0: input should be greater than 0"),
         ("server.average_rounds=-1", "server.average_rounds = -1: input should be greater than or equal to 0"),
-        ("server.speed=1", "server.speed = 1: unknown key; known here: optimizer, step"),
+        ("server.speed=1", "server.speed = 1: unknown key; known keys: optimizer, step"),
     ],
 )
 def test_what_is_set_is_checked(override: str, message: str) -> None:

@@ -292,3 +292,15 @@ def test_a_model_at_its_optimum_has_no_way_to_look_along() -> None:
     watch, module = watched([0.0])
     watch.look(Bowls(), module)
     assert (watch.smoothness, watch.noise_sq, watch.largest_sq) == (0.0, 0.0, 0.0)
+
+
+def test_a_learning_rate_above_half_the_inverse_of_smoothness_is_said_to_be() -> None:
+    constants = Constants(smoothness=5.0, gradient_sq=1.0, noise_sq=0.1, initial_gap=1.0)
+    assert constants.rate_is_small_enough(0.1)
+    assert not constants.rate_is_small_enough(0.11)
+    assert constants.rate_is_small_enough(0.1 * (1 - 1e-9))
+    assert not constants.rate_is_small_enough(0.1 * (1 + 1e-9))
+
+
+def test_a_run_that_kept_nothing_has_a_bound() -> None:
+    assert np.isfinite(measured(kept_share=0.0).bound("corrected")).all()

@@ -70,7 +70,7 @@ class Relays:
         self._peers, self._rule, self._rules = peers, rule, rule.rules
         self._nothing, self._terms, self._shelf = nothing, terms, shelf
         self.free = rule.rules.energy == "free"
-        self._timetable = make_timetable(world, peers)
+        self._timetable = make_timetable(world, peers, rule.rules)
         fleet = range(world.scenario.fleet.devices)
         self._parcels: list[list[Parcel]] = [[] for _ in fleet]
         self._turns = [Turn() for _ in fleet]

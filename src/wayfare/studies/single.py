@@ -130,7 +130,7 @@ def carry_out(
     except StoppedError as stopped:
         _log.warning("%s", stopped)
     # Everything is saved and unlocked.
-    stop.pass_on()
+    stop.raise_again()
     if record is None:
         # Whoever handles the signal did not end the program, but the run did end.
         raise KeyboardInterrupt

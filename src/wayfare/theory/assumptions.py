@@ -34,7 +34,7 @@ class Downlink:
 def assumptions_of(link: Link) -> tuple[Assumption, ...]:
     """The three costs that neither the paper nor Wayfare bills."""
     down_mbit, band_mhz = link.dense_bits / 1e6, link.bandwidth_hz / 1e6
-    down = f"{down_mbit:,.0f} Mbit" if down_mbit >= 1000 else f"{down_mbit:.3g} Mbit"
+    down = f"{down_mbit:,.0f} Mbit" if down_mbit >= 100 else f"{down_mbit:.3g} Mbit"
     return (
         Assumption("free_downlink", f"Downloads of the global model ({down}) are free."),
         Assumption("unshared_band", f"Devices in range do not share the band: each uses all {band_mhz:g} MHz."),
