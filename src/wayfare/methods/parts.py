@@ -69,7 +69,7 @@ class UploadRule(Part, ABC):
         """Whether decisions depend on the forecast length of the contact."""
         return True
 
-    def least_joules(self, link: Link) -> float:
+    def min_upload_joules(self, link: Link) -> float:
         """With less energy than this, a device can never upload again, so it stops training."""
         return 0.0
 
