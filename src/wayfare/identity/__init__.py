@@ -18,11 +18,10 @@ from wayfare.errors import ScenarioError
 from wayfare.identity.changes import changes
 from wayfare.identity.files import content_of, files_of
 from wayfare.identity.fingerprint import UnreadableError, fingerprint, is_users
-from wayfare.learning.backbones import load_backbone
 from wayfare.learning.tasks import TASKS, Task, load_task
+from wayfare.learning.tasks.pretrained import backbone_digest
 from wayfare.methods import Method, Part
 from wayfare.scenario import Scenario
-from wayfare.scenario.model import NO_BACKBONE
 
 __all__ = ["UnreadableError", "changes", "fingerprint", "identity_of", "method_identity", "without_parts"]
 
@@ -46,8 +45,9 @@ def identity_of(scenario: Scenario, method: Method, task: Task | None = None) ->
     if task is None and scenario.learning.task not in TASKS:
         task = load_task(scenario.learning)
     identity: dict[str, Any] = {"scheme": method_identity(method), "files": files_of(scenario)}
-    if scenario.learning.backbone != NO_BACKBONE:
-        identity["backbone"] = load_backbone(scenario.learning.backbone).digest
+    backbone = backbone_digest(scenario.learning)
+    if backbone is not None:
+        identity["backbone"] = backbone
     if task is not None:
         version = task.version if isinstance(task, Versioned) else ""
         identity["task"] = _described(task, f"the task {task.name}", version, files=True)

@@ -80,10 +80,16 @@ def _compute(name: str, file: Path, images: ImageArrays, backbone: Backbone, pix
 def _read(file: Path) -> Features | None:
     """The features of a file; None if there is none, or if it is damaged and has to be made again."""
     try:
-        with np.load(file, allow_pickle=False) as stored:
-            return Features(stored["train"], stored["test"])
+        return _loaded(file, file.stat().st_mtime_ns)
     except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile):
         return None
+
+
+@lru_cache(maxsize=1)
+def _loaded(file: Path, changed_ns: int) -> Features:
+    """Shared by all runs of a process."""
+    with file.open("rb") as content, np.load(content, allow_pickle=False) as stored:
+        return Features(stored["train"], stored["test"])
 
 
 @lru_cache(maxsize=2)

@@ -21,14 +21,16 @@ _IMAGENET_MEAN, _IMAGENET_DEVIATION = (123.675, 116.28, 103.53), (58.395, 57.12,
 _LAST_LAYERS = ("fc", "classifier", "heads", "head")
 
 
-@lru_cache(maxsize=2)
 def load_backbone(name: str) -> Backbone:
     """The backbone of a name, with its weights."""
+    return _from_file(name) if names_python_file(name) else _installed(name)
+
+
+@lru_cache(maxsize=2)
+def _installed(name: str) -> Backbone:
     if name == "efficientnet-lite0":
         return _efficientnet_lite0()
     library, _, model = name.partition(":")
-    if names_python_file(name):
-        return _from_file(name)
     if model and library in _LIBRARIES:
         try:
             return _LIBRARIES[library](name, model)

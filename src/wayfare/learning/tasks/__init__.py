@@ -63,7 +63,7 @@ TASKS: Mapping[str, _Known] = {
 
 def load_task(learning: Learning) -> Task:
     if learning.backbone != NO_BACKBONE:
-        return pretrained.pretrained_task(learning, pretrained.head_of(learning))
+        return pretrained.pretrained_task(learning)
     if learning.task in TASKS:
         return TASKS[learning.task].task(learning, model_of(learning))
     return _of_others(learning)
@@ -73,7 +73,7 @@ def model_of(learning: Learning) -> Model:
     """The network of a scenario, without the data that it is to learn from."""
     known = TASKS.get(learning.task)
     if learning.backbone != NO_BACKBONE:
-        return pretrained.head_of(learning)
+        return pretrained.pretrained_model(learning)
     if known is None:
         return _of_others(learning).model
     if learning.network not in ("auto", *known.networks):

@@ -1,4 +1,7 @@
-"""The embedded task: 12,000 Fashion-MNIST images averaged to 14 x 14, inside the package."""
+"""The embedded task: 12,000 Fashion-MNIST images averaged to 14 x 14, inside the package.
+
+Beside them are features of the same images, from EfficientNet-Lite0 (`scripts/build_fashion_features.py`).
+"""
 
 from __future__ import annotations
 
@@ -16,6 +19,7 @@ from wayfare.scenario.model import Learning
 
 CLASSES, PIXELS = 10, 14 * 14
 NETWORKS = ("mlp",)
+BACKBONE, BACKBONE_PIXELS, FEATURES = "efficientnet-lite0", 160, 128
 
 
 def fashion_small(hidden: tuple[int, ...]) -> Classification:
@@ -29,7 +33,16 @@ def fashion_small_model(learning: Learning, network: str) -> Model:
 
 def fashion_small_task(learning: Learning, model: Model) -> Classification:
     """1,000 training and 200 test images of each class."""
-    train, test = _images()
+    return _task(model, "fashion_small.npz")
+
+
+def fashion_features_task(model: Model) -> Classification:
+    """Features of the same images, in the same order."""
+    return _task(model, "fashion_features.npz")
+
+
+def _task(model: Model, file: str) -> Classification:
+    train, test = _inputs(file)
     return Classification(
         name="fashion-small",
         model=model,
@@ -42,13 +55,13 @@ def fashion_small_task(learning: Learning, model: Model) -> Classification:
 
 
 @cache
-def _images() -> tuple[Tensor, Tensor]:
-    """Training and test images with the mean and deviation of the training pixels taken out."""
-    with as_file(files("wayfare.learning.tasks") / "data" / "fashion_small.npz") as path, np.load(path) as archive:
+def _inputs(file: str) -> tuple[Tensor, Tensor]:
+    """Training and test values, shifted and scaled so that the training values have mean 0 and deviation 1."""
+    with as_file(files("wayfare.learning.tasks") / "data" / file) as path, np.load(path) as archive:
         train, test = archive["train"].astype(np.float32), archive["test"].astype(np.float32)
     mean, deviation = train.mean(dtype=np.float64), train.std(dtype=np.float64)
     return tuple(  # type: ignore[return-value]
-        torch.from_numpy(((images - mean) / deviation).astype(np.float32)) for images in (train, test)
+        torch.from_numpy(((values - mean) / deviation).astype(np.float32)) for values in (train, test)
     )
 
 

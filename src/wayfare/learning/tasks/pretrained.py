@@ -1,56 +1,71 @@
-"""Classification on the features of a frozen backbone: only the head on top of it is trained and sent."""
+"""Classification on the features of a frozen backbone: devices train and send only the head on top of it."""
 
 from __future__ import annotations
 
-from functools import lru_cache
-
 import torch
-from torch import Tensor
 
 from wayfare.errors import ScenarioError
 from wayfare.learning.backbones import features_of, load_backbone
 from wayfare.learning.data import IMAGE_SETS, load_images
 from wayfare.learning.models.mlp import Mlp
+from wayfare.learning.tasks import fashion_small
 from wayfare.learning.tasks.base import Classification
-from wayfare.scenario.model import Learning
+from wayfare.scenario.model import NO_BACKBONE, Learning
 
 _NETWORKS = ("auto", "linear", "mlp")
+_EMBEDDED = "fashion-small"
 
 
-def head_of(learning: Learning) -> Mlp:
+def pretrained_model(learning: Learning) -> Mlp:
     """The trained network: one linear layer, or a perceptron with the scenario's hidden layers."""
-    if learning.task not in IMAGE_SETS:
-        rule = f"needs images: learning.task must be one of {', '.join(IMAGE_SETS)}"
-        raise ScenarioError("learning.backbone", learning.backbone, rule)
-    if learning.network not in _NETWORKS:
-        rule = f"on top of a backbone it must be one of {', '.join(_NETWORKS)}"
-        raise ScenarioError("learning.network", learning.network, rule)
-    for field, value in (("augment", learning.augment), ("recalibrate_statistics", learning.recalibrate_statistics)):
-        if value:
-            raise ScenarioError(f"learning.{field}", value, "is not for a backbone, whose features are computed once")
+    _check(learning)
     hidden = learning.hidden if learning.network == "mlp" else ()
-    classes = len(IMAGE_SETS[learning.task].classes)
-    return Mlp((load_backbone(learning.backbone).features, *hidden, classes))
+    if learning.task == _EMBEDDED:
+        return Mlp((fashion_small.FEATURES, *hidden, fashion_small.CLASSES))
+    return Mlp((load_backbone(learning.backbone).features, *hidden, len(IMAGE_SETS[learning.task].classes)))
 
 
-def pretrained_task(learning: Learning, model: Mlp) -> Classification:
+def pretrained_task(learning: Learning) -> Classification:
     """The image set of a scenario as features."""
+    model = pretrained_model(learning)
+    if learning.task == _EMBEDDED:
+        return fashion_small.fashion_features_task(model)
     spec = IMAGE_SETS[learning.task]
     images = load_images(spec)
-    train, test = _inputs(learning.task, learning.backbone, learning.backbone_pixels)
+    found = features_of(spec.name, images, load_backbone(learning.backbone), learning.backbone_pixels)
     return Classification(
         name=spec.name,
         model=model,
         classes=len(spec.classes),
-        train_inputs=train,
+        train_inputs=torch.from_numpy(found.train).float(),
         train_labels=torch.from_numpy(images.train_labels).long(),
-        test_inputs=test,
+        test_inputs=torch.from_numpy(found.test).float(),
         test_labels=torch.from_numpy(images.test_labels).long(),
     )
 
 
-@lru_cache(maxsize=1)
-def _inputs(task: str, backbone: str, pixels: int) -> tuple[Tensor, Tensor]:
-    """Shared by all runs of a process."""
-    found = features_of(task, load_images(IMAGE_SETS[task]), load_backbone(backbone), pixels)
-    return torch.from_numpy(found.train).float(), torch.from_numpy(found.test).float()
+def backbone_digest(learning: Learning) -> str | None:
+    """The digest of the scenario's backbone; None if it has none, or if its features are part of the package."""
+    without = learning.backbone == NO_BACKBONE or learning.task == _EMBEDDED
+    return None if without else load_backbone(learning.backbone).digest
+
+
+def _check(learning: Learning) -> None:
+    if learning.task not in (_EMBEDDED, *IMAGE_SETS):
+        rule = f"needs images: learning.task must be one of {', '.join((_EMBEDDED, *IMAGE_SETS))}"
+        raise ScenarioError("learning.backbone", learning.backbone, rule)
+    if learning.task == _EMBEDDED and learning.backbone != fashion_small.BACKBONE:
+        rule = f"{_EMBEDDED} holds features of {fashion_small.BACKBONE} only"
+        raise ScenarioError("learning.backbone", learning.backbone, rule)
+    if learning.task == _EMBEDDED and learning.backbone_pixels != fashion_small.BACKBONE_PIXELS:
+        rule = f"{_EMBEDDED} holds features at {fashion_small.BACKBONE_PIXELS} pixels only"
+        raise ScenarioError("learning.backbone_pixels", learning.backbone_pixels, rule)
+    if learning.network not in _NETWORKS:
+        rule = f"on top of a backbone it must be one of {', '.join(_NETWORKS)}"
+        raise ScenarioError("learning.network", learning.network, rule)
+    if learning.augment:
+        rule = "a backbone sees each image once, so it cannot be moved and mirrored"
+        raise ScenarioError("learning.augment", learning.augment, rule)
+    if learning.recalibrate_statistics:
+        rule = "needs batch normalisation, and the network on top of a backbone has none"
+        raise ScenarioError("learning.recalibrate_statistics", learning.recalibrate_statistics, rule)
