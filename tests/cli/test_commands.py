@@ -126,7 +126,7 @@ def test_lists(wayfare_command: Type) -> None:
     told = {scheme["name"]: scheme["choices"] for scheme in wayfare_command("schemes", "--json").json["schemes"]}
     assert told["mads"] == []
     assert told["afl"] == [["fitting"], ["greedy", "paced", "unlimited"]]
-    assert "afl, fedasync and fedmobile take :fitting" in " ".join(wayfare_command("schemes").out.split())
+    assert "afl, fedasync, fedmobile: :fitting skips uploads" in " ".join(wayfare_command("schemes").out.split())
     parts = {part["name"]: part["kind"] for part in wayfare_command("schemes", "--parts", "--json").json["parts"]}
     assert (parts["buffer"], parts["random-k"], parts["sgd"]) == ("server", "compressor", "local")
     assert "momentum-correction" in wayfare_command("schemes", "--parts").out
@@ -194,7 +194,7 @@ def test_every_command_has_help_with_an_example(command: str, wayfare_command: T
         (["compare", "--seeds", "0"], "seeds = 0: must be at least 1"),
         (["compare", "--jobs", "-1"], "jobs = -1: must be at least 1"),
         (["compare", "paper-cifar10-waypoint", "--jobs", "1"], "fetch it with `wayfare data fetch cifar10`"),
-        (["compare", "--seeds", "many"], "--seeds = 'many': input should be a valid integer"),
+        (["compare", "--seeds", "many"], "--seeds = 'many': must be an integer"),
         (["run", "--engine", "steam"], "--engine = 'steam': must be one of auto"),
         (["run", "--device", "abacus"], "--device = 'abacus': must be auto, cpu, cuda or cuda:NUMBER"),
         (["run", "--precision", "fp8"], "--precision = 'fp8': must be one of fp32, tf32, bf16"),
@@ -268,7 +268,7 @@ def test_run_compare_sweep_and_paper_have_one_set_of_execution_options(
 ) -> None:
     monkeypatch.setenv("COLUMNS", "120")
     panels = [
-        wayfare_command(command, "--help").out.partition("How runs are carried out")[2]
+        wayfare_command(command, "--help").out.partition(" Execution ")[2]
         for command in ("run", "compare", "sweep", "paper")
     ]
     assert len(set(panels)) == 1
@@ -284,6 +284,6 @@ def test_compare_takes_finished_runs_and_says_so(wayfare_command: Type, tmp_path
     first = wayfare_command(*words)
     assert "seed 0: accuracy" in first.err
     again = wayfare_command(*words)
-    assert "1 of 1 runs are finished already" in again.err
+    assert "1 of 1 runs are already finished" in again.err
     assert again.out == first.out
     assert "seed 0: accuracy" in wayfare_command(*words, "--fresh").err

@@ -93,7 +93,7 @@ def _check_the_ledger(fleet: Fleet) -> None:
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (("device", "{fleet}/mes"), "is the bundle of the server"),
+        (("device", "{fleet}/mes"), "is the server's bundle"),
         (("mes", "{fleet}/devices/bus-1"), "is the bundle of bus-1"),
         (("mes", "{fleet}/mes", "--set", "fleet.devices=5"), "fleet.devices = 5: must be 2"),
         (("device", "{fleet}/devices/bus-2", "--set", "fleet.devices=1"), "fleet.devices = 1: must be above 1"),

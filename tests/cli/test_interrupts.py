@@ -33,7 +33,7 @@ def test_a_signal_saves_a_comparison_and_the_same_command_goes_on(
             process.send_signal(number)
         _, errors = process.communicate(timeout=30)
     assert process.returncode == code
-    assert "stopped; what is finished is kept, and the same command goes on with the rest" in errors
+    assert "interrupted; finished runs are kept, and the same command resumes the rest" in errors
     assert "Traceback" not in errors
     deadline = time.monotonic() + 10
     while alive(process.pid) and time.monotonic() < deadline:
@@ -86,9 +86,9 @@ def test_a_second_interrupt_ends_it_at_once_and_as_quietly_as_one(jobs: int, tmp
         _, errors = process.communicate(timeout=30)
     assert time.monotonic() - pressed < 8
     assert process.returncode == 130
-    assert "Ctrl-C again stops at once" in first
+    assert "press Ctrl-C again to stop at once" in first
     assert "stopping: " not in errors
-    assert errors.splitlines()[-1] == "stopped; what is finished is kept, and the same command goes on with the rest"
+    assert errors.splitlines()[-1] == "interrupted; finished runs are kept, and the same command resumes the rest"
     assert "Traceback" not in errors
     assert "Error" not in errors
 

@@ -112,7 +112,7 @@ def test_what_is_no_task_is_refused(name: str, message: str, mine: Path) -> None
 
 
 def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
-    with pytest.raises(ScenarioError, match=r"learning\.task = .*: there is no file"):
+    with pytest.raises(ScenarioError, match=r"learning\.task = .*: file .* does not exist"):
         load_task(Learning(task=f"{tmp_path}/nowhere.py:task"))
 
 

@@ -52,8 +52,8 @@ def real_bits_of(decided: Upload, sending: Transmission, offer: Offer) -> int:
     assert sent is not None
     layout = Layout.of("test", [(parameters,)], len(update) - parameters)
     pieces = [Piece(Sparse(sent.indices, update[sent.indices]), value_width(decided.value_bits))]
-    if decided.entries_if_it_lasts is not None:
-        kept = with_tail(top_k(update[:parameters], decided.entries_if_it_lasts), update, parameters)
+    if decided.max_entries is not None:
+        kept = with_tail(top_k(update[:parameters], decided.max_entries), update, parameters)
         pieces = split(kept, parameters, pieces[0].value_bits, piece_entries(decided.entries, decided.bits))
     bits = 0
     for piece in pieces:
@@ -94,7 +94,7 @@ def test_no_upload_is_longer_than_billed_or_outlasts_its_contact() -> None:
             power_watts=POWER_WATTS,
             energy_joules=POWER_WATTS * contact_s,
             value_bits=value_bits,
-            entries_if_it_lasts=min(2 * entries, parameters) if in_pieces else None,
+            max_entries=min(2 * entries, parameters) if in_pieces else None,
         )
         sending = devices.transmit(offer, decided, terms_on(link))
         real_bits = real_bits_of(decided, sending, offer)

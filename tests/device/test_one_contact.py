@@ -115,14 +115,12 @@ def test_an_upload_that_does_not_complete_burns_its_energy_and_keeps_everything(
     assert not done.upload.completes
 
 
-def coded(most_joules: float = math.inf, longer: int | None = None, contact_s: float = 5.0) -> Transmission:
+def coded(max_joules: float = math.inf, longer: int | None = None, contact_s: float = 5.0) -> Transmission:
     """A coded upload of half of 4,000 entries."""
     link = replace(LINK, parameters=4000, bandwidth_hz=1e4, dense_bits=128_000.0, statistics_bits=0.0)
     update = torch.from_numpy(np.random.default_rng(0).standard_t(4, 4000).astype(np.float32))
     state = replace(STATE, received=update, memory=torch.zeros(4000))
-    upload = sending(
-        2000, 20_000.0, energy_joules=0.2, value_bits=4, most_joules=most_joules, entries_if_it_lasts=longer
-    )
+    upload = sending(2000, 20_000.0, energy_joules=0.2, value_bits=4, max_joules=max_joules, max_entries=longer)
     meeting = replace(MEETING, contact_s=contact_s)
     of = terms(Decided(upload), link=link)
     return transmit(make_offer(state, update, meeting, of, staleness_rounds=1), upload, of)
@@ -131,7 +129,7 @@ def coded(most_joules: float = math.inf, longer: int | None = None, contact_s: f
 @pytest.mark.parametrize("longer", [None, 2000])
 def test_a_coded_upload_uses_no_more_than_its_time_and_its_energy(longer: int | None) -> None:
     by_time = coded(contact_s=0.4, longer=longer)
-    by_energy = coded(most_joules=0.08, longer=longer)  # of 0.4 s at 0.2 W
+    by_energy = coded(max_joules=0.08, longer=longer)  # of 0.4 s at 0.2 W
     for found in (by_time, by_energy):
         assert 0.9 * 8000 < found.upload.bits <= 8000
         assert found.upload.energy_joules == pytest.approx(0.2 * found.upload.bits / 20_000)
@@ -166,7 +164,7 @@ def test_what_diverged_is_sent_as_it_is_its_largest_first() -> None:
     spoiled = torch.where(LOCAL == 5.0, torch.nan, LOCAL)
     rule = Decided(sending(2, 102.0))
     done = contact(STATE, spoiled, MEETING, terms(rule, checks=Checks(allow_divergence=True)))
-    assert not done.offer.is_sound
+    assert not done.offer.is_finite
     assert rule.seen[0].update_norm_sq == 1e100
     assert rule.seen[0].profile is None
     assert done.sent is not None

@@ -105,6 +105,6 @@ def test_wrong_words_get_one_clear_message(
 
 def test_bundles_are_not_mixed_up(fleet: Fleet) -> None:
     mixed = CliRunner().invoke(app, ["field", "mes", str(fleet.device_folder("drone"))])
-    assert "is the bundle of drone; that of the server is FLEET/mes" in str(mixed.exception)
+    assert "is the bundle of drone; the server's bundle is FLEET/mes" in str(mixed.exception)
     mixed = CliRunner().invoke(app, ["field", "device", str(fleet.server_folder)])
-    assert "is the bundle of the server" in str(mixed.exception)
+    assert "is the server's bundle" in str(mixed.exception)

@@ -89,7 +89,7 @@ def test_a_run_of_a_file_that_was_not_edited_resumes(small: Scenario, file: Path
 def test_a_method_made_before_its_file_was_edited_is_refused(small: Scenario, file: Path, tmp_path: Path) -> None:
     method = make_method(str(file), small)
     file.write_text(dedent(EDITED))
-    with pytest.raises(ScenarioError, match="was edited after this program read it"):
+    with pytest.raises(ScenarioError, match="was edited after it was loaded"):
         wayfare.run(small, method, out=tmp_path)
 
 

@@ -103,7 +103,7 @@ def test_another_kind_replaces_the_whole_partition_of_a_preset() -> None:
         ),
         (
             "learning.partition.shards_per_device=3",
-            "learning.partition.shards_per_device = 3: unknown key; known here:",
+            "learning.partition.shards_per_device = 3: unknown key; known keys:",
         ),
         ("learning.partition=iid", "learning.partition = 'iid': input should be an object"),
     ],

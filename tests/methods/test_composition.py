@@ -87,17 +87,17 @@ def test_values_of_parts_count_in_the_key_of_a_run() -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("mads + nosuch", r"schemes = 'mads \+ nosuch': nosuch is no part; known are .*random-k"),
+        ("mads + nosuch", r"schemes = 'mads \+ nosuch': unknown part nosuch; choose from .*random-k"),
         ("mads + decay(share=3)", r"'mads \+ decay\(share=3\)': share = 3: must be 0 to 1"),
-        ("mads + decay(shore=3)", "Decay takes no shore; it takes share"),
-        ("mads + decay(share=", "cannot read 'decay.share='"),
-        ("mads + decay(share=high)", "cannot read 'share=high'"),
-        ("mads + add(x=1)", "Add takes no x; it takes nothing"),
-        ("mads +", "cannot read ''"),
-        ("mads = afl", "is the name of one of Wayfare's own methods"),
-        ("nosuch + random-k", "unknown; known are mads"),
-        ("fedmobile + mix", "a method that mixes models cannot relay updates"),
-        ("fedmobile + forgetting", "relays need a memory that keeps all"),
+        ("mads + decay(shore=3)", "Decay has no field shore; its fields are share"),
+        ("mads + decay(share=", "cannot parse 'decay.share='"),
+        ("mads + decay(share=high)", "cannot parse 'share=high'"),
+        ("mads + add(x=1)", r"Add has no field x; its fields are \(none\)"),
+        ("mads +", "cannot parse ''"),
+        ("mads = afl", "is the name of a method of Wayfare"),
+        ("nosuch + random-k", "unknown scheme; choose from mads"),
+        ("fedmobile + mix", "its server mixes models; relays can only carry updates"),
+        ("fedmobile + forgetting", "relays need a memory rule that keeps everything"),
         ("mine = top-k", "a method needs an upload rule"),
     ],
 )
@@ -107,9 +107,9 @@ def test_what_cannot_be_composed_is_refused_in_one_sentence(text: str, message: 
 
 
 def test_what_is_no_part_is_refused() -> None:
-    with pytest.raises(ScenarioError, match=r"int is no part of a method; subclass one of UploadRule"):
+    with pytest.raises(ScenarioError, match=r"int is not a part of a method; subclass one of UploadRule"):
         wayfare.compose("mine", "mads", 5)  # type: ignore[arg-type]
-    with pytest.raises(ScenarioError, match=r"server\.step = 3\.0: fedbuff has a rule of its own"):
+    with pytest.raises(ScenarioError, match=r"server\.step = 3\.0: fedbuff has its own server rule"):
         make_method("fedbuff", wayfare.load("fashion-small", ["server.step=3.0"]))
 
 

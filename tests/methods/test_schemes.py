@@ -174,9 +174,9 @@ def test_the_steps_choose_widths_as_their_names_say() -> None:
         assert scheme("mads-rd:index").upload.decide(encounter, LINK).value_bits in (None, 32)
         longer = scheme("mads-rd:progressive").upload.decide(encounter, LINK)
         plain = scheme("mads-rd").upload.decide(encounter, LINK)
-        assert plain.entries_if_it_lasts is None
+        assert plain.max_entries is None
         assert longer.entries == plain.entries
-        assert longer.entries == 0 or (longer.entries_if_it_lasts or 0) >= longer.entries
+        assert longer.entries == 0 or (longer.max_entries or 0) >= longer.entries
 
 
 def test_a_paced_device_spends_its_budget_evenly() -> None:
@@ -214,10 +214,10 @@ def test_dense_uploads_are_all_or_nothing() -> None:
     [
         (
             "madness",
-            "unknown; known are mads, mads-rd, optimal, afl-spar, afl, fedmobile, fedasync, sfl-spar",
+            "unknown scheme; choose from mads, mads-rd, optimal, afl-spar, afl, fedmobile, fedasync, sfl-spar",
         ),
         ("", "schemes = '': unknown"),
-        ("mads:greedy", "schemes = 'mads:greedy': takes nothing after its name"),
+        ("mads:greedy", "schemes = 'mads:greedy': takes no choices after its name"),
         ("mads-rd:fast", "takes one of :curve, :index, :values, :progressive"),
         ("mads-rd:index:values", "takes one of :curve, :index, :values, :progressive"),
         ("afl:fast", "one of :greedy, :paced, :unlimited"),
@@ -296,10 +296,10 @@ def test_a_users_scheme_can_be_offered_as_an_entry_point(monkeypatch: pytest.Mon
 
 
 def test_what_is_no_method_is_refused_before_a_run_begins() -> None:
-    with pytest.raises(ScenarioError, match=r"^schemes = 'object': is no method: give a name, an UploadRule"):
+    with pytest.raises(ScenarioError, match=r"^schemes = 'object': is not a method: give a name, an UploadRule"):
         wayfare.run(wayfare.load(), object())  # type: ignore[arg-type]
     nameless = type("Nameless", (wayfare.UploadRule,), {"decide": lambda self, encounter, link: None})
-    with pytest.raises(ScenarioError, match="an upload rule of your own needs a `name`"):
+    with pytest.raises(ScenarioError, match="your own upload rule needs a `name`"):
         wayfare.run(wayfare.load(), nameless())
 
 

@@ -12,7 +12,7 @@ import pytest
 import wayfare
 from wayfare.control.auto_weight import Demand, Experience
 from wayfare.control.closed_form import optimal_power_watts
-from wayfare.control.rate_distortion import Profile, Width, alike
+from wayfare.control.rate_distortion import Profile, Width, uniform_profile
 from wayfare.methods import NOTHING, SKIPPED, Encounter, Upload, make_method
 from wayfare.methods.account import Account, Meeting, meet, pay
 from wayfare.methods.mads_rd import MadsRd
@@ -22,7 +22,7 @@ from wayfare.methods.uploads import (
     Fitting,
     Mads,
     Whole,
-    least_joules,
+    min_upload_joules,
     power_and_allowance,
     send_dense,
     send_top_k,
@@ -83,7 +83,7 @@ def test_an_upload_lasts_as_long_as_its_energy() -> None:
     upload = Upload(entries=1, bits=1.0, power_watts=0.2, energy_joules=0.05)
     assert upload.airtime_s == pytest.approx(0.25)
     assert replace(upload, power_watts=0.0).airtime_s == 0.0
-    assert (upload.completes, upload.value_bits, upload.entries_if_it_lasts, upload.most_joules) == (
+    assert (upload.completes, upload.value_bits, upload.max_entries, upload.max_joules) == (
         True,
         None,
         None,
@@ -132,16 +132,16 @@ def test_power_and_allowance_of_every_rule() -> None:
     longer = replace(MEETING, round=100, contact_s=5.0)
     assert power_and_allowance("paced", longer, LINK) == (0.05, 0.25)
     assert power_and_allowance("paced", replace(MEETING, spent_joules=2.0), LINK) == (0.0, -1.0)
-    with pytest.raises(ValueError, match="belongs to a controller"):
+    with pytest.raises(ValueError, match="needs a controller"):
         power_and_allowance("queue", MEETING, LINK)
 
 
 def test_the_least_that_brings_anything_through() -> None:
-    assert least_joules("greedy", LINK, 6000.0) == pytest.approx(0.2 * 6000 / 60_000)
-    assert least_joules("paced", LINK, 6000.0) == least_joules("unlimited", LINK, 6000.0) == 0.0
-    assert Fitting().least_joules(LINK) == pytest.approx(0.2 * 140 / 60_000)
-    assert Whole().least_joules(LINK) == pytest.approx(0.2 * 1700 / 60_000)
-    assert Mads().least_joules(LINK) == 0.0
+    assert min_upload_joules("greedy", LINK, 6000.0) == pytest.approx(0.2 * 6000 / 60_000)
+    assert min_upload_joules("paced", LINK, 6000.0) == min_upload_joules("unlimited", LINK, 6000.0) == 0.0
+    assert Fitting().min_upload_joules(LINK) == pytest.approx(0.2 * 140 / 60_000)
+    assert Whole().min_upload_joules(LINK) == pytest.approx(0.2 * 1700 / 60_000)
+    assert Mads().min_upload_joules(LINK) == 0.0
 
 
 def test_which_rules_look_at_time_and_at_the_end() -> None:
@@ -214,8 +214,8 @@ def test_mads_rd_with_free_energy_sends_all_it_can(step: str) -> None:
     assert (found.value_bits, found.entries) == (4, 50)
     assert found.bits <= 1000 * (1 + 1e-9)
     assert found.energy_joules == pytest.approx(0.2 * found.bits / 2000)
-    assert found.entries_if_it_lasts == (50 if step == "progressive" else None)
-    assert found.most_joules == math.inf
+    assert found.max_entries == (50 if step == "progressive" else None)
+    assert found.max_joules == math.inf
 
 
 def test_mads_rd_by_index_keeps_32_bits() -> None:
@@ -237,7 +237,7 @@ def test_mads_rd_sends_nothing_for_no_worth_no_weight_or_no_energy() -> None:
     )
     some = rule.decide(experienced, LINK)
     assert some.entries > 0
-    assert some.most_joules == 0.25
+    assert some.max_joules == 0.25
     # Half a joule of a budget is left, and still some is sent.
     assert rule.decide(replace(experienced, budget_joules=1.25), LINK).entries > 0
     assert rule.decide(replace(experienced, spent_joules=1.0), LINK) is NOTHING
@@ -252,7 +252,7 @@ def test_mads_rd_sends_nothing_for_no_worth_no_weight_or_no_energy() -> None:
 def test_mads_rd_without_a_look_at_the_update_takes_entries_as_alike() -> None:
     blind = MadsRd(Control(weight=0.1)).decide(replace(MEETING, backlog_joules=0.0), LINK)
     shown = MadsRd(Control(weight=0.1)).decide(
-        replace(MEETING, backlog_joules=0.0, profile=lambda: alike(50, 100.0)), LINK
+        replace(MEETING, backlog_joules=0.0, profile=lambda: uniform_profile(50, 100.0)), LINK
     )
     assert blind == shown
 
@@ -263,7 +263,7 @@ def test_more_is_worth_sending_at_most_threefold() -> None:
     short = replace(MEETING, contact_s=0.075, backlog_joules=1e-9, profile=two_widths)
     found = rule.decide(short, LINK)
     assert 0 < found.entries < 10
-    assert found.entries_if_it_lasts == 3 * found.entries
+    assert found.max_entries == 3 * found.entries
 
 
 def test_a_mobility_aware_device_waits_for_a_better_contact() -> None:

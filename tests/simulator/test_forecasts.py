@@ -129,7 +129,7 @@ def test_pieces_that_arrived_count_and_more_arrive_the_longer_it_lasts() -> None
     assert entries[0] == 0 < entries[2] < entries[4]
     # Beyond what is worth its energy nothing is sent, however long the contact lasts.
     assert not sending.cut
-    assert entries[-1] == upload.entries_if_it_lasts
+    assert entries[-1] == upload.max_entries
 
 
 @pytest.mark.parametrize("weight", [1e-3, "auto"])
@@ -145,16 +145,16 @@ def test_all_planned_pieces_arrive_where_the_forecast_is_exact(weight: float | s
         # A little more time brings no piece through, and costs its energy: the device cannot know that it ends.
         longer = devices.transmit(begun, upload, terms_of(), lasts_s=contact_s * (1 + 1e-6))
         assert longer.upload.entries == sending.upload.entries
-        assert longer.cut == (sending.upload.entries < (upload.entries_if_it_lasts or 0))
+        assert longer.cut == (sending.upload.entries < (upload.max_entries or 0))
 
 
 @pytest.mark.parametrize("lasts_s", [5.0, 100.0])
 @pytest.mark.parametrize("share", [0.1, 0.5, 1.1])
 def test_pieces_beyond_the_energy_left_are_not_begun(share: float, lasts_s: float) -> None:
     begun, upload = offer(name="mads-rd:progressive", weight="auto")
-    poor = replace(upload, most_joules=share * upload.energy_joules)
+    poor = replace(upload, max_joules=share * upload.energy_joules)
     sending = devices.transmit(begun, poor, terms_of(), lasts_s=lasts_s)
-    assert 0 < sending.upload.energy_joules <= poor.most_joules * (1 + 1e-9)
+    assert 0 < sending.upload.energy_joules <= poor.max_joules * (1 + 1e-9)
     assert not sending.cut
 
 

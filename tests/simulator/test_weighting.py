@@ -81,9 +81,9 @@ def test_paranoid_checks_balance_weighted_mass(
     ("scheme", "why"),
     [
         ("fedasync", "mixes models"),
-        ("fedmobile", "relays add up updates of several devices"),
-        ("scaffold", "corrects gradients by equal weights"),
-        ("feddyn", "corrects gradients by equal weights"),
+        ("fedmobile", "relays sums of several devices' updates"),
+        ("scaffold", "corrects gradients with equal weights"),
+        ("feddyn", "corrects gradients with equal weights"),
     ],
 )
 def test_methods_whose_updates_have_no_such_weights_are_refused(scheme: str, why: str, unequal: Scenario) -> None:

@@ -73,7 +73,7 @@ def test_checkpoints_come_by_the_clock_and_never_cost_more_than_their_share(
 
     class Still:
         def state(self) -> object:
-            return type("State", (), {"unsound": lambda self: None, "round": 1})()
+            return type("State", (), {"first_nonfinite": lambda self: None, "round": 1})()
 
     monkeypatch.setattr(time, "time", lambda: clock[0])
     for every_s, expected in ((None, [30.0, 132.0, 234.0]), (50.0, [50.0, 102.0, 154.0, 206.0])):

@@ -1,10 +1,11 @@
-"""Methods and the parts they are made of: a method decides from an encounter alone what to send."""
+"""Methods and their six parts."""
 
 from wayfare.methods.composition import Composition, Recipe, compose, is_ours, make_method, split_names
 from wayfare.methods.encounter import NOTHING, SKIPPED, Encounter, EnergyRule, Upload
-from wayfare.methods.from_file import refuse_edited
+from wayfare.methods.from_file import reject_edited
 from wayfare.methods.parts import (
     NO_STATE,
+    UNKNOWN_REACH,
     Arrival,
     Compressor,
     Draw,
@@ -25,6 +26,7 @@ __all__ = [
     "NOTHING",
     "NO_STATE",
     "SKIPPED",
+    "UNKNOWN_REACH",
     "Arrival",
     "Composition",
     "Compressor",
@@ -49,7 +51,7 @@ __all__ = [
     "make_method",
     "part_descriptions",
     "power_and_allowance",
-    "refuse_edited",
+    "reject_edited",
     "send_dense",
     "send_top_k",
     "split_names",

@@ -1,6 +1,6 @@
-"""A device's account from contact to contact: energy, time in contact, experience. It knows no vectors.
+"""A device's account of energy, contact time and experience. It holds no vectors.
 
-The simulator, the field and the planner's rehearsal all keep it by these two functions.
+The simulator, the field and the planner's rehearsal all keep their accounts with `meet` and `pay`.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from wayfare.radio import Link
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Account:
-    """The numbers that a device carries from contact to contact."""
+    """The numbers that a device keeps between contacts."""
 
-    received_round: int = 0  # kappa, in which it got its global model
+    received_round: int = 0  # kappa: the round of the last download
     budget_joules: float
     spent_joules: float = 0.0
     backlog_joules: float = 0.0  # q at the beginning of `backlog_round`
@@ -40,7 +40,7 @@ AnyAccount = TypeVar("AnyAccount", bound=Account)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Meeting:
-    """A contact as a device sees it when it begins."""
+    """A contact as the world describes it when it begins."""
 
     round: int
     contact_s: float
@@ -62,9 +62,9 @@ def meet(
     staleness_rounds: int,
     profile: Callable[[], Profile] | None,
 ) -> tuple[AnyAccount, Encounter]:
-    """The account when a contact begins, with its queue brought to this round, and what the upload rule sees."""
+    """Advance the energy queue to this round; return the account and the encounter that the upload rule sees."""
     pace = account.budget_joules / rounds
-    # A device that has already sent something in this round has paid its pace.
+    # One round's share of the budget counts once, even if the device sends twice in a round.
     idle_rounds = max(meeting.round - account.backlog_round, 0)
     backlog_joules = queue.idle(account.backlog_joules, idle_rounds, pace)
     encounter = Encounter(
@@ -97,7 +97,7 @@ def meet(
 
 
 def pay(account: AnyAccount, encounter: Encounter, energy_joules: float) -> AnyAccount:
-    """The energy of an upload; all that a device sends in one round counts against one round's pace."""
+    """Charge the energy of an upload. All uploads of one round share that round's part of the budget."""
     pace = account.budget_joules / encounter.rounds if account.backlog_round == encounter.round else 0.0
     return replace(
         account,

@@ -1,10 +1,10 @@
-"""Methods that users compose: in Python, in a scenario or a study, and on the command line.
+"""Compose methods in Python, in a scenario or study, and on the command line.
 
-mads                                  a method by its name
-afl-spar:paced + random-k             with another part in the place of its own
-mine = afl + buffer(size=5)           with values for that part, and a name
-mine.py:Patient                       one's own upload rule, or composition, from a file
-mads + mine.py:Sketch(width=100)      one's own part
+mads                                  a named method
+afl-spar:paced + random-k             replace one part
+mine = afl + buffer(size=5)           replace a part, set its values, name the result
+mine.py:Patient                       your own upload rule or composition from a file
+mads + mine.py:Sketch(width=100)      your own part
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from wayfare.scenario.load import names_python_file
 
 _NAME = re.compile(r"\s*([A-Za-z0-9][A-Za-z0-9._:-]*)\s*=(?!=)(.+)", re.DOTALL)
 _PART = re.compile(r"\s*([^()]+?)\s*(?:\((.*)\))?\s*", re.DOTALL)
-# Compositions by the names they were given: a study knows its methods by name.
+# The text of each composition by its name: studies refer to methods by name.
 _KNOWN: dict[str, str] = {}
 
 
 @dataclass(frozen=True)
 class Composition:
-    """A method to begin with, parts that take the place of its own, and a name for the whole."""
+    """A base method, the parts that replace parts of the base, and a name for the result."""
 
     name: str
     base: str
@@ -37,11 +37,11 @@ class Composition:
 
 
 Recipe: TypeAlias = str | Composition | UploadRule | Method
-"""Whatever a method can be made of."""
+"""Anything that `make_method` accepts."""
 
 
 def compose(name: str, base: str, *parts: Part) -> Composition:
-    """A method of one's own: ``compose("mine", "afl-spar:paced", Buffer(size=5), MyMemory())``."""
+    """Your own method: ``compose("mine", "afl-spar:paced", Buffer(size=5), MyMemory())``."""
     return Composition(name, base, tuple(checked_part(part, name) for part in parts))
 
 
@@ -55,7 +55,7 @@ def make_method(recipe: Recipe, scenario: Scenario) -> Method:
         return assemble(_own_name(recipe.name), (*parts, *recipe.parts), scenario, "")
     if isinstance(recipe, UploadRule):
         return assemble(_own_name(recipe.name, type(recipe).__name__), (recipe,), scenario, "")
-    rule = "is no method: give a name, an UploadRule, or what `compose` makes"
+    rule = "is not a method: give a name, an UploadRule or the result of `compose`"
     raise ScenarioError("schemes", type(recipe).__name__, rule)
 
 
@@ -76,7 +76,7 @@ def _from_text(text: str, scenario: Scenario) -> Method:
 
 
 def _begin(text: str, scenario: Scenario) -> tuple[str, tuple[Part, ...]]:
-    """A method by its name, an upload rule of the table, or something of one's own in a file."""
+    """The first piece of a composition: a named method, a named upload rule, or your own from a file."""
     if text in PARTS and text not in TABLE:
         return text, (_part(text, text),)
     if not names_python_file(text):
@@ -87,20 +87,20 @@ def _begin(text: str, scenario: Scenario) -> tuple[str, tuple[Part, ...]]:
         return method.name, tuple(method.parts.values())
     part = _made(found, {}, text)
     if not isinstance(part, UploadRule):
-        raise ScenarioError("schemes", text, "a method begins with an upload rule; write as in mads + FILE.py:CLASS")
+        raise ScenarioError("schemes", text, "a method starts with an upload rule; write mads + FILE.py:CLASS instead")
     return _own_name(part.name, type(part).__name__), (part,)
 
 
 def _part(text: str, whole: str) -> Part:
     found = _PART.fullmatch(text)
     if found is None:
-        raise ScenarioError("schemes", whole, f"cannot read {text!r}; write as in buffer(size=5)")
+        raise ScenarioError("schemes", whole, f"cannot parse {text!r}; expected a part such as buffer(size=5)")
     name, values = found[1], found[2] or ""
     if names_python_file(name):
         return _made(from_file(name), _values(values, whole), whole)
     if name not in PARTS:
         known = ", ".join(PARTS)
-        raise ScenarioError("schemes", whole, f"{name} is no part; known are {known}; your own is FILE.py:CLASS")
+        raise ScenarioError("schemes", whole, f"unknown part {name}; choose from {known}, or FILE.py:CLASS")
     return _made(part_class(name), _values(values, whole), whole)
 
 
@@ -108,22 +108,23 @@ def _made(kind: Any, values: dict[str, Any], text: str) -> Part:
     known = [each.name for each in fields(kind) if each.init] if is_dataclass(kind) else list(values)
     unknown = [name for name in values if name not in known]
     if unknown:
-        rule = f"{kind.__name__} takes no {unknown[0]}; it takes {', '.join(known) or 'nothing'}"
+        rule = f"{kind.__name__} has no field {unknown[0]}; its fields are {', '.join(known) or '(none)'}"
         raise ScenarioError("schemes", text, rule)
     try:
         return checked_part(kind(**values), text)
     except ScenarioError as error:
         raise ScenarioError("schemes", text, str(error)) from None
     except TypeError as error:
-        raise ScenarioError("schemes", text, f"cannot be made with these values: {error}") from None
+        raise ScenarioError("schemes", text, f"invalid values: {error}") from None
 
 
 def _values(text: str, whole: str) -> dict[str, Any]:
-    """``size=5, name="x"`` as TOML reads it."""
+    """Parse ``size=5, name="x"`` as TOML."""
     try:
         return tomllib.loads("\n".join(_split(text, ",")))
     except tomllib.TOMLDecodeError as error:
-        raise ScenarioError("schemes", whole, f"cannot read {text!r}: {error}; write as in buffer(size=5)") from None
+        rule = f"cannot parse {text!r}: {error}; expected values such as buffer(size=5)"
+        raise ScenarioError("schemes", whole, rule) from None
 
 
 def is_ours(text: str) -> bool:
@@ -133,12 +134,12 @@ def is_ours(text: str) -> bool:
 
 
 def split_names(text: str) -> list[str]:
-    """Methods with commas between them; a comma within parentheses is none of those."""
+    """Split a list of methods at its commas, except commas within parentheses."""
     return [name.strip() for name in _split(text, ",") if name.strip()]
 
 
 def _split(text: str, mark: str) -> list[str]:
-    """Pieces between marks that are not within parentheses."""
+    """Split at each mark outside parentheses."""
     pieces, depth = [""], 0
     for letter in text:
         depth += (letter == "(") - (letter == ")")
@@ -150,9 +151,9 @@ def _split(text: str, mark: str) -> list[str]:
 
 
 def _own_name(name: str, kind: str = "") -> str:
-    """A name for a method of one's own, which must not be one of ours."""
+    """Reject names of Wayfare's methods as names of your own."""
     if not name:
-        raise ScenarioError("schemes", kind, "an upload rule of your own needs a `name`")
+        raise ScenarioError("schemes", kind, "your own upload rule needs a `name`")
     if name.split(":")[0] in TABLE:
-        raise ScenarioError("schemes", name, "is the name of one of Wayfare's own methods; take another")
+        raise ScenarioError("schemes", name, "is the name of a method of Wayfare; choose another")
     return name

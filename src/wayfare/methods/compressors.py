@@ -1,4 +1,4 @@
-"""The largest entries of an update, as Algorithm 1 sends them."""
+"""Top-k, the compressor of Algorithm 1."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class TopK(Compressor):
-    """The entries of largest magnitude, with their values as they are."""
+    """The entries of largest magnitude, with exact values."""
 
     sends_largest = True
 
     def select(self, vector: Tensor, entries: int, draw: Draw) -> Sparse:
-        """The largest, ties to the lower index."""
+        """The k largest entries; ties go to the lower index."""
         from wayfare.sparsify import top_k
 
         return top_k(vector, entries)

@@ -1,4 +1,4 @@
-"""What a method sees when a contact begins, and what it decides to do with it."""
+"""`Encounter`, the input of an upload rule, and `Upload`, its decision."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from wayfare.control.auto_weight import NO_EXPERIENCE, Experience
 from wayfare.control.rate_distortion import Profile
 
 EnergyRule: TypeAlias = Literal["unlimited", "greedy", "paced", "queue"]
-"""What a method does with its energy budget (docs/schemes.md): nothing, all of it at once, evenly, or by a queue."""
+"""How a method spends its budget (docs/schemes.md): ignore it, spend it early, spread it, or follow a queue."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Encounter:
-    """What a device knows when a contact begins; an upload rule decides from this alone."""
+    """Everything a device knows when a contact begins. An upload rule decides from this alone."""
 
-    contact_s: float  # as far as the device knows: how long the contact will last
+    contact_s: float  # the forecast length of the contact
     gain_per_watt: float  # |h|^2 / (B N0)
-    staleness_rounds: int  # theta: rounds since the last model was received, at least 1
-    update_norm_sq: float  # |x|^2 of what there is to send
+    staleness_rounds: int  # theta: rounds since the last download, at least 1
+    update_norm_sq: float  # |x|^2 of the update
     backlog_joules: float  # q, the virtual energy queue
     spent_joules: float
     budget_joules: float
@@ -29,12 +29,12 @@ class Encounter:
     rounds: int
     met_s: float  # seconds of contact so far, this one included
     experience: Experience = NO_EXPERIENCE  # of the device's contacts so far, this one included
-    # Looks closer at the update itself; the work is done when a rule first asks. None where there is none to look at.
+    # Rate-distortion profile of the update, computed on the first call. None where there is no update.
     profile: Callable[[], Profile] | None = field(default=None, compare=False, repr=False)
     device: int = 0
     contacts: int = 1  # so far, this one included
-    samples: int | None = None  # that the device holds, where that is known
-    # Where the device is when the contact begins, and how fast; None where nobody knows.
+    samples: int | None = None  # held by the device; None if unknown
+    # Position and speed when the contact begins; None if unknown.
     position_m: tuple[float, float] | None = None
     speed_mps: float | None = None
 
@@ -44,16 +44,16 @@ class Encounter:
 
     @property
     def next_contact_rounds(self) -> float:
-        """In how many rounds the device expects to meet the server again: the mean of its experience so far."""
+        """Expected rounds until the next contact: the mean interval so far."""
         return self.round / self.contacts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Upload:
-    """What a device does with a contact.
+    """The decision of an upload rule for one contact.
 
-    An upload that does not complete burns its energy and changes nothing else: the device keeps its update, its model
-    and its staleness. An upload of 0 entries completes: nothing is sent and the global model is received.
+    An incomplete upload costs its energy and changes nothing else: the device keeps its update, its model
+    and its staleness. An upload of 0 entries completes: the device sends nothing and downloads the global model.
     """
 
     entries: int
@@ -61,14 +61,14 @@ class Upload:
     power_watts: float
     energy_joules: float
     completes: bool = True
-    # Coded: values have so many bits, and the upload costs what its encoding takes; entries that turn out not to fit
-    # are dropped. None: as the link counts, values as they are.
+    # Width of a coded value. The upload then costs the length of its encoding, and entries that do not fit are
+    # dropped. None: exact values at the link's cost per entry.
     value_bits: int | None = None
-    # Progressive: in pieces by falling importance, so many entries if the contact outlasts its forecast; the pieces
-    # that have arrived when it ends count. None: all or nothing.
-    entries_if_it_lasts: int | None = None
-    # The energy a progressive upload may take at most.
-    most_joules: float = math.inf
+    # For a progressive upload: the most entries to send if the contact outlasts its forecast. Pieces go by falling
+    # importance, and those that arrive before the contact ends count. None: all or nothing.
+    max_entries: int | None = None
+    # Energy limit of a progressive upload.
+    max_joules: float = math.inf
 
     @property
     def airtime_s(self) -> float:
@@ -76,6 +76,6 @@ class Upload:
 
 
 NOTHING = Upload(entries=0, bits=0.0, power_watts=0.0, energy_joules=0.0)
-"""Nothing is sent, and the global model is received."""
+"""The device sends nothing and downloads the global model."""
 SKIPPED = Upload(entries=0, bits=0.0, power_watts=0.0, energy_joules=0.0, completes=False)
-"""The contact passes unused."""
+"""The device ignores the contact."""

@@ -1,4 +1,4 @@
-"""Something of one's own from a file: ``mine.py:Patient``, or ``mine.py`` where it holds one upload rule only."""
+"""Load your own part from a file: ``mine.py:Patient``, or ``mine.py`` if it has one upload rule."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from typing import Any
 from wayfare.errors import ScenarioError
 from wayfare.methods.parts import Method, UploadRule
 
-# Modules that were read from files, with the hash of what was read.
+# The content hash of each loaded module.
 _READ: dict[str, str] = {}
 
 
-def refuse_edited(method: Method) -> None:
-    """A method made before its file was edited still has the code of before: it must be made again."""
+def reject_edited(method: Method) -> None:
+    """Reject a method whose file was edited after it was loaded: it still runs the old code."""
     for part in method.parts.values():
         name = type(part).__module__
         if name in _READ and _READ[name] != _hash_of(Path(sys.modules[name].__file__ or "")):
-            rule = f"{name}.py was edited after this program read it; name the file again, or restart the program"
+            rule = f"{name}.py was edited after it was loaded; name the file again or restart the program"
             raise ScenarioError("schemes", method.name, rule)
 
 
@@ -33,29 +33,31 @@ def from_file(text: str) -> Any:
     if name:
         found = vars(module).get(name)
         if found is None:
-            raise ScenarioError("schemes", text, f"{file} has no {name}; it has {_listed(module)}")
+            raise ScenarioError("schemes", text, f"{file} has no {name}; it contains {_listed(module)}")
         return found
     own = _rules_of(module)
     if len(own) != 1:
-        raise ScenarioError("schemes", text, f"name the class, as in {file}:Patient; the file has {_listed(module)}")
+        raise ScenarioError(
+            "schemes", text, f"name the class, as in {file}:Patient; the file contains {_listed(module)}"
+        )
     return own[0]
 
 
 def module_of(text: str, field: str) -> tuple[ModuleType, str]:
-    """The file of a name as a module, and what is named in it. ``field`` is the setting that names it.
+    """Import the file of ``FILE.py:NAME``; return the module and NAME. ``field`` is the setting that names it.
 
-    Other processes can import the module too: they search where this one does.
+    The folder joins ``sys.path``, so that worker processes can import the module too.
     """
     file, _, name = text.rpartition(".py")
     path = Path(f"{file}.py")
     if not path.is_file():
-        raise ScenarioError(field, text, f"there is no file {path}")
+        raise ScenarioError(field, text, f"file {path} does not exist")
     folder, stem = str(path.resolve().parent), path.stem
     taken = sys.modules.get(stem)
     if "." in stem or stem in sys.stdlib_module_names:
-        raise ScenarioError(field, text, f"{path.name} cannot be imported under this name; call it otherwise")
+        raise ScenarioError(field, text, f"{path.name} cannot be imported under this name; rename it")
     if folder not in sys.path:
-        # Last, so that nothing in that folder takes the place of a package.
+        # At the end, so that no file in that folder hides a package.
         sys.path.append(folder)
     importlib.invalidate_caches()
     try:
@@ -65,22 +67,22 @@ def module_of(text: str, field: str) -> tuple[ModuleType, str]:
         raise ScenarioError(
             field,
             text,
-            f"the file ended the program when it was imported (SystemExit: {end.code}); what it does as a program goes "
+            f"the file exits when it is imported (SystemExit: {end.code}); move the code that runs as a program "
             'below `if __name__ == "__main__":`',
         ) from None
     except Exception as error:
         raise ScenarioError(field, text, f"cannot be imported: {type(error).__name__}: {error}") from error
     if Path(module.__file__ or "").resolve() != path.resolve():
-        raise ScenarioError(field, text, f"there is another module {stem}, {module.__file__}; call yours otherwise")
+        raise ScenarioError(field, text, f"another module is called {stem} ({module.__file__}); rename yours")
     _READ[stem] = content
     return module, name.removeprefix(":")
 
 
 def _up_to_date(module: ModuleType, content: str) -> ModuleType:
-    """A module that was read before, read again if its file was edited since."""
+    """Reload a module if its file was edited."""
     if _READ.get(module.__name__, content) == content:
         return module
-    # Python takes a compiled file of the same second and size for the edited one.
+    # Python would reuse a compiled file with the same second and size.
     Path(importlib.util.cache_from_source(module.__file__ or "")).unlink(missing_ok=True)
     for name in [name for name in vars(module) if not name.startswith("__")]:
         del vars(module)[name]

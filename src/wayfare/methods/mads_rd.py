@@ -1,4 +1,4 @@
-"""MADS-RD: MADS that looks at the update itself, and pays for bits as they are coded."""
+"""MADS-RD: MADS with the rate-distortion curve of the device's own update; it pays for coded bits."""
 
 from __future__ import annotations
 
@@ -9,34 +9,34 @@ from typing import Literal, TypeAlias
 import numpy as np
 
 from wayfare.control.auto_weight import Wanted, fitting_log_price
-from wayfare.control.rate_distortion import Curve, Problem, Profile, alike, choose
+from wayfare.control.rate_distortion import Curve, Problem, Profile, choose, uniform_profile
 from wayfare.methods.encounter import NOTHING, Encounter, EnergyRule, Upload
 from wayfare.methods.parts import UploadRule, paper_demand
 from wayfare.radio import Link
 from wayfare.scenario.model import Control
 
 Step: TypeAlias = Literal["curve", "index", "values", "progressive"]
-"""How far it goes beyond MADS; the first is the default.
+"""How far MADS-RD departs from MADS. Each step adds to the one above it; ``curve`` is the default.
 
-- ``index``: the paper's bound decides about power; kept entries are coded, values have 32 bits.
-- ``values``: and values have the width at which those bits capture most.
-- ``curve``: and what bits really capture decides about power.
-- ``progressive``: and entries go in pieces by falling importance, so that a contact may end at any time.
+- ``index``: the paper's bound sets the power; indices are coded, values have 32 bits.
+- ``values``: values have the width that captures most with the available bits.
+- ``curve``: the rate-distortion curve sets the power.
+- ``progressive``: entries go in pieces by falling importance, so that a contact may end at any time.
 """
-# A contact may last longer than was foreseen, but hardly by more than this.
-_AT_MOST_LONGER = 3
+# A contact may outlast its forecast, but hardly by more than this factor.
+_MAX_GROWTH = 3
 
 
 @dataclass(frozen=True)
 class MadsRd(UploadRule):
-    """MADS-RD: MADS by what each bit of the device's own update captures; entries and value widths are coded."""
+    """MADS-RD: MADS with the rate-distortion curve of the device's own update; indices and values are coded."""
 
     control: Control = field(default_factory=Control)
     energy_rule: EnergyRule = "queue"
     step: Step = "curve"
 
     def decide(self, encounter: Encounter, link: Link) -> Upload:
-        """Drift plus penalty on the curve of captured energy over bits, then entries and width for those bits."""
+        """Drift plus penalty on the rate-distortion curve sets the bits; then choose entries and width for them."""
         problem = self._problem(encounter, link)
         left_joules = encounter.left_joules if self.control.weight == "auto" else math.inf
         if problem is None or left_joules <= 0:
@@ -48,26 +48,26 @@ class MadsRd(UploadRule):
         chosen = choose(profile, min(bits, _affordable_bits(encounter, link, power_watts, left_joules)))
         if chosen.entries == 0:
             return NOTHING
-        longer = None
+        max_entries = None
         if self.step == "progressive":
-            worth_it = choose(profile, problem.bits_worth_their_energy(power_watts, log_price)).entries
-            longer = min(max(worth_it, chosen.entries), _AT_MOST_LONGER * chosen.entries, link.parameters)
+            worth_it = choose(profile, problem.worthwhile_bits(power_watts, log_price)).entries
+            max_entries = min(max(worth_it, chosen.entries), _MAX_GROWTH * chosen.entries, link.parameters)
         return Upload(
             entries=chosen.entries,
             bits=chosen.bits,
             power_watts=power_watts,
             energy_joules=link.energy_joules(chosen.bits, power_watts, encounter.gain_per_watt),
             value_bits=chosen.value_bits,
-            entries_if_it_lasts=longer,
-            most_joules=left_joules,
+            max_entries=max_entries,
+            max_joules=left_joules,
         )
 
     def demand(self, encounter: Encounter, link: Link) -> Wanted | None:
-        """The problem of the contact itself; a weight that is a number needs none."""
+        """The contact's rate-distortion problem under the automatic weight; otherwise Proposition 2."""
         return self._problem(encounter, link) if self.control.weight == "auto" else paper_demand(encounter, link)
 
     def _log_price(self, problem: Problem, encounter: Encounter, left_joules: float) -> float:
-        """Of a joule: q / V, or the price that uses up the budget."""
+        """Log of the price of a joule: q / V, or the price that uses up the budget."""
         if self.control.weight == "auto":
             return fitting_log_price(
                 problem, encounter.experience, left_joules=left_joules, round_=encounter.round, rounds=encounter.rounds
@@ -78,7 +78,7 @@ class MadsRd(UploadRule):
 
     def _problem(self, encounter: Encounter, link: Link) -> Problem | None:
         value = 3.0 * encounter.staleness_rounds * encounter.update_norm_sq
-        # An update that diverged has no worth that one could reckon with.
+        # A diverged update has no finite value.
         if not (encounter.contact_s > 0 and encounter.gain_per_watt > 0 and 0 < value < math.inf):
             return None
         return Problem(
@@ -92,12 +92,12 @@ class MadsRd(UploadRule):
 
     def _curve(self, encounter: Encounter, link: Link) -> Curve:
         if self.step in ("index", "values"):
-            return alike(link.parameters, link.statistics_bits).curve
+            return uniform_profile(link.parameters, link.statistics_bits).curve
         return self._profile(encounter, link).curve
 
     def _profile(self, encounter: Encounter, link: Link) -> Profile:
         if encounter.profile is None:
-            return alike(link.parameters, link.statistics_bits)
+            return uniform_profile(link.parameters, link.statistics_bits)
         seen = encounter.profile()
         return seen.only(32) if self.step == "index" else seen
 

@@ -1,4 +1,4 @@
-"""What is remembered of what was not sent: all of it, as Algorithm 1 has it, nothing, or less and less."""
+"""Memory rules: error feedback (Algorithm 1), none, and decay."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class ErrorFeedback(MemoryRule):
-    """x = e + g is there to be sent, and e = x - S(x) is remembered."""
+    """Error feedback: the update is x = e + g, and e <- x - S(x) after the upload."""
 
     conserves = True
 
@@ -31,13 +31,13 @@ class ErrorFeedback(MemoryRule):
 
 @dataclass(frozen=True)
 class Forgetting(MemoryRule):
-    """What was not sent is lost when the next model comes."""
+    """No memory: entries that were not sent are lost at the next download."""
 
     def offer(self, memory: Tensor, change: Tensor, state: State) -> tuple[Tensor, State]:
         return change, state
 
     def keep(self, update: Tensor, sent: Sparse, state: State) -> tuple[Tensor, State]:
-        """Zero, in one number for all entries."""
+        """Zeros, stored as one expanded number."""
         return update.new_zeros(()).expand(len(update)), state
 
     def take_back(self, memory: Tensor, returned: Sparse, state: State) -> tuple[Tensor, State]:
@@ -46,7 +46,7 @@ class Forgetting(MemoryRule):
 
 @dataclass(frozen=True)
 class Decay(ErrorFeedback):
-    """Error feedback that counts for less with every contact: x = share e + g."""
+    """Error feedback that fades with every contact: x = share e + g."""
 
     share: float = 0.9
     conserves = False

@@ -1,8 +1,8 @@
-"""The parts a method is made of, and the method itself.
+"""`Method` and the six parts of a method.
 
-A part is a frozen value: the same part and the same state give the same result, wherever it is computed. What a part
-has to remember is an explicit `State` that belongs to the device or the server, so that checkpoints, other processes
-and the field carry it without knowing what it means.
+A part is a frozen value: the same part and the same state give the same result everywhere. Memory of a part is an
+explicit `State` that belongs to the device or the server. Checkpoints, worker processes and the field carry it
+without knowing its meaning.
 """
 
 from __future__ import annotations
@@ -21,59 +21,60 @@ from wayfare.radio import Link
 from wayfare.scenario.exchange import Relays
 
 if TYPE_CHECKING:
-    # PyTorch takes seconds to import, and a plan needs none.
+    # PyTorch takes seconds to import, and plans do not need it.
     from torch import Tensor
 
     from wayfare.sparsify import Sparse
 
 State: TypeAlias = Mapping[str, Any]
-"""What a part remembers: tensors and numbers by name, or tables of them. It is replaced, never changed in place."""
+"""The state of a part: tensors and numbers by name, or nested tables of them. Replace it, never change it in place."""
 NO_STATE: State = {}
 Draw: TypeAlias = Callable[[], np.random.Generator]
-"""Chance for a part: the same generator for the same seed, device and round."""
+"""Returns a generator that depends only on seed, device and round."""
 
 
 class Part:
-    """One of the six parts of a method; a dataclass shows its values in records and in the keys of runs."""
+    """One of the six parts of a method. The fields of a dataclass enter records and the keys of runs."""
 
-    # Changed by the author when the same values come to mean something else, or the code cannot be identified.
+    # Change it when the same values get another meaning, or when the code cannot be identified.
     version: ClassVar[str] = ""
 
     def objection(self, method: Method) -> str | None:
-        """Why this part cannot work with the other parts of a method; None if it can."""
+        """Why this part does not work with the other parts; None if it does."""
         return None
 
 
 class UploadRule(Part, ABC):
-    """How many entries a device sends in a contact, and with what power."""
+    """How many entries a device sends in a contact, and at what power."""
 
-    # What a method is called that is made of this rule alone.
+    # The name of a method that consists of this rule alone.
     name: ClassVar[str] = ""
     energy_rule: EnergyRule = "unlimited"
-    # Whether it looks at where the device is and how fast; that costs a world some time to say.
+    # Whether it reads position and speed, which take time to compute.
     needs_position: ClassVar[bool] = False
 
     @abstractmethod
     def decide(self, encounter: Encounter, link: Link) -> Upload:
-        """The upload of one contact."""
+        """Decide the upload of one contact."""
 
     def demand(self, encounter: Encounter, link: Link) -> Wanted | None:
-        """What a contact would take at the price of a joule, for `control.weight = "auto"`: by Proposition 2.
+        """The energy that a contact would use as a function of the price of a joule, by Proposition 2.
 
-        The encounter does not know of this contact's part in the experience yet. None if there is nothing to send.
+        `control.weight = "auto"` needs it. ``encounter.experience`` does not include this contact yet. The result is
+        None if there is nothing to send.
         """
         return paper_demand(encounter, link)
 
     def uses_forecast(self) -> bool:
-        """Whether decisions depend on how long the contact will last; if not, an error of that does no harm."""
+        """Whether decisions depend on the forecast length of the contact."""
         return True
 
-    def least_joules(self, link: Link) -> float:
-        """With less energy than this left, a device never brings anything through again, and need not train."""
+    def min_upload_joules(self, link: Link) -> float:
+        """With less energy than this, a device can never upload again, so it stops training."""
         return 0.0
 
     def any_length(self) -> bool:
-        """Whether a run may be made longer afterwards: no decision looks at how many rounds there are."""
+        """Whether decisions ignore the number of rounds, so that a finished run can be extended."""
         return False
 
 
@@ -88,86 +89,90 @@ def paper_demand(encounter: Encounter, link: Link) -> Wanted | None:
 
 
 class Compressor(Part, ABC):
-    """Which entries and values represent an update."""
+    """Which entries represent an update, and with which values."""
 
-    # Whether what it sends are entries of the update as they are, and the largest of it: checks then look at that.
+    # Whether it sends the largest entries with exact values; checks then verify this.
     sends_largest: ClassVar[bool] = False
 
     @abstractmethod
     def select(self, vector: Tensor, entries: int, draw: Draw) -> Sparse:
-        """At most so many entries of a vector, and the values that the server gets for them."""
+        """Select at most ``entries`` entries of a vector, with the values that the server receives."""
 
     def priced(self, link: Link) -> Link:
-        """The link with what an entry, or a whole update, costs in this form; by default as the link has it."""
+        """The link with the cost of an entry and of a dense update under this compressor."""
         return link
 
 
 class MemoryRule(Part, ABC):
-    """What a device has to send, and what it remembers of what was not sent.
+    """How the update forms from the memory, and which memory remains after an upload.
 
-    The memory is a vector; rules that need more keep it in their state.
+    The memory is a vector. A rule that needs more keeps it in its state.
     """
 
-    # Whether memory and what was sent are always all that there was to send: then mass can be balanced.
+    # Whether sent entries plus memory always equal the update, so that mass can be balanced.
     conserves: ClassVar[bool] = False
 
     def init(self, like: Tensor) -> State:
-        """What the rule remembers beside the memory before the first contact."""
+        """The state before the first contact."""
         return NO_STATE
 
     @abstractmethod
     def offer(self, memory: Tensor, change: Tensor, state: State) -> tuple[Tensor, State]:
-        """What there is to send, from the memory and what was learned since the last model came (g in Algorithm 1).
+        """The update, from the memory and the change since the last download (g in Algorithm 1).
 
-        The state counts only if the upload completes: one that does not changes nothing.
+        The new state takes effect only if the upload completes.
         """
 
     @abstractmethod
     def keep(self, update: Tensor, sent: Sparse, state: State) -> tuple[Tensor, State]:
-        """The memory after some entries of what there was to send have been delivered."""
+        """The memory after the server received some entries of the update."""
 
     def take_back(self, memory: Tensor, returned: Sparse, state: State) -> tuple[Tensor, State]:
-        """Entries that were sent and did not arrive after all, as can happen in the field."""
+        """Return entries to the memory that were sent and did not arrive, as can happen in the field."""
         return memory.index_add(0, returned.indices, returned.values), state
 
 
 @dataclass(frozen=True, kw_only=True)
 class LocalRule(Part):
-    """How a device trains between contacts; loss, learning rate and batch size are the scenario's.
+    """How a device trains between contacts. The scenario sets loss, learning rate and batch size.
 
-    By default a step of SGD on every round. What else a rule declares is done by the engines
+    The default is one step of SGD per round. A rule declares what else it needs, and the engines implement it
     (`wayfare.learning.descent` has the formulas).
     """
 
     trains_between_contacts: bool = True
     prox: float = 0.0  # mu of mu/2 |w - received|^2
-    clip_norm: float | None = None  # longer gradients are scaled down to this length
+    clip_norm: float | None = None  # gradients above this norm are scaled down to it
     weight_decay: float = 0.0
-    momentum: float = 0.0  # begins at zero with every model that is received
+    momentum: float = 0.0  # restarts at zero with every download
     steps_per_round: int = 1
 
-    # Whether a vector of the device is added to every gradient: `correction` in its state, 0 at the beginning.
+    # Whether the vector `correction` of the state, initially 0, is added to every gradient.
     corrects: ClassVar[bool] = False
 
     def pull(self) -> float:
-        """Every gradient gets pull (w - received) added, as a proximal term does; 0 adds nothing."""
+        """The factor of (w - received) that is added to every gradient, as by a proximal term."""
         return self.prox
 
     def init(self, like: Tensor) -> State:
-        """What a device remembers before the first contact."""
+        """The state before the first contact."""
         return {"correction": like.new_zeros(()).expand(len(like))} if self.corrects else NO_STATE
 
     def delivered(self, state: State, change: Tensor) -> State:
-        """After what was learned has been delivered, all of it or in part."""
+        """The state after a complete or partial upload."""
         return state
 
     def received(self, state: State, handed: State) -> State:
-        """After the server handed down a model, and beside it what its rule hands to this device."""
+        """The state after a download; ``handed`` is what the server rule adds to the model."""
         return {**state, **handed} if self.corrects else state
 
     def correction(self, state: State) -> Tensor | None:
-        """What is added to every gradient until the next model comes."""
+        """The vector that is added to every gradient until the next download."""
         return state["correction"] if self.corrects else None
+
+
+# In the field, a device that missed a model may have trained from any other.
+UNKNOWN_REACH = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -176,17 +181,17 @@ class Arrival:
     sent: Sparse  # entries of an update, or a whole model where the server rule takes models
     staleness_rounds: int = 1  # rounds since the device received the model it trained from
     round: int = 1
-    samples: int | None = None  # that the device holds, where that is known
-    # The sum of learning rates over the steps behind it: what a gradient of size 1 would have moved the model by.
-    reach: float = 0.0
+    samples: int | None = None  # held by the device; None if unknown
+    # The sum of learning rates over its local steps: how far a gradient of norm 1 would have moved the model.
+    reach: float = UNKNOWN_REACH
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerTerms:
-    """What a server knows of its fleet."""
+    """What a server rule knows about the fleet."""
 
     devices: int
-    statistics: int = 0  # entries of normalisation at the end of a vector, which are taken as they come
+    statistics: int = 0  # normalisation statistics at the end of a vector; rules average them without a step size
 
 
 class ServerRule(Part, ABC):
@@ -196,7 +201,7 @@ class ServerRule(Part, ABC):
     takes: ClassVar[Literal["updates", "models"]] = "updates"
     # Whether pieces of an upload may be used as they come; otherwise the field waits until it is all there.
     takes_pieces: ClassVar[bool] = False
-    # Whether it hands more to devices than the model; the field carries models only.
+    # Whether it hands more to devices than the model.
     hands_down: ClassVar[bool] = False
     # Whether it takes an update divided by its reach for the mean gradient, which needs plain steps of SGD.
     uses_reach: ClassVar[bool] = False
@@ -238,31 +243,31 @@ class ServerRule(Part, ABC):
 
 @dataclass(frozen=True)
 class PeerRule(Part):
-    """What two devices do when they meet: they carry updates and models for each other (FedMobile).
+    """What two devices do in a contact: relay updates and models for each other (FedMobile).
 
-    `rules` say when, how often and at whose cost. Override the two methods to choose otherwise among those that may.
+    `rules` say when, how often and at whose cost. Override the two methods to choose another peer.
     """
 
     rules: Relays = field(default_factory=Relays)
 
     def objection(self, method: Method) -> str | None:
-        """What is carried must add up."""
+        """Relays add updates, so they need updates that sum without loss."""
         if method.server.takes == "models":
-            return "a method that mixes models cannot relay updates"
-        return None if method.memory.conserves else "relays need a memory that keeps all that was not sent"
+            return "its server mixes models; relays can only carry updates"
+        return None if method.memory.conserves else "relays need a memory rule that keeps everything that was not sent"
 
     def relay(self, willing: Sequence[tuple[int, int]]) -> tuple[int, int]:
-        """Who carries an update: of devices with room for it, those who meet the server soonest first."""
+        """Choose the relay among willing devices, sorted by their next contact with the server."""
         return willing[0]
 
     def giver(self, known: Sequence[tuple[int, int]]) -> int:
-        """Whose model is taken, of (device, round in which it got its model): the newest, then the least number."""
+        """Choose whose model to take, among (device, round of its download): the newest, then the lowest number."""
         return max(known, key=lambda peer: (peer[1], -peer[0]))[0]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Method:
-    """A method: six parts and a name."""
+    """Six parts and a name."""
 
     name: str
     upload: UploadRule
@@ -271,7 +276,7 @@ class Method:
     server: ServerRule
     local: LocalRule = field(default_factory=LocalRule)
     peers: PeerRule | None = None
-    # How the registry makes it again, where that is not its name.
+    # The composition that makes it again, if the name alone does not.
     text: str = field(default="", compare=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -297,5 +302,5 @@ class Method:
         return self.upload.energy_rule
 
     def any_length(self) -> bool:
-        """Whether a run may be made longer afterwards; relays look at who will meet the server again."""
+        """Whether a finished run can be extended. Relays look ahead to later contacts, so they prevent it."""
         return self.upload.any_length() and self.peers is None

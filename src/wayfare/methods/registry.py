@@ -1,9 +1,9 @@
-"""Methods by name: a table from name to composition, and names that users compose themselves.
+"""Named methods: a table from name to composition.
 
-A name may carry choices, in any order: an energy rule (``afl-spar:paced``), ``:fitting`` for methods that send whole
-models (``afl:fitting:paced``), how FedAsync's weights fall with age (``fedasync:hinge``), who pays for FedMobile's
-relays (``fedmobile:billed``), how far MADS-RD goes (``mads-rd:index``). What `composition` reads may stand
-wherever a name may.
+A name may carry choices in any order: an energy rule (``afl-spar:paced``), ``:fitting`` for methods that send whole
+models (``afl:fitting:paced``), FedAsync's staleness function (``fedasync:hinge``), billed relays of FedMobile
+(``fedmobile:billed``), the step of MADS-RD (``mads-rd:index``). `composition` parses everything beyond these
+names.
 """
 
 from __future__ import annotations
@@ -23,22 +23,22 @@ from wayfare.methods.uploads import Fitting, Mads, Whole
 from wayfare.scenario import Scenario
 
 RULES: tuple[EnergyRule, ...] = ("greedy", "paced", "unlimited")
-"""The energy rules that can be chosen; the first is the default."""
+"""The energy rules to choose from; the first is the default."""
 GROUP = "wayfare.schemes"
-"""Entry points of this group are methods that other packages offer."""
+"""The entry-point group in which other packages register methods."""
 
-# What a name may carry, each choice from one group, in the order in which a name has them; the first of a group is the
-# default and is not written out.
+# The choices that a name may carry, one from each group, in canonical order. The first of a group is the default and
+# is left out of the name.
 Choices: TypeAlias = tuple[tuple[str, ...], ...]
 _FITTING = ("", "fitting")
 _WHOLE: Choices = (_FITTING, RULES)
 _BILLED: dict[str, str] = {"energy": "budget", "attempts": "all", "delivery": "separate"}
-"""The reading of `:billed`: a relay is an upload like any other. Every attempt is made and paid for."""
+"""`:billed` treats a relay like any upload: devices make and pay for every attempt."""
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A method of the table: one line about it, what its name may carry, and its parts."""
+    """A method of the table: its description, the choices of its name, and its parts."""
 
     about: str
     choices: Choices
@@ -63,7 +63,7 @@ def _fedmobile(scenario: Scenario, billed: str, fitting: str, rule: str) -> tupl
 
 
 def _published(base: str, *names: str) -> Callable[..., tuple[Part, ...]]:
-    """The parts of another row, with some of `PARTS` in the place of its own."""
+    """The parts of another row, some replaced by those named in `PARTS`."""
 
     def parts(scenario: Scenario, *picked: str) -> tuple[Part, ...]:
         first = picked or tuple(group[0] for group in TABLE[base].choices)
@@ -74,52 +74,52 @@ def _published(base: str, *names: str) -> Callable[..., tuple[Part, ...]]:
 
 TABLE: Mapping[str, Row] = {
     "mads": Row(
-        "MADS: power by drift plus penalty on an energy queue, and as many entries as that power gets through.",
+        "MADS: power by drift plus penalty on an energy queue, then as many entries as fit at that power.",
         (),
         lambda scenario: (Mads(scenario.control),),
     ),
     "mads-rd": Row(
-        "MADS-RD: MADS by what each bit of the device's own update captures; entries and value widths are coded.",
+        "MADS-RD: MADS with the rate-distortion curve of the device's own update; indices and values are coded.",
         (get_args(Step),),
         lambda scenario, step: (MadsRd(scenario.control, step=step),),
     ),
     "optimal": Row(
-        "Optimal: full power in every contact whatever it costs, an ideal to measure against.",
+        "Optimal: full power in every contact at any cost; an ideal reference.",
         (),
         lambda scenario: (Fitting("unlimited"),),
     ),
     "afl-spar": Row(
-        "AFL-Spar: asynchronous with top-k and error feedback, without a controller.",
+        "AFL-Spar: asynchronous uploads with top-k and error feedback, without a controller.",
         (RULES,),
         lambda scenario, rule: (_fitting(rule),),
     ),
     "afl": Row(
-        "AFL (Avdiukhin and Kasiviswanathan 2021): asynchronous with dense uploads, each all or nothing.",
+        "AFL (Avdiukhin and Kasiviswanathan 2021): asynchronous dense uploads, all or nothing.",
         _WHOLE,
         lambda scenario, fitting, rule: (_whole(fitting, rule),),
     ),
     "fedmobile": Row(
-        "FedMobile (Bian and Xu 2022): AFL, and devices that meet carry updates and newer models for each other.",
+        "FedMobile (Bian and Xu 2022): AFL; devices in contact relay updates and newer models for each other.",
         (("", "billed"), *_WHOLE),
         _fedmobile,
     ),
     "fedasync": Row(
-        "FedAsync (Xie, Koyejo and Gupta 2019): whole models, mixed by the server with a weight that falls with age.",
+        "FedAsync (Xie, Koyejo and Gupta 2019): the server mixes whole models, with weights that fall with staleness.",
         (get_args(StalenessFunction), *_WHOLE),
         _fedasync,
     ),
     "sfl-spar": Row(
-        "SFL-Spar: trains only in rounds with a contact, uploads with top-k and error feedback.",
+        "SFL-Spar: devices train only in rounds with a contact; uploads with top-k and error feedback.",
         (RULES,),
         lambda scenario, rule: (_fitting(rule), LocalRule(trains_between_contacts=False)),
     ),
     "fedbuff": Row(
-        "FedBuff (Nguyen et al. 2022): AFL, and the server steps along the mean of every full buffer of updates.",
+        "FedBuff (Nguyen et al. 2022): AFL; the server steps along the mean of every full buffer of updates.",
         _WHOLE,
         _published("afl", "buffer"),
     ),
     "staleness-weighted": Row(
-        "Staleness-weighted updates (Zhang et al. 2016): AFL, and the older an update, the less of it is added.",
+        "Staleness-weighted updates (Zhang et al. 2016): AFL with weights that fall with staleness.",
         _WHOLE,
         _published("afl", "staleness-weights"),
     ),
@@ -134,12 +134,12 @@ TABLE: Mapping[str, Row] = {
         _published("afl", "adaptive-buffer"),
     ),
     "scaffold": Row(
-        "SCAFFOLD (Karimireddy et al. 2020): AFL, and control variates correct the gradients of local steps.",
+        "SCAFFOLD (Karimireddy et al. 2020): AFL; control variates correct the gradients of local steps.",
         _WHOLE,
         _published("afl", "control-variates", "corrected"),
     ),
     "feddyn": Row(
-        "FedDyn (Acar et al. 2021): AFL, and a dynamic regulariser aligns each device with the fleet.",
+        "FedDyn (Acar et al. 2021): AFL; a dynamic regulariser aligns each device with the fleet.",
         _WHOLE,
         _published("afl", "dynamic-server", "dynamic-regulariser"),
     ),
@@ -154,28 +154,28 @@ TABLE: Mapping[str, Row] = {
         _published("afl-spar", "momentum-correction"),
     ),
     "random-k": Row(
-        "Random-k (Stich, Cordonnier and Jaggi 2018): AFL-Spar with entries drawn at random, which need no indices.",
+        "Random-k (Stich, Cordonnier and Jaggi 2018): AFL-Spar with random entries, sent without indices.",
         (RULES,),
         _published("afl-spar", "random-k"),
     ),
     "threshold": Row(
-        "Hard threshold (Sahu et al. 2021): AFL-Spar with the entries far above the root mean square.",
+        "Hard threshold (Sahu et al. 2021): AFL-Spar with all entries above a multiple of the root mean square.",
         (RULES,),
         _published("afl-spar", "threshold"),
     ),
     "qsgd": Row(
-        "QSGD (Alistarh et al. 2017): AFL with values rounded at random to a few levels, and no memory.",
+        "QSGD (Alistarh et al. 2017): AFL with values rounded at random to a few levels, without memory.",
         _WHOLE,
         _published("afl", "qsgd", "forgetting"),
     ),
     "mobility-aware": Row(
-        "Mobility-aware (after Ballotta et al. 2025): AFL-Spar in the best contacts that the energy pays for.",
+        "Mobility-aware (after Ballotta et al. 2025): AFL-Spar in the best contacts that the budget pays for.",
         (),
         _published("afl-spar", "mobility-aware"),
     ),
 }
 
-# Parts by name, imported when they are first asked for. A part takes the place of the one of its kind.
+# Parts by name, imported on first use. A part replaces the part of the same kind.
 PARTS: Mapping[str, str] = {
     "mads-power": "uploads:Mads",
     "as-many-as-fit": "uploads:Fitting",
@@ -224,7 +224,7 @@ def kind_of(part: Part) -> str:
 
 
 def named_parts(text: str, scenario: Scenario) -> tuple[str, tuple[Part, ...]]:
-    """The parts of a name with its choices, and the name as tables write it."""
+    """The canonical name and the parts of a name with choices."""
     base, *chosen = text.split(":")
     if base in TABLE:
         groups = TABLE[base].choices
@@ -238,71 +238,73 @@ def named_parts(text: str, scenario: Scenario) -> tuple[str, tuple[Part, ...]]:
             return text, tuple(made.parts.values())
         return text, (checked_part(made, text),)
     known = ", ".join([*TABLE, *sorted(offered)])
-    raise ScenarioError("schemes", text, f"unknown; known are {known}; one of your own is given as FILE.py:CLASS")
+    raise ScenarioError("schemes", text, f"unknown scheme; choose from {known}, or give your own as FILE.py:CLASS")
 
 
 def checked_part(part: object, text: str) -> Part:
     if not isinstance(part, Part):
         bases = ", ".join(base.__name__ for base in KINDS.values())
-        raise ScenarioError("schemes", text, f"{type(part).__name__} is no part of a method; subclass one of {bases}")
+        raise ScenarioError(
+            "schemes", text, f"{type(part).__name__} is not a part of a method; subclass one of {bases}"
+        )
     return part
 
 
 def assemble(name: str, parts: tuple[Part, ...], scenario: Scenario, text: str) -> Method:
-    """A method of its parts, the later ones in the place of earlier ones, and Algorithm 1 for the rest."""
+    """Build a method. Later parts replace earlier ones of the same kind; Algorithm 1 supplies missing parts."""
     from wayfare.methods.compressors import TopK
     from wayfare.methods.memories import ErrorFeedback
 
     chosen: dict[str, Any] = {"compressor": TopK(), "memory": ErrorFeedback()}
     chosen |= {kind_of(part): part for part in parts}
     if "upload" not in chosen:
-        raise ScenarioError("schemes", text, "a method needs an upload rule; name one, or a method to begin with")
+        raise ScenarioError("schemes", text, "a method needs an upload rule; name one, or start from a named method")
     if "server" not in chosen:
         chosen["server"] = Add() if scenario.server.is_plain else Optimise(scenario.server)
     method = Method(name=name, text=text, **chosen)
-    _refuse_unfit(method, scenario)
+    _reject_incompatible(method, scenario)
     return method
 
 
-def _refuse_unfit(method: Method, scenario: Scenario) -> None:
-    """Server rules that leave the scenario's nothing to do, or that its local loss would mislead."""
+def _reject_incompatible(method: Method, scenario: Scenario) -> None:
+    """Reject server rules that ignore the scenario's server settings or do not work with its local loss."""
     server, own = scenario.server, method.server
     if not server.is_plain and not isinstance(own, Optimise):
         field, value = ("step", server.step) if server.optimizer == "sgd" else ("optimizer", server.optimizer)
-        what = "mixes models, and has no updates to optimise" if own.takes == "models" else "has a rule of its own"
-        rule = f"{method.name} {what}; leave it out, or keep sgd with a step of 1"
+        what = "mixes models and has no updates to optimise" if own.takes == "models" else "has its own server rule"
+        rule = f"{method.name} {what}; drop the scheme, or use sgd with a step of 1"
         raise ScenarioError(f"server.{field}", value, rule)
     if server.weighting == "samples":
-        _refuse_unweighable(method)
+        _reject_unweightable(method)
     if own.uses_reach and scenario.learning.local_loss == "prox":
-        rule = f"{method.name} derives gradients from updates; take another loss"
+        rule = f"{method.name} derives gradients from updates; choose another loss"
         raise ScenarioError("learning.local_loss", scenario.learning.local_loss, rule)
 
 
-def _refuse_unweighable(method: Method) -> None:
-    """Weights are those of updates, each of one device, that are only added up."""
+def _reject_unweightable(method: Method) -> None:
+    """Reject methods without single updates to weight."""
     if method.server.takes == "models":
-        why = "mixes models, and has no updates to weigh"
+        why = "mixes models and has no updates to weight"
     elif method.peers is not None:
-        why = "has no updates of single devices to weigh: relays add up updates of several devices"
+        why = "relays sums of several devices' updates and has no single updates to weight"
     elif method.local.corrects:
-        why = "corrects gradients by equal weights"
+        why = "corrects gradients with equal weights"
     else:
         return
     raise ScenarioError("server.weighting", "samples", f"{method.name} {why}; must be equal")
 
 
 def _pick(text: str, chosen: list[str], groups: Choices) -> list[str]:
-    """One choice of each group: the one that a name carries, or the first."""
+    """One choice per group: the one in the name, or the default."""
     picked = [group[0] for group in groups]
     taken: set[int] = set()
     for choice in chosen:
-        place = next((number for number, group in enumerate(groups) if choice and choice in group), None)
-        if place is None or place in taken:
+        index = next((number for number, group in enumerate(groups) if choice and choice in group), None)
+        if index is None or index in taken:
             rule = "; ".join(f"one of {_listed(group)}" if len(group) > 2 else _listed(group) for group in groups)
-            raise ScenarioError("schemes", text, f"takes {rule}" if groups else "takes nothing after its name")
-        taken.add(place)
-        picked[place] = choice
+            raise ScenarioError("schemes", text, f"takes {rule}" if groups else "takes no choices after its name")
+        taken.add(index)
+        picked[index] = choice
     return picked
 
 
@@ -311,7 +313,7 @@ def _listed(group: tuple[str, ...]) -> str:
 
 
 def choices_of(name: str) -> list[list[str]]:
-    """What may follow a method's name: one choice of each group."""
+    """The choices that may follow a method's name, by group."""
     groups = TABLE[name].choices if name in TABLE else ()
     return [[choice for choice in group if choice] for group in groups]
 
@@ -322,7 +324,7 @@ def descriptions() -> dict[str, str]:
 
 
 def part_descriptions() -> dict[str, tuple[str, str]]:
-    """The kind of every part of the table, and one line about it."""
+    """Kind and description of every named part."""
     found = {}
     for name in PARTS:
         part = part_class(name)

@@ -1,4 +1,4 @@
-"""The states of parts as trees: what checkpoints, other machines and checks need to do with them."""
+"""States of parts as trees: map, list and compare their vectors."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def mapped(state: State, change: Callable[[Tensor], Tensor | None]) -> dict[str, Any]:
-    """The same tree, of plain tables, with every vector changed."""
+    """The same tree as plain dicts, with ``change`` applied to every vector."""
     return {name: _mapped(value, change) for name, value in state.items()}
 
 
@@ -22,13 +22,13 @@ def _mapped(value: Any, change: Callable[[Tensor], Tensor | None]) -> Any:
     if isinstance(value, Mapping):
         return mapped(value, change)
     if isinstance(value, np.generic):
-        # A number that a part computed with NumPy; files of states hold plain ones.
+        # Parts may compute with NumPy; saved states hold plain numbers.
         return value.item()
     return value if isinstance(value, int | float) else change(value)
 
 
 def vectors_of(state: State) -> Iterator[tuple[str, Tensor]]:
-    """Every vector of a tree with its name, ``outer.inner``."""
+    """Every vector of a tree, named ``outer.inner``."""
     for name, value in state.items():
         if isinstance(value, Mapping):
             yield from ((f"{name}.{inner}", vector) for inner, vector in vectors_of(value))
@@ -42,9 +42,9 @@ def same_state(one: State, other: State) -> bool:
 
 
 def same_kind(one: State, other: State) -> bool:
-    """Whether two trees may be of one rule: their names agree, and vectors of one name have one length and type.
+    """Whether two trees can belong to one rule: equal names, and equal shapes and types of vectors.
 
-    Tables inside a tree may differ: many have a row for each device that has come so far.
+    Nested tables may differ: many have a row for each device seen so far.
     """
     others = dict(vectors_of(other))
     return set(one) == set(other) and all(

@@ -1,6 +1,6 @@
-"""Upload rules: how many entries a device sends in a contact, and with what power.
+"""Upload rules: how many entries a device sends in a contact, and at what power.
 
-There are two ways to use a contact: as many of the largest entries as fit, or everything or nothing.
+`send_top_k` sends as many entries as fit; `send_dense` sends the whole update or fails.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from wayfare.methods.parts import UploadRule
 from wayfare.radio import Link
 from wayfare.scenario.model import Control
 
-MOST_BPS_PER_HZ = 60.0
-"""No radio has a better rate: it would take a signal 180 dB above the noise."""
+MAX_BPS_PER_HZ = 60.0
+"""An upper limit for any radio: 60 bit/s/Hz needs a signal 180 dB above the noise."""
 
 
 def send_top_k(encounter: Encounter, link: Link, power_watts: float, allowance_joules: float = math.inf) -> Upload:
-    """As many entries as time, power and an energy allowance let through: k = floor(tau A / b) (Proposition 1)."""
+    """Send as many entries as time, power and energy allow: k = floor(tau A / b) (Proposition 1)."""
     if power_watts <= 0 or allowance_joules <= 0:
         return NOTHING
     airtime_s = min(encounter.contact_s, allowance_joules / power_watts)
@@ -43,9 +43,9 @@ def send_top_k(encounter: Encounter, link: Link, power_watts: float, allowance_j
 def send_dense(
     encounter: Encounter, link: Link, power_watts: float, allowance_joules: float = math.inf, *, fitting: bool = False
 ) -> Upload:
-    """The whole update without indices; cut short by time or energy it is lost, and its energy with it.
+    """Send the whole update without indices. If time or energy run out, the upload and its energy are lost.
 
-    With ``fitting`` an upload that cannot finish is not started.
+    With ``fitting``, a device skips uploads that cannot complete.
     """
     if power_watts <= 0 or allowance_joules <= 0:
         return SKIPPED
@@ -63,23 +63,23 @@ def send_dense(
     )
 
 
-def least_joules(rule: EnergyRule, link: Link, bits: float) -> float:
-    """The least that so many bits cost under a rule, at the best rate that any radio has; 0 if there is no telling.
+def min_upload_joules(rule: EnergyRule, link: Link, bits: float) -> float:
+    """A lower bound on the energy of ``bits``, P bits / (60 B) joules, under the greedy rule; 0 under others.
 
-    Full power has a least: it is on for bits / rate seconds. At a power that falls with what is left there is none.
+    The greedy rule always sends at full power. Other rules can lower the power, so no bound above 0 holds.
     """
     if rule != "greedy":
         return 0.0
-    return link.max_power_watts * bits / (MOST_BPS_PER_HZ * link.bandwidth_hz)
+    return link.max_power_watts * bits / (MAX_BPS_PER_HZ * link.bandwidth_hz)
 
 
 def power_and_allowance(rule: EnergyRule, encounter: Encounter, link: Link) -> tuple[float, float]:
-    """The power of a contact, and the most energy it may use, under a rule that needs no controller.
+    """Power and energy limit of one contact under an energy rule without a controller.
 
     - ``unlimited``: full power, no limit.
-    - ``greedy``: full power until the budget is gone.
-    - ``paced``: what is left of the budget, spread evenly over the contact time still to be expected. The expectation
-      is the device's own experience so far, so the rule knows nothing of the future, and the power is nearly constant.
+    - ``greedy``: full power until the budget is spent.
+    - ``paced``: the remaining budget, spread evenly over the expected remaining contact time. The device expects
+      contacts as in its own past, so the rule is causal, and the power is nearly constant.
     """
     if rule == "unlimited":
         return link.max_power_watts, math.inf
@@ -90,12 +90,12 @@ def power_and_allowance(rule: EnergyRule, encounter: Encounter, link: Link) -> t
         rounds_left = encounter.rounds - encounter.round + 1
         expected_s = max(encounter.met_s / encounter.round * rounds_left, encounter.contact_s)
         return max(min(link.max_power_watts, left_joules / expected_s), 0.0), left_joules
-    raise ValueError(f"the rule {rule!r} belongs to a controller")
+    raise ValueError(f"energy rule {rule!r} needs a controller")
 
 
 @dataclass(frozen=True)
 class Fitting(UploadRule):
-    """As many entries as fit into the contact."""
+    """Send as many entries as fit into the contact."""
 
     energy_rule: EnergyRule = "greedy"
 
@@ -103,8 +103,8 @@ class Fitting(UploadRule):
         power_watts, allowance_joules = power_and_allowance(self.energy_rule, encounter, link)
         return send_top_k(encounter, link, power_watts, allowance_joules)
 
-    def least_joules(self, link: Link) -> float:
-        return least_joules(self.energy_rule, link, link.statistics_bits + link.bits_per_entry)
+    def min_upload_joules(self, link: Link) -> float:
+        return min_upload_joules(self.energy_rule, link, link.statistics_bits + link.bits_per_entry)
 
     def any_length(self) -> bool:
         return self.energy_rule != "paced"
@@ -112,10 +112,10 @@ class Fitting(UploadRule):
 
 @dataclass(frozen=True)
 class Whole(UploadRule):
-    """The whole update in one contact, all or nothing.
+    """Send the whole update in one contact, all or nothing.
 
-    The paper does not say whether a device starts an upload that cannot finish. By default it does, and pays for it;
-    with ``fitting`` it uses its forecast of the contact, as sparse methods do, and skips such contacts.
+    The paper does not say whether a device starts an upload that cannot complete. By default it does and pays for
+    it. With ``fitting`` it skips such contacts, using its forecast as sparse methods do.
     """
 
     energy_rule: EnergyRule = "greedy"
@@ -128,8 +128,8 @@ class Whole(UploadRule):
     def uses_forecast(self) -> bool:
         return self.fitting
 
-    def least_joules(self, link: Link) -> float:
-        return least_joules(self.energy_rule, link, link.dense_bits)
+    def min_upload_joules(self, link: Link) -> float:
+        return min_upload_joules(self.energy_rule, link, link.dense_bits)
 
     def any_length(self) -> bool:
         return self.energy_rule != "paced"
@@ -137,7 +137,7 @@ class Whole(UploadRule):
 
 @dataclass(frozen=True)
 class Mads(UploadRule):
-    """MADS: power by drift plus penalty on an energy queue, and as many entries as that power gets through.
+    """MADS: power by drift plus penalty on an energy queue, then as many entries as fit at that power.
 
     Propositions 1 and 2 on a virtual energy queue (Algorithm 2 of the paper).
     """
@@ -146,9 +146,9 @@ class Mads(UploadRule):
     energy_rule: EnergyRule = "queue"
 
     def decide(self, encounter: Encounter, link: Link) -> Upload:
-        """Proposition 2 for the power, Proposition 1 for the entries."""
+        """Power by Proposition 2, entries by Proposition 1."""
         if self.control.weight == "auto":
-            return self._decide_by_itself(encounter, link)
+            return self._decide_automatically(encounter, link)
         power_watts = float(
             optimal_power_watts(
                 contact_s=encounter.contact_s,
@@ -167,7 +167,7 @@ class Mads(UploadRule):
         )
         return send_top_k(encounter, link, power_watts)
 
-    def _decide_by_itself(self, encounter: Encounter, link: Link) -> Upload:
+    def _decide_automatically(self, encounter: Encounter, link: Link) -> Upload:
         """Proposition 2 at the price that uses up the budget."""
         wanted = self.demand(encounter, link)
         left_joules = encounter.left_joules

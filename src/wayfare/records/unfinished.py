@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from wayfare.errors import RunFolderError
-from wayfare.identity import changes
+from wayfare.identity import changes, without_parts
 from wayfare.records.checkpoints import Checkpoint, DamagedError, forget_others, read_checkpoint
 from wayfare.records.layout import as_list, connect, partial_folder, read_meta, stored_rows
 from wayfare.records.schema import COLUMNS, FILE, VERSION
@@ -81,8 +81,7 @@ def complete(folder: Path) -> None:
 def refuse_changes(found: Unfinished, now: Mapping[str, Any]) -> None:
     """A run resumes only as what it began as; the error names what is different now."""
     before = found.meta
-    names = ("seed", "execution", "scenario")
-    settings = differences({key: before.get(key) for key in names}, {key: now[key] for key in names})
+    settings = differences(_settings(before), _settings(now))
     changed = _changed_inputs(found, now["identity"]) + [line.removeprefix("scenario.") for line in settings]
     world = before.get("world")
     prints = world if isinstance(world, dict) else {}
@@ -111,6 +110,10 @@ def _changed_inputs(found: Unfinished, identity: Mapping[str, Any]) -> list[str]
             f"{found.folder}: its records do not say which code and data it began with; start it over with `fresh=True`"
         )
     return changes(before, identity)
+
+
+def _settings(meta: Mapping[str, Any]) -> dict[str, Any]:
+    return {"seed": meta.get("seed"), "execution": meta.get("execution"), "scenario": without_parts(meta["scenario"])}
 
 
 def _another(found: Unfinished, changed: Sequence[str]) -> RunFolderError:

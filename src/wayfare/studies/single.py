@@ -17,7 +17,7 @@ from wayfare.errors import DivergenceError, InvariantError, RunError
 from wayfare.identity import identity_of
 from wayfare.learning.tasks import Task, forget_tasks, is_from_file, load_task
 from wayfare.learning.tasks.division import Divided
-from wayfare.methods import Method, Recipe, make_method, refuse_edited
+from wayfare.methods import Method, Recipe, make_method, reject_edited
 from wayfare.places import RUNS
 from wayfare.records import (
     RunLock,
@@ -113,7 +113,7 @@ def carry_out(
     try:
         with one_thread(), RunLock(folder), _enough_memory(folder):
             found = None if execution.safeguards.fresh else find_unfinished(folder)
-            refuse_edited(scheme)
+            reject_edited(scheme)
             identity = identity_of(scenario, scheme, task)
             if found is not None and found.is_whole:
                 refuse_another(found, identity)
@@ -130,7 +130,7 @@ def carry_out(
     except StoppedError as stopped:
         _log.warning("%s", stopped)
     # Everything is saved and unlocked.
-    stop.pass_on()
+    stop.raise_again()
     if record is None:
         # Whoever handles the signal did not end the program, but the run did end.
         raise KeyboardInterrupt

@@ -21,7 +21,7 @@ from wayfare.learning.argoverse.lanes import LaneGraph
 from wayfare.learning.argoverse.maps import map_files, read_maps
 from wayfare.learning.argoverse.scenes import LaneFinder, Scenes, SceneSettings, gathered, scene_of
 from wayfare.learning.argoverse.sequence import SPLITS, Sequence, read_sequence, sequence_files
-from wayfare.progress import tell
+from wayfare.progress import report_progress
 
 # Counted up whenever a prepared file means something else than before.
 _FORMAT = 1
@@ -73,7 +73,7 @@ def prepare(
         for path in paths:
             parts.append(scene_of(read_sequence(path), finder, settings, str(path)))
             done += 1
-            tell("reading sequences", done, total)
+            report_progress("reading sequences", done, total)
         scenes[split] = gathered(parts)
     return Prepared(train=scenes["train"], val=scenes["val"], lanes=graph)
 

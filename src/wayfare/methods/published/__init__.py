@@ -1,1 +1,1 @@
-"""Methods of others, each in one file: what they change of Algorithm 1, and nothing else."""
+"""Published methods, one file each: only what differs from Algorithm 1."""

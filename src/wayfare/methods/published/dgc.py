@@ -1,8 +1,8 @@
 """DGC: Lin, Han, Mao, Wang, Dally, "Deep Gradient Compression", ICLR 2018.
 
-Momentum correction and momentum factor masking, as in the paper. Its gradient clipping and the warm-up of sparsity are
-left out: the contact decides how many entries fit. In the paper g is a gradient and the momentum 0.9. Here g is the
-change of many local steps, theta of them: 0.9 a step would be 0.9^theta a contact, so the default is smaller.
+Momentum correction and momentum factor masking, as in the paper. Gradient clipping and sparsity warm-up are left
+out: the contact decides how many entries fit. In the paper g is a gradient and the momentum is 0.9. Here g is the
+change of theta local steps. 0.9 per step would be 0.9^theta per contact, so the default is smaller.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class MomentumCorrection(ErrorFeedback):
-    """u <- m u + g and v <- v + u. Entries of v are sent; where they were, u and v start again from 0.
+    """u <- m u + g, v <- v + u. The device sends entries of v and resets u and v to 0 there.
 
-    v is the memory. Without the reset of u, momentum would send the same entries again, in an outdated direction.
+    v is the memory. Without the reset of u, momentum would send the same entries again in an outdated direction.
     """
 
     momentum: float = 0.5
@@ -35,7 +35,7 @@ class MomentumCorrection(ErrorFeedback):
             raise ScenarioError("momentum", self.momentum, "must be at least 0 and below 1")
 
     def init(self, like: Tensor) -> State:
-        """u = 0, in one number for all entries."""
+        """u = 0, stored as one expanded number."""
         return {"u": like.new_zeros(()).expand(len(like))}
 
     def offer(self, memory: Tensor, change: Tensor, state: State) -> tuple[Tensor, State]:
@@ -43,6 +43,6 @@ class MomentumCorrection(ErrorFeedback):
         return memory + u, {"u": u}
 
     def keep(self, update: Tensor, sent: Sparse, state: State) -> tuple[Tensor, State]:
-        """What was sent leaves v, and clears u."""
+        """Subtract the sent entries from v and reset them in u."""
         memory, _ = super().keep(update, sent, state)
         return memory, {"u": state["u"].index_fill(0, sent.indices, 0.0)}

@@ -1,7 +1,7 @@
 """EF21-SGDM: Fatkhullin, Tyurin, Richtarik, "Momentum Provably Improves Error Feedback!", NeurIPS 2023.
 
-There g is a gradient. Here it is the change since the last model came, and devices come one by one. The server steps
-along the mean of its estimates h_n whichever device comes, by 1/N: N arrivals make one step of the paper.
+In the paper g is a gradient. Here it is the change since the last download, and devices arrive one by one. At each
+arrival the server steps by 1/N along the mean of its estimates h_n: N arrivals make one step of the paper.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Ef21(ErrorFeedback):
-    """v <- (1 - eta) v + eta g, at first v = g; C(v - h) is sent, and h <- h + C(v - h). `momentum` is eta."""
+    """v <- (1 - eta) v + eta g, first v = g; the device sends C(v - h), and h <- h + C(v - h). `momentum` is eta."""
 
-    momentum: float = 0.5  # g is a mean of many gradients, and contacts are few: a smaller eta only delays
+    momentum: float = 0.5  # g averages many gradients and contacts are few: a smaller eta only delays
     conserves = False
 
     def __post_init__(self) -> None:
@@ -31,15 +31,15 @@ class Ef21(ErrorFeedback):
             raise ScenarioError("momentum", self.momentum, "must be above 0 and at most 1")
 
     def objection(self, method: Method) -> str | None:
-        """Another server would take the differences for updates."""
+        """Other server rules would read the differences as updates."""
         return None if isinstance(method.server, Estimates) else "ef21 needs the server rule estimates"
 
     def init(self, like: Tensor) -> State:
-        """v = 0, in one number for all entries."""
+        """v = 0, stored as one expanded number."""
         return {"v": like.new_zeros(()).expand(len(like)), "contacts": 0}
 
     def offer(self, memory: Tensor, change: Tensor, state: State) -> tuple[Tensor, State]:
-        """v - h. The memory is what the last v - h left, so error feedback does the rest."""
+        """v - h, as the memory (the unsent part of the last v - h) plus the step of v."""
         step = (change - state["v"]) * (self.momentum if state["contacts"] else 1.0)
         return memory + step, {"v": state["v"] + step, "contacts": state["contacts"] + 1}
 

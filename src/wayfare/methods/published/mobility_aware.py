@@ -1,8 +1,8 @@
 """Mobility-aware selection of contacts, after Ballotta, Dal Fabbro, Perin, Schenato, Rossi, Piro, "VREM-FL:
 Mobility-Aware Computation-Scheduling Co-Design for Vehicular Federated Learning", IEEE Trans. Veh. Technol. 74, 2025.
 
-A vehicle of VREM-FL delays its upload until its route takes it where a radio map promises a good rate. Devices here
-know neither map nor route. Their own contacts so far tell them what to expect. Written from the abstract of the paper.
+In VREM-FL a vehicle delays its upload until its route reaches a place where a radio map promises a good rate. Devices
+here know neither map nor route and judge by their own past contacts. Written from the abstract of the paper.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ from wayfare.radio import Link
 
 @dataclass(frozen=True)
 class MobilityAware(UploadRule):
-    """Full power in the best contacts, as many as the budget pays for. The device skips the others.
+    """Send at full power in the best contacts that the budget pays for, and skip the others.
 
-    A contact is judged by the bits it can carry: its length times its rate, log-normal with the mean and the spread of
-    the device's experience. A skipped contact brings no model either: the device continues from its own.
+    A contact is judged by the bits it can carry, its length times its rate. They are modelled as log-normal with the
+    mean and spread of the device's experience. A device that skips a contact also skips the download.
     """
 
     energy_rule: EnergyRule = "paced"
 
     def decide(self, encounter: Encounter, link: Link) -> Upload:
-        """Send if the contact is in the best share, by time, that the energy left pays for."""
+        """Send if the contact is in the best share (of contact time) that the remaining energy pays for."""
         contacts_left = (encounter.rounds - encounter.round) / encounter.next_contact_rounds
         expected_s = encounter.contact_s + contacts_left * encounter.met_s / encounter.contacts
         share = encounter.left_joules / (link.max_power_watts * expected_s) if expected_s > 0 else 1.0
@@ -41,7 +41,7 @@ class MobilityAware(UploadRule):
         return send_top_k(encounter, link, link.max_power_watts, encounter.left_joules)
 
     def demand(self, encounter: Encounter, link: Link) -> Wanted | None:
-        """Records the bits of a contact as its worth, weighted by the energy that it can use."""
+        """Record the bits of a contact as its worth, weighted by the energy that it can use."""
         if _bits(encounter, link) <= 0:
             return None
         power_watts, inverse_gain_watts = link.max_power_watts, 1 / encounter.gain_per_watt

@@ -1,8 +1,8 @@
 """QSGD: Alistarh, Grubic, Li, Tomioka, Vojnovic, "QSGD: Communication-Efficient SGD via Gradient Quantization and
 Encoding", NIPS 2017.
 
-Each bucket of values has a norm of its own, as in the paper's experiments: the variance grows with the root of its
-length. The encoding has a fixed width, which is longer than the paper's Elias code where most values are 0.
+Each bucket of values has its own norm, as in the paper's experiments, because the variance grows with the root of the
+bucket's length. The encoding has a fixed width, so it is longer than the paper's Elias code if most values are 0.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ NORM_BITS = 32
 
 @dataclass(frozen=True)
 class Qsgd(Compressor):
-    """x -> |bucket| sign(x) l / levels: l is levels |x| / |bucket|, rounded up or down at random without bias."""
+    """x -> |bucket| sign(x) l / levels, where l is levels |x| / |bucket|, rounded at random without bias."""
 
     levels: int = 7  # and 0, with signs: 4 bits a value
     bucket: int = 512
@@ -37,7 +37,7 @@ class Qsgd(Compressor):
                 raise ScenarioError(name, value, "must be a whole number of at least 1")
 
     def select(self, vector: Tensor, entries: int, draw: Draw) -> Sparse:
-        """All entries, quantised; the largest where the upload rule has no room for all."""
+        """Quantise all entries, or the largest if not all fit."""
         import torch
 
         from wayfare.sparsify import Sparse, top_k
@@ -51,7 +51,7 @@ class Qsgd(Compressor):
         return Sparse(kept.indices, values.to(vector.dtype))
 
     def priced(self, link: Link) -> Link:
-        """A norm for every bucket, the last one perhaps short, and a number of fixed width for every value."""
+        """One norm per bucket (the last may be short) and a number of fixed width per value."""
         width, norms = math.ceil(math.log2(2 * self.levels + 1)), math.ceil(link.parameters / self.bucket)
         entry_bits = width + NORM_BITS / self.bucket + bits_per_entry(link.parameters, 0)
         dense_bits = float(width * link.parameters + NORM_BITS * norms) + link.statistics_bits

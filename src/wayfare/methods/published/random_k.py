@@ -17,15 +17,15 @@ if TYPE_CHECKING:
     from wayfare.sparsify import Sparse
 
 KEY_BITS = 64
-"""The device and the round, 32 bits each: with the seed of the fleet the server draws the same indices."""
+"""Device and round, 32 bits each. With the fleet's seed the server draws the same indices."""
 
 
 @dataclass(frozen=True)
 class RandomK(Compressor):
-    """k entries, every set of k with the same chance. Values are sent as they are: error feedback keeps the rest."""
+    """k uniformly random entries with exact values; error feedback keeps the rest."""
 
     def select(self, vector: Tensor, entries: int, draw: Draw) -> Sparse:
-        """Indices by the generator of the device and the round."""
+        """Draw the indices with the generator of this device and round."""
         import torch
 
         from wayfare.sparsify import Sparse
@@ -35,7 +35,7 @@ class RandomK(Compressor):
         return Sparse(indices, vector.index_select(0, indices))
 
     def priced(self, link: Link) -> Link:
-        """An entry costs its value. A key travels with every upload in the place of all indices."""
+        """An entry costs its value only. Every upload carries a key instead of indices."""
         return replace(
             link,
             bits_per_entry=link.bits_per_entry - bits_per_entry(link.parameters, 0),

@@ -1,10 +1,10 @@
 """Hard-threshold sparsification: Sahu, Dutta, Abdelmoniem, Banerjee, Canini, Kalnis, "Rethinking Gradient
 Sparsification as Total Error Minimization", NeurIPS 2021.
 
-The paper's threshold is absolute and tuned for each task. Here it is a multiple of the root mean square of what there
-is to send. Updates grow with the learning rate, with the rounds between contacts and with the scale of the model, so
-no absolute default fits two tasks. Where the learning rate falls, an absolute threshold also sends too little in the
-end (Lu et al., "gamma-FedHT", INFOCOM 2025).
+The paper's threshold is absolute and tuned for each task. Here it is a multiple of the root mean square of the update.
+Updates grow with the learning rate, the rounds between contacts and the scale of the model, so no absolute default
+fits two tasks. If the learning rate falls, an absolute threshold also sends too little in the end (Lu et al.,
+"gamma-FedHT", INFOCOM 2025).
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Threshold(Compressor):
-    """All entries of at least `size` times the root mean square, and the largest entry in any case.
+    """All entries of at least `size` times the root mean square, and always the largest entry.
 
-    Of normal entries a size of 2 sends 5 %. Where not all of them fit into the contact, the largest go.
+    A size of 2 sends 5 % of normally distributed entries. If not all of them fit into the contact, the largest go.
     """
 
     size: float = 2.0
