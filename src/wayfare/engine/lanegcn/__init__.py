@@ -1,1 +1,1 @@
-"""LaneGCN on stacks of devices: tables of scenes, batches looked up in them, and the network on batched tensors."""
+"""LaneGCN on stacks of devices: tables of scenes, batches from them, and the network on batched tensors."""
