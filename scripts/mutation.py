@@ -179,7 +179,7 @@ class Recorder:
 
 def outcomes_of(package: str, mutants: list[Mutant], equivalent: set[tuple[str, str, str]]) -> dict[str, str]:
     """What became of each mutant."""
-    outcomes = {mutant.name: "equivalent" for mutant in mutants if mutant.row in equivalent}
+    outcomes = {mutant.name: "equivalent" for mutant in mutants if mutant.is_among(equivalent)}
     left = [mutant for mutant in mutants if mutant.name not in outcomes]
     results = Path("results.json")
     # A process that has imported the package tries what is inside functions; this one, which has not, the rest.

@@ -27,6 +27,7 @@ from wayfare.field.runtime.gathering import OnArrival
 from wayfare.field.runtime.intake import Intake
 from wayfare.field.runtime.ledger import Ledger
 from wayfare.field.runtime.mes import MobileEdgeServer, ServerOptions
+from wayfare.field.runtime.messages import Mark
 from wayfare.field.runtime.outbox import Outbox
 from wayfare.field.runtime.rules import Limits
 from wayfare.methods import make_method
@@ -178,7 +179,7 @@ def test_what_the_broker_acked_and_lost_is_sent_again(site: Site) -> None:
             recorded = type(intake).chunks
             lost: list[int] = []
 
-            def lose(self: Intake, batch: list[tuple[int, bytes]]) -> list[object]:
+            def lose(self: Intake, batch: list[tuple[int, bytes]]) -> list[tuple[int, Mark]]:
                 # Acked by the broker and by the server, and yet never recorded.
                 lost.append(len(batch))
                 return [] if len(lost) <= 2 else recorded(self, batch)

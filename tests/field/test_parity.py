@@ -47,7 +47,7 @@ class Direct:
     async def subscribe(self, subject: str, cb: Callable[[Any], Awaitable[None]]) -> None:
         self._on_mark = cb
 
-    async def request(self, subject: str, data: bytes, **_: object) -> Any:
+    async def request(self, subject: str, data: bytes, **settings: object) -> Any:
         match subject.rpartition(".")[2]:
             case "chunk":
                 for _, mark in self._intake.chunks([(self._device, data)]):

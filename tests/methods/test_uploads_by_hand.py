@@ -281,8 +281,9 @@ def test_a_mobility_aware_device_waits_for_a_better_contact() -> None:
         encounter = replace(MEETING, experience=seen, gain_per_watt=gain_per_watt)
         assert (rule.decide(encounter, LINK) is SKIPPED) == skips
     # With energy for all, and without any, it does what everybody does.
-    for changes in ({"budget_joules": 50.0}, {"spent_joules": 1.0}):
-        encounter = replace(MEETING, experience=seen, **changes)
+    enough_joules = 0.2 * (0.5 + 45 * 0.4)
+    for budget_joules, spent_joules in ((50.0, 0.75), (1.0, 1.0), (1.5 * enough_joules, 0.0), (enough_joules, 0.0)):
+        encounter = replace(MEETING, experience=seen, budget_joules=budget_joules, spent_joules=spent_joules)
         assert rule.decide(encounter, LINK) == send_top_k(encounter, LINK, 0.2, encounter.left_joules)
     assert rule.demand(replace(MEETING, contact_s=0.0), LINK) is None
     assert rule.decide(replace(MEETING, contact_s=0.0, met_s=0.0), LINK).entries == 0

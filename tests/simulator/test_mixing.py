@@ -26,7 +26,7 @@ def test_a_run_is_the_loop_that_its_authors_wrote(name: str, small: Scenario) ->
     world = draw_world(scenario, 0)
     found, notes = simulate(world, f"{name}:unlimited", engine="reference")
     weight_of = make_method(name, scenario).server.weight  # type: ignore[attr-defined]
-    model, received = world.initial_model, {}
+    model, received = world.initial_model, dict[int, tuple[torch.Tensor, int]]()
     outcome = {(event.round, event.device): event.completed for event in notes.contacts}
     failures = 0
     for round_ in range(1, 26):

@@ -233,7 +233,7 @@ def test_two_transfers_of_one_contact_share_its_time() -> None:
     for event in notes.relays:
         if event.kind == "delivery":
             continue
-        pair = (event.round, *sorted((event.giver, event.taker)))
+        pair = (event.round, min(event.giver, event.taker), max(event.giver, event.taker))
         shared += pair in used
         assert event.contact_s == pytest.approx(long_s[pair] - used[pair])
         used[pair] += event.energy_joules / world.link.max_power_watts  # type: ignore[assignment]
@@ -252,7 +252,7 @@ def test_a_run_goes_on_to_the_same_bits_with_parcels_on_their_way(delivery: str,
                 saved.append(write_checkpoint(tmp_path, first.state()))
                 events.append((len(self.contacts), len(self.relays)))
 
-    saved, events = [], []
+    saved, events = list[Path](), list[tuple[int, int]]()
     notes = Saving()
     first = simulation(world, notes, engine=engine)
     outcome = first.run()

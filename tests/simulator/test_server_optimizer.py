@@ -135,7 +135,7 @@ def test_a_run_is_the_loop_written_by_hand(small: Scenario) -> None:
     world = draw_world(scenario, 0)
     found, notes = simulate(world, "afl:unlimited", engine="reference")
     completed = {(event.round, event.device) for event in notes.contacts if event.completed}
-    model, velocity, received = world.initial_model, torch.zeros_like(world.initial_model), {}
+    model, velocity, received = world.initial_model, torch.zeros_like(world.initial_model), dict[int, torch.Tensor]()
     for round_ in range(1, 26):
         met = [device for device in range(6) if (round_, device) in completed]
         if not met:

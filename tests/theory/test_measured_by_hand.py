@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -209,7 +210,9 @@ def _at_contact_square(contact_s: float) -> np.ndarray:
 
 
 def measured(**changes: object) -> MeasuredRun:
-    plain = {"scenario": wayfare.load("fashion-small", ["fleet.devices=8", "learning.learning_rate=0.1"])}
+    plain: dict[str, Any] = {
+        "scenario": wayfare.load("fashion-small", ["fleet.devices=8", "learning.learning_rate=0.1"])
+    }
     plain |= {"scheme": "mads", "seed": 0, "rounds": np.array([0, 10, 40]), "gradient_sq": np.array([8.0, 2.0, 1.0])}
     plain |= {"loss": np.array([3.0, 2.0, 1.0]), "kept_share": 0.36, "staleness_square": 7.0}
     constants = Constants(smoothness=3.0, gradient_sq=5.0, noise_sq=25.0, initial_gap=2.0)

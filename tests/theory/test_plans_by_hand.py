@@ -26,7 +26,7 @@ from wayfare.theory.assumptions import assumptions_of, check_server_power, downl
 from wayfare.theory.bounds import lemma_2_staleness, mobility_coefficient
 from wayfare.theory.norms import NormModel, captured_share, typical_norms
 from wayfare.theory.planner import BestSpeed, FixedWeight, Forecast, FullPower, Rehearsed
-from wayfare.theory.rehearsal import Stage, rehearse
+from wayfare.theory.rehearsal import Stage, energies_by_weight, rehearse
 from wayfare.theory.warnings import warnings_of
 
 LINK = Link(
@@ -189,7 +189,7 @@ def test_a_fixed_weight_spends_the_budget_where_one_does() -> None:
     found = planner._fixed_weight(scenario, replace(STAGE, budgets_joules=np.array([0.2, 0.08])))
     assert found.weight is not None
     assert found.known
-    spent = planner.energies_by_weight(
+    spent = energies_by_weight(
         replace(STAGE, budgets_joules=np.array([0.2, 0.08])), np.array([found.weight]), "corrected"
     )
     assert spent.sum() == pytest.approx(0.28, rel=0.1)
