@@ -1,4 +1,4 @@
-"""Fleet administration: keys, certificates, permissions and the folders that go to the broker, server and devices."""
+"""Fleet administration: keys, certificates, permissions, and folders for broker, server and devices."""
 
 from wayfare.field.fleet.on_disk import (
     Bundle,

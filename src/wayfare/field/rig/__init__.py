@@ -1,1 +1,1 @@
-"""The test rig: a whole fleet on one machine, with emulated contacts, injected faults and an audit of the result."""
+"""The test rig: a fleet on one machine, with emulated contacts, injected faults and an audit of the result."""

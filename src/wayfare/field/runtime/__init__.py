@@ -1,1 +1,1 @@
-"""What runs in the field: the server, the devices, and the files and messages by which they exchange updates."""
+"""The server and device processes, with the files and messages that they use to exchange updates."""

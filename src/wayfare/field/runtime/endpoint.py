@@ -21,11 +21,11 @@ _LONGEST_S, _MOST_BYTES, _MOST_CALLERS = 5.0, 8192, 32
 async def serving(
     status: Callable[[], Awaitable[FleetStatus]], *, host: str = "127.0.0.1", port: int = DEFAULT_PORT
 ) -> AsyncIterator[int]:
-    """Answer while the block runs; the port is handed in. Port 0 is one of the system's choice."""
+    """Serve while the block runs, and yield the port. Port 0 lets the system choose."""
     callers = asyncio.Semaphore(_MOST_CALLERS)
 
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        # Nobody who is slow, talks without end or leaves early may hold up or hurt the server.
+        # Slow, endless or aborted requests must not block the server.
         with contextlib.suppress(OSError, TimeoutError, asyncio.LimitOverrunError, asyncio.IncompleteReadError):
             async with callers, asyncio.timeout(_LONGEST_S):
                 request = await reader.readuntil(b"\r\n\r\n")
@@ -36,7 +36,7 @@ async def serving(
     try:
         server = await asyncio.start_server(answer, host, port, limit=_MOST_BYTES)
     except OSError as error:
-        raise FieldError(f"metrics cannot be offered at {host}:{port}: {error.strerror}") from None
+        raise FieldError(f"cannot serve metrics at {host}:{port}: {error.strerror}") from None
     async with server:
         yield int(server.sockets[0].getsockname()[1])
 
@@ -67,7 +67,7 @@ async def _response(request: bytes, status: Callable[[], Awaitable[FleetStatus]]
         words = "ok\n" if well else "the broker is out of reach\n"
         page = _page(HTTPStatus.OK if well else HTTPStatus.SERVICE_UNAVAILABLE, "text/plain", words)
     else:
-        page = _page(HTTPStatus.NOT_FOUND, "text/plain", "there is /metrics, /status and /healthz\n")
+        page = _page(HTTPStatus.NOT_FOUND, "text/plain", "try /metrics, /status or /healthz\n")
     return page if method == "GET" else page.partition(b"\r\n\r\n")[0] + b"\r\n\r\n"
 
 
