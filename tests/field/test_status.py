@@ -115,7 +115,7 @@ def test_a_broker_out_of_reach_is_not_healthy() -> None:
 
 
 def test_callers_who_misbehave_hurt_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(endpoint, "_LONGEST_S", 0.2)
+    monkeypatch.setattr(endpoint, "_TIMEOUT_S", 0.2)
 
     async def said(port: int, words: bytes) -> bytes:
         reader, writer = await asyncio.open_connection("127.0.0.1", port)

@@ -1,4 +1,16 @@
-"""Local training: engines that give equal results at different speeds."""
+"""Local training: engines that give equal results at different speeds.
+
+Design decisions:
+
+- Local training is lazy. Nothing observes a device between contacts, so its steps form a burst. At a contact the
+  trainer runs the needed bursts and advances other pending bursts by up to a dozen steps, which makes wide stacks with
+  little copying. Steps after a device's last contact are never run.
+- A local loss belongs to the local steps. Engines take logit offsets per device from a table, and a burst carries its
+  proximal anchor. Tasks know neither.
+- Random layers are keyed through PyTorch's default generator: `reference` sets it from (seed, device, step) and
+  restores it. Stacks and graphs share one generator among devices, so they reject such layers.
+- One thread per process, parallel over runs: models are small, and sums do not depend on the number of cores.
+"""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ from wayfare.field.runtime.metrics import CONTENT_TYPE, render
 from wayfare.field.runtime.status import FleetStatus, metrics_of
 
 DEFAULT_PORT = 9464
-_LONGEST_S, _MOST_BYTES, _MOST_CALLERS = 5.0, 8192, 32
+_TIMEOUT_S, _MAX_BYTES, _MAX_CALLERS = 5.0, 8192, 32
 
 
 @contextlib.asynccontextmanager
@@ -22,19 +22,19 @@ async def serving(
     status: Callable[[], Awaitable[FleetStatus]], *, host: str = "127.0.0.1", port: int = DEFAULT_PORT
 ) -> AsyncIterator[int]:
     """Serve while the block runs, and yield the port. Port 0 lets the system choose."""
-    callers = asyncio.Semaphore(_MOST_CALLERS)
+    callers = asyncio.Semaphore(_MAX_CALLERS)
 
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         # Slow, endless or aborted requests must not block the server.
         with contextlib.suppress(OSError, TimeoutError, asyncio.LimitOverrunError, asyncio.IncompleteReadError):
-            async with callers, asyncio.timeout(_LONGEST_S):
+            async with callers, asyncio.timeout(_TIMEOUT_S):
                 request = await reader.readuntil(b"\r\n\r\n")
                 writer.write(await _response(request, status))
                 await writer.drain()
         writer.close()
 
     try:
-        server = await asyncio.start_server(answer, host, port, limit=_MOST_BYTES)
+        server = await asyncio.start_server(answer, host, port, limit=_MAX_BYTES)
     except OSError as error:
         raise FieldError(f"cannot serve metrics at {host}:{port}: {error.strerror}") from None
     async with server:
@@ -46,7 +46,7 @@ def fetch_status(address: str) -> FleetStatus:
     if not host or not port.isdigit() or "/" in address:
         raise InputError(f"address = {address!r}: must be HOST:PORT, such as 127.0.0.1:{DEFAULT_PORT}")
     try:
-        with urllib.request.urlopen(f"http://{address}/status", timeout=_LONGEST_S) as response:
+        with urllib.request.urlopen(f"http://{address}/status", timeout=_TIMEOUT_S) as response:
             return FleetStatus.from_json(response.read().decode())
     except (OSError, ValueError) as error:
         reason = getattr(error, "reason", None) or error

@@ -27,7 +27,7 @@ from wayfare.world import World
 _FIRST_CONTACT_S, _FIRST_RATE_BPS = 5.0, 1e6
 _REMEMBERED = 8
 # The largest log2(1 + SNR) of a real radio. Higher rates mean that the scenario's bandwidth is not the real one.
-_MOST_BITS_PER_HZ = 40.0
+_MAX_BITS_PER_HZ = 40.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -181,7 +181,7 @@ class ByExperience(Guide):
         if self._clock() < self._again_s:
             return None
         round_ = max(progress.trained_round, progress.cut_round + 1, state.received_round + 1, state.backlog_round)
-        bits_per_hz = min(self.rate_bps / self._link.bandwidth_hz, _MOST_BITS_PER_HZ)
+        bits_per_hz = min(self.rate_bps / self._link.bandwidth_hz, _MAX_BITS_PER_HZ)
         seen = self._sighting()
         return Occasion(
             round=round_,

@@ -41,7 +41,7 @@ _log = logging.getLogger("wayfare.field")
 _Result = TypeVar("_Result")
 
 STREAM, CONSUMER, DELIVERY = "WAYFARE", "mes", "mes.chunks"
-_MOST_BATCH = 64
+_MAX_BATCH = 64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -188,7 +188,7 @@ class MobileEdgeServer:
                     ack_policy=AckPolicy.EXPLICIT,
                     ack_wait=2.0,
                     max_deliver=-1,
-                    max_ack_pending=4 * _MOST_BATCH,
+                    max_ack_pending=4 * _MAX_BATCH,
                 ),
             )
 
@@ -196,7 +196,7 @@ class MobileEdgeServer:
         """Record and apply chunks from the stream, then ack them, then publish their marks."""
         while True:
             messages = [await self._arrived.get()]
-            while len(messages) < _MOST_BATCH and not self._arrived.empty():
+            while len(messages) < _MAX_BATCH and not self._arrived.empty():
                 messages.append(self._arrived.get_nowait())
             batch = [
                 (number, message.data)
