@@ -1,6 +1,6 @@
-"""The embedded task: 12,000 Fashion-MNIST images averaged to 14 x 14, inside the package.
+"""The built-in task: 12,000 Fashion-MNIST images averaged to 14 x 14, included in the package.
 
-Beside them are features of the same images, from EfficientNet-Lite0 (`scripts/build_fashion_features.py`).
+The package also holds features of the same images, from EfficientNet-Lite0 (`scripts/build_fashion_features.py`).
 """
 
 from __future__ import annotations
@@ -66,5 +66,5 @@ def _inputs(file: str) -> tuple[Tensor, Tensor]:
 
 
 def _labels(images: int) -> Tensor:
-    """The file keeps the classes in turn."""
+    """The classes take turns in the file."""
     return torch.arange(images) % CLASSES
