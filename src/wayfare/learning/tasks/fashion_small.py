@@ -19,7 +19,7 @@ from wayfare.scenario.model import Learning
 
 CLASSES, PIXELS = 10, 14 * 14
 NETWORKS = ("mlp",)
-BACKBONE, BACKBONE_PIXELS, FEATURES = "efficientnet-lite0", 160, 128
+BACKBONE, BACKBONE_PIXELS, FEATURES = "efficientnet-lite0", 160, 256
 
 
 def fashion_small(hidden: tuple[int, ...]) -> Classification:
