@@ -29,7 +29,7 @@ def test_a_window_cuts_contacts_at_its_ends_and_becomes_time_0():
 
 @pytest.mark.parametrize("window", [(-1, 5), (5, 5), (5, 101), (float("nan"), 5)])
 def test_a_window_outside_the_plan_is_refused(window):
-    with pytest.raises(InputError, match="does not lie in a plan of 100 s"):
+    with pytest.raises(InputError, match="is not inside the plan of 100 s"):
         plan([(0, SERVER, 0, 10)]).between(*window)
 
 

@@ -27,7 +27,7 @@ def test_counts_and_times_of_a_plan_written_by_hand():
     assert found.inter_contact.times_s.tolist() == [10, 36]
     # After the last contact of device 0, before the first of device 1, all the time of device 2.
     assert found.inter_contact.cut == 3
-    assert "Too few contacts to tell" in verdict_sentence(found)
+    assert "Too few contacts to test" in verdict_sentence(found)
     # 271 s without contact, in which three contacts begin.
     assert found.mean_wait_s == pytest.approx(271 / 3)
 

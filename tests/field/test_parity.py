@@ -97,9 +97,9 @@ def fleet_of(case: Case, folder: Path) -> Audit:
         assert not torch.equal(intake.ledger.model, simulated.initial)
         assert torch.equal(intake.ledger.state.judged, simulated.model)
         # A device that can never send again trains no more in the simulator.
-        least_joules = work.method.upload.least_joules(work.terms.link)
+        min_upload_joules = work.method.upload.min_upload_joules(work.terms.link)
         for outbox, memory in zip(outboxes, simulated.memories, strict=True):
-            if least_joules == 0 or outbox.state.left_joules >= least_joules:
+            if min_upload_joules == 0 or outbox.state.left_joules >= min_upload_joules:
                 assert torch.equal(outbox.state.memory, memory)
         return audit(intake.ledger, outboxes, work.layout)
 

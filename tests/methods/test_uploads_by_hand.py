@@ -12,7 +12,7 @@ import pytest
 import wayfare
 from wayfare.control.auto_weight import Demand, Experience
 from wayfare.control.closed_form import optimal_power_watts
-from wayfare.control.rate_distortion import Profile, Width, alike
+from wayfare.control.rate_distortion import Profile, Width, uniform_profile
 from wayfare.methods import NOTHING, SKIPPED, Encounter, Upload, make_method
 from wayfare.methods.account import Account, Meeting, meet, pay
 from wayfare.methods.mads_rd import MadsRd
@@ -22,7 +22,7 @@ from wayfare.methods.uploads import (
     Fitting,
     Mads,
     Whole,
-    least_joules,
+    min_upload_joules,
     power_and_allowance,
     send_dense,
     send_top_k,
@@ -137,11 +137,11 @@ def test_power_and_allowance_of_every_rule() -> None:
 
 
 def test_the_least_that_brings_anything_through() -> None:
-    assert least_joules("greedy", LINK, 6000.0) == pytest.approx(0.2 * 6000 / 60_000)
-    assert least_joules("paced", LINK, 6000.0) == least_joules("unlimited", LINK, 6000.0) == 0.0
-    assert Fitting().least_joules(LINK) == pytest.approx(0.2 * 140 / 60_000)
-    assert Whole().least_joules(LINK) == pytest.approx(0.2 * 1700 / 60_000)
-    assert Mads().least_joules(LINK) == 0.0
+    assert min_upload_joules("greedy", LINK, 6000.0) == pytest.approx(0.2 * 6000 / 60_000)
+    assert min_upload_joules("paced", LINK, 6000.0) == min_upload_joules("unlimited", LINK, 6000.0) == 0.0
+    assert Fitting().min_upload_joules(LINK) == pytest.approx(0.2 * 140 / 60_000)
+    assert Whole().min_upload_joules(LINK) == pytest.approx(0.2 * 1700 / 60_000)
+    assert Mads().min_upload_joules(LINK) == 0.0
 
 
 def test_which_rules_look_at_time_and_at_the_end() -> None:
@@ -252,7 +252,7 @@ def test_mads_rd_sends_nothing_for_no_worth_no_weight_or_no_energy() -> None:
 def test_mads_rd_without_a_look_at_the_update_takes_entries_as_alike() -> None:
     blind = MadsRd(Control(weight=0.1)).decide(replace(MEETING, backlog_joules=0.0), LINK)
     shown = MadsRd(Control(weight=0.1)).decide(
-        replace(MEETING, backlog_joules=0.0, profile=lambda: alike(50, 100.0)), LINK
+        replace(MEETING, backlog_joules=0.0, profile=lambda: uniform_profile(50, 100.0)), LINK
     )
     assert blind == shown
 

@@ -35,7 +35,7 @@ def test_a_folder_that_becomes_unwritable_says_what_is_safe(
     with pytest.raises(StorageError) as caught:
         wayfare.run(small, "mads", seed=1, out=tmp_path, execution=EVERY_TEN, on_round=on_round)
     assert "No space left on device" in str(caught.value)
-    assert "Everything up to round 20 is safe in a checkpoint" in str(caught.value)
+    assert "A checkpoint holds everything up to round 20" in str(caught.value)
     monkeypatch.undo()
     (partial,) = tmp_path.rglob("*.partial")
     assert_same(wayfare.resume(partial), whole)
@@ -73,7 +73,7 @@ def test_checkpoints_come_by_the_clock_and_never_cost_more_than_their_share(
 
     class Still:
         def state(self) -> object:
-            return type("State", (), {"unsound": lambda self: None, "round": 1})()
+            return type("State", (), {"first_nonfinite": lambda self: None, "round": 1})()
 
     monkeypatch.setattr(time, "time", lambda: clock[0])
     for every_s, expected in ((None, [30.0, 132.0, 234.0]), (50.0, [50.0, 102.0, 154.0, 206.0])):

@@ -23,7 +23,7 @@ from wayfare.theory.bounds import (
 )
 from wayfare.theory.constants import Constants, MeasuredRun, _Watch
 from wayfare.theory.curves import Setting, curves, dots
-from wayfare.theory.montecarlo import DrawnContacts, Problem, algorithm_1, draw_contacts, unchanging_problem
+from wayfare.theory.montecarlo import DrawnContacts, Problem, algorithm_1, constant_gradients, draw_contacts
 
 
 class Given:
@@ -93,7 +93,7 @@ def test_the_problem_is_its_formula() -> None:
     assert bowls.optima.mean() == pytest.approx(1.0, abs=0.05)
     assert bowls.optima.std() == pytest.approx(1.0, abs=0.05)
     assert not bowls.slopes.any()
-    steady = unchanging_problem(np.random.default_rng(0), 3, 6)
+    steady = constant_gradients(np.random.default_rng(0), 3, 6)
     assert set(steady.slopes.ravel().tolist()) == {-1.0, 1.0}
     assert np.all(steady.slopes[:, ::2] == steady.slopes[0, ::2])
     assert (steady.smoothness, steady.optima.any()) == (0.0, False)
@@ -195,7 +195,7 @@ def test_dots_lie_where_the_theory_says() -> None:
     # 800 rounds of 20 devices with 128 entries, of which the last two thirds count.
     rng = generator(0, Stream.MONTE_CARLO, FLEET)
     met = draw_contacts(rng, contact_s=4.0, inter_contact_s=100.0, round_s=10.0, rounds=800, devices=20)
-    problem = unchanging_problem(rng, 20, 128)
+    problem = constant_gradients(rng, 20, 128)
     entries_per_s = 30e6 * 128 / (setting.parameters * setting.bits_per_entry)
     trial = algorithm_1(problem, met, entries_per_s=entries_per_s, learning_rate=1.0, rng=rng)
     assert first.divergence == pytest.approx(trial.divergence[266:].mean() / 128)
