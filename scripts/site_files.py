@@ -1,7 +1,7 @@
 """MkDocs hook: the README as the home page, and a page for each file outside ``docs/`` that a page links to.
 
-Pages are written for GitHub, where a link may lead to any file of the repository. The site has no copy of the
-repository to point at, so it brings the files along and the links lead there.
+Pages are written for GitHub, where a link may lead to any file of the repository. The site cannot link there, so it
+includes these files and redirects the links.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ CODE_OR_LINK = re.compile(r"^```.*?^```|`[^`\n]+`|(?<=\]\()(?P<link>[^)\s]+)(?=\
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
-    """Add the home page and every file that pages outside or inside ``docs/`` lead to, one after the other."""
+    """Add the home page and every file that pages inside or outside ``docs/`` link to."""
     pages = [join("docs", file.src_uri) for file in files.documentation_pages() if file.src_uri.endswith(".md")]
     waiting, seen = [*STARTS, *pages], set[str]()
     while waiting:
@@ -39,7 +39,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
-    """Point links that leave ``docs/``, or come from outside it, at where the site has the file."""
+    """Redirect links that leave ``docs/``, or start outside it, to the site's copies."""
     here = page.file.src_uri
     origin = repository_path(here)
 
@@ -57,7 +57,7 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
 
 
 def site_path(path: str) -> str:
-    """Where the site has a file of the repository."""
+    """The site's path of a file of the repository."""
     if path == HOME:
         return "index.md"
     if path.startswith("docs/"):
@@ -68,7 +68,7 @@ def site_path(path: str) -> str:
 
 
 def repository_path(uri: str) -> str:
-    """The reverse of `site_path`; a folder's list counts as its README, from which links start inside the folder."""
+    """The inverse of `site_path`. A folder's list counts as its README, so its links start inside the folder."""
     if uri == "index.md":
         return HOME
     if not uri.startswith("repository/"):
@@ -84,7 +84,7 @@ def _targets(text: str, path: str) -> list[str]:
 
 
 def _page_text(path: str) -> str:
-    """Markdown as it is, a folder as a list of its files, any other file in a code block."""
+    """Markdown unchanged, a folder as a list of its files, any other file in a code block."""
     file = ROOT / path
     if file.is_dir():
         inside = sorted(entry for entry in file.iterdir() if entry.is_dir() or entry.suffix in {".py", ".toml"})
