@@ -1,7 +1,7 @@
 """MkDocs hook: the README as the home page, and a page for each file outside ``docs/`` that a page links to.
 
-Pages are written for GitHub, where a link may lead to any file of the repository. The site cannot link there, so it
-includes these files and redirects the links.
+Pages are written for GitHub, where a link may lead to any file of the repository. The site has no copy of the
+repository to point at, so it brings the files along and the links lead there.
 """
 
 from __future__ import annotations
@@ -18,10 +18,11 @@ ROOT = Path(__file__).parent.parent
 HOME = "README.md"
 STARTS = (HOME, "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md", "CODE_OF_CONDUCT.md", "examples")
 CODE_OR_LINK = re.compile(r"^```.*?^```|`[^`\n]+`|(?<=\]\()(?P<link>[^)\s]+)(?=\))", re.MULTILINE | re.DOTALL)
+PLUS_MINUS = re.compile(r"(?<=\d) ± (?=\d)")  # Narrow cells of tables would break the line there.
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
-    """Add the home page and every file that pages inside or outside ``docs/`` link to."""
+    """Add the home page and every file that pages outside or inside ``docs/`` lead to, one after the other."""
     pages = [join("docs", file.src_uri) for file in files.documentation_pages() if file.src_uri.endswith(".md")]
     waiting, seen = [*STARTS, *pages], set[str]()
     while waiting:
@@ -39,13 +40,15 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
-    """Redirect links that leave ``docs/``, or start outside it, to the site's copies."""
+    """Point links that leave ``docs/``, or come from outside it, at the site's copy; keep 1 ± 2 on one line."""
     here = page.file.src_uri
     origin = repository_path(here)
 
     def moved(found: re.Match[str]) -> str:
         link = found["link"]
-        if link is None or re.match(r"[a-z]+:|#", link):
+        if link is None:  # Code. GitHub wants pipes escaped in the code of a table; this Markdown shows the backslash.
+            return found[0] if found[0].startswith("```") else found[0].replace("\\|", "|")
+        if re.match(r"[a-z]+:|#", link):
             return found[0]
         path, hash_, anchor = link.partition("#")
         target = normpath(join(dirname(origin), path))
@@ -53,11 +56,11 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
             return found[0]
         return relpath(site_path(target), dirname(here) or ".") + hash_ + anchor
 
-    return CODE_OR_LINK.sub(moved, markdown)
+    return PLUS_MINUS.sub("\u00a0±\u00a0", CODE_OR_LINK.sub(moved, markdown))
 
 
 def site_path(path: str) -> str:
-    """The site's path of a file of the repository."""
+    """Where the site has a file of the repository."""
     if path == HOME:
         return "index.md"
     if path.startswith("docs/"):
@@ -68,7 +71,7 @@ def site_path(path: str) -> str:
 
 
 def repository_path(uri: str) -> str:
-    """The inverse of `site_path`. A folder's list counts as its README, so its links start inside the folder."""
+    """The reverse of `site_path`; a folder's list counts as its README, from which links start inside the folder."""
     if uri == "index.md":
         return HOME
     if not uri.startswith("repository/"):
@@ -84,7 +87,7 @@ def _targets(text: str, path: str) -> list[str]:
 
 
 def _page_text(path: str) -> str:
-    """Markdown unchanged, a folder as a list of its files, any other file in a code block."""
+    """Markdown as it is, a folder as a list of its files, any other file in a code block."""
     file = ROOT / path
     if file.is_dir():
         inside = sorted(entry for entry in file.iterdir() if entry.is_dir() or entry.suffix in {".py", ".toml"})

@@ -117,7 +117,7 @@ def test_relays_need_devices_that_meet(wayfare_command: Type, tmp_path: Path) ->
     words = ["run", "--set", "mobility.model=exponential", "--scheme", "fedmobile", "--out", tmp_path]
     done = wayfare_command(*words)
     assert done.code == 2
-    assert "mobility.model = 'exponential': devices meet only the server in it" in done.err
+    assert "mobility.model = 'exponential': has no contacts between devices" in done.err
     assert not list(tmp_path.rglob("*.sqlite"))
 
 
@@ -202,7 +202,7 @@ def test_every_command_has_help_with_an_example(command: str, wayfare_command: T
         (["compare", "--device-state", "tape"], "--device-state = 'tape': must be one of memory, disk"),
         (["run", "--seed", "-1"], "seed = -1: must be 0 or more"),
         (["run", "--out", "/proc/nowhere"], "cannot write here"),
-        (["show", "/nowhere"], "/nowhere: there is no such folder"),
+        (["show", "/nowhere"], "/nowhere: no such folder"),
         (["resume", "/nowhere"], "/nowhere: there is no such run or folder of runs"),
         (["resume", "."], "holds no unfinished run"),
         (["run", "--checkpoint-every-s", "0"], "--checkpoint-every-s = 0.0: must be above 0"),

@@ -17,7 +17,7 @@ from wayfare.codec.indices import (
     IndexKind,
     decode_indices,
     encode_indices,
-    most_symbols,
+    max_symbols,
     symbol_count,
 )
 from wayfare.codec.values import BLOCK, decode_values, encode_values, value_width
@@ -157,7 +157,7 @@ def test_indices_at_their_limits() -> None:
     assert decode_indices(IndexKind.GAPS, bytes([BASE, 0, BASE - 1]), 2, 3, 999).tolist() == [255, 510]
     for indices, digits in (([254], 1), ([255], 2), ([0, 255], 2), ([0, 256], 3), ([509], 2), ([510], 3), ([], 0)):
         assert symbol_count(np.array(indices, np.int64)) == digits
-    assert [most_symbols(3, entries) for entries in (257, 258, 512, 513)] == [3, 4, 4, 5]
+    assert [max_symbols(3, entries) for entries in (257, 258, 512, 513)] == [3, 4, 4, 5]
 
 
 def test_a_bitmap_is_taken_only_where_it_is_shorter() -> None:

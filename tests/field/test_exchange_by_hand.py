@@ -217,9 +217,10 @@ def test_marks_that_come_late_are_waited_for_and_cost_no_question(mark_s: float,
     assert site.wire.counts()["ask"] == 1
 
 
-def test_patience_ends_when_its_time_is_over(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("late_s", [0.0, 0.5])
+def test_patience_ends_when_its_time_is_over(late_s: float, site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     exchanger = site.exchanger(Told())
-    clock = iter([0.0, QUICK.mark_s + 0.5])
+    clock = iter([0.0, QUICK.mark_s + late_s])
     monkeypatch.setattr("wayfare.field.runtime.exchange.time", SimpleNamespace(monotonic=lambda: next(clock)))
     finish(exchanger._marks(1, {0}))
     assert list(clock) == []

@@ -1,1 +1,1 @@
-"""What is learned: tasks, models, and who holds which samples."""
+"""Tasks, models, partitions of the data, local training and evaluation."""

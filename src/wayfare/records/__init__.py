@@ -1,6 +1,6 @@
-"""What runs leave behind: one SQLite file each."""
+"""The records of runs: one SQLite file each."""
 
-from wayfare.records.layout import run_name
+from wayfare.records.layout import final_folder
 from wayfare.records.lock import RunLock
 from wayfare.records.read import RunRecord, find_runs, read_run
 from wayfare.records.summary import (
@@ -12,8 +12,8 @@ from wayfare.records.summary import (
     summarise_run,
     summarise_scheme,
 )
-from wayfare.records.unfinished import Unfinished, complete, find_unfinished, refuse_another, refuse_changes, reopen
-from wayfare.records.write import RunWriter, beginning
+from wayfare.records.unfinished import Unfinished, complete, find_unfinished, reject_changes, reject_other_code, reopen
+from wayfare.records.write import RunWriter, run_inputs
 
 __all__ = [
     "RunLock",
@@ -22,18 +22,18 @@ __all__ = [
     "RunWriter",
     "SchemeSummary",
     "Unfinished",
-    "beginning",
     "complete",
     "final_evaluations",
+    "final_folder",
     "find_runs",
     "find_unfinished",
     "paired_difference",
     "read_run",
-    "refuse_another",
-    "refuse_changes",
+    "reject_changes",
+    "reject_other_code",
     "reopen",
+    "run_inputs",
     "run_json",
-    "run_name",
     "summarise_run",
     "summarise_scheme",
 ]
