@@ -38,7 +38,7 @@ def extend(
     """The run of a folder with more rounds, in a folder of its own; the shorter one stays as it is."""
     if rounds < scenario.rounds:
         raise ScenarioError("rounds", rounds, f"must not be less than the {scenario.rounds} of this run")
-    if not scheme.any_length():
+    if not scheme.is_extendable():
         rule = f"{scheme.name} may pace its energy over all {scenario.rounds} rounds of this run"
         raise ScenarioError("rounds", rounds, f"{rule}; start a new run")
     if scenario.learning.schedule != "constant":
