@@ -91,7 +91,7 @@ def written(what: str, devices: int, entries: int, folder: Path) -> Result:
     spent = []
     for _ in range(2):
         began = time.perf_counter()
-        assert state.unsound() is None
+        assert state.first_nonfinite() is None
         saved = write_checkpoint(folder, state)
         spent.append(time.perf_counter() - began)
     (folder / saved.file).unlink()

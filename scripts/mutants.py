@@ -49,10 +49,9 @@ class Mutant:
         """In lists of results."""
         return f"{self.module}:{self.line}: {self.was} -> {self.becomes}"
 
-    @property
-    def row(self) -> tuple[str, str, str]:
-        """In the list of equivalent mutants, which survives a change of other lines."""
-        return self.module, self.was, self.becomes
+    def is_among(self, equivalent: set[tuple[str, str, str]]) -> bool:
+        """Whether a list of equivalent mutants has it, or any change of its line; other lines may move."""
+        return any((self.module, self.was, change) in equivalent for change in (self.becomes, "any change"))
 
 
 class _AugmentedAssignment(Operator):  # type: ignore[misc]

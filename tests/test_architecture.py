@@ -135,7 +135,8 @@ def test_only_the_command_line_names_its_options() -> None:
 
 
 def test_only_the_command_line_names_its_commands() -> None:
-    names = [command.name or "" for command in (*app.registered_commands, *app.registered_groups)]
+    names = [command.name or "" for command in app.registered_commands]
+    names += [group.name or "" for group in app.registered_groups]
     command = re.compile(rf"\bwayfare ({'|'.join(names)})\b")
     assert not {file: text for file in library_files() for text in texts_in(file) if command.search(text)}
 

@@ -130,7 +130,7 @@ def test_speeds_show_every_model_and_draw_the_figure(tmp_path):
 
 def test_a_source_that_is_nothing_is_refused_by_name():
     with pytest.raises(
-        ScenarioError, match=r"source = 'fashion-smal': neither a preset \(.*fashion-small.*\) nor a file"
+        ScenarioError, match=r"source = 'fashion-smal': neither a preset \(.*fashion-small.*\) nor an existing file"
     ):
         call("fashion-smal")
 

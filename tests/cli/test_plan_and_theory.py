@@ -87,9 +87,9 @@ def test_plan_says_no_more_of_the_automatic_weight_than_is_so(wayfare_command: C
 
 
 ASSUMED = {
-    "free_downlink": "The global model (2.71 Mbit) comes down in no time and at no cost.",
-    "unshared_band": "Devices in range do not share the band: each has all 0.015 MHz.",
-    "free_computing": "Computing takes no time and no energy: budgets pay for uploads only.",
+    "free_downlink": "Downloads of the global model (2.71 Mbit) are free.",
+    "unshared_band": "Devices in range do not share the band: each uses all 0.015 MHz.",
+    "free_computing": "Computing takes no time and no energy: budgets cover uploads only.",
 }
 
 

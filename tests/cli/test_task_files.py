@@ -18,11 +18,12 @@ from wayfare.learning.tasks import load_task
 from wayfare.methods import make_method
 from wayfare.scenario import Scenario
 from wayfare.scenario.model import Learning
+from wayfare.studies import Safeguards
 from wayfare.studies.jobs import Job, Shared, perform
 from wayfare.studies.keys import run_key
 from wayfare.studies.results import StudyResults
 from wayfare.studies.resuming import resume
-from wayfare.studies.single import Execution, Safeguards
+from wayfare.studies.single import Execution
 from wayfare.studies.study import load_study
 from wayfare.studies.sweeping import sweep
 

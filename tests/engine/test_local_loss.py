@@ -22,7 +22,7 @@ from wayfare.learning.local_loss import class_shares, make_local_loss
 from wayfare.learning.models.base import Model
 from wayfare.learning.models.mlp import Mlp
 from wayfare.learning.models.resnet9 import Resnet9
-from wayfare.learning.tasks import own_task
+from wayfare.learning.tasks import Classification, own_task
 from wayfare.scenario.model import Learning
 
 ADJUSTED = Learning(local_loss="logit-adjusted", logit_strength=1.3, logit_smoothing=0.25)
@@ -84,6 +84,7 @@ def test_an_adjusted_step_is_that_of_logits_plus_the_log_of_the_shares() -> None
     # By hand: softmax of z + tau log(share), weights and biases of both layers.
     vector = initial[device].clone().requires_grad_()
     first, bias, second, last = vector.split_with_sizes([96, 8, 40, 5])
+    assert isinstance(training.task, Classification)
     hidden = torch.relu(training.task.inputs(samples).double() @ first.view(8, 12).t() + bias)
     odds = torch.exp(hidden @ second.view(5, 8).t() + last) * torch.tensor(shares) ** 1.3
     chances = odds[torch.arange(8), torch.from_numpy(labels)[samples]] / odds.sum(dim=1)

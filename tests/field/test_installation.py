@@ -22,7 +22,7 @@ from wayfare.field.fleet.needs import broker_program
 def unit(fleet: Fleet, name: str) -> configparser.SectionProxy:
     # Units repeat keys now and then, and their keys are not in small letters.
     parser = configparser.RawConfigParser(strict=False)
-    parser.optionxform = str
+    parser.optionxform = str  # type: ignore[method-assign, assignment]
     parser.read_string((fleet.folder / "systemd" / f"wayfare-{name}.service").read_text())
     return parser["Service"]
 

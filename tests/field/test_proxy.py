@@ -176,9 +176,9 @@ def test_a_plan_opens_and_closes_links_in_its_order_and_at_its_rates() -> None:
 
 def test_a_plan_of_another_fleet_and_impossible_rates_are_refused() -> None:
     with pytest.raises(InputError, match="the plan has 2 devices, and there are 1 links"):
-        replay(plan_of((0, 1.0, 2.0)), [Link(1)])
+        finish(replay(plan_of((0, 1.0, 2.0)), [Link(1)]))
     with pytest.raises(InputError, match="speed = 0: must be above 0"):
-        replay(plan_of((0, 1.0, 2.0), devices=1), [Link(1)], speed=0)
+        finish(replay(plan_of((0, 1.0, 2.0), devices=1), [Link(1)], speed=0))
     with pytest.raises(InputError, match="downlink_bps = -1: must be above 0"):
         Link(1).open(1e6, -1)
 

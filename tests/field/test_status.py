@@ -17,7 +17,7 @@ from wayfare.cli.field_fleet import status_table
 from wayfare.errors import FieldError, InputError
 from wayfare.field.runtime import endpoint
 from wayfare.field.runtime.endpoint import fetch_status, serving
-from wayfare.field.runtime.metrics import Metric, render
+from wayfare.field.runtime.metrics import CONTENT_TYPE, Metric, render
 from wayfare.field.runtime.status import DeviceStatus, FleetStatus, metrics_of
 
 STATUS = FleetStatus(
@@ -92,7 +92,7 @@ def test_the_endpoint_answers_what_it_knows_and_says_what_it_does_not() -> None:
     async def scene() -> None:
         async with serving(_now, port=0) as port:
             ask = asyncio.to_thread
-            assert await ask(_get, port, "/metrics") == (200, endpoint.CONTENT_TYPE, render(metrics_of(STATUS)))
+            assert await ask(_get, port, "/metrics") == (200, CONTENT_TYPE, render(metrics_of(STATUS)))
             assert (await ask(_get, port, "/healthz"))[0] == 200
             assert (await ask(_get, port, "/etc/passwd"))[0] == 404
             assert await ask(fetch_status, f"127.0.0.1:{port}") == STATUS

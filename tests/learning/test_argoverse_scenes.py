@@ -21,7 +21,7 @@ from wayfare.learning.argoverse.scenes import (
     fitted_velocity,
     scene_of,
 )
-from wayfare.learning.argoverse.sequence import Sequence
+from wayfare.learning.argoverse.sequence import Sequence, read_sequence
 from wayfare.learning.argoverse.synthetic import synthetic_scenes, synthetic_sequence, write_synthetic
 from wayfare.progress import listening
 
@@ -171,8 +171,7 @@ def test_a_folder_is_read_once_and_again_when_it_changes(tmp_path: Path, monkeyp
     folder, kept = tmp_path / "made", tmp_path / "cache"
     write_synthetic(folder, 4, 2)
     read: list[Path] = []
-    original = cache.read_sequence
-    monkeypatch.setattr(cache, "read_sequence", lambda path: (read.append(path), original(path))[1])
+    monkeypatch.setattr(cache, "read_sequence", lambda path: (read.append(path), read_sequence(path))[1])
     told: list[tuple[str, int, int]] = []
 
     def prepared() -> Prepared:

@@ -139,7 +139,7 @@ def test_synthetic_cars_keep_apart_move_smoothly_and_turn() -> None:
         assert speeds_mps.max() < 25
         begin, end = track[10] - track[0], track[-1] - track[-11]
         cosine = begin @ end / max(np.linalg.norm(begin) * np.linalg.norm(end), 1e-9)
-        turned += cosine < 0.7 and np.linalg.norm(end) > 1
+        turned += int(cosine < 0.7 and np.linalg.norm(end) > 1)
     assert 2 <= turned <= 30
 
 

@@ -63,6 +63,8 @@ class FromNumpy(nn.Linear):
 class Late(nn.Linear):
     """Changes its buffer from the fourth pass on."""
 
+    mean: Tensor
+
     def __init__(self) -> None:
         super().__init__(4, 3)
         self.passes = 0

@@ -18,13 +18,17 @@ from tests.simulator.goldens import Records
 import wayfare
 from wayfare.engine import Policy
 from wayfare.errors import ScenarioError
-from wayfare.methods import Arrival, Method, ServerTerms, make_method
+from wayfare.methods import Arrival, Method, PeerRule, Recipe, ServerTerms, compose, make_method
 from wayfare.methods.registry import KINDS, PARTS, RULES, TABLE, part_class
 from wayfare.methods.states import vectors_of
+from wayfare.scenario.exchange import Mixing, Relays
+from wayfare.scenario.model import Control
 from wayfare.simulator import Checks, Outcome, Simulation, SimulationState
 from wayfare.simulator.checkpoint import state_from_plain
 from wayfare.sparsify import Sparse
 from wayfare.streams import Stream, generator
+from wayfare.studies.keys import run_key
+from wayfare.studies.single import Execution
 from wayfare.world import World, draw_world
 
 ROUNDS, SAVED_AFTER = 40, 17
@@ -80,7 +84,7 @@ class Run:
 
 
 def run(
-    name: str,
+    name: Recipe,
     *,
     engine: str = "stacked",
     policy: Policy = "ahead",
@@ -152,7 +156,7 @@ def test_a_run_resumes_to_the_bit_from_its_checkpoint(name: str) -> None:
     resumed = run(name, resume=whole.records.saved)
     assert_same_end(resumed.outcome, whole.outcome)
     for table, rows in resumed.records.tables.items():
-        assert rows == [row for row in whole.records.tables[table] if row[0] > SAVED_AFTER]
+        assert rows == [row for row in whole.records.tables[table] if int(row[0]) > SAVED_AFTER]
 
 
 @pytest.mark.parametrize("name", ["fedbuff", "ca2fl", "fadas", "scaffold", "feddyn"])
@@ -188,6 +192,68 @@ def test_parts_change_nothing_in_place_and_depend_on_their_arguments_alone(name:
         copies = [value.clone() for value in arguments]
         assert_same(call(), call())
         assert all(torch.equal(value, copy) for value, copy in zip(arguments, copies, strict=True))
+
+
+# Another value for every field that counts in the key of a run only where a part of the method holds it.
+ELSEWHERE: dict[str, dict[str, Any]] = {
+    "control": {"weight": 0.05, "variant": "printed"},
+    "mixing": {"weight": 0.1, "polynomial_exponent": 2.0, "hinge_rounds": 1, "hinge_slope": 1.0},
+    "relays": {
+        "upload_after_rounds": 2,
+        "upload_window_rounds": 1,
+        "uploads_per_interval": 3,
+        "download_after_rounds": 1,
+        "download_window_rounds": 1,
+        "downloads_per_interval": 3,
+        "energy": "budget",
+        "attempts": "all",
+        "delivery": "separate",
+        "parcels_per_relay": 1,
+    },
+}
+USES = {"mads": "control", "mads-rd": "control", "fedasync": "mixing", "fedmobile": "relays"}
+
+
+@cache
+def elsewhere(sections: tuple[str, ...]) -> World:
+    changed = {name: getattr(world().scenario, name).model_copy(update=ELSEWHERE[name]) for name in sections}
+    return draw_world(world().scenario.model_copy(update=changed), 0)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_fields_outside_the_key_of_a_run_change_no_bit(name: str) -> None:
+    def key(sections: tuple[str, ...]) -> str:
+        scenario = elsewhere(sections).scenario
+        return run_key(scenario, make_method(name, scenario), 0, Execution())
+
+    unused = tuple(section for section in ELSEWHERE if key((section,)) == key(()))
+    base = name.split(":")[0]
+    assert set(ELSEWHERE) - set(unused) == ({USES[base]} if base in USES else set())
+    changed = run(name, where=elsewhere(unused))
+    assert changed.records.tables == undisturbed(name).records.tables
+    assert_same_end(changed.outcome, undisturbed(name).outcome)
+
+
+def test_every_field_that_may_be_outside_a_key_is_changed() -> None:
+    assert set(ELSEWHERE["control"]) == set(Control.model_fields) - {"update_norm"}
+    assert set(ELSEWHERE["mixing"]) == set(Mixing.model_fields)
+    assert set(ELSEWHERE["relays"]) == set(Relays.model_fields)
+
+
+@pytest.mark.parametrize(("name", "section"), [("mads", "control"), ("fedasync", "mixing"), ("fedmobile", "relays")])
+def test_each_field_counts_in_the_key_of_a_method_that_uses_it(name: str, section: str) -> None:
+    base = world().scenario
+    for field, value in ELSEWHERE[section].items():
+        changed = base.model_copy(update={section: getattr(base, section).model_copy(update={field: value})})
+        keys = {run_key(scenario, make_method(name, scenario), 0, Execution()) for scenario in (base, changed)}
+        assert len(keys) == 2, field
+
+
+def test_relays_of_a_composition_keep_their_own_windows() -> None:
+    never = compose("never", "afl", PeerRule(Relays(uploads_per_interval=0, downloads_per_interval=0)))
+    short = compose("short", "afl", PeerRule(Relays(upload_window_rounds=1, download_window_rounds=1)))
+    counts = [len(run(scheme).records.tables["relays"]) for scheme in (never, short, "fedmobile")]
+    assert counts[0] == 0 < counts[1] < counts[2]
 
 
 @dataclass(frozen=True)

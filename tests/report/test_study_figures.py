@@ -39,7 +39,7 @@ def test_small_differences_of_accuracy_are_drawn_small(tmp_path: Path, monkeypat
     grid = {"radio": {"range_m": [90.0, 91.0]}}
     study = {"name": "alike", "schemes": ["mads"], "seeds": 1, "set": small, "grid": grid}
     results = sweep(plan_of(study), out=tmp_path, jobs=1).results
-    spans = []
+    spans: list[Any] = []
 
     def spanned(file: Path, **size: float) -> Any:
         spans.clear()

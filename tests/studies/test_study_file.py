@@ -181,9 +181,12 @@ def test_the_key_of_a_run_is_all_that_its_numbers_depend_on(tmp_path: Path, monk
     key = run_key(point.scenario, scheme, 0, default)
     assert key == run_key(point.scenario.model_copy(update={"name": "else", "schemes": ("afl",)}), scheme, 0, default)
     assert key == run_key(point.scenario, scheme, 0, Execution(engine="reference"))
+    # The weight is a value of the scheme, and counts once.
+    weighed = plan.scheme_at(other, "mads")
+    assert run_key(point.scenario, weighed, 0, default) == run_key(other.scenario, weighed, 0, default)
     different = {
-        run_key(other.scenario, plan.scheme_at(other, "mads"), 0, default),
-        run_key(point.scenario, plan.scheme_at(other, "mads"), 0, default),
+        run_key(other.scenario, weighed, 0, default),
+        run_key(point.scenario.model_copy(update={"rounds": 7}), scheme, 0, default),
         run_key(point.scenario, plan.scheme_at(point, "afl"), 0, default),
         run_key(point.scenario, plan.scheme_at(point, "afl:paced"), 0, default),
         run_key(point.scenario, scheme, 1, default),

@@ -128,8 +128,8 @@ def export_command(
             write_parquet(rows, written[-1])
     if tensorboard:
         written.append(target / "tensorboard")
-        for result in results.results:
-            write_tensorboard(read_run(result.folder), written[-1] / result.folder.name)
+        for run in results.folders:
+            write_tensorboard(read_run(run), written[-1] / run.name)
     if as_json:
         print_json(
             {"runs": len(tables["runs"]), "evaluations": len(tables["evaluations"]), "files": list(map(str, written))}

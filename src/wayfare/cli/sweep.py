@@ -102,10 +102,12 @@ def _tensorboard(folder: Path) -> Callable[[Path, RunRecord], None]:
 
 
 def _list_presets(as_json: bool) -> None:
+    from wayfare.studies.single import Execution
+    from wayfare.studies.store import manifest_of
     from wayfare.studies.study import load_study, study_presets
 
     plans = [load_study(name) for name in study_presets()]
-    runs = [len(plan.points) * len(plan.schemes) * len(plan.seeds) for plan in plans]
+    runs = [len(manifest_of(plan, Execution()).distinct) for plan in plans]
     if as_json:
         listed = [
             {"name": plan.study.name, "title": plan.study.title, "varies": plan.axes, "runs": count}
@@ -134,15 +136,22 @@ def _print_outlook(found: Outlook, as_json: bool) -> None:
         return
     done, left = (Counter((run.point, run.scheme) for run in runs) for runs in (found.finished, found.waiting))
     rows = [
-        (found.manifest.point_name(point) or "-", scheme, str(done[point, scheme]), str(left[point, scheme]))
+        (
+            found.manifest.point_name(point) or "-",
+            scheme,
+            *(str(runs[point, scheme] or nothing) for runs in (done, left)),
+        )
         for point in range(len(found.manifest.points))
         for scheme in found.manifest.schemes
+        for nothing in ["0" if done[point, scheme] or left[point, scheme] else "="]
     ]
     output.print(listing(("point", "scheme", "finished", "to run"), rows))
+    if any("=" in row for row in rows):
+        output.print("=  the runs of an earlier point: the scheme does not use what differs", highlight=False)
     if not found.waiting:
         time = "all are finished"
     elif found.seconds is None:
         time = "no estimate of the time before the first run is finished"
     else:
         time = f"about {duration_text(found.seconds)} with {found.workers} at a time, estimated from finished runs"
-    output.print(f"{len(found.waiting)} of {len(found.manifest.runs)} runs to do: {time}", highlight=False)
+    output.print(f"{len(found.waiting)} of {len(found.manifest.distinct)} runs to do: {time}", highlight=False)

@@ -1,4 +1,4 @@
-"""What a kept entry costs: by the paper's accounting, and as the bytes that travel."""
+"""The cost of a kept entry: by the paper's accounting, and as encoded bytes."""
 
 from wayfare.codec.link import make_link
 from wayfare.codec.paper import bits_per_entry, dense_bits

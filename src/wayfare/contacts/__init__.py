@@ -1,4 +1,4 @@
-"""Who meets whom, when and for how long."""
+"""Contact plans: which nodes meet, when and for how long."""
 
 from wayfare.contacts.draw import draw_plan, plan_from_drawn, plan_from_meetings, plan_from_motion, plans_from_motion
 from wayfare.contacts.export import contact_frame, contact_rows, write_contacts

@@ -1,1 +1,1 @@
-"""The Lyapunov controller: closed forms and the virtual energy queue."""
+"""The Lyapunov controller: closed forms, the virtual energy queue, the automatic weight and budgets."""

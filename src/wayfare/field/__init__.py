@@ -33,16 +33,18 @@ Methods whose memory forgets, and servers that mix models, conserve no mass. The
    then it publishes the mark ``applied.<device>``. Killed in between, it gets the message again and finds it recorded.
 5. **Settle** (device, one transaction). Chunks with a mark leave the outbox; only the server's word removes them.
 6. **Finish and receive.** With the outbox empty the device asks ``up.<device>.finish`` for the model: a delta against
-   the version it has, if that is smaller, else the whole. It pulls the bytes part by part (``up.<device>.part``), so a
-   cut costs one part, and believes them only with their digest. base = the model, local = the model and what the
-   trainer learned meanwhile.
+   the version it has, if that is smaller, else the whole. Behind it comes what the server rule hands to this device,
+   such as SCAFFOLD's correction. The device pulls the bytes part by part (``up.<device>.part``), so a cut costs one
+   part, and believes them only with their digests. One transaction takes both: base = the model, local = the model and
+   what the trainer learned meanwhile.
 
 A delta holds the new values of entries that changed, not differences: what arrives is the server's model to the bit.
 
 The server's ledger is the truth and its model file a shortcut. The file holds the model, what the server rule remembers
 and, with `server.average_rounds`, the mean of the models, which is judged and handed on. On a start the server reads
 the file and replays what was recorded since through the rule. A rule gets the device, its round and staleness (from the
-chunk's header), its samples and the reach of its steps (which the server knows itself).
+chunk's header), its samples and the reach of its steps (which the server knows itself). The reach is unknown if the
+device received no model since its previous update: the header says which version it has.
 
 `Gathering` says when recorded chunks are applied: on arrival, where every version counts as a round of the mean, or
 round by round with everyone whom a plan has in that round, all upload and then all download, as in the simulator. With
@@ -51,6 +53,5 @@ a plan, and trainers that take the plan's steps, devices and server end with the
 Trainer and exchanger of a device share its store and nothing else. Learning that goes on during an exchange is kept:
 it is base - local, whatever base has become. A proximal term pulls towards the last model, not towards base.
 
-Only methods whose parts are pure run here. Refused are peers, who would need connections among devices, and server
-rules that hand devices more than the model.
+Only methods whose parts are pure run here. Methods with peers are rejected: they need connections among devices.
 """

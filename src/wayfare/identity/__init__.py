@@ -7,7 +7,7 @@ Code or data that cannot be identified is rejected, unless its author gives it a
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import fields, is_dataclass
 from functools import cached_property
 from typing import Any, Protocol, runtime_checkable
@@ -22,9 +22,11 @@ from wayfare.learning.tasks import TASKS, Task, load_task
 from wayfare.methods import Method, Part
 from wayfare.scenario import Scenario
 
-__all__ = ["UnreadableError", "changes", "fingerprint", "identity_of", "method_identity"]
+__all__ = ["UnreadableError", "changes", "fingerprint", "identity_of", "method_identity", "without_parts"]
 
 _SCRIPTS = ("__main__", "__mp_main__")
+# Only parts of a method read these fields. A part that does so holds them among its values, so they already count.
+_HELD_BY_PARTS = (("control", "weight"), ("control", "variant"), ("mixing",), ("relays",))
 
 
 @runtime_checkable
@@ -46,6 +48,17 @@ def identity_of(scenario: Scenario, method: Method, task: Task | None = None) ->
         version = task.version if isinstance(task, Versioned) else ""
         identity["task"] = _described(task, f"the task {task.name}", version, files=True)
     return identity
+
+
+def without_parts(scenario: Mapping[str, Any]) -> dict[str, Any]:
+    """The table of a scenario without the fields that count as values of the method's parts."""
+    table = dict(scenario)
+    for section, *field in _HELD_BY_PARTS:
+        if field and isinstance(table.get(section), Mapping):
+            table[section] = {name: value for name, value in table[section].items() if name not in field}
+        elif not field:
+            table.pop(section, None)
+    return table
 
 
 def method_identity(method: Method, *, files: bool = True) -> dict[str, Any]:

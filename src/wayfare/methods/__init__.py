@@ -5,6 +5,7 @@ from wayfare.methods.encounter import NOTHING, SKIPPED, Encounter, EnergyRule, U
 from wayfare.methods.from_file import reject_edited
 from wayfare.methods.parts import (
     NO_STATE,
+    UNKNOWN_REACH,
     Arrival,
     Compressor,
     Draw,
@@ -25,6 +26,7 @@ __all__ = [
     "NOTHING",
     "NO_STATE",
     "SKIPPED",
+    "UNKNOWN_REACH",
     "Arrival",
     "Composition",
     "Compressor",

@@ -69,7 +69,7 @@ class UploadRule(Part, ABC):
         """Whether decisions depend on the forecast length of the contact."""
         return True
 
-    def least_joules(self, link: Link) -> float:
+    def min_upload_joules(self, link: Link) -> float:
         """With less energy than this, a device can never upload again, so it stops training."""
         return 0.0
 
@@ -171,6 +171,10 @@ class LocalRule(Part):
         return state["correction"] if self.corrects else None
 
 
+# In the field, a device that missed a model may have trained from any other.
+UNKNOWN_REACH = 0.0
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Arrival:
     device: int
@@ -179,7 +183,7 @@ class Arrival:
     round: int = 1
     samples: int | None = None  # held by the device; None if unknown
     # The sum of learning rates over its local steps: how far a gradient of norm 1 would have moved the model.
-    reach: float = 0.0
+    reach: float = UNKNOWN_REACH
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -197,7 +201,7 @@ class ServerRule(Part, ABC):
     takes: ClassVar[Literal["updates", "models"]] = "updates"
     # Whether pieces of an upload may be used as they come; otherwise the field waits until it is all there.
     takes_pieces: ClassVar[bool] = False
-    # Whether it hands more to devices than the model; the field carries models only.
+    # Whether it hands more to devices than the model.
     hands_down: ClassVar[bool] = False
     # Whether it takes an update divided by its reach for the mean gradient, which needs plain steps of SGD.
     uses_reach: ClassVar[bool] = False

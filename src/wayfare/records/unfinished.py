@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from wayfare.errors import RunFolderError
-from wayfare.identity import changes
+from wayfare.identity import changes, without_parts
 from wayfare.records.checkpoints import Checkpoint, DamagedError, delete_unlisted_checkpoints, read_checkpoint
 from wayfare.records.layout import as_list, connect, partial_folder, read_meta, stored_rows
 from wayfare.records.schema import COLUMNS, FILE, VERSION
@@ -81,8 +81,7 @@ def complete(folder: Path) -> None:
 def reject_changes(found: Unfinished, now: Mapping[str, Any]) -> None:
     """Raise RunFolderError if the inputs of a run have changed; the message names the changes."""
     before = found.meta
-    names = ("seed", "execution", "scenario")
-    settings = differences({key: before.get(key) for key in names}, {key: now[key] for key in names})
+    settings = differences(_settings(before), _settings(now))
     changed = _changed_inputs(found, now["identity"]) + [line.removeprefix("scenario.") for line in settings]
     world = before.get("world")
     digests = world if isinstance(world, dict) else {}
@@ -110,6 +109,10 @@ def _changed_inputs(found: Unfinished, identity: Mapping[str, Any]) -> list[str]
     if not isinstance(before, dict):
         raise RunFolderError(f"{found.folder}: its records do not name its code and data; restart it with `fresh=True`")
     return changes(before, identity)
+
+
+def _settings(meta: Mapping[str, Any]) -> dict[str, Any]:
+    return {"seed": meta.get("seed"), "execution": meta.get("execution"), "scenario": without_parts(meta["scenario"])}
 
 
 def _changed_error(found: Unfinished, changed: Sequence[str]) -> RunFolderError:

@@ -42,11 +42,11 @@ class Material:
     results: StudyResults = field(init=False)
     digests: dict[tuple[int, str], list[RunDigest]] = field(default_factory=dict)
     world: list[RunRecord] = field(default_factory=list)
-    walls_s: list[float] = field(default_factory=list)
+    walls_s: dict[Path, float] = field(default_factory=dict)  # by the folder of a run, which several points may share
 
     def take(self, run: PlannedRun, record: RunRecord) -> None:
         self.digests.setdefault((run.point, run.scheme), []).append(digest_run(record))
-        self.walls_s.append(record.wall_s)
+        self.walls_s[record.folder] = record.wall_s
         if run.point == 0 and self.seed in (None, record.seed):
             self.seed = record.seed
             self.world.append(record)
@@ -96,7 +96,7 @@ def page_html(material: Material) -> str:
             schemes=[record.scheme for record in material.world],
             failures=sections.failures_section(results, material.digests),
             recipe=recipe_of(results, meta),
-            made_with=made_with(meta, material.walls_s) | {"page written by": f"Wayfare {__version__}"},
+            made_with=made_with(meta, [*material.walls_s.values()]) | {"page written by": f"Wayfare {__version__}"},
             data=Markup(_for_script(page_json(material))),
             plotly=Markup(plotly_script().replace("</script", "<\\/script")),
             scripts=[Markup(_static(name)) for name in _SCRIPTS],

@@ -9,7 +9,6 @@ from pathlib import Path
 
 from wayfare.contacts.speeds import SpeedPoint
 from wayfare.files import writing
-from wayfare.records import read_run
 from wayfare.records.origin import commit_of_code
 from wayfare.report.contact_figures import plot_speeds
 from wayfare.report.markdown import table_lines
@@ -85,7 +84,7 @@ def _lines(figure: PaperFigure, results: StudyResults, command: str, quick: bool
 
 
 def _origin(results: StudyResults) -> list[str]:
-    records = [read_run(result.folder) for result in results.results]
+    records = results.runs
     versions = records[0].meta["versions"]
     hardware = sorted({str(record.meta["versions"]["hardware"]) for record in records})
     precisions = sorted({str(record.meta["execution"]["precision"]) for record in records})
@@ -93,7 +92,7 @@ def _origin(results: StudyResults) -> list[str]:
     ended = max(str(session["at"]) for session in sessions)
     commits = sorted({str(session.get("commit") or "unknown") for session in sessions})
     seeds = sorted({record.seed for record in records})
-    hours = sum(result.wall_s for result in results.results) / 3600
+    hours = sum(record.wall_s for record in records) / 3600
     lines = [
         f"Runs: {len(records)}, seeds {', '.join(map(str, seeds))}, {records[0].scenario.rounds:,} rounds, "
         f"{', '.join(precisions)}; {hours:.2f} h of run time in all.",
@@ -101,5 +100,5 @@ def _origin(results: StudyResults) -> list[str]:
         f"PyTorch {versions['torch']}; last run begun {datetime.fromisoformat(ended):%Y-%m-%d}.",
     ]
     if results.missing:
-        lines.append(f"**{results.missing} of {len(results.manifest.runs)} runs are missing.**")
+        lines.append(f"**{results.missing} of {len(results.manifest.distinct)} runs are missing.**")
     return lines

@@ -25,7 +25,7 @@ _PAGE_WIDTH, _PAGE_GAP = 125, 3
 def header(results: StudyResults) -> dict[str, Any]:
     """Who won, by how much, and what was compared."""
     manifest, scenario = results.manifest, parse(results.manifest.scenarios[0])
-    runs, seeds = len(results.results), results.seeds
+    runs, seeds = results.finished, results.seeds
     facts = [
         f"{scenario.fleet.devices} devices",
         f"{scenario.rounds:,} rounds of {scenario.round_s:g} s",
@@ -52,7 +52,7 @@ def header(results: StudyResults) -> dict[str, Any]:
         )
         warnings.insert(0, text)
     if results.missing:
-        text = f"{results.missing} of {len(manifest.runs)} runs are missing, {results.failed} of them failed."
+        text = f"{results.missing} of {len(manifest.distinct)} runs are missing, {results.failed} of them failed."
         warnings.append(f"Incomplete: {text}")
     kind = "Study" if not manifest.is_comparison else "Run" if runs == 1 else "Comparison"
     return {"kind": kind, "claim": claim, "lines": lines, "warnings": warnings, "facts": facts}

@@ -20,8 +20,8 @@ def results_json(results: StudyResults) -> dict[str, Any]:
         "folder": str(results.folder),
         "metric": None if metric is None else metric.name,
         "reference": results.reference,
-        "runs": len(manifest.runs),
-        "finished": len(results.results),
+        "runs": len(manifest.distinct),
+        "finished": results.finished,
         "failed": results.failed,
         "warnings": caveats_of(results),
         "traces": [asdict(use) for use in distinct(result.trace for result in results.results)],
@@ -29,6 +29,7 @@ def results_json(results: StudyResults) -> dict[str, Any]:
             {
                 "point": manifest.points[row.point],
                 "scheme": row.scheme,
+                "shared": row.shared,
                 "energy_rule": row.energy_rule,
                 "seeds": [result.run.seed for result in row.results],
                 "metrics": _estimates(row.results),

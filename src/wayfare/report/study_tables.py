@@ -43,6 +43,7 @@ _HEADINGS = {
     "wall_s": "run\ns",
     "bits": "sent\nMbit",
 }
+_SHARED = " ="
 _SCALES = {"kept_fraction": 100.0, "bits": 1e-6}
 
 
@@ -88,7 +89,7 @@ def _rich(results: StudyResults, columns: Sequence[Column], width: int) -> list[
 
 def _schemes(results: StudyResults) -> list[Column]:
     return [
-        Column(heading=SCHEME, cells=[row.scheme for row in results.rows], left=True),
+        Column(heading=SCHEME, cells=[row.scheme + _SHARED * row.shared for row in results.rows], left=True),
         Column(heading="seeds", cells=[str(len(row.results)) for row in results.rows]),
     ]
 
@@ -129,7 +130,7 @@ def _targets(results: StudyResults) -> list[Column]:
 
 def study_title(results: StudyResults) -> str:
     manifest = results.manifest
-    counts = f"{len(results.results)} of {len(manifest.runs)} runs"
+    counts = f"{results.finished} of {len(manifest.distinct)} runs"
     name = named_with_task(manifest.name, manifest.scenarios[0]["learning"]["task"])
     return f"{name}: {manifest.title or counts}" + (f" ({counts})" if manifest.title else "")
 
@@ -154,6 +155,8 @@ def study_notes(results: StudyResults) -> list[str]:
         )
     if any("energy_joules" in row.estimates for row in results.rows):
         notes.append(f"energy      {BUDGET_NOTE}")
+    if any(row.shared for row in results.rows):
+        notes.append(f"{_SHARED.strip():11} ran once: the scheme does not use what differs between these points")
     notes.append(f"assumed     {ASSUMED}")
     notes += [f"trace       {trace_text(use)}" for use in distinct(result.trace for result in results.results)]
     if results.manifest.targets:

@@ -1,4 +1,4 @@
-"""The simulator: a scheme in a world."""
+"""The simulator: one method in one world."""
 
 from wayfare.device import Checks
 from wayfare.simulator.checkpoint import SimulationState, state_from_plain

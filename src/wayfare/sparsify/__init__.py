@@ -1,4 +1,4 @@
-"""Top-k with error feedback."""
+"""Exact top-k, and vectors with kept entries subtracted."""
 
 from wayfare.sparsify.memory import remainder, subtract
 from wayfare.sparsify.tail import with_tail

@@ -80,7 +80,8 @@ def _identity(manifest: Manifest, run: PlannedRun) -> Record:
         axis: json.dumps(value) if isinstance(value, dict | list) else value
         for axis, value in manifest.points[run.point].items()
     }
-    return {"study": manifest.name, "key": run.key, **values, "scheme": run.scheme, "seed": run.seed}
+    shared = manifest.is_shared(run)
+    return {"study": manifest.name, "key": run.key, "shared": shared, **values, "scheme": run.scheme, "seed": run.seed}
 
 
 def _evaluations(manifest: Manifest, result: RunResult) -> Iterator[Record]:

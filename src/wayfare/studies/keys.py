@@ -6,7 +6,7 @@ import hashlib
 import json
 from functools import reduce
 
-from wayfare.identity import identity_of
+from wayfare.identity import identity_of, without_parts
 from wayfare.learning.tasks import Task
 from wayfare.methods import Method
 from wayfare.scenario import Scenario
@@ -19,11 +19,12 @@ _CHARACTERS = 16
 def run_key(scenario: Scenario, scheme: Method, seed: int, execution: Execution, task: Task | None = None) -> str:
     """Scenario, scheme with its parameters, seed, the version of the algorithm, and the precision of its numbers.
 
-    Scheme, task and files count by `identity_of`: code and content, not places. The name of a scenario and the schemes
+    Scheme, task and files count by `identity_of`: code and content, not places. Settings of the controller, of mixing
+    and of relays count for the schemes that use them: as values of their parts. The name of a scenario and the schemes
     it lists do not count. Engine and device do not count either: they decide about speed, and rounding at most.
     """
     identity = identity_of(scenario, scheme, task)
-    content = scenario.model_dump(mode="json", exclude={"name", "schemes"})
+    content = without_parts(scenario.model_dump(mode="json", exclude={"name", "schemes"}))
     for field, found in identity["files"].items():
         *sections, last = field.split(".")
         reduce(dict.__getitem__, sections, content)[last] = found

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 
@@ -68,6 +68,7 @@ class Row:
     rounds_to: list[Censored]  # for each target
     time_s_to: list[Censored]
     energy_joules_to: list[Censored]
+    shared: bool  # whether its runs stand at other points too
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,7 +93,16 @@ class StudyResults:
     @cached_property
     def runs(self) -> list[RunRecord]:
         """The records of all finished runs, read when they are first asked for."""
-        return [read_run(result.folder) for result in self.results]
+        return [read_run(folder) for folder in self.folders]
+
+    @property
+    def folders(self) -> list[Path]:
+        """The folders of all finished runs, each once."""
+        return list(dict.fromkeys(result.folder for result in self.results))
+
+    @property
+    def finished(self) -> int:
+        return len(self.folders)
 
     @property
     def seeds(self) -> int:
@@ -144,19 +154,22 @@ def read_results(path: Path, on_record: Callable[[PlannedRun, RunRecord], None] 
 
     Records are read once and one after another; whoever wants more of them than the results sees each as it passes.
     """
-    folder, found, failed = StudyFolder(path), [], 0
+    folder, failed = StudyFolder(path), 0
+    found: dict[PlannedRun, RunResult] = {}
     if (path / STUDY_FILE).is_file():
         manifest = folder.read()
-        there = {run: folder.run_folder(run) for run in manifest.runs if folder.is_finished(run)}
-        failed = sum(run not in there and folder.error_file(run).exists() for run in manifest.runs)
+        there = {run: folder.run_folder(run) for run in manifest.distinct if folder.is_finished(run)}
+        failed = sum(run not in there and folder.error_file(run).exists() for run in manifest.distinct)
     else:
         manifest, there = _loose_runs(path)
-    for run, place in there.items():
+    for first, place in there.items():
         record = read_run(place)
-        found.append(result_of(record, run, manifest.targets))
-        if on_record:
-            on_record(run, record)
-    return results_of(path, manifest, found, failed)
+        result = result_of(record, first, manifest.targets)
+        for run in manifest.places[first.key]:
+            found[run] = replace(result, run=run)
+            if on_record:
+                on_record(run, record)
+    return results_of(path, manifest, [found[run] for run in manifest.runs if run in found], failed)
 
 
 def results_of(path: Path, manifest: Manifest, found: Sequence[RunResult], failed: int) -> StudyResults:
@@ -178,7 +191,7 @@ def results_of(path: Path, manifest: Manifest, found: Sequence[RunResult], faile
         rows=rows,
         reference=reference,
         failed=failed,
-        missing=len(manifest.runs) - len(found),
+        missing=len(manifest.distinct) - len({result.run.key for result in found}),
         unknown_metrics=[name for name in manifest.metrics if found and name not in known],
     )
 
@@ -199,6 +212,7 @@ def _row(manifest: Manifest, point: int, scheme: str, mine: Sequence[RunResult],
         rounds_to=_medians(mine, len(manifest.targets), lambda reached: reached.rounds),
         time_s_to=_medians(mine, len(manifest.targets), lambda reached: reached.time_s),
         energy_joules_to=_medians(mine, len(manifest.targets), lambda reached: reached.energy_joules),
+        shared=manifest.is_shared(mine[0].run),
     )
 
 

@@ -19,6 +19,7 @@ import os
 import shutil
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import IO, Any
 
@@ -49,9 +50,13 @@ class PlannedRun:
         return f"{run_name_of(self.scheme, self.seed)}-{self.key}"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Manifest:
-    """What a study asks, and its runs: all that is needed to read its folder."""
+    """What a study asks, and its runs: all that is needed to read its folder.
+
+    Points that differ only in what a scheme does not use share the runs of that scheme. Each point has an entry for
+    them, with the same key.
+    """
 
     name: str
     title: str
@@ -65,6 +70,23 @@ class Manifest:
     labels: list[str] = field(default_factory=list)  # of every point, where they have any
     labelled: list[str] = field(default_factory=list)  # the axes that labels stand for
     recipes: dict[str, str] = field(default_factory=dict)  # what schemes are made of, where a name does not say it
+
+    @cached_property
+    def places(self) -> dict[str, list[PlannedRun]]:
+        """Every run by its key, at each point that has it."""
+        found: dict[str, list[PlannedRun]] = {}
+        for run in self.runs:
+            found.setdefault(run.key, []).append(run)
+        return found
+
+    @property
+    def distinct(self) -> list[PlannedRun]:
+        """Every run once, at the first point that has it."""
+        return [places[0] for places in self.places.values()]
+
+    def is_shared(self, run: PlannedRun) -> bool:
+        """Whether several points have this run."""
+        return len(self.places[run.key]) > 1
 
     @property
     def is_comparison(self) -> bool:
@@ -89,7 +111,10 @@ class Manifest:
         )
 
     def run_name(self, run: PlannedRun) -> str:
-        return ", ".join(part for part in (run.scheme, self.point_name(run.point), f"seed {run.seed}") if part)
+        places = [self.place_of(one.point) for one in self.places[run.key]]
+        alike = [axis for axis in self.varies if all(place[axis] == places[0][axis] for place in places)]
+        name = ", ".join(part for part in (run.scheme, self.point_name(run.point, alike), f"seed {run.seed}") if part)
+        return f"{name} ({len(places)} points)" if len(places) > 1 else name
 
 
 def manifest_of(plan: Plan, execution: Execution) -> Manifest:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from wayfare.errors import RunError
@@ -44,10 +44,10 @@ class Sweep:
         """Say which runs failed, what is safe and how to resume; nothing if none failed."""
         if not self.failures:
             return
-        finished, traces = len(self.results.results), self.failures[0].job.folder.parent
+        finished, traces = self.results.finished, self.failures[0].job.folder.parent
         safe = f"The other {finished} are finished and safe in {self.results.folder}. " if finished else ""
         raise RunError(
-            f"{failures_text(self.failures, len(self.results.manifest.runs))}. {safe}Traces are in "
+            f"{failures_text(self.failures, len(self.results.manifest.distinct))}. {safe}Traces are in "
             f"{traces}/*.error.txt. The same call or command again runs only what is missing"
         ) from self.failures[0].error
 
@@ -62,8 +62,8 @@ def outlook(
     """What a sweep would do, and how long it would take by the runs that are finished. Nothing is written."""
     execution = execution or Execution()
     folder, manifest = StudyFolder(study_folder(plan, out)), manifest_of(plan, execution)
-    finished = [run for run in manifest.runs if folder.is_finished(run)]
-    waiting = [run for run in manifest.runs if not folder.is_finished(run)]
+    finished = [run for run in manifest.distinct if folder.is_finished(run)]
+    waiting = [run for run in manifest.distinct if not folder.is_finished(run)]
     estimates = _estimates([result_of(read_run(folder.run_folder(run)), run, ()) for run in finished])
     seconds = [estimates.seconds(run.point, run.scheme, run.cost) for run in waiting]
     known = [one for one in seconds if one is not None]
@@ -109,11 +109,11 @@ def sweep(
         if on_record:
             on_record(folder.run_folder(run), record)
 
-    for run in manifest.runs:
+    for run in manifest.distinct:
         if not fresh and folder.is_finished(run):
             keep(run, read_run(folder.run_folder(run)))
             folder.clear(run)
-    waiting = [run for run in manifest.runs if run.key not in found] if run_missing else []
+    waiting = [run for run in manifest.distinct if run.key not in found] if run_missing else []
     estimates = _estimates(list(found.values()))
     todo = [
         folder.job(plan, manifest, run, estimates.seconds(run.point, run.scheme, run.cost) or run.cost)
@@ -156,7 +156,7 @@ def sweep(
         # However it ends, others may have what was taken and not done.
         for place in list(held):
             release(place)
-    in_order = [found[run.key] for run in manifest.runs if run.key in found]
+    in_order = [replace(found[run.key], run=run) for run in manifest.runs if run.key in found]
     return Sweep(results=results_of(folder.path, manifest, in_order, len(failures)), failures=failures)
 
 

@@ -1,4 +1,4 @@
-"""What can be known before training: the paper's bounds, as printed and as corrected, and a planner.
+"""Predictions before training: the paper's bounds, printed and corrected, and the planner.
 
-The derivations are in docs/errata.md, the symbols in docs/equations.md.
+docs/errata.md has the derivations, docs/equations.md the symbols.
 """

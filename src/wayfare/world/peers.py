@@ -14,6 +14,7 @@ from wayfare.errors import ScenarioError
 from wayfare.mobility import Meetings
 from wayfare.radio import peer_gains_per_watt
 from wayfare.scenario import Scenario
+from wayfare.scenario.exchange import Relays
 from wayfare.scenario.mobility import TraceMobility
 from wayfare.world.draw import World, digest
 
@@ -103,12 +104,12 @@ class Timetable:
         return np.unique(np.concatenate(rounds))
 
 
-def make_timetable(world: World, peers: Peers) -> Timetable:
+def make_timetable(world: World, peers: Peers, rules: Relays) -> Timetable:
     """The relays of a world. An update goes to the peer that meets the server soonest, and before its owner does.
 
     The contact plan gives these times: devices know their own next contact and tell each other.
     """
-    rules, meets = world.scenario.relays, peers.meets
+    meets = peers.meets
     row = np.concatenate([np.arange(len(meets))] * 2)
     round_ = meets.round[row]
     device, peer = np.concatenate([meets.device, meets.peer]), np.concatenate([meets.peer, meets.device])

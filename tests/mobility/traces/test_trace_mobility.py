@@ -153,7 +153,7 @@ def test_a_box_cuts_legs_at_its_border():
 
 
 def test_a_box_is_for_motion_only(contact_list, motion_list):
-    with pytest.raises(TraceError, match="no places"):
+    with pytest.raises(TraceError, match="no positions"):
         read_recording(contact_list, box_m=(0, 0, 1, 1))
     with pytest.raises(TraceError, match="ever inside the box"):
         read_recording(motion_list, box_m=(1e6, 1e6, 2e6, 2e6))

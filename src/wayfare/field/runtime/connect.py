@@ -120,7 +120,8 @@ class FieldClient(Client):
     def _let_go(self) -> None:
         """Drop the socket: closing an encrypted line in order waits half a minute for an answer."""
         writer = getattr(self._transport, "_io_writer", None)
-        if writer is not None:
+        # In the middle of a TLS handshake the writer has no transport.
+        if writer is not None and writer.transport is not None:
             writer.transport.abort()
 
     async def _watch_silence(self) -> None:

@@ -1,21 +1,25 @@
 """The global model on its way down: whole, or as the entries that changed since a version the device has.
 
-A delta carries new values, not differences, so what the device then has is the server's model to the bit.
+A delta carries new values, not differences, so the device ends with the server's model to the bit. The state that a
+server rule hands to one device (`ServerRule.handed`) follows the bytes of the model.
 """
 
 from __future__ import annotations
 
-import hashlib
 from collections import OrderedDict
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from wayfare.codec.errors import WireError
 from wayfare.codec.wire import Layout, decode, encode
-from wayfare.field.runtime.database import vector_bytes
+from wayfare.field.runtime.database import tree_bytes, tree_of, vector_bytes
 from wayfare.field.runtime.ledger import Ledger
+from wayfare.field.runtime.outbox import digest
+from wayfare.methods import NO_STATE, State
+from wayfare.methods.states import same_kind, vectors_of
 from wayfare.sparsify import Sparse
 
 # Encoded models are kept while devices pull them; of those beyond this the oldest are made again when asked for.
@@ -32,10 +36,20 @@ class Download:
     digest: str  # of the model that it makes
 
 
+@dataclass(frozen=True, slots=True)
+class Handed:
+    """What one device gets beside a version of the model; no bytes if the rule hands down nothing."""
+
+    version: int
+    data: bytes
+    digest: str  # of the bytes
+
+
 class Downloads:
     def __init__(self, layout: Layout, kept_bytes: int = _KEPT_BYTES) -> None:
         self._layout, self._kept_bytes = layout, kept_bytes
         self._made: OrderedDict[tuple[int, int | None], Download] = OrderedDict()
+        self._handed: OrderedDict[int, Handed] = OrderedDict()  # the last one of each device
 
     def offer(self, ledger: Ledger, version: int, have_version: int | None) -> Download:
         """A version for a device that has another, in the smaller of the two forms."""
@@ -49,8 +63,24 @@ class Downloads:
         delta = self._made_of(ledger, version, have_version, newer)
         return delta if len(delta.data) < len(whole.data) else whole
 
-    def find(self, version: int, base_version: int | None) -> Download | None:
-        return self._made.get((version, base_version))
+    def hand_down(self, ledger: Ledger, device: int, version: int) -> Handed:
+        """The state that the rule hands to a device with a version."""
+        made = self._handed.pop(device, None)
+        if made is None or made.version != version:
+            state = ledger.handed(device, version)
+            data = tree_bytes(state) if state else b""
+            made = Handed(version, data, digest(data))
+        self._handed[device] = made
+        self._forget_oldest(self._handed)
+        return made
+
+    def part(self, device: int, version: int, base_version: int | None, begin: int, end: int) -> bytes:
+        """Bytes of the model and the handed state behind it; fewer than asked for if they are no longer kept."""
+        model, handed = self._made.get((version, base_version)), self._handed.get(device)
+        if model is None:
+            return b""
+        behind = max(begin - len(model.data), 0), max(end - len(model.data), 0)
+        return model.data[begin:end] + (handed.data[slice(*behind)] if handed else b"")
 
     def _made_of(self, ledger: Ledger, version: int, base_version: int | None, newer: Tensor | None = None) -> Download:
         key = version, base_version
@@ -60,9 +90,12 @@ class Downloads:
         model = ledger.model_at(version)
         made = Download(*key, encode(_entries(model, newer, self._layout), self._layout).data, model_digest(model))
         self._made[key] = made
-        while len(self._made) > 1 and sum(len(one.data) for one in self._made.values()) > self._kept_bytes:
-            self._made.popitem(last=False)
+        self._forget_oldest(self._made)
         return made
+
+    def _forget_oldest(self, kept: OrderedDict[Any, Any]) -> None:
+        while len(kept) > 1 and sum(len(one.data) for one in kept.values()) > self._kept_bytes:
+            kept.popitem(last=False)
 
 
 def unpacked(data: bytes, layout: Layout, *, base: Tensor | None, digest: str) -> Tensor:
@@ -77,8 +110,26 @@ def unpacked(data: bytes, layout: Layout, *, base: Tensor | None, digest: str) -
     return model
 
 
+def unpacked_state(data: bytes, expected_digest: str, like: State) -> State:
+    """A handed state; WireError unless it is the server's and fits the state ``like`` of the local rule."""
+    if not data:
+        return NO_STATE
+    if digest(data) != expected_digest:
+        raise WireError("handed state: its digest differs from the server's")
+    try:
+        state = tree_of(data)
+    except Exception as error:  # torch.load raises many types
+        raise WireError(f"handed state: cannot be read: {error}") from None
+    if not same_kind({**like, **state}, like):
+        raise WireError(f"handed state: has {sorted(state)}, which does not fit the local rule")
+    for name, vector in vectors_of(state):
+        if not bool(torch.isfinite(vector).all()):
+            raise WireError(f"handed state: {name} holds NaN or infinity")
+    return state
+
+
 def model_digest(model: Tensor) -> str:
-    return hashlib.blake2b(vector_bytes(model), digest_size=16).hexdigest()
+    return digest(vector_bytes(model))
 
 
 def _entries(model: Tensor, newer: Tensor | None, layout: Layout) -> Sparse:

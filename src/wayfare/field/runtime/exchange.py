@@ -20,7 +20,7 @@ from wayfare.codec.errors import WireError
 from wayfare.codec.wire import Layout
 from wayfare.device import Terms, contact, payload
 from wayfare.errors import FieldError, RefusedError
-from wayfare.field.runtime.downloads import unpacked
+from wayfare.field.runtime.downloads import unpacked, unpacked_state
 from wayfare.field.runtime.guide import Guide, Occasion
 from wayfare.field.runtime.messages import Ask, Finish, Manifest, Mark, Part, Standing, parse
 from wayfare.field.runtime.outbox import Outbox
@@ -81,7 +81,7 @@ class Exchanger:
         self._recorded: set[tuple[int, int]] = set()
         self._refused: str | None = None
         self._news = asyncio.Event()
-        self._parts: tuple[tuple[int, int | None, str], dict[int, bytes]] | None = None
+        self._parts: tuple[tuple[int, int | None, str, str], dict[int, bytes]] | None = None
         self._part_bytes = _FIRST_PART_BYTES
         # A value and a place for every entry, and a header: no download of this model is larger.
         self._most_bytes = 8 * (layout.parameters + layout.statistics) + 4096
@@ -240,20 +240,24 @@ class Exchanger:
         try:
             if manifest.base_version not in (None, progress.version):
                 raise WireError(f"a delta on version {manifest.base_version}, here is {progress.version}")
-            model = await asyncio.to_thread(unpacked, data, self._layout, base=base, digest=manifest.digest)
+            body = data[: manifest.size_bytes]
+            model = await asyncio.to_thread(unpacked, body, self._layout, base=base, digest=manifest.digest)
+            like = self._outbox.state.local_state
+            handed = unpacked_state(data[manifest.size_bytes :], manifest.handed_digest, like)
         except WireError:
             self._parts = None
             if base is not None:
                 await asyncio.to_thread(self._outbox.forget_version)
             raise
-        await asyncio.to_thread(self._outbox.receive, model, manifest.version, progress.cut_round)
+        await asyncio.to_thread(self._outbox.receive, model, manifest.version, progress.cut_round, handed)
         self._parts = None
 
     async def _pull(self, manifest: Manifest) -> bytes:
-        """The bytes of a model, part by part; those that came before a cut are not asked for again."""
-        if manifest.size_bytes > self._most_bytes:
-            raise WireError(f"a model of {manifest.size_bytes} bytes, ours has at most {self._most_bytes}")
-        key = manifest.version, manifest.base_version, manifest.digest
+        """The bytes of a download, part by part; those that came before a cut are not asked for again."""
+        most = max(manifest.size_bytes, manifest.handed_bytes)
+        if most > self._most_bytes:
+            raise WireError(f"a model of {most} bytes, ours has at most {self._most_bytes}")
+        key = manifest.version, manifest.base_version, manifest.digest, manifest.handed_digest
         if self._parts is None or self._parts[0] != key:
             self._parts = key, {}
         parts = self._parts[1]
@@ -277,7 +281,7 @@ class Exchanger:
             faster = time.monotonic() - began_s < 0.1
             self._part_bytes = min(self._part_bytes * 2, _MOST_PART_BYTES) if faster else self._part_bytes
 
-        for hole in _holes(parts, manifest.size_bytes):
+        for hole in _holes(parts, manifest.size_bytes + manifest.handed_bytes):
             await _windowed(pull, self._places(*hole), self._patience.window)
         return b"".join(parts[offset] for offset in sorted(parts))
 

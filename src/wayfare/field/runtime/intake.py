@@ -112,6 +112,9 @@ class Intake:
         if version is None:
             return Manifest(state="wait")
         offered = self.downloads.offer(self.ledger, version, asked.have_version)
+        # A device whose contact was cut short gets the model of before, but its upload counts: so does what it gets.
+        counted = self.gathering.version_for(self.ledger, asked.round, cut_short=False)
+        handed = self.downloads.hand_down(self.ledger, device, version if counted is None else counted)
         self.counts[device].exchanges += 1
         self.counts[device].version = offered.version
         return Manifest(
@@ -120,17 +123,19 @@ class Intake:
             base_version=offered.base_version,
             size_bytes=len(offered.data),
             digest=offered.digest,
+            handed_bytes=len(handed.data),
+            handed_digest=handed.digest,
         )
 
     def part(self, device: int, data: bytes) -> bytes:
-        """Some bytes of a model that was offered; none when it is not kept any more, and has to be asked for again."""
+        """Some bytes of an offered model; fewer if it is no longer kept, and the device has to ask for it again."""
         try:
             asked = parse(Part, data)
         except WireError as error:
             self._refuse(device, "request", error)
             return b""
-        found = self.downloads.find(asked.version, asked.base_version)
-        piece = found.data[asked.offset : asked.offset + asked.size_bytes] if found else b""
+        end = asked.offset + asked.size_bytes
+        piece = self.downloads.part(device, asked.version, asked.base_version, asked.offset, end)
         self.counts[device].sent_bytes += len(piece)
         return piece
 

@@ -8,7 +8,8 @@ caller's.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+import math
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
@@ -27,7 +28,7 @@ from wayfare.field.runtime.messages import Chunk, unpack
 from wayfare.field.runtime.model_files import newest_model, write_model
 from wayfare.field.runtime.outbox import digest
 from wayfare.field.runtime.rules import Bits, Latest, Limits, check_chunk, check_rest
-from wayfare.methods import Arrival
+from wayfare.methods import NO_STATE, Arrival, State
 from wayfare.server import ServerState
 
 FILE = "ledger.sqlite"
@@ -158,22 +159,18 @@ class Ledger:
 
     def model_at(self, version: int) -> Tensor:
         """The model of any version; one long past is replayed."""
-        model = self._versions.find(version)
-        if model is None:
-            versions = self._newest(version)
-            for round_, reached, arrivals in self._history(versions.latest):
-                if reached > version:
-                    break
-                versions.advance(round_, reached, arrivals)
-            model = versions.latest.state.model
-            self._versions.remember(version, model)
-        return model
+        return self._state_at(version).model
+
+    def handed(self, device: int, version: int) -> State:
+        """What the rule hands to a device with a version of the model."""
+        rule = self._aggregation.rule
+        return rule.handed(self._state_at(version).rule_state, device) if rule.hands_down else NO_STATE
 
     def changed_between(self, older: int, newer: int) -> NDArray[np.bool_]:
         """Which entries two versions may differ in; exactly those that do if both models are at hand."""
         before, after = self._versions.find(older), self._versions.find(newer)
         if before is not None and after is not None:
-            return differing(before, after)
+            return differing(before.model, after.model)
         return self._versions.latest.changed > older
 
     def finished(self, round_: int) -> set[int]:
@@ -281,7 +278,7 @@ class Ledger:
         round_, version = (next_round or self.next_round + 1) - 1, self.version + bool(keys)
         with self.transaction():
             connection, rows = self._database.connection, sorted(keys)
-            arrivals = self._aggregation.arrivals((key.device, self._queue.pop(key)) for key in rows)
+            arrivals = self._arrivals((key.device, self._queue.pop(key)) for key in rows)
             self._versions.advance(round_, version, arrivals)
             connection.executemany(
                 "UPDATE chunks SET version = ? WHERE device = ? AND number = ? AND chunk = ?",
@@ -363,6 +360,26 @@ class Ledger:
         rows = self._all(
             "SELECT device, scale, data FROM chunks WHERE version = ? ORDER BY device, number, chunk", version
         )
-        return self._aggregation.arrivals(
-            (device, unpack(data, self._layout).scaled(scale)) for device, scale, data in rows
-        )
+        return self._arrivals((device, unpack(data, self._layout).scaled(scale)) for device, scale, data in rows)
+
+    def _arrivals(self, chunks: Iterable[tuple[int, Chunk]]) -> list[Arrival]:
+        return self._aggregation.arrivals(chunks, self._previous_version)
+
+    def _previous_version(self, device: int, number: int) -> float:
+        """The version that a device's previous update went into; infinity while it is in none."""
+        query = "SELECT version FROM chunks WHERE device = ? AND number < ? ORDER BY number DESC LIMIT 1"
+        rows = self._all(query, device, number)
+        version = rows[0][0] if rows else 0
+        return math.inf if version is None else version
+
+    def _state_at(self, version: int) -> ServerState:
+        state = self._versions.find(version)
+        if state is None:
+            versions = self._newest(version)
+            for round_, reached, arrivals in self._history(versions.latest):
+                if reached > version:
+                    break
+                versions.advance(round_, reached, arrivals)
+            state = versions.latest.state
+            self._versions.remember(version, state)
+        return state

@@ -170,11 +170,14 @@ class Manifest(_Message):
     base_version: Version | None = None  # what a delta builds on; None: a whole model
     size_bytes: Annotated[int, Field(ge=0, le=2**40)] = 0
     digest: Annotated[str, Field(max_length=64)] = ""
+    # What the server rule hands to this device alone; its bytes follow those of the model.
+    handed_bytes: Annotated[int, Field(ge=0, le=2**40)] = 0
+    handed_digest: Annotated[str, Field(max_length=64)] = ""
     reason: Annotated[str, Field(max_length=500)] = ""
 
 
 class Part(_Message):
-    """A device: some bytes of a model."""
+    """A device: some bytes of a model and of what is handed down with it."""
 
     version: Version
     base_version: Version | None = None

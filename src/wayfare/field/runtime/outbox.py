@@ -25,7 +25,7 @@ from wayfare.device import DeviceState, begin_device, receive
 from wayfare.errors import InvariantError, RunFolderError
 from wayfare.field.runtime.database import Database, tree_bytes, tree_of, vector_bytes, vector_of
 from wayfare.field.runtime.messages import Chunk, joined, split, unpack
-from wayfare.methods import Method
+from wayfare.methods import NO_STATE, Method, State
 from wayfare.sparsify import Sparse
 
 _FORMAT = 2
@@ -244,8 +244,8 @@ class Outbox:
                 self._keep("memory", "memory_state")
             self._go()
 
-    def receive(self, model: Tensor, version: int, round_: int) -> None:
-        """The global model: training goes on from it, with what was learned since the last cut."""
+    def receive(self, model: Tensor, version: int, round_: int, handed: State = NO_STATE) -> None:
+        """Continue from the global model, with the learning since the last cut and the state handed down with it."""
         with self._transaction():
             if self.open_update() is not None:
                 raise InvariantError("a model was taken while an update is open")
@@ -254,7 +254,7 @@ class Outbox:
             self._vectors |= {"base": model, "local": local, "model": model}
             if self.velocity is not None:
                 self._vectors["velocity"] = torch.zeros_like(model)
-            self._state = receive(self._state, model, round_, self._method)
+            self._state = receive(self._state, model, round_, self._method, handed)
             self._keep(*(name for name in self._vectors if name != "memory"), "local_state")
             self._go(version=version, finished_round=round_)
 

@@ -34,9 +34,6 @@ class Work:
         if method.peers is not None:
             rule = "relays updates over other devices; in the field devices exchange with the server alone"
             raise ScenarioError("scheme", method.name, rule)
-        if method.server.hands_down:
-            rule = "hands devices more than the model; in the field the server sends models alone"
-            raise ScenarioError("scheme", method.name, rule)
 
     @property
     def world(self) -> World:

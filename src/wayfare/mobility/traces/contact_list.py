@@ -1,6 +1,6 @@
-"""Contact lists: CSV with the header ``start_s,end_s,a,b`` and perhaps ``distance_m``, in any order of lines.
+"""Contact lists: CSV with the header ``start_s,end_s,a,b``, optionally ``distance_m``, and lines in any order.
 
-The two nodes may also be called ``name,peer``, as in the tables that Wayfare writes.
+The columns of the nodes may also be ``name,peer``, as in the tables that Wayfare writes.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _ALIASES = {"name": "a", "peer": "b"}
 
 
 def read_contact_list(stream: IO[bytes], bad: BadLines) -> Recording:
-    """The meetings of all pairs; two contacts of one pair must not overlap."""
+    """The contacts of all pairs. Two contacts of one pair must not overlap."""
     spells = Spells()
     header: list[str] | None = None
     for line, text in numbered_lines(stream, bad):
@@ -42,12 +42,12 @@ def read_contact_list(stream: IO[bytes], bad: BadLines) -> Recording:
 
 
 def is_contact_header(cells: list[str]) -> bool:
-    """Whether a line names the columns of a contact list."""
+    """Whether a line is the header of a contact list."""
     return set(COLUMNS) <= set(_known(cells))
 
 
 def contact_columns(cells: list[str], line: int | None, bad: BadLines) -> list[str]:
-    """The columns of a header under the names used here."""
+    """The columns of a header, by their canonical names."""
     if not is_contact_header(cells):
         raise TraceError(bad.file, line, f"the header must name {','.join(COLUMNS)}: {','.join(cells)[:60]!r}")
     return _known(cells)
@@ -59,13 +59,13 @@ def _known(cells: list[str]) -> list[str]:
 
 
 def add_contact(spells: Spells, row: dict[str, str], line: int) -> None:
-    """Take one row in; ValueError names what is wrong with it."""
+    """Add one row. An invalid row raises ValueError."""
     start_s, end_s = time_in(row["start_s"], "start_s"), time_in(row["end_s"], "end_s")
     a, b = name_in(row["a"]), name_in(row["b"])
     if end_s < start_s:
-        raise ValueError(f"ends at {end_s:g}, before it starts at {start_s:g}")
+        raise ValueError(f"the contact ends at {end_s:g}, before it starts at {start_s:g}")
     if a == b:
-        raise ValueError(f"{a} in contact with itself")
+        raise ValueError(f"{a} is in contact with itself")
     if "distance_m" in row:
         distance_m = place_in(row["distance_m"], "distance_m")
         if distance_m < 0:

@@ -1,4 +1,4 @@
-"""Meetings as they are read, checked and put in order: what the two contact formats share."""
+"""Collect, check and sort contacts: shared by the contact formats."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from wayfare.mobility.traces.reading import BadLines, name_in, time_in
 from wayfare.mobility.traces.recording import Recording, natural_order
 
 HEADER = re.compile(r"# wayfare contact plan: devices=([0-9]{1,9}|named) server=(.+) duration_s=(\S+)$")
-"""What our own exports write on top, so that a plan comes back whole: devices that meet nobody, and its two ends."""
+"""The first line of Wayfare's exports. It preserves devices without contacts, and the start and end of the plan."""
 _DEVICE = re.compile(r"# wayfare device: (.+)$")
-"""Where devices are `named`, a line for each of them follows."""
+"""If devices are `named`, one line per device follows."""
 
 
 @dataclass(slots=True)
 class Spells:
-    """Contacts as they are read: columns that grow."""
+    """Growing columns of contacts."""
 
     names: dict[str, int] = field(default_factory=dict)
     one: array[int] = field(default_factory=lambda: array("q"))
@@ -31,13 +31,13 @@ class Spells:
     end_s: array[float] = field(default_factory=lambda: array("d"))
     distance_m: array[float] = field(default_factory=lambda: array("d"))
     line: array[int] = field(default_factory=lambda: array("q"))
-    # When the file begins and ends, which may be before the first contact and after the last.
+    # Start and end of the file, which may be before the first contact and after the last.
     begin_s: float | None = None
     until_s: float | None = None
     server: str | None = None
 
     def number(self, name: str) -> int:
-        """The number of a node, a new one for a new name."""
+        """The number of a node; a new name gets a new number."""
         return self.names.setdefault(name, len(self.names))
 
     def add(self, one: int, other: int, start_s: float, end_s: float, line: int) -> None:
@@ -52,7 +52,7 @@ class Spells:
         self.until_s = time_s if self.until_s is None else max(self.until_s, time_s)
 
     def read_header(self, text: str) -> None:
-        """Take in the first lines of one of our own exports; any other comment says nothing."""
+        """Read the header lines of Wayfare's exports; ignore other comments."""
         if device := _DEVICE.match(text):
             self.number(name_in(device[1]))
         header = HEADER.match(text)
@@ -70,10 +70,10 @@ class Spells:
 
 
 def meetings_recording(spells: Spells, bad: BadLines, *, format: str, directed: bool) -> Recording:  # noqa: A002
-    """The meetings of all pairs, from time 0 on.
+    """The contacts of all pairs, from time 0 on.
 
-    ``directed``: the two directions of a pair were noted apart and unite; otherwise contacts of a pair that overlap
-    are bad lines. A contact without length carries nothing and is left out, with a note.
+    With ``directed``, the file lists both directions of a pair separately, and they are united. Otherwise overlapping
+    contacts of a pair are bad lines. Contacts of length 0 are skipped with a note.
     """
     if not spells.one or spells.begin_s is None or spells.until_s is None:
         raise bad.nothing_left("contacts")
@@ -95,7 +95,7 @@ def meetings_recording(spells: Spells, bad: BadLines, *, format: str, directed: 
     start_s, end_s = start_s - spells.begin_s, end_s - spells.begin_s
     real = end_s > start_s
     if not real.any():
-        raise TraceError(bad.file, None, "no contact has any length")
+        raise TraceError(bad.file, None, "all contacts have length 0")
     return Recording(
         file=str(bad.file),
         format=format,
@@ -112,12 +112,12 @@ def meetings_recording(spells: Spells, bad: BadLines, *, format: str, directed: 
         server=spells.server,
         skipped=bad.count,
         first_skipped=str(bad.first) if bad.first else None,
-        notes=() if real.all() else (f"{int((~real).sum()):,} of {len(real):,} contacts left out: no length",),
+        notes=() if real.all() else (f"{int((~real).sum()):,} of {len(real):,} contacts skipped: length 0",),
     )
 
 
 def unite(low: Ints, high: Ints, start_s: Floats, end_s: Floats) -> tuple[Ints, Ints, Floats, Floats]:
-    """Contacts of a pair that overlap or touch become one; rows sorted by pair and then by start."""
+    """Merge contacts of a pair that overlap or touch; rows are sorted by pair, then start."""
     new_pair = np.append(True, (low[1:] != low[:-1]) | (high[1:] != high[:-1]))
     first: list[int] = []
     ends: list[float] = []
@@ -134,7 +134,7 @@ def unite(low: Ints, high: Ints, start_s: Floats, end_s: Floats) -> tuple[Ints, 
 def _without_overlaps(
     rows: Ints, low: Ints, high: Ints, start_s: Floats, end_s: Floats, line: Ints, bad: BadLines
 ) -> Ints:
-    """The rows in order, less those that begin before the contact of their pair before them has ended."""
+    """The rows without those that start before the previous contact of their pair has ended."""
     kept: list[int] = []
     for row in rows.tolist():
         if kept:

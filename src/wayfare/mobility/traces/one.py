@@ -1,7 +1,7 @@
 """Connectivity events of The ONE: ``time CONN a b up|down [interface]``.
 
-Each direction and interface is followed by itself, because recorders note what each node saw (a sees b, b sees a); a
-pair is in contact while at least one of them is up. A contact still up at the end lasts until the end.
+Each direction and interface is tracked separately, because recorders log what each node saw (a sees b, b sees a). A
+pair is in contact while at least one of them is up. A contact that is up at the end lasts until the end.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def read_one(stream: IO[bytes], bad: BadLines) -> Recording:
                 raise ValueError(f"time runs backwards: {time_s:g} after {clock_s:g}")
             pair = a, b, interface
             if is_up and pair in up:
-                raise ValueError(f"{a} {b} up, but they have been up since line {up[pair][1]}")
+                raise ValueError(f"{a} {b} up, but already up since line {up[pair][1]}")
             if not is_up and pair not in up:
                 raise ValueError(f"{a} {b} down without up")
         except ValueError as error:
@@ -52,5 +52,5 @@ def _event(text: str) -> tuple[float, str, str, bool, str]:
     if state not in ("up", "down"):
         raise ValueError(f"{words[4][:20]!r} is neither up nor down")
     if a == b:
-        raise ValueError(f"{a} in contact with itself")
+        raise ValueError(f"{a} is in contact with itself")
     return time_s, a, b, state == "up", words[5] if len(words) == 6 else ""
