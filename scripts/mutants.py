@@ -75,8 +75,33 @@ class _AugmentedAssignment(Operator):  # type: ignore[misc]
         return ()
 
 
-def mutants_of(module: Path, source_root: Path) -> Iterator[Mutant]:
-    """Every mutant of a module, except where only messages, types and logs change."""
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a module can be changed; making the mutant takes much longer than finding the place."""
+
+    module: Path
+    source_root: Path
+    operator: Operator
+    occurrence: int
+    line: int
+    was: str
+    in_function: bool
+
+    def mutant(self) -> Mutant:
+        """The module with this one token changed."""
+        code = mutate_code(self.module.read_text("utf-8"), self.operator, self.occurrence)
+        return Mutant(
+            module=str(self.module.relative_to(self.source_root)),
+            line=self.line,
+            was=self.was,
+            becomes=_plain(code.splitlines()[self.line - 1]),
+            code=code,
+            in_function=self.in_function,
+        )
+
+
+def places_in(module: Path, source_root: Path) -> Iterator[Place]:
+    """Every place of a module, except where only messages, types and logs would change."""
     source = module.read_text("utf-8")
     lines, tree = source.splitlines(), get_ast(source)
     left_out, bodies = list(_left_out(source)), list(_bodies(source))
@@ -85,13 +110,13 @@ def mutants_of(module: Path, source_root: Path) -> Iterator[Mutant]:
         for occurrence, (node, start) in enumerate(places):
             if _lies_in(start, left_out) or not _is_expression(node) or _is_huge(node):
                 continue
-            code = mutate_code(source, operator, occurrence)
-            yield Mutant(
-                module=str(module.relative_to(source_root)),
+            yield Place(
+                module=module,
+                source_root=source_root,
+                operator=operator,
+                occurrence=occurrence,
                 line=start[0],
                 was=_plain(lines[start[0] - 1]),
-                becomes=_plain(code.splitlines()[start[0] - 1]),
-                code=code,
                 in_function=_lies_in(start, bodies),
             )
 
@@ -123,7 +148,10 @@ def _lies_in(position: _Position, spans: list[_Span]) -> bool:
 
 
 def _left_out(source: str) -> Iterator[_Span]:
-    """Annotations, decorators, assertions, messages and logging: no test has to notice a change there."""
+    """Annotations, decorators, assertions, messages and logging: no test has to notice a change there.
+
+    Nor has one to notice another dimension of a vector, which has only one.
+    """
     for node in ast.walk(ast.parse(source)):
         parts: list[ast.expr | ast.stmt | ast.keyword | None] = []
         match node:
@@ -139,6 +167,10 @@ def _left_out(source: str) -> Iterator[_Span]:
                 parts = [*node.decorator_list]
             case ast.Call() if re.match(r"_?log(ger)?\.|warnings\.|cast$", ast.unparse(node.func)):
                 parts = [node]
+            case ast.Call(func=ast.Attribute(attr=name), args=[ast.Constant(value=0) as dimension, *_]) if (
+                name.startswith("index_")
+            ):
+                parts = [dimension]
         yield from (_span(part, part) for part in parts if part is not None)
 
 

@@ -34,7 +34,7 @@ from typing import Any
 
 import pytest
 
-from mutants import Mutant, mutants_of
+from mutants import Mutant, Place, places_in
 
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs/results/mutation.md"
@@ -106,10 +106,10 @@ def main() -> int:
         sys.path[:0] = [str(copy / "src"), str(copy)]
         os.environ["PYTHONPATH"] = f"{copy / 'src'}:{copy}"
         for package in arguments.only:
-            every = [mutant for mutant in all_mutants(package) if arguments.where in mutant.was]
-            chosen = every
+            every = sampled = [place for place in all_places(package) if arguments.where in place.was]
             if arguments.sample is not None and arguments.sample < len(every):
-                chosen = random.Random(arguments.seed).sample(every, arguments.sample)
+                sampled = random.Random(arguments.seed).sample(every, arguments.sample)
+            chosen = [place.mutant() for place in sampled]
             before = results.get(package, {}) if arguments.survivors else {}
             if arguments.survivors:
                 chosen = [mutant for mutant in chosen if before.get(mutant.name) == "survived"]
@@ -120,11 +120,11 @@ def main() -> int:
     return int(not kill_enough)
 
 
-def all_mutants(package: str) -> list[Mutant]:
-    """Every mutant of a package, in the order of its files."""
-    place = SOURCE / PACKAGES[package][0]
-    modules = sorted(place.rglob("*.py")) if place.is_dir() else [place]
-    return [mutant for module in modules for mutant in mutants_of(module, SOURCE)]
+def all_places(package: str) -> list[Place]:
+    """Every place of a package, in the order of its files."""
+    source = SOURCE / PACKAGES[package][0]
+    modules = sorted(source.rglob("*.py")) if source.is_dir() else [source]
+    return [place for module in modules for place in places_in(module, SOURCE)]
 
 
 def report(package: str, total: int, outcomes: list[str]) -> bool:

@@ -209,7 +209,7 @@ def test_every_command_has_help_with_an_example(command: str, wayfare_command: T
         (["show", "."], "neither a run nor a folder of runs"),
         (["compare", "--set", "name=a:x:b"], "name = 'a:x:b': string should match pattern"),
         (["run", "--set", "rounds"], "--set = 'rounds': must be written as section.field=value"),
-        (["run", "--engine", "cuda_graphs", "--device", "cpu"], "needs a CUDA device; name one with --device cuda"),
+        (["run", "--engine", "cuda_graphs", "--device", "cpu"], "needs a CUDA device; set --device cuda"),
         (["contacts", "sumo", "--grid", "1"], "--grid = 1: must be 2 to 200 a side"),
         (["frobnicate"], "No such command 'frobnicate'"),
     ],

@@ -14,7 +14,7 @@ from tests.field.brokers import finish
 from tests.field.parts import INITIAL, LINK, Fixed, Told, cut, noise, train
 from tests.field.without_broker import QUICK, Site
 from wayfare.device import Terms
-from wayfare.field.runtime.exchange import Patience, Radio, _ToldToStopError, no_radio
+from wayfare.field.runtime.exchange import Patience, Radio, _StopRequestedError, no_radio
 from wayfare.field.runtime.messages import Mark
 from wayfare.methods import make_method
 from wayfare.scenario import Scenario
@@ -181,7 +181,7 @@ def test_a_device_that_is_told_to_stop_leaves_its_promise_open(site: Site) -> No
     exchanger = site.exchanger(Told())
     exchanger._stop.set()
     for step in (exchanger._deliver, lambda: exchanger._finish(1)):
-        with pytest.raises(_ToldToStopError):
+        with pytest.raises(_StopRequestedError):
             finish(step())
     assert site.wire.asked == []
     assert site.outbox.open_update() is not None
@@ -217,9 +217,10 @@ def test_marks_that_come_late_are_waited_for_and_cost_no_question(mark_s: float,
     assert site.wire.counts()["ask"] == 1
 
 
-def test_patience_ends_when_its_time_is_over(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("late_s", [0.0, 0.5])
+def test_patience_ends_when_its_time_is_over(late_s: float, site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     exchanger = site.exchanger(Told())
-    clock = iter([0.0, QUICK.mark_s + 0.5])
+    clock = iter([0.0, QUICK.mark_s + late_s])
     monkeypatch.setattr("wayfare.field.runtime.exchange.time", SimpleNamespace(monotonic=lambda: next(clock)))
     finish(exchanger._marks(1, {0}))
     assert list(clock) == []

@@ -11,7 +11,7 @@ import pytest
 import wayfare
 from wayfare.errors import ScenarioError
 from wayfare.methods import make_method
-from wayfare.methods.from_file import refuse_edited
+from wayfare.methods.from_file import reject_edited
 from wayfare.scenario import Scenario
 from wayfare.studies.keys import run_key
 from wayfare.studies.single import Execution
@@ -98,17 +98,17 @@ def test_an_edited_file_is_read_again_and_nothing_of_the_old_one_is_left(
     monkeypatch.setattr(sys, "dont_write_bytecode", not compiles)
     written.write_text(PATIENT.format(name="early") + "Old = Patient\n")
     before = make_method(f"{written}:Old", small)
-    refuse_edited(before)
+    reject_edited(before)
     assert make_method(f"{written}:Old", small).upload.__class__ is before.upload.__class__
     # Another file of the same size and time: Python itself would take the compiled one for it.
     edited_ns = written.stat().st_mtime_ns
     written.write_text(PATIENT.format(name="later") + "New = Patient\n")
     os.utime(written, ns=(edited_ns, edited_ns))
-    with pytest.raises(ScenarioError, match=r"mine_.*\.py was edited after this program read it"):
-        refuse_edited(before)
+    with pytest.raises(ScenarioError, match=r"mine_.*\.py was edited after it was loaded"):
+        reject_edited(before)
     after = make_method(f"{written}:New", small)
     assert (before.name, after.name) == ("early", "later")
-    refuse_edited(after)
-    with pytest.raises(ScenarioError, match="has no Old; it has Patient"):
+    reject_edited(after)
+    with pytest.raises(ScenarioError, match="has no Old; it contains Patient"):
         make_method(f"{written}:Old", small)
-    refuse_edited(make_method("mads", small))
+    reject_edited(make_method("mads", small))

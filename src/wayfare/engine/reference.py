@@ -1,4 +1,4 @@
-"""Plain PyTorch, one device after another: the truth for the other engines."""
+"""Plain PyTorch, one device after another: the reference for all other engines."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from wayfare.learning.models.wrapped import Wrapped
 
 
 class Reference:
-    """A module, autograd, and the update of SGD."""
+    """Trains with a module, autograd and SGD."""
 
     def __init__(self, training: LocalTraining) -> None:
         self._training, self._task = training, training.task.to(training.compute.device)
@@ -50,7 +50,7 @@ class Reference:
             self._task.model.reject_changes(module)
 
     def _directions(self, gradients: Tensors, weights: Sequence[Tensor], steering: Steering) -> Tensors:
-        """The lines of `Descent`, one after another."""
+        """The formulas of `Descent`, line by line."""
         descent = self._training.descent
         if steering.received is not None:
             gradients = [

@@ -38,7 +38,7 @@ def extend(
     """Run the scenario of a folder with more rounds, in a new folder; the shorter run stays unchanged."""
     if rounds < scenario.rounds:
         raise ScenarioError("rounds", rounds, f"must be at least {scenario.rounds}, the rounds of this run")
-    if not scheme.any_length():
+    if not scheme.is_extendable():
         rule = f"{scheme.name} may pace its energy over all {scenario.rounds} rounds of this run"
         raise ScenarioError("rounds", rounds, f"{rule}; start a new run")
     if scenario.learning.schedule != "constant":
