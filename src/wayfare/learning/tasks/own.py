@@ -135,7 +135,7 @@ def own_task(
     name: str,
     *,
     train: Data,
-    test: Data,
+    test: Data | None = None,
     network: Callable[[], nn.Module] | nn.Module,
     loss: Judge | None = None,
     score: Judge | None = None,
@@ -149,9 +149,9 @@ def own_task(
     """A task from data, a network, and a loss.
 
     ``train`` and ``test`` are pairs (inputs, targets) of arrays, tensors, frames or lists, or data sets of PyTorch,
-    torchvision or Hugging Face; both may be one dictionary of data sets with these names. Bytes are words or pixels,
-    whichever the network takes; pixels go in between 0 and 1, with the channels first. ``network`` is a function that
-    builds it, or a module, whose weights are those that every run begins with.
+    torchvision or Hugging Face. A dictionary with both, such as a `DatasetDict`, needs no ``test``. Bytes are words or
+    pixels, whichever the network takes; pixels go in between 0 and 1, with the channels first. ``network`` is a
+    function that builds it, or a module, whose weights are those that every run begins with.
 
     Whole-numbered targets and texts are classes: the default loss is cross-entropy, they are judged by accuracy, and a
     partition deals by them. Other targets need a ``loss``, which also judges them.
@@ -164,8 +164,10 @@ def own_task(
     training sample; on a trace the samples go with the vehicle of that name. Either replaces the scenario's partition.
     ``test_vehicles`` names the vehicle of each test sample, on which the model is judged for that vehicle.
     """
+    if test is None and not isinstance(train, Mapping):
+        raise InputError(f"{name}: test = None, must be test data; only a dictionary with train and test needs none")
     (train_inputs, train_targets), (test_inputs, test_targets) = (
-        read_pair(data, name, part) for part, data in (("train", train), ("test", test))
+        read_pair(data, name, part) for part, data in (("train", train), ("test", train if test is None else test))
     )
     build = Copies(copy.deepcopy(network)) if isinstance(network, nn.Module) else network
     # Two samples: normalisation does not train on one.
