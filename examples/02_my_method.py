@@ -1,11 +1,11 @@
-"""A method of your own beside MADS: it sends at full power, but only when its model has grown old."""
+"""Compare your own method with MADS: it sends at full power, but only if its model is at least 20 rounds old."""
 
 import wayfare
 
 
 class Patient(wayfare.UploadRule):
     name = "patient"
-    energy_rule = "greedy"  # what tables say of it: spends until the budget is gone
+    energy_rule = "greedy"  # shown in tables: this rule spends until the budget is gone
 
     def decide(self, encounter: wayfare.Encounter, link: wayfare.Link) -> wayfare.Upload:
         old = encounter.staleness_rounds >= 20

@@ -1,4 +1,4 @@
-"""What a run leaves behind: every contact and every evaluation, as columns."""
+"""Read the record of a run: every contact and every evaluation, as columns."""
 
 import numpy as np
 

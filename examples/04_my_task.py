@@ -1,4 +1,4 @@
-"""A task of your own: data, a network and a loss. Here: which of two spirals does a point lie on?"""
+"""Define your own task: data, a network and a loss. The network learns on which of two spirals a point lies."""
 
 import numpy as np
 from torch import nn

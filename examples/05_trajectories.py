@@ -1,4 +1,4 @@
-"""Forecast where cars will be: LaneGCN on synthetic scenes, in a fleet that meets its server now and then."""
+"""Forecast the paths of cars: LaneGCN on synthetic scenes, trained by a fleet with occasional contacts."""
 
 import wayfare
 from wayfare.learning.argoverse.metrics import one_guess

@@ -1,4 +1,4 @@
-"""What a fleet will achieve at three speeds, before anyone trains."""
+"""Forecast what a fleet achieves at three speeds, without training."""
 
 from __future__ import annotations
 

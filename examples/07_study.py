@@ -1,4 +1,4 @@
-"""A study in Python: two schemes at two speeds, what seeds allow to say, and rows for other programs."""
+"""Run a study from Python: two schemes at two speeds, with intervals over seeds and rows for other programs."""
 
 import tempfile
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Skewed data make devices drift: the paper's rules beside those of the preset `recommended`, on the same worlds."""
+"""Skewed data make devices drift: compare the paper's rules with the preset `recommended`, in the same worlds."""
 
 import tempfile
 from statistics import fmean
@@ -19,7 +19,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         paper, ours = scores("fashion-small", folder), scores("recommended", folder)
     for seed, before, after in zip(SEEDS, paper, ours, strict=True):
-        print(f"seed {seed}: {before:.1f} % as the paper has it, {after:.1f} % against drift")
+        print(f"seed {seed}: {before:.1f} % with the paper's rules, {after:.1f} % with `recommended`")
     print(f"paired difference: {fmean(ours) - fmean(paper):+.1f} points")
 
 

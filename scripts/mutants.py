@@ -49,10 +49,9 @@ class Mutant:
         """In lists of results."""
         return f"{self.module}:{self.line}: {self.was} -> {self.becomes}"
 
-    @property
-    def row(self) -> tuple[str, str, str]:
-        """In the list of equivalent mutants, which survives a change of other lines."""
-        return self.module, self.was, self.becomes
+    def is_among(self, equivalent: set[tuple[str, str, str]]) -> bool:
+        """Whether a list of equivalent mutants has it, or any change of its line; other lines may move."""
+        return any((self.module, self.was, change) in equivalent for change in (self.becomes, "any change"))
 
 
 class _AugmentedAssignment(Operator):  # type: ignore[misc]
@@ -76,8 +75,33 @@ class _AugmentedAssignment(Operator):  # type: ignore[misc]
         return ()
 
 
-def mutants_of(module: Path, source_root: Path) -> Iterator[Mutant]:
-    """Every mutant of a module, except where only messages, types and logs change."""
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a module can be changed; making the mutant takes much longer than finding the place."""
+
+    module: Path
+    source_root: Path
+    operator: Operator
+    occurrence: int
+    line: int
+    was: str
+    in_function: bool
+
+    def mutant(self) -> Mutant:
+        """The module with this one token changed."""
+        code = mutate_code(self.module.read_text("utf-8"), self.operator, self.occurrence)
+        return Mutant(
+            module=str(self.module.relative_to(self.source_root)),
+            line=self.line,
+            was=self.was,
+            becomes=_plain(code.splitlines()[self.line - 1]),
+            code=code,
+            in_function=self.in_function,
+        )
+
+
+def places_in(module: Path, source_root: Path) -> Iterator[Place]:
+    """Every place of a module, except where only messages, types and logs would change."""
     source = module.read_text("utf-8")
     lines, tree = source.splitlines(), get_ast(source)
     left_out, bodies = list(_left_out(source)), list(_bodies(source))
@@ -86,13 +110,13 @@ def mutants_of(module: Path, source_root: Path) -> Iterator[Mutant]:
         for occurrence, (node, start) in enumerate(places):
             if _lies_in(start, left_out) or not _is_expression(node) or _is_huge(node):
                 continue
-            code = mutate_code(source, operator, occurrence)
-            yield Mutant(
-                module=str(module.relative_to(source_root)),
+            yield Place(
+                module=module,
+                source_root=source_root,
+                operator=operator,
+                occurrence=occurrence,
                 line=start[0],
                 was=_plain(lines[start[0] - 1]),
-                becomes=_plain(code.splitlines()[start[0] - 1]),
-                code=code,
                 in_function=_lies_in(start, bodies),
             )
 

@@ -8,15 +8,15 @@ import pytest
 from rich.console import Console
 
 from wayfare.cli import terminal
-from wayfare.progress import listening, tell
+from wayfare.progress import listening, report_progress
 
 
 def test_nobody_need_listen_and_a_listener_hears_until_its_block_ends() -> None:
     heard: list[tuple[str, int, int]] = []
-    tell("reading", 1, 3)
+    report_progress("reading", 1, 3)
     with listening(lambda *told: heard.append(told)):
-        tell("reading", 2, 3)
-    tell("reading", 3, 3)
+        report_progress("reading", 2, 3)
+    report_progress("reading", 3, 3)
     assert heard == [("reading", 2, 3)]
 
 
@@ -26,7 +26,7 @@ def test_a_bar_is_drawn_on_a_terminal_only(is_terminal: bool, monkeypatch: pytes
     monkeypatch.setattr(terminal, "errors", Console(file=screen, force_terminal=is_terminal, width=60))
     with listening(terminal.ReadingBar()):
         for done in range(1, 4):
-            tell("reading sequences", done, 3)
+            report_progress("reading sequences", done, 3)
     assert ("reading sequences" in screen.getvalue()) == is_terminal
 
 

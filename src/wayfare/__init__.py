@@ -72,7 +72,7 @@ __all__ = [
     "sweep",
 ]
 
-# Names that do not stand here live in `methods`.
+# Names without an entry below are in `methods`.
 _HOME = {name: "methods" for name in __all__ if name != "__version__"} | {
     "Link": "radio",
     "RunProgress": "cli.terminal",
@@ -89,7 +89,7 @@ def __dir__() -> list[str]:
 
 
 def __getattr__(name: str) -> Any:
-    """Import a public name when it is first used: PyTorch takes seconds, and not every command needs it."""
+    """Import a public name on first use: PyTorch takes seconds to import, and not every command needs it."""
     if name in _HOME:
         return getattr(import_module(f"wayfare.{_HOME[name]}"), name)
     raise AttributeError(f"module 'wayfare' has no attribute {name!r}")

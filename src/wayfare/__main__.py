@@ -6,7 +6,7 @@ import sys
 
 
 def main() -> None:
-    """Run a command; an interrupt that comes while its parts are still being imported ends it like any other."""
+    """Run a command. An interrupt during the imports exits as quietly as a later one."""
     try:
         from wayfare.cli.app import main as run
     except KeyboardInterrupt:

@@ -1,20 +1,20 @@
-"""The errors a user of Wayfare can meet.
+"""The errors that Wayfare raises.
 
 ::
 
     WayfareError                 anything this package raises on purpose
-    ├── InputError               what you gave cannot be used; the command line exits with 2
-    │   ├── ScenarioError        a field of a scenario: names field, value, rule
-    │   ├── TraceError           a line of a trace or contact file: names file, line, reason
-    │   └── RunFolderError       a folder that is not a run, or not a whole one
-    ├── UnavailableError         a part that is optional and not installed, or not built yet; exits with 2
-    ├── RunError                 a run that began and could not end; exits with 1
-    │   ├── DivergenceError      training came to a number that is none, or infinite
-    │   ├── InvariantError       something came out that cannot be: a fault of a scheme, or of Wayfare
-    │   └── StorageError         the disk is full, or takes nothing more
-    └── FieldError               something between real machines went wrong; exits with 1
-        ├── LinkLostError        the other side cannot be reached now; later it may
-        └── RefusedError         the broker, or we, refused: a key, a certificate, a subject, an unsafe line
+    ├── InputError               invalid input; the command line exits with 2
+    │   ├── ScenarioError        an invalid field or argument: names field, value and rule
+    │   ├── TraceError           an invalid line of a trace or contact file: names file, line and reason
+    │   └── RunFolderError       a folder that is not a run, or is incomplete
+    ├── UnavailableError         an optional library is not installed; exits with 2
+    ├── RunError                 a run that started and failed; exits with 1
+    │   ├── DivergenceError      training produced NaN or infinity
+    │   ├── InvariantError       a result breaks an invariant: a bug in a scheme or in Wayfare
+    │   └── StorageError         the disk is full or rejects writes
+    └── FieldError               a failure between real machines; exits with 1
+        ├── LinkLostError        the other side is unreachable; a later attempt may succeed
+        └── RefusedError         a key, certificate, subject or unsafe connection was rejected
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ from pathlib import Path
 
 
 class WayfareError(Exception):
-    """The root of the tree above. A message is one line, whatever it quotes."""
+    """The root of the tree above. Messages are one line; line breaks in quoted text become spaces."""
 
     def __str__(self) -> str:
         return " ".join(super().__str__().splitlines())
 
 
 class InputError(WayfareError):
-    """What was given cannot be used."""
+    """Invalid input."""
 
 
 class ScenarioError(InputError):
-    """One field of a scenario breaks a rule."""
+    """A field or argument breaks a rule."""
 
     def __init__(self, field: str, value: object, rule: str) -> None:
         self.field, self.value, self.rule = field, value, rule
@@ -45,7 +45,7 @@ class ScenarioError(InputError):
 
 
 class TraceError(InputError):
-    """One line of a trace or contact file cannot be read."""
+    """A line of a trace or contact file is invalid."""
 
     def __init__(self, file: Path | str, line: int | None, reason: str) -> None:
         self.file, self.line, self.reason = file, line, reason
@@ -57,36 +57,36 @@ class TraceError(InputError):
 
 
 class RunFolderError(InputError):
-    """A folder is not a run, or not a whole one."""
+    """A folder is not a run, or is incomplete."""
 
 
 class UnavailableError(WayfareError):
-    """An optional part is not installed, or not built yet."""
+    """An optional library is not installed."""
 
 
 class RunError(WayfareError):
-    """A run began and could not end."""
+    """A run started and failed."""
 
 
 class DivergenceError(RunError):
-    """Training came to a number that is none, or infinite."""
+    """Training produced NaN or infinity."""
 
 
 class InvariantError(RunError):
-    """Something came out that cannot be."""
+    """A result breaks an invariant."""
 
 
 class StorageError(RunError):
-    """The disk is full, or takes nothing more."""
+    """The disk is full or rejects writes."""
 
 
 class FieldError(WayfareError):
-    """Something between real machines went wrong."""
+    """A failure between real machines."""
 
 
 class LinkLostError(FieldError):
-    """The other side cannot be reached now; later it may."""
+    """The other side is unreachable; a later attempt may succeed."""
 
 
 class RefusedError(FieldError):
-    """A key, a certificate, a subject or an unsafe line was refused."""
+    """A key, certificate, subject or unsafe connection was rejected."""

@@ -1,7 +1,7 @@
-"""Files and folders that appear whole or not at all, and locks on files.
+"""Atomic writes of files and folders, and locks on files.
 
-Content goes into a draft beside its final name and takes that name when it is complete. Every draft has a name of its
-own, so concurrent writers never share one, and the last to finish wins. Only a killed process leaves a draft behind:
+Content goes into a draft in the same folder, which is renamed when it is complete. Every draft has a unique name, so
+concurrent writers never share one, and the last to finish wins. Only a killed process leaves a draft behind:
 `.<name>.<random>.new`.
 """
 
@@ -24,7 +24,7 @@ DRAFT_SUFFIX = ".new"
 
 @contextmanager
 def writing(path: Path | str, rule: str = "cannot write here") -> Iterator[None]:
-    """Turn an OSError of the block into an InputError that names what was to be written."""
+    """Turn an OSError in the block into an InputError that names the path."""
     try:
         yield
     except OSError as error:
@@ -32,7 +32,7 @@ def writing(path: Path | str, rule: str = "cannot write here") -> Iterator[None]
 
 
 def write_atomically(path: Path, content: bytes | str, *, mode: int = 0o666, durable: bool = True) -> None:
-    """Write a file; a text becomes UTF-8. An error leaves what was there before."""
+    """Write a file, text as UTF-8. After an error, the old file remains."""
     with open_atomically(path, mode=mode, durable=durable) as file:
         file.write(content.encode() if isinstance(content, str) else content)
 
@@ -41,11 +41,11 @@ def write_atomically(path: Path, content: bytes | str, *, mode: int = 0o666, dur
 def open_atomically(path: Path, *, mode: int = 0o666, durable: bool = True) -> Iterator[IO[bytes]]:
     """Open a binary file that replaces `path` when the block ends without an error.
 
-    A durable file survives a power cut from then on. `mode` is subject to the umask, as always.
+    A durable file survives a power cut from then on. The umask applies to `mode`.
     """
     draft = _draft_of(path)
     try:
-        # The mode applies from creation: others cannot read a secret, not even for a moment.
+        # The mode applies from creation, so that others can never read a secret.
         with open(draft, "xb", opener=partial(os.open, mode=mode)) as file:
             yield file
             if durable:
@@ -61,12 +61,12 @@ def open_atomically(path: Path, *, mode: int = 0o666, durable: bool = True) -> I
 
 @contextmanager
 def make_folder_atomically(path: Path, *, mode: int = 0o777) -> Iterator[Path]:
-    """Fill an empty folder that is called `path` when the block ends; a folder of that name must be empty."""
+    """Yield an empty folder that is renamed to `path` when the block ends. An existing `path` must be empty."""
     draft = _draft_of(path)
     draft.mkdir(mode=mode, parents=True)
     try:
         yield draft
-        if path.exists():  # Windows does not rename to a folder that is there, even if it is empty
+        if path.exists():  # Windows cannot rename over an existing folder, even an empty one
             path.rmdir()
         draft.rename(path)
     except BaseException:
@@ -75,8 +75,8 @@ def make_folder_atomically(path: Path, *, mode: int = 0o777) -> Iterator[Path]:
 
 
 def sync_folder(folder: Path) -> None:
-    """Bring names to the disk: a new name is safe only when its folder is."""
-    if os.name == "nt":  # there folders cannot be opened, and need not be
+    """Flush a folder to disk: a new file name is durable only after its folder is."""
+    if os.name == "nt":  # Windows cannot open folders, and needs no flush
         return
     opened = os.open(folder, os.O_RDONLY)
     try:
@@ -86,17 +86,17 @@ def sync_folder(folder: Path) -> None:
 
 
 def lock(opened: int, *, wait: bool = False) -> None:
-    """Lock an open file, or raise BlockingIOError; the system unlocks it when its process ends, however it ends."""
+    """Lock an open file, or raise BlockingIOError. The system unlocks it when the process ends, even if killed."""
     if sys.platform == "win32":
         import msvcrt
 
-        # A byte far behind what is written, which others may then still read.
+        # Lock a byte far beyond the content, so that others can still read the content.
         os.lseek(opened, 1 << 20, os.SEEK_SET)
         while True:
             try:
                 msvcrt.locking(opened, msvcrt.LK_LOCK if wait else msvcrt.LK_NBLCK, 1)
                 return
-            except OSError as error:  # also after ten seconds of waiting
+            except OSError as error:  # LK_LOCK also gives up after ten seconds
                 if not wait:
                     raise BlockingIOError from error
     else:

@@ -1,4 +1,4 @@
-"""Where Wayfare keeps things."""
+"""The folders that Wayfare uses."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ import sys
 from pathlib import Path
 
 RUNS = Path("runs")
-"""Run folders, below the folder in which a command is started."""
+"""The default folder for runs, relative to the current folder."""
 
 STUDY_FILE = "study.json"
-"""What makes a folder that of a study."""
+"""A folder with this file is a study."""
 
 
 def data_folder() -> Path:
-    """Data sets, fetched once for all runs: `WAYFARE_DATA`, or the platform's place for what can be fetched again."""
+    """The folder of data sets: `WAYFARE_DATA`, or the platform's cache folder."""
     named = os.environ.get("WAYFARE_DATA")
     if named:
         return Path(named).expanduser()

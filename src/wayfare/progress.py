@@ -1,4 +1,4 @@
-"""How far long work is, for whoever listens: the library tells, the command line draws."""
+"""Progress of long work: the library reports it, and the command line draws it."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from contextvars import ContextVar
 from typing import TypeAlias
 
 Listener: TypeAlias = Callable[[str, int, int], None]
-"""Told what is being done, and how much of how much is done."""
+"""Receives the name of the work, the steps done and the total."""
 
 _listener: ContextVar[Listener | None] = ContextVar("listener", default=None)
 
 
-def tell(what: str, done: int, total: int) -> None:
+def report_progress(what: str, done: int, total: int) -> None:
     listener = _listener.get()
     if listener is not None:
         listener(what, done, total)
@@ -29,7 +29,7 @@ def listening(listener: Listener) -> Iterator[None]:
 
 
 def duration_text(seconds: float) -> str:
-    """A time for people, to two figures or so."""
+    """A duration rounded for display, such as `95 s`, `12 min` or `1.5 h`."""
     if seconds < 100:
         return f"{seconds:.0f} s"
     return f"{seconds / 60:.0f} min" if seconds < 6000 else f"{seconds / 3600:.1f} h"

@@ -1,4 +1,4 @@
-"""The mobile edge server (Algorithm 1, "on the MES"): its model, what its rule remembers, what it knows of senders."""
+"""The mobile edge server (Algorithm 1, "on the MES"): its model, the state of its rule, and facts about senders."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from wayfare.world import World
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerState:
-    """The global model, after every upload up to a round. Models are never changed in place: devices may hold them."""
+    """The global model after all uploads up to a round. Models are never changed in place, since devices share them."""
 
     model: Tensor
     rule_state: State = field(default_factory=dict)
-    averaged: Tensor | None = None  # the mean of the model over the last rounds, where one is kept
+    averaged: Tensor | None = None  # the mean of the model over the last rounds; None if not averaged
 
     @property
     def judged(self) -> Tensor:
-        """The model that is evaluated, and what a run ends with."""
+        """The model that is evaluated and recorded as the final model."""
         return self.model if self.averaged is None else self.averaged
 
 
@@ -33,7 +33,7 @@ def begin_server(model: Tensor, rule: ServerRule, terms: ServerTerms, *, average
 
 
 def aggregate(state: ServerState, rule: ServerRule, arrivals: Sequence[Arrival], terms: ServerTerms) -> ServerState:
-    """What the rule makes of the uploads of a round; a round in which nothing arrives changes nothing."""
+    """Apply the server rule to the uploads of a round. A round without arrivals changes nothing."""
     if not arrivals:
         return state
     model, rule_state = rule.apply(state.model, state.rule_state, arrivals, terms)
@@ -41,9 +41,9 @@ def aggregate(state: ServerState, rule: ServerRule, arrivals: Sequence[Arrival],
 
 
 def average(state: ServerState, round_: int, rounds: int) -> ServerState:
-    """At the end of every round: a <- a + (w - a) / min(round, rounds of the average).
+    """Update the average at the end of a round: a <- a + (w - a) / min(round, rounds).
 
-    Which device came last sways the model when each holds few classes; the mean over many is swayed by none.
+    If devices hold few classes, the last upload dominates the model. The mean over many rounds removes this effect.
     """
     if state.averaged is None:
         return state
@@ -52,17 +52,17 @@ def average(state: ServerState, round_: int, rounds: int) -> ServerState:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Senders:
-    """What a server knows of the devices that send to it, whatever they say."""
+    """Facts about the devices that the server knows itself and need not trust them for."""
 
-    samples: tuple[int, ...]  # that each device holds
+    samples: tuple[int, ...]  # number of samples of each device
     learning_rate: float
     schedule: Schedule = field(default_factory=Schedule)
     trains_between_contacts: bool = True
     steps_per_round: int = 1
-    weights: tuple[float, ...] | None = None  # of the devices, 1 on average; None: all alike
+    weights: tuple[float, ...] | None = None  # one per device, 1 on average; None: all equal
 
     def arrival(self, device: int, sent: Sparse, *, round_: int, staleness_rounds: int) -> Arrival:
-        """An upload with all that a server rule may look at, multiplied by the weight of its device."""
+        """An upload, multiplied by the weight of its device, with everything that a server rule may use."""
         if self.weights is not None:
             sent = Sparse(sent.indices, sent.values * self.weights[device])
         return Arrival(
@@ -75,16 +75,16 @@ class Senders:
         )
 
     def _reach(self, round_: int, rounds: int) -> float:
-        """The sum of learning rates over the steps of some rounds, the last of them included."""
+        """The sum of learning rates over all steps of the `rounds` rounds that end with `round_`."""
         rounds = rounds if self.trains_between_contacts else 1
-        # In the field a device may claim any number of rounds; no more count than the schedule has.
+        # A device in the field may claim any number of rounds; limit it to those of the schedule.
         known = min(rounds, self.schedule.rounds)
         shares = rounds if self.schedule.is_constant else self.schedule.shares(round_ - known + 1, known).sum()
         return float(self.learning_rate * self.steps_per_round * shares)
 
 
 def weights_of(world: World) -> tuple[float, ...] | None:
-    """N times each device's share of all samples, so that a rule that divides by N takes the mean over samples."""
+    """N times each device's share of all samples: a rule that divides by N then averages over samples."""
     if world.scenario.server.weighting == "equal":
         return None
     samples = [len(held) for held in world.held]

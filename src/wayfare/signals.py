@@ -1,4 +1,4 @@
-"""SIGINT and SIGTERM: every handler that asks work under way to stop, and what it tells."""
+"""Handlers of SIGINT and SIGTERM that stop running work cleanly."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ _log = logging.getLogger("wayfare")
 
 
 def say_stopping() -> None:
-    """The answer to a first Ctrl-C, at once: a round may take long, and who hears nothing presses again."""
-    _log.warning("stopping: what is under way is written down first (Ctrl-C again stops at once)")
+    """Answer the first Ctrl-C at once: a round may take long, and a user without an answer presses again."""
+    _log.warning("stopping: writing checkpoints first (press Ctrl-C again to stop at once)")
 
 
 class StopRequest:
-    """SIGINT and SIGTERM ask a run to stop after its round; a second SIGINT does at once what it always did.
+    """Stop a run after its round on SIGINT or SIGTERM; a second SIGINT has its usual effect at once.
 
-    A second SIGTERM changes nothing: whoever ends many processes may send it twice, and the run is about to end.
+    A second SIGTERM has no effect: process managers may send it twice, and the run is about to end.
     """
 
     def __init__(self) -> None:
@@ -32,7 +32,7 @@ class StopRequest:
         self._before: dict[int, Any] = {}
 
     def __enter__(self) -> StopRequest:
-        # Only the main thread may have handlers. A worker of a pool, which ignores a signal, keeps ignoring it.
+        # Only the main thread may set handlers. A pool worker that ignores a signal keeps ignoring it.
         if threading.current_thread() is threading.main_thread():
             for number in (signal.SIGINT, signal.SIGTERM):
                 if signal.getsignal(number) not in (signal.SIG_IGN, None):
@@ -40,29 +40,29 @@ class StopRequest:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._give_back(signal.SIGINT, signal.SIGTERM)
+        self._restore(signal.SIGINT, signal.SIGTERM)
 
-    def pass_on(self) -> None:
-        """Raise the signal that came, if one did: with the handlers given back it does what it does in any program."""
+    def raise_again(self) -> None:
+        """Raise the received signal, if any, after the handlers were restored, so that it has its usual effect."""
         if self.signal is not None:
             signal.raise_signal(self.signal)
 
     def _asked(self, number: int, frame: FrameType | None) -> None:
         self.signal = number
-        self._give_back(signal.SIGINT)
+        self._restore(signal.SIGINT)
         if number == signal.SIGINT:
             say_stopping()
 
-    def _give_back(self, *numbers: int) -> None:
+    def _restore(self, *numbers: int) -> None:
         for number in numbers:
             if number in self._before:
                 signal.signal(number, self._before.pop(number))
 
 
 class Interrupts:
-    """Ctrl-C while workers are busy: the first does what it always did, later ones only hasten the end.
+    """Handle Ctrl-C while workers are busy: the first has its usual effect, later ones only set `again`.
 
-    Raised again in the middle of the end, it would leave workers behind that write into pipes which nobody reads.
+    A second KeyboardInterrupt during the shutdown would leave workers behind that write into pipes without a reader.
     """
 
     def __init__(self) -> None:
@@ -71,7 +71,7 @@ class Interrupts:
         self._before: Any = None
 
     def __enter__(self) -> Interrupts:
-        # Only the main thread may have handlers. A process that ignores interrupts keeps ignoring them.
+        # Only the main thread may set handlers. A process that ignores interrupts keeps ignoring them.
         if threading.current_thread() is threading.main_thread() and callable(signal.getsignal(signal.SIGINT)):
             self._before = signal.signal(signal.SIGINT, self._asked)
         return self
@@ -90,12 +90,12 @@ class Interrupts:
 
 
 @contextmanager
-def interrupts_wait() -> Generator[None, None, None]:
-    """A process that is started here takes no interrupt, from its first instant; ours is delivered afterwards."""
+def interrupts_deferred() -> Generator[None, None, None]:
+    """Block SIGINT: a process started here never receives it, and this process receives it afterwards."""
     if not hasattr(signal, "pthread_sigmask"):
         yield
         return
-    # Starting the tracker would let interrupts in again.
+    # Starting the tracker later would unblock interrupts.
     resource_tracker.ensure_running()
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
@@ -105,41 +105,41 @@ def interrupts_wait() -> Generator[None, None, None]:
 
 
 def stop_at_signals() -> threading.Event:
-    """Set when the process is asked to end, by SIGTERM or an interrupt; a second interrupt ends it at once."""
+    """An event that SIGTERM or an interrupt sets; a second interrupt ends the process at once."""
     stop, asked = threading.Event(), SimpleQueue[int]()
 
     def on_signal(number: int, _: object) -> None:
         signal.signal(signal.SIGINT, signal.default_int_handler)
-        # Not `stop.set()`: the signal may have come while this very thread holds the event's lock, which would then
-        # wait for itself. This queue may be used in a handler.
+        # Not `stop.set()`: this thread may hold the event's lock when the signal arrives, and would deadlock.
+        # SimpleQueue is safe in a handler.
         asked.put(number)
 
-    def pass_on() -> None:
+    def wait_for_signal() -> None:
         asked.get()
         stop.set()
 
-    threading.Thread(target=pass_on, name="signals", daemon=True).start()
+    threading.Thread(target=wait_for_signal, name="signals", daemon=True).start()
     signal.signal(signal.SIGTERM, on_signal)
     signal.signal(signal.SIGINT, on_signal)
     return stop
 
 
 def exit_at_sigterm() -> Callable[[], None]:
-    """SIGTERM ends the program in order, as an interrupt does, until what is returned is called."""
+    """Make SIGTERM end the program cleanly, as an interrupt does. The returned function restores the handler."""
     before = None
     if threading.current_thread() is threading.main_thread():
         before = signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
 
-    def give_back() -> None:
+    def restore() -> None:
         if before is not None:
             signal.signal(signal.SIGTERM, before)
 
-    return give_back
+    return restore
 
 
 @contextmanager
 def interrupts_ignored() -> Generator[None]:
-    """For a moment: in a notebook the next Ctrl-C has to be heard again."""
+    """Ignore SIGINT inside the block only: in a notebook the next Ctrl-C must work again."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -150,6 +150,6 @@ def interrupts_ignored() -> Generator[None]:
         signal.signal(signal.SIGINT, signal.SIG_DFL if before is None else before)
 
 
-def leave_interrupts_to_the_parent() -> None:
-    """An interrupt at the keyboard goes to a whole group of processes; in a worker it is the parent's business."""
+def ignore_interrupts() -> None:
+    """Ignore SIGINT in a worker: Ctrl-C reaches the whole process group, and the parent handles it."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)

@@ -1,7 +1,6 @@
-"""The only source of chance: a generator for every (seed, stream, device), and for every round where it must be.
+"""The only source of random numbers: one generator per (seed, stream, device), and per round in some streams.
 
-Nothing else in Wayfare draws random numbers, so a world depends on its seed alone: never on the scheme,
-on the size of the fleet, or on the order in which its parts are drawn.
+A world therefore depends on its seed alone: never on the scheme, the size of the fleet, or the order of draws.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ FLEET = 0
 
 @unique
 class Stream(IntEnum):
-    """One number for each use of chance. Numbers are never reused: they are part of what a seed means."""
+    """One number for each use of random numbers. Numbers are never reused, because they define what a seed means."""
 
     DEVICE_MOTION = 1
     SERVER_MOTION = 2
@@ -44,11 +43,11 @@ class Stream(IntEnum):
 
 
 def generator(seed: int, stream: Stream, device: int, *more: int) -> np.random.Generator:
-    """Same key, same draws, whatever the method or the size of the fleet. Some streams have a key for every round."""
+    """The generator of a key. Equal keys give equal draws; `more` holds the round in streams with one key per round."""
     return np.random.Generator(np.random.PCG64(np.random.SeedSequence(seed, spawn_key=(stream, device, *more))))
 
 
 def pair_number(one: int, other: int) -> int:
-    """The number of a pair of devices, where a stream belongs to pairs: the same in a fleet of any size."""
+    """The number of a pair of devices, for streams of pairs. It does not depend on the size of the fleet."""
     low, high = min(one, other), max(one, other)
     return high * (high - 1) // 2 + low

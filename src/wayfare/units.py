@@ -1,4 +1,4 @@
-"""Decibels and watts. Everything inside Wayfare is SI; decibels stop at the edge."""
+"""Conversion of decibels. Wayfare computes in SI units; only inputs are in decibels."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""The version, where a checkout that was never installed can read it too."""
+"""The version, readable without installing the package."""
 
 __version__ = "0.1.0"
 
 ALGORITHM = 3
-"""Raised whenever the same scenario, scheme and seed come to other numbers, so that studies do not mix old and new."""
+"""Increased whenever a scenario, scheme and seed give other numbers than before, so that studies never mix versions."""

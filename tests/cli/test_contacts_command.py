@@ -30,7 +30,12 @@ def call(*words):
 
 def test_a_preset_is_looked_at_without_naming_a_command():
     shown = call("fashion-small", *SMALL)
-    for words in ("fashion-small (waypoint)", "contacts with the server", "KS distance", "chance of a dense upload"):
+    for words in (
+        "fashion-small (waypoint)",
+        "contacts with the server",
+        "KS distance",
+        "chance of a complete dense upload",
+    ):
         assert words in shown
 
 
@@ -125,7 +130,7 @@ def test_speeds_show_every_model_and_draw_the_figure(tmp_path):
 
 def test_a_source_that_is_nothing_is_refused_by_name():
     with pytest.raises(
-        ScenarioError, match=r"source = 'fashion-smal': neither a preset \(.*fashion-small.*\) nor a file"
+        ScenarioError, match=r"source = 'fashion-smal': neither a preset \(.*fashion-small.*\) nor an existing file"
     ):
         call("fashion-smal")
 

@@ -40,7 +40,7 @@ def test_a_set_is_listed_fetched_and_verified(wayfare_command: Type, source: Pat
     assert done.code == 0
     assert f"cifar10: fetched ({source})" in done.out
     assert "cifar10: reading cifar-10-batches-bin" in done.err
-    assert "cifar10: is here already" in wayfare_command("data", "fetch", "cifar10").out
+    assert "cifar10: already in the cache" in wayfare_command("data", "fetch", "cifar10").out
     assert [each["here"] for each in wayfare_command("data", "list", "--json").json["sets"]] == [True, False]
     assert "yes" in wayfare_command("data", "list").out
     done = wayfare_command("data", "verify")
@@ -64,12 +64,12 @@ def test_a_set_is_packed_and_joined(wayfare_command: Type, source: Path, tmp_pat
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["fetch", "imagenet"], "imagenet: no such data set; known are cifar10, fashion"),
-        (["fetch", "cifar10"], "cifar10: no source gave it (official: https://www.cs.toronto.edu"),
-        (["fetch", "cifar10", "--from", "/nowhere"], "/nowhere: there is no such file or folder"),
-        (["fetch", "--from", "/nowhere"], "--from: name the one data set that the copy holds"),
+        (["fetch", "imagenet"], "imagenet: no such data set; must be one of cifar10, fashion"),
+        (["fetch", "cifar10"], "cifar10: all sources failed (official: https://www.cs.toronto.edu"),
+        (["fetch", "cifar10", "--from", "/nowhere"], "/nowhere: no such file or folder"),
+        (["fetch", "--from", "/nowhere"], "--from = '/nowhere': name the one data set that this copy holds"),
         (["fetch", "cifar10", "--source", "moon"], "Invalid value for '--source'"),
-        (["verify"], "holds no data set; type `wayfare data fetch`"),
+        (["verify"], "contains no data set; run `wayfare data fetch`"),
         (["verify", "fashion"], "fashion: Fashion-MNIST is not in"),
         (["pack", "fashion", "--out", "parts"], "fetch it with `wayfare data fetch fashion`"),
         (["who", "paper-cifar10-waypoint"], "fetch it with `wayfare data fetch cifar10`"),

@@ -85,14 +85,15 @@ def _check_the_ledger(fleet: Fleet) -> None:
     assert {store.progress.trained_round for store in stores} == {30}
     # Whoever exchanged last has the server's model.
     assert any(torch.equal(store.model, intake.ledger.model) for store in stores)
-    for store in (*stores, intake.ledger):
+    for store in stores:
         store.close()
+    intake.ledger.close()
 
 
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (("device", "{fleet}/mes"), "is the bundle of the server"),
+        (("device", "{fleet}/mes"), "is the server's bundle"),
         (("mes", "{fleet}/devices/bus-1"), "is the bundle of bus-1"),
         (("mes", "{fleet}/mes", "--set", "fleet.devices=5"), "fleet.devices = 5: must be 2"),
         (("device", "{fleet}/devices/bus-2", "--set", "fleet.devices=1"), "fleet.devices = 1: must be above 1"),
@@ -106,7 +107,7 @@ def _check_the_ledger(fleet: Fleet) -> None:
         ),
         (("demo", "--scheme", "fedmobile"), "relays updates"),
         (("demo", "--scheme", "nothing"), "schemes = 'nothing'"),
-        (("demo", "--set", "learning.recalibrate_statistics=9"), "recalibrate_statistics = 9: is for the simulator"),
+        (("demo", "--set", "learning.recalibrate_statistics=9"), "statistics = 9: works only in the simulator"),
     ],
 )  # fmt: skip
 def test_wrong_input_is_named_in_one_line(

@@ -83,13 +83,13 @@ def test_different_warnings_that_begin_alike_are_not_merged() -> None:
 
 def test_plan_says_no_more_of_the_automatic_weight_than_is_so(wayfare_command: Callable[..., Finished]) -> None:
     done = wayfare_command("plan", "--speed", 5)
-    assert "--set control.weight=auto uses what can be used, within the budget\n" in done.out
+    assert "--set control.weight=auto uses all usable energy within the budget\n" in done.out
 
 
 ASSUMED = {
-    "free_downlink": "The global model (2.71 Mbit) comes down in no time and at no cost.",
-    "unshared_band": "Devices in range do not share the band: each has all 0.015 MHz.",
-    "free_computing": "Computing takes no time and no energy: budgets pay for uploads only.",
+    "free_downlink": "Downloads of the global model (2.71 Mbit) are free.",
+    "unshared_band": "Devices in range do not share the band: each uses all 0.015 MHz.",
+    "free_computing": "Computing takes no time and no energy: budgets cover uploads only.",
 }
 
 
@@ -128,11 +128,11 @@ def test_plan_says_what_the_downlink_would_take_and_how_contacts_overlap(
     )
     alone = wayfare_command(*words).out
     for label, number in (
-        ("model down at 0.2 W, %", f"{100 * weak:.3g}"),
-        ("model down at 20 W, %", f"{100 * strong:.3g}"),
+        ("complete downloads, 0.2 W, %", f"{100 * weak:.3g}"),
+        ("complete downloads, 20 W, %", f"{100 * strong:.3g}"),
         ("contact time with others", f"{100 * overlap:.1f} %"),
-        ("devices in contact, if any", f"{devices:.3g} on average"),
-        ("a contact carries up, Mbit", f"{plan['full_power']['mean_contact_bits'] / 1e6:.3g}"),
+        ("devices in contact, when any", f"{devices:.3g} on average"),
+        ("upload capacity, Mbit/contact", f"{plan['full_power']['mean_contact_bits'] / 1e6:.3g}"),
     ):
         (line,) = [line for line in alone.splitlines() if label in line]
         assert f" {number} " in f"{line} "
@@ -235,7 +235,7 @@ def test_theory_speed_marks_both_minima(wayfare_command: Callable[..., Finished]
     best = {
         line.split()[0]: float(line.split()[3].replace(",", ""))
         for line in done.out.splitlines()
-        if " least at " in line
+        if " minimum at " in line
     }
     assert best["printed"] > 1000
     assert 6 <= best["corrected"] <= 30
@@ -249,5 +249,5 @@ def test_theory_run_estimates_constants_and_draws_the_bound(
     picture = tmp_path / "run.svg"
     done = wayfare_command("theory", "run", *sets, "--plot", picture)
     assert done.code == 0
-    assert "L, by secants" in done.out
+    assert "L, from secants" in done.out
     assert "<svg" in picture.read_text(encoding="utf-8")

@@ -30,7 +30,7 @@ def test_compare_opens_its_page(wayfare_command: Type, folder: Path, opened: lis
     words = ["--schemes", "mads,afl", "--seeds", 2, "--jobs", 1, "--out", folder, "--open"]
     done = wayfare_command("compare", *SETTINGS, *words)
     assert done.code == 0
-    assert "Look: wayfare report" in done.out
+    assert "View: wayfare report" in done.out
     (comparison,) = folder.iterdir()
     assert opened == [(comparison / "report" / "index.html").resolve().as_uri()]
 
@@ -61,7 +61,7 @@ def test_where_there_is_no_browser_the_place_of_the_page_is_told(
     (comparison,) = folder.iterdir()
     done = wayfare_command("report", comparison, "--open")
     assert done.code == 0
-    assert f"No browser was found; open {(comparison / 'report' / 'index.html').resolve()}" in done.out
+    assert f"Found no browser; open {(comparison / 'report' / 'index.html').resolve()}" in done.out
 
 
 @pytest.mark.parametrize(

@@ -27,7 +27,7 @@ def test_sweep_runs_a_study_and_the_second_time_only_shows_it(wayfare_command: T
     file = write_study(tmp_path, rounds=20)
     words = ("sweep", file, "--out", tmp_path, "--jobs", 1)
     before = wayfare_command(*words, "--dry-run")
-    assert "8 of 8 runs to do: how long they take is known when the first is finished" in " ".join(before.out.split())
+    assert "8 of 8 runs to do: no estimate of the time before the first run is finished" in " ".join(before.out.split())
     assert not (tmp_path / "small").exists()
     done = wayfare_command(*words, "--json")
     assert done.code == 0
@@ -38,8 +38,8 @@ def test_sweep_runs_a_study_and_the_second_time_only_shows_it(wayfare_command: T
     assert row["difference_to_reference"]["pairs"] == 2
     assert [target["seeds"] for target in row["targets"]] == [2, 2]
     again = wayfare_command(*words)
-    assert "8 of 8 runs are finished already" in again.err
-    assert "nothing left to run" in wayfare_command(*words, "--dry-run").out
+    assert "8 of 8 runs are already finished" in again.err
+    assert "0 of 8 runs to do: all are finished" in wayfare_command(*words, "--dry-run").out
     assert wayfare_command(*words, "--dry-run", "--json").json["waiting"] == []
 
 
@@ -152,15 +152,15 @@ def test_presets_are_listed(wayfare_command: Type) -> None:
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["sweep"], "name a study, a preset or a file"),
+        (["sweep"], "name a study preset or a study file"),
         (["sweep", "nowhere.toml"], "study = 'nowhere.toml': neither a preset"),
         (["sweep", "fleet-size", "--jobs", "0"], "jobs = 0: must be at least 1"),
-        (["sweep", "fleet-size", "--jobs", "2", "--ray", "auto"], "--jobs = 2: does not go with --ray"),
+        (["sweep", "fleet-size", "--jobs", "2", "--ray", "auto"], "--jobs = 2: cannot be combined with --ray"),
         (["sweep", "fleet-size", "--ray", "nowhere", "--dry-run"], "must be auto, or an address"),
         (["sweep", "fleet-size", "--out", "/proc/nowhere"], "/proc/nowhere/fleet-size: cannot write here"),
-        (["export", "/nowhere", "--csv"], "/nowhere: there is no such folder"),
-        (["export", "."], "say what to write"),
-        (["report", "/nowhere"], "/nowhere: there is no such folder"),
+        (["export", "/nowhere", "--csv"], "/nowhere: no such folder"),
+        (["export", "."], "choose at least one of --csv, --parquet"),
+        (["report", "/nowhere"], "/nowhere: no such folder"),
     ],
 )
 def test_bad_input_ends_with_2_and_one_message(

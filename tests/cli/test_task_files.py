@@ -18,11 +18,12 @@ from wayfare.learning.tasks import load_task
 from wayfare.methods import make_method
 from wayfare.scenario import Scenario
 from wayfare.scenario.model import Learning
+from wayfare.studies import Safeguards
 from wayfare.studies.jobs import Job, Shared, perform
 from wayfare.studies.keys import run_key
 from wayfare.studies.results import StudyResults
 from wayfare.studies.resuming import resume
-from wayfare.studies.single import Execution, Safeguards
+from wayfare.studies.single import Execution
 from wayfare.studies.study import load_study
 from wayfare.studies.sweeping import sweep
 
@@ -100,8 +101,8 @@ def test_a_file_gives_a_task_by_a_function_or_as_an_object(name: str, mine: Path
     ("name", "message"),
     [
         (":nobody", r"has no nobody; it has .*task"),
-        (":number", "number is int; must be a task, or a function that makes one"),
-        (":network", "network gave Linear; must be a task"),
+        (":number", "number is int; must be a task, or a function that returns one"),
+        (":network", "network returned Linear; must return a task"),
         (":broken", "broken failed: ValueError: no such sensor"),
     ],
 )

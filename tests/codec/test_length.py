@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from wayfare.codec.fitting import CodedUpload, arriving, fit, fit_pieces, piece_entries, united
+from wayfare.codec.indices import IndexKind
 from wayfare.codec.length import measure
 from wayfare.codec.values import VALUE_BITS, ValueBits, encode_values
 from wayfare.codec.widths import profile
@@ -47,6 +48,24 @@ def test_any_message_is_measured(chosen: set[int], bits: ValueBits, seed: int) -
     measured = measure(Sparse(indices, values), 3001, bits)
     assert message.bits <= measured.bits <= message.bits + 8 * 8
     assert torch.equal(measured.delivered.values, message.delivered.values)
+
+
+@pytest.mark.parametrize("bits", VALUE_BITS)
+def test_a_message_without_coded_symbols_is_measured_to_the_byte(bits: ValueBits) -> None:
+    rng, plain = np.random.default_rng(bits), 0
+    for entries in (1, 2, 5, 9, 40, 300, 5000):
+        for kept in {1, 2, 3, 8, 9, 30, entries} - set(range(entries + 1, 31)):
+            indices = torch.from_numpy(np.sort(rng.choice(entries, kept, replace=False)))
+            values = torch.from_numpy(rng.standard_normal(kept).astype(np.float32))
+            message = encode(Sparse(indices, values), Layout.of("plain", [(entries,)]), bits)
+            index_kind, index_bytes = message.data[3], int.from_bytes(message.data[37:41], "little")
+            # Behind the indices stand the scales of every block, and then whether codes are packed or coded.
+            flag_at = HEADER_BYTES + index_bytes + 8 * -(-kept // 1024)
+            is_packed = bits == 32 or message.data[flag_at] == 0
+            if index_kind != IndexKind.CODED_GAPS and is_packed:
+                plain += 1
+                assert measure(Sparse(indices, values), entries, bits).bits == message.bits
+    assert plain >= 20
 
 
 def test_nothing_costs_a_header() -> None:

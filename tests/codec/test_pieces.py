@@ -78,7 +78,7 @@ def test_nothing_has_no_pieces() -> None:
 def test_an_entry_that_comes_twice_is_refused() -> None:
     _, upload = kept()
     messages = encode_pieces(split(upload, 2000, 4, 300), LAYOUT)
-    with pytest.raises(WireError, match="an entry in two pieces"):
+    with pytest.raises(WireError, match="an entry appears in two pieces"):
         decode_pieces(messages[1].data + messages[1].data, LAYOUT)
 
 

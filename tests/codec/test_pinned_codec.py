@@ -67,6 +67,21 @@ def test_the_most_that_symbols_take(counts: list[int], length: int) -> None:
     assert coded_bytes(np.array(counts)) == length
 
 
+@pytest.mark.parametrize(
+    ("counts", "length"),
+    [
+        ([26_425, 350_162], 17_272),
+        ([168, 2, 1, 5_137_794, 34_016_490], 2_747_935),
+        ([540_315, 90_470_517, 47, 159_743_931], 30_231_174),
+        ([119_648, 1_465, 169_267_147, 124_009_835], 36_244_346),
+        ([27_378_323, 108, 48_909_580, 205], 8_988_566),
+        ([120_781_017, 267_561_692], 43_435_160),
+    ],
+)
+def test_the_most_that_symbols_take_where_one_part_in_ten_million_adds_a_word(counts: list[int], length: int) -> None:
+    assert coded_bytes(np.array(counts)) == length
+
+
 def test_pieces_by_the_root_of_their_bits() -> None:
     """n = sqrt(bits / 4,000), between 1 and 10."""
     found = [piece_entries(5000, bits) for bits in (1e3, 4e3, 16e3, 64e3, 4e5, 4e9)]

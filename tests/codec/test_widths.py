@@ -55,10 +55,10 @@ def test_arrays_and_tensors_are_quantised_alike(bits: ValueBits) -> None:
     steps = steps_of(magnitude, low, span, bits)
     middles = middles_of(steps, low, span, bits)
     assert bool(np.all((middles >= low) & (middles <= largest)))
-    there = [torch.from_numpy(array) for array in (magnitude, low, span)]
-    steps_there = steps_of(*there, bits)
+    magnitude_there, low_there, span_there = (torch.from_numpy(array) for array in (magnitude, low, span))
+    steps_there = steps_of(magnitude_there, low_there, span_there, bits)
     np.testing.assert_array_equal(steps_there.numpy(), steps)
-    np.testing.assert_array_equal(middles_of(steps_there, there[1], there[2], bits).numpy(), middles)
+    np.testing.assert_array_equal(middles_of(steps_there, low_there, span_there, bits).numpy(), middles)
 
 
 @pytest.mark.parametrize("bits", [16, 8, 4, 2, 1])
@@ -76,3 +76,25 @@ def test_steps_and_their_middles_are_those_of_whole_numbers(bits: ValueBits) -> 
         found = steps_of(magnitude, low, span, bits)
         np.testing.assert_array_equal(found, exact)
         np.testing.assert_array_equal(middles_of(found, low, span, bits), low + ((2 * exact + 1) * span >> bits))
+
+
+@pytest.mark.parametrize(("entries", "first"), [(500, 1.0), (1500, 1.5), (40_000, 40.0)])
+def test_values_are_looked_at_from_a_thousandth_of_the_entries_on(
+    entries: int, first: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looks: list[np.ndarray] = []
+    typical = module._typical_blocks
+    monkeypatch.setattr(module, "_typical_blocks", lambda of, at: (looks.append(at), typical(of, at))[1])
+    profile(seen(entries))
+    assert looks[0] == pytest.approx(np.geomspace(first, entries, 6))
+
+
+@pytest.mark.parametrize("scale", [2.0**-40, 2.0**30])
+def test_the_scale_of_an_update_changes_nothing(scale: float) -> None:
+    """A power of two moves every exponent alike, so steps and shares stay as they are."""
+    vector = torch.from_numpy(np.random.default_rng(0).standard_t(4, 3000).astype(np.float32))
+    plain, scaled = profile(spectrum(vector)), profile(spectrum(vector * scale))
+    np.testing.assert_allclose(scaled.captured, plain.captured, rtol=1e-9)
+    for one, other in zip(plain.widths, scaled.widths, strict=True):
+        np.testing.assert_allclose(other.bits, one.bits, rtol=1e-9)
+        np.testing.assert_allclose(other.lost, one.lost, rtol=1e-6, atol=1e-15)

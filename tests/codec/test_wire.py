@@ -131,7 +131,7 @@ def test_any_finite_values_come_back_finite_and_no_larger(numbers: list[float], 
 
 
 def test_values_that_are_none_are_not_sent() -> None:
-    with pytest.raises(WireError, match="finite"):
+    with pytest.raises(WireError, match="NaN or infinity"):
         encode(Sparse(torch.arange(2), torch.tensor([1.0, math.nan])), LAYOUT, 8)
 
 

@@ -9,9 +9,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 from scipy import stats
+from tests.contacts.plans import plan_of
 
 import wayfare
-from wayfare.contacts import ContactPlan, Opportunities, forecast_s, opportunities, speeds, trace_use
+from wayfare.contacts import Opportunities, forecast_s, opportunities, speeds, trace_use
 from wayfare.contacts.plan import peer_opportunities
 from wayfare.contacts.source import plan_from_source
 from wayfare.contacts.speeds import SPEEDS_MPS, SpeedPoint, contact_times_by_speed
@@ -28,22 +29,8 @@ from wayfare.mobility import SERVER
 from wayfare.streams import Stream, generator
 
 
-def plan(*rows: tuple[int, int, float, float, float], devices: int = 3, duration_s: float = 100.0) -> ContactPlan:
-    """Rows of device, peer, start, end and distance."""
-    device, peer, start_s, end_s, distance_m = np.array(rows, dtype=float).reshape(-1, 5).T
-    return ContactPlan(
-        devices=devices,
-        duration_s=duration_s,
-        device=device.astype(np.int64),
-        peer=peer.astype(np.int64),
-        start_s=start_s,
-        end_s=end_s,
-        distance_m=distance_m,
-    )
-
-
 def test_contacts_count_in_the_round_in_which_they_start() -> None:
-    drawn = plan(
+    drawn = plan_of(
         (0, SERVER, 0.0, 3.0, 11.0),
         (0, SERVER, 9.9, 30.0, 12.0),
         (0, SERVER, 10.0, 11.0, 13.0),
@@ -64,7 +51,7 @@ def test_contacts_count_in_the_round_in_which_they_start() -> None:
     peers = peer_opportunities(drawn, 10.0, 4)
     assert (peers.round.tolist(), peers.device.tolist(), peers.peer.tolist()) == ([2, 2], [0, 1], [2, 2])
     assert (peers.contact_s.tolist(), peers.distance_m.tolist()) == ([1.5, 3.0], [19.0, 17.0])
-    assert len(opportunities(plan(), 10.0, 4)) == len(peer_opportunities(plan(), 10.0, 4)) == 0
+    assert len(opportunities(plan_of(), 10.0, 4)) == len(peer_opportunities(plan_of(), 10.0, 4)) == 0
 
 
 def test_a_forecast_is_off_by_a_lognormal_factor_of_its_device() -> None:
@@ -81,7 +68,7 @@ def test_a_forecast_is_off_by_a_lognormal_factor_of_its_device() -> None:
 
 def test_contacts_that_touch_the_ends_of_a_plan_are_cut() -> None:
     found = plan_statistics(
-        plan(
+        plan_of(
             (0, SERVER, 0.0, 10.0, 1.0),
             (0, SERVER, 1.5, 100.0, 1.0),
             (1, 2, 3.0, 4.0, 1.0),
@@ -147,7 +134,7 @@ def fitted(verdict: str, distance: float = 0.5) -> Distribution:
 def test_the_worse_of_two_verdicts_is_the_verdict(
     contact: str, inter_contact: str, verdict: str, failing: tuple[str, ...]
 ) -> None:
-    found = replace(plan_statistics(plan()), contact=fitted(contact), inter_contact=fitted(inter_contact))
+    found = replace(plan_statistics(plan_of()), contact=fitted(contact), inter_contact=fitted(inter_contact))
     assert overall_verdict(found) == (verdict, failing)
     words = {"holds": "theory holds (", "roughly": "holds roughly", "fails": "does not hold", "too few": "Too few"}
     assert words[verdict] in verdict_sentence(found)
@@ -170,7 +157,7 @@ def test_products_of_times_and_speed() -> None:
 
 def test_every_device_goes_200_km_at_every_speed(monkeypatch: pytest.MonkeyPatch) -> None:
     drawn = []
-    monkeypatch.setattr(speeds, "draw_plan", lambda scenario, seed: [drawn.append(scenario), plan()][1])
+    monkeypatch.setattr(speeds, "draw_plan", lambda scenario, seed: [drawn.append(scenario), plan_of()][1])
     scenario = wayfare.load("fashion-small", ["round_s=10"])
     points = list(contact_times_by_speed(scenario, speeds_mps=(2.0, 5e4), models=("gauss-markov",), seed=0))
     assert [used.rounds for used in drawn] == [10_000, 1]

@@ -2,26 +2,17 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.contacts.plans import plan_of
 
-from wayfare.contacts import ContactPlan
 from wayfare.contacts.plan import merge
 from wayfare.errors import InputError
 from wayfare.mobility import SERVER
 
 
-def plan(rows, devices=3, duration_s=100.0):
+def plan(rows, **settings):
     """Rows of (device, peer, start, end); the distance is the start."""
-    rows = sorted(rows, key=lambda row: (row[0], row[2]))
-    device, peer, start_s, end_s = np.array(rows, dtype=float).reshape(-1, 4).T
-    return ContactPlan(
-        devices=devices,
-        duration_s=duration_s,
-        device=device.astype(np.int64),
-        peer=peer.astype(np.int64),
-        start_s=start_s,
-        end_s=end_s,
-        distance_m=start_s,
-    )
+    ordered = sorted(rows, key=lambda row: (row[0], row[2]))
+    return plan_of(*((*row, row[2]) for row in ordered), **settings)
 
 
 def rows(of):
@@ -38,7 +29,7 @@ def test_a_window_cuts_contacts_at_its_ends_and_becomes_time_0():
 
 @pytest.mark.parametrize("window", [(-1, 5), (5, 5), (5, 101), (float("nan"), 5)])
 def test_a_window_outside_the_plan_is_refused(window):
-    with pytest.raises(InputError, match="does not lie in a plan of 100 s"):
+    with pytest.raises(InputError, match="is not inside the plan of 100 s"):
         plan([(0, SERVER, 0, 10)]).between(*window)
 
 

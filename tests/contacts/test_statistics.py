@@ -1,26 +1,19 @@
 import numpy as np
 import pytest
 from scipy import stats
+from tests.contacts.plans import plan_of
 
 import wayfare
-from wayfare.contacts import ContactPlan, draw_plan
+from wayfare.contacts import draw_plan
 from wayfare.contacts.speeds import contact_times_by_speed, speed_models
 from wayfare.contacts.statistics import exponential_fit, plan_statistics, verdict_sentence
 from wayfare.errors import ScenarioError
 from wayfare.mobility import SERVER
 
 
-def plan(rows, devices=3, duration_s=100.0):
-    device, start_s, end_s = np.array(rows, dtype=float).reshape(-1, 3).T
-    return ContactPlan(
-        devices=devices,
-        duration_s=duration_s,
-        device=device.astype(np.int64),
-        peer=np.full(len(device), SERVER),
-        start_s=start_s,
-        end_s=end_s,
-        distance_m=np.zeros(len(device)),
-    )
+def plan(rows, **settings):
+    """Contacts with the server: rows of (device, start, end)."""
+    return plan_of(*((device, SERVER, start_s, end_s, 0.0) for device, start_s, end_s in rows), **settings)
 
 
 def test_counts_and_times_of_a_plan_written_by_hand():
@@ -34,7 +27,7 @@ def test_counts_and_times_of_a_plan_written_by_hand():
     assert found.inter_contact.times_s.tolist() == [10, 36]
     # After the last contact of device 0, before the first of device 1, all the time of device 2.
     assert found.inter_contact.cut == 3
-    assert "Too few contacts to tell" in verdict_sentence(found)
+    assert "Too few contacts to test" in verdict_sentence(found)
     # 271 s without contact, in which three contacts begin.
     assert found.mean_wait_s == pytest.approx(271 / 3)
 

@@ -22,7 +22,7 @@ from wayfare.control.auto_weight import (
 )
 from wayfare.control.budgets import draw_budgets
 from wayfare.control.closed_form import full_update_power_watts, kept_entries, objective
-from wayfare.control.rate_distortion import Problem, Profile, Width, alike, choose, index_bits, power_watts
+from wayfare.control.rate_distortion import Problem, Profile, Width, choose, index_bits, power_watts, uniform_profile
 from wayfare.radio import Link
 
 LINK = Link(
@@ -263,13 +263,13 @@ def test_a_choice_is_the_most_that_so_many_bits_capture() -> None:
 
 
 def test_entries_that_are_alike_hold_their_share_in_32_bits() -> None:
-    profile = alike(100, 5.0)
+    profile = uniform_profile(100, 5.0)
     assert (profile.kept[0], profile.kept[1], profile.kept[-1], profile.overhead_bits) == (0.0, 1.0, 100.0, 5.0)
     assert len(profile.kept) == 1 + len(np.unique(np.geomspace(1, 100, 64).astype(int)))
     assert profile.captured == pytest.approx(profile.kept / 100)
     (width,) = profile.widths
     assert (width.value_bits, set(width.bits.tolist()), set(width.lost.tolist())) == (32, {32.0}, {0.0})
-    assert (alike(100).overhead_bits, replace(profile, overhead_bits=0.0).overhead_bits) == (0.0, 0.0)
+    assert (uniform_profile(100).overhead_bits, replace(profile, overhead_bits=0.0).overhead_bits) == (0.0, 0.0)
     assert Profile(kept=profile.kept, captured=profile.captured, widths=[width]).overhead_bits == 0.0
 
 
@@ -279,10 +279,10 @@ def test_power_and_bits_of_a_contact() -> None:
     problem = Problem(
         curve=two_widths().curve, value=6.0, contact_s=0.1, gain_per_watt=5.0, bandwidth_hz=1e3, max_power_watts=0.2
     )
-    assert problem.most_bits == pytest.approx(100.0)
+    assert problem.max_bits == pytest.approx(100.0)
     assert problem.full_power_watts == pytest.approx(0.2)
     assert problem.usable_joules == pytest.approx(0.02)
-    assert replace(problem, contact_s=10.0).most_bits == pytest.approx(327.0)
+    assert replace(problem, contact_s=10.0).max_bits == pytest.approx(327.0)
     assert problem.worthwhile_bits(0.0, 0.0) == 0.0
     # Bits are worth their energy as long as value times slope is more than price times joules.
     for log_price in (-2.0, 0.0, 2.0, 5.0):

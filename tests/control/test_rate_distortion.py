@@ -13,7 +13,7 @@ from scipy.optimize import minimize_scalar
 
 from wayfare.codec.indices import encode_indices
 from wayfare.control.auto_weight import LOG_PRICES, NO_EXPERIENCE, fitting_log_price
-from wayfare.control.rate_distortion import Problem, Profile, Width, alike, choose, index_bits
+from wayfare.control.rate_distortion import Problem, Profile, Width, choose, index_bits, uniform_profile
 from wayfare.sparsify import top_k
 from wayfare.sparsify.spectrum import spectrum
 
@@ -67,18 +67,18 @@ def test_a_spectrum_says_what_the_largest_entries_hold(entries: int) -> None:
         assert np.interp(k, seen.kept, seen.captured) == pytest.approx(truth, rel=0.05, abs=0.02)
 
 
-def test_stretches_know_their_own_magnitudes() -> None:
+def test_segments_know_their_own_magnitudes() -> None:
     x = vector(800_000)
     x[:100_000] *= 100
     seen = spectrum(x)
     bound = float(seen.whole.at(np.array([50_000.0]))[0])
-    counts = seen.stretches.above(np.array([bound]))[:, 0].tolist()
-    place = int(seen.whole.places(np.array([50_000.0]))[0])
+    counts = seen.segments.above(np.array([bound]))[:, 0].tolist()
+    place = int(seen.whole.indices(np.array([50_000.0]))[0])
     assert sum(counts) == pytest.approx(float(seen.whole.ranks[place]))
-    assert counts == seen.whole.in_stretches[:, place].tolist()
+    assert counts == seen.whole.in_segments[:, place].tolist()
     assert counts[0] == pytest.approx(50_000, rel=0.2)
     assert sum(counts[1:]) < 100
-    median = float(seen.stretches.at(np.full((8, 1), 50_000.0))[0, 0])
+    median = float(seen.segments.at(np.full((8, 1), 50_000.0))[0, 0])
     assert median == pytest.approx(float(x[:100_000].abs().median()), rel=0.05)
 
 
@@ -102,7 +102,7 @@ def test_no_point_lies_above_the_hull_and_its_slopes_fall() -> None:
 
 
 def test_the_hull_of_entries_that_are_alike_is_a_line() -> None:
-    line = alike(1000, 50.0).curve
+    line = uniform_profile(1000, 50.0).curve
     assert line.bits.tolist() == [0.0, 32_050.0]
     assert line.captured.tolist() == [0.0, 1.0]
 
@@ -117,7 +117,7 @@ def test_the_closed_form_is_the_minimum() -> None:
             return -problem.value * captured + price * problem.contact_s * problem.power_for(bits)
 
         found = float(problem.best_bits(np.array([math.log(price)]))[0])
-        most = problem.most_bits
+        most = problem.max_bits
         assert 0 <= found <= most * (1 + 1e-12)
         grid = [cost(bits) for bits in np.linspace(0, most, 1000)]
         fine = minimize_scalar(cost, bounds=(0, most), method="bounded", options={"xatol": 1e-6 * most}).fun
@@ -132,7 +132,7 @@ def test_best_bits_at_many_prices_are_the_best_of_every_segment() -> None:
         level = problem.value * problem.bandwidth_hz * problem.gain_per_watt / math.log(2)
         for slope, (begin, end) in zip(HULL.slopes, pairwise(HULL.bits), strict=True):
             inside = hertz_s / math.log(2) * (math.log(level * slope) - log_prices)
-            bits = np.clip(inside, begin, end).clip(max=problem.most_bits)
+            bits = np.clip(inside, begin, end).clip(max=problem.max_bits)
             joules = np.array([problem.contact_s * problem.power_for(float(each)) for each in bits])
             cost = np.exp(log_prices) * joules - problem.value * np.interp(bits, HULL.bits, HULL.captured)
             best, least = np.where(cost < least, bits, best), np.minimum(cost, least)
@@ -157,7 +157,7 @@ def test_one_price_gives_the_power_that_many_prices_give() -> None:
 def test_a_joule_that_costs_nothing_buys_everything_and_one_without_bounds_nothing() -> None:
     for problem in problems(20):
         free, dear = problem.best_bits(np.array([-math.inf, math.inf]))
-        assert (free, dear) == (problem.most_bits, 0.0)
+        assert (free, dear) == (problem.max_bits, 0.0)
 
 
 def test_wanted_energy_falls_with_the_price_and_is_that_of_the_best_power() -> None:

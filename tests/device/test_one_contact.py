@@ -164,7 +164,7 @@ def test_what_diverged_is_sent_as_it_is_its_largest_first() -> None:
     spoiled = torch.where(LOCAL == 5.0, torch.nan, LOCAL)
     rule = Decided(sending(2, 102.0))
     done = contact(STATE, spoiled, MEETING, terms(rule, checks=Checks(allow_divergence=True)))
-    assert not done.offer.is_sound
+    assert not done.offer.is_finite
     assert rule.seen[0].update_norm_sq == 1e100
     assert rule.seen[0].profile is None
     assert done.sent is not None

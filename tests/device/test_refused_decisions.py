@@ -88,7 +88,7 @@ def test_models_are_mixed_whole_or_not_at_all() -> None:
     mixing = made_of(Decided(sending(8, 288.0)), server=Mix())
     for entries, bits in ((0, 0.0), (8, 288.0)):
         Checks().upload(ENCOUNTER, sending(entries, bits), LINK, mixing)
-    with pytest.raises(InvariantError, match="0 or all where models are mixed"):
+    with pytest.raises(InvariantError, match="0 or all if the server mixes models"):
         Checks().upload(ENCOUNTER, sending(3, 137.0), LINK, mixing)
 
 
@@ -96,7 +96,7 @@ def test_a_norm_that_is_no_number_is_shown_as_a_very_large_one_where_that_is_all
     assert Checks().encounter(ENCOUNTER) is ENCOUNTER
     for norm_sq in (math.nan, math.inf):
         odd = replace(ENCOUNTER, update_norm_sq=norm_sq)
-        with pytest.raises(DivergenceError, match="holds a number that is"):
+        with pytest.raises(DivergenceError, match="contains"):
             Checks().encounter(odd)
         assert Checks(allow_divergence=True).encounter(odd).update_norm_sq == 1e100
 
@@ -115,7 +115,7 @@ def test_what_was_sent_and_remembered_is_all_that_there_was() -> None:
     sound = done()
     lost = replace(sound, state=replace(sound.state, memory=sound.state.memory + 1e-6))
     Checks().transmitted(lost, METHOD)
-    with pytest.raises(InvariantError, match="neither sent nor remembered"):
+    with pytest.raises(InvariantError, match="neither sent nor kept in memory"):
         PARANOID.transmitted(lost, METHOD)
     PARANOID.transmitted(replace(lost, sent=None), METHOD)
 
@@ -148,10 +148,10 @@ def test_what_is_sent_is_the_largest_and_in_pieces_at_least_half_as_large() -> N
     for indices in ([0], [3], [0, 3], [0, 1, 3]):
         PARANOID.transmitted(chosen(indices), METHOD)
     for indices in ([0, 1], [1], [0, 2, 3]):
-        with pytest.raises(InvariantError, match="though a larger one was kept"):
+        with pytest.raises(InvariantError, match="although a larger one was not"):
             PARANOID.transmitted(chosen(indices), METHOD)
     PARANOID.transmitted(chosen([0, 1], in_pieces=True), METHOD)
-    with pytest.raises(InvariantError, match="though a larger one was kept"):
+    with pytest.raises(InvariantError, match="although a larger one was not"):
         PARANOID.transmitted(chosen([0, 2], in_pieces=True), METHOD)
 
 
@@ -176,7 +176,7 @@ def test_quantised_values_are_remembered_to_the_last_digit() -> None:
         if holds:
             PARANOID.transmitted(near, METHOD)
             continue
-        with pytest.raises(InvariantError, match="neither sent nor remembered"):
+        with pytest.raises(InvariantError, match="neither sent nor kept in memory"):
             PARANOID.transmitted(near, METHOD)
 
 
@@ -198,12 +198,12 @@ def test_a_global_model_is_looked_at_when_an_update_was_large_enough_to_spoil_it
     if not stops:
         checks.aggregated(spoiled, norms_sq, 5)
         return
-    with pytest.raises(DivergenceError, match="in round 5 the global model became infinite"):
+    with pytest.raises(DivergenceError, match="in round 5: the global model contains NaN or infinity"):
         checks.aggregated(spoiled, norms_sq, 5)
 
 
 def test_a_loss_that_is_no_number_ends_a_run_unless_that_is_allowed() -> None:
     Checks().evaluated(0.5, 1)
     Checks(allow_divergence=True).evaluated(math.nan, 1)
-    with pytest.raises(DivergenceError, match="in round 6 the loss"):
+    with pytest.raises(DivergenceError, match="in round 6: the loss"):
         Checks().evaluated(math.inf, 6)

@@ -8,7 +8,13 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-_FACTORS = {"mm": (0, 1), "bmm": (0, 1), "addmm": (1, 2), "baddbmm": (1, 2), "baddbmm_": (1, 2)}
+_FACTORS: dict[str, tuple[int, ...]] = {
+    "mm": (0, 1),
+    "bmm": (0, 1),
+    "addmm": (1, 2),
+    "baddbmm": (1, 2),
+    "baddbmm_": (1, 2),
+}
 _FACTORS |= {"convolution": (0, 1), "convolution_backward": (0, 1, 2)}
 
 

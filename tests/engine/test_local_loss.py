@@ -22,7 +22,7 @@ from wayfare.learning.local_loss import class_shares, make_local_loss
 from wayfare.learning.models.base import Model
 from wayfare.learning.models.mlp import Mlp
 from wayfare.learning.models.resnet9 import Resnet9
-from wayfare.learning.tasks import own_task
+from wayfare.learning.tasks import Classification, own_task
 from wayfare.scenario.model import Learning
 
 ADJUSTED = Learning(local_loss="logit-adjusted", logit_strength=1.3, logit_smoothing=0.25)
@@ -84,6 +84,7 @@ def test_an_adjusted_step_is_that_of_logits_plus_the_log_of_the_shares() -> None
     # By hand: softmax of z + tau log(share), weights and biases of both layers.
     vector = initial[device].clone().requires_grad_()
     first, bias, second, last = vector.split_with_sizes([96, 8, 40, 5])
+    assert isinstance(training.task, Classification)
     hidden = torch.relu(training.task.inputs(samples).double() @ first.view(8, 12).t() + bias)
     odds = torch.exp(hidden @ second.view(5, 8).t() + last) * torch.tensor(shares) ** 1.3
     chances = odds[torch.arange(8), torch.from_numpy(labels)[samples]] / odds.sum(dim=1)
@@ -183,22 +184,20 @@ def test_a_task_of_ones_own_with_classes_is_adjusted_in_every_engine_that_runs_i
 def test_what_has_no_classes_cannot_be_adjusted_for_them() -> None:
     data = inputs_and(np.linspace(0, 1, 60, dtype=np.float32))
     task = own_task("heights", train=data, test=data, network=network, loss=nn.functional.mse_loss)
-    with pytest.raises(ScenarioError, match=r"learning.local_loss = 'logit-adjusted': needs classes, and .* heights"):
+    with pytest.raises(ScenarioError, match=r"learning.local_loss = 'logit-adjusted': needs classes, but .* heights"):
         make_local_loss(ADJUSTED, task, [np.arange(60)], CPU)
     counts = inputs_and(np.arange(300) % 3)
     counting = own_task("counts", train=counts, test=counts, network=scalar_network)
     local = job(Mlp((4, 3)), devices=1)
     loss = make_local_loss(ADJUSTED, counting, [np.arange(300)], CPU)
     training = replace(local.training, task=counting, local_loss=loss)
-    with pytest.raises(
-        ScenarioError, match="needs a logit for each of 3 classes, and the network gives 1 for a sample"
-    ):
+    with pytest.raises(ScenarioError, match="needs a logit for each of 3 classes; the network returns 1 per sample"):
         run("reference", Job(training, 1), starts(Job(training, 1), torch.float32), [Burst(0, 1, 1)])
 
 
 def test_scenes_have_no_classes_and_say_so_before_any_is_read() -> None:
     scenario = wayfare.load("argoverse-small", ["learning.local_loss=logit-adjusted"])
-    with pytest.raises(ScenarioError, match="needs classes, and argoverse has none; plain and prox do without"):
+    with pytest.raises(ScenarioError, match="needs classes, but argoverse has none; use plain or prox"):
         wayfare.run(scenario)
 
 

@@ -30,7 +30,7 @@ def test_a_product_is_the_linear_layer_of_every_device_with_the_right_derivative
     torch.testing.assert_close(product(rows, weight, bias), expected + bias[:, None])
     torch.testing.assert_close(product(rows, weight, onto=onto * 1), expected + onto)
     assert torch.autograd.gradcheck(product, (rows, weight, bias))
-    assert torch.autograd.gradcheck(lambda *given: product(*given[:2], onto=given[2] * 1), (rows, weight, onto))
+    assert torch.autograd.gradcheck(lambda left, right, onto: product(left, right, onto=onto * 1), (rows, weight, onto))
 
 
 STEPS = [(3, 1, 5), (3, 1, 1), (3, 2, 6), (3, 2, 5), (1, 1, 4), (1, 2, 6)]
@@ -44,7 +44,7 @@ def test_a_convolution_is_that_of_every_device_with_the_right_derivative(times: 
         for track, one in zip(tracks, turned(kernel), strict=True)
     ]
     torch.testing.assert_close(convolution(tracks, kernel, stride), torch.stack(expected))
-    assert torch.autograd.gradcheck(lambda *given: convolution(*given, stride), (tracks, kernel))
+    assert torch.autograd.gradcheck(lambda over, with_: convolution(over, with_, stride), (tracks, kernel))
 
 
 @pytest.mark.parametrize("pair_rows", [0, 16])

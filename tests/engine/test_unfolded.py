@@ -27,7 +27,7 @@ def test_networks_of_products_give_the_same_values_and_gradients(
 ) -> None:
     plain, unfolded = model.module().double(), model.module()
     unfold_convolutions(unfolded, *pixels)
-    unfolded = unfolded.double().to(memory_format=torch.channels_last)
+    unfolded = unfolded.double().to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     assert sum(isinstance(layer, UnfoldedConv2d) for layer in unfolded.modules()) >= 2
     vector = model.initial(generator(0, Stream.INITIAL_MODEL, 0)).double()
     for module in (plain, unfolded):

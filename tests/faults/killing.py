@@ -126,7 +126,7 @@ class DiskOperations:
 
             return wrapper
 
-        checkpoints._Summed.write = write_  # type: ignore[method-assign]
+        checkpoints._Summed.write = write_  # type: ignore[method-assign, assignment]
         os.fsync = told("fsync", fsync)
         Path.replace = told("replace", replace)  # type: ignore[method-assign]
         Path.rename = told("rename", rename)  # type: ignore[method-assign]

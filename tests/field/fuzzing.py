@@ -7,6 +7,7 @@ import struct
 import zlib
 from collections import Counter
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
@@ -57,7 +58,7 @@ def forged_header(rng: np.random.Generator) -> bytes:
     """One field of our header that cannot be, under a right checksum."""
     data = valid(rng)
     fields = list(HEADER.unpack_from(data))
-    place, values = [
+    choices: list[tuple[int, list[Any]]] = [
         (0, [b"XX", b"WF"]),
         (1, [0, 1, 3, 255]),
         (2, [0, 1, 2**32 - 1]),  # none, one that is closed, beyond the last
@@ -67,7 +68,8 @@ def forged_header(rng: np.random.Generator) -> bytes:
         (6, [1, 2**32 - 1]),  # its own round, or one to come
         (7, [99, 2**63, 2**64 - 1]),
         (8, [math.nan, math.inf, -math.inf, -1.0, 0.5, 1e300]),
-    ][int(rng.integers(9))]
+    ]
+    place, values = choices[int(rng.integers(len(choices)))]
     fields[place] = values[int(rng.integers(len(values)))]
     return sealed(HEADER.pack(*fields), data[CHUNK_HEADER_BYTES:])
 

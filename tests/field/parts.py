@@ -14,10 +14,11 @@ import torch
 from torch import Tensor
 
 from wayfare.codec.wire import Layout
-from wayfare.device import Meeting, Terms, contact, payload
+from wayfare.device import DeviceState, Meeting, Terms, contact, payload
 from wayfare.field.runtime.aggregation import Aggregation
+from wayfare.field.runtime.guide import Occasion
 from wayfare.field.runtime.ledger import Ledger
-from wayfare.field.runtime.outbox import OpenUpdate, Outbox
+from wayfare.field.runtime.outbox import OpenUpdate, Outbox, Progress
 from wayfare.field.runtime.rules import Limits
 from wayfare.methods import (
     Arrival,
@@ -64,6 +65,44 @@ class Fixed(UploadRule):
         bits = min(self.entries * link.bits_per_entry + link.statistics_bits, link.dense_bits)
         energy_joules = link.energy_joules(bits, 0.1, encounter.gain_per_watt)
         return Upload(entries=self.entries, bits=bits, power_watts=0.1, energy_joules=energy_joules)
+
+
+class Told:
+    """A guide that exchanges so many times, and notes what it hears."""
+
+    def __init__(self, exchanges: int = 1, *, resumes: bool = True) -> None:
+        self.left, self._resumes = exchanges, resumes
+        self.heard: list[str | float] = []
+
+    def trains_until(self, progress: Progress) -> int | None:
+        return None
+
+    def occasion(self, progress: Progress, state: DeviceState) -> Occasion | None:
+        if self.left <= 0:
+            return None
+        return Occasion(round=progress.cut_round + 1, contact_s=1.0, gain_per_watt=1e3, chunk_bytes=300)
+
+    def resumes(self, progress: Progress) -> bool:
+        return self._resumes
+
+    def is_over(self, progress: Progress) -> bool:
+        return self.left <= 0
+
+    def in_reach(self) -> None:
+        self.heard.append("in reach")
+
+    def out_of_reach(self) -> None:
+        self.heard.append("out of reach")
+
+    def measured(self, bits: float, seconds: float) -> None:
+        assert 0 <= seconds < 30
+        self.heard.append(bits)
+
+    def bits(self) -> float:
+        return sum(heard for heard in self.heard if not isinstance(heard, str))
+
+    def exchanged(self) -> None:
+        self.left -= 1
 
 
 @dataclass(frozen=True)

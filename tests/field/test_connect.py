@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
+from typing import Any
 
 import numpy as np
 import pytest
@@ -35,7 +36,7 @@ async def over_the_air(fleet: Fleet, broker: Broker) -> AsyncIterator[tuple[Fiel
 
 
 async def answer(server: FieldClient) -> None:
-    async def echo(message: object) -> None:
+    async def echo(message: Any) -> None:
         await message.respond(message.data)
 
     await server.subscribe("up.*.ask", cb=echo)

@@ -39,7 +39,7 @@ def meet(outbox: Outbox, method: Method, occasion: Occasion = OCCASION) -> list[
     ("method", "rule"),
     [
         (replace(METHOD, upload=Fixed(1000)), "entries = 1000, must be 0 to 300 parameters"),
-        (replace(MIXING, upload=Fixed(200)), "entries = 200, must be 0 or all where models are mixed"),
+        (replace(MIXING, upload=Fixed(200)), "entries = 200, must be 0 or all if the server mixes models"),
     ],
 )
 def test_a_decision_that_cannot_be_is_refused_and_changes_nothing(method: Method, rule: str, tmp_path: Path) -> None:

@@ -15,20 +15,20 @@ import torch
 
 from tests.field.brokers import finish
 from tests.field.fuzzing import KINDS
-from tests.field.parts import INITIAL, LAYOUT, LINK, Fixed, open_ledger, open_outbox, train
+from tests.field.parts import INITIAL, LAYOUT, LINK, Fixed, Told, open_ledger, open_outbox, train
 from tests.field.test_ledger import chunks_of
-from wayfare.device import DeviceState, Terms
+from wayfare.device import Terms
 from wayfare.field.fleet import Fleet, load_bundle
 from wayfare.field.rig.audit import audit
 from wayfare.field.rig.broker import Broker
 from wayfare.field.runtime.connect import connect
 from wayfare.field.runtime.exchange import Exchanger, Patience, Radio
 from wayfare.field.runtime.gathering import OnArrival
-from wayfare.field.runtime.guide import Occasion
 from wayfare.field.runtime.intake import Intake
 from wayfare.field.runtime.ledger import Ledger
 from wayfare.field.runtime.mes import MobileEdgeServer, ServerOptions
-from wayfare.field.runtime.outbox import Outbox, Progress
+from wayfare.field.runtime.messages import Mark
+from wayfare.field.runtime.outbox import Outbox
 from wayfare.field.runtime.rules import Limits
 from wayfare.methods import make_method
 from wayfare.scenario import Scenario
@@ -36,37 +36,6 @@ from wayfare.scenario import Scenario
 pytestmark = pytest.mark.system
 
 QUICK = Patience(answer_s=0.3, mark_s=0.3, refused_s=0.05, again_s=0.02)
-
-
-class Told:
-    """Exchanges as often as it is told to."""
-
-    def __init__(self, exchanges: int, *, resumes: bool = True) -> None:
-        self.left, self._resumes, self.bits = exchanges, resumes, 0.0
-
-    def trains_until(self, progress: Progress) -> int | None:
-        return None
-
-    def occasion(self, progress: Progress, state: DeviceState) -> Occasion | None:
-        if self.left <= 0:
-            return None
-        return Occasion(round=progress.cut_round + 1, contact_s=1.0, gain_per_watt=1e3, chunk_bytes=300)
-
-    def resumes(self, progress: Progress) -> bool:
-        return self._resumes
-
-    def is_over(self, progress: Progress) -> bool:
-        return self.left <= 0
-
-    def in_reach(self) -> None: ...
-
-    def out_of_reach(self) -> None: ...
-
-    def measured(self, bits: float, seconds: float) -> None:
-        self.bits += bits
-
-    def exchanged(self) -> None:
-        self.left -= 1
 
 
 class Site:
@@ -132,14 +101,14 @@ def test_a_device_that_waits_for_others_ends_when_it_is_told_to(site: Site, monk
             train(site.outbox, 1, 1)
             monkeypatch.setattr(intake.gathering, "version_for", lambda *_, **__: None)
             stop = threading.Event()
-            waiting = asyncio.ensure_future(site.device(Told(1), stop=stop))
+            waiting = asyncio.ensure_future(site.device(Told(), stop=stop))
             await until(lambda: site.outbox.open_update() is None and site.outbox.progress.cut_round == 1)
             assert not waiting.done()
             stop.set()
             await asyncio.wait_for(waiting, 5)
             assert site.outbox.progress.finished_round == 0
             monkeypatch.undo()
-            await site.device(Told(1))
+            await site.device(Told())
             assert torch.equal(site.outbox.model, intake.ledger.model)
 
     finish(story())
@@ -151,9 +120,9 @@ def test_an_exchange_delivers_all_that_was_cut_and_takes_the_model(site: Site) -
         async with site.server() as intake:
             for round_ in range(1, 4):
                 train(site.outbox, round_, round_)
-                guide = Told(1)
+                guide = Told()
                 await site.device(guide)
-                assert guide.bits > 0
+                assert guide.bits() > 0
                 assert site.outbox.progress.version == intake.ledger.version
                 assert torch.equal(site.outbox.model, intake.ledger.model)
             counts = intake.counts[0]
@@ -167,10 +136,10 @@ def test_a_device_whose_model_is_not_the_servers_takes_the_whole(site: Site) -> 
     async def story() -> None:
         async with site.server() as intake:
             train(site.outbox, 1, 1)
-            await site.device(Told(1), entries=20)
+            await site.device(Told(), entries=20)
             site.outbox._vectors["model"] = INITIAL + 1
             train(site.outbox, 2, 2)
-            await site.device(Told(1), entries=20)
+            await site.device(Told(), entries=20)
             assert torch.equal(site.outbox.model, intake.ledger.model)
 
     finish(story())
@@ -181,9 +150,9 @@ def test_a_contact_with_nothing_to_send_still_takes_the_model(site: Site) -> Non
     async def story() -> None:
         async with site.server():
             train(site.outbox, 1, 1)
-            await site.device(Told(1))
+            await site.device(Told())
             train(site.outbox, 2, 2)
-            await site.device(Told(1), entries=0)
+            await site.device(Told(), entries=0)
             assert site.outbox.progress.finished_round == 2
 
     finish(story())
@@ -193,7 +162,7 @@ def test_a_contact_with_nothing_to_send_still_takes_the_model(site: Site) -> Non
 def test_chunks_wait_for_a_server_that_comes_later(site: Site) -> None:
     async def story() -> None:
         train(site.outbox, 1, 1)
-        waiting = asyncio.ensure_future(site.device(Told(1)))
+        waiting = asyncio.ensure_future(site.device(Told()))
         await asyncio.sleep(0.3)
         assert not waiting.done()
         async with site.server():
@@ -210,14 +179,14 @@ def test_what_the_broker_acked_and_lost_is_sent_again(site: Site) -> None:
             recorded = type(intake).chunks
             lost: list[int] = []
 
-            def lose(self: Intake, batch: list[tuple[int, bytes]]) -> list[object]:
+            def lose(self: Intake, batch: list[tuple[int, bytes]]) -> list[tuple[int, Mark]]:
                 # Acked by the broker and by the server, and yet never recorded.
                 lost.append(len(batch))
                 return [] if len(lost) <= 2 else recorded(self, batch)
 
             with pytest.MonkeyPatch.context() as patch:
                 patch.setattr(Intake, "chunks", lose)
-                await site.device(Told(1))
+                await site.device(Told())
             assert len(lost) > 2
 
     finish(story())
@@ -228,12 +197,12 @@ def test_a_broker_that_loses_its_whole_store_costs_nothing(site: Site) -> None:
     async def story() -> None:
         async with site.server():
             train(site.outbox, 1, 1)
-            await site.device(Told(1))
+            await site.device(Told())
             await asyncio.to_thread(site.broker.kill)
             shutil.rmtree(site.folder / "store" / "jetstream")
             await asyncio.to_thread(site.broker.start)
             train(site.outbox, 2, 2)
-            await site.device(Told(1))
+            await site.device(Told())
 
     finish(story())
     site.check()
@@ -249,7 +218,7 @@ def test_an_update_of_an_earlier_contact_is_sealed_and_the_rest_taken_back(site:
         async with site.server() as intake:
             intake.chunks([(0, data) for _, data in chunks[:2]])
             train(site.outbox, 2, 2)
-            await site.device(Told(1, resumes=False))
+            await site.device(Told(resumes=False))
             outcomes = [outcome for number, _, _, outcome in site.outbox.outcomes() if number == 1]
             assert outcomes == ["recorded"] * 2 + ["returned"] * (len(chunks) - 2)
             # A chunk of it that was still on its way changes nothing.
@@ -269,16 +238,16 @@ def test_an_upload_that_is_refused_goes_back_and_the_device_goes_on(fleet, broke
         async with site.server():
             start = site.outbox.local
             site.outbox.trained(start, start + 5.0, 1)
-            await site.device(Told(1))
+            await site.device(Told())
             assert site.outbox.progress.finished_round == 1
             # Small enough, it gets in.
             start = site.outbox.local
             site.outbox.trained(start, start - 4.9, 2)
-            await site.device(Told(1))
+            await site.device(Told())
 
     finish(story())
     site.check(returned=True)
-    assert "an entry above 1" in str([record.__dict__.get("reason") for record in caplog.records])
+    assert "an entry exceeds 1" in str([record.__dict__.get("reason") for record in caplog.records])
 
 
 def test_garbage_over_the_broker_is_refused_and_the_server_goes_on(fleet, broker, tmp_path, caplog) -> None:
@@ -289,7 +258,7 @@ def test_garbage_over_the_broker_is_refused_and_the_server_goes_on(fleet, broker
     async def story() -> None:
         async with site.server() as intake:
             train(site.outbox, 1, 1)
-            await site.device(Told(1))
+            await site.device(Told())
             intake.chunks([(1, data) for data in chunks_of(1, spent=1.0)])
             model = intake.ledger.model
             client = await connect(load_bundle(site.fleet.device_folder("bus-2")), url=site.broker.url, wait_s=10)
@@ -304,7 +273,7 @@ def test_garbage_over_the_broker_is_refused_and_the_server_goes_on(fleet, broker
             await client.close()
             assert intake.ledger.model is model
             train(site.outbox, 2, 2)
-            await site.device(Told(1))
+            await site.device(Told())
             assert torch.equal(site.outbox.model, intake.ledger.model)
             assert torch.equal(intake.ledger.replay().model, intake.ledger.model)
 
@@ -315,7 +284,7 @@ def test_a_device_that_sends_more_than_its_share_waits_and_harms_nobody(site: Si
     async def story() -> None:
         train(site.outbox, 1, 1)
         async with site.server(stored_chunks=1):
-            await site.device(Told(1))
+            await site.device(Told())
 
     finish(story())
     site.check()

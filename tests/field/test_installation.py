@@ -22,7 +22,7 @@ from wayfare.field.fleet.needs import broker_program
 def unit(fleet: Fleet, name: str) -> configparser.SectionProxy:
     # Units repeat keys now and then, and their keys are not in small letters.
     parser = configparser.RawConfigParser(strict=False)
-    parser.optionxform = str
+    parser.optionxform = str  # type: ignore[method-assign, assignment]
     parser.read_string((fleet.folder / "systemd" / f"wayfare-{name}.service").read_text())
     return parser["Service"]
 
@@ -89,7 +89,7 @@ def test_init_add_and_remove_from_the_command_line(tmp_path: Path) -> None:
     [
         (["init", "x"], "--devices = 0: must be at least 1"),
         (["init", "x", "--devices", "1", "--store-mb", "1"], "--store-mb = 1: must be at least 16"),
-        (["init", "x", "--device", "No"], "device = 'No': must be 1 to 32 small letters"),
+        (["init", "x", "--device", "No"], "device = 'No': must be 1 to 32 lowercase letters"),
         (["add", "nowhere", "a"], "nowhere: is not a fleet"),
         (["mes", "nowhere"], "nowhere: is not a bundle"),
         (["status", "nowhere"], "address = 'nowhere': must be HOST:PORT"),
@@ -105,6 +105,6 @@ def test_wrong_words_get_one_clear_message(
 
 def test_bundles_are_not_mixed_up(fleet: Fleet) -> None:
     mixed = CliRunner().invoke(app, ["field", "mes", str(fleet.device_folder("drone"))])
-    assert "is the bundle of drone; that of the server is FLEET/mes" in str(mixed.exception)
+    assert "is the bundle of drone; the server's bundle is FLEET/mes" in str(mixed.exception)
     mixed = CliRunner().invoke(app, ["field", "device", str(fleet.server_folder)])
-    assert "is the bundle of the server" in str(mixed.exception)
+    assert "is the server's bundle" in str(mixed.exception)

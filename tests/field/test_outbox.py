@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -41,7 +42,7 @@ def everything(outbox: Outbox) -> tuple[object, ...]:
         (state.received_round, state.spent_joules, state.backlog_joules, state.met_s, state.experience),
         (
             state.contacts,
-            *(mapped(tree, lambda vector: vector.tolist()) for tree in (state.memory_state, state.local_state)),
+            *(mapped(tree, torch.Tensor.tolist) for tree in (state.memory_state, state.local_state)),
         ),
     )
 
@@ -131,7 +132,7 @@ def test_power_that_fails_at_any_statement_leaves_all_of_a_step_or_nothing(
         for file in tmp_path.glob("device.sqlite*"):
             (copy / file.name).write_bytes(file.read_bytes())
         victim = open_outbox(copy, method=method)
-        killed = dies_at(statement, victim._database.connection, lambda victim=victim: STEPS[step](victim))
+        killed = dies_at(statement, victim._database.connection, partial(STEPS[step], victim))
         # Not closed: that would write what the child has not.
         left = everything(open_outbox(copy, method=method))
         outcomes.add(left == untouched)
@@ -237,5 +238,5 @@ def test_the_store_of_another_device_is_refused(tmp_path: Path) -> None:
 
 def test_a_file_that_is_no_store_is_refused(tmp_path: Path) -> None:
     (tmp_path / "device.sqlite").write_bytes(b"something else" * 100)
-    with pytest.raises(RunFolderError, match="cannot be used"):
+    with pytest.raises(RunFolderError, match="cannot be opened"):
         open_outbox(tmp_path)

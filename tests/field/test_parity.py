@@ -47,7 +47,7 @@ class Direct:
     async def subscribe(self, subject: str, cb: Callable[[Any], Awaitable[None]]) -> None:
         self._on_mark = cb
 
-    async def request(self, subject: str, data: bytes, **_: object) -> Any:
+    async def request(self, subject: str, data: bytes, **settings: object) -> Any:
         match subject.rpartition(".")[2]:
             case "chunk":
                 for _, mark in self._intake.chunks([(self._device, data)]):
@@ -97,16 +97,14 @@ def fleet_of(case: Case, folder: Path) -> Audit:
         assert not torch.equal(intake.ledger.model, simulated.initial)
         assert torch.equal(intake.ledger.state.judged, simulated.model)
         # A device that can never send again trains no more in the simulator.
-        least_joules = work.method.upload.least_joules(work.terms.link)
+        min_upload_joules = work.method.upload.min_upload_joules(work.terms.link)
         for outbox, memory in zip(outboxes, simulated.memories, strict=True):
-            if least_joules == 0 or outbox.state.left_joules >= least_joules:
+            if min_upload_joules == 0 or outbox.state.left_joules >= min_upload_joules:
                 assert torch.equal(outbox.state.memory, memory)
         return audit(intake.ledger, outboxes, work.layout)
 
 
-IN_SIMULATOR_ONLY = [
-    name for name in TABLE if (method := make_method(name, Scenario())).peers is not None or method.server.hands_down
-]
+IN_SIMULATOR_ONLY = [name for name in TABLE if make_method(name, Scenario()).peers is not None]
 
 
 @pytest.mark.parametrize("scheme", [name for name in TABLE if name not in IN_SIMULATOR_ONLY])

@@ -21,7 +21,7 @@ from wayfare.learning.argoverse.scenes import (
     fitted_velocity,
     scene_of,
 )
-from wayfare.learning.argoverse.sequence import Sequence
+from wayfare.learning.argoverse.sequence import Sequence, read_sequence
 from wayfare.learning.argoverse.synthetic import synthetic_scenes, synthetic_sequence, write_synthetic
 from wayfare.progress import listening
 
@@ -108,9 +108,9 @@ def test_a_file_that_is_no_official_map_is_named(tmp_path: Path, text: str) -> N
 
 def test_maps_that_are_not_there_are_named(tmp_path: Path) -> None:
     assert map_files("none", None) == {}
-    with pytest.raises(InputError, match="needs the folder its files lie in"):
+    with pytest.raises(InputError, match="needs the folder of its files"):
         map_files("hd", None)
-    with pytest.raises(InputError, match=r"holds no navmap map \(MIA.json, PIT.json\)"):
+    with pytest.raises(InputError, match=r"contains no navmap map \(MIA.json, PIT.json\)"):
         map_files("navmap", tmp_path)
 
 
@@ -171,8 +171,7 @@ def test_a_folder_is_read_once_and_again_when_it_changes(tmp_path: Path, monkeyp
     folder, kept = tmp_path / "made", tmp_path / "cache"
     write_synthetic(folder, 4, 2)
     read: list[Path] = []
-    original = cache.read_sequence
-    monkeypatch.setattr(cache, "read_sequence", lambda path: (read.append(path), original(path))[1])
+    monkeypatch.setattr(cache, "read_sequence", lambda path: (read.append(path), read_sequence(path))[1])
     told: list[tuple[str, int, int]] = []
 
     def prepared() -> Prepared:
@@ -206,7 +205,7 @@ def test_prepared_scenes_come_back_from_their_file(tmp_path: Path) -> None:
     assert same(load_prepared(tmp_path / "scenes.npz"), prepared)
     assert [path.name for path in tmp_path.iterdir()] == ["scenes.npz"]
     (tmp_path / "other.npz").write_bytes(b"not an archive")
-    with pytest.raises(InputError, match=r"other\.npz: not a file of prepared scenes, or damaged"):
+    with pytest.raises(InputError, match=r"other\.npz: damaged, or not a file of prepared scenes"):
         load_prepared(tmp_path / "other.npz")
 
 

@@ -156,7 +156,7 @@ def test_a_run_resumes_to_the_bit_from_its_checkpoint(name: str) -> None:
     resumed = run(name, resume=whole.records.saved)
     assert_same_end(resumed.outcome, whole.outcome)
     for table, rows in resumed.records.tables.items():
-        assert rows == [row for row in whole.records.tables[table] if row[0] > SAVED_AFTER]
+        assert rows == [row for row in whole.records.tables[table] if int(row[0]) > SAVED_AFTER]
 
 
 @pytest.mark.parametrize("name", ["fedbuff", "ca2fl", "fadas", "scaffold", "feddyn"])

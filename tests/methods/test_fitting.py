@@ -14,8 +14,8 @@ from wayfare.device import Checks
 from wayfare.methods import Encounter, make_method
 from wayfare.radio import Link
 from wayfare.scenario import Scenario
-from wayfare.simulator import Simulation
-from wayfare.world import draw_world
+from wayfare.simulator import ContactEvent, Simulation
+from wayfare.world import World, draw_world
 
 DENSE = ["afl", "fedasync", "fedasync:hinge", "fedmobile", "fedmobile:billed"]
 RULES = ["", ":paced", ":unlimited"]
@@ -84,9 +84,9 @@ def test_a_wrong_forecast_makes_a_fitting_scheme_fail_and_no_other_decide_otherw
         for error in (0.0, 0.5)
     )
 
-    def contacts(world: object, name: str) -> list[object]:
+    def contacts(world: World, name: str) -> list[ContactEvent]:
         notes = Notes()
-        Simulation(world, make_method(name, world.scenario), notes).run()  # type: ignore[attr-defined, arg-type]
+        Simulation(world, make_method(name, world.scenario), notes).run()
         return notes.contacts
 
     assert contacts(exact, "afl:unlimited") == contacts(wrong, "afl:unlimited")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import pytest
 import wayfare
 from wayfare.errors import ScenarioError
 from wayfare.methods import make_method
+from wayfare.methods.from_file import reject_edited
 from wayfare.scenario import Scenario
 from wayfare.studies.keys import run_key
 from wayfare.studies.single import Execution
@@ -87,3 +89,26 @@ def test_names_that_lead_elsewhere_are_refused(tmp_path: Path, small: Scenario) 
         make_method(f"{tmp_path}/wayfare.py", small)
     with pytest.raises(ScenarioError, match=r"or give your own as FILE\.py:CLASS"):
         make_method("patience", small)
+
+
+@pytest.mark.parametrize("compiles", [True, False])
+def test_an_edited_file_is_read_again_and_nothing_of_the_old_one_is_left(
+    compiles: bool, written: Path, small: Scenario, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "dont_write_bytecode", not compiles)
+    written.write_text(PATIENT.format(name="early") + "Old = Patient\n")
+    before = make_method(f"{written}:Old", small)
+    reject_edited(before)
+    assert make_method(f"{written}:Old", small).upload.__class__ is before.upload.__class__
+    # Another file of the same size and time: Python itself would take the compiled one for it.
+    edited_ns = written.stat().st_mtime_ns
+    written.write_text(PATIENT.format(name="later") + "New = Patient\n")
+    os.utime(written, ns=(edited_ns, edited_ns))
+    with pytest.raises(ScenarioError, match=r"mine_.*\.py was edited after this program read it"):
+        reject_edited(before)
+    after = make_method(f"{written}:New", small)
+    assert (before.name, after.name) == ("early", "later")
+    reject_edited(after)
+    with pytest.raises(ScenarioError, match="has no Old; it has Patient"):
+        make_method(f"{written}:Old", small)
+    reject_edited(make_method("mads", small))

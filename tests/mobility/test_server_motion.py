@@ -78,9 +78,9 @@ def test_overrides_choose_the_server():
     [
         (["kind=fixed", "x_m=2000"], "must lie inside width_m x height_m"),
         (["kind=route", "waypoints_m=[[0, 0], [0, 1001]]"], "must lie inside width_m x height_m"),
-        (["kind=route", "waypoints_m=[[0, 0], [0, 0]]"], "two waypoints in a row must differ"),
+        (["kind=route", "waypoints_m=[[0, 0], [0, 0]]"], "consecutive waypoints must differ"),
         (["kind=route", "waypoints_m=[[0, 0]]"], "at least 2 items"),
-        (["kind=route", "waypoints_m=[[0, 0], [1, 1], [0, 0]]"], "a closed route returns to its first waypoint"),
+        (["kind=route", "waypoints_m=[[0, 0], [1, 1], [0, 0]]"], "the last waypoint of a closed route must differ"),
         (["kind=route", "waypoints_m=[[0, 0], [1, 1]]", "speed_mps=0"], "greater than 0"),
         (["kind=route", "waypoints_m=[[0, 0], [1, 1]]", "stop_s=-1"], "greater than or equal to 0"),
         (["kind=flying"], "must be one of moving, fixed, route"),

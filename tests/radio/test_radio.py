@@ -38,8 +38,8 @@ def test_a_gain_is_loss_shadowing_and_noise_in_decibels(is_peer: bool) -> None:
     distance_m, once_s = np.array([3.0, 80.0, 200.0, 120.0, 60.0, 90.0]), np.ones(6)
     radio = wayfare.load("paper-cifar10-waypoint").radio
     if is_peer:
-        meets = PeerOpportunities(round=rounds, device=device, peer=peer, contact_s=once_s, distance_m=distance_m)
-        found = peer_gains_per_watt(meets, radio, seed=3)
+        pairs = PeerOpportunities(round=rounds, device=device, peer=peer, contact_s=once_s, distance_m=distance_m)
+        found = peer_gains_per_watt(pairs, radio, seed=3)
         groups = [(pair_number(0, 1), [1, 3]), (pair_number(0, 2), [5]), (pair_number(1, 2), [2, 0, 4])]
         streams = Stream.PEER_LINE_OF_SIGHT, Stream.PEER_SHADOWING
     else:

@@ -60,7 +60,7 @@ def test_figures_in_the_table_are_those_of_the_records(browser: Any, page: Path,
         "[row.dataset.scheme, [...row.querySelectorAll('td')].map((cell) => cell.innerText)])",
     )
     assert [name for name, _ in rows] == ["mads", "afl", HOSTILE]
-    found = {}
+    found: dict[str, Any] = {}
     for folder in find_runs(comparison):
         with closing(sqlite3.connect(folder / "run.sqlite")) as database:
             scheme, parameters = (

@@ -6,6 +6,7 @@ import re
 from dataclasses import replace
 from io import StringIO
 from pathlib import Path
+from typing import Any
 
 import pytest
 from rich.console import Console
@@ -71,6 +72,7 @@ def test_energy_over_the_budget_is_marked_in_terminal_markdown_notebook_and_page
     assert "marked if more than 3 % over budget" in printed(results, 100)
     assert "\n".join(table_lines(results)).count("20,212,345! |") == 2
     assert ShownResults.of(results)._repr_html_().count("<td>20,212,345!</td>") == 2
-    shown, parts = results_section(results), templates().get_template("tables.html").module
+    shown = results_section(results)
+    parts: Any = templates().get_template("tables.html").module
     html = "".join(parts.table(columns, shown["rows"]) for columns in shown["tables"])
     assert html.count("over budget</small>") == 2

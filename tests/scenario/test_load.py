@@ -73,8 +73,8 @@ def test_a_scenario_cannot_be_changed() -> None:
 @pytest.mark.parametrize(
     ("override", "message"),
     [
-        ("radio.bandwith_hz=1", "radio.bandwith_hz = 1: unknown key; known here: range_m, bandwidth_hz"),
-        ("colour=red", "colour = 'red': unknown key; known here: name, rounds"),
+        ("radio.bandwith_hz=1", "radio.bandwith_hz = 1: unknown key; known keys: range_m, bandwidth_hz"),
+        ("colour=red", "colour = 'red': unknown key; known keys: name, rounds"),
         ("radio.bandwidth_hz=-1", "radio.bandwidth_hz = -1: input should be greater than 0"),
         ("radio.bandwidth_hz=wide", "radio.bandwidth_hz = 'wide': input should be a valid number"),
         ("radio.bandwidth_hz=nan", "radio.bandwidth_hz"),
@@ -86,7 +86,7 @@ def test_a_scenario_cannot_be_changed() -> None:
         ("mobility.contact_s=3", "mobility.contact_s = 3: unknown key"),
         ("mobility.model=trace", "mobility.file = None: is required"),
         ("mobility.server.kind=flying", "mobility.server.kind = 'flying': must be one of moving, fixed, route"),
-        ("mobility.server={kind='fixed', z_m=1}", "mobility.server.z_m = 1: unknown key; known here: kind, x_m, y_m"),
+        ("mobility.server={kind='fixed', z_m=1}", "mobility.server.z_m = 1: unknown key; known keys: kind, x_m, y_m"),
         ("mobility.server={kind='fixed', x_m='a'}", "mobility.server.x_m = 'a': input should be a valid number"),
         ("fleet.energy_min_joules=999", "energy_min_joules (999.0) must not exceed energy_max_joules (150.0)"),
         ("learning.hidden=[0]", "learning.hidden.0 = 0: input should be greater than or equal to 1"),

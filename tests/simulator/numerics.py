@@ -74,10 +74,11 @@ def _autograd(rng: np.random.Generator) -> Iterator[Tensor]:
 def _convolutions(rng: np.random.Generator) -> Iterator[Tensor]:
     """Convolutions with batch normalisation, and as products."""
     for inputs, outputs, side in ((3, 2, 32), (2, 4, 32), (4, 8, 16), (8, 16, 8)):
-        stage = nn.Sequential(nn.Conv2d(inputs, outputs, 3, padding=1, bias=False), nn.BatchNorm2d(outputs), nn.ReLU())
+        convolution = nn.Conv2d(inputs, outputs, 3, padding=1, bias=False)
+        stage = nn.Sequential(convolution, nn.BatchNorm2d(outputs), nn.ReLU())
         kernel = _drawn(rng, outputs, inputs, 3, 3)
         with torch.no_grad():
-            stage[0].weight.copy_(kernel)
+            convolution.weight.copy_(kernel)
         signal = _drawn(rng, _BATCH, inputs, side, side).requires_grad_()
         out = functional.max_pool2d(stage(signal), 2)
         yield from (out, *torch.autograd.grad(out.square().sum(), [signal, *stage.parameters()]), *stage.buffers())

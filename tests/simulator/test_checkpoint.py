@@ -137,7 +137,7 @@ def test_the_velocities_of_momentum_go_on_too(engine: str, small: Scenario, tmp_
         assert set(state.trainer.velocities) == set(state.trainer.underway) != set()
         assert_same(taken_up(world, name, state, engine), expected, saved.round)
     state.trainer.velocities[next(iter(state.trainer.velocities))][0] = torch.nan
-    assert "the velocity of device" in str(state.unsound())
+    assert "the momentum of device" in str(state.first_nonfinite())
 
 
 def test_devices_that_never_met_the_server_share_what_they_shared(tmp_path: Path) -> None:
@@ -165,9 +165,9 @@ def test_a_state_of_another_run_is_refused(small: Scenario, tmp_path: Path) -> N
     _, notes = undisturbed(draw_world(small, 1), "mads", tmp_path, (30,), "stacked")
     state = read_checkpoint(tmp_path, notes.saved[0])
     for overrides, message in (
-        (["fleet.devices=5"], "a state of 6 devices"),
+        (["fleet.devices=5"], "the state has 6 devices, the scenario 5"),
         (["learning.hidden=[17]"], "another model"),
-        (["rounds=20"], "after round 30 of 20"),
+        (["rounds=20"], "from round 30, the scenario has 20 rounds"),
     ):
         world = draw_world(wayfare.load("fashion-small", [*SMALL, *overrides]), 1)
         with pytest.raises(ValueError, match=message):

@@ -135,7 +135,7 @@ def test_a_run_is_the_loop_written_by_hand(small: Scenario) -> None:
     world = draw_world(scenario, 0)
     found, notes = simulate(world, "afl:unlimited", engine="reference")
     completed = {(event.round, event.device) for event in notes.contacts if event.completed}
-    model, velocity, received = world.initial_model, torch.zeros_like(world.initial_model), {}
+    model, velocity, received = world.initial_model, torch.zeros_like(world.initial_model), dict[int, torch.Tensor]()
     for round_ in range(1, 26):
         met = [device for device in range(6) if (round_, device) in completed]
         if not met:
@@ -224,12 +224,12 @@ def test_a_run_goes_on_to_the_same_bits(engine: str, server: Server, tmp_path: P
 def test_the_state_of_another_optimiser_is_refused(small: Scenario, tmp_path: Path) -> None:
     _, notes = undisturbed(draw_world(with_server(small, OPTIMISERS[1]), 1), "mads", tmp_path, (30,), "stacked")
     state = read_checkpoint(tmp_path, notes.saved[0])
-    with pytest.raises(ValueError, match="a server that averages its model, or of one that does not"):
+    with pytest.raises(ValueError, match="from a server without model averaging"):
         taken_up(
             draw_world(with_server(small, Server(optimizer="momentum", average_rounds=5)), 1), "mads", state, "stacked"
         )
     for other in (Server(), OPTIMISERS[3]):
-        with pytest.raises(ValueError, match="the state of another rule of the server"):
+        with pytest.raises(ValueError, match="the state is from another server rule"):
             taken_up(draw_world(with_server(small, other), 1), "mads", state, "stacked")
 
 
@@ -263,7 +263,7 @@ def test_a_study_says_so_before_its_first_run(tmp_path: Path) -> None:
         ("server.second_moment=-0.1", "server.second_moment = -0.1: input should be greater than or equal to 0"),
         ("server.epsilon=0.0", "server.epsilon = 0.0: input should be greater than 0"),
         ("server.average_rounds=-1", "server.average_rounds = -1: input should be greater than or equal to 0"),
-        ("server.speed=1", "server.speed = 1: unknown key; known here: optimizer, step"),
+        ("server.speed=1", "server.speed = 1: unknown key; known keys: optimizer, step"),
     ],
 )
 def test_what_is_set_is_checked(override: str, message: str) -> None:

@@ -100,8 +100,9 @@ def test_every_engine_and_policy_gives_the_same_run(name: str, small: Scenario) 
     # In double precision and on noisy images: the corners of all images are equal, so their weights get equal updates,
     # and a rounding error would decide which of them is sent.
     world = draw_world(small, 1)
-    noise = torch.from_numpy(np.random.default_rng(0).normal(0, 0.1, world.task.train_inputs.shape).astype(np.float32))
     assert isinstance(world.task, Classification)
+    drawn = np.asarray(np.random.default_rng(0).normal(0, 0.1, world.task.train_inputs.shape), np.float32)
+    noise = torch.from_numpy(drawn)
     task = replace(world.task, train_inputs=world.task.train_inputs + noise)
     world = replace(world, initial_model=world.initial_model.double(), task=task)
     expected, notes = simulate(world, name, engine="reference", policy="stepwise")

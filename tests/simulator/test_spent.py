@@ -15,7 +15,7 @@ from tests.simulator.test_simulator import Notes
 from wayfare.engine import Burst
 from wayfare.engine.reference import Reference
 from wayfare.methods import Encounter, make_method
-from wayfare.methods.uploads import MAX_BPS_PER_HZ, least_joules
+from wayfare.methods.uploads import MAX_BPS_PER_HZ, min_upload_joules
 from wayfare.radio import Link
 from wayfare.simulator import Simulation
 from wayfare.world import draw_world
@@ -37,7 +37,7 @@ def test_a_run_is_the_same_with_less_training(name: str, monkeypatch: pytest.Mon
     monkeypatch.setattr(Reference, "run", count)
     notes, always = Notes(), Notes()
     outcome = Simulation(world, scheme, notes, engine="reference").run()
-    monkeypatch.setattr(type(scheme.upload), "least_joules", lambda self, link: 0.0)
+    monkeypatch.setattr(type(scheme.upload), "min_upload_joules", lambda self, link: 0.0)
     steps.append(0)
     full = Simulation(world, scheme, always, engine="reference").run()
     assert 0 < steps[0] < steps[1]
@@ -70,7 +70,7 @@ def test_with_less_than_that_nothing_gets_through_and_with_more_it_may(name: str
         )
         return scheme.upload.decide(encounter, LINK).entries
 
-    least = scheme.upload.least_joules(LINK)
+    least = scheme.upload.min_upload_joules(LINK)
     assert entries(0.999 * least) == 0
     if gain_per_watt > 1e10:
         assert entries(1.001 * least) > 0
@@ -85,6 +85,6 @@ def test_nobody_else_ever_stops(name: str) -> None:
 
 
 def test_no_other_rule_has_a_least() -> None:
-    assert least_joules("paced", LINK, 1e6) == least_joules("unlimited", LINK, 1e6) == 0.0
-    assert least_joules("greedy", LINK, 15e3 * MAX_BPS_PER_HZ) == pytest.approx(0.2)
-    assert math.isclose(make_method("mads", wayfare.load("fashion-small")).upload.least_joules(LINK), 0.0)
+    assert min_upload_joules("paced", LINK, 1e6) == min_upload_joules("unlimited", LINK, 1e6) == 0.0
+    assert min_upload_joules("greedy", LINK, 15e3 * MAX_BPS_PER_HZ) == pytest.approx(0.2)
+    assert math.isclose(make_method("mads", wayfare.load("fashion-small")).upload.min_upload_joules(LINK), 0.0)

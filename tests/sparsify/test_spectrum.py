@@ -9,7 +9,7 @@ from torch import Tensor
 
 from wayfare.arrays import Floats
 from wayfare.sparsify import spectrum as module
-from wayfare.sparsify.spectrum import Stretches, log_spaced, spectrum
+from wayfare.sparsify.spectrum import Segments, log_spaced, spectrum
 
 KINDS = ("heavy", "layers", "ties", "sparse", "constant", "unseen")
 
@@ -28,49 +28,47 @@ def update(kind: str, entries: int) -> Tensor:
             values = np.ones(entries)
         case "unseen":
             # Nothing lies where a sample looks, so that tails are far longer than it lets expect.
-            length = max(entries // module.STRETCHES, 1)
+            length = max(entries // module.SEGMENTS, 1)
             stride = max(entries // module._SAMPLE, 1) | 1
             values[np.arange(entries) % length % stride == 0] = 0.0
     return torch.from_numpy(values.astype(np.float32))
 
 
-def one_by_one(stretches: Stretches) -> list[tuple[Floats, Floats]]:
-    """Of every stretch the magnitudes from the largest on, and how many entries each stands for."""
+def one_by_one(segments: Segments) -> list[tuple[Floats, Floats]]:
+    """Of every segment the magnitudes from the largest on, and how many entries each stands for."""
     found = []
-    for start, end, tail, weight in zip(
-        stretches.starts, stretches.ends, stretches.tails, stretches.weights, strict=True
-    ):
+    for start, end, tail, weight in zip(segments.starts, segments.ends, segments.tails, segments.weights, strict=True):
         entries = np.full(end - start, weight)
         entries[len(entries) - tail :] = 1.0
-        found.append((stretches.magnitudes[start:end][::-1], entries[::-1]))
+        found.append((segments.magnitudes[start:end][::-1], entries[::-1]))
     return found
 
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("entries", [7, 5_000, 50_000, 400_003])
-def test_stretches_count_as_if_magnitudes_were_looked_at_one_by_one(kind: str, entries: int) -> None:
-    stretches = spectrum(update(kind, entries)).stretches
-    bounds = stretches.bounds()
-    parts = one_by_one(stretches)
+def test_segments_count_as_if_magnitudes_were_looked_at_one_by_one(kind: str, entries: int) -> None:
+    segments = spectrum(update(kind, entries)).segments
+    bounds = segments.bounds()
+    parts = one_by_one(segments)
     assert all(bool(np.all(np.diff(magnitudes) <= 0)) for magnitudes, _ in parts)
     counts = np.array([[each[own >= bound].sum() for bound in bounds] for own, each in parts])
     energies = np.array([[(each * own**2)[own >= bound].sum() for bound in bounds] for own, each in parts])
-    np.testing.assert_allclose(stretches.above(bounds), counts, rtol=1e-12)
-    np.testing.assert_allclose(stretches.energies(bounds), energies.sum(0), rtol=1e-12)
-    np.testing.assert_allclose(stretches.energies(bounds[::5]), energies.sum(0)[::5], rtol=1e-12)
+    np.testing.assert_allclose(segments.above(bounds), counts, rtol=1e-12)
+    np.testing.assert_allclose(segments.energies(bounds), energies.sum(0), rtol=1e-12)
+    np.testing.assert_allclose(segments.energies(bounds[::5]), energies.sum(0)[::5], rtol=1e-12)
     # Ranks that no rounding moves to another magnitude.
     shares = np.random.default_rng(0).uniform(0, 1, 200)
     ranks = np.stack([each.sum() * shares for _, each in parts])
     at = [own[np.cumsum(each).searchsorted(rank)] for (own, each), rank in zip(parts, ranks, strict=True)]
-    np.testing.assert_array_equal(stretches.at(ranks), at)
+    np.testing.assert_array_equal(segments.at(ranks), at)
 
 
-def test_ranks_beyond_a_stretch_are_those_of_its_ends() -> None:
-    stretches = spectrum(update("heavy", 50_000)).stretches
-    ends = stretches.at(np.tile([0.0, 1.0, 1e9], (len(stretches), 1)))
-    np.testing.assert_array_equal(ends[:, 0], stretches.magnitudes[stretches.ends - 1])
-    np.testing.assert_array_equal(ends[:, 1], stretches.magnitudes[stretches.ends - 1])
-    np.testing.assert_array_equal(ends[:, 2], stretches.magnitudes[stretches.starts])
+def test_ranks_beyond_a_segment_are_those_of_its_ends() -> None:
+    segments = spectrum(update("heavy", 50_000)).segments
+    ends = segments.at(np.tile([0.0, 1.0, 1e9], (len(segments), 1)))
+    np.testing.assert_array_equal(ends[:, 0], segments.magnitudes[segments.ends - 1])
+    np.testing.assert_array_equal(ends[:, 1], segments.magnitudes[segments.ends - 1])
+    np.testing.assert_array_equal(ends[:, 2], segments.magnitudes[segments.starts])
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -79,10 +77,10 @@ def test_a_gpu_sees_what_a_processor_sees(kind: str, entries: int, monkeypatch: 
     """What is done on a GPU is plain tensor work, and may be done anywhere."""
     vector = update(kind, entries)
     here = spectrum(vector)
-    monkeypatch.setattr(module, "_look_on_processor", module._look_on_gpu)
+    monkeypatch.setattr(module, "_sample_on_cpu", module._sample_on_gpu)
     there = spectrum(vector)
     for name in ("magnitudes", "starts", "ends", "tails", "weights"):
-        np.testing.assert_array_equal(getattr(there.stretches, name), getattr(here.stretches, name))
+        np.testing.assert_array_equal(getattr(there.segments, name), getattr(here.segments, name))
     np.testing.assert_array_equal(there.kept, here.kept)
     np.testing.assert_array_equal(there.captured, here.captured)
 
@@ -110,22 +108,22 @@ def test_numbers_equally_far_apart_in_the_logarithm_are_those_of_numpy() -> None
 def test_a_spectrum_stands_for_every_entry_and_knows_its_tail(kind: str, entries: int) -> None:
     vector = update(kind, entries)
     found = spectrum(vector)
-    stretches = found.stretches
+    segments = found.segments
     assert found.entries == entries
     assert found.kept[0] == found.captured[0] == 0.0
     assert np.all(np.diff(found.kept) > 0)
     assert found.captured[-1] == pytest.approx(float(bool(vector.any())))
-    assert len(stretches) == min(8, entries)
+    assert len(segments) == min(8, entries)
     is_sampled = entries >= 32_768
     rows = np.array_split(np.abs(vector.numpy()), min(8, entries))
     if is_sampled:
         rows = list(np.abs(vector.numpy())[: 8 * (entries // 8)].reshape(8, -1))
-    np.testing.assert_allclose(stretches.above(np.zeros(1))[:, 0], [len(row) for row in rows])
+    np.testing.assert_allclose(segments.above(np.zeros(1))[:, 0], [len(row) for row in rows])
     stride = max(entries // 32_768, 1) | 1
     for row, start, end, tail, weight in zip(
-        rows, stretches.starts, stretches.ends, stretches.tails, stretches.weights, strict=True
+        rows, segments.starts, segments.ends, segments.tails, segments.weights, strict=True
     ):
-        own = stretches.magnitudes[start:end]
+        own = segments.magnitudes[start:end]
         if not is_sampled:
             np.testing.assert_array_equal(own, np.sort(row))
             assert (tail, weight) == (len(row), 1.0)
@@ -154,5 +152,5 @@ def test_a_curve_has_64_points_equally_far_apart_in_the_logarithm() -> None:
 
 
 def test_each_of_rising_numbers_is_there_once() -> None:
-    assert module.different(np.array([1.0, 1.0, 2.0, 3.0, 3.0, 3.0])).tolist() == [1.0, 2.0, 3.0]
-    assert module.different(np.array([5])).tolist() == [5]
+    assert module.distinct(np.array([1.0, 1.0, 2.0, 3.0, 3.0, 3.0])).tolist() == [1.0, 2.0, 3.0]
+    assert module.distinct(np.array([5])).tolist() == [5]

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from wayfare.sparsify import Sparse, places, top_k, topk, with_tail
+from wayfare.sparsify import Sparse, mask_indices, top_k, topk, with_tail
 from wayfare.sparsify.topk import _largest_by_selection, _largest_by_threshold
 
 
@@ -35,7 +35,7 @@ def test_a_gpu_keeps_the_same_entries_as_a_processor(k: int) -> None:
 
 
 @pytest.mark.parametrize("size", [0, 1, 3, 5])
-@pytest.mark.parametrize("find", [places.first_places, places.counted_places])
+@pytest.mark.parametrize("find", [mask_indices.first_indices, mask_indices.counted_indices])
 def test_places_that_are_set_are_found_with_and_without_asking_how_many(
     size: int, find: Callable[[torch.Tensor, int], torch.Tensor]
 ) -> None:

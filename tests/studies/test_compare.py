@@ -37,8 +37,10 @@ class Murmur(wayfare.UploadRule):
 class Doomed(Murmur):
     """Kills its process, as the system does when memory runs out; with a mark to keep, only the first time."""
 
+    name = "doomed"
+
     def __init__(self, mark: Path | None) -> None:
-        self.name, self.mark = "doomed", mark
+        self.mark = mark
 
     def decide(self, encounter: wayfare.Encounter, link: wayfare.Link) -> wayfare.Upload:
         if self.mark is None or not self.mark.exists():

@@ -148,7 +148,7 @@ def test_example_studies_load(file: Path) -> None:
         ("schemes = []", "name at least one scheme"),
         ("seeds = 0", "seeds"),
         ("seeds = [1, 1]", "must not repeat"),
-        ("sedes = 3", "sedes = 3: unknown key; known here: name"),
+        ("sedes = 3", "sedes = 3: unknown key; known keys: name"),
         ('targets = ["soon"]', "targets"),
         ("targets = [60]", 'targets = 60.0: is an accuracy, above 0 and at most 1; as per cent "60 %"'),
         ('scenario = "nowhere.toml"', "neither a preset"),

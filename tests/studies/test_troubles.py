@@ -35,7 +35,7 @@ def test_a_folder_that_becomes_unwritable_says_what_is_safe(
     with pytest.raises(StorageError) as caught:
         wayfare.run(small, "mads", seed=1, out=tmp_path, execution=EVERY_TEN, on_round=on_round)
     assert "No space left on device" in str(caught.value)
-    assert "Everything up to round 20 is safe in a checkpoint" in str(caught.value)
+    assert "A checkpoint holds everything up to round 20" in str(caught.value)
     monkeypatch.undo()
     (partial,) = tmp_path.rglob("*.partial")
     assert_same(wayfare.resume(partial), whole)
@@ -45,7 +45,7 @@ def test_a_clock_that_jumps_is_noted_and_changes_nothing(
     small: Scenario, tmp_path: Path, whole: RunRecord, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     real, shift = time.time, [0.0]
-    monkeypatch.setattr(keeping.time, "time", lambda: real() + shift[0])
+    monkeypatch.setattr(time, "time", lambda: real() + shift[0])
 
     def on_round(round_: int) -> None:
         shift[0] = -7200.0 if round_ >= 25 else 0.0
@@ -60,7 +60,7 @@ def test_checkpoints_come_by_the_clock_and_never_cost_more_than_their_share(
     small: Scenario, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     clock, written = [0.0], list[float]()
-    monkeypatch.setattr(keeping.time, "monotonic", lambda: clock[0])
+    monkeypatch.setattr(time, "monotonic", lambda: clock[0])
 
     class Slow:
         """A writer on a disk that takes 2 s for a checkpoint."""
@@ -73,9 +73,9 @@ def test_checkpoints_come_by_the_clock_and_never_cost_more_than_their_share(
 
     class Still:
         def state(self) -> object:
-            return type("State", (), {"unsound": lambda self: None, "round": 1})()
+            return type("State", (), {"first_nonfinite": lambda self: None, "round": 1})()
 
-    monkeypatch.setattr(keeping.time, "time", lambda: clock[0])
+    monkeypatch.setattr(time, "time", lambda: clock[0])
     for every_s, expected in ((None, [30.0, 132.0, 234.0]), (50.0, [50.0, 102.0, 154.0, 206.0])):
         clock[0], written[:] = 0.0, []
         safeguards, method = wayfare.Safeguards(checkpoint_every_s=every_s), make_method("mads", Scenario())

@@ -15,8 +15,8 @@ from wayfare.theory.montecarlo import (
     Problem,
     Trial,
     algorithm_1,
+    constant_gradients,
     draw_contacts,
-    unchanging_problem,
 )
 
 S, B = 6_568_650, 54.647
@@ -123,7 +123,7 @@ class TestLemma1:
 
     @pytest.mark.parametrize("point", GRID)
     def test_corrected_holds_in_every_round(self, point: tuple[float, float, float]) -> None:
-        found = trial(unchanging_problem(rng(), DEVICES, ENTRIES), point, 400, 0.3)
+        found = trial(constant_gradients(rng(), DEVICES, ENTRIES), point, 400, 0.3)
         bound = bounds.lemma_1_divergence(
             staleness_rounds_sq=found.staleness_sq,
             learning_rate=0.3,
@@ -137,7 +137,7 @@ class TestLemma4AndTheorems:
     @pytest.mark.parametrize("point", GRID)
     def test_memory_stays_below_both_forms_of_lemma_4(self, point: tuple[float, float, float]) -> None:
         contact_s, inter_contact_s, rate_bps = point
-        found = trial(unchanging_problem(rng(), DEVICES, ENTRIES), point, 1200, 1.0)
+        found = trial(constant_gradients(rng(), DEVICES, ENTRIES), point, 1200, 1.0)
         gamma = bounds.kept_share(rate_bps, contact_s, ENTRIES, S * B / ENTRIES)
         theta = bounds.lemma_2_staleness(contact_s, inter_contact_s, ROUND_S, counting="start")
         printed_form, sharp = (
@@ -149,7 +149,7 @@ class TestLemma4AndTheorems:
 
     @pytest.mark.parametrize("point", GRID)
     def test_divergence_stays_below_the_mobility_factor(self, point: tuple[float, float, float]) -> None:
-        found = trial(unchanging_problem(rng(), DEVICES, ENTRIES), point, 1200, 1.0)
+        found = trial(constant_gradients(rng(), DEVICES, ENTRIES), point, 1200, 1.0)
         assert factor(point, "sharp") <= factor(point, "corrected")
         assert found.divergence[400:].mean() <= factor(point, "sharp") * found.largest_gradient_sq
 

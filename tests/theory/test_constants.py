@@ -8,7 +8,7 @@ import torch
 
 import wayfare
 from wayfare.scenario import Scenario
-from wayfare.theory.constants import Constants, MeasuredRun, measure_run
+from wayfare.theory.constants import MeasuredRun, measure_run
 
 
 @pytest.fixture(scope="module")
@@ -44,12 +44,6 @@ def test_bounds_lie_over_what_was_measured(measured: MeasuredRun) -> None:
 def test_the_mean_gradient_weighs_rounds_alike(measured: MeasuredRun) -> None:
     first = measured.mean_gradient_sq()[0]
     assert first == pytest.approx(measured.gradient_sq[0])
-
-
-def test_a_learning_rate_above_half_the_inverse_of_smoothness_is_said_to_be(measured: MeasuredRun) -> None:
-    constants = Constants(smoothness=5.0, gradient_sq=1.0, noise_sq=0.1, initial_gap=1.0)
-    assert constants.rate_is_small_enough(0.1)
-    assert not constants.rate_is_small_enough(0.11)
 
 
 @pytest.mark.parametrize("speed_mps", [1.0, 0.001])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -22,7 +23,7 @@ from wayfare.theory.bounds import (
 )
 from wayfare.theory.constants import Constants, MeasuredRun, _Watch
 from wayfare.theory.curves import Setting, curves, dots
-from wayfare.theory.montecarlo import DrawnContacts, Problem, algorithm_1, draw_contacts, unchanging_problem
+from wayfare.theory.montecarlo import DrawnContacts, Problem, algorithm_1, constant_gradients, draw_contacts
 
 
 class Given:
@@ -92,7 +93,7 @@ def test_the_problem_is_its_formula() -> None:
     assert bowls.optima.mean() == pytest.approx(1.0, abs=0.05)
     assert bowls.optima.std() == pytest.approx(1.0, abs=0.05)
     assert not bowls.slopes.any()
-    steady = unchanging_problem(np.random.default_rng(0), 3, 6)
+    steady = constant_gradients(np.random.default_rng(0), 3, 6)
     assert set(steady.slopes.ravel().tolist()) == {-1.0, 1.0}
     assert np.all(steady.slopes[:, ::2] == steady.slopes[0, ::2])
     assert (steady.smoothness, steady.optima.any()) == (0.0, False)
@@ -194,7 +195,7 @@ def test_dots_lie_where_the_theory_says() -> None:
     # 800 rounds of 20 devices with 128 entries, of which the last two thirds count.
     rng = generator(0, Stream.MONTE_CARLO, FLEET)
     met = draw_contacts(rng, contact_s=4.0, inter_contact_s=100.0, round_s=10.0, rounds=800, devices=20)
-    problem = unchanging_problem(rng, 20, 128)
+    problem = constant_gradients(rng, 20, 128)
     entries_per_s = 30e6 * 128 / (setting.parameters * setting.bits_per_entry)
     trial = algorithm_1(problem, met, entries_per_s=entries_per_s, learning_rate=1.0, rng=rng)
     assert first.divergence == pytest.approx(trial.divergence[266:].mean() / 128)
@@ -209,7 +210,9 @@ def _at_contact_square(contact_s: float) -> np.ndarray:
 
 
 def measured(**changes: object) -> MeasuredRun:
-    plain = {"scenario": wayfare.load("fashion-small", ["fleet.devices=8", "learning.learning_rate=0.1"])}
+    plain: dict[str, Any] = {
+        "scenario": wayfare.load("fashion-small", ["fleet.devices=8", "learning.learning_rate=0.1"])
+    }
     plain |= {"scheme": "mads", "seed": 0, "rounds": np.array([0, 10, 40]), "gradient_sq": np.array([8.0, 2.0, 1.0])}
     plain |= {"loss": np.array([3.0, 2.0, 1.0]), "kept_share": 0.36, "staleness_square": 7.0}
     constants = Constants(smoothness=3.0, gradient_sq=5.0, noise_sq=25.0, initial_gap=2.0)
@@ -292,3 +295,15 @@ def test_a_model_at_its_optimum_has_no_way_to_look_along() -> None:
     watch, module = watched([0.0])
     watch.look(Bowls(), module)
     assert (watch.smoothness, watch.noise_sq, watch.largest_sq) == (0.0, 0.0, 0.0)
+
+
+def test_a_learning_rate_above_half_the_inverse_of_smoothness_is_said_to_be() -> None:
+    constants = Constants(smoothness=5.0, gradient_sq=1.0, noise_sq=0.1, initial_gap=1.0)
+    assert constants.rate_is_small_enough(0.1)
+    assert not constants.rate_is_small_enough(0.11)
+    assert constants.rate_is_small_enough(0.1 * (1 - 1e-9))
+    assert not constants.rate_is_small_enough(0.1 * (1 + 1e-9))
+
+
+def test_a_run_that_kept_nothing_has_a_bound() -> None:
+    assert np.isfinite(measured(kept_share=0.0).bound("corrected")).all()

@@ -171,11 +171,11 @@ class TestWarnings:
         assert not any("budget by" in warning or "unused" in warning for warning in texts(automatic))
 
     def test_more_energy_than_contacts_can_use(self) -> None:
-        assert any("energy is no limit" in warning for warning in texts(planned("fleet.energy_total_joules=1e5")))
+        assert any("energy is not a limit" in warning for warning in texts(planned("fleet.energy_total_joules=1e5")))
 
         # Full power is another matter.
-        (energy,) = [text for text in texts(planned("mobility.speed_mps=5")) if "energy is no limit" in text]
-        assert re.search(r"At full power \d+ of 20 devices would run out of it", energy)
+        (energy,) = [text for text in texts(planned("mobility.speed_mps=5")) if "energy is not a limit" in text]
+        assert re.search(r"At full power \d+ of 20 devices would run out", energy)
 
     def test_a_fleet_with_energy_to_spare_may_have_devices_without(self) -> None:
         found = planned("rounds=300")
@@ -187,7 +187,7 @@ class TestWarnings:
         (energy,) = [text for text in texts(found) if "Contacts can use" in text]
         short = found.full_power.devices_short
         assert 0 < short < 20
-        assert f"those of {short} of 20 devices can use more than the device has: energy is a limit for these" in energy
+        assert f"But {short} of 20 devices have contacts that can use more than their budget" in energy
 
     def test_a_speed_far_from_the_best(self) -> None:
         assert any("times its minimum" in warning for warning in texts(planned("mobility.speed_mps=1.0")))
@@ -195,7 +195,7 @@ class TestWarnings:
     def test_nobody_meets_the_server(self) -> None:
         lonely = planned("rounds=1", "fleet.devices=1", "mobility.width_m=1e6", "mobility.height_m=1e6")
         assert lonely.rehearsed is None
-        assert texts(lonely) == ["No device ever meets the server: nothing can be learnt together."]
+        assert texts(lonely) == ["No device ever meets the server, so nothing can be learned together."]
 
     def test_norms_that_are_a_guess(self) -> None:
         found = plan_from_source("fashion-small", seed=0)

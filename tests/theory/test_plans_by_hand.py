@@ -13,18 +13,20 @@ import wayfare
 from wayfare.contacts import Opportunities
 from wayfare.contacts.statistics import PlanStatistics
 from wayfare.errors import ScenarioError
+from wayfare.learning.tasks import TASKS
 from wayfare.methods import Encounter, Method, Upload, UploadRule
 from wayfare.methods.compressors import TopK
 from wayfare.methods.memories import ErrorFeedback
 from wayfare.methods.servers import Add
 from wayfare.radio import Link
+from wayfare.scenario.section import LARGEST
 from wayfare.theory import planner
-from wayfare.theory.ask import plan
-from wayfare.theory.assumptions import assumptions_of, downlinks
+from wayfare.theory.ask import _norms, plan
+from wayfare.theory.assumptions import assumptions_of, check_server_power, downlinks
 from wayfare.theory.bounds import lemma_2_staleness, mobility_coefficient
-from wayfare.theory.norms import NormModel, captured_share, norms_of_run
+from wayfare.theory.norms import NormModel, captured_share, typical_norms
 from wayfare.theory.planner import BestSpeed, FixedWeight, Forecast, FullPower, Rehearsed
-from wayfare.theory.rehearsal import Stage, rehearse
+from wayfare.theory.rehearsal import Stage, energies_by_weight, rehearse
 from wayfare.theory.warnings import warnings_of
 
 LINK = Link(
@@ -51,6 +53,10 @@ def test_rates_and_sums_of_a_stage() -> None:
     assert STAGE.rates_bps(0.2) == pytest.approx([1000, 2000, 1000, 2000])
     assert STAGE.rows_of(0).tolist() == [0, 2, 3]
     assert STAGE.by_device(np.array([1.0, 2.0, 3.0, 4.0])).tolist() == [8.0, 2.0]
+    first = STAGE.of_first(1)
+    assert (first.meets.round.tolist(), first.meets.device.tolist()) == ([4, 8, 9], [0, 0, 0])
+    assert (first.gains_per_watt.tolist(), first.budgets_joules.tolist()) == ([5.0, 5.0, 15.0], [0.55])
+    assert STAGE.of_first(2).meets.contact_s.tolist() == STAGE.meets.contact_s.tolist()
 
 
 def test_full_power_contact_by_contact() -> None:
@@ -108,16 +114,17 @@ def test_a_rehearsal_keeps_the_account_of_every_device() -> None:
     assert rehearse(STAGE, method, devices=9).device.tolist() == [0, 0, 0, 1]
 
 
-def test_norms_grow_between_contacts_and_shrink_by_what_was_captured() -> None:
+@pytest.mark.parametrize(("value_bits", "lost"), [(None, 0.0), (32, 0.0), (2, 0.106), (1, 0.158)])
+def test_norms_grow_between_contacts_and_shrink_by_what_was_captured(value_bits: int | None, lost: float) -> None:
     seen: list[tuple[float, float, int]] = []
 
     class Seeing(Given):
         def decide(self, encounter: Encounter, link: Link) -> Upload:
             seen.append((encounter.update_norm_sq, encounter.met_s, encounter.contacts))
-            return super().decide(encounter, link)
+            return replace(super().decide(encounter, link), value_bits=value_bits)
 
     rehearse(STAGE, Method(name="s", upload=Seeing(), compressor=TopK(), memory=ErrorFeedback(), server=Add()))
-    left = 1 - float(captured_share(0.2))
+    left = 1 - float(captured_share(0.2)) * (1 - lost)
     first = 2 * 2.0
     second = first * left + 2 * 2.0
     third = second * left + 2 * 1.0
@@ -182,7 +189,7 @@ def test_a_fixed_weight_spends_the_budget_where_one_does() -> None:
     found = planner._fixed_weight(scenario, replace(STAGE, budgets_joules=np.array([0.2, 0.08])))
     assert found.weight is not None
     assert found.known
-    spent = planner.energies_by_weight(
+    spent = energies_by_weight(
         replace(STAGE, budgets_joules=np.array([0.2, 0.08])), np.array([found.weight]), "corrected"
     )
     assert spent.sum() == pytest.approx(0.28, rel=0.1)
@@ -301,38 +308,32 @@ def test_what_is_free_is_said_with_its_size() -> None:
     texts = {found.kind: found.text for found in assumptions_of(replace(LINK, dense_bits=2.5e6, bandwidth_hz=3e6))}
     assert "2.5 Mbit" in texts["free_downlink"]
     assert "all 3 MHz" in texts["unshared_band"]
-    (large, _, _) = assumptions_of(replace(LINK, dense_bits=1e9))
-    assert "1,000 Mbit" in large.text
-    (small, _, _) = assumptions_of(replace(LINK, dense_bits=0.9994e9))
-    assert "999 Mbit" in small.text
 
 
-@pytest.mark.parametrize("growth", [0.0, 0.3, 1.0])
-def test_norms_of_a_run_that_follows_the_model_are_found_again(growth: float) -> None:
-    rng = np.random.default_rng(0)
-    devices, contacts = 5, 40
-    rows = []
-    for device in range(devices):
-        memory, round_ = 0.0, 0
-        for _ in range(contacts):
-            stale = int(rng.integers(1, 30))
-            round_ += stale
-            norm = memory + 3.0 * stale**growth
-            entries = int(rng.integers(1, 1000))
-            memory = norm * (1 - float(captured_share(entries / 1000)))
-            rows.append((device, round_, norm, stale, entries))
-    order = rng.permutation(len(rows))
-    names = ("device", "round", "update_norm_sq", "staleness_rounds", "entries")
-    columns = {name: np.array(column)[order] for name, column in zip(names, zip(*rows, strict=True), strict=True)}
-    record = SimpleNamespace(contacts=columns, parameters=1000, folder="here")
-    found = norms_of_run(record)  # type: ignore[arg-type]
-    assert (found.growth, found.step_norm_sq) == (pytest.approx(growth), pytest.approx(3.0))
-    assert found.log_spread == pytest.approx(0.0, abs=1e-6)
-    assert found.known
+@pytest.mark.parametrize(
+    ("dense_bits", "said"),
+    [(1e9, "1,000"), (0.9996e9, "1,000"), (0.9994e9, "999"), (100.6e6, "101"), (99.5e6, "99.5"), (12345e6, "12,345")],
+)
+def test_a_model_has_three_digits_and_no_exponent(dense_bits: float, said: str) -> None:
+    assert f"({said} Mbit)" in assumptions_of(replace(LINK, dense_bits=dense_bits))[0].text
 
 
-def test_norms_that_shrink_have_a_tiny_step_and_no_growth() -> None:
-    columns = {"device": [0, 0], "round": [1, 2], "update_norm_sq": [100.0, 10.0], "staleness_rounds": [1, 5]}
-    contacts = {name: np.array(column) for name, column in {**columns, "entries": [0, 0]}.items()}
-    found = norms_of_run(SimpleNamespace(contacts=contacts, parameters=10, folder="here"))  # type: ignore[arg-type]
-    assert (found.step_norm_sq, found.growth) == (pytest.approx(1e-11), 0.0)
+def test_megabits_and_megahertz_are_millions() -> None:
+    # Just below and above where the last digit that is printed changes.
+    for dense_bits, said in ((2.5049999e6, "2.5 "), (2.5050001e6, "2.51 ")):
+        assert f"({said}Mbit)" in assumptions_of(replace(LINK, dense_bits=dense_bits))[0].text
+    for bandwidth_hz, said in ((1.2345649e6, "1.23456 "), (1.2345651e6, "1.23457 ")):
+        assert f"all {said}MHz" in assumptions_of(replace(LINK, bandwidth_hz=bandwidth_hz))[1].text
+
+
+def test_the_largest_power_of_a_server_is_taken() -> None:
+    check_server_power(LARGEST)
+    with pytest.raises(ScenarioError, match="at most"):
+        check_server_power(LARGEST * 1.01)
+
+
+def test_norms_are_those_of_the_first_network_of_a_task() -> None:
+    for task in ("fashion", "cifar10", "own"):
+        learning = SimpleNamespace(network="auto", task=task)
+        network = TASKS[task].networks[0] if task in TASKS else "auto"
+        assert _norms(SimpleNamespace(learning=learning), None, own_model=False) == typical_norms(network)  # type: ignore[arg-type]

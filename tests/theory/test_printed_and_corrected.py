@@ -75,6 +75,10 @@ def test_lemma_3_and_the_kept_share() -> None:
     assert bounds.kept_share(1000.0, 0.5, s, 40.0) == pytest.approx(gamma)
     assert bounds.kept_share(1000.0, 0.5, s, 40.0, "printed") == pytest.approx(rho)
     assert bounds.lemma_3_sparsification_error(1000.0, 0.5, s, 40.0) == pytest.approx(1 - gamma)
+    # Without a limit to the rate everything is kept.
+    assert bounds.kept_share([1000.0, math.inf], 0.5, s, 40.0) == pytest.approx([gamma, 1.0])
+    # Almost everything, and almost nothing.
+    assert bounds.kept_share([1e12, 1.0], 0.5, s, 40.0) == pytest.approx([1.0, math.exp(-80) / s], rel=1e-8)
 
 
 def test_lemma_4() -> None:
@@ -166,6 +170,7 @@ def test_a_typical_update_has_the_widths_that_were_measured() -> None:
         assert len(bits) == len(lost) == len(profile.kept) - 1
         assert (bits[0], lost[0]) == (bits[-1], lost[-1]) == expected[value_bits]
         assert typical_loss(value_bits) == expected[value_bits][1]
+    assert len(typical_profile(10**12, 0.0).kept) == 1 + len({int(10 ** (12 * place / 63)) for place in range(64)})
     assert typical_loss(None) == 0.0
     assert typical_loss(7) == 0.0
 

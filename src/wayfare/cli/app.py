@@ -28,8 +28,8 @@ from wayfare.progress import listening
 from wayfare.version import __version__
 
 
-class _NamesValues(TyperGroup):
-    """Values of options that cannot be are told like those of fields: with name, value and rule."""
+class _ReportsInvalidOptions(TyperGroup):
+    """Report invalid options like invalid fields: name, value and rule."""
 
     def invoke(self, ctx: Any) -> Any:
         bar = ReadingBar()
@@ -37,21 +37,20 @@ class _NamesValues(TyperGroup):
             with listening(bar):
                 return super().invoke(ctx)
         except typer.BadParameter as error:
-            named = _named(error)
-            raise (error if named is None else named) from None
+            raise (_invalid_option(error) or error) from None
         finally:
             bar.stop()
 
 
-def _named(error: typer.BadParameter) -> ScenarioError | None:
-    """None where typer has named the value, as it does of choices."""
+def _invalid_option(error: typer.BadParameter) -> ScenarioError | None:
+    """None if typer's own message already names the value, as it does for choices."""
     if error.param is None or not isinstance(error.__cause__, ValidationError):
         return None
     problem = error.__cause__.errors(include_url=False)[0]
     value, rule = problem["input"], problem["msg"]
     if repr(value) in rule:
         return None
-    # As it was typed; a number without quotes.
+    # Show numbers without quotes, as the user typed them.
     with suppress(ValueError, TypeError):
         value = json.loads(value)
     return ScenarioError(max(error.param.opts, key=len), value, rule[0].lower() + rule[1:])
@@ -59,8 +58,8 @@ def _named(error: typer.BadParameter) -> ScenarioError | None:
 
 app = typer.Typer(
     name="wayfare",
-    cls=_NamesValues,
-    help="Federated learning for devices that move: compare methods on the same fleet, contacts and energy.",
+    cls=_ReportsInvalidOptions,
+    help="Federated learning for moving devices: compare methods on the same fleet, contacts and energy budget.",
     no_args_is_help=True,
     rich_markup_mode="markdown",
     pretty_exceptions_enable=False,
@@ -90,20 +89,20 @@ def _root(version: bool = typer.Option(False, "--version", help="Print the versi
 
 
 def main() -> None:
-    """Run a command; what went wrong is one message and an exit code: 2 for bad input, 1 for a run that failed."""
+    """Run a command. An error prints one message; the exit code is 2 for invalid input and 1 for a failed run."""
     try:
         app()
     except WayfareError as error:
-        _say(error_text(error))
+        _print_error(error_text(error))
         sys.exit(2 if isinstance(error, InputError | UnavailableError) else 1)
     except MemoryError as error:
-        _say(f"out of memory: {error or 'no more to be had'}")
+        _print_error(f"out of memory: {error}" if str(error) else "out of memory")
         sys.exit(1)
     except BrokenPipeError:
-        # Whoever read our output went away; there is nobody left to tell.
+        # The reader of our output has closed the pipe; writing a message would fail again.
         sys.stderr.close()
         sys.exit(1)
 
 
-def _say(message: str) -> None:
+def _print_error(message: str) -> None:
     errors.print(f"error: {message}", style="bold red", markup=False, highlight=False, soft_wrap=True)

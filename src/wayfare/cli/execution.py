@@ -1,4 +1,4 @@
-"""The options that say how runs are carried out: declared once, for every command that runs something."""
+"""The execution options: declared once, for every command that runs something."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from wayfare.cli.options import Command, in_place_of
+from wayfare.cli.options import Command, replace_parameter
 
 if TYPE_CHECKING:
     from wayfare.studies import Execution, Safeguards
 
-ENGINES = "auto, reference, stacked, vmap or cuda_graphs: equal results, other speeds."
+ENGINES = "auto, reference, stacked, vmap or cuda_graphs: same results, different speeds."
 
 
 def _option(name: str, kind: Any, default: object, help_: str) -> Parameter:
-    option = typer.Option(f"--{name.replace('_', '-')}", help=help_, rich_help_panel="How runs are carried out")
+    option = typer.Option(f"--{name.replace('_', '-')}", help=help_, rich_help_panel="Execution")
     return Parameter(name, Parameter.KEYWORD_ONLY, default=default, annotation=Annotated[kind, option])
 
 
@@ -24,30 +24,28 @@ _EXECUTION = (
     _option("engine", str, "auto", ENGINES),
     _option("device", str, "auto", "auto, cpu, cuda or cuda:NUMBER."),
     _option("precision", str, "fp32", "fp32 (strict); on a GPU also tf32 and bf16."),
-    _option("fast", bool, False, "Speed may cost bit-identical repeats."),
-    _option("no_models", bool, False, "Keep the hash of final models only: records of large networks stay small."),
-    _option("device_state", str, "memory", "memory or disk: where a large fleet's memory lies between contacts."),
-    _option("fresh", bool, False, "Run everything anew: take no finished run, resume none."),
+    _option("fast", bool, False, "Run faster; repeats may not be bit-identical."),
+    _option("no_models", bool, False, "Record only the hash of the final model; saves disk space for large networks."),
+    _option("device_state", str, "memory", "memory or disk: where to keep the devices' state between contacts."),
+    _option("fresh", bool, False, "Ignore finished runs and checkpoints; run everything again."),
 )
 _SAFEGUARDS = (
-    _option(
-        "checkpoint_every_s", float | None, None, "Seconds between checkpoints; 30 by default, more if they are slow."
-    ),
+    _option("checkpoint_every_s", float | None, None, "Seconds between checkpoints; default: 30, more if slow."),
     _option("checkpoint_every_rounds", int | None, None, "Rounds between checkpoints."),
-    _option("keep_checkpoint", bool, False, "Keep one after the end, so that the run can be made longer."),
-    _option("allow_divergence", bool, False, "Record NaN and infinity and continue, instead of stopping."),
-    _option("paranoid", bool, False, "Check everything that must hold, mass conservation too; slower."),
+    _option("keep_checkpoint", bool, False, "Keep a checkpoint, so that a finished run can be extended."),
+    _option("allow_divergence", bool, False, "Record NaN and infinity and continue instead of stopping."),
+    _option("paranoid", bool, False, "Check all invariants, such as conservation of mass; slower."),
 )
 
 
 def takes_execution(command: Command) -> Command:
-    """Give a command all options in place of its parameter `execution`."""
-    return in_place_of("execution", (*_EXECUTION, *_SAFEGUARDS), _execution, command)
+    """Replace the parameter `execution` of a command by all execution options."""
+    return replace_parameter("execution", (*_EXECUTION, *_SAFEGUARDS), _execution, command)
 
 
 def takes_safeguards(command: Command) -> Command:
-    """Give a command the options for runs that began before in place of its parameter `safeguards`."""
-    return in_place_of("safeguards", _SAFEGUARDS, _safeguards, command)
+    """Replace the parameter `safeguards` of a command by the options that a resumed run accepts."""
+    return replace_parameter("safeguards", _SAFEGUARDS, _safeguards, command)
 
 
 def _execution(

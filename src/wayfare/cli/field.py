@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 field_app = typer.Typer(
     name="field",
-    help="""Run the algorithm on real machines: a broker, a mobile edge server, devices that come and go.
+    help="""Run the algorithm on real machines: a broker, a mobile edge server and moving devices.
 
     Example: `wayfare field demo`
     """,
@@ -34,21 +34,25 @@ field_app.command("add")(add_command)
 field_app.command("remove")(remove_command)
 field_app.command("status")(status_command)
 
-BundleArgument: TypeAlias = Annotated[Path, typer.Argument(metavar="BUNDLE", help="A bundle of `wayfare field init`.")]
+BundleArgument: TypeAlias = Annotated[
+    Path, typer.Argument(metavar="BUNDLE", help="A bundle that `wayfare field init` made.")
+]
 StateOption: TypeAlias = Annotated[
-    Path | None, typer.Option("--state", help="The folder of what it must not lose; BUNDLE/state if not given.")
+    Path | None, typer.Option("--state", help="Folder for persistent state; default: BUNDLE/state.")
 ]
 WorkScenarioOption: TypeAlias = Annotated[
-    str, typer.Option("--scenario", metavar="PRESET|FILE.toml", help="What is learned; the same for everyone.")
+    str, typer.Option("--scenario", metavar="PRESET|FILE.toml", help="The scenario; must be the same on all machines.")
 ]
 SchemeOption: TypeAlias = Annotated[
     str | None,
-    typer.Option(help="A scheme, see `wayfare schemes`; the scenario's first if not given.", show_default=False),
+    typer.Option(help="A scheme, see `wayfare schemes`; default: the scenario's first.", show_default=False),
 ]
-SeedOption: TypeAlias = Annotated[int, typer.Option(help="The seed of the work; the same for everyone.")]
-UrlOption: TypeAlias = Annotated[str | None, typer.Option("--url", help="The broker, if not where the bundle says.")]
+SeedOption: TypeAlias = Annotated[int, typer.Option(help="The seed; must be the same on all machines.")]
+UrlOption: TypeAlias = Annotated[
+    str | None, typer.Option("--url", help="The broker's URL; default: the one in the bundle.")
+]
 
-# The demo: presets on the embedded fleet get fewer devices and rounds, and as much energy for each.
+# The demo reduces devices and rounds of these presets, with the same energy per device and round.
 _EMBEDDED = (DEFAULT_PRESET, "recommended")
 _DEMO_DEVICES, _DEMO_ROUNDS, _DEMO_JOULES_PER_DEVICE_ROUND = 8, 200, 0.025
 
@@ -63,14 +67,16 @@ def mes_command(
     state: StateOption = None,
     url: UrlOption = None,
     clip_norm: Annotated[
-        float | None, typer.Option("--clip-norm", help="Scale updates of a larger norm down to this.")
+        float | None, typer.Option("--clip-norm", help="Scale down updates with a larger norm.")
     ] = None,
     metrics_host: Annotated[
-        str, typer.Option("--metrics-host", help="Where /metrics and /status are offered; anyone there may read them.")
+        str, typer.Option("--metrics-host", help="Host of /metrics and /status; unauthenticated.")
     ] = "127.0.0.1",
-    metrics_port: Annotated[int, typer.Option("--metrics-port", min=0, max=65535, help="0: nowhere.")] = 9464,
+    metrics_port: Annotated[
+        int, typer.Option("--metrics-port", min=0, max=65535, help="Port of /metrics and /status; 0 disables them.")
+    ] = 9464,
 ) -> None:
-    """Serve a fleet, until SIGTERM or an interrupt. Started again, it goes on where it was.
+    """Run a fleet's server until SIGTERM or an interrupt. After a restart it resumes where it stopped.
 
     Example: `wayfare field mes FLEET/mes --scenario fashion-small --set fleet.devices=8`
     """
@@ -82,7 +88,7 @@ def mes_command(
 
     loaded = load_bundle(bundle)
     if loaded.number is not None:
-        raise InputError(f"{bundle}: is the bundle of {loaded.name}; that of the server is FLEET/mes")
+        raise InputError(f"{bundle}: is the bundle of {loaded.name}; the server's bundle is FLEET/mes")
     if clip_norm is not None and not clip_norm > 0:
         raise InputError(f"--clip-norm = {clip_norm!r}: must be above 0")
     log_to_stderr(loaded.name)
@@ -107,13 +113,13 @@ def device_command(
     engine: Annotated[str, typer.Option(help=ENGINES)] = "auto",
     state: StateOption = None,
     url: UrlOption = None,
-    steps: Annotated[int | None, typer.Option(help="Local steps to take; on and on if not given.")] = None,
+    steps: Annotated[int | None, typer.Option(help="Stop after this many local steps; default: never.")] = None,
     step_every_s: Annotated[float, typer.Option("--step-every-s", help="Seconds between local steps.")] = 0.0,
     exchange_every_s: Annotated[
         float, typer.Option("--exchange-every-s", help="Seconds between exchanges while a contact lasts.")
     ] = 10.0,
 ) -> None:
-    """Train, and exchange whenever the broker is in reach. Started again, it goes on where it was.
+    """Train, and exchange whenever the broker is reachable. After a restart it resumes where it stopped.
 
     Example: `wayfare field device FLEET/devices/bus-1 --scenario fashion-small --set fleet.devices=8`
     """
@@ -126,7 +132,7 @@ def device_command(
     work = _work(scenario, set_, seed, scheme, engine)
     number = loaded.number
     if number is None:
-        raise InputError(f"{bundle}: is the bundle of the server; that of a device lies in FLEET/devices")
+        raise InputError(f"{bundle}: is the server's bundle; bundles of devices are in FLEET/devices")
     if number >= work.scenario.fleet.devices:
         raise InputError(
             f"fleet.devices = {work.scenario.fleet.devices}: must be above {number}, the number of {loaded.name}"
@@ -151,20 +157,20 @@ def demo_command(
     set_: SetOption = [],  # noqa: B006
     seed: Annotated[int, typer.Option(help="The seed of the world.")] = 0,
     scheme: SchemeOption = None,
-    faults: Annotated[int, typer.Option(help="Cut links and kill processes so many times.")] = 0,
-    fault_seed: Annotated[int, typer.Option("--fault-seed", help="The seed of what goes wrong, and when.")] = 0,
+    faults: Annotated[int, typer.Option(help="Number of faults: cut links and killed processes.")] = 0,
+    fault_seed: Annotated[int, typer.Option("--fault-seed", help="The seed of the faults.")] = 0,
     strict: Annotated[
-        bool, typer.Option("--strict-clock", help="Contacts end when the plan says; devices go by what they measure.")
+        bool, typer.Option("--strict-clock", help="End contacts at the planned time; devices act on what they measure.")
     ] = False,
     speedup: Annotated[
-        float | None, typer.Option(help="Plan seconds in a second; 60, or 20 by a strict clock.")
+        float | None, typer.Option(help="Planned seconds per second; default: 60, or 20 with --strict-clock.")
     ] = None,
-    keep: Annotated[Path | None, typer.Option(help="A folder to keep keys, stores and logs in.")] = None,
+    keep: Annotated[Path | None, typer.Option(help="Folder in which to keep keys, stores and logs.")] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """A fleet on this machine: a broker, a server and devices as real processes, the contacts of a plan between them.
+    """Run a fleet on this machine: broker, server and devices are real processes that follow a contact plan.
 
-    Without a strict clock every exchange of the plan takes place, and the global model is the simulator's.
+    Without --strict-clock, all planned exchanges take place and the global model equals the simulator's.
 
     Examples: `wayfare field demo`, `wayfare field demo --faults 30`
     """
@@ -195,7 +201,7 @@ def demo_command(
     if as_json:
         print_json(asdict(outcome))
         return
-    _say(work, outcome)
+    _print_outcome(work, outcome)
     if keep is not None:
         output.print(f"Keys, stores and logs: {keep}", markup=False, soft_wrap=True)
 
@@ -211,7 +217,7 @@ def _work(scenario: str, set_: list[str], seed: int, scheme: str | None, engine:
 
 
 def _demo_work(scenario: str, set_: list[str], seed: int, scheme: str | None) -> Work:
-    """Plain PyTorch in both, so that the field and the simulator agree to the bit."""
+    """Use plain PyTorch in the field and in the simulator, so that their models are bit-identical."""
     if scenario in _EMBEDDED:
         given = dict(text.partition("=")[::2] for text in set_)
         devices = given.get("fleet.devices", str(_DEMO_DEVICES))
@@ -223,7 +229,7 @@ def _demo_work(scenario: str, set_: list[str], seed: int, scheme: str | None) ->
     return _work(scenario, set_, seed, scheme, "reference")
 
 
-def _say(work: Work, outcome: DemoOutcome) -> None:
+def _print_outcome(work: Work, outcome: DemoOutcome) -> None:
     metric, found = work.world.task.metric, outcome.audit
     lines = [
         f"{work.scenario.fleet.devices} devices, {work.scenario.rounds} rounds, {outcome.contacts} contacts "
@@ -235,13 +241,15 @@ def _say(work: Work, outcome: DemoOutcome) -> None:
         total = sum(outcome.faults.values())
         lines.append(f"{total} faults: " + ", ".join(f"{count} x {kind}" for kind, count in outcome.faults.items()))
     lines.append(
-        f"{found.recorded:,} chunks recorded, each once; {found.returned:,} taken back by their device, "
+        f"{found.recorded:,} chunks recorded exactly once; {found.returned:,} taken back by their device, "
         f"{found.promised:,} still promised"
     )
-    lines.append(f"the ledger's replay is the model, bit by bit ({found.versions:,} versions)")
+    lines.append(f"the replay of the ledger equals the model in every bit ({found.versions:,} versions)")
     if outcome.difference is not None:
-        same = "bit by bit" if outcome.difference == 0 else f"to {outcome.difference:.1e} relative"
-        differs = f"the model differs from the simulator's by {outcome.difference:.1e} relative"
-        lines.append(f"the model is the simulator's, {same}" if outcome.difference <= 1e-6 else differs)
+        exact = (
+            "in every bit" if outcome.difference == 0 else f"up to a relative difference of {outcome.difference:.1e}"
+        )
+        differs = f"the model differs from the simulator's (relative difference {outcome.difference:.1e})"
+        lines.append(f"the model equals the simulator's {exact}" if outcome.difference <= 1e-6 else differs)
     for line in lines:
         output.print(line, highlight=False, soft_wrap=True)

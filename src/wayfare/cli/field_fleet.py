@@ -1,4 +1,4 @@
-"""`wayfare field init`, `add`, `remove`, `status`: a fleet's keys, and how it is doing."""
+"""`wayfare field init`, `add`, `remove` and `status`: a fleet's keys and state."""
 
 from __future__ import annotations
 
@@ -20,27 +20,29 @@ if TYPE_CHECKING:
     from wayfare.field.fleet import Fleet
     from wayfare.field.runtime.status import FleetStatus
 
-FleetArgument: TypeAlias = Annotated[Path, typer.Argument(metavar="FLEET", help="A folder of `wayfare field init`.")]
+FleetArgument: TypeAlias = Annotated[
+    Path, typer.Argument(metavar="FLEET", help="A folder that `wayfare field init` made.")
+]
 NamesArgument: TypeAlias = Annotated[list[str], typer.Argument(metavar="DEVICE...", help="Names of devices.")]
 
 
 def init_command(
-    folder: Annotated[Path, typer.Argument(metavar="FLEET", help="A folder that is not there yet.")],
-    devices: Annotated[int, typer.Option("--devices", help="So many devices: device-0, device-1, ...")] = 0,
+    folder: Annotated[Path, typer.Argument(metavar="FLEET", help="A new folder.")],
+    devices: Annotated[int, typer.Option("--devices", help="Number of devices named device-0, device-1, ...")] = 0,
     named: Annotated[
-        list[str] | None, typer.Option("--device", metavar="NAME", help="A device by name; may be repeated.")
+        list[str] | None, typer.Option("--device", metavar="NAME", help="The name of a device; repeatable.")
     ] = None,
-    host: Annotated[str, typer.Option(help="The broker's host, as devices reach it.")] = "localhost",
+    host: Annotated[str, typer.Option(help="The broker's host name or address, as devices use it.")] = "localhost",
     also: Annotated[
-        list[str] | None, typer.Option("--also", metavar="HOST", help="Another name or address of it.")
+        list[str] | None, typer.Option("--also", metavar="HOST", help="Another name or address of the broker.")
     ] = None,
     port: Annotated[int, typer.Option(help="The broker's port.")] = 4222,
-    name: Annotated[str, typer.Option(help="What the fleet is called.")] = "wayfare",
-    store_mb: Annotated[int, typer.Option("--store-mb", help="What the broker may keep on its disk.")] = 1024,
-    valid_days: Annotated[int, typer.Option("--valid-days", help="How long certificates hold.")] = 3650,
+    name: Annotated[str, typer.Option(help="The fleet's name.")] = "wayfare",
+    store_mb: Annotated[int, typer.Option("--store-mb", help="Maximum disk space of the broker in MiB.")] = 1024,
+    valid_days: Annotated[int, typer.Option("--valid-days", help="Lifetime of the certificates in days.")] = 3650,
     as_json: JsonOption = False,
 ) -> None:
-    """Make a fleet: an authority, the broker's configuration, and a bundle of keys for the server and every device.
+    """Create a fleet: a certificate authority, the broker's configuration, and a bundle for the server and each device.
 
     Example: `wayfare field init FLEET --host depot.example --also 10.0.0.7 --device bus-1 --device bus-2`
     """
@@ -49,7 +51,7 @@ def init_command(
 
     names = [*(named or []), *(f"device-{number}" for number in range(devices))]
     if devices < 0 or not names:
-        raise InputError(f"--devices = {devices}: must be at least 1, unless there is a --device NAME")
+        raise InputError(f"--devices = {devices}: must be at least 1, unless --device NAME is given")
     if store_mb < 16:
         raise InputError(f"--store-mb = {store_mb}: must be at least 16")
     fleet = create_fleet(
@@ -66,18 +68,18 @@ def init_command(
         print_json(_fleet_json(fleet))
         return
     for line in (
-        f"{fleet.folder}: a fleet of {len(names)}, broker at {fleet.url}",
-        "  broker/    to the broker's host:  cd broker && WAYFARE_STORE=../store nats-server -c nats.conf",
-        f"  mes/       to the server's host:  wayfare field mes mes --set fleet.devices={len(names)}",
-        f"  devices/   each to its device:    wayfare field device {names[0]} --set fleet.devices={len(names)}",
-        "  systemd/   units for all three, and work.env",
-        "  ca.key     signs devices that join later. Keep it here, and this folder to yourself.",
+        f"{fleet.folder}: {len(names)} devices, broker at {fleet.url}",
+        "  broker/    copy to the broker's host:  cd broker && WAYFARE_STORE=../store nats-server -c nats.conf",
+        f"  mes/       copy to the server's host:  wayfare field mes mes --set fleet.devices={len(names)}",
+        f"  devices/   copy each to its device:    wayfare field device {names[0]} --set fleet.devices={len(names)}",
+        "  systemd/   units for broker, server and devices, and work.env",
+        "  ca.key     signs devices that join later; keep this folder private",
     ):
         say(line)
 
 
 def add_command(folder: FleetArgument, devices: NamesArgument, as_json: JsonOption = False) -> None:
-    """Let more devices join.
+    """Add devices to a fleet.
 
     Example: `wayfare field add FLEET bus-3`
     """
@@ -87,7 +89,7 @@ def add_command(folder: FleetArgument, devices: NamesArgument, as_json: JsonOpti
 
 
 def remove_command(folder: FleetArgument, devices: NamesArgument, as_json: JsonOption = False) -> None:
-    """Let devices in no more. What they delivered stays, and so does their number.
+    """Revoke the access of devices. Their uploads and their numbers stay.
 
     Example: `wayfare field remove FLEET bus-1`
     """
@@ -97,13 +99,13 @@ def remove_command(folder: FleetArgument, devices: NamesArgument, as_json: JsonO
 
 
 def status_command(
-    address: Annotated[str, typer.Argument(metavar="[HOST:PORT]", help="Where the server offers its metrics.")] = (
+    address: Annotated[str, typer.Argument(metavar="[HOST:PORT]", help="Address of the server's metrics.")] = (
         "127.0.0.1:9464"
     ),
-    watch: Annotated[bool, typer.Option("--watch", help="Show it again every second, until an interrupt.")] = False,
+    watch: Annotated[bool, typer.Option("--watch", help="Refresh every second until interrupted.")] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """How a fleet is doing: who was heard when, what came through, which model everyone has.
+    """Show the state of a fleet: last contact, uploads and model version of every device.
 
     Example: `wayfare field status --watch`
     """
@@ -124,7 +126,7 @@ def status_command(
 
 
 def status_table(status: FleetStatus) -> Group:
-    broker = "in reach" if status.broker_in_reach else "OUT OF REACH"
+    broker = "reachable" if status.broker_in_reach else "UNREACHABLE"
     summary = (
         f"{status.fleet}: model version {status.version:,}, {status.queued_chunks:,} chunks queued, broker {broker}, "
         f"up {duration_text(status.up_s)}, {status.memory_bytes / 1e6:.0f} MB"
@@ -150,11 +152,11 @@ def _changed(fleet: Fleet, as_json: bool) -> None:
     if as_json:
         print_json(_fleet_json(fleet))
         return
-    here = sum(key is not None for key in fleet.public_keys.values()) - 1
+    members = sum(key is not None for key in fleet.public_keys.values()) - 1  # the server has a key too
     for line in (
-        f"{fleet.folder}: a fleet of {here}, {len(fleet.devices)} numbers given out",
-        "  broker/users.conf   to the broker's host, then: systemctl reload wayfare-broker (or kill -HUP)",
-        "  mes/bundle.json     to the server's host; a server keeps to the devices it began with (--state elsewhere)",
+        f"{fleet.folder}: {members} devices, {len(fleet.devices)} numbers assigned",
+        "  broker/users.conf   copy to the broker's host, then: systemctl reload wayfare-broker (or kill -HUP)",
+        "  mes/bundle.json     copy to the server's host; to accept new devices, start it with a new --state folder",
     ):
         say(line)
 

@@ -1,4 +1,4 @@
-"""`wayfare show`, `report` and `export`: what was run, for people to look at and for other programs."""
+"""`wayfare show`, `report` and `export`: finished runs, for people and for other programs."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from wayfare.files import writing
 
 def show_command(
     folder: Annotated[
-        Path, typer.Argument(metavar="RUN", help="A run folder, a folder of runs of one scenario, or a study's folder.")
+        Path, typer.Argument(metavar="RUN", help="The folder of a run, of several runs of one scenario, or of a study.")
     ],
     plot: Annotated[
-        Path | None, typer.Option(help="Also draw into this file (.png, .svg, .pdf): curves, or scores of a study.")
+        Path | None, typer.Option(help="Draw curves, or the scores of a study, into this file (.png, .svg, .pdf).")
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -53,17 +53,19 @@ def show_command(
 def report_command(
     folder: Annotated[Path, typer.Argument(metavar="PATH", help="The folder of a run, a comparison or a study.")],
     out: Annotated[
-        Path | None, typer.Option(help="A folder, or an .html file for the page alone; `report` in PATH if not given.")
+        Path | None, typer.Option(help="A folder, or an .html file for the page alone; default: PATH/report.")
     ] = None,
     figures: Annotated[
         str | None,
-        typer.Option(metavar="pdf|svg|png", help="Also write figures for a paper, one column wide; png for a study."),
+        typer.Option(
+            metavar="pdf|svg|png", help="Also write figures for a paper, one column wide; a study has png by default."
+        ),
     ] = None,
-    seed: Annotated[int | None, typer.Option(help="The seed whose world the map shows; else the first.")] = None,
+    seed: Annotated[int | None, typer.Option(help="The seed whose world the map shows; default: the first.")] = None,
     open_: Annotated[bool, typer.Option("--open", help="Open the page in a browser.")] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Write one HTML page with everything inside: table, curves, map, energy, contacts and how to repeat it.
+    """Write one self-contained HTML page: table, curves, map, energy, contacts and how to repeat the runs.
 
     Example: `wayfare report runs/fashion-small-1a2b3c4d --figures pdf --open`
     """
@@ -84,12 +86,11 @@ def report_command(
 
 
 def open_page(page: Path) -> None:
-    """Show a page in the reader's browser; where there is none, say where it lies."""
+    """Open a page in the default browser; without a browser, print its path."""
     if not webbrowser.open(page.resolve().as_uri()):
-        say(f"No browser was found; open {page.resolve()}")
+        say(f"Found no browser; open {page.resolve()}")
 
 
-_WHERE = "Where to write; `{}` in the folder if not given."
 StudyArgument = Annotated[Path, typer.Argument(metavar="STUDY", help="The folder of a study, a comparison or a run.")]
 
 
@@ -97,16 +98,16 @@ def export_command(
     folder: StudyArgument,
     as_csv: Annotated[bool, typer.Option("--csv", help="Write runs.csv and evaluations.csv.")] = False,
     as_parquet: Annotated[bool, typer.Option("--parquet", help="Write runs.parquet and evaluations.parquet.")] = False,
-    tensorboard: Annotated[bool, typer.Option("--tensorboard", help="Write every run for TensorBoard.")] = False,
-    out: Annotated[Path | None, typer.Option("--out", help=_WHERE.format("export"))] = None,
+    tensorboard: Annotated[bool, typer.Option("--tensorboard", help="Write TensorBoard files for every run.")] = False,
+    out: Annotated[Path | None, typer.Option("--out", help="The folder to write to; default: STUDY/export.")] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Write tidy tables: one row for each run, and one for each evaluation.
+    """Write tidy tables, with one row per run and one row per evaluation.
 
     Example: `wayfare export runs/schemes-by-speed --csv --parquet`
     """
     if not (as_csv or as_parquet or tensorboard):
-        raise InputError("say what to write: --csv, --parquet or --tensorboard")
+        raise InputError("choose at least one of --csv, --parquet and --tensorboard")
     from wayfare.records import read_run
     from wayfare.studies.export import evaluation_rows, run_rows, write_csv, write_parquet, write_tensorboard
     from wayfare.studies.results import read_results

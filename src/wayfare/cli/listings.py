@@ -1,4 +1,4 @@
-"""`wayfare schemes` and `wayfare presets`: what there is to choose from."""
+"""`wayfare schemes` and `wayfare presets`."""
 
 from __future__ import annotations
 
@@ -13,25 +13,26 @@ from wayfare.scenario import load, preset_names
 from wayfare.scenario.dump import to_toml
 
 NameArgument: TypeAlias = Annotated[
-    str | None, typer.Argument(metavar="[PRESET]", help="Print this one, with every field, as TOML.")
+    str | None, typer.Argument(metavar="[PRESET]", help="Print this preset as TOML, with every field.")
 ]
 
 _CHOICES = """
-Baselines take an energy rule, as in afl-spar:paced: :greedy (default), :paced, :unlimited.
-mads-rd takes how far it goes beyond mads: :index, :values, :curve (default), :progressive.
-fedasync also takes how weight falls with age: :polynomial (default), :constant, :hinge.
-afl, fedasync and fedmobile take :fitting: an upload that cannot finish is not started.
-fedmobile also takes :billed: devices pay for relays.
-Published methods take the choices of the scheme they change, as in fedbuff:fitting:paced.
-A part may take the place of a scheme's own, as in "mine = mads + buffer(size=5)"; for parts: wayfare schemes --parts"""
+Choices follow the name, as in afl-spar:paced or fedbuff:fitting:paced.
+Energy rule of a baseline: :greedy (default), :paced, :unlimited.
+mads-rd, extensions of mads: :index, :values, :curve (default), :progressive.
+fedasync, weight against staleness: :polynomial (default), :constant, :hinge.
+afl, fedasync, fedmobile: :fitting skips uploads that cannot finish.
+fedmobile: :billed charges devices for relays.
+Published methods accept the choices of the scheme that they modify.
+Replace parts of a scheme like this: "mine = mads + buffer(size=5)". List all parts: wayfare schemes --parts"""
 
 PartsOption: TypeAlias = Annotated[bool, typer.Option("--parts", help="List the parts that schemes are made of.")]
 
 
 def schemes_command(parts: PartsOption = False, as_json: JsonOption = False) -> None:
-    """List the schemes, a line each, or the parts they are made of.
+    """List the schemes, or the parts that they are made of.
 
-    Example: `wayfare schemes`, `wayfare schemes --parts`
+    Examples: `wayfare schemes`, `wayfare schemes --parts`
     """
     known = descriptions()
     found = part_descriptions() if parts else {}
@@ -41,16 +42,17 @@ def schemes_command(parts: PartsOption = False, as_json: JsonOption = False) -> 
         print_json({"schemes": listed} | ({"parts": every} if parts else {}))
         return
     if parts:
-        output.print(listing(("part", "kind", "what it is"), ((name, *of_part) for name, of_part in found.items())))
+        rows = ((name, kind, text) for name, (kind, text) in found.items())
+        output.print(listing(("part", "kind", "description"), rows))
         return
-    output.print(listing(("name", "what it is"), known.items()))
+    output.print(listing(("name", "description"), known.items()))
     output.print(_CHOICES, style="dim", highlight=False)
 
 
 def presets_command(name: NameArgument = None, as_json: JsonOption = False) -> None:
-    """List the presets inside the package, or print one with every field it has, as a file to start from.
+    """List the built-in presets, or print one as TOML with every field.
 
-    Example: `wayfare presets`, `wayfare presets fashion-small > mine.toml`
+    Examples: `wayfare presets`, `wayfare presets fashion-small > mine.toml`
     """
     if name is not None:
         if name not in preset_names():

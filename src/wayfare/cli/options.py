@@ -1,4 +1,4 @@
-"""Options that several commands share: declared once, as the fields of a value that each of them is given."""
+"""Options that several commands share, declared once as the fields of a dataclass."""
 
 from __future__ import annotations
 
@@ -12,18 +12,20 @@ Command: TypeAlias = Callable[..., None]
 
 
 def takes(name: str, kind: type[Any]) -> Callable[[Command], Command]:
-    """Give a command the fields of a dataclass, which are annotated as options, in place of one parameter."""
+    """Replace one parameter of a command by the fields of a dataclass, which are annotated as options."""
     hints = get_type_hints(kind, include_extras=True)
     options = [
         Parameter(field.name, Parameter.KEYWORD_ONLY, default=field.default, annotation=hints[field.name])
         for field in fields(kind)
     ]
-    return lambda command: in_place_of(name, options, kind, command)
+    return lambda command: replace_parameter(name, options, kind, command)
 
 
-def in_place_of(name: str, options: Sequence[Parameter], build: Callable[..., object], command: Command) -> Command:
-    """The command with options in place of a parameter, whose value is built from them."""
-    # The types of some values are imported when a command runs: PyTorch takes seconds.
+def replace_parameter(
+    name: str, options: Sequence[Parameter], build: Callable[..., object], command: Command
+) -> Command:
+    """Replace a parameter of a command by options; `build` turns their values into the argument."""
+    # Commands import these types when they run, because PyTorch takes seconds to import.
     late = dict.fromkeys(("Execution", "Safeguards"), object)
     hints = get_type_hints(command, localns=late, include_extras=True)
     parameters: list[Parameter] = []

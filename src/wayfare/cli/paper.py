@@ -1,4 +1,4 @@
-"""`wayfare paper`: the figures of the paper, from real runs."""
+"""`wayfare paper`: repeat the figures of the paper."""
 
 from __future__ import annotations
 
@@ -34,38 +34,37 @@ if TYPE_CHECKING:
 @takes_execution
 def paper_command(
     figure: Annotated[str, typer.Argument(metavar="list|FIG", help="A figure such as fig8b, or `list`.")],
-    quick: Annotated[
-        bool, typer.Option("--quick", help="The same study, small, on the data inside the package.")
-    ] = False,
-    also: Annotated[
-        str, typer.Option(metavar="SCHEME,...", help="Schemes beside those of the paper: Wayfare's, or your own.")
-    ] = "",
+    quick: Annotated[bool, typer.Option("--quick", help="A small version of the study, on the built-in data.")] = False,
+    also: Annotated[str, typer.Option(metavar="SCHEME,...", help="Further schemes: Wayfare's, or your own.")] = "",
     set_: SetOption = [],  # noqa: B006
     seeds: Annotated[
         str | None,
         typer.Option(
-            metavar="N|A,B,...", help="Worlds to run in, how many or which; as many as the figure has if not given."
+            metavar="N|A,B,...", help="Number of seeds, or a list such as `1,2,3`; default: as many as the figure has."
         ),
     ] = None,
-    picture: Annotated[Path | None, typer.Option(help="Where the picture goes; beside the study if not given.")] = None,
+    picture: Annotated[
+        Path | None, typer.Option(help="The file of the figure; default: in the study's folder.")
+    ] = None,
     jobs: JobsOption = None,
     out: OutOption = RUNS,
     finished: Annotated[
-        bool, typer.Option("--finished", help="Take the runs that are finished, wherever they were done; run none.")
+        bool, typer.Option("--finished", help="Use finished runs from any machine; start no run.")
     ] = False,
     record: Annotated[
-        Path | None, typer.Option(help="A folder for a page with picture, tables, command, hardware, and CSV files.")
+        Path | None,
+        typer.Option(help="Write a page with figure, tables, command and hardware, and CSV files, to this folder."),
     ] = None,
     as_json: JsonOption = False,
     *,
     execution: Execution,
 ) -> None:
-    """Do the runs behind a figure of the paper that are not done yet, draw it, and set its numbers beside ours.
+    """Run what a figure of the paper needs, draw it, and compare the paper's numbers with ours.
 
-    At full size a figure needs CIFAR-10 or Argoverse and a GPU; with --quick about a minute on two cores.
-    Figures share runs: what one has done, no other does again.
+    At full size a figure needs CIFAR-10 or Argoverse and a GPU. With --quick it takes about a minute on two cores.
+    Figures share finished runs.
 
-    Example: `wayfare paper list`, `wayfare paper fig8b --quick --also mads-rd`
+    Examples: `wayfare paper list`, `wayfare paper fig8b --quick --also mads-rd`
     """
     from wayfare.studies.paper import FIGURES, paper_figure
 
@@ -101,7 +100,7 @@ def paper_command(
         )
     if finished and not done.results.results:
         raise InputError(
-            f"{home}: no run of {chosen.name} in {execution.precision} is finished; without --finished they are done"
+            f"{home}: holds no finished run of {chosen.name} in {execution.precision}; omit --finished to start runs"
         )
     if record is not None and done.results.results:
         command = _command(chosen, quick, execution)
@@ -112,8 +111,8 @@ def paper_command(
             draw(chosen, done.results, file, quick=quick)
             drawn = True
         except UnavailableError as error:
-            # Runs of hours are not lost for want of a library: the same command draws them elsewhere.
-            messages.print(f"no picture: {error}", markup=False, soft_wrap=True)
+            # Hours of runs must not fail for a missing library: the same command draws them elsewhere.
+            messages.print(f"warning: cannot draw the figure: {error}", markup=False, soft_wrap=True)
     if as_json:
         print_json(
             results_json(done.results)
@@ -132,12 +131,12 @@ def paper_command(
         print_results(done.results)
         _print_paper(chosen, done.results, quick)
         if drawn:
-            output.print(f"Picture: {file}", markup=False, soft_wrap=True)
+            output.print(f"Figure: {file}", markup=False, soft_wrap=True)
     done.raise_failures()
 
 
 def _check_options(jobs: int | None, picture: Path | None) -> None:
-    """What is wrong is said before hours of runs, and of a figure that needs no run as well."""
+    """Reject invalid options before hours of runs, also for a figure that needs none."""
     from wayfare.report.canvas import checked_picture
 
     if jobs is not None and jobs < 1:
@@ -147,7 +146,7 @@ def _check_options(jobs: int | None, picture: Path | None) -> None:
 
 
 def _command(figure: PaperFigure, quick: bool, execution: Execution | None = None) -> str:
-    """What one would type to get the figure again."""
+    """The command that repeats the figure."""
     options = {
         "--quick": quick,
         f"--also {shlex.quote(','.join(figure.also))}": bool(figure.also),
@@ -167,7 +166,7 @@ def _list(figures: list[PaperFigure], as_json: bool) -> None:
     if as_json:
         print_json({"figures": [{"name": one.name, "title": one.title, "claim": one.claim} for one in figures]})
         return
-    headings = "figure", "what it shows", "what the paper reads from it"
+    headings = "figure", "title", "the paper's claim"
     output.print(listing(headings, ((one.name, one.title, one.claim) for one in figures)))
 
 
@@ -180,7 +179,7 @@ def _print_paper(figure: PaperFigure, results: StudyResults | None, quick: bool)
     if quick:
         smaller = "another task, fewer rounds" + (", one seed" if figure.seeds is None else "")
         output.print(
-            f"Quick: {smaller}. It shows how the figure is made, not what the paper's says.",
+            f"Quick: {smaller}. It shows how the figure is made; it does not test the paper's claim.",
             style="dim",
             soft_wrap=True,
         )
@@ -193,7 +192,7 @@ def _contact_times(figure: PaperFigure, quick: bool, file: Path, record: Path | 
     from wayfare.scenario import load
 
     if figure.also:
-        raise ScenarioError("--also", ",".join(figure.also), f"{figure.name} compares no schemes: nothing is trained")
+        raise ScenarioError("--also", ",".join(figure.also), f"{figure.name} compares no schemes; it needs no training")
     if figure.seeds is not None:
         raise ScenarioError("--seeds", figure.seeds_text, f"{figure.name} is one long draw of contacts")
     scenario, seed = load(figure.study(quick=quick)["scenario"], figure.overrides), 0
@@ -211,6 +210,6 @@ def _contact_times(figure: PaperFigure, quick: bool, file: Path, record: Path | 
         return
     cells = [(f"{one.speed_mps:g}", f"{one.contact_s or 0:.1f}", f"{one.inter_contact_s or 0:.0f}") for one in points]
     output.print(listing(("speed m/s", "contact s", "inter-contact s"), cells))
-    # The same contacts as at full size: --quick has nothing to leave out.
+    # This figure is the same with and without --quick.
     _print_paper(figure, None, quick=False)
-    output.print(f"Picture: {file}", markup=False, soft_wrap=True)
+    output.print(f"Figure: {file}", markup=False, soft_wrap=True)

@@ -21,16 +21,16 @@ if TYPE_CHECKING:
 
 def plan_command(
     source: Annotated[str, typer.Argument(help="A preset, scenario.toml, trace file or saved plan.")] = DEFAULT_PRESET,
-    speed: Annotated[
-        list[float] | None, typer.Option("--speed", help="A speed in m/s; may be repeated for a table.")
-    ] = None,
+    speed: Annotated[list[float] | None, typer.Option("--speed", help="A speed in m/s; repeat it for a table.")] = None,
     parameters: Annotated[
-        int | None, typer.Option(help="Parameters of a model of your own, instead of the scenario's network.")
+        int | None, typer.Option(help="Number of parameters of your own model; default: the scenario's network.")
     ] = None,
-    budget_joules: Annotated[float | None, typer.Option("--budget-joules", help="What each device may spend.")] = None,
-    scheme: Annotated[str, typer.Option(help="The scheme that is rehearsed, see `wayfare schemes`.")] = "mads",
+    budget_joules: Annotated[
+        float | None, typer.Option("--budget-joules", help="Energy budget of each device.")
+    ] = None,
+    scheme: Annotated[str, typer.Option(help="The scheme to rehearse, see `wayfare schemes`.")] = "mads",
     like: Annotated[
-        Path | None, typer.Option(help="A finished run whose updates tell how large updates are.", metavar="RUN")
+        Path | None, typer.Option(help="A finished run from which to take the size of updates.", metavar="RUN")
     ] = None,
     range_m: Annotated[
         float | None, typer.Option("--range-m", min=1e-3, help="Radio range in metres (radio.range_m).")
@@ -39,14 +39,14 @@ def plan_command(
         list[float] | None,
         typer.Option(
             "--server-power-watts",
-            help="Power at which the server might send the model down; may be repeated. 0.2, 1 and 5 if not given.",
+            help="The server's transmission power for downloads; repeatable. Default: 0.2, 1 and 5.",
         ),
     ] = None,
     set_: SetOption = [],  # noqa: B006
-    seed: Annotated[int, typer.Option(min=0, help="The seed of everything that is drawn.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, help="The seed of all random draws.")] = 0,
     as_json: JsonOption = False,
 ) -> None:
-    """What gets through, how stale models are, what it costs and what to set: in seconds, without training.
+    """Predict uploads, staleness and energy, and recommend settings. Takes seconds and trains nothing.
 
     Example: `wayfare plan paper-cifar10-waypoint --speed 12 --parameters 6000000 --budget-joules 100`
     """

@@ -1,4 +1,4 @@
-"""What ``wayfare plan`` prints."""
+"""The tables of ``wayfare plan``."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from wayfare.theory.warnings import warnings_of
 
 
 def print_forecast(console: Console, forecast: Forecast) -> None:
-    """One fleet: what it is, what gets through, what to set, what is assumed, and warnings."""
+    """Print one forecast: contacts, uploads, recommended settings, assumptions and warnings."""
     scenario, contacts = forecast.scenario, forecast.statistics
     console.print(
         f"[bold]{escape(forecast.name)}[/bold]: {contacts.devices} devices, {scenario.rounds:,} rounds of "
@@ -79,19 +79,19 @@ def print_forecasts(console: Console, forecasts: Sequence[Forecast]) -> None:
     for group in side_by_side(columns, console.width):
         console.print(rich_table(group, range(len(rows))))
     if any(each.best_speed for each in forecasts):
-        console.print("bound: what the corrected Theorem 2 multiplies G²/R with; less is better", highlight=False)
-    console.print(_free(forecasts))
+        console.print("bound: factor of G²/R in the corrected Theorem 2; lower is better", highlight=False)
+    console.print(_assumption_table(forecasts))
     _print_assumptions(console, first)
-    _print_warnings(console, _told_once(forecasts))
+    _print_warnings(console, _merged_warnings(forecasts))
 
 
-def _free(forecasts: Sequence[Forecast]) -> Table:
-    """How far the first two assumptions are from the truth; the other table has no room for it."""
+def _assumption_table(forecasts: Sequence[Forecast]) -> Table:
+    """How well the first two assumptions hold: free downloads and exclusive bandwidth."""
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold cyan")
-    # A cell of many powers breaks between numbers.
+    # Spaces let a cell with many powers wrap between numbers.
     downlinks = next((each.downlinks for each in forecasts if each.downlinks), ())
     powers = " / ".join(f"{each.server_power_watts:.3g}" for each in downlinks)
-    down = f"model down, % of contacts\nat {powers} W"
+    down = f"complete downloads, % of contacts\nat {powers} W"
     for heading in ("speed\nm/s", down, "contact time\nwith others", "devices in\ncontact"):
         table.add_column(heading, justify="right")
     for each in forecasts:
@@ -104,8 +104,8 @@ def _free(forecasts: Sequence[Forecast]) -> Table:
     return table
 
 
-def _told_once(forecasts: Sequence[Forecast]) -> list[str]:
-    """Every warning with all speeds at which it holds; its numbers are those of the first."""
+def _merged_warnings(forecasts: Sequence[Forecast]) -> list[str]:
+    """One line per kind of warning, with all its speeds and the numbers of the first."""
     speeds: dict[str, list[str]] = {}
     texts: dict[str, list[str]] = {}
     for each in forecasts:
@@ -114,8 +114,8 @@ def _told_once(forecasts: Sequence[Forecast]) -> list[str]:
             texts.setdefault(warning.kind, []).append(warning.text)
     lines = []
     for kind, at in speeds.items():
-        of_the_first = f" (numbers for {at[0]})" if len(set(texts[kind])) > 1 else ""
-        lines.append(f"{', '.join(at)} m/s{of_the_first}: {texts[kind][0]}")
+        source = f" (numbers for {at[0]})" if len(set(texts[kind])) > 1 else ""
+        lines.append(f"{', '.join(at)} m/s{source}: {texts[kind][0]}")
     return lines
 
 
@@ -127,17 +127,17 @@ def _contacts(forecast: Forecast) -> Table:
     contacts = forecast.statistics
     rows = (
         ("contacts per device", f"{contacts.contacts_per_device['mean']:.1f}"),
-        ("a contact lasts", f"{number_text(contacts.contact.mean_s)} s"),
-        ("time between contacts", f"{number_text(contacts.inter_contact.mean_s)} s"),
+        ("contact time", f"{number_text(contacts.contact.mean_s)} s"),
+        ("inter-contact time", f"{number_text(contacts.inter_contact.mean_s)} s"),
         ("time in contact", f"{100 * contacts.time_in_contact_share:.2f} %"),
         ("contact time with others", _percent(contacts.overlapping_contact_time_share)),
-        ("devices in contact, if any", f"{number_text(contacts.mean_devices_in_contact)} on average"),
+        ("devices in contact, when any", f"{number_text(contacts.mean_devices_in_contact)} on average"),
     )
     return facts(rows)
 
 
 def _uploads(forecast: Forecast) -> Table:
-    """The same question several ways: closed forms, the drawn contacts, and schemes rehearsed on them."""
+    """Uploads by closed forms, by the drawn contacts at full power, and by rehearsed schemes."""
     full, theory, played, auto = forecast.full_power, forecast.theory, forecast.rehearsed, forecast.recommended
     assert full is not None
     assert played is not None
@@ -155,18 +155,18 @@ def _uploads(forecast: Forecast) -> Table:
     usable = [f"{100 * each.energy_joules / each.available_joules:,.0f}" for each in rehearsed]
     for row in (
         ("k/s, share of an update sent", kept, full.kept_share, *(each.kept_fraction for each in rehearsed)),
-        ("age of a model met, rounds", stale, None, *(each.staleness_rounds for each in rehearsed)),
+        ("staleness, rounds", stale, None, *(each.staleness_rounds for each in rehearsed)),
         ("uploads per device", uploads, None, *(each.uploads_per_device for each in rehearsed)),
-        ("whole sparse uploads, %", None, 100 * full.whole_chance),
-        ("dense uploads that fit, %", None, 100 * full.dense_chance),
-        ("a contact carries up, Mbit", None, full.mean_contact_bits / 1e6),
+        ("complete sparse uploads, %", None, 100 * full.whole_chance),
+        ("complete dense uploads, %", None, 100 * full.dense_chance),
+        ("upload capacity, Mbit/contact", None, full.mean_contact_bits / 1e6),
         *(
-            (f"model down at {each.server_power_watts:.3g} W, %", None, 100 * each.downlink_whole_model_share)
+            (f"complete downloads, {each.server_power_watts:.3g} W, %", None, 100 * each.downlink_whole_model_share)
             for each in forecast.downlinks
         ),
         ("energy, J", None, *joules),
         ("energy, % of the budget", None, *shares),
-        ("energy, % of what can be used", None, None, *usable),
+        ("energy, % of usable energy", None, None, *usable),
     ):
         name, *cells = row
         table.add_row(str(name), *(cell if isinstance(cell, str) else number_text(cell, "") for cell in cells))
@@ -184,13 +184,13 @@ def _advice(forecast: Forecast) -> list[str]:
         ratio = speed.own_factor / speed.factor
         lines.append(
             f"best speed    {speed.speed_mps:.2g} m/s by the corrected bound, "
-            f"{ratio:.2f} times as good as {speed.own_speed_mps:g} m/s"
+            f"which is {ratio:.2f} times as high at {speed.own_speed_mps:g} m/s"
         )
-    lines.append("weight V      --set control.weight=auto uses what can be used, within the budget")
+    lines.append("weight V      --set control.weight=auto uses all usable energy within the budget")
     if fixed is not None and fixed.weight is not None:
-        basis = "as runs had it" if fixed.known else "a guess"
+        basis = "measured in runs" if fixed.known else "a guess"
         step = f"|grad|² = {fixed.step_norm_sq:.3g} ({basis})"
-        lines.append(f"              as a number about {fixed.weight:.1g}, for steps of {step}")
+        lines.append(f"              or set it to about {fixed.weight:.1g}, for {step}")
     return lines
 
 

@@ -1,4 +1,4 @@
-"""What a study has found, as every command prints it."""
+"""Print the results of a study."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def print_sweep(done: Sweep, *, as_json: bool) -> None:
-    """The results of a sweep or a comparison, and an error if runs failed or nothing was learned."""
+    """Print a sweep or comparison; raise an error if runs failed or no device met the server."""
     from wayfare.report.study_json import results_json
 
     folder = done.results.folder
@@ -23,13 +23,13 @@ def print_sweep(done: Sweep, *, as_json: bool) -> None:
         print_json(results_json(done.results) | {"failures": {one.job.name: one.reason for one in done.failures}})
     elif done.results.results or not done.failures:
         print_results(done.results)
-        output.print(f"Records: {folder}   Look: wayfare report {folder} --open", markup=False, soft_wrap=True)
+        output.print(f"Records: {folder}   View: wayfare report {folder} --open", markup=False, soft_wrap=True)
     done.raise_failures()
-    refuse_silence([result.summary for result in done.results.results])
+    require_contact([result.summary for result in done.results.results])
 
 
-def refuse_silence(runs: Sequence[RunSummary]) -> None:
-    """End with an error where no device of any run met the server: a script must not take such scores for results."""
+def require_contact(runs: Sequence[RunSummary]) -> None:
+    """Raise an error if no device of any run met the server: a script must not use such scores as results."""
     from wayfare.report.caveats import NOTHING_LEARNED
 
     if runs and not any(run.contacts for run in runs):
@@ -37,7 +37,7 @@ def refuse_silence(runs: Sequence[RunSummary]) -> None:
 
 
 def print_results(results: StudyResults) -> None:
-    """The table of a study; of a comparison the one that explains itself."""
+    """Print the table of a study; a comparison gets the table with a legend."""
     from wayfare.report.study_tables import missing_notes, study_table
     from wayfare.report.tables import comparison_table
 

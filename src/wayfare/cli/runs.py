@@ -1,4 +1,4 @@
-"""`wayfare run`, `compare` and `resume`: one run, the main job, and what was interrupted."""
+"""`wayfare run`, `compare` and `resume`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from wayfare.cli.execution import takes_execution, takes_safeguards
-from wayfare.cli.results import print_sweep, refuse_silence
+from wayfare.cli.results import print_sweep, require_contact
 from wayfare.cli.terminal import (
     JobsOption,
     JsonOption,
@@ -35,7 +35,7 @@ def run_command(
     set_: SetOption = [],  # noqa: B006
     scheme: Annotated[
         str | None,
-        typer.Option(help="A scheme, see `wayfare schemes`; the scenario's first if not given.", show_default=False),
+        typer.Option(help="A scheme, see `wayfare schemes`; default: the scenario's first.", show_default=False),
     ] = None,
     seed: Annotated[int, typer.Option(help="The seed of the world.")] = 0,
     out: OutOption = RUNS,
@@ -69,7 +69,7 @@ def run_command(
     else:
         output.print(comparison_table(summarise([record]), [record], width=output.width))
         output.print(f"Records: {record.folder}", markup=False, soft_wrap=True)
-    refuse_silence([summarise_run(record)])
+    require_contact([summarise_run(record)])
 
 
 @takes_execution
@@ -77,7 +77,7 @@ def compare_command(
     scenario: ScenarioArgument = DEFAULT_PRESET,
     set_: SetOption = [],  # noqa: B006
     schemes: Annotated[
-        str | None, typer.Option(help="Schemes to compare, with commas; see `wayfare schemes`.", metavar="A,B,...")
+        str | None, typer.Option(help="Schemes, separated by commas; see `wayfare schemes`.", metavar="A,B,...")
     ] = None,
     seeds: SeedsOption = "3",
     jobs: JobsOption = None,
@@ -87,9 +87,9 @@ def compare_command(
     *,
     execution: Execution,
 ) -> None:
-    """Compare schemes on the same fleet, contacts and channels: a study of one point.
+    """Compare schemes on the same fleet, contacts and channels.
 
-    Finished runs are taken as they are, and interrupted ones resume.
+    Finished runs are reused, and interrupted runs resume.
 
     Example: `wayfare compare fashion-small --set mobility.speed_mps=10 --schemes mads,afl-spar:paced --seeds 5`
     """
@@ -111,15 +111,15 @@ def compare_command(
 
 @takes_safeguards
 def resume_command(
-    folder: Annotated[Path, typer.Argument(metavar="RUN", help="The folder of a run, of runs or of a study.")],
+    folder: Annotated[Path, typer.Argument(metavar="RUN", help="The folder of a run, of several runs or of a study.")],
     set_: SetOption = [],  # noqa: B006
     as_json: JsonOption = False,
     *,
     safeguards: Safeguards,
 ) -> None:
-    """Resume a run, or every unfinished run of a folder or study, from the last checkpoint to the same bits.
+    """Resume a run, or every unfinished run of a folder or study. The result is bit-identical.
 
-    Only `rounds` may be set, to more than the run had, and only for schemes that do not pace their energy over them.
+    `--set rounds=N` extends a run. This needs a scheme that does not pace its energy over the rounds.
 
     Example: `wayfare resume runs/fashion-small-1a2b3c4d/mads-seed0`
     """
@@ -128,20 +128,20 @@ def resume_command(
     from wayfare.studies import resume, summarise
     from wayfare.studies.resuming import unfinished_runs
 
-    # A run that is to become longer may be finished; otherwise only what is not can go on.
+    # A finished run can be extended; without an override only unfinished runs resume.
     runs = [folder] if set_ else unfinished_runs(folder)
     records = []
     with RunProgress() as progress:
         progress.begin([Line(f"{run.parent.name}/{run.name}") for run in runs])
-        for place, run in enumerate(runs):
+        for index, run in enumerate(runs):
             record = resume(
                 run,
                 overrides=set_,
                 safeguards=safeguards,
-                on_round=lambda round_, place=place: progress.advance(place, round_),  # type: ignore[misc]
+                on_round=lambda round_, index=index: progress.advance(index, round_),  # type: ignore[misc]
             )
             records.append(record)
-            progress.done(place, summarise_run(record))
+            progress.done(index, summarise_run(record))
     if as_json:
         print_json({"runs": [run_json(record) for record in records]})
         return

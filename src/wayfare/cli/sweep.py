@@ -1,4 +1,4 @@
-"""`wayfare sweep`: a study, on this machine or on a Ray cluster."""
+"""`wayfare sweep`: run a study on this machine or on a Ray cluster."""
 
 from __future__ import annotations
 
@@ -29,36 +29,36 @@ def sweep_command(
         str | None, typer.Argument(metavar="[PRESET|STUDY.toml]", help="A study preset or a study file.")
     ] = None,
     jobs: JobsOption = None,
-    ray: Annotated[
-        str | None, typer.Option("--ray", metavar="auto|ADDRESS", help="Run on a Ray cluster instead.")
-    ] = None,
-    cpus_per_run: Annotated[float, typer.Option(help="CPUs that a run occupies on a Ray cluster.")] = 1.0,
+    ray: Annotated[str | None, typer.Option("--ray", metavar="auto|ADDRESS", help="Run on a Ray cluster.")] = None,
+    cpus_per_run: Annotated[float, typer.Option(help="CPUs per run on a Ray cluster.")] = 1.0,
     gpus_per_run: Annotated[
-        float | None, typer.Option(help="GPUs that a run occupies on a Ray cluster, e.g. 0.25; 1 with --device cuda.")
+        float | None, typer.Option(help="GPUs per run on a Ray cluster, e.g. 0.25; default with --device cuda: 1.")
     ] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would run and how long it would take.")] = False,
-    list_presets: Annotated[bool, typer.Option("--list-presets", help="List the studies inside the package.")] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Show which runs are missing and how long they will take.")
+    ] = False,
+    list_presets: Annotated[bool, typer.Option("--list-presets", help="List the built-in studies.")] = False,
     tensorboard: Annotated[
-        bool, typer.Option("--tensorboard", help="Also write finished runs for TensorBoard, into the study's folder.")
+        bool, typer.Option("--tensorboard", help="Also write TensorBoard files into the study's folder.")
     ] = False,
     out: OutOption = RUNS,
     as_json: JsonOption = False,
     *,
     execution: Execution,
 ) -> None:
-    """Do every run of a study that is not done yet, and show what the study says.
+    """Run a study and print its table.
 
-    A sweep that was stopped or lost some of its runs resumes when the same command is given again.
+    Finished runs are reused. To resume an interrupted sweep or repeat failed runs, give the same command again.
 
-    Example: `wayfare sweep schemes-by-speed --jobs 2`, `wayfare sweep my_study.toml --ray auto`
+    Examples: `wayfare sweep schemes-by-speed --jobs 2`, `wayfare sweep my_study.toml --ray auto`
     """
     if list_presets:
         _list_presets(as_json)
         return
     if study is None:
-        raise InputError("name a study, a preset or a file; `wayfare sweep --list-presets` lists the presets")
+        raise InputError("name a study preset or a study file; `wayfare sweep --list-presets` lists the presets")
     if ray is not None and jobs is not None:
-        raise ScenarioError("--jobs", jobs, "does not go with --ray: the cluster says how many runs it has room for")
+        raise ScenarioError("--jobs", jobs, "cannot be combined with --ray, which uses the whole cluster")
     from wayfare.studies.study import load_study
     from wayfare.studies.sweeping import outlook, study_folder, sweep
 
@@ -116,7 +116,7 @@ def _list_presets(as_json: bool) -> None:
         print_json({"presets": listed})
         return
     rows = [(plan.study.name, plan.study.title, str(count)) for plan, count in zip(plans, runs, strict=True)]
-    output.print(listing(("name", "what it asks", "runs"), rows))
+    output.print(listing(("name", "question", "runs"), rows))
 
 
 def _print_outlook(found: Outlook, as_json: bool) -> None:
@@ -137,21 +137,21 @@ def _print_outlook(found: Outlook, as_json: bool) -> None:
     done, left = (Counter((run.point, run.scheme) for run in runs) for runs in (found.finished, found.waiting))
     rows = [
         (
-            found.manifest.point_name(place) or "-",
+            found.manifest.point_name(point) or "-",
             scheme,
-            *(str(runs[place, scheme] or nothing) for runs in (done, left)),
+            *(str(runs[point, scheme] or nothing) for runs in (done, left)),
         )
-        for place in range(len(found.manifest.points))
+        for point in range(len(found.manifest.points))
         for scheme in found.manifest.schemes
-        for nothing in ["0" if done[place, scheme] or left[place, scheme] else "="]
+        for nothing in ["0" if done[point, scheme] or left[point, scheme] else "="]
     ]
     output.print(listing(("point", "scheme", "finished", "to run"), rows))
     if any("=" in row for row in rows):
         output.print("=  the runs of an earlier point: the scheme does not use what differs", highlight=False)
     if not found.waiting:
-        time = "nothing left to run"
+        time = "all are finished"
     elif found.seconds is None:
-        time = "how long they take is known when the first is finished"
+        time = "no estimate of the time before the first run is finished"
     else:
-        time = f"about {duration_text(found.seconds)} with {found.workers} at a time, by the runs that are finished"
+        time = f"about {duration_text(found.seconds)} with {found.workers} at a time, estimated from finished runs"
     output.print(f"{len(found.waiting)} of {len(found.manifest.distinct)} runs to do: {time}", highlight=False)

@@ -1,4 +1,4 @@
-"""What commands share: consoles, options and progress."""
+"""Consoles, common options and progress."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ from wayfare.signals import exit_at_sigterm, interrupts_ignored
 if TYPE_CHECKING:
     from wayfare.records import RunSummary
 
-# Commands import what needs PyTorch when they run: it takes seconds, and `--help` should not.
+# PyTorch takes seconds to import. Commands import it when they run, so that `--help` stays fast.
 output = Console(emoji=False)
-# Tables need so many columns. In a narrower window their lines break; squeezed, numbers would lose digits.
+# In a narrower window the lines of a table wrap; rich would otherwise cut digits.
 output.width = max(output.width, 80)
 errors = Console(stderr=True, emoji=False)
 
@@ -36,24 +36,24 @@ ScenarioArgument: TypeAlias = Annotated[
 SetOption: TypeAlias = Annotated[
     list[str], typer.Option("--set", metavar="KEY=VALUE", help="Override a field, e.g. `--set radio.bandwidth_hz=2e6`.")
 ]
-OutOption: TypeAlias = Annotated[Path, typer.Option("--out", help="Where run folders go.")]
-JobsOption: TypeAlias = Annotated[int | None, typer.Option(help="Runs at the same time; all cores if not given.")]
+OutOption: TypeAlias = Annotated[Path, typer.Option("--out", help="The folder for run folders.")]
+JobsOption: TypeAlias = Annotated[int | None, typer.Option(help="Number of parallel runs; default: one per core.")]
 JsonOption: TypeAlias = Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")]
 SeedsOption: TypeAlias = Annotated[
     str,
     typer.Option(
         metavar="N|A,B,...",
-        help="How many seeds, or which; all schemes of a seed meet the same world: `--seeds 1,2,3`.",
+        help="Number of seeds, or a list such as `1,2,3`. All schemes of a seed share one world.",
     ),
 ]
 
 
 def seeds_of(text: str) -> int | list[int]:
-    """``5`` seeds, or the seeds ``1,2,3``; ``7,`` is seed 7 alone."""
+    """Parse ``--seeds``: ``5`` is a number of seeds, ``1,2,3`` a list, ``7,`` a list with one seed."""
     try:
         found = [int(seed) for seed in text.split(",") if seed.strip()] if "," in text else int(text)
     except ValueError:
-        rule = "input should be a valid integer, or several with commas between them"
+        rule = "must be an integer, or several integers separated by commas"
         raise ScenarioError("--seeds", text, rule) from None
     if isinstance(found, int) and found < 1:
         raise ScenarioError("--seeds", found, "must be at least 1")
@@ -61,7 +61,7 @@ def seeds_of(text: str) -> int | list[int]:
 
 
 def say(text: str) -> None:
-    """One line as it is: no markup, no colours, no line breaks."""
+    """Print one line verbatim: no markup, colours or wrapping."""
     output.print(text, markup=False, highlight=False, soft_wrap=True)
 
 
@@ -73,7 +73,7 @@ def listing(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> Table:
 
 
 def facts(rows: Iterable[tuple[str, str]], title: str | None = None) -> Table:
-    """Names, each with what there is to say of it."""
+    """A table of names and values."""
     table = Table(show_header=False, box=None, padding=(0, 2, 0, 0), title=title, title_justify="left")
     table.add_column(no_wrap=True)
     table.add_column(overflow="fold")
@@ -83,7 +83,7 @@ def facts(rows: Iterable[tuple[str, str]], title: str | None = None) -> Table:
 
 
 def print_json(value: Any) -> None:
-    """One JSON object on standard output; what is no number, such as the score of a run that diverged, is null."""
+    """Print one JSON object. NaN and infinity, such as the score of a diverged run, become null."""
     print(json.dumps(_without_nan(value), indent=2, allow_nan=False))
 
 
@@ -99,7 +99,7 @@ def _without_nan(value: Any) -> Any:
 
 
 def bars(*columns: ProgressColumn, spinner: bool = False) -> Progress:
-    """Bars on standard error that are gone when the work is done; nothing elsewhere than on a terminal."""
+    """Transient progress bars on standard error; nothing without a terminal."""
     first = (*([SpinnerColumn()] if spinner else []), TextColumn("{task.description}"), BarColumn())
     return Progress(*first, *columns, console=errors, transient=True, disable=not errors.is_terminal)
 
@@ -110,12 +110,12 @@ def number_text(value: float | None, nothing: str = "-") -> str:
     return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}"
 
 
-# Elsewhere than on a terminal nothing is said for so long at most while a run is under way.
+# Without a terminal, a progress line appears at least this often.
 _SILENCE_S = 30.0
 
 
 class ReadingBar:
-    """A bar on a terminal for what the library tells of long work; nothing elsewhere."""
+    """A progress bar for long work inside the library; nothing without a terminal."""
 
     def __init__(self) -> None:
         self._bars: Progress | None = None
@@ -131,14 +131,14 @@ class ReadingBar:
             self.stop()
 
     def stop(self) -> None:
-        """Give the terminal back, also where the work ended with an error."""
+        """Remove the bar, also after an error."""
         if self._bars is not None:
             self._bars.stop()
             self._bars = None
 
 
 class Shown(Protocol):
-    """A run as progress shows it: how far it goes, where that is known, and how long it takes beside the others."""
+    """A run in the progress display: its length in rounds, if known, and its relative cost."""
 
     @property
     def name(self) -> str: ...
@@ -158,9 +158,9 @@ class Line:
 
 
 class RunProgress:
-    """A bar for every run under way and one for all, on a terminal.
+    """Progress of runs: on a terminal, a bar for each running run and one for all.
 
-    Elsewhere a line for each finished run, and one every half minute as long as none ends.
+    Without a terminal it prints a line for each finished run, and every half minute while none finishes.
     """
 
     def __init__(self) -> None:
@@ -172,63 +172,63 @@ class RunProgress:
         self._finished = self._failed = 0
         self._total = 0
         self._started = self._spoken = time.perf_counter()
-        self._working_since: float | None = None  # before that, workers start up
-        self._give_back: Callable[[], None] = lambda: None
+        self._working_since: float | None = None  # None while workers start
+        self._restore_signals: Callable[[], None] = lambda: None
 
     def begin(self, jobs: Sequence[Shown], finished: int = 0) -> None:
         self._jobs, self._finished, self._total = jobs, finished, finished + len(jobs)
         if finished:
-            self._line(f"{finished} of {self._total} runs are finished already")
+            self._line(f"{finished} of {self._total} runs are already finished")
         self._all = self._bars.add_task(self._state(), total=self._total, completed=finished, clock="")
         self._bars.start()
 
-    def advance(self, place: int, round_: int) -> None:
-        rounds = self._jobs[place].rounds
+    def advance(self, index: int, round_: int) -> None:
+        rounds = self._jobs[index].rounds
         if round_ and self._working_since is None:
             self._working_since = time.perf_counter()
-        if place not in self._running:
-            self._running[place] = self._bars.add_task(f"  {escape(self._jobs[place].name)}", total=rounds, clock="")
-        self._reached[place] = round_ / rounds if rounds else 0.0
-        self._bars.update(self._running[place], completed=round_)
+        if index not in self._running:
+            self._running[index] = self._bars.add_task(f"  {escape(self._jobs[index].name)}", total=rounds, clock="")
+        self._reached[index] = round_ / rounds if rounds else 0.0
+        self._bars.update(self._running[index], completed=round_)
         self._update()
         if not errors.is_terminal and time.perf_counter() - self._spoken >= _SILENCE_S:
             far = f"round {round_:,} of {rounds:,}" if rounds else f"round {round_:,}"
             count = f"{self._finished + self._failed}/{self._total} " if self._total > 1 else ""
-            self._line(f"{self._clock()} {count}{self._jobs[place].name}: {far}{self._left()}")
+            self._line(f"{self._clock()} {count}{self._jobs[index].name}: {far}{self._left()}")
 
-    def done(self, place: int, summary: RunSummary, *, elsewhere: bool = False) -> None:
+    def done(self, index: int, summary: RunSummary, *, elsewhere: bool = False) -> None:
         self._finished += 1
-        by = " (by another sweep)" if elsewhere else ""
-        self._end(place, f"{summary.metric.name} {summary.metric.text(summary.score)}{by}")
+        by = " (run by another sweep)" if elsewhere else ""
+        self._end(index, f"{summary.metric.name} {summary.metric.text(summary.score)}{by}")
 
-    def failed(self, place: int, reason: str) -> None:
+    def failed(self, index: int, reason: str) -> None:
         self._failed += 1
-        self._end(place, f"failed: {reason}", always=True)
+        self._end(index, f"failed: {reason}", always=True)
 
-    def again(self, place: int, reason: str) -> None:
-        self._reached.pop(place, None)
-        if place in self._running:
-            self._bars.remove_task(self._running.pop(place))
-        self._line(f"{self._jobs[place].name}: {reason}; trying again")
+    def again(self, index: int, reason: str) -> None:
+        self._reached.pop(index, None)
+        if index in self._running:
+            self._bars.remove_task(self._running.pop(index))
+        self._line(f"{self._jobs[index].name}: {reason}; trying again")
 
     def left_s(self) -> float | None:
-        """Time left at the pace so far, by the costs of the runs; None before a twentieth of a run is done."""
-        done = sum(self._jobs[place].cost * share for place, share in self._reached.items())
+        """Estimated time left, from the costs of the runs; None before 5 % of a run is done."""
+        done = sum(self._jobs[index].cost * share for index, share in self._reached.items())
         whole = sum(job.cost for job in self._jobs)
         if not done or max(self._reached.values()) < 0.05:
             return None
         return (time.perf_counter() - (self._working_since or self._started)) * (whole - done) / done
 
-    def _end(self, place: int, outcome: str, *, always: bool = False) -> None:
-        self._reached[place] = 1.0
-        if place in self._running:
-            self._bars.remove_task(self._running.pop(place))
+    def _end(self, index: int, outcome: str, *, always: bool = False) -> None:
+        self._reached[index] = 1.0
+        if index in self._running:
+            self._bars.remove_task(self._running.pop(index))
         self._update()
         if always or not errors.is_terminal:
             ended = self._finished + self._failed
             left = self._left() if ended < self._total else ""
             count = f"{ended}/{self._total} " if self._total > 1 else ""
-            self._line(f"{self._clock()} {count}{self._jobs[place].name}: {outcome}{left}")
+            self._line(f"{self._clock()} {count}{self._jobs[index].name}: {outcome}{left}")
 
     def _clock(self) -> str:
         return f"[{time.perf_counter() - self._started:6.1f} s]"
@@ -254,15 +254,15 @@ class RunProgress:
         errors.print(with_options(text), markup=False, highlight=False, soft_wrap=True)
 
     def __enter__(self) -> RunProgress:
-        # While runs are under way SIGTERM ends them like an interrupt does: in order, and workers with them.
-        self._give_back = exit_at_sigterm()
+        # SIGTERM ends runs and their workers cleanly, like an interrupt.
+        self._restore_signals = exit_at_sigterm()
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        self._give_back()
-        # Another Ctrl-C must not cut the last words short.
+        self._restore_signals()
+        # Another Ctrl-C must not interrupt the last message.
         with interrupts_ignored():
             self._bars.stop()
             if kind is KeyboardInterrupt or kind is SystemExit:
-                line = "stopped; what is finished is kept, and the same command goes on with the rest"
+                line = "interrupted; finished runs are kept, and the same command resumes the rest"
                 errors.print(line, style="bold", markup=False, soft_wrap=True)

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 theory_app = typer.Typer(
     name="theory",
-    help="""The convergence bound against speed, contact time or inter-contact time: as printed and as corrected.
+    help="""Evaluate the convergence bound over speed, contact time or inter-contact time, as printed and corrected.
 
     Example: `wayfare theory speed --rate-mbps 15 --plot speed.png`
     """,
@@ -39,26 +39,26 @@ _POINTS = 241
 _DOTS = 9
 _DEFAULT = Setting()
 
-From = Annotated[float, typer.Option("--from", help="Where the range begins.")]
-To = Annotated[float, typer.Option("--to", help="Where the range ends.")]
-ContactS = Annotated[float, typer.Option("--contact-s", help="Mean contact time c.")]
-InterContactS = Annotated[float, typer.Option("--inter-contact-s", help="Mean inter-contact time lambda.")]
+From = Annotated[float, typer.Option("--from", help="Start of the range.")]
+To = Annotated[float, typer.Option("--to", help="End of the range.")]
+ContactS = Annotated[float, typer.Option("--contact-s", help="Mean contact time c in seconds.")]
+InterContactS = Annotated[float, typer.Option("--inter-contact-s", help="Mean inter-contact time lambda in seconds.")]
 ContactM = Annotated[float, typer.Option("--contact-m", help="C = contact time x speed (`wayfare contacts speeds`).")]
 InterContactM = Annotated[float, typer.Option("--inter-contact-m", help="Lambda = inter-contact time x speed.")]
-Plot = Annotated[Path | None, typer.Option(help="Draw a picture (.png, .svg, .pdf).")]
+Plot = Annotated[Path | None, typer.Option(help="Draw a figure (.png, .svg, .pdf).")]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Question:
-    """What is asked of the bound besides its range and its times."""
+class BoundOptions:
+    """The options that all bounds share."""
 
-    rate_mbps: Annotated[float, typer.Option("--rate-mbps", help="The rate A of an upload.")] = _DEFAULT.rate_bps / 1e6
-    round_s: Annotated[float, typer.Option("--round-s", help="The length of a round.")] = _DEFAULT.round_s
-    parameters: Annotated[int, typer.Option("--parameters", help="s, the parameters of the model.")] = (
+    rate_mbps: Annotated[float, typer.Option("--rate-mbps", help="Upload rate A in Mbit/s.")] = _DEFAULT.rate_bps / 1e6
+    round_s: Annotated[float, typer.Option("--round-s", help="Length of a round in seconds.")] = _DEFAULT.round_s
+    parameters: Annotated[int, typer.Option("--parameters", help="Number of parameters s of the model.")] = (
         _DEFAULT.parameters
     )
-    value_bits: Annotated[int, typer.Option("--value-bits", help="u, the bits of a value.")] = _DEFAULT.value_bits
-    seed: Annotated[int, typer.Option(min=0, help="The seed of the Monte Carlo.")] = 0
+    value_bits: Annotated[int, typer.Option("--value-bits", help="Bits per value, u.")] = _DEFAULT.value_bits
+    seed: Annotated[int, typer.Option(min=0, help="The seed of the Monte Carlo simulation.")] = 0
     plot: Plot = None
     as_json: JsonOption = False
 
@@ -79,44 +79,48 @@ class Question:
 
 
 @theory_app.command("speed")
-@takes("question", Question)
+@takes("options", BoundOptions)
 def speed(
     begin: From = 1.0,
     end: To = 5000.0,
     contact_m: ContactM = _DEFAULT.contact_m,
     inter_contact_m: InterContactM = _DEFAULT.inter_contact_m,
     *,
-    question: Question,
+    options: BoundOptions,
 ) -> None:
-    """Against device speed (Corollary 1): at which speed is the bound least?
+    """Evaluate the bound over device speed and find its minimum (Corollary 1).
 
     Example: `wayfare theory speed --rate-mbps 10 --plot speed.png`
     """
-    _show("speed", begin, end, question, contact_m=contact_m, inter_contact_m=inter_contact_m)
+    _show("speed", begin, end, options, contact_m=contact_m, inter_contact_m=inter_contact_m)
 
 
 @theory_app.command("contact")
-@takes("question", Question)
+@takes("options", BoundOptions)
 def contact(
-    begin: From = 0.5, end: To = 64.0, inter_contact_s: InterContactS = _DEFAULT.inter_contact_s, *, question: Question
+    begin: From = 0.5,
+    end: To = 64.0,
+    inter_contact_s: InterContactS = _DEFAULT.inter_contact_s,
+    *,
+    options: BoundOptions,
 ) -> None:
-    """Against the mean contact time (Theorem 2, Fig. 2 of the paper).
+    """Evaluate the bound over the mean contact time (Theorem 2, Fig. 2).
 
     Example: `wayfare theory contact --inter-contact-s 200 --plot contact.png`
     """
-    _show("contact", begin, end, question, inter_contact_s=inter_contact_s)
+    _show("contact", begin, end, options, inter_contact_s=inter_contact_s)
 
 
 @theory_app.command("inter-contact")
-@takes("question", Question)
+@takes("options", BoundOptions)
 def inter_contact(
-    begin: From = 10.0, end: To = 1600.0, contact_s: ContactS = _DEFAULT.contact_s, *, question: Question
+    begin: From = 10.0, end: To = 1600.0, contact_s: ContactS = _DEFAULT.contact_s, *, options: BoundOptions
 ) -> None:
-    """Against the mean inter-contact time (Theorem 2, Fig. 3 of the paper).
+    """Evaluate the bound over the mean inter-contact time (Theorem 2, Fig. 3).
 
     Example: `wayfare theory inter-contact --contact-s 8 --plot inter-contact.png`
     """
-    _show("inter-contact", begin, end, question, contact_s=contact_s)
+    _show("inter-contact", begin, end, options, contact_s=contact_s)
 
 
 @theory_app.command("run")
@@ -124,13 +128,13 @@ def run(
     source: Annotated[
         str, typer.Argument(metavar="[PRESET|FILE.toml|RUN]", help="A scenario, or the folder of a finished run.")
     ] = DEFAULT_PRESET,
-    scheme: Annotated[str, typer.Option(help="A scheme, see `wayfare schemes`; a finished run has its own.")] = "mads",
-    seed: Annotated[int, typer.Option(min=0, help="The seed of the world; a finished run has its own.")] = 0,
+    scheme: Annotated[str, typer.Option(help="A scheme, see `wayfare schemes`; ignored for a finished run.")] = "mads",
+    seed: Annotated[int, typer.Option(min=0, help="The seed of the world; ignored for a finished run.")] = 0,
     set_: SetOption = [],  # noqa: B006
     plot: Plot = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Estimate L, G, sigma and F(w0) - F* in a run, which is made again for it, and set the bound beside its gradients.
+    """Repeat a run to estimate L, G, sigma and F(w0) - F*, and compare the bound with its gradients.
 
     Example: `wayfare theory run fashion-small --set rounds=300 --plot bound.png`
     """
@@ -162,7 +166,7 @@ def run(
 def _print_measured(measured: MeasuredRun) -> None:
     constants, eta = measured.constants, measured.scenario.learning.learning_rate
     rows = (
-        ("L, by secants", f"{constants.smoothness:.3g}"),
+        ("L, from secants", f"{constants.smoothness:.3g}"),
         ("G², largest of a minibatch", f"{constants.gradient_sq:.3g}"),
         ("sigma², largest of a minibatch", f"{constants.noise_sq:.3g}"),
         ("F(w0) - least F seen", f"{constants.initial_gap:.3g}"),
@@ -176,8 +180,8 @@ def _print_measured(measured: MeasuredRun) -> None:
     if not constants.rate_is_small_enough(eta):
         limit = 1 / (2 * constants.smoothness)
         output.print(
-            f"[yellow]mind[/yellow]  The learning rate {eta:g} is above 1 / (2 L) = {limit:.2g}: the theorems do not "
-            "speak of this run.",
+            f"[yellow]warning[/yellow]  The learning rate {eta:g} is above 1 / (2 L) = {limit:.2g}, so the theorems do "
+            "not apply to this run.",
             highlight=False,
         )
 
@@ -200,8 +204,8 @@ def _measured_json(measured: MeasuredRun) -> dict[str, Any]:
     }
 
 
-def _show(parameter: Parameter, begin: float, end: float, question: Question, **times: float) -> None:
-    setting, plot = question.setting(**times), question.plot
+def _show(parameter: Parameter, begin: float, end: float, options: BoundOptions, **times: float) -> None:
+    setting, plot = options.setting(**times), options.plot
     if not 0 < begin < end < np.inf:
         raise ScenarioError("--from", begin, f"must be above 0 and below --to ({end:g})")
     values = np.geomspace(begin, end, _POINTS)
@@ -209,27 +213,27 @@ def _show(parameter: Parameter, begin: float, end: float, question: Question, **
     label, unit = _LABELS[parameter]
     drawn: list[Dot] = []
     with working("Monte Carlo", total=_DOTS) as advance:
-        for dot in dots(parameter, setting, np.geomspace(begin, end, _DOTS).tolist(), question.seed):
+        for dot in dots(parameter, setting, np.geomspace(begin, end, _DOTS).tolist(), options.seed):
             drawn.append(dot)
             advance(f"Monte Carlo at {dot.at:.3g} {unit}")
     if plot is not None:
         from wayfare.report.theory_figures import plot_curves
 
         plot_curves(label, values, found, drawn, plot, title=f"The bound against {parameter}: {_fixed(setting)}")
-    if question.as_json:
+    if options.as_json:
         print_json(_json(parameter, setting, values, found, drawn))
         return
     output.print(_table(label, found, drawn, parameter, setting))
     for curve in found:
         where = f"{curve.best:,.1f} {unit}"
         where = where if curve.inside else f"the end of the range, {where}"
-        output.print(f"{curve.variant:10} least at {where}: {_short(curve.best_factor)}", highlight=False)
+        output.print(f"{curve.variant:10} minimum at {where}: {_short(curve.best_factor)}", highlight=False)
     if plot is not None:
         say(f"Wrote {plot}")
 
 
 def _table(label: str, found: list[Curve], drawn: list[Dot], parameter: Parameter, setting: Setting) -> Table:
-    """The bound at the values of the dots; what it bounds stands in the middle."""
+    """The bound at the values of the dots, with the simulated quantity between printed and corrected bound."""
     at = curves(parameter, setting, np.array([dot.at for dot in drawn]))
     by_name = {curve.variant: curve for curve in at}
     title = "D = mean |v - w|² / (η²G²) and Theorem 2's bound on it; error = share of |x|² not sent and Lemma 3's"
@@ -237,28 +241,28 @@ def _table(label: str, found: list[Curve], drawn: list[Dot], parameter: Paramete
     headings = (
         label.split(" [")[1].rstrip("]"),
         "D bound\nprinted",
-        "D\ndrawn",
+        "D\nsimulated",
         "D bound\nsharp",
         "D bound\ncorrected",
     )
-    for heading in (*headings, "error\nprinted", "error\ndrawn", "error\ncorrected"):
+    for heading in (*headings, "error\nprinted", "error\nsimulated", "error\ncorrected"):
         table.add_column(heading, justify="right", no_wrap=True)
-    for place, dot in enumerate(drawn):
+    for index, dot in enumerate(drawn):
         table.add_row(
             f"{dot.at:.3g}" if dot.at < 1000 else f"{dot.at:,.0f}",
-            _short(by_name["printed"].factor[place]),
+            _short(by_name["printed"].factor[index]),
             _short(dot.divergence),
-            _short(by_name["sharp"].factor[place]),
-            _short(by_name["corrected"].factor[place]),
-            f"{by_name['printed'].sparsification_error[place]:.0e}",
+            _short(by_name["sharp"].factor[index]),
+            _short(by_name["corrected"].factor[index]),
+            f"{by_name['printed'].sparsification_error[index]:.0e}",
             f"{dot.sparsification_error:.3f}",
-            f"{by_name['corrected'].sparsification_error[place]:.3f}",
+            f"{by_name['corrected'].sparsification_error[index]:.3f}",
         )
     return table
 
 
 def _short(number: float) -> str:
-    """Three digits and a letter: the bound spans many powers of ten."""
+    """Three digits and an SI prefix, because the bound spans many powers of ten."""
     for size, letter in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
         if number >= size:
             return f"{number / size:.3g} {letter}"

@@ -1,4 +1,4 @@
-"""The library names fields, settings and calls; here they become options and commands."""
+"""Translate fields, settings and calls in the library's messages into options and commands."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def error_text(error: WayfareError) -> str:
 
 
 def with_options(text: str) -> str:
-    """The text with options and commands in place of settings and calls in backquotes, such as `fresh=True`."""
+    """Replace settings and calls in backquotes, such as `fresh=True`, by options and commands."""
     for call, command in _COMMANDS:
         text = call.sub(command, text)
     return _SETTING.sub(lambda found: f"{_OPTIONS[found[1]]} {found[2]}".removesuffix(" True"), text)

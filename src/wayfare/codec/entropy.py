@@ -1,7 +1,7 @@
-"""Symbols as close to their entropy as a library brings them: asymmetric numeral systems by `constriction`.
+"""Entropy coding of symbols: asymmetric numeral systems by `constriction`.
 
-Both sides must hold the very same probabilities, on any machine. So a table of frequencies travels as bytes that stand
-for whole numbers, and nothing is computed in floating point that could round differently elsewhere.
+Both sides need identical probabilities on any machine. So the table of frequencies is sent as bytes that represent
+whole numbers, and no floating-point result that could round differently matters.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _PROBABILITY_BITS = 24
 
 
 def encode_symbols(symbols: NDArray[np.unsignedinteger]) -> bytes:
-    """A table of frequencies, one byte for each symbol of the alphabet, and the symbols."""
+    """Encode a table of frequencies, one byte per symbol of the alphabet, and the symbols."""
     if len(symbols) == 0:
         return b""
     counts = np.bincount(symbols)
@@ -33,7 +33,7 @@ def encode_symbols(symbols: NDArray[np.unsignedinteger]) -> bytes:
 
 
 def coded_bytes(counts: NDArray[np.integer]) -> int:
-    """The most that `encode_symbols` takes for symbols that occur so often, in whatever order.
+    """An upper bound, in bytes, on `encode_symbols` for symbols with these counts in any order.
 
     The coder gives a symbol p of 2^24 and takes its state from s to at most s 2^24 / p + 2^24 - p. So s + P, where P is
     the largest p, grows by no more than the factor 2^24 / p, whose logarithm is the symbol's share of the
@@ -55,33 +55,33 @@ def coded_bytes(counts: NDArray[np.integer]) -> int:
 
 
 def decode_symbols(data: bytes, count: int) -> NDArray[np.int64]:
-    """So many symbols; anything that is not exactly what an encoder writes is refused."""
+    """Decode ``count`` symbols. Reject anything that the encoder would not write."""
     if count == 0:
         if data:
-            raise WireError("coded symbols where there are none")
+            raise WireError("the message has coded symbols, but none are expected")
         return np.zeros(0, np.int64)
     if len(data) < _HEAD.size:
-        raise WireError("coded symbols are cut short")
+        raise WireError("the coded symbols are truncated")
     symbols = _HEAD.unpack_from(data)[0] + 1
     words = data[_HEAD.size + symbols :]
     if len(data) < _HEAD.size + symbols or len(words) % _WORD_BYTES:
-        raise WireError("coded symbols are cut short")
+        raise WireError("the coded symbols are truncated")
     table = np.frombuffer(data, np.uint8, symbols, _HEAD.size)
     try:
         coder = constriction.stream.stack.AnsCoder(np.frombuffer(words, "<u4").astype(np.uint32))
         found = coder.decode(_model(table), count)
     except ValueError as error:
-        raise WireError(f"symbols that cannot be decoded: {str(error).splitlines()[0]}") from None
+        raise WireError(f"cannot decode the symbols: {str(error).splitlines()[0]}") from None
     if not coder.is_empty():
-        raise WireError("coded symbols are longer than their count")
+        raise WireError("the coded symbols are longer than their count")
     return np.asarray(found, np.int64)
 
 
 def _as_bytes(counts: NDArray[np.integer]) -> NDArray[np.uint8]:
-    """Counts as small floating-point numbers, three bits of mantissa: (8 + m) 2^e, rounded down, at least 8 for 0."""
+    """Counts as bytes with three bits of mantissa: (8 + m) 2^e, rounded down; a count of 0 becomes 1."""
     scaled = np.maximum(counts.astype(np.int64) * 8, 8)
     exponent = np.floor(np.log2(scaled.astype(np.float64))).astype(np.int64) - 3
-    # Whatever the logarithm rounds to, the bytes are what counts: the decoder knows nothing else.
+    # Rounding of the logarithm does not matter: the decoder uses only the bytes.
     mantissa = np.clip((scaled >> exponent) - 8, 0, 7)
     return np.asarray(np.minimum(exponent * 8 + mantissa, 255), np.uint8)
 
@@ -93,5 +93,5 @@ def _weights(table: NDArray[np.uint8]) -> NDArray[np.float64]:
 
 def _model(table: NDArray[np.uint8]) -> constriction.stream.model.Categorical:
     weights = _weights(table)
-    # An alphabet of one symbol is none to the library.
+    # The library rejects an alphabet of one symbol.
     return constriction.stream.model.Categorical(np.append(weights, 1.0), perfect=False)

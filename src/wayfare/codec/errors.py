@@ -1,4 +1,4 @@
-"""What is wrong with a message."""
+"""Errors of encoded messages."""
 
 from __future__ import annotations
 
@@ -6,4 +6,4 @@ from wayfare.errors import InputError
 
 
 class WireError(InputError):
-    """A message that no encoder of ours has written, or not for this model."""
+    """A message that Wayfare's encoder did not write, or that is for another model."""

@@ -1,4 +1,4 @@
-"""Which entries are kept: a bitmap, gaps, or gaps coded by their entropy, whichever is shortest."""
+"""Encode the indices of kept entries: a bitmap, gaps, or entropy-coded gaps, whichever is shortest."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from wayfare.arrays import Ints
 from wayfare.codec.entropy import decode_symbols, encode_symbols
 from wayfare.codec.errors import WireError
 
-# A gap is written in digits of this base: as many of the highest symbol as it holds, then the rest.
+# A gap is written as gap // BASE symbols of value BASE, then the remainder.
 BASE = 255
 
 
 class IndexKind(IntEnum):
-    ALL = 0  # every entry is kept, so nothing is
+    ALL = 0  # every entry is kept, so no indices are written
     BITMAP = 1
     GAPS = 2
     CODED_GAPS = 3
 
 
 def encode_indices(indices: Ints, entries: int) -> tuple[IndexKind, bytes]:
-    """The shortest way to write indices in increasing order."""
+    """The shortest encoding of sorted indices."""
     if len(indices) == entries:
         return IndexKind.ALL, b""
     symbols = _symbols(indices)
@@ -34,7 +34,7 @@ def encode_indices(indices: Ints, entries: int) -> tuple[IndexKind, bytes]:
 
 
 def decode_indices(kind: int, data: bytes, kept: int, symbols: int, entries: int) -> Ints:
-    """So many indices in increasing order, all of them below ``entries``."""
+    """Decode ``kept`` sorted indices below ``entries``."""
     match kind:
         case IndexKind.ALL:
             if data or kept != entries:
@@ -44,20 +44,20 @@ def decode_indices(kind: int, data: bytes, kept: int, symbols: int, entries: int
             return _from_bitmap(data, kept, entries)
         case IndexKind.GAPS:
             if len(data) != symbols:
-                raise WireError("gaps are cut short, or longer than their count")
+                raise WireError("the length of the gaps differs from their count")
             return _from_symbols(np.frombuffer(data, np.uint8).astype(np.int64), kept, entries)
         case IndexKind.CODED_GAPS:
             return _from_symbols(decode_symbols(data, symbols), kept, entries)
         case _:
-            raise WireError(f"indices of an unknown kind, {kind}")
+            raise WireError(f"unknown kind of indices: {kind}")
 
 
 def symbol_count(indices: Ints) -> int:
     return len(indices) + int(((np.diff(indices, prepend=-1) - 1) // BASE).sum())
 
 
-def most_symbols(kept: int, entries: int) -> int:
-    """How many digits the gaps of so many indices can have."""
+def max_symbols(kept: int, entries: int) -> int:
+    """The largest number of symbols for the gaps of ``kept`` indices."""
     return kept + (entries - kept) // BASE
 
 
@@ -72,13 +72,13 @@ def _symbols(indices: Ints) -> NDArray[np.uint8]:
 
 def _from_symbols(symbols: Ints, kept: int, entries: int) -> Ints:
     if len(symbols) and (symbols.max() > BASE or symbols[-1] == BASE):
-        raise WireError("a gap that does not end")
+        raise WireError("the last gap is incomplete")
     ends = np.flatnonzero(symbols != BASE)
     if len(ends) != kept:
-        raise WireError(f"{len(ends)} gaps, of {kept} that the message announces")
+        raise WireError(f"the message has {len(ends)} gaps, its header says {kept}")
     indices = np.cumsum(symbols)[ends] + np.arange(kept)
     if kept and indices[-1] >= entries:
-        raise WireError(f"an index of {indices[-1]}, of {entries} entries")
+        raise WireError(f"index {indices[-1]} is beyond {entries} entries")
     return indices
 
 
@@ -90,8 +90,8 @@ def _bitmap(indices: Ints, entries: int) -> bytes:
 
 def _from_bitmap(data: bytes, kept: int, entries: int) -> Ints:
     if len(data) != (entries + 7) // 8:
-        raise WireError(f"a bitmap of {len(data)} bytes, for {entries} entries")
+        raise WireError(f"a bitmap of {len(data)} bytes does not match {entries} entries")
     bits = np.unpackbits(np.frombuffer(data, np.uint8))
     if bits[entries:].any() or int(bits.sum()) != kept:
-        raise WireError("a bitmap that does not hold as many entries as the message announces")
+        raise WireError("the bitmap's number of entries differs from the header's")
     return np.flatnonzero(bits)

@@ -1,7 +1,7 @@
-"""How long a message will be, and what will arrive, without writing it: for runs that never send a byte.
+"""The length of a message, and the values that will arrive, without writing it: for simulated uploads.
 
-The symbols are the very ones that `encode` writes, counted where the update lies; only their counts leave a GPU. An
-entropy coder takes a little more or less with their order; the length is the most that any order takes.
+The symbols are those that `encode` writes. They are counted where the update is, so only the counts leave a GPU. The
+length of an entropy code depends slightly on the order of symbols; this is the maximum over all orders.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ from wayfare.sparsify import Sparse
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """What a message would cost, and the entries as the receiver would have them."""
+    """The bits of a message, and its entries as the receiver would decode them."""
 
     bits: int
     delivered: Sparse
 
 
 def measure(kept: Sparse, parameters: int, value_bits: ValueBits, chosen: int | None = None) -> Measured:
-    """The message of kept parameters, and of all that lies behind the parameters as it is, as `encode` would write it.
+    """Measure the message of kept parameters and exact statistics that `encode` would write.
 
-    No message is longer than its measured length. Whoever knows how many parameters were chosen spares a look at them.
+    No message is longer than its measured length. ``chosen`` is the number of kept parameters, if the caller knows it.
     """
     if chosen is None:
         chosen = int(torch.searchsorted(kept.indices, parameters))
@@ -39,7 +39,7 @@ def measure(kept: Sparse, parameters: int, value_bits: ValueBits, chosen: int | 
     values, codes = _quantised(kept.values[:chosen].float(), value_bits)
     code_counts = torch.bincount(codes, minlength=1 << value_bits) if len(codes) and value_bits <= 8 else indices[:0]
     gap_counts = _gap_counts(indices) if 0 < chosen < parameters else indices[:0]
-    # All that has to be known of a message leaves a GPU together.
+    # All counts leave a GPU in one transfer.
     counts: Ints = torch.cat([code_counts, gap_counts]).cpu().numpy()
     of_codes, of_gaps = counts[: len(code_counts)], counts[len(code_counts) :]
     length = HEADER_BYTES + _index_bytes(of_gaps, chosen) + _value_bytes(of_codes, chosen, value_bits)
@@ -49,7 +49,7 @@ def measure(kept: Sparse, parameters: int, value_bits: ValueBits, chosen: int | 
 
 
 def _quantised(values: Tensor, bits: ValueBits) -> tuple[Tensor, Tensor]:
-    """The values that arrive, and their codes where there are any."""
+    """The values that arrive, and their codes if they are quantised."""
     if bits == 32 or len(values) == 0:
         return values, values[:0]
     scales, codes = quantise(values, bits)
@@ -57,24 +57,24 @@ def _quantised(values: Tensor, bits: ValueBits) -> tuple[Tensor, Tensor]:
 
 
 def _gap_counts(indices: Tensor) -> Tensor:
-    """How often each digit of a gap occurs, and then the first and the last index."""
+    """The count of each gap symbol, then the first and the last index."""
     gaps = indices.diff(prepend=indices[:1] - 1) - 1
     whole = gaps.div(BASE, rounding_mode="floor")
-    # Of bytes PyTorch does not have to see first that none is negative.
+    # For bytes PyTorch skips the check for negative values.
     counts = torch.bincount((gaps - BASE * whole).to(torch.uint8), minlength=BASE + 1)
     counts[BASE] = whole.sum()
     return torch.cat([counts, indices[:1], indices[-1:]])
 
 
 def _index_bytes(counts: Ints, kept: int) -> int:
-    """The shortest of the ways in which `encode_indices` may write them, from the first to the last."""
+    """The bytes of the shortest encoding that `encode_indices` can choose."""
     if len(counts) == 0:
         return 0
-    places = int(counts[-1] - counts[-2]) + 1
-    if kept == places:
+    span = int(counts[-1] - counts[-2]) + 1
+    if kept == span:
         return 0
     numbers = _trimmed(counts[:-2])
-    return min(coded_bytes(numbers), int(numbers.sum()), (places + 7) // 8)
+    return min(coded_bytes(numbers), int(numbers.sum()), (span + 7) // 8)
 
 
 def _value_bytes(counts: Ints, kept: int, bits: ValueBits) -> int:
@@ -87,5 +87,5 @@ def _value_bytes(counts: Ints, kept: int, bits: ValueBits) -> int:
 
 
 def _trimmed(counts: Ints) -> Ints:
-    """Counts up to the last symbol that occurs: the alphabet of the encoder ends there."""
+    """Counts up to the last symbol that occurs, where the encoder's alphabet ends."""
     return np.trim_zeros(counts, "b")

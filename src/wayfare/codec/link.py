@@ -1,4 +1,4 @@
-"""The link of a scenario, for a model of some size."""
+"""The link of a scenario for a model of a given size."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from wayfare.scenario import Scenario
 
 
 def make_link(scenario: Scenario, parameters: int, statistics: int = 0) -> Link:
-    """The radio of a scenario, and what the updates of a model cost on it."""
+    """The radio of a scenario, and the cost of a model's updates on it."""
     value_bits = scenario.upload.value_bits
     statistics_bits = float(statistics * value_bits)
     return Link(

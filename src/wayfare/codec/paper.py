@@ -6,10 +6,10 @@ import math
 
 
 def bits_per_entry(parameters: int, value_bits: int) -> float:
-    """b = u + log2 s."""
+    """b = u + log2 s bits, for the value and index of a kept entry."""
     return value_bits + math.log2(parameters)
 
 
 def dense_bits(parameters: int, value_bits: int) -> float:
-    """s u: a whole update needs no indices."""
+    """s u bits: a dense update needs no indices."""
     return float(parameters * value_bits)

@@ -1,11 +1,11 @@
-"""The values of kept entries in 32, 16, 8, 4 or 2 bits, or as a sign and a scale.
+"""Encode the values of kept entries with 32, 16, 8, 4 or 2 bits, or as a sign and a scale.
 
-Magnitudes of kept entries span a few octaves, most of them near the smallest, so steps are equal in the logarithm, as
-near as the bits of a floating-point number give it: read as a whole number, a positive float grows with its value,
-linearly within an octave and by the same amount for each. With whole numbers alone sender and receiver agree to the
-last bit on any machine, and the sender knows what the receiver will have.
+Magnitudes of kept entries span a few octaves, most of them near the smallest, so quantisation steps are nearly equal in
+the logarithm. They use the bits of the floating-point number: read as an integer, a positive float grows linearly
+within an octave, and by the same amount in each octave. With integers alone, sender and receiver agree in every bit
+on any machine, and the sender knows what the receiver decodes.
 
-Entries go in blocks, each with the bits of its smallest and largest magnitude.
+Values are grouped in blocks, each with its smallest and largest magnitude.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from wayfare.codec.entropy import decode_symbols, encode_symbols
 from wayfare.codec.errors import WireError
 
 ValueBits: TypeAlias = Literal[32, 16, 8, 4, 2, 1]
-"""Bits of a value; 1 is a sign, with one scale for its block."""
+"""Bits per value; 1 is a sign, with one scale for its block."""
 VALUE_BITS: tuple[ValueBits, ...] = get_args(ValueBits)
 
 BLOCK = 1024
-# Magnitudes of a block that are smaller than its largest by more octaves than this count as that small.
+# Smaller magnitudes of a block are raised to this many octaves below its largest.
 _OCTAVES = 24
 _INFINITY = 0x7F800000
 
@@ -33,24 +33,24 @@ Float32s: TypeAlias = NDArray[np.float32]
 
 
 def value_width(bits: int | None) -> ValueBits:
-    """A width that is known; anything else is refused."""
+    """Check that a width is supported."""
     for known in VALUE_BITS:
         if bits == known:
             return known
-    raise WireError(f"values of {bits} bits, known are {', '.join(map(str, VALUE_BITS))}")
+    raise WireError(f"values of {bits} bits are not supported; choose from {', '.join(map(str, VALUE_BITS))}")
 
 
 def quantise(values: Tensor, bits: ValueBits) -> tuple[Tensor, Tensor]:
-    """Scales (blocks, 2) as the bits of floats, and a code for every value: its sign, then its step.
+    """Scales (blocks, 2) as the bits of floats, and a code for every value: sign bit, then step.
 
-    Works where the values lie, so that a device with a GPU knows what it will have sent without moving an update. There
-    every pass over all values counts, and how many bytes it moves.
+    It runs where the values are, so that a GPU does not move the update. There every pass over the values and every
+    byte moved costs time.
     """
     whole = _blocks(values.view(torch.int32))
     magnitude = whole & 0x7FFFFFFF
     smallest, largest = torch.aminmax(magnitude, dim=1)
     if bits == 1:
-        # One magnitude for all: their mean, which loses least among multiples of the signs.
+        # One magnitude for all, their mean: the best multiple of the signs.
         lowest = largest = torch.minimum(_means(values).view(torch.int32), largest)
         codes = torch.zeros_like(magnitude, dtype=torch.uint8)
     else:
@@ -62,34 +62,34 @@ def quantise(values: Tensor, bits: ValueBits) -> tuple[Tensor, Tensor]:
 
 
 def restore(scales: Tensor, codes: Tensor, bits: ValueBits) -> Tensor:
-    """The values of codes: the middle of each step."""
+    """Decode values: the middle of each step."""
     low, largest = scales[:, :1], scales[:, 1:]
     steps, coded = 1 << (bits - 1), _blocks(codes)
     whole = middles_of(coded & (steps - 1), low, largest - low + 1, bits)
-    # The bit of the sign, as a whole number.
+    # The sign bit, as an integer.
     whole.add_(coded >= steps, alpha=-(1 << 31))
     return whole.view(torch.float32).view(-1)[: len(codes)]
 
 
-# The arithmetic of blocks, on magnitudes as whole numbers: of many values in tensors, of a few in arrays. Products go
-# through double precision, which holds them to the last digit and divides faster than whole numbers do.
+# The arithmetic of blocks on magnitudes as integers, for tensors (many values) and arrays (few). Products use double
+# precision, which represents them exactly and divides faster than integers.
 Whole = TypeVar("Whole", "NDArray[Any]", Tensor)
 
 
 def lower_scale(smallest: Whole, largest: Whole) -> Whole:
-    """Where the steps of a block begin."""
+    """The lower end of the first step of a block."""
     return smallest.clip(min=largest - (_OCTAVES << 23)).clip(min=0)
 
 
 def steps_of(magnitude: Whole, low: Whole, span: Whole, bits: ValueBits) -> Whole:
-    """The step that each magnitude lies in: (magnitude - low) steps / span, rounded down; the first for all below it.
+    """The step of each magnitude: (magnitude - low) steps / span, rounded down; 0 below ``low``.
 
-    The steps of a block begin at ``low`` and divide ``span`` whole numbers. The factor is at most two units in the last
-    place too large, so that the product reaches every whole number that it should; and it stays below the next one,
-    from which it is away by 1 / span or more: a 2^28th, beside a 2^51st of at most 2^15.
+    The steps of a block start at ``low`` and divide ``span`` integers. The factor is at most two units in the last
+    place too large, so the product reaches every integer that it should. It stays below the next integer, which is
+    at least 1 / span >= 2^-28 away: the error is at most 2^15 2^-51.
     """
     step: Whole = (magnitude - low).clip(min=0) * _just_above((1 << (bits - 1)) / _double(span))
-    # Bytes are moved and counted faster than what could hold more.
+    # Bytes are faster to move and count.
     return _down(step, torch.uint8 if bits <= 8 else torch.int32)
 
 
@@ -123,14 +123,14 @@ def _down(numbers: Tensor, kind: torch.dtype) -> Tensor: ...
 @overload
 def _down(numbers: NDArray[Any], kind: torch.dtype) -> NDArray[Any]: ...
 def _down(numbers: Tensor | NDArray[Any], kind: torch.dtype) -> Tensor | NDArray[Any]:
-    """Whole numbers, in a tensor those of a kind."""
+    """Round down to integers; ``kind`` is the type in a tensor."""
     return numbers.to(kind) if isinstance(numbers, Tensor) else numbers.astype(np.int64)
 
 
 def encode_values(values: Float32s, bits: ValueBits) -> tuple[bytes, Float32s]:
-    """Bytes, and the values that the receiver will have."""
+    """The bytes, and the values that the receiver decodes."""
     if not np.all(np.isfinite(values)):
-        raise WireError("values that are not finite cannot be sent")
+        raise WireError("cannot send NaN or infinity")
     if bits == 32:
         return values.astype("<f4").tobytes(), values
     if len(values) == 0:
@@ -147,31 +147,31 @@ def decode_values(data: bytes, bits: int, count: int) -> Float32s:
     width = value_width(bits)
     if bits == 32:
         if len(data) != 4 * count:
-            raise WireError("values are cut short, or longer than their count")
+            raise WireError("the length of the values differs from their count")
         values = np.frombuffer(data, "<f4").astype(np.float32)
     elif count == 0:
         if data:
-            raise WireError("values where there are none")
+            raise WireError("the message has values, but none are expected")
         values = np.zeros(0, np.float32)
     else:
         head = 8 * -(-count // BLOCK)
         if len(data) <= head or data[head] > 1:
-            raise WireError("values are cut short, or of an unknown kind")
+            raise WireError("the values are truncated, or of an unknown kind")
         scales = np.frombuffer(data[:head], "<u4").astype(np.int64).reshape(-1, 2)
         if bool(np.any((scales[:, 0] > scales[:, 1]) | (scales[:, 1] >= _INFINITY))):
-            raise WireError("a block whose smallest magnitude is above its largest, or that is not finite")
+            raise WireError("a block has an invalid range of magnitudes")
         coded, body = data[head] == 1, data[head + 1 :]
         codes = decode_symbols(body, count) if coded else _unpacked(body, bits, count)
         if coded and (bits > 8 or int(codes.max()) >= 1 << bits):
-            raise WireError(f"a code beyond {bits} bits")
+            raise WireError(f"a code exceeds {bits} bits")
         values = restore(torch.from_numpy(scales), torch.from_numpy(codes.astype(np.int64)), width).numpy()
     if not np.all(np.isfinite(values)):
-        raise WireError("values that are not finite")
+        raise WireError("the message contains NaN or infinity")
     return values
 
 
 def _blocks(values: Tensor) -> Tensor:
-    """Values as rows of a block each, the last one filled up with its last value."""
+    """Values as rows, one per block; the last row is padded with its last value."""
     missing = -len(values) % BLOCK
     filled = torch.cat([values, values[-1:].expand(missing)]) if missing else values
     return filled.view(-1, BLOCK)
@@ -194,13 +194,13 @@ def _packed(codes: NDArray[np.uint16], bits: int) -> bytes:
 
 def _unpacked(data: bytes, bits: int, count: int) -> NDArray[np.integer]:
     if len(data) != -(-count * bits // 8):
-        raise WireError("values are cut short, or longer than their count")
+        raise WireError("the length of the values differs from their count")
     if bits == 16:
         return np.frombuffer(data, "<u2")
     if bits == 8:
         return np.frombuffer(data, np.uint8)
     flat = np.unpackbits(np.frombuffer(data, np.uint8))
     if flat[count * bits :].any():
-        raise WireError("bits behind the last value")
-    places = flat[: count * bits].reshape(count, bits).astype(np.int64)
-    return np.asarray(places @ (1 << np.arange(bits - 1, -1, -1)))
+        raise WireError("there are bits after the last value")
+    digits = flat[: count * bits].reshape(count, bits).astype(np.int64)
+    return np.asarray(digits @ (1 << np.arange(bits - 1, -1, -1)))

@@ -1,4 +1,4 @@
-"""What the values of an update cost at every width, and what quantising them loses: seen on a few of them."""
+"""The cost of an update's values at every width, and the quantisation loss, estimated from a few values."""
 
 from __future__ import annotations
 
@@ -9,48 +9,48 @@ from wayfare.codec.indices import BASE
 from wayfare.codec.values import BLOCK, Float32s, ValueBits, lower_scale, middles_of, steps_of
 from wayfare.codec.wire import HEADER_BYTES
 from wayfare.control.rate_distortion import Profile, Width, index_bits
-from wayfare.sparsify.spectrum import Spectrum, different, log_spaced
+from wayfare.sparsify.spectrum import Spectrum, distinct, log_spaced
 
-# Numbers of entries at which values are quantised to see, down to this share; between them the figures move slowly.
+# Numbers of entries at which values are test-quantised, down to this share. Cost and loss vary slowly in between.
 _LOOKS, _LEAST_SHARE = 6, 1e-3
-# Values that stand for a block, with its extremes as they are to be expected.
+# Representative values of a block, including its expected extremes.
 _RANKS = 128
 _EVENLY = (np.arange(_RANKS) + 0.5) / _RANKS
 _EVENLY[[0, -1]] = 0.5 / BLOCK, 1 - 0.5 / BLOCK
-# Widths worth a look: 8 bits lose less than a ten-thousandth, so 16 are never better than 32.
+# Candidate widths. 8 bits lose less than a ten-thousandth, so 16 bits never pay.
 _WIDTHS: tuple[ValueBits, ...] = (8, 4, 2, 1)
-# Bits of a block's two scales, for each of its entries, and of the head of a table of symbols.
+# Bits of a block's two scales per entry, and of the header of a table of symbols.
 _SCALE_BITS, _TABLE_HEAD_BITS = 64 / BLOCK, 16
-# The longest gap that has a place in the table, beside the mean one.
+# The longest gap in the table, as a multiple of the mean gap.
 _TABLE_GAPS = 6
 
 
 def profile(seen: Spectrum, statistics: int = 0) -> Profile:
-    """What an update offers: the energy of its largest entries, and what their values cost."""
-    looks = different(log_spaced(max(_LEAST_SHARE * seen.entries, 1.0), seen.entries, _LOOKS))
+    """The profile of an update: the energy of its largest entries, and the cost of their values."""
+    looks = distinct(log_spaced(max(_LEAST_SHARE * seen.entries, 1.0), seen.entries, _LOOKS))
     blocks, sizes, of_look = _typical_blocks(seen, looks)
     energy = np.maximum(_sums(sizes * np.square(blocks).mean(1), of_look), 1e-300)
     values = blocks.astype(np.float32)
     low, span, finest = _quantised(values)
     shares = _shares(finest, sizes, of_look)
-    place, at = np.log(seen.kept[1:]), np.log(looks)
-    # Beside the entropy of places and values, every entry has its part of the tables and scales.
-    beside = _index_table_bits(seen.kept[1:], seen.entries)
-    widths = [Width(value_bits=32, bits=32.0 + beside, lost=np.zeros(len(place)))]
+    log_kept, at = np.log(seen.kept[1:]), np.log(looks)
+    # Besides the entropy of indices and values, every entry pays its part of the tables and scales.
+    overhead = _index_table_bits(seen.kept[1:], seen.entries)
+    widths = [Width(value_bits=32, bits=32.0 + overhead, lost=np.zeros(len(log_kept)))]
     for bits in _WIDTHS:
-        # Steps of a smaller width are unions of finer ones, and magnitudes have no sign.
+        # Steps of a smaller width are unions of finer steps.
         step = finest >> (_WIDTHS[0] - bits)
         restored = _means(values) if bits == 1 else _floats(middles_of(step, low, span, bits))
         away = np.square(restored - values, dtype=np.float64).mean(1)
         lost = _sums(sizes * away, of_look) / energy
-        # Signs are as good as random.
+        # A sign costs one bit.
         entropy = 1.0 + _entropies(shares.reshape(len(looks), 1 << (bits - 1), -1).sum(2))
         cost = np.minimum(entropy + (_TABLE_HEAD_BITS + 8 * 2**bits) / looks, bits)
         widths.append(
             Width(
                 value_bits=bits,
-                bits=_SCALE_BITS + beside + np.interp(place, at, cost),
-                lost=np.interp(place, at, np.minimum(lost, 1.0)),
+                bits=_SCALE_BITS + overhead + np.interp(log_kept, at, cost),
+                lost=np.interp(log_kept, at, np.minimum(lost, 1.0)),
             )
         )
     overhead_bits = 8.0 * (HEADER_BYTES + 4 * statistics)
@@ -58,26 +58,26 @@ def profile(seen: Spectrum, statistics: int = 0) -> Profile:
 
 
 def _typical_blocks(seen: Spectrum, looks: Floats) -> tuple[Floats, Floats, Ints]:
-    """Rows of magnitudes that stand for blocks, how many entries each stands for, and of which look it is.
+    """Rows of magnitudes that represent blocks, the number of entries per row, and the test point of each row.
 
-    A block holds neighbours, and layers differ: where there is a block for each stretch of the vector, each has its
-    own. Within a stretch magnitudes lie in a block as they lie among all that are kept, at evenly spaced ranks. The
+    A block holds neighbouring entries, and layers differ: if there are enough entries, every segment of the vector has
+    its own block. Within a segment, a block has the magnitudes at evenly spaced ranks of the kept entries. The
     largest comes first.
     """
-    whole, stretches = seen.whole, seen.stretches
-    places = whole.places(looks)
-    few = int(looks.searchsorted(BLOCK * len(stretches), side="right"))
-    together, apart = whole.ranks[places[:few]], whole.in_stretches[:, places[few:]]
+    whole, segments = seen.whole, seen.segments
+    indices = whole.indices(looks)
+    few = int(looks.searchsorted(BLOCK * len(segments), side="right"))
+    together, apart = whole.ranks[indices[:few]], whole.in_segments[:, indices[few:]]
     blocks = [
         whole.at(np.multiply.outer(together, _EVENLY)),
-        stretches.at(np.multiply.outer(apart, _EVENLY).reshape(len(stretches), -1)).reshape(-1, _RANKS),
+        segments.at(np.multiply.outer(apart, _EVENLY).reshape(len(segments), -1)).reshape(-1, _RANKS),
     ]
-    of_look = np.concatenate([np.arange(few), np.tile(np.arange(few, len(looks)), len(stretches))])
+    of_look = np.concatenate([np.arange(few), np.tile(np.arange(few, len(looks)), len(segments))])
     return np.concatenate(blocks), np.concatenate([together, apart.ravel()]), of_look
 
 
 def _quantised(values: Float32s) -> tuple[Ints, Ints, Ints]:
-    """Where the steps of every block begin, how far they reach, and the finest step of every value."""
+    """Lower end and span of the steps of every block, and the finest step of every value."""
     magnitude = values.view(np.int32).astype(np.int64)
     largest, low = magnitude[:, :1], lower_scale(magnitude[:, -1:], magnitude[:, :1])
     span = largest - low + 1
@@ -85,18 +85,18 @@ def _quantised(values: Float32s) -> tuple[Ints, Ints, Ints]:
 
 
 def _means(values: Float32s) -> Float32s:
-    """All that one bit knows of the magnitudes of a block."""
+    """The one magnitude of a block at a width of 1 bit."""
     means: Float32s = values.mean(1, dtype=np.float64, keepdims=True).astype(np.float32)
     return np.minimum(means, values[:, :1])
 
 
 def _floats(whole: Ints) -> Float32s:
-    """The numbers of which these are the bits."""
+    """Reinterpret bits as floats."""
     return whole.astype(np.int32).view(np.float32)
 
 
 def _index_table_bits(kept: Floats, entries: int) -> Floats:
-    """What the table of gaps adds to an entry; without one a gap takes bytes, one for each digit."""
+    """Bits per entry for the table of gaps; without a table a gap takes one byte per symbol."""
     gap = entries / kept
     table = (_TABLE_HEAD_BITS + 8 * np.minimum(_TABLE_GAPS * gap, BASE + 1)) / kept
     return np.minimum(table, np.maximum(8 * (1 + gap / BASE) - index_bits(kept, entries) / kept, 0.0))
@@ -107,7 +107,7 @@ def _sums(values: Floats, of_look: Ints) -> Floats:
 
 
 def _shares(steps: Ints, sizes: Floats, of_look: Ints) -> Floats:
-    """How often each of the finest steps occurs in all the blocks of a look (rows) together."""
+    """The frequency of each finest step over the blocks of a test point (rows)."""
     finest = 1 << (_WIDTHS[0] - 1)
     numbered = steps + finest * of_look[:, None]
     counts = np.bincount(numbered.ravel(), np.repeat(sizes, _RANKS), (int(of_look.max()) + 1) * finest)
@@ -116,5 +116,5 @@ def _shares(steps: Ints, sizes: Floats, of_look: Ints) -> Floats:
 
 
 def _entropies(shares: Floats) -> Floats:
-    """Bits of a symbol, row by row."""
+    """The entropy of each row, in bits per symbol."""
     return np.asarray(-(shares * np.log2(np.where(shares > 0, shares, 1.0))).sum(1))

@@ -1,8 +1,8 @@
-"""Kept entries as bytes, and back: what really travels, and what it really costs.
+"""Encode kept entries as bytes, and decode them.
 
-A message is a header, the indices, the values, and normalisation statistics as they are. Decoding trusts nothing:
-sizes, counts, order, ranges and numbers are checked, so whatever arrives is either what an encoder wrote for this model
-or a `WireError`, and memory is bounded by the size of the model.
+A message is a header, the indices, the values, and exact normalisation statistics. Decoding trusts nothing: it checks
+sizes, counts, order, ranges and numbers. A message is either one that an encoder wrote for this model, or a
+`WireError`. Memory is bounded by the size of the model.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ import torch
 from numpy.typing import NDArray
 
 from wayfare.codec.errors import WireError
-from wayfare.codec.indices import decode_indices, encode_indices, most_symbols, symbol_count
+from wayfare.codec.indices import decode_indices, encode_indices, max_symbols, symbol_count
 from wayfare.codec.values import ValueBits, decode_values, encode_values
 from wayfare.sparsify import Sparse
 
 _MAGIC, _VERSION = b"WF", 1
-# Magic, version, kind of indices, bits of values, model, parameters, statistics, the first index and how many places
-# there are from it to the last, kept, digits of gaps, bytes of indices, bytes of values; a checksum of all that and of
-# everything behind it follows.
+# Magic, version, kind of indices, bits of values, model, parameters, statistics, first index, span of the indices,
+# kept entries, symbols of gaps, bytes of indices, bytes of values. A checksum of the header and of everything after
+# it follows.
 _HEADER = struct.Struct("<2sBBB8sIIIIIIII")
 _CHECKSUM = struct.Struct("<I")
 HEADER_BYTES = _HEADER.size + _CHECKSUM.size
@@ -33,7 +33,7 @@ HEADER_BYTES = _HEADER.size + _CHECKSUM.size
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """What both sides know: the model, its parameters, and the statistics behind them that go whole."""
+    """What both sides know: the model, and its numbers of parameters and statistics."""
 
     model_id: bytes  # 8 bytes
     parameters: int
@@ -41,7 +41,7 @@ class Layout:
 
     @classmethod
     def of(cls, name: str, shapes: Sequence[Sequence[int]], statistics: int = 0) -> Layout:
-        """The layout of a network: its name and the shapes of its parameters stand for it."""
+        """The layout of a network, identified by its name and the shapes of its parameters."""
         text = f"{name}:{[tuple(shape) for shape in shapes]}:{statistics}"
         parameters = sum(int(np.prod(shape)) for shape in shapes)
         return cls(hashlib.blake2b(text.encode(), digest_size=8).digest(), parameters, statistics)
@@ -49,7 +49,7 @@ class Layout:
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """An encoded upload, and the entries as the receiver will have them: the rest stays in the memory of the device."""
+    """An encoded upload, and its entries as the receiver decodes them."""
 
     data: bytes
     delivered: Sparse
@@ -60,15 +60,15 @@ class Message:
 
 
 def encode(kept: Sparse, layout: Layout, value_bits: ValueBits = 32) -> Message:
-    """A message of kept entries, with all statistics behind the parameters or none."""
+    """Encode kept entries, with all statistics or none."""
     indices, values = kept.indices.cpu().numpy(), kept.values.detach().cpu().numpy().astype(np.float32)
     chosen = int(np.searchsorted(indices, layout.parameters))
     statistics = values[chosen:]
     if len(statistics) not in (0, layout.statistics):
-        raise WireError(f"{len(statistics)} statistics, a message has all {layout.statistics} or none")
+        raise WireError(f"{len(statistics)} statistics: a message carries all {layout.statistics} or none")
     first, span = span_of(indices[:chosen])
-    places = indices[:chosen] - first
-    kind, index_data = encode_indices(places, span)
+    offsets = indices[:chosen] - first
+    kind, index_data = encode_indices(offsets, span)
     value_data, received = encode_values(values[:chosen], value_bits)
     tail, _ = encode_values(statistics, 32)
     header = _HEADER.pack(
@@ -82,7 +82,7 @@ def encode(kept: Sparse, layout: Layout, value_bits: ValueBits = 32) -> Message:
         first,
         span,
         chosen,
-        symbol_count(places),
+        symbol_count(offsets),
         len(index_data),
         len(value_data),
     )
@@ -95,34 +95,34 @@ def encode(kept: Sparse, layout: Layout, value_bits: ValueBits = 32) -> Message:
 def decode(data: bytes, layout: Layout) -> Sparse:
     """The entries of a message for this model."""
     if len(data) < HEADER_BYTES:
-        raise WireError(f"a message of {len(data)} bytes, shorter than its header")
+        raise WireError(f"a message of {len(data)} bytes is shorter than its header")
     magic, version, kind, value_bits, model_id, parameters, statistics, *numbers = _HEADER.unpack_from(data)
     first, span, kept, symbols, index_bytes, value_bytes = numbers
     if magic != _MAGIC or version != _VERSION:
-        raise WireError(f"no message of version {_VERSION}")
+        raise WireError(f"not a message of version {_VERSION}")
     if model_id != layout.model_id or parameters != layout.parameters or statistics not in (0, layout.statistics):
-        raise WireError("a message for another model")
+        raise WireError("the message is for another model")
     (checksum,) = _CHECKSUM.unpack_from(data, _HEADER.size)
     body = data[HEADER_BYTES:]
     if checksum != zlib.crc32(body, zlib.crc32(data[: _HEADER.size])):
-        raise WireError("a message that was damaged on its way: its checksum differs")
+        raise WireError("the message is damaged: its checksum differs")
     if first + span > parameters or kept > span or (span > 0) != (kept > 0):
-        raise WireError(f"a message that announces {kept} entries in {span} places from {first} on, of {parameters}")
-    if symbols > most_symbols(kept, span) or symbols < kept:
-        raise WireError(f"a message that announces {kept} entries of {span} places in {symbols} digits")
+        raise WireError(f"invalid header: {kept} entries in a span of {span} from {first}, of {parameters} parameters")
+    if symbols > max_symbols(kept, span) or symbols < kept:
+        raise WireError(f"invalid header: {kept} entries in a span of {span} with {symbols} symbols")
     if len(body) != index_bytes + value_bytes + 4 * statistics:
-        raise WireError("a message whose parts do not add up to its length")
+        raise WireError("the lengths in the header do not add up to that of the message")
     indices = decode_indices(kind, body[:index_bytes], kept, symbols, span)
     if kept and (indices[0] != 0 or indices[-1] != span - 1):
-        raise WireError("entries that do not begin and end where the message says")
+        raise WireError("the indices do not match the span in the header")
     values = decode_values(body[index_bytes : index_bytes + value_bytes], value_bits, kept)
     tail = decode_values(body[index_bytes + value_bytes :], 32, statistics)
-    places: NDArray[np.int64] = np.concatenate([first + indices, np.arange(parameters, parameters + statistics)])
-    return Sparse(torch.from_numpy(places.astype(np.int64)), torch.from_numpy(np.concatenate([values, tail])))
+    every: NDArray[np.int64] = np.concatenate([first + indices, np.arange(parameters, parameters + statistics)])
+    return Sparse(torch.from_numpy(every.astype(np.int64)), torch.from_numpy(np.concatenate([values, tail])))
 
 
 def message_bytes(data: bytes) -> int | None:
-    """How long the message is that begins here, as it says itself; None if not even its header is there."""
+    """The length of the message that starts here, by its header; None if the header is incomplete."""
     if len(data) < HEADER_BYTES:
         return None
     *_, statistics, _, _, _, _, index_bytes, value_bytes = _HEADER.unpack_from(data)
@@ -130,5 +130,5 @@ def message_bytes(data: bytes) -> int | None:
 
 
 def span_of(indices: NDArray[np.int64]) -> tuple[int, int]:
-    """The first index, and how many places there are from it to the last."""
+    """The first index, and the length of the range from it to the last."""
     return (int(indices[0]), int(indices[-1] - indices[0]) + 1) if len(indices) else (0, 0)

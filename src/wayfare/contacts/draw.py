@@ -1,4 +1,4 @@
-"""From a scenario, a motion or a list of meetings to a contact plan."""
+"""Draw a contact plan from a scenario, a motion or a list of contacts."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from wayfare.contacts.exchanges import split_into_exchanges
 from wayfare.contacts.pairs import PairContacts, pair_contacts
 from wayfare.contacts.plan import ContactPlan, merge
 from wayfare.mobility import SERVER, Meetings, Motion
-from wayfare.mobility.extent import refuse_endless
+from wayfare.mobility.extent import reject_oversized
 from wayfare.scenario import Scenario
 from wayfare.streams import Stream, generator
 
-# Rows at which parts of a plan are put together.
+# Rows after which small parts of a plan are joined.
 _LARGE = 1 << 22
 
 
@@ -30,11 +30,12 @@ class _Columns(NamedTuple):
 
 
 def draw_plan(scenario: Scenario, seed: int, *, devices_meet: bool = False) -> ContactPlan:
-    """The exchanges of a scenario's devices with its server, and with each other if asked; the same for every scheme.
+    """The exchanges of a scenario's devices with the server and, with ``devices_meet``, with each other.
 
-    An exchange is a contact, or a part of one that is longer than `contacts.max_exchange_s`.
+    The plan does not depend on the scheme. An exchange is a contact, or part of one longer than
+    `contacts.max_exchange_s`.
     """
-    refuse_endless(scenario.mobility, scenario.fleet.devices, scenario.duration_s)
+    reject_oversized(scenario.mobility, scenario.fleet.devices, scenario.duration_s)
     model = mobility.from_spec(scenario.mobility, scenario.radio.range_m)
     drawn = model.draw(scenario.fleet.devices, scenario.duration_s, seed)
     return plan_from_drawn(drawn, scenario, seed, devices_meet=devices_meet)
@@ -43,7 +44,7 @@ def draw_plan(scenario: Scenario, seed: int, *, devices_meet: bool = False) -> C
 def plan_from_drawn(
     drawn: Motion | Meetings, scenario: Scenario, seed: int, *, devices_meet: bool = False
 ) -> ContactPlan:
-    """The exchanges in what a scenario's mobility has drawn."""
+    """The exchanges in a drawn motion or list of contacts."""
     plan = contacts_in(drawn, scenario.radio.range_m, scenario.duration_s, seed, devices_meet=devices_meet)
     plan = plan.lasting(scenario.contacts.min_contact_s)
     return split_into_exchanges(plan, scenario.contacts.max_exchange_s, drawn)
@@ -52,7 +53,7 @@ def plan_from_drawn(
 def contacts_in(
     drawn: Motion | Meetings, range_m: float, duration_s: float, seed: int, *, devices_meet: bool
 ) -> ContactPlan:
-    """All contacts of a motion or a list of meetings, whole and of any length."""
+    """All contacts of a motion or a list, unsplit and of any length."""
     if isinstance(drawn, Motion):
         return plan_from_motion(drawn, range_m, duration_s, seed, devices_meet=devices_meet)
     plan = plan_from_meetings(drawn, range_m, duration_s, seed)
@@ -62,19 +63,19 @@ def contacts_in(
 def plan_from_motion(
     motion: Motion, range_m: float, duration_s: float, seed: int, *, devices_meet: bool = False
 ) -> ContactPlan:
-    """Contacts of every device with the server, the last node of a motion, and with each other if asked."""
-    nobody, never = np.empty(0, np.int64), np.empty(0)
-    small, large, rows = [_Columns(nobody, nobody, never, never, never)], [], 0
+    """Contacts of every device with the server (the last node) and, with ``devices_meet``, with each other."""
+    no_nodes, no_times = np.empty(0, np.int64), np.empty(0)
+    small, large, rows = [_Columns(no_nodes, no_nodes, no_times, no_times, no_times)], [], 0
     for plan in plans_from_motion(motion, range_m, duration_s, seed, devices_meet=devices_meet):
         small.append(_Columns(plan.device, plan.peer, plan.start_s, plan.end_s, plan.distance_m))
         rows += len(plan)
-        # Memory of many small arrays is not given back when they are let go, that of large ones is.
+        # The memory of many small arrays is not returned when they are freed; that of large ones is.
         if rows > _LARGE:
             large.append([np.concatenate(column) for column in zip(*small, strict=True)])
             small, rows = small[:0], 0
     if small:
         large.append([np.concatenate(column) for column in zip(*small, strict=True)])
-    # Column by column, the last first: contacts of devices with each other fill gigabytes.
+    # Join column by column: contacts between devices fill gigabytes.
     distance_m, end_s, start_s, peer, device = (
         np.concatenate([columns.pop() for columns in large]) for _ in _Columns._fields
     )
@@ -92,7 +93,7 @@ def plan_from_motion(
 def plans_from_motion(
     motion: Motion, range_m: float, duration_s: float, seed: int, *, devices_meet: bool
 ) -> Iterator[ContactPlan]:
-    """The plan of a motion in parts, some devices at a time: what is too much for memory can be taken bit by bit."""
+    """The plan of a motion in parts, some devices at a time, for plans that do not fit into memory."""
     devices = motion.nodes - 1
     shares = np.empty((devices, 0))
     for contacts in pair_contacts(motion, range_m, all_pairs=devices_meet):
@@ -115,7 +116,7 @@ def plans_from_motion(
 
 
 def plan_from_meetings(meetings: Meetings, range_m: float, duration_s: float, seed: int) -> ContactPlan:
-    """A plan of contacts known beforehand; a distance that is not known is uniform in the disc of the radio's range."""
+    """The plan of a list of contacts. Unknown distances are drawn uniformly in the disc of the radio's range."""
     by_pair = np.lexsort((meetings.start_s, meetings.peer, meetings.device))
     device, peer = meetings.device[by_pair], meetings.peer[by_pair]
     start_s, end_s = meetings.start_s[by_pair], meetings.end_s[by_pair]
@@ -136,19 +137,20 @@ def plan_from_meetings(meetings: Meetings, range_m: float, duration_s: float, se
         distance_m=distance_m[order],
     )
     same_pair = (device[1:] == device[:-1]) & (peer[1:] == peer[:-1])
-    # A contact that lasts over the seam of a trace played again, or stands in two lines, is one.
+    # Join contacts that span two plays of a repeated trace, or two lines of a file.
     return merge([plan]) if (same_pair & (start_s[1:] <= end_s[:-1])).any() else plan
 
 
 def _shares(seed: int, devices: int, contacts: int) -> Floats:
-    """Uniform numbers of every device, one for each contact of a pair it is in; more contacts only add to them."""
+    """Uniform numbers for every device, one per contact of a pair. More contacts only append numbers."""
     return np.stack([generator(seed, Stream.CONTACT_DISTANCE, device).random(contacts) for device in range(devices)])
 
 
 def _share(shares: Floats, device: Ints, peer: Ints, number: Ints) -> Floats:
-    """Where in the nth contact of a pair its channel is drawn: w[device, n], plus w[peer, n] mod 1 for a device.
+    """The instant in the nth contact of a pair at which its channel is drawn: w[device, n] (+ w[peer, n] mod 1).
 
-    Uniform in [0, 1) and independent for any two contacts, whatever the size of the fleet and however long it moves.
+    It is a share of the contact, uniform in [0, 1) and independent for any two contacts. It depends neither on the
+    size of the fleet nor on the duration.
     """
     flat, width = shares.ravel(), shares.shape[1]
     share: Floats = flat.take(device * width + number)
@@ -161,7 +163,7 @@ def _share(shares: Floats, device: Ints, peer: Ints, number: Ints) -> Floats:
 
 
 def _number_in_pair(device: Ints, peer: Ints) -> Ints:
-    """0, 1, 2, ... for the contacts of each pair, which stand together in order."""
+    """Number the contacts of each pair 0, 1, 2, ...; rows are sorted by pair and start."""
     begins = np.ones(len(device), dtype=np.bool_)
     begins[1:] = (device[1:] != device[:-1]) | (peer[1:] != peer[:-1])
     first = np.flatnonzero(begins)
@@ -169,12 +171,12 @@ def _number_in_pair(device: Ints, peer: Ints) -> Ints:
 
 
 def _distances_m(motion: Motion, contacts: PairContacts, instant_s: Floats) -> Floats:
-    """How far apart the two nodes of each contact are at one instant of it."""
+    """The distance of the two nodes of each contact at an instant of it, in metres."""
     if len(contacts) == 0:
         return np.empty(0)
     pieces = np.diff(np.append(contacts.piece, len(contacts.piece_start_s)))
     begun = contacts.piece_start_s <= np.repeat(instant_s, pieces)
-    # A contact's instant is on the last of its pieces that has begun.
+    # The instant lies on the last piece that starts before it.
     piece = contacts.piece + np.add.reduceat(begun, contacts.piece, dtype=np.int64) - 1
     one, other = contacts.leg_one.take(piece), contacts.leg_other.take(piece)
     since_one, since_other = instant_s - motion.start_s.take(one), instant_s - motion.start_s.take(other)
@@ -182,13 +184,13 @@ def _distances_m(motion: Motion, contacts: PairContacts, instant_s: Floats) -> F
     x_m -= motion.x_m.take(other) + motion.vx_mps.take(other) * since_other
     y_m = motion.y_m.take(one) + motion.vy_mps.take(one) * since_one
     y_m -= motion.y_m.take(other) + motion.vy_mps.take(other) * since_other
-    # Half the time of hypot, whose care for huge numbers is not needed here.
+    # Takes half the time of hypot, whose overflow handling is not needed here.
     return np.sqrt(x_m * x_m + y_m * y_m)
 
 
 def _by_start(device: Ints, start_s: Floats, devices: int, duration_s: float) -> Ints:
-    """The stable order by device and then start."""
-    # A radix sort on rough numbers leaves little to do for the exact one: a third of the time of that alone.
+    """The stable sort order by device, then start."""
+    # A radix sort on rounded numbers first makes the exact sort three times faster.
     rough = (start_s * ((2**16 - 1) / duration_s)).astype(np.uint16)
     order = np.argsort(rough, kind="stable")
     order = order.take(np.argsort(start_s.take(order), kind="stable"))

@@ -1,4 +1,4 @@
-"""Long contacts as several exchanges."""
+"""Split long contacts into exchanges."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ _ROUNDING = 1e-9
 def split_into_exchanges(
     plan: ContactPlan, max_exchange_s: float | None, drawn: Motion | Meetings | None = None
 ) -> ContactPlan:
-    """Each contact longer than the maximum as exchanges of that length, the remainder last.
+    """Split each contact longer than the maximum into exchanges of that length, the remainder last.
 
-    Where the motion is known, an exchange of a split contact has the distance in its middle; otherwise the distance of
-    its contact. Other contacts stay as they are.
+    If the motion is known, an exchange of a split contact gets the distance in its middle; otherwise the distance of
+    its contact. Other contacts do not change.
     """
     if max_exchange_s is None:
         return plan
@@ -41,7 +41,7 @@ def split_into_exchanges(
 
 
 def _distances_m(motion: Motion, plan: ContactPlan, rows: Ints) -> Floats:
-    """How far apart the two nodes of some rows are in the middle of each."""
+    """The distance of the two nodes in the middle of some rows, in metres."""
     middle_s = (plan.start_s[rows] + plan.end_s[rows]) / 2
     apart_m = np.zeros((len(rows), 2))
     for sign, nodes in ((1, plan.device[rows]), (-1, np.where(plan.peer == SERVER, plan.devices, plan.peer)[rows])):

@@ -1,7 +1,7 @@
-"""Contacts for other programs: a table (CSV, Parquet, rows, a data frame) and The ONE's connectivity events.
+"""Export contacts: a table (CSV, Parquet, rows, a data frame) and The ONE's connectivity events.
 
-Files begin with comment lines that name the server, the devices and the duration, so that our own importers give the
-whole plan back; other readers skip them (The ONE by itself, pandas with ``comment="#"``). Parquet has them as metadata.
+Files start with comment lines that name the server, the devices and the duration, so that Wayfare reads the complete
+plan back. Other readers skip them (The ONE by default, pandas with ``comment="#"``). Parquet has them as metadata.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from wayfare.mobility.traces.contact_table import METADATA_KEY
 
 
 def contact_rows(plan: ContactPlan) -> list[dict[str, Any]]:
-    """One row for each contact: the device by number and name, whom it met, from when to when, and how far away.
+    """One row per contact: number and name of the device, peer, start, end and distance.
 
-    Devices and servers without names go by their numbers and as ``server``.
+    Unnamed devices use their numbers, an unnamed server ``server``.
     """
     columns = _columns(plan)
     return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
@@ -37,7 +37,7 @@ def contact_frame(plan: ContactPlan) -> Any:
 
 
 def write_contacts(plan: ContactPlan, path: Path | str) -> None:
-    """The rows as ``.csv`` or ``.parquet``, every number exact; ``mobility.file`` reads both back as they were."""
+    """Write the rows as ``.csv`` or ``.parquet`` with exact numbers. ``mobility.file`` reads both."""
     file = Path(path)
     if file.suffix not in (".csv", ".parquet"):
         raise InputError(f"{file}: must end in .csv or .parquet")
@@ -54,9 +54,9 @@ def write_contacts(plan: ContactPlan, path: Path | str) -> None:
 
 
 def export_one(plan: ContactPlan, path: Path | str) -> None:
-    """``time CONN a b up|down`` in order of time; a server without a name is the node after the last device.
+    """Write ``time CONN a b up|down`` in order of time. An unnamed server is the node after the last device.
 
-    Distances have no place in this format, nor have spaces in names: they become ``_``.
+    The format has no distances, and no spaces in names: they become ``_``.
     """
     names = _names(plan, "_", str(plan.devices))
     rows = np.tile(np.arange(len(plan)), 2)
@@ -64,7 +64,7 @@ def export_one(plan: ContactPlan, path: Path | str) -> None:
     is_up = np.repeat([1, 0], len(plan))
     with writing(path, "cannot be written"), Path(path).open("w", encoding="utf-8") as file:
         file.write(_header(plan, "_", str(plan.devices)))
-        # At one instant what ends comes before what begins: a pair may part and meet again.
+        # At equal times ends come before starts: a pair may separate and meet again.
         for event in np.lexsort((plan.device[rows], is_up, time_s)).tolist():
             row = rows[event]
             state = "up" if is_up[event] else "down"
@@ -78,7 +78,7 @@ def _write_parquet(plan: ContactPlan, file: Path, header: str) -> None:
         from pyarrow import parquet
     except ImportError:
         raise UnavailableError("Parquet needs pyarrow: pip install 'wayfare[parquet]'") from None
-    # Types are given, because a plan without contacts has nothing to tell them by.
+    # Explicit types: an empty plan has no values to infer them from.
     kinds = (pyarrow.int64(), pyarrow.string(), pyarrow.string(), *[pyarrow.float64()] * 3)
     columns = _columns(plan)
     schema = pyarrow.schema(list(zip(columns, kinds, strict=True)), metadata={METADATA_KEY: header})
@@ -100,7 +100,7 @@ def _columns(plan: ContactPlan) -> dict[str, list[Any]]:
 
 
 def _names(plan: ContactPlan, space: str, server: str) -> dict[int, str]:
-    """What every node is called, white space replaced; a node without a name goes by its number."""
+    """The name of every node, with white space replaced; unnamed nodes use their numbers."""
     given = plan.names or (*map(str, range(plan.devices)), server)
     written = [space.join(name.split()) for name in given]
     if len(set(written)) < len(written):

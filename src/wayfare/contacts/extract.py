@@ -1,7 +1,7 @@
 """Exact contact intervals of two nodes.
 
-Motion is piecewise linear, so the squared distance of two nodes is a quadratic in time on every common leg and a
-contact begins and ends at its roots: no time step, nothing missed.
+Motion is piecewise linear, so the squared distance of two nodes is quadratic in time on every common leg. Contacts
+start and end at its roots, without time steps.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from wayfare.mobility import Motion
 
 
 def contact_intervals(motion: Motion, one: int, other: int, range_m: float) -> tuple[Floats, Floats]:
-    """When two nodes are within range of each other: starts and ends, in order."""
+    """Starts and ends of all times when two nodes are within range, in order."""
     a, b = motion.legs_of(one), motion.legs_of(other)
     cuts = np.union1d(
         np.concatenate([motion.start_s[a], motion.end_s[a]]), np.concatenate([motion.start_s[b], motion.end_s[b]])
@@ -21,7 +21,7 @@ def contact_intervals(motion: Motion, one: int, other: int, range_m: float) -> t
     leg_a, leg_b = _leg_at(motion, a, cuts[:-1], cuts[1:]), _leg_at(motion, b, cuts[:-1], cuts[1:])
     both = (leg_a >= 0) & (leg_b >= 0)
     start_s, end_s, _ = meet_on_legs(motion, leg_a[both], leg_b[both], range_m)
-    # A contact that spans several legs comes in pieces that share an instant; the shared cut is exact.
+    # A contact over several legs comes in pieces that share an instant; the shared cut is exact.
     if len(start_s) == 0:
         return start_s, end_s
     apart = start_s[1:] > end_s[:-1]
@@ -29,9 +29,9 @@ def contact_intervals(motion: Motion, one: int, other: int, range_m: float) -> t
 
 
 def meet_on_legs(motion: Motion, one: Ints, other: Ints, range_m: float) -> tuple[Floats, Floats, Ints]:
-    """When two nodes on given legs are within range: starts, ends, and for which of the pairs of legs.
+    """Starts and ends of contacts on given pairs of legs, and the index of the pair of each.
 
-    |p + v t| <= range, with p and v the relative place and velocity from the moment on when both legs are under way.
+    Solves |p + v t| <= range, with relative position p and velocity v from the time when both legs have started.
     """
     since_one, since_other = motion.start_s.take(one), motion.start_s.take(other)
     begin = np.maximum(since_one, since_other)
@@ -41,7 +41,7 @@ def meet_on_legs(motion: Motion, one: Ints, other: Ints, range_m: float) -> tupl
     np.minimum(until, motion.end_s.take(other), out=until)
     x, vx = _relative(motion.x_m, motion.vx_mps, one, other, since_one, since_other)
     y, vy = _relative(motion.y_m, motion.vy_mps, one, other, since_one, since_other)
-    # Most pairs of legs are out of range and stay so: no need of their roots.
+    # Most pairs of legs stay out of range: skip their roots.
     half_b = x * vx
     half_b += y * vy
     c = x * x
@@ -66,7 +66,7 @@ def meet_on_legs(motion: Motion, one: Ints, other: Ints, range_m: float) -> tupl
 def _relative(
     along_m: Floats, speed_mps: Floats, one: Ints, other: Ints, since_one: Floats, since_other: Floats
 ) -> tuple[Floats, Floats]:
-    """Place and velocity of the second node as the first sees it, along one axis."""
+    """Position and velocity of the second node relative to the first, along one axis."""
     speed_one: Floats = speed_mps.take(one)
     speed: Floats = speed_mps.take(other)
     apart_m: Floats = along_m.take(other)
@@ -78,7 +78,7 @@ def _relative(
 
 
 def within_range(x: Floats, y: Floats, vx: Floats, vy: Floats, range_m: float) -> tuple[Floats, Floats]:
-    """When |(x, y) + (vx, vy) t| <= range: the two roots of the quadratic; (inf, -inf) if never, (-inf, inf) if always.
+    """The roots of |(x, y) + (vx, vy) t| = range; (inf, -inf) if never within range, (-inf, inf) if always.
 
     v^2 t^2 + 2 (p . v) t + p^2 - range^2 = 0
     """
@@ -89,7 +89,7 @@ def within_range(x: Floats, y: Floats, vx: Floats, vy: Floats, range_m: float) -
     discriminant = half_b * half_b - speed_sq * c
     hits = moving & (discriminant > 0)
     root = np.sqrt(np.where(hits, discriminant, 0.0))
-    # The root of larger magnitude first, the other from the product of the roots: no cancellation.
+    # Compute the root of larger magnitude, then the other from their product, to avoid cancellation.
     q = -(half_b + np.copysign(root, half_b))
     with np.errstate(divide="ignore", invalid="ignore"):
         one, two = q / speed_sq, c / q
@@ -101,7 +101,7 @@ def within_range(x: Floats, y: Floats, vx: Floats, vy: Floats, range_m: float) -
 
 
 def _leg_at(motion: Motion, rows: slice, begin: Floats, until: Floats) -> Ints:
-    """The leg that covers each span between two cuts, -1 where the node is absent."""
+    """The leg that covers each span between two cuts; -1 if the node is absent."""
     starts, ends = motion.start_s[rows], motion.end_s[rows]
     if len(starts) == 0:
         return np.full(len(begin), -1, dtype=np.int64)

@@ -1,4 +1,4 @@
-"""How long devices think that their contacts will last."""
+"""Forecast lengths of contacts."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from wayfare.streams import Stream, generator
 
 
 def forecast_s(meets: Opportunities, relative_error: float, seed: int) -> Floats:
-    """The forecast length of every opportunity: its own, times a log-normal factor of mean 1.
+    """The forecast length of every contact: its true length times a log-normal factor of mean 1.
 
-    exp(s z - s^2 / 2) with s^2 = ln(1 + error^2), so that the factor deviates by the relative error
+    The factor is exp(s z - s^2 / 2) with s^2 = ln(1 + error^2); its standard deviation is the relative error.
     """
     if relative_error == 0:
         return meets.contact_s

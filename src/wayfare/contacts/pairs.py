@@ -1,6 +1,6 @@
-"""Contacts of many pairs of nodes: the spatial index finds who may meet, the exact legs say when.
+"""Contacts of many pairs of nodes: the spatial index finds candidate pairs, the exact legs give the times.
 
-Everything goes in batches of nodes, so memory is bounded by the contacts of a batch and not by those of the fleet.
+Nodes are processed in batches, so memory is bounded by the contacts of a batch, not of the fleet.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from wayfare.contacts.near import Candidates
 from wayfare.contacts.slabs import Slabs
 from wayfare.mobility import Motion
 
-# Pairs of slabs tested together, and then settled together: what they need fits into a core's own cache.
+# Pairs of slabs tested, then solved, together; their data fit into the cache of a core.
 _TESTED = 32768
-_SETTLED = 16384
+_SOLVED = 16384
 
 _Pieces: TypeAlias = tuple[Ints, Ints, Floats, Floats]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PairContacts:
-    """All contacts of some nodes with nodes of larger number, sorted by pair and then by start.
+    """All contacts of some nodes with nodes of larger number, sorted by pair, then start.
 
     A contact consists of one piece for each pair of legs it spans: pieces ``piece[i] .. piece[i + 1] - 1`` are those of
     contact i, on legs ``leg_one`` and ``leg_other`` from ``piece_start_s`` on.
@@ -48,7 +48,7 @@ class PairContacts:
 
 
 def pair_contacts(motion: Motion, range_m: float, *, all_pairs: bool) -> Iterator[PairContacts]:
-    """Contacts batch by batch: of any two nodes, or only of every node with the last."""
+    """Contacts in batches, of all pairs of nodes or of every node with the last."""
     if motion.nodes < 2 or len(motion.node) == 0:
         return
     if not all_pairs:
@@ -57,17 +57,17 @@ def pair_contacts(motion: Motion, range_m: float, *, all_pairs: bool) -> Iterato
     table = slabs.cut(motion, range_m)
     for candidates in near.all_pairs(table, motion.nodes, range_m):
         a, b = _hits(table, candidates, range_m)
-        chunks = range(0, max(len(a), 1), _SETTLED)
+        chunks = range(0, max(len(a), 1), _SOLVED)
         yield _joined(motion, candidates.nodes, [_pieces(motion, table, a, b, begin, range_m) for begin in chunks])
 
 
 def _with_last(motion: Motion, range_m: float) -> Iterator[PairContacts]:
-    """Contacts of every node with the last one: each leg with those of the last node in its time, no index needed."""
+    """Contacts of every node with the last one, leg by leg; this needs no index."""
     last = motion.nodes - 1
     rows = motion.legs_of(last)
     starts_s, ends_s = motion.start_s[rows], motion.end_s[rows]
     bounds = np.searchsorted(motion.node, np.arange(motion.nodes))
-    batch = bounds[:-1] // _SETTLED
+    batch = bounds[:-1] // _SOLVED
     ends = np.append(np.flatnonzero(np.append(True, batch[1:] != batch[:-1])), last)
     for low, high in zip(ends[:-1].tolist(), ends[1:].tolist(), strict=True):
         legs = np.arange(bounds[low], bounds[high])
@@ -80,11 +80,11 @@ def _with_last(motion: Motion, range_m: float) -> Iterator[PairContacts]:
 
 
 def _joined(motion: Motion, nodes: range, found: list[_Pieces]) -> PairContacts:
-    """Contacts out of their pieces, which are in order."""
+    """Join sorted pieces into contacts."""
     leg_one, leg_other, start_s, end_s = (np.concatenate(column) for column in zip(*found, strict=True))
     one, other = motion.node.take(leg_one), motion.node.take(leg_other)
-    # Pieces of one contact share an instant, which is a cut between legs and therefore exact; a pair of legs that
-    # spans slabs may come twice, and then shares more than that.
+    # Pieces of one contact share an instant, which is a cut between legs and therefore exact. A pair of legs that
+    # spans slabs may appear twice, and then shares more than that.
     begins = np.ones(len(one), dtype=np.bool_)
     begins[1:] = (start_s[1:] > end_s[:-1]) | (other[1:] != other[:-1]) | (one[1:] != one[:-1])
     first = np.flatnonzero(begins)
@@ -103,7 +103,7 @@ def _joined(motion: Motion, nodes: range, found: list[_Pieces]) -> PairContacts:
 
 
 def _hits(table: Slabs, candidates: Candidates, range_m: float) -> tuple[Ints, Ints]:
-    """Pairs of slabs in which the two nodes may meet."""
+    """Pairs of slabs in which two nodes may meet."""
     ones, others = [candidates.one[:0]], [candidates.other[:0]]
     rows = max(1, _TESTED // table.width)
     shift, within = table.width.bit_length() - 1, table.width - 1
@@ -117,10 +117,10 @@ def _hits(table: Slabs, candidates: Candidates, range_m: float) -> tuple[Ints, I
 
 
 def _pieces(motion: Motion, table: Slabs, a: Ints, b: Ints, begin: int, range_m: float) -> _Pieces:
-    """Pairs of legs that are within range for some time, and when, for a chunk of slabs."""
+    """Pairs of legs that come within range, and when, for a chunk of slabs."""
     last_a, last_b = a[max(begin - 1, 0) : begin + 1][:1], b[max(begin - 1, 0) : begin + 1][:1]
-    a, b = a[begin : begin + _SETTLED], b[begin : begin + _SETTLED]
-    # Where the slab before is here too, it had the pair of legs that reaches over from it.
+    a, b = a[begin : begin + _SOLVED], b[begin : begin + _SOLVED]
+    # If the previous slab is in the list, it already has the pair of legs that continues into this one.
     again = table.older.ravel().take(a) & table.older.ravel().take(b)
     again &= (np.diff(a, prepend=last_a) == 1) & (np.diff(b, prepend=last_b) == 1)
     first_a, first_b = table.first.ravel().take(a), table.first.ravel().take(b)

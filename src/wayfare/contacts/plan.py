@@ -1,4 +1,4 @@
-"""The contact plan: a columnar table of contacts, shared by all schemes, and its upload opportunities."""
+"""The contact plan: a columnar table of contacts, shared by all schemes, and its opportunities by round."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ class ContactPlan:
     """Every contact of a fleet, sorted by device and then by start.
 
     ``peer`` is ``SERVER`` or, for a contact between two devices, the one with the larger number. ``distance_m`` is the
-    distance at one random instant of the contact: the distance at which its channel is drawn. ``names`` are those of
-    the devices and, last, of the server, where a trace has names.
+    distance at one random instant of the contact, at which its channel is drawn. ``names`` are those of
+    the devices and, last, of the server, if a trace has names.
     """
 
     devices: int
@@ -52,31 +52,31 @@ class ContactPlan:
         )
 
     def lasting(self, min_contact_s: float) -> ContactPlan:
-        """The contacts that are not shorter than this."""
+        """The contacts of at least this length."""
         return self.take(self.end_s - self.start_s >= min_contact_s) if min_contact_s > 0 else self
 
     def between(self, begin_s: float, end_s: float) -> ContactPlan:
-        """The plan of a window of time, which becomes time 0 and on; contacts are cut at its ends."""
+        """The plan of a time window, which then starts at time 0. Contacts are cut at its ends."""
         if not 0 <= begin_s < end_s <= self.duration_s:
             raise InputError(
-                f"a window from {begin_s:g} to {end_s:g} s does not lie in a plan of {self.duration_s:g} s"
+                f"the window from {begin_s:g} to {end_s:g} s is not inside the plan of {self.duration_s:g} s"
             )
         start_s, until_s = np.maximum(self.start_s, begin_s) - begin_s, np.minimum(self.end_s, end_s) - begin_s
         rows = np.flatnonzero(until_s > start_s)
         return replace(self.take(rows), duration_s=end_s - begin_s, start_s=start_s[rows], end_s=until_s[rows])
 
     def repeated(self, duration_s: float) -> ContactPlan:
-        """The plan played again and again until the duration is over; a contact that spans a seam becomes one."""
+        """Repeat the plan up to a duration. Contacts that touch across a seam become one."""
         times = max(math.ceil(duration_s / self.duration_s), 1)
         plays = [self._later(play * self.duration_s, (play + 1) * self.duration_s) for play in range(times)]
         return merge(plays).between(0.0, duration_s)
 
     def followed_by(self, later: ContactPlan) -> ContactPlan:
-        """Two plans of one fleet, one after the other; a contact that spans the seam becomes one."""
+        """Append another plan of the same fleet. Contacts that touch across the seam become one."""
         return merge([self, later._later(self.duration_s, self.duration_s + later.duration_s)])
 
     def _later(self, by_s: float, until_s: float) -> ContactPlan:
-        """The plan with all times shifted; what lasted to its end lasts exactly to the new end."""
+        """Shift all times. Contacts that lasted to the end of the plan last exactly to the new end."""
         return replace(
             self,
             duration_s=until_s,
@@ -86,15 +86,15 @@ class ContactPlan:
 
 
 def merge(plans: Sequence[ContactPlan]) -> ContactPlan:
-    """All contacts of several plans of one fleet; those of a pair that overlap or touch become one.
+    """Merge plans of one fleet. Contacts of a pair that overlap or touch become one.
 
-    A united contact keeps the distance of its longest part.
+    A merged contact keeps the distance of its longest part.
     """
     if len({plan.devices for plan in plans}) != 1:
         sizes = ", ".join(str(plan.devices) for plan in plans) or "none"
-        raise InputError(f"only plans of one fleet can be merged; these have {sizes} devices")
+        raise InputError(f"plans to merge must be of one fleet; these have {sizes} devices")
     if len({plan.names for plan in plans}) != 1:
-        raise InputError("only plans of one fleet can be merged; these call their devices by different names")
+        raise InputError("plans to merge must be of one fleet; these have different device names")
     every = ContactPlan(
         devices=plans[0].devices,
         duration_s=max(plan.duration_s for plan in plans),
@@ -118,7 +118,7 @@ def merge(plans: Sequence[ContactPlan]) -> ContactPlan:
 
 
 def _overlapping(device: Ints, peer: Ints, start_s: Floats, end_s: Floats) -> Ints:
-    """A number for each run of contacts of one pair that overlap or touch; rows sorted by pair and then by start."""
+    """Number the groups of contacts of a pair that overlap or touch; rows are sorted by pair, then start."""
     new_pair = np.append(True, (device[1:] != device[:-1]) | (peer[1:] != peer[:-1]))[: len(device)]
     group, number, latest_s = [], -1, -math.inf
     for new, start, end in zip(new_pair.tolist(), start_s.tolist(), end_s.tolist(), strict=True):
@@ -131,10 +131,10 @@ def _overlapping(device: Ints, peer: Ints, start_s: Floats, end_s: Floats) -> In
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Opportunities:
-    """The upload opportunities of a plan, sorted by round and then by device; at most one for each pair.
+    """The contacts of a plan with the server by round, sorted by round, then device; at most one per device and round.
 
-    A contact counts in the round in which it starts, with its whole length, and contacts of a device that start in the
-    same round count together. Rounds are 1 .. R.
+    A contact counts in the round in which it starts, with its whole length. Contacts of a device that start in the
+    same round are added up. Rounds are 1 .. R.
     """
 
     round: Ints
@@ -148,7 +148,7 @@ class Opportunities:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PeerOpportunities:
-    """When devices can hand something to each other, sorted by round and pair; counted as `Opportunities` are."""
+    """The contacts between devices by round, sorted by round and pair, counted as in `Opportunities`."""
 
     round: Ints
     device: Ints
@@ -161,23 +161,23 @@ class PeerOpportunities:
 
 
 def opportunities(plan: ContactPlan, round_s: float, rounds: int) -> Opportunities:
-    """The upload opportunities of a plan's contacts with the server, one for each device and round."""
+    """A plan's contacts with the server by round, one for each device and round."""
     found = _in_rounds(plan.with_server(), round_s, rounds)
     return Opportunities(round=found.round, device=found.device, contact_s=found.contact_s, distance_m=found.distance_m)
 
 
 def peer_opportunities(plan: ContactPlan, round_s: float, rounds: int) -> PeerOpportunities:
-    """The opportunities of a plan's contacts between devices, one for each pair and round."""
+    """A plan's contacts between devices by round, one for each pair and round."""
     return _in_rounds(plan.take(plan.peer != SERVER), round_s, rounds)
 
 
 def _in_rounds(plan: ContactPlan, round_s: float, rounds: int) -> PeerOpportunities:
-    """Contacts by the round in which they start, those of a pair in one round together."""
+    """Group contacts by pair and the round in which they start."""
     number = np.floor(plan.start_s / round_s).astype(np.int64) + 1
     inside = number <= rounds
     plan, number = plan.take(inside), number[inside]
     length_s = plan.end_s - plan.start_s
-    # Within a group the longest contact comes first: its distance stands for the group.
+    # The longest contact of a group comes first and gives the group its distance.
     order = np.lexsort((-length_s, plan.peer, plan.device, number))
     keys = np.stack([number[order], plan.device[order], plan.peer[order]])
     first = np.flatnonzero(np.append(True, (keys[:, 1:] != keys[:, :-1]).any(axis=0))[: len(order)])

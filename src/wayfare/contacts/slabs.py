@@ -1,8 +1,8 @@
-"""Motion cut into short slabs of time, in single precision: a cheap test of who may be near whom, and when.
+"""Motion cut into short time slabs, in single precision: a cheap test for pairs that may meet.
 
-In a slab a node is replaced by a chord, a straight line beside its path, and a slack, the furthest it strays from that
-chord. Two nodes whose chords stay further apart than the range and both slacks cannot meet in the slab. The test errs
-on the side of a meeting; what passes it is settled on the exact legs.
+In a slab a node is replaced by a chord, a straight line near its path, and a slack, its largest distance from that
+chord. Two nodes cannot meet in a slab if their chords stay further apart than the range plus both slacks. The test
+has no false negatives; pairs that pass it are solved on the exact legs.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ Rows = NDArray[np.int32]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Slabs:
-    """One row for each node and window of slabs, the unit of the spatial index: ``node * windows + window``."""
+    """One row per node and window of slabs, the unit of the spatial index: ``node * windows + window``."""
 
     windows: int
     # Slabs in a window, a power of two.
     width: int
-    # Where a chord begins, relative to the middle of the area, and its way to its end.
+    # Start of each chord, relative to the middle of the area, and the vector to its end.
     x_m: Singles
     y_m: Singles
     way_x_m: Singles
     way_y_m: Singles
-    # How far a node strays from its chord; NaN where it is absent, so that no comparison holds.
+    # The largest distance of a node from its chord; NaN if it is absent, so that no comparison holds.
     slack_m: Singles
-    # The legs of the node in the slab: from `first` up to but not including `last`.
+    # The legs of the node in the slab: from `first` to before `last`.
     first: Rows
     last: Rows
     # Whether the first leg began before the slab.
@@ -41,7 +41,7 @@ class Slabs:
 
 
 def cut(motion: Motion, range_m: float) -> Slabs:
-    """The slabs of a motion; their length suits the range."""
+    """Cut a motion into slabs whose length suits the range."""
     origin_s, slab_s, windows, width = _grid(motion, range_m)
     slabs = windows * width
     bounds_s = origin_s + slab_s * np.arange(slabs + 1, dtype=np.float64)
@@ -49,15 +49,15 @@ def cut(motion: Motion, range_m: float) -> Slabs:
     offset = np.searchsorted(motion.node, np.arange(nodes))
     began = np.searchsorted(bounds_s, motion.start_s, side="right") - 1
     ended = np.searchsorted(bounds_s, motion.end_s, side="left")
-    # Legs of a node that are over by each bound, and legs begun before the end of each slab.
+    # Legs of a node that ended by each bound, and legs that started before the end of each slab.
     over = _running_count(motion.node, ended, nodes, slabs + 1) + offset[:, None]
     last = _running_count(motion.node, began, nodes, slabs + 1)[:, :-1] + offset[:, None]
     first = over[:, :-1]
-    x_m, y_m = _bound_places_m(motion, over, bounds_s)
+    x_m, y_m = _bound_positions_m(motion, over, bounds_s)
     shift_x_m, shift_y_m, slack_m = _strays_m(motion, began, ended - 1, bounds_s, x_m, y_m)
     x_m -= (x_m.min() + x_m.max()) / 2
     y_m -= (y_m.min() + y_m.max()) / 2
-    # What single precision may lose of a place and of the sums made with it.
+    # The rounding error of positions in single precision, and of sums of them.
     slack_m += 1e-6 * (np.abs(x_m).max() + np.abs(y_m).max() + range_m)
     slack_m[first >= last] = np.nan
     older = motion.start_s[np.minimum(first, len(motion.node) - 1)] < bounds_s[:-1]
@@ -77,7 +77,7 @@ def cut(motion: Motion, range_m: float) -> Slabs:
 
 
 def may_meet(slabs: Slabs, one: Ints, other: Ints, range_m: float) -> Bools:
-    """Whether the chords of two rows come within range and slack, for every slab: shape (len(one), width).
+    """Whether the chords of two rows come within range plus slacks, for every slab; shape (len(one), width).
 
     min over t in [0, 1] of |d + u t| <= range + slack_1 + slack_2, at t = clip(-(d . u) / u^2, 0, 1)
     """
@@ -89,7 +89,7 @@ def may_meet(slabs: Slabs, one: Ints, other: Ints, range_m: float) -> Bools:
     np.multiply(uy, uy, out=scratch)
     speed_sq = ux * ux
     speed_sq += scratch
-    # Nodes at rest relative to each other: any t will do.
+    # For nodes at rest relative to each other any t works.
     speed_sq += np.float32(1e-30)
     t /= speed_sq
     np.clip(t, 0.0, 1.0, out=t)
@@ -115,10 +115,10 @@ def _difference(column: Singles, one: Ints, other: Ints) -> Singles:
 
 
 def _grid(motion: Motion, range_m: float) -> tuple[float, float, int, int]:
-    """Origin and length of slabs, how many windows of them there are, and how many slabs there are in each.
+    """Origin and length of slabs, the number of windows, and the number of slabs per window.
 
-    A slab in which a node covers about one and a half ranges is met by few others and still holds most of a contact;
-    with more than a few legs in it, its chord would say little.
+    In a slab a node should cover about one and a half ranges: then few other nodes come near, and the slab holds most
+    of a contact. With more than a few legs the chord would be too rough.
     """
     span_s = motion.end_s - motion.start_s
     origin_s, until_s = float(motion.start_s.min()), float(motion.end_s.max())
@@ -130,15 +130,15 @@ def _grid(motion: Motion, range_m: float) -> tuple[float, float, int, int]:
     area_m2 = float(np.ptp(motion.x_m) * np.ptp(motion.y_m))
     width = _window_width(length_s * speed_mps, range_m, motion.nodes, area_m2)
     windows = max(1, int(np.ceil((until_s - origin_s) / (length_s * width))))
-    # A little longer than needed, so that rounding cannot put the last leg past the last bound.
+    # Slightly longer than needed, so that rounding cannot put the last leg past the last bound.
     return origin_s, (until_s - origin_s) / (windows * width) * (1 + 1e-12), windows, width
 
 
 def _window_width(way_m: float, range_m: float, nodes: int, area_m2: float) -> int:
-    """How many slabs a window should have: few where most others are far, many where all are near anyway.
+    """The number of slabs per window: few if most nodes are far away, many if all are near anyway.
 
-    By a rough count of nanoseconds for each slab: what a window costs, each node in the cells around, each node whose
-    box overlaps, and each slab that is then looked at.
+    A rough estimate of nanoseconds per slab: the cost of a window, of each node in the cells around, of each
+    overlapping box, and of each slab test.
     """
 
     def cost_ns(width: int) -> float:
@@ -151,14 +151,14 @@ def _window_width(way_m: float, range_m: float, nodes: int, area_m2: float) -> i
 
 
 def _running_count(node: Ints, column: Ints, nodes: int, columns: int) -> Ints:
-    """How many legs of each node have a column number up to each column."""
+    """The cumulative number of legs of each node by column."""
     counts = np.bincount(node * columns + column, minlength=nodes * columns)
     running: Ints = np.cumsum(counts.reshape(nodes, columns), axis=1)
     return running
 
 
-def _bound_places_m(motion: Motion, over: Ints, bounds_s: Floats) -> tuple[Floats, Floats]:
-    """Where each node is at each bound; while it is absent, at an end of a leg near in time."""
+def _bound_positions_m(motion: Motion, over: Ints, bounds_s: Floats) -> tuple[Floats, Floats]:
+    """The position of each node at each bound; an absent node is at the nearest end of a leg."""
     final = np.cumsum(np.bincount(motion.node, minlength=motion.nodes)) - 1
     leg = np.maximum(np.minimum(over, final[:, None]), 0)
     since_s = np.clip(bounds_s, motion.start_s[leg], motion.end_s[leg]) - motion.start_s[leg]
@@ -168,10 +168,10 @@ def _bound_places_m(motion: Motion, over: Ints, bounds_s: Floats) -> tuple[Float
 def _strays_m(
     motion: Motion, began: Ints, ended: Ints, bounds_s: Floats, x_m: Floats, y_m: Floats
 ) -> tuple[Floats, Floats, Floats]:
-    """How to shift each chord towards its node's path, and how far the path then strays from it.
+    """The shift of each chord towards its node's path, and the largest distance of the path from it.
 
-    Motion is piecewise linear, so it is furthest from a straight line at an end of a leg, or at a bound of the slab,
-    where the chord itself met it. With one turn in a slab the shift by half of the way to it halves what is strayed.
+    Motion is piecewise linear, so the largest distance is at an end of a leg, or at a bound of the slab, where the
+    unshifted chord has distance 0. With one turn in a slab, a shift by half the distance to it halves the slack.
     """
     slabs = len(bounds_s) - 1
     span_s = motion.end_s - motion.start_s
@@ -182,20 +182,20 @@ def _strays_m(
         off_x = motion.x_m + motion.vx_mps * since_s - _between(x_m.ravel(), row, share)
         off_y = motion.y_m + motion.vy_mps * since_s - _between(y_m.ravel(), row, share)
         ends.append((row - motion.node, off_x, off_y))
-    place, off_x, off_y = (np.concatenate(column) for column in zip(*ends, strict=True))
+    index, off_x, off_y = (np.concatenate(column) for column in zip(*ends, strict=True))
     size = motion.nodes * slabs
-    halves = 0.5 / np.maximum(np.bincount(place, minlength=size), 1)
-    shift_x, shift_y = (np.bincount(place, off, minlength=size) * halves for off in (off_x, off_y))
+    halves = 0.5 / np.maximum(np.bincount(index, minlength=size), 1)
+    shift_x, shift_y = (np.bincount(index, off, minlength=size) * halves for off in (off_x, off_y))
     strays_sq = shift_x**2 + shift_y**2
-    off_x -= shift_x.take(place)
-    off_y -= shift_y.take(place)
-    np.maximum.at(strays_sq, place, off_x**2 + off_y**2)
+    off_x -= shift_x.take(index)
+    off_y -= shift_y.take(index)
+    np.maximum.at(strays_sq, index, off_x**2 + off_y**2)
     shape = (motion.nodes, slabs)
     return shift_x.reshape(shape), shift_y.reshape(shape), np.sqrt(strays_sq).reshape(shape)
 
 
 def _between(bounds_m: Floats, row: Ints, share: Floats) -> Floats:
-    """The place on a chord after a share of its slab."""
+    """The coordinate on a chord after a share of its slab."""
     begin = bounds_m.take(row)
-    place_m: Floats = begin + (bounds_m.take(row + 1) - begin) * share
-    return place_m
+    along_m: Floats = begin + (bounds_m.take(row + 1) - begin) * share
+    return along_m

@@ -1,4 +1,4 @@
-"""Where a contact plan comes from: a preset, a scenario file, a trace file or a saved plan."""
+"""Load a contact plan from a preset, a scenario file, a trace file or a saved plan."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from wayfare.contacts.exchanges import split_into_exchanges
 from wayfare.contacts.plan import ContactPlan
 from wayfare.errors import ScenarioError
 from wayfare.mobility import Meetings, Motion
-from wayfare.mobility.extent import refuse_endless
+from wayfare.mobility.extent import reject_oversized
 from wayfare.mobility.traces import Selection, Trace
 from wayfare.scenario import DEFAULT_PRESET, Scenario, load, preset_names
 from wayfare.scenario.dump import toml_value
@@ -21,14 +21,14 @@ from wayfare.scenario.mobility import NodeServer, TraceMobility
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourcedPlan:
-    """A plan, the scenario whose radio and model it is looked at with, and what is to be said of where it came from."""
+    """A plan, the scenario with its radio and model, and notes about its source."""
 
     name: str
     kind: str
     scenario: Scenario
-    plan: ContactPlan  # whole contacts
-    exchanges: ContactPlan  # the same, long ones split as the scenario says
-    # Names of a trace's nodes; a drawn plan has only numbers.
+    plan: ContactPlan  # unsplit contacts
+    exchanges: ContactPlan  # long contacts split by the scenario's rule
+    # Names of a trace's nodes; drawn plans have only numbers.
     devices: tuple[str, ...] = ()
     server: str | None = None
     skipped: int = 0
@@ -45,17 +45,17 @@ def plan_from_source(
     lenient: bool = False,
     devices_meet: bool = False,
 ) -> SourcedPlan:
-    """The plan of a source.
+    """Load the plan of a source.
 
-    A preset or ``.toml`` gives the plan a run of it would have. Any other file is a trace: all its nodes, as long as
-    it lasts, with the radio and the model of the embedded default; overrides may change either.
+    A preset or ``.toml`` gives the plan that a run would use. Any other file is a trace: all its nodes for its whole
+    duration, with the radio and model of the default preset. Overrides may change both.
     """
     overrides = [*overrides, *([f"radio.range_m={range_m!r}"] if range_m is not None else [])]
     is_scenario = source in preset_names() or source.endswith(".toml")
     if not is_scenario:
         if not Path(source).exists():
             known = ", ".join(preset_names())
-            raise ScenarioError("source", source, f"neither a preset ({known}) nor a file that is there")
+            raise ScenarioError("source", source, f"neither a preset ({known}) nor an existing file")
         file = [f"mobility.model={TraceMobility.model_fields['model'].default}", f"mobility.file={toml_value(source)}"]
         overrides = [*file, *overrides]
     scenario = load(source if is_scenario else DEFAULT_PRESET, overrides)
@@ -63,7 +63,7 @@ def plan_from_source(
     if not isinstance(trace, TraceMobility):
         if server is not None:
             raise ScenarioError("server", server, "only the nodes of a trace have names")
-        refuse_endless(trace, scenario.fleet.devices, scenario.duration_s)
+        reject_oversized(trace, scenario.fleet.devices, scenario.duration_s)
         model = mobility.from_spec(trace, scenario.radio.range_m)
         drawn = model.draw(scenario.fleet.devices, scenario.duration_s, seed)
         plan = contacts_in(drawn, scenario.radio.range_m, scenario.duration_s, seed, devices_meet=devices_meet)
@@ -84,8 +84,8 @@ def _from_trace(
     if recording.skipped:
         notes = (f"{recording.skipped:,} lines skipped; the first: {recording.first_skipped}", *notes)
     if whole:
-        scenario = _as_long_as(scenario, chosen)
-    # Contacts that a file lists between devices are always looked at.
+        scenario = _sized_as(scenario, chosen)
+    # Contacts between devices that a file lists are always included.
     listed = devices_meet or isinstance(chosen.content, Meetings)
     plan = contacts_in(chosen.content, scenario.radio.range_m, chosen.duration_s, seed, devices_meet=listed)
     plan = replace(plan, names=(*chosen.devices, chosen.server))
@@ -104,7 +104,7 @@ def _from_trace(
 
 
 def _sourced(found: SourcedPlan, drawn: Motion | Meetings) -> SourcedPlan:
-    """Without contacts that are too short for the scenario, and with its exchanges."""
+    """Drop contacts that are too short for the scenario, and split the others into exchanges."""
     rules, plan = found.scenario.contacts, found.plan.lasting(found.scenario.contacts.min_contact_s)
     short, notes = len(found.plan.with_server()) - len(plan.with_server()), found.notes
     if short:
@@ -114,8 +114,8 @@ def _sourced(found: SourcedPlan, drawn: Motion | Meetings) -> SourcedPlan:
     return replace(found, plan=plan, exchanges=exchanges, notes=notes)
 
 
-def _as_long_as(scenario: Scenario, chosen: Selection) -> Scenario:
-    """The scenario with as many devices and rounds as the trace has, the last round perhaps cut."""
+def _sized_as(scenario: Scenario, chosen: Selection) -> Scenario:
+    """The scenario with the trace's number of devices and rounds; the last round may be incomplete."""
     rounds = max(-int(-chosen.duration_s // scenario.round_s), 1)
     fleet = scenario.fleet.model_copy(update={"devices": len(chosen.devices)})
     return scenario.model_copy(update={"rounds": rounds, "fleet": fleet})

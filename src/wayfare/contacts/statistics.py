@@ -1,4 +1,4 @@
-"""What a contact plan is like: how often, how long, and whether the exponential model of the theory holds for it."""
+"""Statistics of a contact plan, and whether the exponential model of the theory holds for it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from wayfare.arrays import Bools, Floats
 from wayfare.contacts.plan import ContactPlan
 
 QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
-# A distance the theory's averages hardly feel, and one beyond which they are about something else.
+# KS distances: up to the first the theory's averages hold, beyond the second they do not.
 _CLOSE, _ROUGH = 0.10, 0.20
 _FEWEST = 20
 
@@ -34,7 +34,7 @@ class ExponentialFit:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Distribution:
-    """Times that lie whole inside the plan; ``cut`` more were under way at its start or end."""
+    """Complete times inside the plan; ``cut`` more were cut by its start or end."""
 
     count: int
     cut: int
@@ -57,13 +57,13 @@ class PlanStatistics:
     time_in_contact_share: float
     contact: Distribution
     inter_contact: Distribution
-    # Time out of contact for each contact that begins. Times that lie whole inside a plan are the shorter ones, so
-    # their mean is too small where a plan is not much longer than they are; None where no contact begins.
+    # Time out of contact per contact that starts; None if no contact starts. Complete times inside a plan are the
+    # shorter ones, so their mean is too small if the plan is not much longer than they are.
     mean_wait_s: float | None
-    # While at least one is; a band used in turns would leave devices 1 / this of their contact time. None without any
-    # contact, like the next one.
+    # The mean while at least one device is in contact. With a shared band each device would have 1 / this of its
+    # contact time. This and the next are None without contacts.
     mean_devices_in_contact: float | None
-    overlapping_contact_time_share: float | None  # the rest of contact time a device is alone with the server
+    overlapping_contact_time_share: float | None  # share of contact time with at least two devices in contact
 
 
 def plan_statistics(plan: ContactPlan) -> PlanStatistics:
@@ -74,7 +74,7 @@ def plan_statistics(plan: ContactPlan) -> PlanStatistics:
     whole = (served.start_s > 0) & (served.end_s < plan.duration_s)
     same = served.device[1:] == served.device[:-1]
     gap_s = (served.start_s[1:] - served.end_s[:-1])[same]
-    # Before its first contact and after its last a device waits for a time nobody saw the whole of.
+    # The times before a device's first contact and after its last are incomplete.
     waits = np.concatenate([served.start_s[np.append(True, ~same)[: len(served)]] > 0, _last_ends(served, same)])
     silent, begun = int((per_device == 0).sum()), int((served.start_s > 0).sum())
     mean_devices, overlapping = _overlap(served)
@@ -127,7 +127,7 @@ def distribution(times_s: Floats, cut: int) -> Distribution:
 
 
 def exponential_fit(times_s: Floats) -> ExponentialFit:
-    """By the sample's mean. The distance is the larger of the steps above and below the fitted curve."""
+    """Fit by the sample's mean. The distance is the larger of the steps above and below the fitted curve."""
     times_s = np.sort(times_s)
     n, mean_s = len(times_s), float(times_s.mean())
     model = -np.expm1(-times_s / mean_s)
@@ -155,17 +155,17 @@ def overall_verdict(statistics: PlanStatistics) -> tuple[Verdict, tuple[str, ...
 
 
 def verdict_sentence(statistics: PlanStatistics) -> str:
-    """Whether the exponential model of the theory holds, in one plain sentence."""
+    """Whether the exponential model of the theory holds, in one sentence."""
     verdict, failing = overall_verdict(statistics)
     if verdict == "too few":
-        counts = " and ".join(f"{times.count} whole {name} times" for name, times in _times(statistics))
-        return f"Too few contacts to tell whether the exponential model holds: {counts}, {_FEWEST} of each are needed."
+        counts = " and ".join(f"{times.count} complete {name} times" for name, times in _times(statistics))
+        return f"Too few contacts to test the exponential model: {counts}; at least {_FEWEST} of each are needed."
     parts = [f"{name} times {times.fit.ks_distance:.2f}" for name, times in _times(statistics) if times.fit]
     distance = f"Kolmogorov-Smirnov distance: {', '.join(parts)}"
     if verdict == "holds":
         return f"The exponential model of the theory holds ({distance})."
     if verdict == "roughly":
-        return f"The exponential model of the theory holds roughly ({distance}): expect its bounds to be off somewhat."
+        return f"The exponential model of the theory holds roughly ({distance}). Its bounds are approximate."
     return f"The exponential model of the theory does not hold for {' and '.join(failing)} times ({distance})."
 
 

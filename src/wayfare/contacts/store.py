@@ -1,4 +1,4 @@
-"""Contact plans in one file, to inspect, to exchange and to replay (``mobility.format = "plan"``)."""
+"""Save and load contact plans (``mobility.format = "plan"``)."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from wayfare.mobility.traces.saved import load_meetings, save_meetings
 
 
 def save_plan(plan: ContactPlan, path: Path | str) -> None:
-    """Write a plan to an ``.npz`` file, whole or not at all."""
+    """Write a plan to an ``.npz`` file atomically."""
     save_meetings(
         Path(path),
         Meetings(
@@ -27,7 +27,7 @@ def save_plan(plan: ContactPlan, path: Path | str) -> None:
 
 
 def load_plan(path: Path | str) -> ContactPlan:
-    """The plan of a file, every array checked; a damaged file is a TraceError."""
+    """Load a plan and check every array. A damaged file raises TraceError."""
     meetings, duration_s, names = load_meetings(Path(path))
     assert meetings.distance_m is not None
     return ContactPlan(

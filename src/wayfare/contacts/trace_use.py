@@ -1,4 +1,4 @@
-"""What of a trace a scenario uses: which server, how much of its time, and how many of its contacts."""
+"""The part of a trace that a scenario uses: server, devices, time and contacts."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from functools import lru_cache
 
 from wayfare.arrays import Floats
 from wayfare.contacts.draw import contacts_in
-from wayfare.mobility.traces import Selection, Trace, everyone_with
+from wayfare.mobility.traces import Selection, Trace, all_nodes
 from wayfare.scenario import Scenario
 from wayfare.scenario.exchange import Contacts
 from wayfare.scenario.mobility import TraceMobility
@@ -15,7 +15,7 @@ from wayfare.scenario.mobility import TraceMobility
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TraceUse:
-    """A trace as a run uses it. Contacts are those with the server, each counted once however often it is repeated."""
+    """A trace as a run uses it. Contacts are those with the server; repeated ones count once."""
 
     file: str
     format: str
@@ -27,16 +27,16 @@ class TraceUse:
     repeated: bool
     duration_s: float  # of the whole trace
     contacts_used: int
-    contacts_dropped: int  # with nodes that are no devices, outside the time used, or too short
+    contacts_dropped: int  # with unused nodes, outside the time used, or too short
     lines_skipped: int
-    contacts_too_short: int = 0  # of those dropped: with the devices, in the time used
+    contacts_too_short: int = 0  # part of those dropped: with used devices, in the time used
     min_contact_s: float = 0.0
     max_exchange_s: float | None = None
     device_names: tuple[str, ...] = ()
 
 
 def trace_use(scenario: Scenario) -> TraceUse | None:
-    """What the scenario uses of its trace; None where mobility is no trace."""
+    """The use of the scenario's trace; None if its mobility is not a trace."""
     spec = scenario.mobility
     if not isinstance(spec, TraceMobility):
         return None
@@ -45,7 +45,7 @@ def trace_use(scenario: Scenario) -> TraceUse | None:
 
 
 def device_names(scenario: Scenario) -> tuple[str, ...]:
-    """What a trace calls the devices, in order; empty where mobility is no trace."""
+    """The devices' names in the trace, in order; empty if the mobility is not a trace."""
     spec = scenario.mobility
     if not isinstance(spec, TraceMobility):
         return ()
@@ -62,7 +62,7 @@ def _use(trace: Trace, devices: int, duration_s: float, rules: Contacts, fingerp
     lengths_s = _lengths_s(chosen, trace.range_m)
     too_short = int((lengths_s < rules.min_contact_s).sum())
     used = len(lengths_s) - too_short
-    whole = len(_lengths_s(everyone_with(recording, chosen.server), trace.range_m))
+    whole = len(_lengths_s(all_nodes(recording, chosen.server), trace.range_m))
     return TraceUse(
         file=spec.file,
         format=recording.format,
@@ -84,6 +84,6 @@ def _use(trace: Trace, devices: int, duration_s: float, rules: Contacts, fingerp
 
 
 def _lengths_s(chosen: Selection, range_m: float) -> Floats:
-    """How long each contact of a selection with its server lasts."""
+    """The length of each contact of a selection with its server, in seconds."""
     plan = contacts_in(chosen.content, range_m, chosen.duration_s, seed=0, devices_meet=False)
     return plan.end_s - plan.start_s

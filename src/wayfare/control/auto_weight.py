@@ -1,17 +1,17 @@
-"""The weight that finds itself (``control.weight = "auto"``).
+"""The automatic weight (``control.weight = "auto"``).
 
-Proposition 2 knows the weight V and the backlog q only by the ratio q / V, the price of a joule in units of the
-convergence bound: p = clip(a / price - 1/g, 0, P) with a = 3 theta B |x|^2 / (s b ln 2). For one device the best way to
-spend a budget over all its contacts (problem P0) has one price for all of them, the multiplier of the budget. So the
-device looks for that price itself: at every contact it asks at which price this contact and those still to be expected
-would together use up what is left of the budget, pays that price, and asks again at the next one.
+Proposition 2 depends on the weight V and the backlog q only through q / V, the price of a joule in units of the
+convergence bound: p = clip(a / price - 1/g, 0, P) with a = 3 theta B |x|^2 / (s b ln 2). For one device, the best way
+to spend a budget over all its contacts (problem P0) has one price for all of them: the multiplier of the budget. So
+the device searches for that price. At every contact it solves for the price at which this contact and the expected
+later ones use up the remaining budget, applies it, and solves again at the next contact.
 
-What is to be expected is the device's own experience, kept in a handful of numbers: contacts so far, the energy they
-could have used, and the prices at which full power would have been right, which are spread over decades and summed up
-as a log-normal distribution. Errors in any of it show in what is left of the budget and are repaired at the next
-contact; what one contact does not use stays in the account.
+The device expects contacts as in its own past, kept in a few numbers: contacts so far, the energy they could have
+used, and the prices at which full power would have been right. These prices span decades, so a log-normal
+distribution summarises them. Errors show up in the remaining budget and are corrected at the next contact. Energy
+that one contact does not use stays in the account.
 
-Worth and price have one unit, so models of any scale are treated alike; a device never spends more than it has left.
+Worth and price have the same unit, so the scale of the model does not matter. A device never overdraws its budget.
 """
 
 from __future__ import annotations
@@ -27,39 +27,39 @@ from wayfare.arrays import Floats
 from wayfare.control.closed_form import full_update_power_watts
 from wayfare.radio import Link
 
-# How many standard deviations of the energy that later contacts could use are guarded against: energy that finds no
-# contact any more is lost, while energy spent early costs little, for entries grow only with the logarithm of power.
+# Safety margin in standard deviations of the energy that later contacts could use. Energy left without a contact is
+# lost; energy spent early costs little, because entries grow only with the logarithm of power.
 CAUTION = 3.0
 
-# Prices looked at: this far above and below what was seen, in logarithms, halved until twelve digits stand.
+# Bisection over log prices: this far above and below the observed ones, to twelve digits.
 _REACH, _HALVINGS = 50.0, 48
 # The largest exponent that is safe.
 _LARGEST = 700.0
 
-# Prices, as logarithms, at which contacts say what they would take where worth alone does not tell it.
+# Log prices at which contacts tabulate their energy if it is not determined by worth.
 _FIRST, _STEP, _PRICES = -60.0, 0.5, 241
 LOG_PRICES: Floats = _FIRST + _STEP * np.arange(_PRICES, dtype=np.float64)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Experience:
-    """What a device has seen of its own contacts, as plain numbers."""
+    """Statistics of a device's own past contacts."""
 
     contacts: int = 0
-    usable_joules: float = 0.0  # sum of P tau: what the contacts could have used
+    usable_joules: float = 0.0  # sum of P tau: energy that the contacts could have used
     usable_squares: float = 0.0  # sum of (P tau)^2
-    log_worth_mean: float = 0.0  # of the price up to which full power is right, weighted by usable energy
-    log_worth_squares: float = 0.0  # sum of squared deviations from that mean, weighted alike
-    # What the contacts would have taken at each of `LOG_PRICES`, from schemes that know.
+    log_worth_mean: float = 0.0  # log of the highest price for full power, weighted by usable energy
+    log_worth_squares: float = 0.0  # weighted sum of squared deviations from that mean
+    # Energy that the contacts would have used at each of `LOG_PRICES`; empty if worth determines it.
     wanted_joules: tuple[float, ...] = ()
 
     @classmethod
     def of(cls, table: Mapping[str, Any]) -> Experience:
-        """The experience of a table, which may have lists where there were tuples."""
+        """Read the experience from a table, in which lists may replace tuples."""
         return cls(**{**table, "wanted_joules": tuple(table["wanted_joules"])})
 
     def with_contact(self, usable_joules: float, worth: float, wanted_joules: Sequence[float] = ()) -> Experience:
-        """One contact more; one with nothing to send, or no energy to send it with, says nothing of prices."""
+        """Add one contact. A contact without an update or without usable energy only counts."""
         if usable_joules <= 0 or worth <= 0:
             usable_joules, away = 0.0, 0.0
         else:
@@ -76,17 +76,17 @@ class Experience:
         )
 
     def share_used(self, log_price: float) -> float:
-        """The share of the usable energy that such contacts use at a price, E[min(worth / price, 1)].
+        """The share of the usable energy that contacts use at a price, E[min(worth / price, 1)].
 
         For log worth ~ N(m, v):  Phi(z) + exp(m - log price + v/2) Phi(-z - sqrt v),  z = (m - log price) / sqrt v
 
-        Contacts whose energy falls otherwise with the price have said what they would have taken.
+        Contacts that follow another law have tabulated their energy in `wanted_joules`.
         """
         if self.wanted_joules:
-            place = min(max((log_price - _FIRST) / _STEP, 0.0), _PRICES - 1.001)
-            low = int(place)
+            position = min(max((log_price - _FIRST) / _STEP, 0.0), _PRICES - 1.001)
+            low = int(position)
             between = self.wanted_joules[low + 1] - self.wanted_joules[low]
-            return (self.wanted_joules[low] + between * (place - low)) / max(self.usable_joules, 1e-300)
+            return (self.wanted_joules[low] + between * (position - low)) / max(self.usable_joules, 1e-300)
         above = self.log_worth_mean - log_price
         spread = math.sqrt(self.log_worth_squares / self.usable_joules) if self.usable_joules > 0 else 0.0
         if spread < 1e-6:
@@ -95,11 +95,11 @@ class Experience:
         return _normal_cdf(above / spread) + math.exp(min(above + spread**2 / 2, _LARGEST)) * partly
 
     def expected_joules(self, round_: int, rounds: int) -> float:
-        """What the contacts after a round could use, cautiously: F / (1 + caution^2 (1/d + 1/n)).
+        """A cautious estimate, in joules, of what later contacts could use: F / (1 + caution^2 (1/d + 1/n)).
 
-        F is the experience so far, drawn out. n is the number of contacts that would carry the same energy if all were
-        alike, (sum e)^2 / sum e^2, and d = n (R - r) / r the number of such contacts still to come, so 1/d + 1/n is the
-        variance of what comes about F, relative to F^2: the less is known, the less is kept back.
+        F extrapolates the experience so far. n = (sum e)^2 / sum e^2 is the effective number of past contacts, and
+        d = n (R - r) / r that of future ones. So 1/d + 1/n is the relative variance of the estimate: the less the
+        device knows, the less energy it keeps back.
         """
         if self.usable_squares <= 0 or round_ >= rounds:
             return 0.0
@@ -109,76 +109,72 @@ class Experience:
 
 
 NO_EXPERIENCE = Experience()
-"""Of a device before its first contact."""
+"""The experience before the first contact."""
 
 
 class Wanted(Protocol):
-    """What a contact would take at a price."""
+    """The energy that a contact would use as a function of the price of a joule."""
 
     @property
-    def contact_s(self) -> float:
-        """How long it lasts."""
-        ...
+    def contact_s(self) -> float: ...
 
     @property
     def full_power_watts(self) -> float:
-        """Beyond it power buys nothing."""
+        """The power beyond which nothing is gained."""
         ...
 
     @property
     def usable_joules(self) -> float:
-        """The most energy that is of use."""
+        """The energy at full power for the whole contact."""
         ...
 
     @property
     def worth(self) -> float:
-        """The price up to which full power is right."""
+        """The highest price at which full power is optimal."""
         ...
 
     def power_watts(self, log_price: float) -> float:
-        """The best power at a price."""
+        """The optimal power at a price."""
         ...
 
     def wanted_joules(self) -> Sequence[float]:
-        """The energy at each of `LOG_PRICES`; empty where it is min(worth / price, 1) of what is usable."""
+        """The energy at each of `LOG_PRICES`; empty if it is usable_joules * min(worth / price, 1)."""
         ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Demand:
-    """One contact as the rule sees it."""
+    """The demand of one contact under Proposition 2."""
 
     contact_s: float
     inverse_gain_watts: float  # 1/g
-    full_power_watts: float  # P: beyond it power buys nothing
+    full_power_watts: float  # P: beyond it nothing is gained
     level_watts: float  # a: the power level p + 1/g at a price of 1
 
     @property
     def usable_joules(self) -> float:
-        """The most energy that is of use."""
         return self.contact_s * self.full_power_watts
 
     @property
     def worth(self) -> float:
-        """The price up to which full power is right."""
         return self.level_watts / (self.full_power_watts + self.inverse_gain_watts)
 
     def power_watts(self, log_price: float) -> float:
-        """Proposition 2 at a price."""
+        """Proposition 2: p = clip(a / price - 1/g, 0, P)."""
         level_watts = math.exp(min(math.log(self.level_watts) - log_price, _LARGEST))
         return min(max(level_watts - self.inverse_gain_watts, 0.0), self.full_power_watts)
 
     def wanted_joules(self) -> Sequence[float]:
-        """Worth tells it all."""
+        """Empty: worth determines the energy."""
         return ()
 
 
 def demand(
     link: Link, *, contact_s: float, gain_per_watt: float, staleness_rounds: int, update_norm_sq: float
 ) -> Demand | None:
-    """a = 3 theta B |x|^2 / (s b ln 2) and P of a contact; None if there is nothing to send or no way to send it."""
+    """a = 3 theta B |x|^2 / (s b ln 2) and P of a contact, in watts; None if nothing can be sent."""
     value = 3.0 * staleness_rounds * update_norm_sq
-    # An update that diverged has no worth that one could reckon with.
+    # A diverged update has no finite value.
     if not (contact_s > 0 and gain_per_watt > 0 and 0 < value < math.inf):
         return None
     full_power_watts = full_update_power_watts(
@@ -199,7 +195,7 @@ def demand(
 
 
 def after_contact(experience: Experience, wanted: Wanted | None) -> Experience:
-    """The experience with one contact more, in which a scheme would have taken so much, or nothing."""
+    """Add a contact and its demand, if any, to the experience."""
     if wanted is None:
         return experience.with_contact(0.0, 0.0)
     return experience.with_contact(wanted.usable_joules, wanted.worth, wanted.wanted_joules())
@@ -208,7 +204,7 @@ def after_contact(experience: Experience, wanted: Wanted | None) -> Experience:
 def fitting_power_watts(
     wanted: Wanted, experience: Experience, *, left_joules: float, round_: int, rounds: int
 ) -> float:
-    """The power of a contact at the price at which it and those to be expected use up what is left."""
+    """The power of a contact, in watts, at the price of `fitting_log_price`."""
     if left_joules <= 0:
         return 0.0
     return wanted.power_watts(
@@ -217,15 +213,16 @@ def fitting_power_watts(
 
 
 def fitting_log_price(wanted: Wanted, experience: Experience, *, left_joules: float, round_: int, rounds: int) -> float:
-    """The price at which a contact and those to be expected use up what is left; -inf where there is enough for all.
+    """The log price at which this contact and the expected later ones use up the remaining energy.
 
-    tau p(price) + expected_joules * share_used(price) = left;  the experience includes this contact.
+    Solves tau p(price) + expected_joules * share_used(price) = left. The experience includes this contact. The result
+    is -inf if the energy suffices for all contacts at full power.
     """
     expected_joules = experience.expected_joules(round_, rounds)
     if wanted.usable_joules + expected_joules <= left_joules:
         return -math.inf
     middle = math.log(wanted.worth)
-    # Too cheap at the lower end, where both shares are 1; dear enough at the upper one.
+    # The lower end is too cheap (both shares are 1), the upper end expensive enough.
     low = min(middle, experience.log_worth_mean) - _REACH
     high = max(middle, experience.log_worth_mean) + _REACH
     for _ in range(_HALVINGS):

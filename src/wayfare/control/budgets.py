@@ -1,4 +1,4 @@
-"""What each device of a fleet may spend on transmitting."""
+"""Energy budgets of devices for transmission."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from wayfare.streams import Stream, generator
 
 
 def draw_budgets(fleet: Fleet, seed: int) -> Floats:
-    """Uniform between the bounds, scaled to the total if there is one."""
+    """Draw budgets uniformly between the bounds, in joules, and scale them to the total if one is set."""
     budgets = np.array(
         [
             generator(seed, Stream.ENERGY_BUDGET, device).uniform(fleet.energy_min_joules, fleet.energy_max_joules)

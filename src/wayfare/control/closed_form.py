@@ -1,6 +1,6 @@
 """Propositions 1 and 2 of the paper: equations only, for scalars and arrays alike.
 
-P3, the problem of one contact, is to choose a power p in [0, P] that minimises
+Problem P3 of one contact: choose the power p in [0, P] that minimises
 
     -V theta tau B |x|^2 3 / (s b) log2(1 + p g) + tau p q
 
@@ -30,9 +30,9 @@ def full_update_power_watts(
     max_power_watts: ArrayLike,
     statistics_bits: ArrayLike = 0.0,
 ) -> Floats:
-    """P = min(p_max, (2^need - 1) / g), need = s b / (tau B): beyond it power buys nothing, since k = s.
+    """P = min(p_max, (2^need - 1) / g) watts, need = s b / (tau B): the power at which all entries fit (k = s).
 
-    Normalisation statistics, which the paper leaves out of its accounts, add their bits to s b.
+    The bits of normalisation statistics, which the paper ignores, are added to s b.
 
     The comparison is made on the exponent, because 2^need overflows for short contacts.
     """
@@ -59,7 +59,7 @@ def optimal_power_watts(
     statistics_bits: ArrayLike = 0.0,
     variant: Variant = "corrected",
 ) -> Floats:
-    """Minimiser of P3 (Proposition 2, with the 1/ln 2 it lacks in print).
+    """The minimiser of P3 in watts (Proposition 2, with the 1/ln 2 that is missing in print).
 
     p* = clip(K / (q ln 2) - 1/g, 0, P),  K = 3 V theta B |x|^2 / (s b);  without ln 2 as printed
     """
@@ -92,12 +92,12 @@ def kept_entries(
     bits_per_entry: ArrayLike,
     statistics_bits: ArrayLike = 0.0,
 ) -> Ints:
-    """k = min(floor(tau A / b), s) (Proposition 1: the capacity of the contact is used up)."""
+    """k = min(floor(tau A / b), s): use the whole capacity of the contact (Proposition 1)."""
     power, contact, gain = _floats(power_watts, contact_s, gain_per_watt)
     rate_bps = np.asarray(bandwidth_hz) * np.log1p(power * gain) / np.log(2.0)
     capacity_bits = np.maximum(contact, 0.0) * rate_bps - np.asarray(statistics_bits)
     fits = np.maximum(capacity_bits, 0.0) / np.asarray(bits_per_entry)
-    # At the cap the capacity is exactly s b, and rounding must not cost the last entry.
+    # At the cap the capacity is exactly s b; rounding must not drop the last entry.
     slack = 1e-12 * np.asarray(parameters, dtype=np.float64)
     return np.asarray(np.minimum(np.floor(fits + slack), parameters), dtype=np.int64)
 

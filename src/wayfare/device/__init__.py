@@ -1,4 +1,4 @@
-"""A device and its contacts (Algorithm 1, "on each mobile device"): pure functions over a frozen state."""
+"""A device and its contacts (Algorithm 1, "on each mobile device"), as pure functions of a frozen state."""
 
 from wayfare.device.checks import Checks
 from wayfare.device.contact import (

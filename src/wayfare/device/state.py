@@ -1,4 +1,4 @@
-"""What a device carries from contact to contact, and what changes it outside of one."""
+"""The state of a device, and its changes outside a contact with the server."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from wayfare.methods.account import Account
 class DeviceState(Account):
     """A device of Algorithm 1. Its local model is w_n = received - g_n."""
 
-    received: Tensor  # the last global model it got
-    memory: Tensor  # e, what error feedback remembers
-    memory_state: State = field(default_factory=dict)  # what else the memory rule remembers
-    local_state: State = field(default_factory=dict)  # what the local rule remembers
+    received: Tensor  # the global model of the last download
+    memory: Tensor  # e, the memory of error feedback
+    memory_state: State = field(default_factory=dict)  # of the memory rule
+    local_state: State = field(default_factory=dict)  # of the local rule
 
 
 def begin_device(model: Tensor, nothing: Tensor, budget_joules: float, method: Method) -> DeviceState:
@@ -32,21 +32,20 @@ def begin_device(model: Tensor, nothing: Tensor, budget_joules: float, method: M
 
 
 def receive(state: DeviceState, model: Tensor, round_: int, method: Method, handed: State = NO_STATE) -> DeviceState:
-    """Take the global model, and what the server hands down beside it: g = 0 and the age of the model is 0."""
+    """Download the global model and what the server rule adds to it. Then g = 0 and the staleness is 0."""
     local_state = method.local.received(state.local_state, handed)
     return replace(state, received=model, received_round=round_, local_state=local_state)
 
 
 def undelivered(state: DeviceState, local_model: Tensor) -> Tensor:
-    """x = e + g, all that a device computed and nobody has."""
+    """x = e + g: everything that a device learned and has not delivered."""
     return state.memory + (state.received - local_model)
 
 
 def hand_over(state: DeviceState, update: Tensor) -> DeviceState:
-    """Give x to a relay, which answers for it from then on: e becomes e - x = -g.
+    """Give x to a relay, which is then responsible for it: e becomes e - x = -g.
 
-    The device keeps its received and its local model; what it sends later is e + g again, which now is only what is
-    new.
+    The device keeps its received and local models. Its next update e + g contains only what is new.
     """
     return replace(state, memory=state.memory - update)
 
@@ -54,8 +53,8 @@ def hand_over(state: DeviceState, update: Tensor) -> DeviceState:
 def take_model(
     state: DeviceState, update: Tensor, model: Tensor, model_round: int, nothing: Tensor
 ) -> tuple[DeviceState, Tensor]:
-    """Take the global model of another device and put x = e + g on top of it: the new state and the new local model.
+    """Take a global model W from another device: the local model becomes W - x with x = e + g.
 
-    All that nobody has is then in the local model, and nothing in the memory.
+    Everything undelivered is then in the local model, and the memory is empty.
     """
     return replace(state, received=model, received_round=model_round, memory=nothing), model - update

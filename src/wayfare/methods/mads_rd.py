@@ -9,7 +9,7 @@ from typing import Literal, TypeAlias
 import numpy as np
 
 from wayfare.control.auto_weight import Wanted, fitting_log_price
-from wayfare.control.rate_distortion import Curve, Problem, Profile, alike, choose
+from wayfare.control.rate_distortion import Curve, Problem, Profile, choose, uniform_profile
 from wayfare.methods.encounter import NOTHING, Encounter, EnergyRule, Upload
 from wayfare.methods.parts import UploadRule, paper_demand
 from wayfare.radio import Link
@@ -92,12 +92,12 @@ class MadsRd(UploadRule):
 
     def _curve(self, encounter: Encounter, link: Link) -> Curve:
         if self.step in ("index", "values"):
-            return alike(link.parameters, link.statistics_bits).curve
+            return uniform_profile(link.parameters, link.statistics_bits).curve
         return self._profile(encounter, link).curve
 
     def _profile(self, encounter: Encounter, link: Link) -> Profile:
         if encounter.profile is None:
-            return alike(link.parameters, link.statistics_bits)
+            return uniform_profile(link.parameters, link.statistics_bits)
         seen = encounter.profile()
         return seen.only(32) if self.step == "index" else seen
 

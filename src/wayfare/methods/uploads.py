@@ -63,7 +63,7 @@ def send_dense(
     )
 
 
-def least_joules(rule: EnergyRule, link: Link, bits: float) -> float:
+def min_upload_joules(rule: EnergyRule, link: Link, bits: float) -> float:
     """A lower bound on the energy of ``bits``, P bits / (60 B) joules, under the greedy rule; 0 under others.
 
     The greedy rule always sends at full power. Other rules can lower the power, so no bound above 0 holds.
@@ -103,10 +103,10 @@ class Fitting(UploadRule):
         power_watts, allowance_joules = power_and_allowance(self.energy_rule, encounter, link)
         return send_top_k(encounter, link, power_watts, allowance_joules)
 
-    def least_joules(self, link: Link) -> float:
-        return least_joules(self.energy_rule, link, link.statistics_bits + link.bits_per_entry)
+    def min_upload_joules(self, link: Link) -> float:
+        return min_upload_joules(self.energy_rule, link, link.statistics_bits + link.bits_per_entry)
 
-    def any_length(self) -> bool:
+    def is_extendable(self) -> bool:
         return self.energy_rule != "paced"
 
 
@@ -128,10 +128,10 @@ class Whole(UploadRule):
     def uses_forecast(self) -> bool:
         return self.fitting
 
-    def least_joules(self, link: Link) -> float:
-        return least_joules(self.energy_rule, link, link.dense_bits)
+    def min_upload_joules(self, link: Link) -> float:
+        return min_upload_joules(self.energy_rule, link, link.dense_bits)
 
-    def any_length(self) -> bool:
+    def is_extendable(self) -> bool:
         return self.energy_rule != "paced"
 
 

@@ -1,4 +1,10 @@
-"""How devices and server move: models and traces, drawn before any learning."""
+"""Mobility models and traces of devices and server, drawn before training.
+
+Design decisions:
+
+- The end of a run cuts no leg. A node's last leg is drawn whole and only its time is cut, so a longer world starts with
+  exactly the shorter one.
+"""
 
 from __future__ import annotations
 
@@ -37,9 +43,9 @@ _MODELS: Mapping[type[AnyMobility], Callable[[Any], Mobility]] = {
 
 
 def from_spec(spec: AnyMobility, range_m: float) -> Mobility:
-    """The mobility model that a scenario names; a trace counts contacts within a range to choose its nodes."""
+    """The mobility model of a scenario. A trace chooses its nodes by their contacts within ``range_m``."""
     if isinstance(spec, TraceMobility):
-        # Readers are many and a drawn world needs none of them.
+        # Imported late: drawn worlds do not need the trace readers.
         from wayfare.mobility.traces import Trace
 
         return Trace(spec, range_m)

@@ -1,4 +1,4 @@
-"""What a mobility model gives: motion to find contacts in, or the contacts themselves.
+"""The output of a mobility model: motion, or a list of contacts.
 
 Nodes ``0 .. devices - 1`` are the devices, node ``devices`` is the server.
 """
@@ -14,10 +14,10 @@ import numpy as np
 from wayfare.arrays import Bools, Floats, Ints
 
 SERVER = -1
-"""The peer of a device that meets the server."""
+"""The peer number of the server."""
 
 Knots: TypeAlias = tuple[Floats, Floats, Floats]
-"""The motion of one node as (time_s, x_m, y_m), straight lines between them."""
+"""The motion of one node as (time_s, x_m, y_m), with straight lines between knots."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,7 +25,7 @@ class Motion:
     """Piecewise-linear motion as a table of legs, sorted by node and then by start.
 
     On leg i node ``node[i]`` is at ``(x_m, y_m)[i] + (vx_mps, vy_mps)[i] * (t - start_s[i])`` for
-    ``start_s[i] <= t <= end_s[i]``. A pause is a leg of speed 0; a node without a leg at a time is absent then.
+    ``start_s[i] <= t <= end_s[i]``. A pause is a leg of speed 0. A node is absent at times without a leg.
     """
 
     nodes: int
@@ -42,7 +42,7 @@ class Motion:
         return slice(int(first), int(last))
 
     def positions_m(self, node: int, time_s: Floats) -> Floats:
-        """Where a node is at each time, shape (len(time_s), 2); NaN while it is absent."""
+        """The position of a node at each time, shape (len(time_s), 2); NaN while it is absent."""
         leg, inside = self._legs_at(node, time_s)
         found = np.full((len(time_s), 2), np.nan)
         elapsed = time_s[inside] - self.start_s[leg]
@@ -51,14 +51,14 @@ class Motion:
         return found
 
     def speeds_mps(self, node: int, time_s: Floats) -> Floats:
-        """How fast a node moves at each time, between two legs as on the later one; NaN while it is absent."""
+        """The speed of a node at each time, between two legs that of the later one; NaN while it is absent."""
         leg, inside = self._legs_at(node, time_s)
         found = np.full(len(time_s), np.nan)
         found[inside] = np.hypot(self.vx_mps[leg], self.vy_mps[leg])
         return found
 
     def _legs_at(self, node: int, time_s: Floats) -> tuple[Ints, Bools]:
-        """The rows of a node's legs at those times at which it is present, and which times these are."""
+        """The rows of a node's legs at the times when it is present, and a mask of these times."""
         rows = self.legs_of(node)
         leg = rows.start + np.searchsorted(self.start_s[rows], time_s, side="right") - 1
         inside = leg >= rows.start
@@ -68,7 +68,7 @@ class Motion:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Meetings:
-    """Contacts that come without motion: who, with whom (``SERVER`` or a device), from when to when."""
+    """Contacts without motion: device, peer (``SERVER`` or a device), start and end."""
 
     devices: int
     device: Ints
@@ -79,17 +79,17 @@ class Meetings:
 
 
 class Mobility(Protocol):
-    """A way of moving, drawn before any learning: it depends on the seed and on nothing that is learned."""
+    """A mobility model, drawn before training. It depends on the seed and on nothing that is learned."""
 
     def draw(self, devices: int, duration_s: float, seed: int) -> Motion | Meetings:
-        """The motion of all devices and the server, or their meetings, over the whole duration."""
+        """The motion of all devices and the server, or their contacts, over the whole duration."""
 
 
 def knots_from(time_s: Floats, place_m: Floats, duration_s: float, begin_s: float = 0.0) -> Knots:
-    """Knots from a beginning, which becomes time 0, up to the first that is not within the duration.
+    """Knots from ``begin_s``, which becomes time 0, to the first after the duration.
 
-    The leg that the end will cut stays whole: from a shortened one its velocity would have other last bits than in a
-    longer run.
+    The last leg stays whole. A shortened leg would change the last bits of its velocity, so that a longer run would
+    differ.
     """
     since_s = time_s - begin_s
     first, last = np.searchsorted(since_s, 0.0, side="right"), np.searchsorted(since_s, duration_s)
@@ -99,7 +99,7 @@ def knots_from(time_s: Floats, place_m: Floats, duration_s: float, begin_s: floa
 
 
 def motion_from_knots(knots: list[Knots], duration_s: float = math.inf) -> Motion:
-    """Motion of nodes given by their knots, one after another, for a duration."""
+    """The motion of nodes, given their knots, up to a duration."""
     tables = []
     for node, (time_s, x_m, y_m) in enumerate(knots):
         span = np.diff(time_s)

@@ -1,8 +1,8 @@
-"""Random direction in a rectangle: straight to the border, a pause there, a new direction inward.
+"""Random direction in a rectangle: straight to the border, a pause, then a new direction inward.
 
-The model of Royer, Melliar-Smith and Moser (ICC 2001). No closed form of its stationary state is known to us, so a run
-begins after a warm-up: the motion forgets its start within a few crossings of the area, the warm-up lasts for dozens.
-(The uniform variant, whose stationary state is known, is the random walk with `leg_s`.)
+The model of Royer, Melliar-Smith and Moser (ICC 2001). We know no closed form of its stationary state, so a run
+starts after a warm-up of dozens of crossings; the motion forgets its start within a few.
+The uniform variant, whose stationary state is known, is the random walk with `leg_s`.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ _WARM_UP_CROSSINGS = 30
 
 @dataclass(frozen=True, slots=True)
 class Direction(Moving):
-    """Direction uniform among those that lead inward, speed uniform in v [1 - spread, 1 + spread], pause uniform."""
+    """Direction uniform among those inward, speed uniform in v [1 - spread, 1 + spread], pause uniform."""
 
     spec: DirectionMobility
 
     @property
     def warm_up_s(self) -> float:
-        """How long nodes move before time 0: dozens of crossings at the mean speed, each with a pause."""
+        """The time that nodes move before time 0: dozens of crossings at the mean speed, each with a pause."""
         diagonal_m = float(np.hypot(self.spec.width_m, self.spec.height_m))
         return _WARM_UP_CROSSINGS * (diagonal_m / self.spec.speed_mps + self.spec.pause_max_s)
 
     def _all_knots(self, rngs: Sequence[np.random.Generator], duration_s: float) -> list[Knots]:
-        """All nodes in step, leg by leg: a leg begins where the one before has ended."""
+        """Advance all nodes together, leg by leg."""
         if not rngs:
             return []
         spec, until_s = self.spec, self.warm_up_s + duration_s
@@ -56,18 +56,18 @@ class Direction(Moving):
         return [knots_from(t, p, duration_s, self.warm_up_s) for t, p in zip(time_s, place_m, strict=True)]
 
     def _heading(self, place: Floats, uniform: Floats) -> Floats:
-        """Directions uniform in the half circle that leads away from the border; anywhere for the first leg."""
+        """Directions uniform in the half circle away from the border; in the full circle for the first leg."""
         left, right = place[:, 0] <= 0, place[:, 0] >= self.spec.width_m
         low, high = place[:, 1] <= 0, place[:, 1] >= self.spec.height_m
         turn = np.pi * uniform
-        # A corner has chance 0 and counts to one of its sides: at worst the next leg has length 0.
+        # A corner has probability 0 and counts as one of its sides: at worst the next leg has length 0.
         headings: Floats = np.select(
             [left, right, low, high], [turn - np.pi / 2, turn + np.pi / 2, turn, turn + np.pi], 2 * np.pi * uniform
         )
         return headings
 
     def _to_border(self, place: Floats, heading: Floats) -> Floats:
-        """Where the ray from each place first meets the border."""
+        """The point where the ray from each position first meets the border."""
         sides_m = np.array([self.spec.width_m, self.spec.height_m])
         along = np.column_stack([np.cos(heading), np.sin(heading)])
         edge = np.where(along > 0, sides_m, 0.0)
@@ -76,6 +76,6 @@ class Direction(Moving):
         first = np.argmin(reach, axis=1)
         rows = np.arange(len(place))
         target = np.clip(place + reach[rows, first][:, None] * along, 0.0, sides_m)
-        # Exactly on the border, so that the next heading knows its side.
+        # Exactly on the border, so that the next heading finds its side.
         target[rows, first] = edge[rows, first]
         return np.asarray(target, dtype=np.float64)

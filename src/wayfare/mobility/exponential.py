@@ -18,12 +18,12 @@ _BLOCK = 256
 
 @dataclass(frozen=True, slots=True)
 class Exponential:
-    """Contact ~ exp(mean c), inter-contact ~ exp(mean lambda), in contact at the start with c / (c + lambda)."""
+    """Contact ~ exp(mean c), inter-contact ~ exp(mean lambda), in contact at time 0 with chance c / (c + lambda)."""
 
     spec: ExponentialMobility
 
     def draw(self, devices: int, duration_s: float, seed: int) -> Meetings:
-        """The contacts of every device with the server; no device meets another."""
+        """The contacts of every device with the server. Devices do not meet each other."""
         mean_contact_s = _per_device("contact_s", self.spec.contact_s, devices)
         mean_gap_s = _per_device("inter_contact_s", self.spec.inter_contact_s, devices)
         contacts = []
@@ -41,7 +41,7 @@ class Exponential:
 
 
 def _per_device(field: str, mean_s: float | tuple[float, ...], devices: int) -> tuple[float, ...]:
-    """One mean for each device, out of one for all or a list."""
+    """One mean per device, from one for all or a list."""
     if not isinstance(mean_s, tuple):
         return (mean_s,) * devices
     if len(mean_s) != devices:
@@ -53,7 +53,7 @@ def _per_device(field: str, mean_s: float | tuple[float, ...], devices: int) -> 
 def _contacts(
     rng: np.random.Generator, mean_contact_s: float, mean_gap_s: float, duration_s: float
 ) -> tuple[Floats, Floats]:
-    # Exponential times have no memory, so the stationary process needs only its first state drawn.
+    # Exponential times have no memory, so only the first state of the stationary process must be drawn.
     starts_in_contact = rng.random() < mean_contact_s / (mean_contact_s + mean_gap_s)
     starts, ends, clock_s = [], [], 0.0
     while clock_s < duration_s:

@@ -1,8 +1,8 @@
 """Gauss-Markov motion in a rectangle with reflecting borders, started in its stationary state.
 
 Speed and direction are autoregressive processes of order 1 (Liang and Haas, INFOCOM 1999; Camp, Boleng and Davies,
-Wireless Communications and Mobile Computing 2(5), 2002). A node that starts at a uniform place, whatever its velocities
-will be, is at a uniform place of the folded plane at every later time, so the start below is stationary.
+Wireless Communications and Mobile Computing 2(5), 2002). A node with a uniform start has a uniform position in the
+folded plane at every later time, whatever its velocities, so the start below is stationary.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ _BLOCK = 128
 class GaussMarkov(Moving):
     """z[n] = a z[n-1] + sqrt(1 - a^2) w[n], w ~ N(0, 1), once for speed and once for direction.
 
-    speed = max(v + sigma_v z, 0), direction = d + sigma_d z with a mean direction d of each node's own, uniform in
-    [0, 2 pi). Steps begin at a random phase, so that not all nodes turn at once.
+    speed = max(v + sigma_v z, 0), direction = d + sigma_d z. Each node has its own mean direction d, uniform in
+    [0, 2 pi). Steps start at a random phase, so that not all nodes turn at once.
     """
 
     spec: GaussMarkovMobility

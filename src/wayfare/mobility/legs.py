@@ -1,4 +1,4 @@
-"""Draws that models with a speed for every leg and a pause after it have in common."""
+"""Common draws of models whose legs have a speed and a pause."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ def leg_pauses_s(rng: np.random.Generator, spec: LegMobility, count: int) -> Flo
 
 
 def mean_slowness_spm(spec: LegMobility) -> float:
-    """E[1/v] over legs: how long a metre takes on average."""
+    """E[1/v] over legs, in seconds per metre."""
     low, high = spec.speed_bounds_mps
     return 1 / low if low == high else float(np.log(high / low) / (high - low))
 
 
 def time_weighted_speed_mps(rng: np.random.Generator, spec: LegMobility) -> float:
-    """The speed of the leg met at a random time, where lengths of legs do not depend on speed: density ~ 1 / v."""
+    """The speed of the leg at a random time, if lengths do not depend on speed: density ~ 1 / v."""
     low, high = spec.speed_bounds_mps
     return float(low * (high / low) ** rng.random())
 
@@ -38,10 +38,10 @@ def pause_share(spec: LegMobility, mean_travel_s: float) -> float:
 
 
 def residual_pause_s(rng: np.random.Generator, spec: LegMobility) -> float:
-    """What is left of the pause met at a random time: density (1 - t / max) * 2 / max."""
+    """The remainder of the pause at a random time: density (1 - t / max) * 2 / max."""
     return float(spec.pause_max_s * (1 - np.sqrt(rng.random())))
 
 
 def side_by_side(rngs: Sequence[np.random.Generator], width: int) -> Floats:
-    """Uniform numbers for nodes that are moved in step, one row for each node from its own generator."""
+    """Uniform numbers for nodes that advance together, one row per node from its own generator."""
     return np.stack([rng.random(width) for rng in rngs])

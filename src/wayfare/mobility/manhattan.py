@@ -1,7 +1,7 @@
-"""Manhattan grid: along the streets of a grid, with a choice at every crossing.
+"""Manhattan grid: motion along the streets of a grid, with a choice at every crossing.
 
-The model of UMTS 30.03 and of Bai, Sadagopan and Helmy (INFOCOM 2003): at a crossing a node goes left, right or
-straight on. A turn that would leave the grid is taken to the other side; where straight on would leave it, it turns.
+The model of UMTS 30.03 and of Bai, Sadagopan and Helmy (INFOCOM 2003): at a crossing a node turns left or right or
+goes straight on. A turn that would leave the grid goes to the other side; at the border a node must turn.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ _STEPS = np.array([[1, 0], [0, 1], [-1, 0], [0, -1]])
 
 @dataclass(frozen=True, slots=True)
 class Manhattan(Moving):
-    """One leg for each block, speed uniform in v [1 - spread, 1 + spread], pause at a crossing uniform.
+    """One leg per block, speed uniform in v [1 - spread, 1 + spread], pause at a crossing uniform.
 
-    With straight on at 1/2 and left as likely as right every street is as likely as any other in either direction
-    (each street is entered with total chance 1 from those before it), and the start is stationary. With other chances
-    the streets at the rim differ; a run then begins after a warm-up of twice the square of the blocks across.
+    With chance 1/2 for straight on and 1/4 for each turn, all streets are equally likely in both directions, because
+    each is entered with total chance 1 from its predecessors. The start is then stationary. With other chances the
+    streets at the border differ, so a run starts after a warm-up of twice the square of the blocks across.
     """
 
     spec: ManhattanMobility
@@ -46,7 +46,7 @@ class Manhattan(Moving):
         return np.rint(sides_m / self.spec.block_m).astype(np.int64)
 
     def _all_knots(self, rngs: Sequence[np.random.Generator], duration_s: float) -> list[Knots]:
-        """All nodes in step, leg by leg: a leg begins where the one before has ended."""
+        """Advance all nodes together, leg by leg."""
         if not rngs:
             return []
         spec, until_s = self.spec, self.warm_up_s + duration_s
@@ -62,13 +62,13 @@ class Manhattan(Moving):
                 clock_s = arrival_s + spec.pause_max_s * pause_u
                 times += [arrival_s, clock_s]
                 places += [crossing, crossing]
-        # From blocks to metres by shares of the side, so that the last street lies on the border exactly.
+        # Convert blocks to metres by shares of the side, so that the last street lies exactly on the border.
         sides_m = np.array([spec.width_m, spec.height_m])
         time_s, place_m = np.stack(times, axis=1), np.stack(places, axis=1) / self._blocks() * sides_m
         return [knots_from(t, p, duration_s, self.warm_up_s) for t, p in zip(time_s, place_m, strict=True)]
 
     def _stationary_start(self, uniform: Floats) -> tuple[Floats, Ints, Ints, Floats, Floats]:
-        """Place, next crossing and heading at time 0, when the crossing is reached and when it is left."""
+        """Position, next crossing and heading at time 0, and the times of arrival and departure there."""
         spec, (across, up) = self.spec, self._blocks()
         state_u, street_u, done, speed_u, pause_u = uniform.T
         # Streets from west to east first, row by row, then those from south to north.
@@ -83,7 +83,7 @@ class Manhattan(Moving):
             np.column_stack([rest // up, rest % up]),
         )
         heading = np.where(is_east, 0, 1)
-        # Backwards along a street is from its far end.
+        # The opposite direction starts at the far end of the street.
         origin = origin + back[:, None] * _STEPS[heading]
         heading = heading + 2 * back
         crossing = origin + _STEPS[heading]
@@ -93,12 +93,12 @@ class Manhattan(Moving):
         pausing = state_u < legs.pause_share(spec, spec.block_m * legs.mean_slowness_spm(spec))
         place = np.where(pausing[:, None], crossing, origin + done[:, None] * _STEPS[heading])
         arrival_s = np.where(pausing, 0.0, remaining_s)
-        # Residual life of a uniform pause for those in one, a whole pause for those who come to it.
+        # The remainder of a uniform pause for nodes in one, a whole pause for the others.
         pause_s = spec.pause_max_s * np.where(pausing, 1 - np.sqrt(pause_u), pause_u)
         return place, crossing, heading, arrival_s, arrival_s + pause_s
 
     def _turn(self, crossing: Ints, heading: Ints, uniform: Floats) -> Ints:
-        """The next heading: straight on, left or right where the grid allows it, back where nothing else does."""
+        """The next heading: straight on, left or right if the grid allows it, otherwise back."""
         left, right = self.spec.left, self.spec.right
         ahead_ok, left_ok, right_ok = (self._inside(crossing + _STEPS[(heading + by) % 4]) for by in (0, 1, 3))
         ahead = np.where(ahead_ok, 1 - left - right, 0.0)

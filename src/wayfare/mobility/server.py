@@ -1,4 +1,4 @@
-"""The motion of a fleet and its server, which moves like a device, stands still or follows a route."""
+"""The motion of a fleet and its server. The server moves like a device, stands still or follows a route."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from wayfare.streams import FLEET, Stream, generator
 
 
 class Moving(ABC):
-    """A model in which all nodes move by one rule; the server may also stand still or follow a route."""
+    """A model in which all devices move by one rule; the server may also stand still or follow a route."""
 
     __slots__ = ()
     spec: SpatialMobility
 
     def draw(self, devices: int, duration_s: float, seed: int) -> Motion:
-        """The motion of every device and of the server, the last node; each node has a generator of its own."""
+        """The motion of every device and of the server, the last node. Each node has its own generator."""
         rngs = [generator(seed, Stream.DEVICE_MOTION, device) for device in range(devices)]
         server, own = self.spec.server, []
         match server:
@@ -33,7 +33,7 @@ class Moving(ABC):
 
     @abstractmethod
     def _all_knots(self, rngs: Sequence[np.random.Generator], duration_s: float) -> list[Knots]:
-        """Knots of one node for each generator, up to a duration."""
+        """The knots of one node per generator, up to a duration."""
 
 
 def _fixed_knots(server: FixedServer, spec: SpatialMobility, duration_s: float) -> Knots:
@@ -43,12 +43,12 @@ def _fixed_knots(server: FixedServer, spec: SpatialMobility, duration_s: float) 
 
 
 def _route_knots(server: RouteServer, duration_s: float) -> Knots:
-    """Round after round from the first waypoint at time 0: a stop there, then the leg to the next."""
+    """Repeat the route from the first waypoint at time 0: a stop, then the leg to the next."""
     stops_m = np.array(server.waypoints_m)
     if server.loop == "ping-pong":
         stops_m = np.concatenate([stops_m, stops_m[-2:0:-1]])
     travel_s = np.linalg.norm(np.roll(stops_m, -1, axis=0) - stops_m, axis=1) / server.speed_mps
-    # Every stop has two knots, its arrival and its departure; both move on by one round.
+    # Every stop has two knots, arrival and departure.
     departure_s = np.cumsum(server.stop_s + travel_s) - travel_s
     round_s = float(departure_s[-1] + travel_s[-1])
     within_s = np.column_stack([departure_s - server.stop_s, departure_s]).ravel()

@@ -1,8 +1,8 @@
 """Random walk in a rectangle with reflecting borders, started in its stationary state.
 
-Legs have exponential lengths, as times or as distances, and uniform directions. Reflection keeps the uniform
-distribution, so at any time a node is anywhere with equal chance and heads anywhere with equal chance (Le Boudec and
-Vojnovic, Perfect simulation and stationarity of a class of mobility models, INFOCOM 2005). Where the mean is a time
+Legs have exponential durations or distances and uniform directions. Reflection keeps the uniform
+distribution, so position and heading are uniform at any time (Le Boudec and
+Vojnovic, Perfect simulation and stationarity of a class of mobility models, INFOCOM 2005). With a mean duration
 this is also the uniform random direction model (Nain, Towsley, Liu and Liu, Properties of random direction models,
 INFOCOM 2005).
 """
@@ -28,7 +28,7 @@ _DEFAULT_LEG_S = 30.0
 
 @dataclass(frozen=True, slots=True)
 class Walk(Moving):
-    """Leg ~ exp(mean leg_s) at the leg's speed or exp(mean leg_m), direction uniform in [0, 2 pi), then a pause."""
+    """Leg ~ exp(mean leg_s) seconds or exp(mean leg_m) metres, direction uniform in [0, 2 pi), then a pause."""
 
     spec: WalkMobility
 
@@ -36,7 +36,7 @@ class Walk(Moving):
         return [self._knots(rng, duration_s) for rng in rngs]
 
     def _knots(self, rng: np.random.Generator, duration_s: float) -> Knots:
-        """In the open plane first; the reflection comes last."""
+        """Draw the motion in the plane, then reflect it."""
         spec = self.spec
         start_m = rng.random(2) * [spec.width_m, spec.height_m]
         first_pause_s, first_speed_mps = self._stationary_start(rng)
@@ -55,15 +55,15 @@ class Walk(Moving):
         return fold(time_s, x_m, y_m, spec.width_m, spec.height_m)
 
     def _stationary_start(self, rng: np.random.Generator) -> tuple[float, float | None]:
-        """What is left of a pause at time 0, or else the speed of the leg under way.
+        """The remainder of a pause at time 0, or the speed of the current leg.
 
-        Exponential legs have no memory, so what is left of one is a whole leg.
+        Exponential legs have no memory, so the remainder of one is distributed like a whole leg.
         """
         leg_m = self.spec.leg_m
         mean_travel_s = self._mean_leg_s() if leg_m is None else leg_m * legs.mean_slowness_spm(self.spec)
         if rng.random() < legs.pause_share(self.spec, mean_travel_s):
             return legs.residual_pause_s(rng, self.spec), None
-        # A leg of given mean time is met at its own speed, one of given mean distance longer the slower it is.
+        # With a mean distance, slow legs last longer, so the current leg is more often slow.
         return 0.0, None if leg_m is None else legs.time_weighted_speed_mps(rng, self.spec)
 
     def _travel_s(self, rng: np.random.Generator, speed_mps: Floats) -> Floats:

@@ -1,7 +1,7 @@
 """Random waypoint in a rectangle, started in its stationary state.
 
-The stationary state is that of Navidi and Camp (IEEE Trans. Mobile Computing 3(1), 2004): a node is met on a long leg
-more often than on a short one, at a low speed more often than at a high one, and in a pause as often as pauses last.
+The stationary state is that of Navidi and Camp (IEEE Trans. Mobile Computing 3(1), 2004): at a random time a node is
+more often on a long leg than on a short one and at a low speed than at a high one, and pauses by their share of time.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Waypoint(Moving):
         return knots_from(np.concatenate(times), np.concatenate(places), duration_s)
 
     def _stationary_start(self, rng: np.random.Generator) -> tuple[list[float], list[Floats]]:
-        """Knots of the leg or pause under way at time 0, up to the first waypoint after it."""
+        """Knots of the current leg or pause at time 0, up to the next waypoint."""
         mean_travel_s = self._mean_leg_m() * legs.mean_slowness_spm(self.spec)
         if rng.random() < legs.pause_share(self.spec, mean_travel_s):
             place = self._uniform_points(rng, 1)[0]
@@ -66,7 +66,7 @@ class Waypoint(Moving):
         return rng.random((count, 2)) * [self.spec.width_m, self.spec.height_m]
 
     def _mean_leg_m(self) -> float:
-        """Mean distance of two uniform points of a rectangle (Ghosh 1951)."""
+        """The mean distance of two uniform points in a rectangle, in metres (Ghosh 1951)."""
         a, b = self.spec.width_m, self.spec.height_m
         d = np.hypot(a, b)
         return float(

@@ -1,4 +1,4 @@
-"""One channel draw for each upload opportunity: line of sight, shadowing, and so a gain."""
+"""One channel draw per contact: line of sight, shadowing and the resulting gain."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from wayfare.units import db_to_ratio, dbm_to_watts
 
 
 def gains_per_watt(meets: Opportunities, radio: Radio, seed: int) -> Floats:
-    """|h|^2 / (B N0) of every opportunity: the signal-to-noise ratio at one watt."""
+    """|h|^2 / (B N0) of every contact, per watt: the signal-to-noise ratio at one watt."""
     sight, shadow = np.empty(len(meets)), np.empty(len(meets))
     for device in np.unique(meets.device):
         rows = np.flatnonzero(meets.device == device)
@@ -23,7 +23,7 @@ def gains_per_watt(meets: Opportunities, radio: Radio, seed: int) -> Floats:
 
 
 def peer_gains_per_watt(meets: PeerOpportunities, radio: Radio, seed: int) -> Floats:
-    """The same between devices, the same in both directions; chance belongs to the pair."""
+    """The gains between devices, equal in both directions. Each pair has its own streams."""
     sight, shadow = np.empty(len(meets)), np.empty(len(meets))
     order = np.lexsort((meets.round, meets.peer, meets.device))
     pairs = np.stack([meets.device[order], meets.peer[order]])

@@ -1,4 +1,4 @@
-"""Rate and energy of a transmission (Section V-A), and what a scheme may know of its radio."""
+"""Rate and energy of a transmission (Section V-A)."""
 
 from __future__ import annotations
 
@@ -8,21 +8,21 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Link:
-    """What is the same in every contact of a run: the radio, and the size of what there is to send."""
+    """The constants of all contacts of a run: the radio, and the size and cost of updates."""
 
     bandwidth_hz: float
     max_power_watts: float
-    parameters: int  # s, the entries of a whole update
+    parameters: int  # s, the entries of an update
     bits_per_entry: float  # b, value and index of one kept entry
-    dense_bits: float  # a whole update without indices
-    statistics_bits: float = 0.0  # normalisation statistics, which go whole with every upload
+    dense_bits: float  # an update without indices
+    statistics_bits: float = 0.0  # normalisation statistics, part of every upload
 
     def rate_bps(self, power_watts: float, gain_per_watt: float) -> float:
-        """A = B log2(1 + p g)."""
+        """A = B log2(1 + p g), in bit/s."""
         return self.bandwidth_hz * math.log1p(power_watts * gain_per_watt) / math.log(2.0)
 
     def energy_joules(self, bits: float, power_watts: float, gain_per_watt: float) -> float:
-        """E = p bits / A."""
+        """E = p bits / A, in joules."""
         if bits == 0 or power_watts == 0:
             return 0.0
         return power_watts * bits / self.rate_bps(power_watts, gain_per_watt)

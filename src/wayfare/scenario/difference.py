@@ -1,4 +1,4 @@
-"""What two nested tables differ in, field by field."""
+"""The differences of two nested tables, field by field."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 
 def differences(before: Mapping[str, Any], now: Mapping[str, Any], path: str = "") -> list[str]:
-    """A line for each field with another value: `radio.range_m: 100.0 -> 50.0`."""
+    """One line per changed field: `radio.range_m: 100.0 -> 50.0`."""
     lines: list[str] = []
     for key in dict.fromkeys((*before, *now)):
         name = f"{path}{key}"

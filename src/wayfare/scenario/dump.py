@@ -12,18 +12,18 @@ from wayfare.scenario.model import Scenario
 
 
 def to_toml(scenario: Scenario) -> str:
-    """Every field, defaults included, so that the file means the same when a default changes."""
+    """All fields, including defaults, so that the file keeps its meaning if a default changes."""
     return "\n".join(_table(scenario.model_dump(mode="json", exclude_none=True), ())) + "\n"
 
 
 def digest(scenario: Scenario) -> str:
-    """Eight characters that stand for the experiment, whatever it is called and whatever schemes are compared on it."""
+    """A hash of eight characters over all fields except the name and the list of schemes."""
     content = scenario.model_dump(mode="json", exclude={"name", "schemes"})
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:8]
 
 
 def _table(table: dict[str, Any], path: tuple[str, ...]) -> list[str]:
-    """Values first, then the tables below: TOML wants it so."""
+    """Lines of a table; TOML requires values before subtables."""
     lines = [f"[{'.'.join(map(_key, path))}]"] if path else []
     lines += [f"{_key(key)} = {toml_value(value)}" for key, value in table.items() if not isinstance(value, dict)]
     for key, value in table.items():
@@ -33,10 +33,10 @@ def _table(table: dict[str, Any], path: tuple[str, ...]) -> list[str]:
 
 
 def toml_value(value: Any) -> str:
-    """A TOML value; tables are written in line.
+    """A TOML value, with inline tables.
 
-    JSON's escapes are TOML's but for two: DEL must be escaped, and a character outside the BMP must not be written as
-    two surrogates, so text stays as it is.
+    TOML differs from JSON's escapes in two ways: DEL must be escaped, and surrogate pairs are invalid. So text is not
+    escaped to ASCII.
     """
     if isinstance(value, dict):
         return f"{{ {', '.join(f'{_key(key)} = {toml_value(inner)}' for key, inner in value.items())} }}"
@@ -48,5 +48,5 @@ def toml_value(value: Any) -> str:
 
 
 def _key(key: str) -> str:
-    """A key, in quotes where it is more than a plain word; dotted fields of a study stay dotted."""
+    """A key, quoted if necessary; the dotted fields of a study stay unquoted."""
     return key if re.fullmatch(r"[A-Za-z0-9_.-]+", key) else toml_value(key)

@@ -1,4 +1,4 @@
-"""Which contacts count and how they are foreseen; how schemes other than the paper's exchange models."""
+"""The scenario sections for contacts, for FedAsync (`mixing`) and for FedMobile (`relays`)."""
 
 from __future__ import annotations
 
@@ -13,61 +13,61 @@ Count = Annotated[int, Field(ge=0)]
 
 
 class Contacts(Section):
-    """Which contacts count, what an exchange is, and what devices know of a contact when it begins."""
+    """Which contacts count, the length of an exchange, and how well devices predict the length of a contact."""
 
-    # Shorter contacts are dropped, with the server and between devices.
+    # Drop shorter contacts, both with the server and between devices.
     min_contact_s: NonNegative = 0.0
-    # A longer contact is split into exchanges of this length, the remainder last; each then counts as a contact of its
-    # own. None: a contact is one exchange, however long it lasts.
+    # Split longer contacts into exchanges of this length; the last one is shorter. Each exchange then counts as a
+    # contact. None: every contact is one exchange.
     max_exchange_s: Positive | None = None
 
-    # How long they think it will last: its true length times a log-normal factor of mean 1 with this relative
-    # deviation. 0: they know. Who plans an upload longer than the contact loses all of it.
+    # A device predicts the length of a contact with this relative error: it sees the true length times a log-normal
+    # factor of mean 1 and this standard deviation. An upload that is longer than the contact is lost. 0: no error.
     forecast_error: Annotated[float, Field(ge=0, le=10)] = 0.0
 
 
 class Mixing(Section):
-    """FedAsync: w <- (1 - a s(theta)) w + a s(theta) w_n, theta the rounds since the device received its model.
+    """FedAsync: w <- (1 - a s(theta)) w + a s(theta) w_n, with theta the staleness in rounds.
 
-    The values are those of its authors' experiments.
+    The defaults are those of its authors' experiments.
     """
 
     weight: Share = 0.6  # a
     # s = (theta + 1)^-exponent
     polynomial_exponent: NonNegative = 0.5
-    # s = 1 up to so many rounds, then 1 / (slope (theta - rounds) + 1)
+    # s = 1 up to this many rounds, then 1 / (slope (theta - rounds) + 1)
     hinge_rounds: Count = 4
     # How fast the weight falls beyond `hinge_rounds`.
     hinge_slope: NonNegative = 10.0
 
 
 class Relays(Section):
-    """FedMobile: what devices carry for each other between their contacts with the server.
+    """FedMobile: devices relay updates and models for each other between their contacts with the server.
 
-    An interval of a device runs from one contact with the server to its next. Relays of it are looked for in a window
-    of so many rounds, which opens so many rounds after the interval began.
+    An interval of a device runs from one contact with the server to the next. Relays are allowed in a window within
+    the interval: it opens `..._after_rounds` after the start and stays open for `..._window_rounds`.
     """
 
-    # When the window for handing over an update opens.
+    # Rounds from the start of an interval until a device may give its update to a relay.
     upload_after_rounds: Count = 0
-    # How long that window stays open.
+    # Length of this window.
     upload_window_rounds: Count = 20
-    # How often a device may hand over its update in an interval.
+    # Maximum number of relays that take a device's update in an interval.
     uploads_per_interval: Count = 1
-    # When the window for taking a newer model from another device opens.
+    # Rounds from the start of an interval until a device may take a newer model from another device.
     download_after_rounds: Count = 0
-    # How long that window stays open.
+    # Length of this window.
     download_window_rounds: Count = 20
-    # How often a device may take a newer model in an interval.
+    # Maximum number of newer models that a device takes in an interval.
     downloads_per_interval: Count = 1
-    # `free`: transfers between devices use full power and no energy of the budget, which the paper defines for the
-    # upload to the server only; `budget`: they are paid for like an upload, under the energy rule of the scheme.
+    # `free`: transfers between devices use full power and do not count against the budget, which the paper defines
+    # only for uploads to the server. `budget`: they cost energy like an upload, under the scheme's energy rule.
     energy: Literal["free", "budget"] = "free"
-    # `fitting`: a device knows beforehand which contacts with others are too short, and skips them; `all`: it sends
-    # whenever it may, and a contact that ends too soon is lost.
+    # `fitting`: devices skip contacts that are too short for a transfer. `all`: they always try, and a transfer is lost
+    # if the contact ends too early.
     attempts: Literal["fitting", "all"] = "fitting"
-    # `merged`: a relay adds what it carries to its own update, and one upload delivers both; `separate`: after its own
-    # upload it sends what it carries, each by itself, as far as time and energy reach.
+    # `merged`: a relay adds carried updates to its own and sends one upload. `separate`: after its own upload, it sends
+    # each carried update separately while time and energy last.
     delivery: Literal["merged", "separate"] = "merged"
-    # Updates of others that a device keeps at a time, each as large as a model.
+    # Maximum number of updates that a relay carries; each is as large as a model.
     parcels_per_relay: Annotated[int, Field(ge=1)] = 4

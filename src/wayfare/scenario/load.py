@@ -1,7 +1,7 @@
 """Scenarios from presets, TOML files and dotted overrides.
 
-A file may begin with ``extends = "fashion-small"`` (a preset, or another file beside it) and then says only what
-differs.
+A file may begin with ``extends = "fashion-small"`` (a preset, or another file in the same folder) and then contains
+only the differences.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def load(source: str | Path = DEFAULT_PRESET, overrides: Sequence[str] = ()) -> 
     data = load_table(source)
     for override in overrides:
         _apply(data, override)
-    # Whole paths from here on: a scenario means the same wherever it is written down and read again.
+    # Make paths absolute, so that a stored scenario means the same in every folder.
     anchor_files(data, Path.cwd())
     try:
         return parse(data)
@@ -47,7 +47,7 @@ def load(source: str | Path = DEFAULT_PRESET, overrides: Sequence[str] = ()) -> 
 
 
 def load_table(source: str | Path) -> dict[str, Any]:
-    """The table of a preset or a TOML file before it is validated, with what it extends below it."""
+    """The table of a preset or TOML file, merged with the files it extends, not validated yet."""
     return _read(str(source), seen=())
 
 
@@ -68,25 +68,25 @@ def table_of(overrides: Sequence[str]) -> dict[str, Any]:
 
 
 def parse(data: dict[str, Any]) -> Scenario:
-    """Validate a nested table; the first field that breaks a rule is named."""
+    """Validate a nested table; the error names the first invalid field."""
     try:
-        # By way of JSON, because strict validation there still turns arrays into tuples.
+        # Through JSON, because strict validation of JSON still turns arrays into tuples.
         return Scenario.model_validate_json(json.dumps(data, default=date_as_text))
     except ValidationError as error:
         raise first_problem(error, Scenario) from None
     except (TypeError, ValueError) as error:
-        raise InputError(f"the scenario holds a value that is no number, text, list or table: {error}") from None
+        raise InputError(f"the scenario contains a value that is not a number, text, list or table: {error}") from None
 
 
 def date_as_text(value: object) -> str:
-    """TOML has dates, scenarios have none: as text they are refused under the name of their field."""
+    """Turn a TOML date into text, so that the validation rejects it under the name of its field."""
     if isinstance(value, date | time):
         return value.isoformat()
     raise TypeError(f"{value!r}")
 
 
 def _read(source: str, seen: tuple[str, ...]) -> dict[str, Any]:
-    """A table with its ``extends`` chain resolved, the nearest file winning."""
+    """A table with its ``extends`` chain resolved; files override the ones they extend."""
     try:
         text, key, folder = _text(source)
     except ScenarioError as error:
@@ -111,18 +111,18 @@ def _read(source: str, seen: tuple[str, ...]) -> dict[str, Any]:
 
 # Fields that name a file or a folder.
 _PATHS = (("mobility", "file"), ("learning", "argoverse", "folder"), ("learning", "argoverse", "map_folder"))
-# A field that names a task, perhaps one in a file.
+# A field that names a task, which may be in a file.
 _TASK = ("learning", "task")
 
 
 def names_python_file(text: str) -> bool:
-    """Whether a name is that of a Python file, and perhaps of something in it: ``mine.py:Patient``."""
+    """Whether a name refers to a Python file, or to an object in it: ``mine.py:Patient``."""
     file, _, name = text.rpartition(".py")
     return bool(file) and (not name or name.startswith(":"))
 
 
 def anchor_files(data: dict[str, Any], folder: Path) -> None:
-    """What a scenario file names lies beside that file, wherever the command is started."""
+    """Make the paths in a scenario relative to the scenario file, not to the current folder."""
     for *sections, field in (*_PATHS, _TASK):
         table: Any = data
         for section in sections:
@@ -133,12 +133,12 @@ def anchor_files(data: dict[str, Any], folder: Path) -> None:
 
 
 def _text(source: str) -> tuple[str, str, Path | None]:
-    """The TOML text, a key that is unique to its place, and the folder it lies in."""
+    """The TOML text, a unique key of its source, and its folder."""
     if source in preset_names():
         return (_PRESETS / f"{source}.toml").read_text(encoding="utf-8"), source, None
     path = Path(source)
     try:
-        # Some editors put a mark of their encoding first.
+        # Some editors write a byte order mark.
         return path.read_text(encoding="utf-8-sig"), str(path.resolve()), path.parent
     except (OSError, UnicodeDecodeError, ValueError) as error:
         known = ", ".join(preset_names())
@@ -147,7 +147,7 @@ def _text(source: str) -> tuple[str, str, Path | None]:
 
 
 def merge(base: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:
-    """``over`` on top of ``base``; a table that names another kind (``model``, ``kind``) replaces its base whole."""
+    """Merge ``over`` into ``base``; a table with another ``model`` or ``kind`` replaces the one in ``base``."""
     merged = dict(base)
     for key, value in over.items():
         below = merged.get(key)
@@ -180,7 +180,7 @@ def _apply(data: dict[str, Any], override: str) -> None:
 
 
 def _value(text: str) -> Any:
-    """A TOML value; what is none is text, so that quotes can be left out on a command line."""
+    """Parse a TOML value. Anything else is text, so that quotes are optional on the command line."""
     try:
         return tomllib.loads(f"value = {text}")["value"]
     except tomllib.TOMLDecodeError:
@@ -188,7 +188,7 @@ def _value(text: str) -> Any:
 
 
 def first_problem(error: ValidationError, root: type[BaseModel]) -> ScenarioError:
-    """The first broken rule of a file, in words that name field, value and rule."""
+    """The first validation error, with field, value and rule."""
     problem = error.errors(include_url=False)[0]
     path, section, tag_key = _walk(problem["loc"], root)
     field, value, context = ".".join(path) or root.__name__.lower(), problem["input"], problem.get("ctx", {})
@@ -197,7 +197,7 @@ def first_problem(error: ValidationError, root: type[BaseModel]) -> ScenarioErro
         case "extra_forbidden":
             fields = section.model_fields.items() if section else ()
             names = ", ".join(info.alias or name for name, info in fields)
-            known = f"; known here: {names}" if names else ""
+            known = f"; known keys: {names}" if names else ""
             return ScenarioError(field, value, f"unknown key{known}")
         case "union_tag_invalid":
             tags = context["expected_tags"].replace("'", "")
@@ -212,9 +212,9 @@ def first_problem(error: ValidationError, root: type[BaseModel]) -> ScenarioErro
 def _walk(
     location: tuple[int | str, ...], root: type[BaseModel]
 ) -> tuple[list[str], type[BaseModel] | None, str | None]:
-    """The path as the user wrote it, the section it ends in, and the key that tells the kinds of that section apart.
+    """The path as the user wrote it, the section it leads to, and the key that selects the kind of that section.
 
-    A location holds the tag of every union on its way, which nobody writes.
+    Pydantic's location also contains the tag of every union on the way, which is not part of the path.
     """
     path: list[str] = []
     section: type[BaseModel] | None = root

@@ -1,4 +1,4 @@
-"""How devices move: one section for each model, told apart by `model`."""
+"""How devices move: one section per model, selected by `model`."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from wayfare.scenario.section import LARGEST, SMALLEST, NonNegative, Positive, S
 
 Share: TypeAlias = Annotated[float, Field(ge=0, le=1)]
 Point: TypeAlias = tuple[float, float]
-# Faster than anything that is met on a radio.
+# An upper limit that rejects typing errors.
 FASTEST_MPS = 1e4
 Speed: TypeAlias = Annotated[Positive, Field(le=FASTEST_MPS)]
 
 
 def _positive_or_list(value: Any) -> Any:
-    """One rule for both shapes, so that a message never names the branch of a union."""
+    """Check both types with one rule, so that a message never names the branch of a union."""
     entries = value if isinstance(value, list | tuple) else (value,)
     if not entries or not all(isinstance(x, int | float) and not isinstance(x, bool) and x > 0 for x in entries):
-        raise ValueError("must be a number above 0, or a list with one such number for each device")
+        raise ValueError("must be a number above 0, or a list with one such number per device")
     if not all(SMALLEST <= x <= LARGEST for x in entries):
         raise ValueError(f"must lie between {SMALLEST:g} and {LARGEST:g}")
     return tuple(value) if isinstance(value, list) else value
@@ -32,7 +32,7 @@ PerDevice: TypeAlias = Annotated[float | tuple[float, ...], BeforeValidator(_pos
 class ExponentialMobility(Section):
     """Alternating renewal contacts (Section III-B): contact ~ exp(c), inter-contact ~ exp(lambda).
 
-    Either mean is one number for the whole fleet or a list with one entry for each device.
+    Each mean is one number for the whole fleet, or a list with one entry per device.
     """
 
     model: Literal["exponential"] = "exponential"
@@ -49,39 +49,39 @@ class MovingServer(Section):
 
 
 class FixedServer(Section):
-    """The server stands still: at the given point, along an axis that is not given in the middle."""
+    """The server stands still. A missing coordinate is the middle of the area."""
 
     kind: Literal["fixed"] = "fixed"
-    # Where the server stands along the width; without it in the middle.
+    # Position along the width; None: the middle.
     x_m: float | None = None
-    # Where the server stands along the height; without it in the middle.
+    # Position along the height; None: the middle.
     y_m: float | None = None
 
 
 class RouteServer(Section):
-    """The server follows a route from its first waypoint on: the tour of a UAV, a bus line."""
+    """The server follows a route that starts at the first waypoint, such as a bus line or the tour of a UAV."""
 
     kind: Literal["route"] = "route"
     # The corners of the route, in order, as [x, y].
     waypoints_m: Annotated[tuple[Point, ...], Field(min_length=2)]
     # The speed of the server.
     speed_mps: Speed = 10.0
-    # How long it stays at every waypoint.
+    # Time at every waypoint.
     stop_s: NonNegative = 0.0
-    # `closed` goes from the last waypoint to the first, `ping-pong` back the way it came.
+    # `closed` continues from the last waypoint to the first; `ping-pong` reverses the route.
     loop: Literal["closed", "ping-pong"] = "closed"
 
     @field_validator("waypoints_m")
     @classmethod
     def _apart(cls, waypoints_m: tuple[Point, ...]) -> tuple[Point, ...]:
         if any(one == other for one, other in pairwise(waypoints_m)):
-            raise ValueError("two waypoints in a row must differ")
+            raise ValueError("consecutive waypoints must differ")
         return waypoints_m
 
     @model_validator(mode="after")
     def _open(self) -> Self:
         if self.loop == "closed" and self.waypoints_m[0] == self.waypoints_m[-1]:
-            raise ValueError("a closed route returns to its first waypoint by itself: the last must be another")
+            raise ValueError("the last waypoint of a closed route must differ from the first: the route closes itself")
         return self
 
 
@@ -89,7 +89,7 @@ Server: TypeAlias = Annotated[MovingServer | FixedServer | RouteServer, Field(di
 
 
 class SpatialMobility(Section):
-    """What models of motion have in common: a rectangle, a speed and a server."""
+    """The fields of all models with motion: a rectangle, a speed and a server."""
 
     # The width of the area.
     width_m: Positive = 1000.0
@@ -117,14 +117,15 @@ class SpatialMobility(Section):
 class LegMobility(SpatialMobility):
     """Models that draw a speed for every leg and may pause after it."""
 
-    # Per leg uniform in speed * [1 - spread, 1 + spread]. Never 1: with legs of speed 0 the mean speed decays for ever.
+    # The speed of a leg is uniform in speed * [1 - spread, 1 + spread]. Below 1: with speeds down to 0 the mean speed
+    # would decay forever.
     speed_spread: Annotated[float, Field(ge=0, lt=1)] = 0.5
-    # Uniform in [0, pause_max_s].
+    # Pauses are uniform in [0, pause_max_s].
     pause_max_s: NonNegative = 5.0
 
     @property
     def speed_bounds_mps(self) -> tuple[float, float]:
-        """The slowest and the fastest leg."""
+        """The lowest and highest speed of a leg."""
         return self.speed_mps * (1 - self.speed_spread), self.speed_mps * (1 + self.speed_spread)
 
 
@@ -138,9 +139,9 @@ class WalkMobility(LegMobility):
     """Random walk: legs of random length in uniform directions, reflected at the borders."""
 
     model: Literal["walk"] = "walk"
-    # The mean of a leg, as a time or as a distance; without either 30 s.
+    # Mean duration of a leg. Give this or `leg_m`; default: 30 s.
     leg_s: Positive | None = None
-    # See `leg_s`.
+    # Mean length of a leg, instead of `leg_s`.
     leg_m: Positive | None = None
 
     @model_validator(mode="after")
@@ -160,9 +161,9 @@ class GaussMarkovMobility(SpatialMobility):
     """Gauss-Markov: speed and direction are autoregressive from step to step, reflected at the borders."""
 
     model: Literal["gauss-markov"] = "gauss-markov"
-    # alpha: 0 forgets at every step, 1 never.
+    # alpha: correlation from step to step; 0 is memoryless, 1 constant.
     memory: Share = 0.75
-    # How long speed and direction stay the same.
+    # Duration of a step; speed and direction are constant within it.
     step_s: Positive = 5.0
     # The standard deviation of the speed.
     speed_deviation_mps: Annotated[float, Field(ge=0, le=FASTEST_MPS)] = 5.0
@@ -176,11 +177,11 @@ class ManhattanMobility(LegMobility):
     model: Literal["manhattan"] = "manhattan"
     # The distance between two crossings.
     block_m: Positive = 100.0
-    # What is left goes straight on.
+    # The chance of a left turn at a crossing.
     left: Share = 0.25
-    # The chance of a right turn at a crossing.
+    # The chance of a right turn; otherwise the device goes straight on.
     right: Share = 0.25
-    # Uniform in [0, pause_max_s], at every crossing.
+    # Pauses at crossings are uniform in [0, pause_max_s].
     pause_max_s: NonNegative = 0.0
 
     @model_validator(mode="after")
@@ -203,9 +204,9 @@ class NodeServer(Section):
 
 
 class RoadsideUnit(Section):
-    """The server stands still beside the nodes of a trace, at a point in metres or in degrees.
+    """The server stands still in addition to the nodes of a trace, at a point in metres or degrees.
 
-    Metres are those of the trace. Where its positions are degrees, x points east and y north of their median.
+    Metres are those of the trace. If its positions are in degrees, x points east and y north of their median.
     """
 
     kind: Literal["fixed"] = "fixed"
@@ -222,7 +223,7 @@ class RoadsideUnit(Section):
     def _one_position(self) -> Self:
         given = [value is not None for value in (self.x_m, self.y_m, self.latitude_deg, self.longitude_deg)]
         if given not in ([True, True, False, False], [False, False, True, True]):
-            raise ValueError("needs x_m and y_m, or latitude_deg and longitude_deg, and not both pairs")
+            raise ValueError("needs either x_m and y_m, or latitude_deg and longitude_deg")
         return self
 
 
@@ -231,28 +232,28 @@ TraceFormat: TypeAlias = Literal["auto", "sumo-fcd", "ns2", "one", "gps", "csv-m
 
 
 class TraceMobility(Section):
-    """Motion or contacts out of a file: a SUMO run, an ns-2 script, GPS logs, a list of contacts, a saved plan."""
+    """Motion or contacts from a file: a SUMO run, an ns-2 script, GPS logs, a list of contacts or a saved plan."""
 
     model: Literal["trace"] = "trace"
     # The file or folder with the trace.
     file: Annotated[str, Field(min_length=1)]
     # The file format; `auto` recognises it by the content.
     format: TraceFormat = "auto"
-    # The name of a node alone means that node.
+    # The server; a text is the name of a node.
     server: TraceServer = NodeServer()
-    # Of SUMO's x and y; `auto` is what its header says, else what fits the speeds of the vehicles.
+    # The unit of SUMO's x and y; `auto` follows the file header, then the speeds of the vehicles.
     coordinates: Literal["auto", "metres", "degrees"] = "auto"
-    # Between two fixes further apart than this a node counts as absent.
+    # A node is absent between two fixes with a larger gap.
     max_gap_s: Positive = 300.0
-    # A fix that could only be reached faster than this is an outlier.
+    # Drop a fix that a node could only reach and leave at a higher speed.
     max_speed_mps: Positive = 70.0
-    # Only what lies inside x_min, y_min, x_max, y_max counts.
+    # Ignore positions outside x_min, y_min, x_max, y_max.
     box_m: tuple[float, float, float, float] | None = None
-    # The time of the trace at which a run begins.
+    # The time in the trace at which a run begins.
     start_s: NonNegative = 0.0
-    # A trace shorter than the run is played again and again, everyone back where they were; otherwise it is refused.
+    # Repeat a trace that is shorter than the run; otherwise such a trace is rejected.
     repeat: bool = False
-    # Bad lines are skipped and counted instead of refused.
+    # Skip and count invalid lines; otherwise they are rejected.
     lenient: bool = False
 
     @field_validator("server", mode="before")

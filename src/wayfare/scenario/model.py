@@ -1,6 +1,6 @@
-"""The scenario: every number of an experiment, and the one table of defaults.
+"""The scenario: all settings of an experiment and their defaults.
 
-Defaults are the paper's (Table I and the calibration in docs/design.md) wherever the paper has a value.
+Defaults are the paper's (Table I, and the calibration in docs/design.md) where the paper states a value.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from wayfare.scenario.server import Server
 
 
 class Fleet(Section):
-    """How many devices there are, and what each may spend on transmitting."""
+    """The number of devices and their energy budgets."""
 
-    # How many devices train; the server is not one of them.
+    # Number of devices, without the server.
     devices: Count = 20
     # The smallest energy budget of a device for the whole run.
     energy_min_joules: Positive = 50.0
     # The largest energy budget of a device for the whole run.
     energy_max_joules: Positive = 150.0
-    # Budgets are drawn uniformly between the two above; with a total they are then scaled to sum to it.
+    # Budgets are uniform between minimum and maximum. With a total, they are then scaled to this sum.
     energy_total_joules: Positive | None = None
 
     @model_validator(mode="after")
@@ -42,11 +42,11 @@ class Fleet(Section):
 class Radio(Section):
     """The uplink: 3GPP TR 38.901 UMi street canyon and a Shannon rate."""
 
-    # Two nodes are in contact while they are at most this far apart.
+    # Two nodes are in contact while their distance is at most this.
     range_m: Positive = 100.0
-    # The band that each upload has to itself.
+    # The bandwidth of each upload.
     bandwidth_hz: Positive = 1e6
-    # The carrier frequency, which sets the path loss.
+    # The carrier frequency, which determines the path loss.
     carrier_hz: Positive = 3.5e9
     # The largest transmission power of a device.
     max_power_watts: Positive = 0.2
@@ -59,9 +59,9 @@ class Radio(Section):
 
 
 class Upload(Section):
-    """What an entry of an update costs on the air."""
+    """The size of an entry in an upload."""
 
-    # Bits of each value that is sent; an index costs log2 of the number of parameters on top.
+    # Bits per value. An index takes log2 of the number of parameters in addition.
     value_bits: Annotated[int, Field(ge=1, le=64)] = 32
 
 
@@ -78,29 +78,28 @@ def _none_or_several(count: int) -> int:
 class Learning(Section):
     """The task, the network and the local training."""
 
-    # What the fleet learns: `fashion-small`, `fashion`, `cifar10`, `argoverse`, or a task of another package.
+    # `fashion-small`, `fashion`, `cifar10`, `argoverse`, or your own task (`mine.py:task`).
     task: str = "fashion-small"
-    # `auto` is the task's own: a perceptron for fashion, ResNet-9 for cifar10, LaneGCN for argoverse.
+    # `auto` depends on the task: a perceptron for fashion, ResNet-9 for cifar10, LaneGCN for argoverse.
     network: Literal["auto", "mlp", "cnn", "resnet9", "lanegcn"] = "auto"
     # Hidden layers of a perceptron.
     hidden: tuple[Count, ...] = (256, 128)
-    # Of ResNet-9. The statistics of batch normalisation travel with every update; group normalisation has none.
+    # Normalisation in ResNet-9. Batch normalisation has statistics, which every update carries; group has none.
     normalisation: Literal["batch", "group"] = "batch"
-    # Training images are moved by up to 4 pixels and mirrored at random.
+    # Shift training images by up to 4 pixels and mirror them, at random.
     augment: bool = False
     # The step size of local SGD.
     learning_rate: Positive = 0.01
-    # How the rate falls over the rounds; by ||x|| of raw gradients the controller means x / learning_rate all the same.
+    # How the rate falls over the rounds. The controller always divides updates by the initial `learning_rate`.
     schedule: Schedule = "constant"
     # Samples in the minibatch of a local step.
     batch_size: Count = 32
-    # What holds back devices that drift while they train alone. `logit-adjusted` adds the log of a device's own class
-    # shares to its logits while it trains; `prox` pulls its model towards the one it received.
+    # Limits the drift of local models. `logit-adjusted` adds the logarithm of the device's class shares to the logits
+    # during training; `prox` pulls the model towards the received one.
     local_loss: LocalLoss = "plain"
-    # tau: what the log of a share is multiplied by.
+    # tau: factor of the logarithm of a class share.
     logit_strength: Positive = 1.0
-    # The part of a device's class shares that is spread evenly over all classes: no share is 0, and a device with one
-    # class still learns from it.
+    # Mixes a device's class shares with equal shares, so that no share is 0 and a device with one class still learns.
     logit_smoothing: Annotated[float, Field(ge=1e-6, le=1)] = 0.1
     # mu of mu/2 |w - received|^2.
     prox_strength: Positive = 0.1
@@ -108,18 +107,18 @@ class Learning(Section):
     argoverse: Argoverse = Argoverse()
     # Rounds between two evaluations of the global model on the test data.
     evaluate_every_rounds: Annotated[int, Field(ge=1)] = 20
-    # Evaluations also say how good the model is for each device: the mean, and the mean of the worst tenth.
+    # Also evaluate the model for each device: the mean score, and the mean of the worst tenth.
     evaluate_devices: bool = False
-    # The accuracy of a run is the mean over its last evaluations: one evaluation alone moves by points.
+    # The score of a run is the mean over this many last evaluations, because a single one varies by points.
     final_evaluations: Annotated[int, Field(ge=1)] = 5
-    # Training samples, without their labels, from which the model that is judged gets its statistics of batch
-    # normalisation. Averaged variances lack the variance between devices. 0: the statistics that came with the updates.
+    # Number of unlabelled training samples from which the evaluated model gets its batch normalisation statistics.
+    # Averaged variances lack the variance between devices. 0: use the averaged statistics.
     recalibrate_statistics: Annotated[int, Field(ge=0, le=10_000_000), AfterValidator(_none_or_several)] = 0
 
     @field_validator("partition", mode="before")
     @classmethod
     def _kind(cls, partition: object) -> object:
-        """A partition that does not say its kind is the paper's."""
+        """The default kind is the paper's."""
         return {"kind": "dirichlet", **partition} if isinstance(partition, dict) else partition
 
     @model_validator(mode="after")
@@ -127,13 +126,13 @@ class Learning(Section):
         if self.local_loss == "prox" and self.learning_rate * self.prox_strength > 1:
             raise ValueError(
                 f"prox_strength ({self.prox_strength}) times learning_rate ({self.learning_rate}) must not exceed 1: "
-                "a step would pull a model beyond the one it received"
+                "a step would overshoot the received model"
             )
         return self
 
 
 def _number_or_auto(value: Any) -> Any:
-    """One rule for both shapes, so that a message never names the branch of a union."""
+    """Check both types with one rule, so that a message never names the branch of a union."""
     is_number = isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value <= LARGEST
     if value != "auto" and not is_number:
         raise ValueError(f'must be a number of at least 0 and at most {LARGEST:g}, or "auto"')
@@ -146,23 +145,23 @@ Weight: TypeAlias = Annotated[float | Literal["auto"], BeforeValidator(_number_o
 class Control(Section):
     """The Lyapunov controller (Section V)."""
 
-    # V: what a unit of convergence bound is worth in joule-backlog; `auto` finds it, online and for each device, so
-    # that the budget is used up and never exceeded.
+    # V: trade-off between accuracy and energy. `auto` finds it online for each device, so that the device uses its
+    # budget and never exceeds it.
     weight: Weight = 3e-4
-    # `printed` leaves out the 1/ln 2 that Proposition 2 lacks; with a weight that finds itself both decide alike.
+    # `printed` omits the factor 1/ln 2, as Proposition 2 does. With `weight = "auto"` both give the same decisions.
     variant: Literal["corrected", "printed"] = "corrected"
-    # ||x||^2 of raw gradients (x / learning rate) or of x as Algorithm 1 has it.
+    # ||x||^2 of raw gradients (x / learning rate), or of x as in Algorithm 1.
     update_norm: Literal["raw", "scaled"] = "raw"
 
 
 class Scenario(Section):
-    """Everything an experiment is made of but its scheme and its seed."""
+    """All settings of an experiment except scheme and seed."""
 
-    # Names the folder of a run; it changes no number.
+    # Part of the folder name of a run; does not affect results.
     name: Annotated[str, Field(min_length=1, pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", max_length=80)] = "scenario"
-    # How many rounds the fleet trains; a device takes one local step in each.
+    # Number of rounds. A device takes one local step per round.
     rounds: Count = 4000
-    # How long a round lasts.
+    # Length of a round.
     round_s: Positive = 10.0
     fleet: Fleet = Fleet()
     mobility: Mobility = WaypointMobility()
@@ -174,7 +173,7 @@ class Scenario(Section):
     server: Server = Server()
     mixing: Mixing = Mixing()
     relays: Relays = Relays()
-    # What `compare` runs when no schemes are named.
+    # The default schemes of `compare`.
     schemes: tuple[str, ...] = (
         "mads",
         "optimal",
@@ -191,11 +190,11 @@ class Scenario(Section):
         if most_s is not None and most_s < self.round_s:
             raise ValueError(
                 f"contacts.max_exchange_s ({most_s}) must be at least round_s ({self.round_s}): "
-                "a device has one exchange with the server in a round"
+                "a device has at most one exchange with the server per round"
             )
         return self
 
     @property
     def duration_s(self) -> float:
-        """How long the fleet moves."""
+        """The simulated time."""
         return self.rounds * self.round_s

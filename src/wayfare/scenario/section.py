@@ -1,4 +1,4 @@
-"""What the sections of a scenario have in common."""
+"""The base class and number types of all scenario sections."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
 
 class Section(BaseModel):
-    """A part of a scenario: frozen, and unknown keys are refused."""
+    """A section of a scenario: frozen, and without unknown keys."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, strict=True)
 
@@ -19,7 +19,7 @@ def _not_tiny(value: float) -> float:
     return value
 
 
-# Beyond these bounds sums overflow or never end, in any unit that a scenario has.
+# Beyond these bounds, sums overflow or loops do not end, in every unit of a scenario.
 SMALLEST, LARGEST = 1e-9, 1e15
 Positive: TypeAlias = Annotated[float, Field(gt=0, le=LARGEST), AfterValidator(_not_tiny)]
 NonNegative: TypeAlias = Annotated[float, Field(ge=0, le=LARGEST)]

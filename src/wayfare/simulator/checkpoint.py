@@ -1,4 +1,4 @@
-"""The whole state of a simulation between two rounds, as plain values that can be saved and taken up again."""
+"""The complete state of a simulation between two rounds, as plain values to save and resume from."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ from wayfare.server import ServerState
 from wayfare.simulator.relays import Parcel, RelayState, Turn
 
 VERSION = 5
-"""Of what a saved state means. A state of another version is refused."""
+"""The version of saved states. Other versions are rejected."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SimulationState:
-    """Everything a simulation carries from one round to the next; what is not here follows from the world.
+    """Everything that a simulation carries from one round to the next. The rest follows from the world.
 
-    Local models are saved as far as they were trained, not trained again: which bursts run together decides their last
-    bits. Tensors that are one object are one again when they are read back, so devices that share a model still do.
+    Partly trained local models are saved, not retrained: their last bits depend on which bursts run together. Tensors
+    that are one object stay one object, so devices that share a model still share it after loading.
     """
 
-    round: int  # the last one that is over
+    round: int  # the last completed round
     bits: float
     server: ServerState
     devices: list[DeviceState]
@@ -49,50 +49,50 @@ class SimulationState:
             "turns": [_plain(turn) for turn in self.relays.turns],
         }
 
-    def unsound(self) -> str | None:
-        """Where a number is that is none, or infinite; None when all are sound."""
+    def first_nonfinite(self) -> str | None:
+        """The name of the first vector with NaN or infinity; None if all are finite."""
         return next((where for where, vector in self._vectors() if not _finite(vector)), None)
 
     def _vectors(self) -> Iterator[tuple[str, Tensor]]:
         yield "the global model", self.server.model
-        yield from ((f"what the server remembers: {name}", it) for name, it in vectors_of(self.server.rule_state))
+        yield from ((f"the server's {name}", vector) for name, vector in vectors_of(self.server.rule_state))
         if self.server.averaged is not None:
             yield "the mean of the global model", self.server.averaged
-        yield from ((f"the local model of device {device}", it) for device, it in self.trainer.underway.items())
-        yield from ((f"the velocity of device {device}", it) for device, it in self.trainer.velocities.items())
+        yield from ((f"the local model of device {device}", model) for device, model in self.trainer.underway.items())
+        yield from ((f"the momentum of device {device}", vector) for device, vector in self.trainer.velocities.items())
         for device, state in enumerate(self.devices):
-            # Devices that never met the server share one zero.
+            # Devices without a contact so far share one zero vector.
             if state.memory.stride() != (0,):
                 yield f"the memory of device {device}", state.memory
-            remembered = *vectors_of(state.memory_state), *vectors_of(state.local_state)
-            yield from ((f"what device {device} remembers: {name}", it) for name, it in remembered)
+            states = *vectors_of(state.memory_state), *vectors_of(state.local_state)
+            yield from ((f"{name} of device {device}", vector) for name, vector in states)
         for parcel in self.relays.parcels:
-            yield f"an update of device {parcel.owner} on its way with device {parcel.relay}", parcel.update
+            yield f"an update of device {parcel.owner} carried by device {parcel.relay}", parcel.update
 
-    def refuse_another(self, initial: Tensor, scenario: Scenario, *, relays: bool) -> None:
-        """ValueError when this is the state of another run."""
+    def reject_mismatch(self, initial: Tensor, scenario: Scenario, *, relays: bool) -> None:
+        """Raise ValueError if this is the state of another run."""
         fleet = scenario.fleet.devices
         vectors = [self.server.model, *self.trainer.underway.values(), *self.trainer.velocities.values()]
         vectors += [] if self.server.averaged is None else [self.server.averaged]
         vectors += [vector for device in self.devices for vector in (device.received, device.memory)]
         vectors += [parcel.update for parcel in self.relays.parcels]
         if len(self.devices) != fleet or len(self.trainer.done) != fleet:
-            raise ValueError(f"a state of {len(self.devices)} devices, here are {fleet}")
+            raise ValueError(f"the state has {len(self.devices)} devices, the scenario {fleet}")
         if len(self.relays.turns) != (fleet if relays else 0):
-            raise ValueError("the state of a method that relays, or of one that does not")
+            raise ValueError(f"the state is from a method {'without' if relays else 'with'} relays")
         if any(vector.shape != initial.shape or vector.dtype != initial.dtype for vector in vectors):
-            raise ValueError("the state of another model")
+            raise ValueError("the state is from another model")
         if not 0 <= self.round <= scenario.rounds:
-            raise ValueError(f"the state after round {self.round} of {scenario.rounds}")
+            raise ValueError(f"the state is from round {self.round}, the scenario has {scenario.rounds} rounds")
 
     def copied(self, where: torch.device) -> SimulationState:
-        """The same with copies of its vectors on a device, one for all who share it: what was read may go away."""
+        """Copy all vectors to a device; shared vectors stay shared. The source may then be closed."""
         copies: dict[int, Tensor] = {}
 
         def copy(value: Any) -> Any:
             if isinstance(value, Tensor):
                 if id(value) not in copies:
-                    # A vector of one number for all entries stays one.
+                    # Keep an expanded number as one number.
                     small = value[0].to(where, copy=True).expand_as(value) if value.stride() == (0,) else None
                     copies[id(value)] = value.to(where, copy=True) if small is None else small
                 return copies[id(value)]
@@ -109,14 +109,14 @@ class SimulationState:
 
 
 def state_from_plain(table: Mapping[str, Any]) -> SimulationState:
-    """The state of a table; ValueError, KeyError or TypeError when it is none."""
+    """Read a state from a table. An invalid table raises ValueError, KeyError or TypeError."""
     if table["version"] != VERSION:
-        raise ValueError(f"a state of version {table['version']}, this Wayfare reads {VERSION}")
+        raise ValueError(f"the state has version {table['version']}, this Wayfare reads version {VERSION}")
     return SimulationState(
         round=table["round"],
         bits=table["bits"],
         server=ServerState(**table["server"]),
-        devices=[DeviceState(**{**it, "experience": Experience.of(it["experience"])}) for it in table["devices"]],
+        devices=[DeviceState(**{**row, "experience": Experience.of(row["experience"])}) for row in table["devices"]],
         trainer=TrainerState(**table["trainer"]),
         relays=RelayState(
             parcels=[Parcel(**parcel) for parcel in table["parcels"]], turns=[Turn(**turn) for turn in table["turns"]]
@@ -125,7 +125,7 @@ def state_from_plain(table: Mapping[str, Any]) -> SimulationState:
 
 
 def _plain(state: DeviceState | ServerState | TrainerState | Experience | Parcel | Turn) -> dict[str, Any]:
-    """The fields of a part; numbers that a scheme computed with NumPy become Python's."""
+    """The fields of a state, with NumPy numbers as Python numbers."""
     values = {each.name: getattr(state, each.name) for each in fields(state)}
     return {name: _plain_value(value) for name, value in values.items()}
 
@@ -139,5 +139,5 @@ def _plain_value(value: Any) -> Any:
 
 
 def _finite(vector: Tensor) -> bool:
-    """A sum is finite only if every entry is; it may overflow when they are, so then each is looked at."""
+    """Test the sum first: it is fast. The sum of finite entries can overflow, so then test each entry."""
     return bool(vector.sum().isfinite()) or bool(vector.isfinite().all())

@@ -1,4 +1,4 @@
-"""The devices of a run: their states, their local models, and their contacts."""
+"""The devices of a run: states, local models and contacts."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ class DeviceSide:
         retires: bool,
     ) -> None:
         self._world, self._nothing, self._terms, self._trainer, self._shelf = world, nothing, terms, trainer, shelf
-        self._least_joules = self._what_anything_takes() if retires else 0.0
+        self._min_upload_joules = self._lower_bound_joules() if retires else 0.0
         self._senders = senders_of(world, terms.method)
-        # Devices that have not met the server share its first model and one zero.
+        # Devices without a contact so far share the first model and one zero vector.
         self.states = [
             devices.begin_device(initial, nothing, float(budget), terms.method) for budget in world.budgets_joules
         ]
@@ -53,7 +53,7 @@ class DeviceSide:
         return self._senders.arrival(device, sent, round_=encounter.round, staleness_rounds=encounter.staleness_rounds)
 
     def keep(self, device: int, state: DeviceState, *, new_memory: bool) -> None:
-        """The state of a device after a contact."""
+        """Store the state of a device after a contact."""
         memory = self._shelf.keep(device, state.memory) if new_memory else state.memory
         self.states[device] = state if memory is state.memory else replace(state, memory=memory)
 
@@ -63,36 +63,36 @@ class DeviceSide:
         self._trainer.receive(device, model, self._terms.method.local.correction(state.local_state))
 
     def retire(self, met: Sequence[int]) -> None:
-        """Who has no energy left to send anything trains no more: nobody could ever tell."""
+        """Stop training on devices that can never upload again; results are unchanged."""
         for device in met:
-            # Who has no limit has overdrawn a budget long ago.
-            if self._least_joules > 0 and self.states[device].left_joules < self._least_joules:
+            # Without a limit the remaining energy says nothing.
+            if self._min_upload_joules > 0 and self.states[device].left_joules < self._min_upload_joules:
                 self._trainer.retire(device)
 
     def restore(self, states: Sequence[DeviceState], trainer: TrainerState) -> None:
-        """Go on from some states and local models; ValueError when they are of another run."""
+        """Resume from states and local models. Those of another run raise ValueError."""
         first = self.states[0]
         if any(
             not (same_kind(state.memory_state, first.memory_state) and same_kind(state.local_state, first.local_state))
             for state in states
         ):
-            raise ValueError("the state of another memory rule or local rule")
+            raise ValueError("the state is from another memory rule or local rule")
         for number, state in enumerate(states):
-            # A device that never met the server remembers the one zero again, and takes no memory.
+            # A device without a contact so far shares the zero vector again.
             met = state.memory.stride() != (0,)
             memory = self._shelf.keep(number, state.memory) if met else self._nothing
             self.states[number] = replace(state, memory=memory)
         corrections = [self._terms.method.local.correction(state.local_state) for state in self.states]
         self._trainer.restore(trainer, [state.received for state in self.states], corrections)
 
-    def _what_anything_takes(self) -> float:
+    def _lower_bound_joules(self) -> float:
         link, upload = self._terms.link, self._terms.method.upload
         best = float(self._world.gains_per_watt.max(initial=0.0)) * link.max_power_watts
-        return upload.least_joules(link) if math.log2(1 + best) < MAX_BPS_PER_HZ else 0.0
+        return upload.min_upload_joules(link) if math.log2(1 + best) < MAX_BPS_PER_HZ else 0.0
 
 
 def meeting_at(world: World, row: int, upload: UploadRule) -> Meeting:
-    """A contact of the plan as its device sees it when it begins."""
+    """The contact in ``row`` of the plan, as its device sees it when it begins."""
     device = int(world.meets.device[row])
     position_m, speed_mps = world.whereabouts(row) if upload.needs_position else (None, None)
     return Meeting(

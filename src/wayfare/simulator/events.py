@@ -1,4 +1,4 @@
-"""What happens in a run, as rows: the seam between the simulator and whoever keeps the records."""
+"""Events of a run: the interface between the simulator and its observers."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ RelayKind: TypeAlias = Literal["upload", "delivery", "download"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ContactEvent:
-    """One upload opportunity and what the scheme made of it."""
+    """One contact and how the scheme used it."""
 
     round: int
     device: int
@@ -30,10 +30,10 @@ class ContactEvent:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RelayEvent:
-    """Something one device sent for another, or tried to.
+    """A transfer, or an attempt, on behalf of another device.
 
-    `upload`: the owner of an update gives it to a relay. `delivery`: the relay brings it to the server; where it went
-    along with the relay's own upload it cost nothing of its own. `download`: a device gives another a newer global
+    `upload`: the owner of an update gives it to a relay. `delivery`: the relay brings it to the server; merged with
+    the relay's own upload it costs nothing extra. `download`: a device gives another a newer global
     model. The server has the number -1.
     """
 
@@ -42,7 +42,7 @@ class RelayEvent:
     giver: int
     taker: int
     owner: int
-    contact_s: float  # what was left of the contact
+    contact_s: float  # time left in the contact
     bits: float
     energy_joules: float
     completed: bool
@@ -50,7 +50,7 @@ class RelayEvent:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EvaluationEvent:
-    """The global model after a round, on the test set, and what it had cost by then."""
+    """Score and loss of the global model after a round, with energy and bits so far."""
 
     round: int
     time_s: float
@@ -68,18 +68,18 @@ class MetricEvent:
 
 
 class Observer(Protocol):
-    """Told of everything that happens, in order. A subclass may leave out what it does not care for."""
+    """Receives all events in order. A subclass overrides only the methods it needs."""
 
     def on_contact(self, event: ContactEvent) -> None:
         return
 
     def on_relay(self, event: RelayEvent) -> None:
-        """Something was sent for another device; only schemes that relay do so."""
+        """A relay transfer; only methods with a peer rule have them."""
         return
 
     def on_evaluation(self, event: EvaluationEvent, others: Sequence[MetricEvent]) -> None:
         return
 
     def on_round(self, round_: int) -> None:
-        """A round is over; for progress."""
+        """The end of a round, for progress displays."""
         return

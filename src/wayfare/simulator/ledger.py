@@ -1,4 +1,4 @@
-"""Account of everything that devices compute, so that mass can be balanced."""
+"""The balance of mass: everything that devices compute must be somewhere."""
 
 from __future__ import annotations
 
@@ -18,12 +18,11 @@ _log = logging.getLogger("wayfare")
 
 
 class Ledger:
-    """An engine that keeps account of everything it computes, so that mass can be balanced.
+    """An engine that records everything it computes, so that mass can be balanced.
 
-    What devices computed since the last balance must be at the server, in a memory, in a local model or with a relay.
-    What the server has taken is told by its rule. Where that does not tell, as Adam does not, what arrived takes its
-    place. Where the server mixes models instead of adding updates there is no such balance. ``weights`` are those
-    with which the server takes the updates of devices.
+    Everything computed since the last balance must be at the server, in a memory, in a local model or with a relay.
+    The server rule reports the sum that it has used. If it cannot, as with Adam, the sum of arrivals replaces it.
+    A server that mixes models has no such balance. ``weights`` are the server's weights of the devices' updates.
     """
 
     def __init__(self, engine: Engine, initial: Tensor, *, weights: Sequence[float] | None = None) -> None:
@@ -40,11 +39,11 @@ class Ledger:
             self._computed += self._weight(burst.device) * (was - model)
 
     def uploaded(self, uploads: int) -> None:
-        """So many uploads were added to the global model, or relayed, each with its rounding."""
+        """Count uploads that were added to the global model or relayed; each adds a rounding error."""
         self._uploads += uploads
 
     def given(self, update: Tensor) -> None:
-        """The server's rule was given this, and makes of it what it likes."""
+        """Record the sum of arrivals for a server rule that does not report what it used."""
         self._given += update
 
     def balance(
@@ -56,7 +55,7 @@ class Ledger:
         relayed: Iterable[Tensor],
         round_: int,
     ) -> None:
-        """Compare with the balance before; a difference beyond rounding is a fault."""
+        """Compare with the last balance. Raise InvariantError on a difference beyond rounding."""
         holdings = (self._given if taken is None else taken).clone()
         # Single precision rounds every upload into the server's vectors, and every update where it is formed.
         largest = max(len(states) * float(model.double().norm()), float(holdings.norm()))
@@ -82,12 +81,12 @@ class Ledger:
 def make_ledger(
     method: Method, engine: Engine, initial: Tensor, weights: Sequence[float] | None = None
 ) -> Ledger | None:
-    """The account of a run; None, with a word, where a method does not conserve mass."""
+    """The ledger of a run; None, with a warning, if the method does not conserve mass."""
     if method.server.takes == "models":
         why = "mixes models at the server"
     elif not method.memory.conserves:
-        why = "does not remember all that was not sent"
+        why = "does not keep everything that was not sent"
     else:
         return Ledger(engine, initial, weights=weights)
-    _log.warning("%s %s: mass is not conserved, and not balanced; all else is", method.name, why)
+    _log.warning("%s %s, so mass is not balanced; all other checks run", method.name, why)
     return None

@@ -26,14 +26,14 @@ from wayfare.world.peers import draw_peers
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """How a run ended: the model that was judged last, and every device."""
+    """The end of a run: the last evaluated model and the states of all devices."""
 
     model: Tensor
     states: list[DeviceState]
 
 
 class Simulation:
-    """One method in one world. Contacts of a round are served together: all upload, then all download."""
+    """One method in one world. In each round all contacts upload, then all download."""
 
     def __init__(
         self,
@@ -50,7 +50,7 @@ class Simulation:
         scenario = world.scenario
         self._world, self._method, self._observer = world, method, observer
         self._compute, self._checks, shelf = compute or Compute(), checks or Checks(), shelf or InMemory()
-        # Vectors and data lie where the local steps are computed, from the first round to the last.
+        # Vectors and data stay on the compute device for the whole run.
         training, initial = local_training(world, method, self._compute), world.initial_model.to(self._compute.device)
         task = training.task
         self.engine = engine_name(engine, training)
@@ -74,7 +74,7 @@ class Simulation:
             ahead_steps=getattr(chosen, "ahead_steps", AHEAD_STEPS),
             descent=training.descent,
         )
-        # A device without energy still hands its updates to others where that is free.
+        # With free relays, a device without energy still hands its updates to others.
         retires = self._relays is None or not self._relays.free
         self._fleet = DeviceSide(world, initial, nothing, terms, self._trainer, shelf, retires=retires)
         server_terms = ServerTerms(devices=scenario.fleet.devices, statistics=task.model.statistics)
@@ -91,14 +91,14 @@ class Simulation:
                 self._evaluation(0)
             self._balance(self._round)
             for round_ in range(self._round + 1, scenario.rounds + 1):
-                # 1. Devices that meet each other do what their method has them do.
+                # 1. Devices in contact with each other follow the peer rule.
                 if self._relays:
                     self._relayed(self._relays.exchange(round_, self._fleet.states, self._trainer))
-                # 2. to 4. Devices that meet the server exchange with it.
+                # 2. to 4. Devices in contact with the server exchange with it.
                 if edges[round_] > edges[round_ - 1]:
                     self._contacts(round_, np.arange(edges[round_ - 1], edges[round_]))
                 self._server.end_round(round_)
-                # 5. The model is judged.
+                # 5. Evaluate the model.
                 if round_ % scenario.learning.evaluate_every_rounds == 0 or round_ == scenario.rounds:
                     self._evaluation(round_)
                     self._balance(round_)
@@ -110,22 +110,22 @@ class Simulation:
         met = [int(device) for device in self._world.meets.device[rows]]
         self._trainer.meet(met, round_)
         finished, norms_sq = [], []
-        # 2. Each device sends what its method decides, and remembers the rest as its method says.
+        # 2. Each device sends what its method decides and updates its memory.
         for row, device in zip(rows, met, strict=True):
             sending = self._contact(int(row), device)
             norms_sq.append(sending.offer.norm_sq)
             if sending.sent is not None:
                 finished.append((device, sending.cut))
                 self._bits += sending.upload.bits
-        # 3. The server uses what arrived.
+        # 3. The server rule applies the arrivals.
         self._server.use_arrivals(round_, norms_sq)
-        # 4. Every device whose exchange completed receives the new global model and starts from it.
+        # 4. Every device with a complete upload downloads the new global model.
         for device, cut in finished:
             self._fleet.receive(device, *self._server.hand_down(device, cut=cut), round_)
         self._fleet.retire(met)
 
     def _contact(self, row: int, device: int) -> Transmission:
-        """One contact with the server, with what the device carries for others."""
+        """One contact with the server, including parcels of other devices."""
         before = self._fleet.states[device]
         carrying = self._relays.before_upload(device, before) if self._relays else before
         sending = self._fleet.contact(row, carrying)
@@ -169,11 +169,11 @@ class Simulation:
             self._ledger.uploaded(len(events))
 
     def local_model(self, device: int) -> Tensor:
-        """w_n, as far as the device trained by its last contact; received - w_n is what it has not delivered yet."""
+        """w_n, trained up to the device's last contact; received - w_n is not delivered yet."""
         return self._trainer.model(device)
 
     def _judged(self) -> Tensor:
-        """The model that is evaluated, and with which a run ends; no device receives its recalibrated statistics."""
+        """The model for evaluation and for the end of the run. Devices never receive its recalibrated statistics."""
         judged = self._server.state.judged
         return judged if self._recalibrate is None else self._recalibrate(judged)
 
@@ -205,7 +205,7 @@ class Simulation:
             self._ledger.balance(self._server.state.model, self._server.taken(), states, local, relayed, round_)
 
     def state(self) -> SimulationState:
-        """Everything that is carried into the next round; its tensors are at work and not to be changed."""
+        """Everything that the next round needs. Its tensors are in use; do not change them."""
         return SimulationState(
             round=self._round,
             bits=self._bits,
@@ -216,8 +216,8 @@ class Simulation:
         )
 
     def restore(self, state: SimulationState) -> None:
-        """Go on after the round of a state, as if there had been no break; ValueError when it is of another run."""
-        state.refuse_another(self._initial, self._world.scenario, relays=self._relays is not None)
+        """Resume after the round of a state; results are bit-identical. A state of another run raises ValueError."""
+        state.reject_mismatch(self._initial, self._world.scenario, relays=self._relays is not None)
         state = state.copied(self._initial.device)
         self._server.restore(state.server)
         self._fleet.restore(state.devices, state.trainer)

@@ -1,4 +1,4 @@
-"""Relays: devices that meet carry updates and models for each other (FedMobile)."""
+"""Relays: devices in contact carry updates and models for each other (FedMobile)."""
 
 from __future__ import annotations
 
@@ -19,23 +19,23 @@ from wayfare.simulator.events import RelayEvent, RelayKind
 from wayfare.sparsify import Sparse
 from wayfare.world import Peers, Wish, World, make_timetable
 
-# A budget is gone when this share of it is left, which is rounding.
+# A remaining share of the budget below this is rounding.
 _SPENT = 1e-9
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parcel:
-    """The update of a device on its way with another."""
+    """An update that a relay carries for its owner."""
 
     relay: int
     owner: int
-    round: int  # in which it was handed over
+    round: int  # of the hand-over
     update: Tensor
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Turn:
-    """How many relays a device has used in the interval that began with a contact in a round."""
+    """The relays that a device used since its contact with the server in round ``interval``."""
 
     interval: int = 0
     uploads: int = 0
@@ -47,22 +47,22 @@ class Turn:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Transfer:
-    """What a device sent to another, and what became of the sender."""
+    """A transfer to another device, with the sender's state afterwards."""
 
     state: DeviceState
-    upload: Upload  # with the energy that is billed
+    upload: Upload  # with the billed energy
     airtime_s: float
     completed: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RelayState:
-    parcels: list[Parcel] = field(default_factory=list)  # each relay's in the order in which it got them
+    parcels: list[Parcel] = field(default_factory=list)  # by relay, in order of receipt
     turns: list[Turn] = field(default_factory=list)
 
 
 class Relays:
-    """Everything that devices carry for each other in one run. Relays of a round come before its server contacts."""
+    """The relays of one run. In each round they come before the contacts with the server."""
 
     def __init__(
         self, world: World, peers: Peers, rule: PeerRule, *, nothing: Tensor, terms: Terms, shelf: Shelf
@@ -85,7 +85,7 @@ class Relays:
             self._parcels[parcel.relay].append(parcel)
 
     def with_meetings(self, observed: Sequence[Ints]) -> list[Ints]:
-        """The rounds in which local models may be looked at or replaced, those of meetings included."""
+        """Add the rounds of contacts between devices to the rounds in which local models are needed."""
         return [np.union1d(rounds, self._timetable.rounds_of(device)) for device, rounds in enumerate(observed)]
 
     def parcels(self) -> Iterator[Parcel]:
@@ -93,7 +93,7 @@ class Relays:
             yield from carried
 
     def exchange(self, round_: int, states: list[DeviceState], trainer: Trainer) -> list[RelayEvent]:
-        """The relays of one round, uploads first; what is given as a model is what a device had when it began."""
+        """The relays of one round, uploads first. Devices give the models that they had at the start of the round."""
         uploads = [
             wish
             for wish in self._timetable.uploads.of(round_)
@@ -108,7 +108,7 @@ class Relays:
         if not uploads and not downloads:
             return []
         trainer.meet(sorted({wish.device for wish in uploads} | {wish.device for wish, _ in downloads}), round_)
-        # What is left of each opportunity: two devices may have something for each other in one.
+        # Time left in each contact: two devices may both transfer in one.
         left_s: dict[int, float] = {}
         events = [self._hand_over(round_, wish, states, trainer, left_s) for wish in uploads]
         for wish, (giver, row) in downloads:
@@ -116,7 +116,7 @@ class Relays:
         return [event for event in events if event is not None]
 
     def before_upload(self, device: int, state: DeviceState) -> DeviceState:
-        """A relay at the server; where deliveries are merged, what it carries is part of what it has to send."""
+        """The state of a relay before its upload. Merged deliveries add its parcels to its update."""
         if self._rules.delivery == "separate" or not self._parcels[device]:
             return state
         memory = state.memory
@@ -127,12 +127,12 @@ class Relays:
     def after_upload(
         self, device: int, before: DeviceState, state: DeviceState, sending: Transmission
     ) -> tuple[DeviceState, list[Arrival], list[RelayEvent]]:
-        """What a relay delivers with, or after, its own upload; one that failed took all there was of the contact."""
+        """Deliver parcels with or after the relay's own upload. A failed upload used up the contact."""
         carried, upload, encounter = self._parcels[device], sending.upload, sending.offer.encounter
         if not carried:
             return state, [], []
         if not upload.completes:
-            # What it carries is in its hands as before, not in its memory.
+            # The parcels stay parcels and leave the memory.
             return replace(state, memory=before.memory), [], []
         left_s = max(encounter.contact_s - upload.airtime_s, 0.0)
         if self._rules.delivery == "merged":
@@ -143,7 +143,7 @@ class Relays:
     def _deliver(
         self, device: int, state: DeviceState, own: Offer, left_s: float
     ) -> tuple[DeviceState, list[Arrival], list[RelayEvent]]:
-        """Each parcel by itself while it fits; one that does not is not begun, and kept."""
+        """Deliver parcels one by one while they fit, and keep the others."""
         round_, sent, events = own.encounter.round, [], []
         gain = own.encounter.gain_per_watt
         meeting = Meeting(round=round_, contact_s=left_s, gain_per_watt=gain, device=device)
@@ -167,13 +167,13 @@ class Relays:
     def _hand_over(
         self, round_: int, wish: Wish, states: list[DeviceState], trainer: Trainer, left_s: dict[int, float]
     ) -> RelayEvent | None:
-        """An owner gives its update to the one who meets the server soonest and has room for it."""
+        """Hand the owner's update to a willing relay."""
         owner = wish.device
         willing = [(relay, row) for relay, row in wish.peers if self._takes_parcels(relay, states[relay])]
         if not willing:
             return None
         relay, row = self._rule.relay(willing)
-        # The first transfer of a contact has all of it.
+        # The first transfer has the whole contact.
         meeting, state = self._meeting(row, owner), states[owner]
         update, stale = devices.undelivered(state, trainer.model(owner)), round_ - state.received_round
         sent = self._transfer(state, update, meeting, stale)
@@ -201,7 +201,7 @@ class Relays:
         trainer: Trainer,
         left_s: dict[int, float],
     ) -> RelayEvent | None:
-        """A device takes a newer global model, for which the giver pays, and puts its own update on top."""
+        """Take a newer global model, which the giver pays for, and put the device's own update on top."""
         taker = wish.device
         meeting = self._meeting(row, giver)
         meeting = replace(meeting, contact_s=left_s.get(row, meeting.contact_s))
@@ -230,7 +230,7 @@ class Relays:
     def _transfer(
         self, before: DeviceState, update: Tensor, meeting: Meeting, staleness_rounds: int
     ) -> Transfer | None:
-        """What a device sends to another, whole or not at all; None when it skips the contact."""
+        """Send a whole vector to another device; None if the device skips the contact."""
         offer = devices.make_offer(before, update, meeting, self._terms, staleness_rounds=staleness_rounds)
         if self.free:
             upload = send_dense(offer.encounter, self._terms.link, self._terms.link.max_power_watts)
@@ -241,18 +241,18 @@ class Relays:
             return None
         airtime_s = upload.airtime_s
         if self.free:
-            # Neither the budget nor what a device learns about its contacts with the server is touched.
+            # A free transfer changes neither the budget nor the experience with the server.
             upload, state = replace(upload, energy_joules=0.0), before
         else:
-            # Time on the air is time that energy has to last for, with whomever it is spent.
+            # The pace spreads energy over all airtime, also that with other devices.
             paid = devices.pay(offer.state, offer.encounter, upload.energy_joules)
             state = replace(paid, met_s=paid.met_s + airtime_s)
         return Transfer(state=state, upload=upload, airtime_s=airtime_s, completed=completed)
 
     def _takes_parcels(self, relay: int, state: DeviceState) -> bool:
-        """Whether a device has room for another update; where relays are free, also energy to deliver it.
+        """Whether a device has room for another parcel and, if relays are free, energy to deliver it.
 
-        Under the billed reading an owner does not ask.
+        With billed relays the owner does not check the energy.
         """
         if len(self._parcels[relay]) >= self._rules.parcels_per_relay:
             return False
@@ -260,7 +260,7 @@ class Relays:
         return not is_limited or state.left_joules > _SPENT * state.budget_joules
 
     def _newest(self, wish: Wish, states: Sequence[DeviceState]) -> tuple[int, int] | None:
-        """The peer whose model a device takes, if that is newer than its own, and their opportunity."""
+        """The peer with a newer model than the device's own, and the row of their contact; None if there is none."""
         giver = self._rule.giver([(peer, states[peer].received_round) for peer, _ in wish.peers])
         row = next(row for peer, row in wish.peers if peer == giver)
         return (giver, row) if states[giver].received_round > states[wish.device].received_round else None
@@ -286,7 +286,7 @@ def _event(kind: RelayKind, giver: int, taker: int, owner: int, meeting: Meeting
 def _delivered(
     parcel: Parcel, round_: int, contact_s: float, bits: float = 0.0, energy_joules: float = 0.0
 ) -> RelayEvent:
-    """A parcel at the server; merged with the relay's own upload it costs nothing more."""
+    """The event of a delivery; merged with the relay's own upload it costs nothing extra."""
     return RelayEvent(
         round=round_,
         kind="delivery",

@@ -1,4 +1,4 @@
-"""The server of a run: what arrives goes to its rule, and what it has is handed down."""
+"""The server of a run: it applies arrivals through its rule and hands down the model."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from wayfare.simulator.ledger import Ledger
 
 
 class ServerSide:
-    """Uploads of a round are collected, then used together; then devices take the new model."""
+    """Collects the uploads of a round, applies them together, then hands down the new model."""
 
     def __init__(
         self,
@@ -34,7 +34,7 @@ class ServerSide:
         self._before = initial
 
     def arrive(self, arrival: Arrival) -> None:
-        """An upload; it counts when the contacts of the round are over."""
+        """Queue an upload; it is applied after the contacts of the round."""
         self._arrived.append(arrival)
 
     def use_arrivals(self, round_: int, norms_sq: Sequence[float]) -> None:
@@ -48,13 +48,13 @@ class ServerSide:
                 self._ledger.given(self._terms.devices * mean_update(self.state.model, arrived, self._terms))
 
     def taken(self) -> Tensor | None:
-        """The sum of all updates so far, but for a constant, where the rule tells."""
+        """The sum of all updates so far, up to a constant; None if the rule does not report it."""
         return self._rule.taken(self.state.model, self.state.rule_state, self._terms)
 
     def hand_down(self, device: int, *, cut: bool) -> tuple[Tensor, State]:
-        """The model for a device, and what its rule hands it beside.
+        """The model for a device, and what the rule adds to it.
 
-        A device that was still sending when its contact ended has the model that the server had when it began.
+        A device that was still sending when its contact ended gets the model from the start of the round.
         """
         return (self._before if cut else self.state.model), self._rule.handed(self.state.rule_state, device)
 
@@ -62,9 +62,10 @@ class ServerSide:
         self.state = servers.average(self.state, round_, self._settings.average_rounds)
 
     def restore(self, state: ServerState) -> None:
-        """Go on from a state; ValueError when it is of another run."""
+        """Resume from a state. The state of another run raises ValueError."""
         if not same_kind(state.rule_state, self.state.rule_state):
-            raise ValueError("the state of another rule of the server")
+            raise ValueError("the state is from another server rule")
         if (state.averaged is None) != (self.state.averaged is None):
-            raise ValueError("the state of a server that averages its model, or of one that does not")
+            averaging = "without" if state.averaged is None else "with"
+            raise ValueError(f"the state is from a server {averaging} model averaging")
         self.state = state

@@ -1,4 +1,4 @@
-"""Kept entries taken off a vector; error feedback: what was not sent is remembered (e in Algorithm 1)."""
+"""Subtract kept entries from a vector, as error feedback does (e in Algorithm 1)."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from wayfare.sparsify.topk import Sparse
 
 
 def remainder(vector: Tensor, sent: Sparse) -> Tensor:
-    """e = x - S(x): exact, because sent entries become 0 and the others stay as they are."""
+    """e = x - S(x). Exact: sent entries become 0 and the others do not change."""
     if len(sent) == len(vector):
-        # Everything, in order: a plain difference takes a fraction of the time.
+        # All entries in order: a plain difference is much faster.
         return vector - sent.values
     if vector.device.type == "cpu":
         return vector.index_add(0, sent.indices, sent.values, alpha=-1)
@@ -19,7 +19,7 @@ def remainder(vector: Tensor, sent: Sparse) -> Tensor:
 
 
 def subtract(vector: Tensor, sent: Sparse, share: float) -> None:
-    """vector <- vector - share S(x), in place; entries that were not sent stay as they are."""
+    """vector <- vector - share S(x), in place."""
     if len(sent) == len(vector):
         vector.sub_(sent.values, alpha=share)
     elif vector.device.type == "cpu":
@@ -29,14 +29,14 @@ def subtract(vector: Tensor, sent: Sparse, share: float) -> None:
 
 
 def spread(kept: Sparse, entries: int) -> Tensor:
-    """Kept entries among zeros.
+    """A dense vector of the kept entries and zeros.
 
-    A GPU whose results are to repeat sorts all indices when it adds or puts values by index (`index_add`, `index_put`,
-    `index_copy`, `scatter`), in case some are equal. Kept ones differ and rise, so the places that they mark take one
-    value after the other; that repeats without a sort.
+    For reproducible results a GPU sorts all indices when it writes by index (`index_add`, `index_put`, `index_copy`,
+    `scatter`), in case some are equal. Kept indices are distinct and sorted, so a mask takes their values in order,
+    which is reproducible without a sort.
     """
     zeros = kept.values.new_zeros(entries)
     if len(kept) == 0:
         return zeros
-    places = torch.zeros(entries, dtype=torch.bool, device=zeros.device).index_fill_(0, kept.indices, True)
-    return zeros.masked_scatter_(places, kept.values)
+    mask = torch.zeros(entries, dtype=torch.bool, device=zeros.device).index_fill_(0, kept.indices, True)
+    return zeros.masked_scatter_(mask, kept.values)

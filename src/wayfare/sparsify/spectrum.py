@@ -1,4 +1,4 @@
-"""How the energy of an update is spread over its entries: what the k largest of them hold, without sorting them all."""
+"""The energy spectrum of an update: the share of |x|^2 in its k largest entries, without a full sort."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
 from wayfare.arrays import Floats, Ints
-from wayfare.sparsify.places import first_places
+from wayfare.sparsify.mask_indices import first_indices
 
-# A vector is looked at in so many stretches, because layers differ; entries of a sample, and how many of its largest
-# bound the tail. Tails are heavy: a few entries hold much of the energy, and no sample knows them, so all entries in
-# the tail are looked at. The rest is even enough to be sampled.
-STRETCHES = 8
+# A vector is split into segments, because layers differ. A sample finds the start of the tail. Tails are heavy: a few
+# entries hold much of the energy and no sample finds them, so every tail entry is read. The body is even enough to be
+# sampled.
+SEGMENTS = 8
 _SAMPLE, _TAIL = 1 << 15, 64
-# Where the bound lies in the rising sample of a stretch.
-_BOUND = -1 - _TAIL // STRETCHES
-# Numbers of entries at which the curve is given, equally far apart in the logarithm.
+# The index of the tail's bound in the sorted sample of a segment.
+_BOUND = -1 - _TAIL // SEGMENTS
+# Log-spaced points of the curve.
 _POINTS = 64
 
 Magnitudes: TypeAlias = NDArray[np.floating]
@@ -30,29 +30,29 @@ Numbers = TypeVar("Numbers", Floats, Ints)
 
 @dataclass(frozen=True, slots=True)
 class Ranked:
-    """Magnitudes that stand for those of many entries, from the largest on, and how many entries there are to each."""
+    """Representative magnitudes in falling order, with the number of entries of at least each."""
 
     magnitudes: Floats
     ranks: Floats
-    in_stretches: Floats  # how many entries of every stretch (rows) there are to each
+    in_segments: Floats  # the same number for every segment (rows)
 
-    def places(self, ranks: Floats) -> Ints:
-        """Where the magnitudes are that some ranks have."""
+    def indices(self, ranks: Floats) -> Ints:
+        """The indices of the magnitudes at some ranks."""
         return np.minimum(self.ranks.searchsorted(ranks), len(self.magnitudes) - 1)
 
     def at(self, ranks: Floats) -> Floats:
-        return self.magnitudes[self.places(ranks)]
+        return self.magnitudes[self.indices(ranks)]
 
 
 @dataclass(frozen=True, slots=True)
-class Stretches:
-    """Magnitudes of all stretches, one stretch after the other and each in rising order.
+class Segments:
+    """Magnitudes of all segments, one after the other, each in rising order.
 
-    The last ones of a stretch, its tail, stand for themselves alone; each of the others for ``weights`` entries.
+    Each magnitude in a segment's tail represents one entry; each of the others represents ``weights`` entries.
     """
 
     magnitudes: Floats
-    starts: Ints  # of each stretch among the magnitudes
+    starts: Ints  # of each segment among the magnitudes
     ends: Ints
     tails: Ints
     weights: Floats
@@ -61,47 +61,47 @@ class Stretches:
         return len(self.ends)
 
     def above(self, bounds: Floats) -> Floats:
-        """How many entries of every stretch (rows) reach each bound."""
-        return self.standing_for(self.reaching(bounds))
+        """The number of entries of every segment (rows) at or above each bound."""
+        return self.entries_from(self.reaching(bounds))
 
     def at(self, ranks: Floats) -> Floats:
-        """The magnitudes of every stretch (rows) at some ranks, where 1 is the rank of its largest."""
+        """The magnitudes of every segment (rows) at some ranks; the largest has rank 1."""
         in_tail = np.minimum(ranks, self.tails[:, None])
         from_the_largest: Ints = np.ceil(in_tail + (ranks - in_tail) / self.weights[:, None]).astype(np.int64)
-        places = np.maximum(self.ends[:, None] - np.maximum(from_the_largest, 1), self.starts[:, None])
-        return self.magnitudes[places]
+        indices = np.maximum(self.ends[:, None] - np.maximum(from_the_largest, 1), self.starts[:, None])
+        return self.magnitudes[indices]
 
     def energies(self, bounds: Floats) -> Floats:
-        """The sum of squares of all entries that reach each of some rising bounds."""
+        """The sum of squares of all entries at or above each of some rising bounds."""
         return self.energies_from(self.reaching(bounds))
 
     def bounds(self) -> Floats:
-        """Some magnitudes of every stretch, all of them in rising order; the smallest and largest are among them."""
-        places = self.ends[:, None] - log_spaced(1, self.ends - self.starts, _POINTS).astype(np.int64)
-        return different(np.sort(self.magnitudes[places], axis=None))
+        """Some magnitudes of every segment, including its smallest and largest, in rising order."""
+        indices = self.ends[:, None] - log_spaced(1, self.ends - self.starts, _POINTS).astype(np.int64)
+        return distinct(np.sort(self.magnitudes[indices], axis=None))
 
     def reaching(self, bounds: Floats) -> Ints:
-        """The place of the first magnitude of every stretch (rows) that reaches each bound."""
-        places = np.empty((len(self), len(bounds)), np.int64)
+        """The index of the first magnitude of every segment (rows) at or above each bound."""
+        indices = np.empty((len(self), len(bounds)), np.int64)
         edges = zip(self.starts.tolist(), self.ends.tolist(), strict=True)
-        for row, (start, end) in zip(places, edges, strict=True):
+        for row, (start, end) in zip(indices, edges, strict=True):
             np.add(self.magnitudes[start:end].searchsorted(bounds), start, out=row)
-        return places
+        return indices
 
-    def standing_for(self, places: Ints) -> Floats:
-        """How many entries all magnitudes from some places of every stretch (rows) on stand for."""
-        largest = self.ends[:, None] - places
+    def entries_from(self, indices: Ints) -> Floats:
+        """The number of entries that the magnitudes from each index of every segment (rows) on represent."""
+        largest = self.ends[:, None] - indices
         in_tail = np.minimum(largest, self.tails[:, None])
         return np.asarray(in_tail + self.weights[:, None] * (largest - in_tail))
 
-    def energies_from(self, places: Ints) -> Floats:
-        """The sum of their squares, for rising places."""
+    def energies_from(self, indices: Ints) -> Floats:
+        """The sum of squares of the entries from each of some rising indices on."""
         squares = np.zeros(len(self.magnitudes) + 1)
         np.square(self.magnitudes, out=squares[:-1])
         for start, end, weight in zip(self.starts, self.ends - self.tails, self.weights, strict=True):
             squares[start:end] *= weight
-        # From one place to the next; where no magnitude lies between them, `reduceat` gives that of the first.
-        edges = np.concatenate([places, self.ends[:, None]], axis=1)
+        # Sums from one index to the next. `reduceat` returns the first element of an empty range, not 0.
+        edges = np.concatenate([indices, self.ends[:, None]], axis=1)
         between = np.add.reduceat(squares, edges.ravel()).reshape(edges.shape)[:, :-1]
         energies = np.where(edges[:, 1:] > edges[:, :-1], between, 0.0).sum(0)
         return np.cumsum(energies[::-1])[::-1]
@@ -109,12 +109,12 @@ class Stretches:
 
 @dataclass(frozen=True, slots=True)
 class Spectrum:
-    """``captured[i]`` is the share of |x|^2 that the ``kept[i]`` largest entries hold; both begin at 0 and rise."""
+    """``captured[i]`` is the share of |x|^2 in the ``kept[i]`` largest entries. Both start at 0 and rise."""
 
     kept: Floats
     captured: Floats
     whole: Ranked
-    stretches: Stretches
+    segments: Segments
 
     @property
     def entries(self) -> int:
@@ -122,22 +122,22 @@ class Spectrum:
 
 
 def spectrum(vector: Tensor) -> Spectrum:
-    """The curve of a vector: its tail exactly, its body by an even sample if there is much of it."""
-    stretches = _sampled(vector) if len(vector) >= _SAMPLE else _all_of(vector)
-    # Every stretch says how many entries, and how much energy, lie above bounds that are magnitudes of some stretch.
-    bounds = stretches.bounds()
-    reaching = stretches.reaching(bounds)[:, ::-1]
-    in_stretches = stretches.standing_for(reaching)
-    whole = Ranked(bounds[::-1], in_stretches.sum(0), in_stretches)
+    """The spectrum of a vector. The tail is exact; the body of a long vector is sampled."""
+    segments = _sampled(vector) if len(vector) >= _SAMPLE else _all_of(vector)
+    # Count the entries and energy of every segment above common bounds.
+    bounds = segments.bounds()
+    reaching = segments.reaching(bounds)[:, ::-1]
+    in_segments = segments.entries_from(reaching)
+    whole = Ranked(bounds[::-1], in_segments.sum(0), in_segments)
     whole.ranks[-1] = len(vector)
-    points = different(whole.places(log_spaced(whole.ranks[0], len(vector), _POINTS)))
-    captured = stretches.energies_from(reaching[:, points[::-1]])[::-1]
+    points = distinct(whole.indices(log_spaced(whole.ranks[0], len(vector), _POINTS)))
+    captured = segments.energies_from(reaching[:, points[::-1]])[::-1]
     captured /= captured[-1] if captured[-1] > 0 else 1.0
-    return Spectrum(_from_zero(whole.ranks[points]), _from_zero(captured), whole, stretches)
+    return Spectrum(_from_zero(whole.ranks[points]), _from_zero(captured), whole, segments)
 
 
-def different(rising: Numbers) -> Numbers:
-    """Rising numbers, each of them once: `np.unique` looks for what is known here."""
+def distinct(rising: Numbers) -> Numbers:
+    """The distinct values of a sorted array. `np.unique` would sort again."""
     is_new = np.empty(len(rising), np.bool_)
     is_new[:1] = True
     np.not_equal(rising[1:], rising[:-1], out=is_new[1:])
@@ -149,7 +149,7 @@ def _from_zero(numbers: Floats) -> Floats:
 
 
 def log_spaced(first: ArrayLike, last: ArrayLike, count: int) -> Floats:
-    """Numbers equally far apart in the logarithm: those of `np.geomspace`, which takes most of its time to begin."""
+    """Log-spaced numbers, equal to those of `np.geomspace`, whose overhead is large."""
     low, high = np.log10(first), np.log10(last)
     step = np.asarray((high - low) / (count - 1))
     spaced: Floats = np.power(10.0, np.arange(count) * step[..., None] + np.asarray(low)[..., None])
@@ -157,46 +157,46 @@ def log_spaced(first: ArrayLike, last: ArrayLike, count: int) -> Floats:
     return spaced
 
 
-def _all_of(vector: Tensor) -> Stretches:
-    pieces = np.array_split(vector.abs().cpu().numpy(), min(STRETCHES, len(vector)))
+def _all_of(vector: Tensor) -> Segments:
+    pieces = np.array_split(vector.abs().cpu().numpy(), min(SEGMENTS, len(vector)))
     return _joined([piece[:0] for piece in pieces], [np.sort(piece) for piece in pieces], np.ones(len(pieces)))
 
 
-def _sampled(vector: Tensor) -> Stretches:
-    """Of every stretch its tail, and a sample of all else."""
-    length = len(vector) // STRETCHES
-    # A few entries at the end belong to no stretch; an odd stride does not fall into step with the sizes of layers.
-    rows, stride = vector[: STRETCHES * length].view(STRETCHES, length), max(len(vector) // _SAMPLE, 1) | 1
-    look = _look_on_processor if rows.device.type == "cpu" else _look_on_gpu
-    bodies, tails = look(rows, stride)
+def _sampled(vector: Tensor) -> Segments:
+    """The tail of every segment, and a sample of its body."""
+    length = len(vector) // SEGMENTS
+    # A few entries at the end belong to no segment. The stride is odd, so that it does not align with layer sizes.
+    rows, stride = vector[: SEGMENTS * length].view(SEGMENTS, length), max(len(vector) // _SAMPLE, 1) | 1
+    sample = _sample_on_cpu if rows.device.type == "cpu" else _sample_on_gpu
+    bodies, tails = sample(rows, stride)
     weights = [(length - len(tail)) / len(body) for body, tail in zip(bodies, tails, strict=True)]
     return _joined(bodies, tails, np.array(weights))
 
 
-def _joined(bodies: list[Magnitudes], tails: list[Magnitudes], weights: Floats) -> Stretches:
+def _joined(bodies: list[Magnitudes], tails: list[Magnitudes], weights: Floats) -> Segments:
     parts = [part for both in zip(bodies, tails, strict=True) for part in both]
     edges = np.cumsum([0, *map(len, parts)])
     starts, tails_from, ends = edges[:-1:2], edges[1::2], edges[2::2]
-    return Stretches(np.concatenate(parts, dtype=np.float64), starts, ends, ends - tails_from, weights)
+    return Segments(np.concatenate(parts, dtype=np.float64), starts, ends, ends - tails_from, weights)
 
 
-def _look_on_processor(rows: Tensor, stride: int) -> tuple[list[Magnitudes], list[Magnitudes]]:
-    """The sample up to its bound and the tail beyond it, of every row and in rising order."""
+def _sample_on_cpu(rows: Tensor, stride: int) -> tuple[list[Magnitudes], list[Magnitudes]]:
+    """The sampled body and the exact tail of every row, in rising order."""
     samples = np.sort(rows[:, ::stride].abs().numpy())
     bodies = [_body(sample) for sample in samples]
     return bodies, [np.sort(_above(row.numpy(), body[-1])) for row, body in zip(rows, bodies, strict=True)]
 
 
-def _look_on_gpu(rows: Tensor, stride: int) -> tuple[list[Magnitudes], list[Magnitudes]]:
-    """The same; all that is found leaves a GPU together, so that the processor waits once."""
+def _sample_on_gpu(rows: Tensor, stride: int) -> tuple[list[Magnitudes], list[Magnitudes]]:
+    """As `_sample_on_cpu`. All results leave the GPU in one transfer, so that the CPU waits once."""
     samples = rows[:, ::stride].abs().sort().values
     magnitude = rows.abs()
     beyond = magnitude > samples[:, _BOUND, None]
-    # Twice as many as are to be expected, and hardly ever too few where a sample stands for its stretch.
+    # Twice the expected number; hardly ever too few if the sample represents its segment.
     room = -2 * _BOUND * magnitude.numel() // samples.shape[1]
-    places = first_places(beyond.flatten(), room)
+    indices = first_indices(beyond.flatten(), room)
     counts = beyond.sum(1).clamp(max=room + 1).to(rows.dtype)
-    found = torch.cat([samples.flatten(), magnitude.flatten().index_select(0, places), counts]).cpu().numpy()
+    found = torch.cat([samples.flatten(), magnitude.flatten().index_select(0, indices), counts]).cpu().numpy()
     bodies = [_body(sample) for sample in found[: samples.numel()].reshape(samples.shape)]
     ends = samples.numel() + np.cumsum([0, *found[-len(rows) :]]).astype(np.int64)
     if ends[-1] <= samples.numel() + room:
@@ -205,12 +205,12 @@ def _look_on_gpu(rows: Tensor, stride: int) -> tuple[list[Magnitudes], list[Magn
 
 
 def _body(sample: Magnitudes) -> Magnitudes:
-    """A rising sample up to the bound, and all that equals it."""
+    """A sorted sample up to and including the bound."""
     return sample[: sample.searchsorted(sample[_BOUND], "right")]
 
 
 def _above(row: Magnitudes, bound: np.floating) -> Magnitudes:
-    """The magnitudes beyond a bound, piece by piece in the cache of a processor: that takes a fifth of the time."""
+    """The magnitudes above a bound. Pieces fit into the CPU cache, which takes a fifth of the time."""
     pieces = []
     for piece in np.array_split(row, max(len(row) // _SAMPLE, 1)):
         magnitude = np.abs(piece)

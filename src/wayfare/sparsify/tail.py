@@ -1,4 +1,4 @@
-"""Normalisation statistics at the end of a vector: they go whole with every upload, or not at all."""
+"""Normalisation statistics at the end of a vector: every upload carries all of them or none."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from wayfare.sparsify.topk import Sparse
 
 
 def with_tail(kept: Sparse, vector: Tensor, parameters: int) -> Sparse:
-    """Kept parameters, and every entry of the vector behind them; without any parameter nothing is sent."""
+    """Add all statistics to the kept parameters; add nothing if no parameter is kept."""
     if len(kept) == 0 or len(vector) == parameters:
         return kept
     tail = torch.arange(parameters, len(vector), device=vector.device)

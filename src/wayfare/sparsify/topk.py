@@ -1,4 +1,4 @@
-"""Exact top-k: the k entries of largest magnitude, ties to the lower index, so that k is exact and runs repeat."""
+"""Exact top-k: the k entries of largest magnitude; ties go to the lower index."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from wayfare.sparsify.places import first_places
+from wayfare.sparsify.mask_indices import first_indices
 
 _SAMPLE_EVERY = 64
 _SAMPLED_FROM = 1 << 14
@@ -38,44 +38,44 @@ def top_k(vector: Tensor, k: int) -> Sparse:
 
 
 def _largest_by_threshold(vector: Tensor, k: int) -> Tensor:
-    """On a processor: find the k-th largest magnitude, then keep what reaches it."""
+    """On a CPU: find the k-th largest magnitude, then keep all entries at or above it."""
     magnitude = vector.abs().numpy()
     threshold = kth_largest(magnitude, k)
     kept = np.flatnonzero(magnitude >= threshold)
     if len(kept) > k:
-        # More entries equal the threshold than there is room for: the first ones stay.
+        # Of the entries equal to the threshold, keep the first ones.
         ties = np.flatnonzero(magnitude[kept] == threshold)
         kept = np.delete(kept, ties[len(ties) - (len(kept) - k) :])
     return torch.from_numpy(kept)
 
 
 def _largest_by_selection(vector: Tensor, k: int) -> Tensor:
-    """On a GPU: selection gives the k-th largest magnitude; which ties it would take is chance, so they are taken here.
+    """On a GPU: `topk` gives the k-th largest magnitude. Its choice among ties is random, so ties are broken here.
 
-    A selection is a hundred times faster there than `kthvalue` (measured in benchmarks/topk.py). How many entries equal
-    the k-th largest is never asked for: the processor goes on without waiting.
+    `topk` is a hundred times faster there than `kthvalue` (measured in benchmarks/topk.py). The number of ties is
+    never read back, so the CPU does not wait.
     """
     magnitude = vector.abs()
     threshold = magnitude.topk(k, sorted=False).values.amin()
     above, equal = magnitude > threshold, magnitude == threshold
-    # Above the threshold all stay, and of those that equal it the first ones.
+    # Keep all entries above the threshold and the first ones equal to it.
     room = k - above.sum()
     kept = above | (equal & (equal.cumsum(0, dtype=torch.int32) <= room))
-    return first_places(kept, k)
+    return first_indices(kept, k)
 
 
 def kth_largest(values: NDArray[np.floating], k: int) -> np.floating:
-    """The k-th largest value, exactly: a sample brackets it, and only what lies in the bracket is searched.
+    """The exact k-th largest value: a sample brackets it, and only values in the bracket are searched.
 
-    Passes that compare are several times faster than a pass that selects (measured in benchmarks/topk.py).
+    Comparing all values is several times faster than partitioning them (measured in benchmarks/topk.py).
     """
     if len(values) >= _SAMPLED_FROM:
         sample = values[::_SAMPLE_EVERY]
         rank = len(sample) * (1 - k / len(values))
-        # Five standard deviations of the rank of a quantile in a sample: it falls outside about once in a million.
+        # Five standard deviations of the rank of a quantile in a sample; it lies outside about once in a million.
         margin = 5 * np.sqrt(rank * (1 - rank / len(sample))) + 1
-        places = np.clip([rank - margin, rank + margin], 0, len(sample) - 1).astype(np.int64)
-        low, high = np.partition(sample, places)[places]
+        ends = np.clip([rank - margin, rank + margin], 0, len(sample) - 1).astype(np.int64)
+        low, high = np.partition(sample, ends)[ends]
         above = int(np.count_nonzero(values > high))
         middle = values[(values >= low) & (values <= high)]
         if above < k <= above + len(middle):

@@ -98,7 +98,7 @@ class Keeper:
         began = time.monotonic()
         self.refuse_state()
         state = self._simulation.state()
-        if not self._safeguards.allow_divergence and (where := state.unsound()):
+        if not self._safeguards.allow_divergence and (where := state.first_nonfinite()):
             raise DivergenceError(f"training diverged: after round {state.round} {where} holds NaN or infinity")
         self._writer.checkpoint(state, self.elapsed_s, pinned=pinned)
         self._last = time.monotonic()

@@ -27,7 +27,7 @@ from typing import Any, cast
 import torch
 
 from wayfare.errors import InputError, RunError, ScenarioError
-from wayfare.signals import Interrupts, interrupts_wait, leave_interrupts_to_the_parent
+from wayfare.signals import Interrupts, ignore_interrupts, interrupts_deferred
 from wayfare.studies.jobs import Broken, Event, Finished, Job, Lost, OnRound, Queue, Shared, perform
 from wayfare.studies.single import Execution
 
@@ -214,7 +214,7 @@ class _Worker:
         self.last: int | None = None
         self.ready = False
         try:
-            with interrupts_wait():
+            with interrupts_deferred():
                 self.process.start()
         except _NOT_PORTABLE as error:
             raise _cannot_travel(error) from None
@@ -258,7 +258,7 @@ def _cannot_travel(error: Exception) -> InputError:
 
 def _work(pipe: Connection, shared: Shared) -> None:
     """The life of a worker process: job after job, until the parent ends it."""
-    leave_interrupts_to_the_parent()
+    ignore_interrupts()
     threading.Thread(target=_end_with_parent, daemon=True).start()
     # A pipe that breaks has lost its parent: there is nobody left to work for, or to tell.
     with suppress(EOFError, ConnectionError):

@@ -1,4 +1,11 @@
-"""What can be known before training: the paper's bounds, as printed and as corrected, and a planner.
+"""Predictions before training: the paper's bounds, printed and corrected, and the planner.
 
-The derivations are in docs/errata.md, the symbols in docs/equations.md.
+docs/errata.md has the derivations, docs/equations.md the symbols.
+
+Design decisions:
+
+- The theory counts contacts as the simulator does when both are compared (`counting="start"`). The bounds default to
+  the paper's counting.
+- A rehearsal runs the scheme itself on modelled norms. It calls the same `decide` as a run, so it works for your own
+  scheme and is exact for schemes that ignore norms.
 """

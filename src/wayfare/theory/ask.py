@@ -1,4 +1,4 @@
-"""From a question in words of the command line to a forecast."""
+"""`plan`: a forecast from a preset, scenario file, trace or saved plan."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ def plan(
     server_power_watts: Sequence[float] = SERVER_POWERS_WATTS,
     seed: int = 0,
 ) -> Forecast:
-    """What a fleet will achieve, without training.
+    """Forecast what a fleet will achieve, without training.
 
-    The source is a preset, a scenario file, a trace or a saved plan. ``budget_joules`` is what each device may spend,
-    and ``like`` a finished run that tells how large updates are. ``server_power_watts`` lists powers at which the
-    server might send the whole model down; nothing else depends on them.
+    The source is a preset, a scenario file, a trace or a saved plan. ``budget_joules`` is the budget of each device.
+    ``like`` is a finished run from which the size of updates is estimated. ``server_power_watts`` lists powers at which
+    the server might send the whole model; only the downlink shares depend on it.
     """
     if parameters is not None and parameters < 2:
         raise ScenarioError("parameters", parameters, "must be at least 2")
@@ -65,7 +65,7 @@ def _with_budget(found: SourcedPlan, budget_joules: float) -> SourcedPlan:
 
 
 def _size(scenario: Scenario) -> tuple[int, int]:
-    """Parameters and normalisation statistics of the scenario's network; PyTorch is loaded for it alone."""
+    """Parameters and normalisation statistics of the scenario's network. Only this loads PyTorch."""
     from wayfare.learning.tasks import model_of
 
     model = model_of(scenario.learning)

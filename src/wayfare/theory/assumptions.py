@@ -1,4 +1,4 @@
-"""What every result takes as free, and how many contacts could carry the whole model down."""
+"""Costs that every result ignores, and the share of contacts that could carry the whole model down."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from wayfare.radio import Link
 from wayfare.scenario.section import LARGEST
 from wayfare.theory.rehearsal import Stage
 
-# A server with the radio of a device (23 dBm), a small mobile base station, and one near the 38 dBm at which 3GPP
-# TS 38.104 ends the medium-range class. Rates grow with the logarithm of power, so three powers show the whole range.
+# A server with the radio of a device (23 dBm), a small mobile base station, and a station near 38 dBm, where 3GPP
+# TS 38.104 ends the medium-range class. Rates grow with the logarithm of power, so three powers cover the range.
 SERVER_POWERS_WATTS = (0.2, 1.0, 5.0)
 
 
 @dataclass(frozen=True, slots=True)
 class Assumption:
-    """Something that costs nothing here and does elsewhere; programs recognise it by its kind."""
+    """A cost that results ignore. Programs recognise it by its kind."""
 
     kind: str
     text: str
@@ -25,25 +25,25 @@ class Assumption:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Downlink:
-    """The share of contacts that could carry the whole model down, were they used for nothing else."""
+    """The share of contacts that could carry the whole model down if they did nothing else."""
 
     server_power_watts: float
     downlink_whole_model_share: float
 
 
 def assumptions_of(link: Link) -> tuple[Assumption, ...]:
-    """The three things that neither the paper nor this package bills."""
+    """The three costs that neither the paper nor Wayfare bills."""
     down_mbit, band_mhz = link.dense_bits / 1e6, link.bandwidth_hz / 1e6
-    down = f"{down_mbit:,.0f} Mbit" if down_mbit >= 1000 else f"{down_mbit:.3g} Mbit"
+    down = f"{down_mbit:,.0f} Mbit" if down_mbit >= 100 else f"{down_mbit:.3g} Mbit"
     return (
-        Assumption("free_downlink", f"The global model ({down}) comes down in no time and at no cost."),
-        Assumption("unshared_band", f"Devices in range do not share the band: each has all {band_mhz:g} MHz."),
-        Assumption("free_computing", "Computing takes no time and no energy: budgets pay for uploads only."),
+        Assumption("free_downlink", f"Downloads of the global model ({down}) are free."),
+        Assumption("unshared_band", f"Devices in range do not share the band: each uses all {band_mhz:g} MHz."),
+        Assumption("free_computing", "Computing takes no time and no energy: budgets cover uploads only."),
     )
 
 
 def check_server_power(power_watts: float) -> None:
-    """A power of 0 has no rate, and beyond the largest number of a scenario products overflow."""
+    """Reject 0, which has no rate, and numbers above the scenario's limit, whose products overflow."""
     if not 0 < power_watts <= LARGEST:
         raise ScenarioError("server_power_watts", power_watts, f"must be above 0 and at most {LARGEST:g}")
 

@@ -1,9 +1,9 @@
-"""Every bound of the paper: as printed, and as it can be proved (docs/errata.md has the derivations).
+"""Every bound of the paper, as printed and as proved (docs/errata.md has the derivations).
 
-All functions work element by element on scalars and arrays. Devices that differ are given as arrays; the theorem for
-the fleet is the mean of the result over the devices. ``corrected`` stays close to the paper's own way to the bound;
-``sharp``, where it exists, is what the same assumptions give with the triangle inequality in place of
-|a + b|^2 <= 2 |a|^2 + 2 |b|^2.
+All functions work element by element on scalars and arrays. Pass arrays for devices that differ; the theorem for the
+fleet is the mean of the result over the devices. ``corrected`` follows the paper's proof. ``sharp``, where it exists,
+uses the triangle inequality in place of
+|a + b|^2 <= 2 |a|^2 + 2 |b|^2, under the same assumptions.
 
 Symbols: b bits of a kept entry, s parameters, A the rate, c and lambda the mean contact and inter-contact time, delta
 the length of a round, eta the learning rate, and L, G^2, sigma^2 the constants of the two assumptions.
@@ -23,7 +23,7 @@ from wayfare.theory.staleness import Counting, staleness_moments
 BoundVariant: TypeAlias = Literal["printed", "corrected", "sharp"]
 
 proposition_2_power_watts = optimal_power_watts
-"""Proposition 2, equation (15); ``variant="printed"`` lacks the 1/ln 2."""
+"""Proposition 2, equation (15), in watts; ``variant="printed"`` lacks the 1/ln 2."""
 
 
 def kept_share(
@@ -33,7 +33,7 @@ def kept_share(
     bits_per_entry: ArrayLike,
     variant: BoundVariant = "corrected",
 ) -> Floats:
-    """gamma, which Lemma 3 builds on. Corrected it is E[k/s] exactly, for k = min(floor(tau A / b), s), tau ~ exp(c).
+    """gamma of Lemma 3. Corrected, it is exactly E[k/s] for k = min(floor(tau A / b), s), tau ~ exp(c).
 
     gamma = rho (1 - rho^s) / (s (1 - rho)),  rho = exp(-b / (A c));  printed: gamma = rho
     """
@@ -43,7 +43,7 @@ def kept_share(
         return np.exp(-y)
     s = _float(parameters)
     with np.errstate(over="ignore", invalid="ignore"):
-        # Without a limit to the rate everything is kept.
+        # With an infinite rate everything is kept.
         return np.where(y > 0, -np.expm1(-s * y) / (s * np.expm1(y)), 1.0)
 
 
@@ -60,7 +60,7 @@ def lemma_1_divergence(
     """Lemma 1, equation (1): a bound on |v - w_n|^2 of one device, to be averaged over devices.
 
     printed     2 theta^2 eta^2 G^2 + (5 - 3 k/s) |x|^2, with k and x of the device's last contact
-    corrected   6 theta^2 eta^2 G^2 + 3 (1/N) sum_m |e_m + g_m|^2, which ``undelivered_sq`` is, at the last contact
+    corrected   6 theta^2 eta^2 G^2 + 3 (1/N) sum_m |e_m + g_m|^2 at the last contact (the sum is ``undelivered_sq``)
     """
     drift = _float(staleness_rounds_sq) * _float(learning_rate) ** 2 * _float(gradient_sq)
     if variant == "printed":
@@ -81,11 +81,11 @@ def theorem_1_gradient(
 ) -> Floats:
     """Theorem 1, equation (2): a bound on E |grad F(z)|^2 after R rounds, for eta <= 1 / (2 L).
 
-    printed     4 gap / (eta R) + 4 L^2 D + 4 eta L sigma / N       (sigma where its own proof has sigma^2)
+    printed     4 gap / (eta R) + 4 L^2 D + 4 eta L sigma / N       (the proof has sigma^2)
     corrected   4 gap / (eta R) + 4 L^2 D + 2 eta L sigma^2 / N
 
-    D is Lemma 1 of the same variant, averaged over devices and rounds. In print the rounds of one contact are gathered
-    as zeta theta (5 - 3 k/s) |x|^2; the factor must then be the rounds *after* the contact, not those before it.
+    D is Lemma 1 of the same variant, averaged over devices and rounds. The paper groups the rounds of one contact as
+    zeta theta (5 - 3 k/s) |x|^2. The factor must then count the rounds *after* the contact, not those before it.
     """
     eta, noise = _float(learning_rate), _float(noise_sq)
     noise = 4.0 * np.sqrt(noise) if variant == "printed" else 2.0 * noise
@@ -106,8 +106,8 @@ def lemma_2_staleness(
     """Lemma 2, equation (3): Theta, a bound on the second moment of staleness.
 
     printed     1 + pi (a^4 - 3 a^3 + 4 a^2) / (1 - a)^2,  pi = lambda / (lambda + c),  a = exp(-delta / lambda)
-    corrected   1 + pi a (3 - a) / (1 - a)^2 for the paper's counting: equal to the second moment of r - kappa^(r-1)
-                over all rounds, and at least that over contact rounds. For the simulator's counting the larger of both.
+    corrected   1 + pi a (3 - a) / (1 - a)^2 for the paper's counting: the second moment of r - kappa^(r-1) over all
+                rounds, and at least that over contact rounds. For the simulator's counting, the larger of the two.
     """
     if variant == "printed":
         c, gap = _float(contact_s), _float(inter_contact_s)
@@ -125,14 +125,14 @@ def lemma_3_sparsification_error(
     bits_per_entry: ArrayLike,
     variant: BoundVariant = "corrected",
 ) -> Floats:
-    """Lemma 3, equation (4): a bound on E |x - S(x)|^2 / |x|^2, which is 1 - gamma; tight if all entries are alike."""
+    """Lemma 3, equation (4): E |x - S(x)|^2 / |x|^2 <= 1 - gamma; tight if all entries are equal."""
     return 1.0 - kept_share(rate_bps, contact_s, parameters, bits_per_entry, variant)
 
 
 def lemma_4_memory(
     gamma: ArrayLike, staleness_sq: ArrayLike, learning_rate: ArrayLike, gradient_sq: ArrayLike, *, sharp: bool = False
 ) -> Floats:
-    """Lemma 4 (Appendix E): a bound on E |e|^2. It holds as printed, once gamma and Theta are the corrected ones.
+    """Lemma 4 (Appendix E): a bound on E |e|^2. It holds as printed with the corrected gamma and Theta.
 
     4 (1 - gamma^2) / gamma^2 Theta eta^2 G^2;  sharp: (q / (1 - q))^2 Theta eta^2 G^2 with q = sqrt(1 - gamma)
     """
@@ -146,7 +146,7 @@ def lemma_4_memory(
 
 
 def mobility_coefficient(gamma: ArrayLike, variant: BoundVariant = "corrected") -> Floats:
-    """What Theorem 2 multiplies Theta with.
+    """The coefficient of Theta in Theorem 2.
 
     printed     (16 - 8 gamma - 11 gamma^2 + 6 gamma^3) / gamma^2
     corrected   (24 - 12 gamma^2) / gamma^2
@@ -171,7 +171,7 @@ def mobility_factor(
     counting: Counting = "overlap",
     variant: BoundVariant = "corrected",
 ) -> Floats:
-    """All that Theorem 2 knows of mobility, Theta times the coefficient: |v - w_n|^2 <= eta^2 G^2 times this."""
+    """The effect of mobility in Theorem 2, Theta times the coefficient: |v - w_n|^2 <= eta^2 G^2 times this."""
     gamma = kept_share(rate_bps, contact_s, parameters, bits_per_entry, variant)
     theta = lemma_2_staleness(contact_s, inter_contact_s, round_s, counting=counting, variant=variant)
     return mobility_coefficient(gamma, variant) * theta
@@ -228,12 +228,12 @@ def corollary_1_factor(
 def theorem_3_objective_gap(
     rounds: ArrayLike, energy_swing_sq: ArrayLike, weight: ArrayLike, variant: BoundVariant = "corrected"
 ) -> Floats:
-    """Theorem 3, equation (10): by how much sum U of the online solution can exceed the offline optimum.
+    """Theorem 3, equation (10): a bound on the excess of the online sum U over the offline optimum.
 
     corrected   sum (U_online - U_offline) <= R^2 Phi / (2 V)
-    printed     sum (U_offline - U_online) <= R^2 Phi / V, the other way round: P0 is a minimisation
+    printed     sum (U_offline - U_online) <= R^2 Phi / V, with the wrong sign: P0 is a minimisation
 
-    Phi is the sum over devices of phi^2, phi the largest |E - E_con / R| of either solution.
+    Phi is the sum over devices of phi^2, where phi is the largest |E - E_con / R| of either solution.
     """
     return _float(rounds) ** 2 * _float(energy_swing_sq) / _float(weight) / (1.0 if variant == "printed" else 2.0)
 
@@ -247,9 +247,9 @@ def theorem_3_energy_joules(
     offline_objective: ArrayLike,
     variant: BoundVariant = "corrected",
 ) -> Floats:
-    """Theorem 3, equation (11): a bound on the energy of one device.
+    """Theorem 3, equation (11): a bound on the energy of one device, in joules.
 
-    printed     E_con + sqrt(2 R^2 Phi - 2 V sum U*), which is not even a number for large V (nan here)
+    printed     E_con + sqrt(2 R^2 Phi - 2 V sum U*), which is NaN for large V
     corrected   E_con + sqrt(R^2 Phi + 2 V sum U*);  the useful bound is E_con + q^(R), the backlog at the end
     """
     spread = _float(rounds) ** 2 * _float(energy_swing_sq)
@@ -269,7 +269,7 @@ def proposition_1_entries(
     bits_per_entry: ArrayLike,
     variant: Variant = "corrected",
 ) -> Floats:
-    """Proposition 1, equation (13): k = tau A / b;  corrected: whole entries, and no more than there are."""
+    """Proposition 1, equation (13): k = tau A / b;  corrected: k = min(floor(tau A / b), s)."""
     if variant == "printed":
         rate_bps = _float(bandwidth_hz) * np.log2(1.0 + _float(power_watts) * _float(gain_per_watt))
         return _float(contact_s) * rate_bps / _float(bits_per_entry)

@@ -1,7 +1,7 @@
-"""The constants of the assumptions, estimated in a run, so that a bound can be drawn over what was measured.
+"""Estimate the constants of the assumptions in a run, to compare a bound with the measured gradient.
 
-A run is made again with a task that looks at the gradient wherever the global model is evaluated. Every estimate is a
-largest value seen, so it is a lower bound of the true constant: the bound drawn with it is, if anything, too low.
+The run is repeated with a task that computes the gradient at every evaluation. Every estimate is the largest value
+found, so it is a lower bound of the true constant, and the resulting bound is, if anything, too low.
 """
 
 from __future__ import annotations
@@ -26,28 +26,28 @@ from wayfare.simulator import ContactEvent, EvaluationEvent, MetricEvent, Observ
 from wayfare.theory.bounds import BoundVariant, mobility_coefficient, theorem_1_gradient
 from wayfare.world import World, draw_world
 
-# Training samples of a device that its gradient is taken of: enough for a mean, and little work.
+# Training samples per device for its gradient: enough for a mean, and little work.
 _SAMPLES = 512
 _LOOKS = 16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Constants:
-    """What Assumptions 1 and 2 call L, G^2 and sigma^2, and F(w0) - F*, as far as a run shows them."""
+    """Estimates of L, G^2, sigma^2 (Assumptions 1 and 2) and of F(w0) - F*."""
 
-    smoothness: float  # L, the largest |grad F_n(w) - grad F_n(w')| / |w - w'| of any pair looked at
+    smoothness: float  # L, the largest |grad F_n(w) - grad F_n(w')| / |w - w'| of any pair
     gradient_sq: float  # G^2, the largest |grad f_n|^2 of a minibatch
     noise_sq: float  # sigma^2, the largest |grad f_n - grad F_n|^2 of a minibatch
-    initial_gap: float  # F(w0) less the least loss seen
+    initial_gap: float  # F(w0) minus the smallest loss
 
     def rate_is_small_enough(self, learning_rate: float) -> bool:
-        """Whether eta <= 1 / (2 L), which the theorems ask for."""
+        """Whether eta <= 1 / (2 L), as the theorems require."""
         return learning_rate <= 1.0 / (2.0 * self.smoothness)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MeasuredRun:
-    """The gradient of the training loss along a run, and what the bounds need to know of its contacts."""
+    """The gradient of the training loss along a run, and the statistics of its contacts."""
 
     scenario: Scenario
     scheme: str
@@ -56,16 +56,16 @@ class MeasuredRun:
     gradient_sq: Floats  # |grad F(w)|^2 of the global model at those rounds
     loss: Floats  # F(w)
     constants: Constants
-    kept_share: float  # mean k/s over contacts: gamma as it was
+    kept_share: float  # mean k/s over contacts: the measured gamma
     staleness_square: float  # mean theta^2 over contacts
 
     def mean_gradient_sq(self) -> Floats:
-        """The mean of |grad F|^2 up to each round but the first, which is what the theorems bound."""
+        """The mean of |grad F|^2 up to each recorded round except the first: the quantity that the theorems bound."""
         steps = np.diff(self.rounds)
         return np.asarray(np.cumsum(self.gradient_sq[:-1] * steps) / np.cumsum(steps))
 
     def bound(self, variant: BoundVariant) -> Floats:
-        """Theorem 1 after each round but the first, with Lemmas 1 and 4 for what nobody recorded."""
+        """Theorem 1 after each recorded round except the first, with Lemmas 1 and 4 for unrecorded quantities."""
         eta, constants = self.scenario.learning.learning_rate, self.constants
         gamma = self.kept_share if variant != "printed" else 1.0
         coefficient = mobility_coefficient(max(gamma, 1e-9), variant)
@@ -82,7 +82,7 @@ class MeasuredRun:
 
 
 class _Watch(Observer):
-    """What was seen of contacts and gradients so far; shared by all copies of a watched task."""
+    """Contacts and gradients so far; shared by all copies of a watched task."""
 
     def __init__(self, world: World, on_round: Callable[[int], None] | None) -> None:
         self._world, self._on_round = world, on_round
@@ -90,14 +90,14 @@ class _Watch(Observer):
         self.rounds: list[int] = []
         self.entries: list[int] = []
         self.staleness: list[int] = []
-        self.gradients: Sequence[Tensor] = ()  # of every device at the model before
+        self.gradients: Sequence[Tensor] = ()  # of every device at the previous model
         self.model: Tensor | None = None
         self.gradient_sq: list[float] = []
         self.loss: list[float] = []
         self.smoothness = self.largest_sq = self.noise_sq = 0.0
 
     def look(self, task: Task, module: nn.Module) -> None:
-        """Gradients of all devices at a model; secants to the model before, and one local step on for each device."""
+        """Compute the gradients of all devices at a model, secants to the previous model, and one local step each."""
         model = read_vector(module)
         probe = task.model.module().to(model).train()
         found, losses = zip(*(_gradient(task, probe, model, samples) for samples in self._held), strict=True)
@@ -118,7 +118,7 @@ class _Watch(Observer):
 
     def on_evaluation(self, event: EvaluationEvent, others: Sequence[MetricEvent]) -> None:
         self.rounds.append(event.round)
-        # The initial model is not evaluated again as long as nothing has reached the server.
+        # The initial model is not evaluated again until an update arrives.
         if len(self.loss) < len(self.rounds):
             self.gradient_sq.append(self.gradient_sq[-1])
             self.loss.append(self.loss[-1])
@@ -134,7 +134,7 @@ class _Watch(Observer):
         self.largest_sq = max(self.largest_sq, float(drawn.double().square().sum()))
         self.noise_sq = max(self.noise_sq, float((drawn - gradient).double().square().sum()))
         size = float(gradient.double().norm())
-        # A short way along the gradient, where curvature is largest; not so short that rounding is all one sees.
+        # A short step along the gradient, where curvature is largest, but long enough to exceed rounding.
         reach = 1e-2 * float(model.double().norm()) / size if size > 0 else 0.0
         if reach > 0:
             moved = model.clone()
@@ -148,7 +148,7 @@ class _Watch(Observer):
 
 
 class _Watched:
-    """A task that looks at gradients whenever it is evaluated; in all else the task it stands for."""
+    """A task that also computes gradients at every evaluation."""
 
     def __init__(self, task: Task, watch: _Watch) -> None:
         self._task, self._watch = task, watch
@@ -168,7 +168,7 @@ class _Watched:
 def measure_run(
     scenario: Scenario, scheme: str = "mads", *, seed: int = 0, on_round: Callable[[int], None] | None = None
 ) -> MeasuredRun:
-    """Run a scheme once more, and look at gradients some times on the way."""
+    """Repeat a run and compute gradients at about 16 evaluations."""
     every = -(-scenario.rounds // _LOOKS)
     learning = scenario.learning.model_copy(update={"evaluate_every_rounds": every})
     scenario = scenario.model_copy(update={"learning": learning})

@@ -1,4 +1,4 @@
-"""The bound against one parameter: speed, contact time or inter-contact time, with Monte Carlo dots."""
+"""The bound as a function of speed, contact time or inter-contact time, with Monte Carlo dots."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ import numpy as np
 from wayfare.arrays import Floats
 from wayfare.streams import FLEET, Stream, generator
 from wayfare.theory.bounds import BoundVariant, kept_share, lemma_2_staleness, mobility_coefficient
-from wayfare.theory.montecarlo import algorithm_1, draw_contacts, unchanging_problem
+from wayfare.theory.montecarlo import algorithm_1, constant_gradients, draw_contacts
 
 Parameter: TypeAlias = Literal["speed", "contact", "inter-contact"]
 VARIANTS: tuple[BoundVariant, ...] = ("printed", "corrected", "sharp")
 
-# A model of this many entries stands for the real one in the Monte Carlo, and this fleet for any.
+# The Monte Carlo represents the model by this many entries, and the fleet by this many devices.
 _ENTRIES, _DEVICES = 128, 20
-_FEWEST_ROUNDS, _MOST_ROUNDS = 800, 4000
+_MIN_ROUNDS, _MAX_ROUNDS = 800, 4000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setting:
-    """Everything the bound needs; the paper's where nothing else is said."""
+    """The inputs of the bound; the defaults are the paper's."""
 
     contact_s: float = 4.0
     inter_contact_s: float = 100.0
@@ -37,11 +37,11 @@ class Setting:
 
     @property
     def bits_per_entry(self) -> float:
-        """b = u + log2 s."""
+        """b = u + log2 s, in bits."""
         return self.value_bits + math.log2(self.parameters)
 
     def times_s(self, parameter: Parameter, values: Floats) -> tuple[Floats, Floats]:
-        """Contact and inter-contact time where a parameter has some values."""
+        """Contact and inter-contact times, in seconds, at values of a parameter."""
         if parameter == "speed":
             return self.contact_m / values, self.inter_contact_m / values
         if parameter == "contact":
@@ -51,29 +51,29 @@ class Setting:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Curve:
-    """One variant over the values of the parameter."""
+    """One variant of the bound over the values of the parameter."""
 
     variant: BoundVariant
     factor: Floats  # of Theorem 2
     sparsification_error: Floats  # 1 - gamma, Lemma 3
     staleness_square: Floats  # Theta, Lemma 2
-    best: float  # the value at which the factor is least
+    best: float  # the value that minimises the factor
     best_factor: float
-    inside: bool  # whether that is a minimum, or only the end of the range
+    inside: bool  # whether the minimum is inside the range
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Dot:
-    """Algorithm 1, run with drawn contacts on gradients that never change."""
+    """A Monte Carlo run of Algorithm 1 with drawn contacts and constant gradients."""
 
     at: float
-    divergence: float  # mean |v - w_n|^2 / (eta^2 G^2), what the factor bounds
+    divergence: float  # mean |v - w_n|^2 / (eta^2 G^2), which the factor bounds
     sparsification_error: float
     staleness_square: float  # at contacts
 
 
 def curves(parameter: Parameter, setting: Setting, values: Floats) -> list[Curve]:
-    """Every variant of the bound; contacts are counted as the simulator does, where a variant knows the difference."""
+    """Every variant of the bound. Variants that distinguish countings use the simulator's."""
     contact_s, inter_contact_s = setting.times_s(parameter, values)
     found = []
     for variant in VARIANTS:
@@ -96,12 +96,12 @@ def curves(parameter: Parameter, setting: Setting, values: Floats) -> list[Curve
 
 
 def dots(parameter: Parameter, setting: Setting, values: Sequence[float], seed: int) -> Iterator[Dot]:
-    """Monte Carlo at some values, drawn as they are asked for."""
-    for place, value in enumerate(values):
-        rng = generator(seed, Stream.MONTE_CARLO, FLEET + place)
+    """Run the Monte Carlo at each value, lazily."""
+    for index, value in enumerate(values):
+        rng = generator(seed, Stream.MONTE_CARLO, FLEET + index)
         contact_s, inter_contact_s = (float(time_s[0]) for time_s in setting.times_s(parameter, np.array([value])))
         cycle_rounds = (contact_s + inter_contact_s) / setting.round_s
-        rounds = int(np.clip(20 * cycle_rounds, _FEWEST_ROUNDS, _MOST_ROUNDS))
+        rounds = int(np.clip(20 * cycle_rounds, _MIN_ROUNDS, _MAX_ROUNDS))
         contacts = draw_contacts(
             rng,
             contact_s=contact_s,
@@ -111,7 +111,7 @@ def dots(parameter: Parameter, setting: Setting, values: Sequence[float], seed: 
             devices=_DEVICES,
         )
         entries_per_s = setting.rate_bps * _ENTRIES / (setting.parameters * setting.bits_per_entry)
-        problem = unchanging_problem(rng, _DEVICES, _ENTRIES)
+        problem = constant_gradients(rng, _DEVICES, _ENTRIES)
         trial = algorithm_1(problem, contacts, entries_per_s=entries_per_s, learning_rate=1.0, rng=rng)
         settled = slice(rounds // 3, None)
         yield Dot(

@@ -1,7 +1,7 @@
-"""Monte Carlo beside the bounds: contacts drawn, and Algorithm 1 run on a problem whose constants are known.
+"""Monte Carlo checks of the bounds: Algorithm 1 with drawn contacts on a problem with known constants.
 
-The problem is small on purpose: a few dozen entries stand for a model of millions, each carrying so many of its bits
-that a contact gets the same share of an update through.
+The problem is small on purpose: a few dozen entries represent a model of millions. Each entry carries as many bits as
+needed for a contact to send the same share of an update.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from wayfare.theory.staleness import Counting
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DrawnContacts:
-    """Which rounds are contact rounds of each device (rounds x devices), and the seconds of contact they count."""
+    """Contact rounds of each device (rounds x devices), and the seconds of contact that they count."""
 
     met: Bools
     seconds: Floats
@@ -32,15 +32,15 @@ def draw_contacts(
     devices: int,
     counting: Counting = "start",
 ) -> DrawnContacts:
-    """Exponential contacts of a stationary fleet; seconds count, whole, in the round in which a contact starts."""
+    """Exponential contacts of a stationary fleet. All seconds of a contact count in the round in which it starts."""
     met, seconds = np.zeros((rounds, devices), dtype=np.bool_), np.zeros((rounds, devices))
     duration_s = rounds * round_s
-    # Enough cycles for all but one fleet in millions; a device that runs out of them just meets nobody any more.
+    # Enough cycles for all but one fleet in millions; a device that runs out has no further contacts.
     expected = duration_s / (contact_s + inter_contact_s)
     cycles = int(expected + 10 * np.sqrt(expected)) + 50
     for device in range(devices):
         gap_s, length_s = rng.exponential(inter_contact_s, cycles), rng.exponential(contact_s, cycles)
-        # Without memory the stationary process is one that begins in either state with its share of time.
+        # The process has no memory, so it is stationary if it starts in each state with that state's share of time.
         gap_s[0] *= rng.random() >= contact_s / (contact_s + inter_contact_s)
         end_s = np.cumsum(gap_s + length_s)
         start_s = end_s - length_s
@@ -57,9 +57,9 @@ def draw_contacts(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Problem:
-    """F_n(w) = (L/2) |w - o_n|^2 + u_n . w for every device, and Gaussian noise on its gradients.
+    """F_n(w) = (L/2) |w - o_n|^2 + u_n . w for every device, with Gaussian noise on its gradients.
 
-    With L = 0 gradients never change, the worst case for staleness and memory alike.
+    With L = 0 gradients are constant, the worst case for both staleness and memory.
     """
 
     optima: Floats  # o, devices x entries
@@ -78,7 +78,7 @@ class Problem:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trial:
-    """One run of Algorithm 1, round by round (r = 0 .. R - 1), means over devices."""
+    """One run of Algorithm 1: means over devices for each round (r = 0 .. R - 1)."""
 
     divergence: Floats  # |v - w_n|^2
     staleness_sq: Floats  # theta^2
@@ -86,7 +86,7 @@ class Trial:
     printed_sq: Floats  # (5 - 3 k/s) |x|^2 at kappa_n
     memory_sq: Floats  # |e_n|^2
     gradient_sq: Floats  # |grad F(w_n)|^2
-    largest_gradient_sq: float  # G^2: the largest |grad F_n(w_n)|^2 + sigma^2 met
+    largest_gradient_sq: float  # G^2: the largest |grad F_n(w_n)|^2 + sigma^2
     kept_share: float  # mean of k/s over contacts
     staleness_at_contact_sq: float
 
@@ -94,7 +94,7 @@ class Trial:
 def algorithm_1(
     problem: Problem, contacts: DrawnContacts, *, entries_per_s: float, learning_rate: float, rng: np.random.Generator
 ) -> Trial:
-    """Algorithm 1, step by step: cumulative gradients, top-k with memory, aggregation, download."""
+    """Run Algorithm 1: cumulative gradients, top-k with memory, aggregation, download."""
     devices, size = problem.optima.shape
     rounds = len(contacts.met)
     server, virtual = np.zeros(size), np.zeros(size)
@@ -149,8 +149,8 @@ def algorithm_1(
     )
 
 
-def unchanging_problem(rng: np.random.Generator, devices: int, entries: int) -> Problem:
-    """Gradients of +-1 that never change, half of each the same for all devices."""
+def constant_gradients(rng: np.random.Generator, devices: int, entries: int) -> Problem:
+    """A problem with constant gradients of +-1; half of the entries are equal for all devices."""
     shared, own = rng.choice([-1.0, 1.0], entries), rng.choice([-1.0, 1.0], (devices, entries))
     slopes = np.where(np.arange(entries) % 2 == 0, shared, own)
     return Problem(optima=np.zeros((devices, entries)), slopes=slopes, smoothness=0.0)

@@ -1,4 +1,4 @@
-"""What a fleet will achieve, without training: what gets through, how stale models are, where the energy goes."""
+"""Forecast a fleet without training: delivered entries, staleness and energy."""
 
 from __future__ import annotations
 
@@ -24,29 +24,29 @@ from wayfare.theory.norms import NormModel
 from wayfare.theory.rehearsal import Stage, energies_by_weight, rehearse
 from wayfare.theory.staleness import staleness_moments
 
-# Opportunities that a rehearsal takes on, some three seconds of them; of larger fleets the first devices stand for all.
+# The limit on rehearsed contacts, about three seconds of work. In larger fleets the first devices represent all.
 _REHEARSED = 10_000
 _WEIGHTS = np.geomspace(1e-9, 1e6, 61)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FullPower:
-    """Every contact of the plan at full power, whatever it costs."""
+    """Every contact of the plan at full power, without a budget."""
 
     median_rate_bps: float
-    mean_contact_bits: float  # what a contact could carry, whether there is so much to send or not
+    mean_contact_bits: float  # mean capacity of a contact
     kept_share: float  # mean k/s
-    whole_chance: float  # of a whole sparse upload
-    dense_chance: float
-    energy_joules: float  # at the largest power until everything is sent
-    usable_joules: float  # at the largest power that still buys something
-    devices_short: int  # those whose contacts can use more than the device has
+    whole_chance: float  # the chance that all entries fit as a sparse upload
+    dense_chance: float  # the chance that a dense upload fits
+    energy_joules: float  # at maximum power until everything is sent
+    usable_joules: float  # at the lowest power that sends everything, or at maximum power
+    devices_short: int  # devices whose contacts can use more than their budget
     devices_short_at_full_power: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ByTheory:
-    """The closed forms, for exponential times with the plan's means."""
+    """The closed forms for exponential times with the plan's means."""
 
     kept_share: float  # E k/s at full power, over the channels of the plan
     staleness_rounds: float  # E theta at a contact
@@ -56,21 +56,21 @@ class ByTheory:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rehearsed:
-    """The scheme itself, contact by contact, with norms that are modelled."""
+    """The scheme's own decisions at every contact, with modelled norms."""
 
     scheme: str
     weight: float | str
     kept_fraction: float
     staleness_rounds: float
     energy_joules: float
-    available_joules: float  # what budgets allow or contacts can use, whichever is less, device by device
+    available_joules: float  # sum over devices of the smaller of budget and usable energy
     uploads_per_device: float
     devices: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BestSpeed:
-    """Where the corrected bound has its minimum, if both times go as 1 / speed; factors are those of Theorem 2."""
+    """The minimum of the corrected bound (Theorem 2) over speeds, with both times proportional to 1 / speed."""
 
     speed_mps: float
     factor: float
@@ -80,11 +80,11 @@ class BestSpeed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FixedWeight:
-    """The V that would spend the budget, for whoever wants a number; None if none in a wide range does."""
+    """The fixed V that spends the budget; None if no V in a wide range does."""
 
     weight: float | None
-    step_norm_sq: float  # the |grad|^2 it was found for: V times this is what counts
-    known: bool  # whether that norm was seen in runs of this network, or is a guess
+    step_norm_sq: float  # the |grad|^2 behind it: only V times this matters
+    known: bool  # whether that norm was measured for this network; otherwise a guess
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,11 +96,11 @@ class Forecast:
     opportunities: int
     budget_joules: float
     assumptions: tuple[Assumption, ...]
-    downlinks: tuple[Downlink, ...]  # one for each power of the server; empty without any contact
-    full_power: FullPower | None  # None without any contact, as all below
+    downlinks: tuple[Downlink, ...]  # one for each power of the server; empty without contacts
+    full_power: FullPower | None  # None without contacts, as all below
     theory: ByTheory | None
     rehearsed: Rehearsed | None  # the scheme with the scenario's settings
-    recommended: Rehearsed | None  # MADS with the weight that finds itself
+    recommended: Rehearsed | None  # MADS with the automatic weight
     best_speed: BestSpeed | None
     fixed_weight: FixedWeight | None
 
@@ -115,9 +115,9 @@ def forecast(
     server_power_watts: Sequence[float] = SERVER_POWERS_WATTS,
     seed: int,
 ) -> Forecast:
-    """Look at a plan for a model of so many parameters (and normalisation statistics)."""
+    """Forecast a contact plan for a model with given numbers of parameters and statistics."""
     if make_method(scheme, found.scenario).peers is not None:
-        raise ScenarioError("scheme", scheme, "a rehearsal has no meetings of devices; plan afl instead")
+        raise ScenarioError("scheme", scheme, "a rehearsal has no contacts between devices; plan afl instead")
     scenario, contacts = found.scenario, plan_statistics(found.plan)
     link = make_link(scenario, parameters, statistics)
     meets = opportunities(found.exchanges, scenario.round_s, scenario.rounds)
@@ -139,9 +139,9 @@ def forecast(
         full = _full_power(stage)
         theory = _by_theory(scenario, contacts, stage)
         rehearsed = _rehearsed(scenario, stage, scheme)
-        by_itself = scenario.model_copy(update={"control": scenario.control.model_copy(update={"weight": "auto"})})
+        automatic = scenario.model_copy(update={"control": scenario.control.model_copy(update={"weight": "auto"})})
         same = scheme == "mads" and scenario.control.weight == "auto"
-        recommended = rehearsed if same else _rehearsed(by_itself, stage, "mads")
+        recommended = rehearsed if same else _rehearsed(automatic, stage, "mads")
         speed = _best_speed(scenario, contacts, stage)
         weight = _fixed_weight(scenario, stage)
     return Forecast(
@@ -163,7 +163,7 @@ def forecast(
 
 
 def _usable_joules(stage: Stage) -> Floats:
-    """What each opportunity can use: the largest power that still buys something, all the time."""
+    """The usable energy of each contact, in joules: the power at which all entries fit, times its length."""
     link = stage.link
     power = full_update_power_watts(
         contact_s=stage.meets.contact_s,
@@ -198,7 +198,7 @@ def _full_power(stage: Stage) -> FullPower:
 
 
 def _by_theory(scenario: Scenario, contacts: PlanStatistics, stage: Stage) -> ByTheory | None:
-    """Exponential times have two means; without whole times of both kinds there is nothing to put in."""
+    """The closed forms; None if the plan has no complete contact time or inter-contact time."""
     contact_s, inter_contact_s = contacts.contact.mean_s, contacts.mean_wait_s
     if contact_s is None or inter_contact_s is None:
         return None
@@ -237,7 +237,7 @@ def _devices_rehearsed(stage: Stage) -> int:
 
 
 def _best_speed(scenario: Scenario, contacts: PlanStatistics, stage: Stage) -> BestSpeed | None:
-    """The corrected bound over speeds: the plan's contact lengths and the mean time between them, scaled by 1 / v."""
+    """Minimise the corrected bound over speeds; the plan's times scale with 1 / v."""
     own = getattr(scenario.mobility, "speed_mps", None)
     contact_s, inter_contact_s = contacts.contact.mean_s, contacts.mean_wait_s
     if own is None or contact_s is None or inter_contact_s is None:
@@ -259,7 +259,7 @@ def _best_speed(scenario: Scenario, contacts: PlanStatistics, stage: Stage) -> B
 
 
 def _fixed_weight(scenario: Scenario, stage: Stage) -> FixedWeight:
-    """By rehearsing many weights at once; energy grows with the weight."""
+    """Find the weight by rehearsing many weights at once; energy grows with the weight."""
     some = stage.of_first(_devices_rehearsed(stage))
     spent = energies_by_weight(some, _WEIGHTS, scenario.control.variant).sum(axis=1)
     budget = float(some.budgets_joules.sum())

@@ -1,4 +1,4 @@
-"""A run without learning: the true contacts, channels, budgets and controller, with norms that are modelled."""
+"""A run without training: real contacts, channels, budgets and decisions, with modelled norms."""
 
 from __future__ import annotations
 
@@ -36,17 +36,17 @@ class Stage:
         return replace(self, meets=meets, gains_per_watt=self.gains_per_watt[chosen], budgets_joules=budgets_joules)
 
     def rates_bps(self, power_watts: float) -> Floats:
-        """A = B log2(1 + p g) of every opportunity."""
+        """A = B log2(1 + p g) of every contact, in bit/s."""
         return np.asarray(self.link.bandwidth_hz * np.log1p(power_watts * self.gains_per_watt) / np.log(2.0))
 
-    def by_device(self, of_opportunities: Floats) -> Floats:
-        """The sum over the opportunities of each device."""
-        return np.bincount(self.meets.device, of_opportunities, len(self.budgets_joules)).astype(np.float64)
+    def by_device(self, of_contacts: Floats) -> Floats:
+        """Sum a quantity over the contacts of each device."""
+        return np.bincount(self.meets.device, of_contacts, len(self.budgets_joules)).astype(np.float64)
 
 
 @dataclass(frozen=True, slots=True)
 class Rehearsal:
-    """What a method would do at every opportunity of the devices that were rehearsed."""
+    """The decisions of a method at every contact of the rehearsed devices."""
 
     device: Ints
     kept_fraction: Floats
@@ -56,7 +56,7 @@ class Rehearsal:
 
 
 def rehearse(stage: Stage, method: Method, *, devices: int | None = None) -> Rehearsal:
-    """One method, contact by contact, on the first so many devices."""
+    """Rehearse a method on the first ``devices`` devices, or on all."""
     count = min(devices or len(stage.budgets_joules), len(stage.budgets_joules))
     rows = [row for device in range(count) for row in _device(stage, method, device)]
     device, *others = np.array(rows, dtype=np.float64).reshape(len(rows), 5).T
@@ -100,7 +100,7 @@ def _device(stage: Stage, method: Method, device: int) -> list[tuple[int, float,
 
 
 def energies_by_weight(stage: Stage, weights: Floats, variant: Variant) -> Floats:
-    """The energy of MADS with each of many weights (weights x devices), all devices and weights at a time."""
+    """The energy of MADS in joules for many weights (weights x devices), vectorised over both."""
     devices = len(stage.budgets_joules)
     own = [stage.rows_of(device) for device in range(devices)]
     longest = max((len(rows) for rows in own), default=0)

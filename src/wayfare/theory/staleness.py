@@ -1,15 +1,15 @@
-"""How old models get when contact times are exponential with mean c and inter-contact times with mean lambda (Lemma 2).
+"""Exact staleness for exponential contact times (mean c) and inter-contact times (mean lambda) (Lemma 2).
 
-Two countings of a contact. ``overlap``, the paper's: a round is a contact round if the device is in contact at any
-time of it. ``start``, the simulator's: a round is a contact round if a contact begins in it, with its whole length.
+There are two ways to count a contact. ``overlap``, the paper's: a round is a contact round if the device is in contact
+at any time in it. ``start``, the simulator's: a round is a contact round if a contact starts in it.
 
-With X the rounds since the last contact round, at the end of any round (theta = r - kappa^(r)), both are exact:
+Let X be the rounds since the last contact round, at the end of any round (theta = r - kappa^(r)). Exactly:
 
     overlap   P(X >= j) = pi a^j,  pi = lambda / (lambda + c),  a = exp(-delta / lambda)          for j >= 1
     start     P(X >= j) = (lambda^2 a^j - c^2 b^j) / (lambda^2 - c^2),  b = exp(-delta / c)
 
-The staleness at a contact, which counts the rounds since the contact before it, is at least 1 and has another law: with
-p = 1 - P(X >= 1) the share of contact rounds, P(theta > j) = P(X = j) / p, hence E theta = 1/p and
+The staleness at a contact counts the rounds since the previous contact. It is at least 1 and has another law: with
+p = 1 - P(X >= 1), the share of contact rounds, P(theta > j) = P(X = j) / p, so E theta = 1/p and
 E theta^2 = (1 + 2 E X) / p.
 """
 
@@ -46,7 +46,7 @@ class StalenessMoments:
 def age_tail(
     rounds: ArrayLike, contact_s: ArrayLike, inter_contact_s: ArrayLike, round_s: ArrayLike, counting: Counting
 ) -> Floats:
-    """P(X >= j), the chance that the last j rounds had no contact."""
+    """P(X >= j): the probability that the last j rounds had no contact."""
     j, c, gap, delta = (np.asarray(value, dtype=np.float64) for value in (rounds, contact_s, inter_contact_s, round_s))
     if counting == "overlap":
         return np.where(j < 1, 1.0, gap / (gap + c) * np.exp(-j * delta / gap))
@@ -56,7 +56,7 @@ def age_tail(
 def staleness_moments(
     contact_s: ArrayLike, inter_contact_s: ArrayLike, round_s: ArrayLike, counting: Counting = "overlap"
 ) -> StalenessMoments:
-    """Exact moments, by E X = sum P(X >= j) and E X^2 = sum (2j - 1) P(X >= j), both geometric sums."""
+    """Exact moments, from E X = sum P(X >= j) and E X^2 = sum (2j - 1) P(X >= j), both geometric sums."""
     c, gap, delta = (np.asarray(value, dtype=np.float64) for value in (contact_s, inter_contact_s, round_s))
 
     def once(mean: Floats) -> Floats:
@@ -84,6 +84,6 @@ def staleness_moments(
 
 
 def _mixed(gap: Floats, c: Floats, term: Callable[[Floats], Floats]) -> Floats:
-    """(lambda^2 f(lambda) - c^2 f(c)) / (lambda^2 - c^2); smooth where both are equal, so there a hair aside."""
+    """(lambda^2 f(lambda) - c^2 f(c)) / (lambda^2 - c^2), evaluated slightly off the removable pole at c = lambda."""
     c = np.where(np.abs(c / gap - 1.0) < 1e-4, gap * (1.0 - 1e-4), c)
     return np.asarray((gap**2 * term(gap) - c**2 * term(c)) / (gap**2 - c**2))

@@ -1,4 +1,4 @@
-"""Where a forecast rests on something that does not hold, or a setting is far from a better one, in plain sentences."""
+"""Warnings of a forecast: assumptions that do not hold, and settings far from better ones."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ _AUTO = "control.weight=auto"
 
 @dataclass(frozen=True, slots=True)
 class PlanWarning:
-    """Warnings of one kind differ in their numbers alone."""
+    """Warnings of the same kind differ only in their numbers."""
 
     kind: str
     text: str
 
 
 def warnings_of(forecast: Forecast) -> list[PlanWarning]:
-    """All warnings, the gravest first."""
+    """All warnings, the most serious first."""
     if forecast.full_power is None or forecast.rehearsed is None:
-        return [PlanWarning("no contacts", "No device ever meets the server: nothing can be learnt together.")]
+        return [PlanWarning("no contacts", "No device ever meets the server, so nothing can be learned together.")]
     return [
         *_about_forecasts(forecast),
         *_about_contacts(forecast),
@@ -37,8 +37,8 @@ def warnings_of(forecast: Forecast) -> list[PlanWarning]:
 def _about_forecasts(forecast: Forecast) -> Iterator[PlanWarning]:
     if error := forecast.scenario.contacts.forecast_error:
         text = (
-            f"Everything here takes the length of a contact as known. With contacts.forecast_error = {error:g} uploads "
-            "are cut short, and runs keep less."
+            f"The forecast assumes known contact lengths. With contacts.forecast_error = {error:g} some uploads "
+            "are cut short, and runs deliver less."
         )
         yield PlanWarning("forecast error", text)
 
@@ -46,11 +46,11 @@ def _about_forecasts(forecast: Forecast) -> Iterator[PlanWarning]:
 def _about_contacts(forecast: Forecast) -> Iterator[PlanWarning]:
     statistics, round_s = forecast.statistics, forecast.scenario.round_s
     if number := statistics.devices_without_contact:
-        text = f"{number} of {statistics.devices} devices never meet the server; their data are not learnt from."
+        text = f"{number} of {statistics.devices} devices never meet the server, so their data are not used."
         yield PlanWarning("devices without contact", text)
     mean = statistics.contacts_per_device["mean"]
     if mean < _FEW_CONTACTS:
-        text = f"A device meets the server {mean:.1f} times on average: too rarely for averages to mean much."
+        text = f"A device meets the server {mean:.1f} times on average, too rarely for reliable averages."
         yield PlanWarning("few contacts", text)
     verdict, failing = overall_verdict(statistics)
     if verdict != "holds":
@@ -59,7 +59,7 @@ def _about_contacts(forecast: Forecast) -> Iterator[PlanWarning]:
     contact_s = statistics.contact.mean_s
     if contact_s is not None and contact_s > round_s:
         text = (
-            f"Contacts last {contact_s:.3g} s on average, longer than a round ({round_s:g} s): each counts once, in "
+            f"Contacts last {contact_s:.3g} s on average, longer than a round ({round_s:g} s). Each counts once, in "
             "the round in which it starts."
         )
         yield PlanWarning("contacts longer than a round", text)
@@ -69,36 +69,37 @@ def _about_uploads(forecast: Forecast) -> Iterator[PlanWarning]:
     full, speed = forecast.full_power, forecast.best_speed
     if full and full.dense_chance < 0.1:
         chance = f"{100 * full.dense_chance:.1f} %"
-        text = f"A dense upload fits into {chance} of the contacts: without sparsification little gets through."
+        text = f"A dense upload fits into {chance} of the contacts. Without sparsification little arrives."
         yield PlanWarning("dense uploads", text)
     if speed and speed.own_factor > 2 * speed.factor:
         text = (
             f"At {speed.own_speed_mps:g} m/s the bound is {speed.own_factor / speed.factor:.1f} times its minimum, "
-            f"which lies at {speed.speed_mps:.2g} m/s."
+            f"which is at {speed.speed_mps:.2g} m/s."
         )
         yield PlanWarning("far from the best speed", text)
 
 
 def _about_energy(forecast: Forecast) -> Iterator[PlanWarning]:
-    """Budgets are those of single devices: what one has left, no other can use."""
+    """Compare usable energy with budgets device by device: devices do not share energy."""
     full, devices = forecast.full_power, forecast.statistics.devices
     if not full or full.usable_joules >= forecast.budget_joules:
         return
     less = f"Contacts can use {full.usable_joules:,.0f} J, less than the budget of {forecast.budget_joules:,.0f} J"
     if full.devices_short:
         text = (
-            f"{less}. Yet those of {full.devices_short} of {devices} devices can use more than the device has: energy "
-            "is a limit for these, and for no other."
+            f"{less}. But {full.devices_short} of {devices} devices have contacts that can use more than their budget: "
+            "energy limits only these devices."
         )
         yield PlanWarning("energy limits some devices", text)
     elif full.devices_short_at_full_power:
         text = (
-            f"{less}, and no device more than it has: energy is no limit here to a scheme that chooses its power. At "
-            f"full power {full.devices_short_at_full_power} of {devices} devices would run out of it."
+            f"{less}, and no device can use more than its budget: energy is not a limit for a scheme that chooses its "
+            f"power. At full power {full.devices_short_at_full_power} of {devices} devices would run out."
         )
         yield PlanWarning("energy limits full power alone", text)
     else:
-        yield PlanWarning("energy is no limit", f"{less}, and no device more than it has: energy is no limit here.")
+        text = f"{less}, and no device can use more than its budget: energy is not a limit."
+        yield PlanWarning("energy is no limit", text)
 
 
 def _about_weight(forecast: Forecast) -> Iterator[PlanWarning]:
@@ -115,7 +116,7 @@ def _about_weight(forecast: Forecast) -> Iterator[PlanWarning]:
         yield PlanWarning("V leaves energy unused", text)
     if fixed and not fixed.known:
         text = (
-            "How large updates of this network are is a guess, and the energy of a fixed V depends on it a little "
-            "(some 7 % for a factor of 3); `like=RUN` takes it from a run."
+            "The size of this network's updates is a guess. The energy of a fixed V depends on it slightly "
+            "(about 7 % for a factor of 3); `like=RUN` estimates it from a run."
         )
         yield PlanWarning("norms are a guess", text)

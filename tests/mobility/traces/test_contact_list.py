@@ -38,8 +38,8 @@ def test_distances_are_kept(tmp_path):
         ("nan,10,x,y", "start_s = nan"),
         ("9,ten,x,y", "is not a number"),
         ("9,10,x", "3 cells under a header of 4"),
-        ("9,10,x,", "without a name"),
-        (f"9,10,x,{'y' * 300}", "a name of more than"),
+        ("9,10,x,", "has no name"),
+        (f"9,10,x,{'y' * 300}", "a name has more than"),
     ],
 )
 def test_a_bad_line_is_named_or_skipped_and_counted(tmp_path, line, reason):

@@ -60,7 +60,7 @@ def test_a_damaged_archive_is_an_error_and_lenient_keeps_the_whole_cabs(tmp_path
     file = write_archive(tmp_path)
     plain = lzma.decompress(file.read_bytes())
     file.write_bytes(plain[:1300])
-    with pytest.raises(TraceError, match="damaged or cut short"):
+    with pytest.raises(TraceError, match="damaged or truncated"):
         read_recording(file)
     recording = read_recording(file, lenient=True)
     assert recording.names == ("b",)
@@ -80,7 +80,7 @@ def test_the_file_and_the_line_of_a_bad_fix_are_named(tmp_path):
 def test_a_cab_whose_time_turns_round_or_stands_still_is_a_bad_line(tmp_path):
     folder = write_folder(tmp_path)
     (folder / "new_c.txt").write_text(fixes((37, -122, 0), (37, -122, 60), (37, -122, 30)))
-    with pytest.raises(TraceError, match=r"new_c\.txt, line 3: time turns round"):
+    with pytest.raises(TraceError, match=r"new_c\.txt, line 3: time changes direction"):
         read_recording(folder)
     (folder / "new_c.txt").write_text(fixes((37, -122, 0), (37, -122, 60), (37, -122, 60)))
     with pytest.raises(TraceError, match=r"new_c\.txt, line 3: a second fix"):
@@ -123,7 +123,7 @@ def test_a_fleet_across_the_date_line_stays_together():
         ("10,a,1,1", "runs backwards"),
         ("20,a,nan,1", "x = nan"),
         ("20,a,1", "3 cells under a header of 4"),
-        ("20,,1,1", "without a name"),
+        ("20,,1,1", "has no name"),
         ("later,a,1,1", "time = 'later'"),
     ],
 )
@@ -140,7 +140,7 @@ def test_a_fix_that_could_only_be_reached_too_fast_is_left_out_with_a_note(tmp_p
     rows = [(t, 10 * t if t != 50 else 90_000) for t in range(0, 100, 10)]
     file = write_csv(tmp_path, "time,id,x,y\n" + "".join(f"{t},a,{x},0\n" for t, x in rows))
     recording = read_recording(file, max_speed_mps=30)
-    assert recording.notes == ("1 of 10 fixes left out: faster than 30 m/s",)
+    assert recording.notes == ("1 of 10 fixes skipped: faster than 30 m/s",)
     assert recording.content.positions_m(0, np.array([50.0]))[0] == pytest.approx([500, 0])
 
 

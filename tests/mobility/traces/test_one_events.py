@@ -43,7 +43,7 @@ def test_a_contact_still_up_lasts_until_the_end(tmp_path):
 def test_contacts_without_length_are_left_out_with_a_note(tmp_path):
     recording = read_recording(write(tmp_path, "0 CONN a b up\n0 CONN a b down\n1 CONN a c up\n2 CONN a c down\n"))
     assert rows(recording) == [(0, 2, 1.0, 2.0)]
-    assert recording.notes == ("1 of 2 contacts left out: no length",)
+    assert recording.notes == ("1 of 2 contacts skipped: length 0",)
 
 
 @pytest.mark.parametrize(
@@ -51,7 +51,7 @@ def test_contacts_without_length_are_left_out_with_a_note(tmp_path):
     [
         ("3 CONN a b down", "down without up"),
         ("1 CONN a c up", "time runs backwards"),
-        ("3 CONN a c up", "have been up since line 2"),
+        ("3 CONN a c up", "already up since line 2"),
         ("3 CONN b b up", "in contact with itself"),
         ("nan CONN a b up", "time = nan"),
         ("3 CONN a b sideways", "neither up nor down"),
@@ -74,5 +74,5 @@ def test_a_bad_line_is_named_or_skipped_and_counted(tmp_path, line, reason):
 def test_bytes_that_are_no_text_are_a_bad_line(tmp_path):
     file = tmp_path / "contacts.one"
     file.write_bytes(b"1 CONN x y up\n\xff\xfe\n6 CONN x y down\n")
-    with pytest.raises(TraceError, match="line 2: not text"):
+    with pytest.raises(TraceError, match="line 2: not UTF-8 text"):
         read_recording(file)

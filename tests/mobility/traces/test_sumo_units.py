@@ -53,7 +53,7 @@ def test_degrees_without_a_header_are_recognised_by_the_speeds(tmp_path: Path, l
     assert speeds_mps(file) == pytest.approx([10.0], rel=0.01)
     recording = read_recording(file)
     assert recording.origin_deg is not None
-    assert recording.notes == ("x and y taken as degrees: they fit the speeds of the vehicles, metres do not",)
+    assert recording.notes == ("x and y are read as degrees: degrees fit the speeds of the vehicles, metres do not",)
 
 
 def test_metres_of_a_small_network_stay_metres(tmp_path: Path) -> None:
@@ -97,7 +97,7 @@ def test_the_header_decides_where_there_is_one(tmp_path: Path, value: str) -> No
 
 
 def test_degrees_that_were_asked_for_must_be_on_earth(tmp_path: Path) -> None:
-    with pytest.raises(TraceError, match="longitude 190, latitude 0 is no place on earth"):
+    with pytest.raises(TraceError, match="longitude 190, latitude 0 is outside the valid range"):
         read_recording(fcd(tmp_path, degrees=False), coordinates="degrees")
 
 

@@ -79,5 +79,5 @@ def test_a_missing_file_an_empty_folder_and_an_unknown_format_are_refused(tmp_pa
 def test_a_line_without_end_is_refused_and_not_kept(tmp_path):
     file = tmp_path / "endless.csv"
     file.write_bytes(b"start_s,end_s,a,b\n" + b"1" * 10_000_000)
-    with pytest.raises(TraceError, match=r"line 2: a line of more than 65,536 bytes"):
+    with pytest.raises(TraceError, match=r"line 2: the line has more than 65,536 bytes"):
         read_recording(file, lenient=True)

@@ -103,8 +103,8 @@ def test_any_bytes_as_any_format_load_or_give_one_of_our_errors(tmp_path, conten
 
 
 def whole_files():
-    fcd = "".join(f"<timestep time='{t}'><vehicle id='a' x='{t}' y='0'/></timestep>" for t in range(30))
-    fcd = f"<fcd-export>{fcd}</fcd-export>".encode()
+    steps = "".join(f"<timestep time='{t}'><vehicle id='a' x='{t}' y='0'/></timestep>" for t in range(30))
+    fcd = f"<fcd-export>{steps}</fcd-export>".encode()
     packed = io.BytesIO()
     with tarfile.open(fileobj=packed, mode="w") as archive:
         text = b"".join(b"37.7 -122.4 0 %d\n" % (1000 + 60 * t) for t in range(30))

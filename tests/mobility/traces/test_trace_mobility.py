@@ -94,7 +94,7 @@ def test_motion_is_cut_inside_a_leg(motion_list):
 
 
 def test_a_trace_too_short_is_refused_or_played_again(contact_list):
-    with pytest.raises(ScenarioError, match=r"lasts 1000 s but the trace only 90 s: set mobility\.repeat=true"):
+    with pytest.raises(ScenarioError, match=r"lasts 1000 s but the trace only 90 s; set mobility\.repeat=true"):
         Trace(TraceMobility(file=contact_list)).draw(3, 1000.0, seed=0)
     drawn = Trace(TraceMobility(file=contact_list, repeat=True)).draw(3, 205.0, seed=0)
     mine = drawn.start_s[(drawn.device == 0) & (drawn.peer == SERVER)]
@@ -153,7 +153,7 @@ def test_a_box_cuts_legs_at_its_border():
 
 
 def test_a_box_is_for_motion_only(contact_list, motion_list):
-    with pytest.raises(TraceError, match="no places"):
+    with pytest.raises(TraceError, match="no positions"):
         read_recording(contact_list, box_m=(0, 0, 1, 1))
     with pytest.raises(TraceError, match="ever inside the box"):
         read_recording(motion_list, box_m=(1e6, 1e6, 2e6, 2e6))

@@ -1,9 +1,9 @@
-"""What the server makes of uploads: the same rule and the same mean as in the simulator, version by version."""
+"""Aggregate uploads version by version, with the same rule and mean as in the simulator."""
 
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
 
@@ -14,17 +14,19 @@ from torch import Tensor
 
 from wayfare.errors import InvariantError
 from wayfare.field.runtime.messages import Chunk, joined
-from wayfare.methods import Arrival, Method, ServerRule, ServerTerms
+from wayfare.methods import UNKNOWN_REACH, Arrival, Method, ServerRule, ServerTerms
 from wayfare.server import Senders, ServerState, aggregate, average, begin_server, senders_of
 from wayfare.world import World
 
-# Models of the latest versions, for devices that take one while the next is already made.
+# States of the latest versions kept, for devices that download one while the server makes the next.
 _MOST_PAST = 4
+# The version that includes the previous update of a device, by device and number of the update.
+PreviousVersion = Callable[[int, int], float]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Aggregation:
-    """The server rule, what it knows, and how long the mean of its models is."""
+    """The server rule, its terms, and the length of the mean of the models."""
 
     rule: ServerRule
     terms: ServerTerms
@@ -34,14 +36,21 @@ class Aggregation:
     def begin(self, model: Tensor) -> ServerState:
         return begin_server(model, self.rule, self.terms, averages=self.average_rounds > 0)
 
-    def arrivals(self, chunks: Iterable[tuple[int, Chunk]]) -> list[Arrival]:
-        """Uploads put together again of the chunks of devices, in the order in which they are given."""
+    def arrivals(self, chunks: Iterable[tuple[int, Chunk]], previous: PreviousVersion) -> list[Arrival]:
+        """Join the chunks of each upload, in the order given.
+
+        A device that received no model since its previous upload trained from a model that the server does not know.
+        The reach of its update is then unknown.
+        """
         arrivals = []
-        for (device, _), group in groupby(chunks, key=lambda pair: (pair[0], pair[1].update)):
+        for (device, number), group in groupby(chunks, key=lambda pair: (pair[0], pair[1].update)):
             pieces = [chunk for _, chunk in group]
-            sent, round_ = joined([piece.entries for piece in pieces]), pieces[0].round
-            stale = round_ - pieces[0].received_round
-            arrivals.append(self.senders.arrival(device, sent, round_=round_, staleness_rounds=stale))
+            first, sent = pieces[0], joined([piece.entries for piece in pieces])
+            stale = first.round - first.received_round
+            arrival = self.senders.arrival(device, sent, round_=first.round, staleness_rounds=stale)
+            if self.rule.uses_reach and first.base_version < previous(device, number):
+                arrival = replace(arrival, reach=UNKNOWN_REACH)
+            arrivals.append(arrival)
         return arrivals
 
     def after_round(self, state: ServerState, round_: int, arrivals: Sequence[Arrival]) -> ServerState:
@@ -60,7 +69,7 @@ def aggregation_of(world: World, method: Method) -> Aggregation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Snapshot:
-    """The server at the end of a round. Where there is no plan, every version is a round of its own."""
+    """The server at the end of a round. Without a plan every version is a round."""
 
     version: int
     round: int
@@ -72,7 +81,8 @@ class Versions:
     def __init__(self, aggregation: Aggregation, begin: Snapshot) -> None:
         self._aggregation = aggregation
         self.latest = begin
-        self._past: OrderedDict[int, Tensor] = OrderedDict({begin.version: begin.state.model})
+        self._past: OrderedDict[int, ServerState] = OrderedDict()
+        self.remember(begin.version, begin.state)
 
     @classmethod
     def from_first(cls, aggregation: Aggregation, initial: Tensor) -> Versions:
@@ -80,28 +90,29 @@ class Versions:
         return cls(aggregation, Snapshot(version=0, round=0, state=aggregation.begin(initial), changed=unchanged))
 
     def advance(self, round_: int, version: int, arrivals: Sequence[Arrival]) -> None:
-        """The end of a round, in which some uploads made a version or nothing arrived; rounds before it were idle."""
+        """End a round, with a new version if there were arrivals. Skipped rounds before it were idle."""
         before = state = self.latest.state
         for idle in range(self.latest.round + 1, round_):
             state = self._aggregation.after_round(state, idle, ())
         state = self._aggregation.after_round(state, round_, arrivals)
         if state.model is not before.model:
             if not bool(torch.isfinite(state.model.sum())) and not bool(torch.isfinite(state.model).all()):
-                raise InvariantError(f"version {version} of the model would not be finite")
+                raise InvariantError(f"version {version} of the model would contain NaN or infinity")
             self.latest.changed[np.flatnonzero(differing(before.model, state.model))] = version
         self.latest = replace(self.latest, version=version, round=round_, state=state)
-        self.remember(version, state.model)
+        self.remember(version, state)
 
-    def find(self, version: int) -> Tensor | None:
-        return self.latest.state.model if version == self.latest.version else self._past.get(version)
+    def find(self, version: int) -> ServerState | None:
+        """The state of a version, if it is kept; it includes the rule's state only if the rule hands it down."""
+        return self.latest.state if version == self.latest.version else self._past.get(version)
 
-    def remember(self, version: int, model: Tensor) -> None:
-        self._past[version] = model
+    def remember(self, version: int, state: ServerState) -> None:
+        self._past[version] = state if self._aggregation.rule.hands_down else ServerState(model=state.model)
         while len(self._past) > _MOST_PAST:
             self._past.popitem(last=False)
 
 
 def differing(one: Tensor, other: Tensor) -> NDArray[np.bool_]:
-    """Which entries differ, to the bit: a delta has to make the same bytes, and 0 is not -0."""
+    """Which entries differ in any bit: a delta must reproduce the same bytes, and 0 is not -0."""
     different: NDArray[np.bool_] = (one.view(torch.int32) != other.view(torch.int32)).numpy()
     return different

@@ -1,4 +1,4 @@
-"""Traces: motion and contacts that people already have, in the formats they have them in."""
+"""Traces: recorded motion and contacts in common formats."""
 
 from __future__ import annotations
 
@@ -12,39 +12,38 @@ from wayfare.mobility.base import Meetings, Motion
 from wayfare.mobility.traces.read import FORMATS, detect, read_recording
 from wayfare.mobility.traces.recording import Recording
 from wayfare.mobility.traces.roadside import with_roadside_unit
-from wayfare.mobility.traces.selection import Selection, everyone_with, select
+from wayfare.mobility.traces.selection import Selection, all_nodes, select
 from wayfare.mobility.traces.window import cut, repeat
 from wayfare.scenario.mobility import NodeServer, RoadsideUnit, TraceMobility
 
-__all__ = ["FORMATS", "Recording", "Selection", "Trace", "detect", "everyone_with", "read_recording", "select"]
+__all__ = ["FORMATS", "Recording", "Selection", "Trace", "all_nodes", "detect", "read_recording", "select"]
 
 _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class Trace:
-    """A recorded way of moving; the seed changes nothing about it.
+    """Recorded motion or contacts. It does not depend on the seed.
 
-    Contacts that decide who is the server and who the devices are counted within ``range_m``, in the part of the trace
-    that is used.
+    Server and devices are chosen by their contacts within ``range_m``, in the part of the trace that is used.
     """
 
     spec: TraceMobility
     range_m: float = 100.0
 
     def draw(self, devices: int, duration_s: float, seed: int) -> Motion | Meetings:
-        """The trace from ``start_s`` on, cut at the duration, or played again until then with ``repeat``."""
+        """The trace from ``start_s`` on, cut at the duration, or repeated up to it with ``repeat``."""
         return self.selection(devices, duration_s).content
 
     def recording(self) -> Recording:
-        """The whole file; read once for all seeds and schemes of a process."""
+        """The whole file, read once per process."""
         return _recording(self.spec, self.fingerprint())
 
     def fingerprint(self) -> tuple[int, int]:
         return _fingerprint(self.spec.file)
 
     def selection(self, devices: int | None = None, duration_s: float | None = None) -> Selection:
-        """The same as drawn, with names; without numbers all nodes and all that is left of the trace."""
+        """As `draw`, with names. The defaults are all nodes and the rest of the trace."""
         spec, recording = self.spec, self.recording()
         left_s = recording.duration_s - spec.start_s
         if left_s <= 0:
@@ -54,13 +53,13 @@ class Trace:
             raise ScenarioError(
                 "mobility.repeat",
                 False,
-                f"the scenario lasts {duration_s:g} s but the trace only {left_s:g} s: set mobility.repeat=true to "
-                "play it again and again, or choose fewer or shorter rounds",
+                f"the scenario lasts {duration_s:g} s but the trace only {left_s:g} s; set mobility.repeat=true to "
+                "repeat it, or choose fewer or shorter rounds",
             )
         window_s = min(duration_s, left_s)
         part = cut(recording.content, spec.start_s, spec.start_s + window_s)
         if len(part.start_s) == 0:
-            raise ScenarioError("mobility.start_s", spec.start_s, f"in the {window_s:g} s from here nobody is there")
+            raise ScenarioError("mobility.start_s", spec.start_s, f"no node is present in the {window_s:g} s from here")
         named = spec.server.name if isinstance(spec.server, NodeServer) else "auto"
         chosen = select(
             replace(recording, content=part, duration_s=window_s),
@@ -72,7 +71,7 @@ class Trace:
 
 
 def _fingerprint(file: str) -> tuple[int, int]:
-    """What changes when a file does, so that a changed file is read again."""
+    """Modification time and size, so that a changed file is read again."""
     try:
         state = Path(file).stat()
     except OSError as error:

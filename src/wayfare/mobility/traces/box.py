@@ -12,7 +12,7 @@ from wayfare.mobility.traces.recording import Recording
 
 
 def inside_box(recording: Recording, box_m: tuple[float, float, float, float]) -> Recording:
-    """A recording in which only what lies inside ``x_min, y_min, x_max, y_max`` is there."""
+    """Keep only the motion inside ``x_min, y_min, x_max, y_max``."""
     assert isinstance(recording.content, Motion)
     cut = clip_motion(recording.content, box_m)
     if len(cut.node) == 0:
@@ -39,7 +39,7 @@ def clip_motion(motion: Motion, corners_m: tuple[float, float, float, float]) ->
         nodes=motion.nodes,
         node=motion.node[kept],
         start_s=np.where(enter_s > 0, start_s + enter_s, start_s),
-        # An uncut leg keeps its very end: it is the start of the next one.
+        # An uncut leg keeps its exact end, which is the start of the next one.
         end_s=np.where(leave_s < whole_s, start_s + leave_s, motion.end_s[kept]),
         x_m=motion.x_m[kept] + motion.vx_mps[kept] * enter_s,
         y_m=motion.y_m[kept] + motion.vy_mps[kept] * enter_s,

@@ -13,11 +13,11 @@ from wayfare.mobility.traces.reading import (
     DAMAGED,
     BadLines,
     cells_of,
+    metres_in,
     name_in,
     number_in,
     numbered_lines,
     open_bytes,
-    place_in,
     time_in,
 )
 from wayfare.mobility.traces.recording import Fixes, Recording, motion_recording
@@ -35,7 +35,7 @@ _ALIASES = {
 
 
 def read_cabspotting(path: Path, bad: BadLines, *, max_gap_s: float, max_speed_mps: float) -> Recording:
-    """The motion of all cabs of a folder, an archive or a single file; a file runs forwards or backwards in time."""
+    """The motion of all cabs of a folder, an archive or a single file. Times may increase or decrease."""
     fixes = Fixes()
     for name, stream in _cab_files(path, bad):
         member = bad.inside(name) if name != path.name else bad
@@ -46,14 +46,14 @@ def read_cabspotting(path: Path, bad: BadLines, *, max_gap_s: float, max_speed_m
 
 
 def _cab_files(path: Path, bad: BadLines) -> Iterator[tuple[str, IO[bytes]]]:
-    """Every file of fixes with its name, one at a time."""
+    """Yield every file of fixes with its name."""
     if path.is_dir():
         try:
             found = sorted(entry for entry in path.iterdir() if entry.name.startswith("new_") and entry.is_file())
         except OSError as error:
             raise TraceError(path, None, f"cannot be read: {error}") from None
         if not found:
-            raise TraceError(path, None, "the folder holds no new_<cab>.txt")
+            raise TraceError(path, None, "the folder has no new_<cab>.txt")
         for file in found:
             with open_bytes(file) as stream:
                 yield file.name, stream
@@ -71,18 +71,18 @@ def _cab_files(path: Path, bad: BadLines) -> Iterator[tuple[str, IO[bytes]]]:
                 member = next(members, None)
                 content = archive.extractfile(member) if member is not None and member.isfile() else None
             except DAMAGED as error:
-                bad.add(None, f"the archive is damaged or cut short: {error}")
+                bad.add(None, f"the archive is damaged or truncated: {error}")
                 return
             if member is None:
                 if not watched.ended_well:
-                    bad.add(None, "the archive is damaged or cut short: it has no end")
+                    bad.add(None, "the archive is damaged or truncated: its end is missing")
                 return
             if content is not None and Path(member.name).name.startswith("new_"):
                 yield member.name, content
 
 
 class _Watched:
-    """A stream that knows how it ended: tarfile takes an archive cut between two members for a whole one."""
+    """A stream that records its last block: tarfile does not notice an archive truncated between two members."""
 
     def __init__(self, stream: IO[bytes]) -> None:
         self._stream, self._tail = stream, b""
@@ -108,7 +108,7 @@ def _archive(stream: _Watched, bad: BadLines) -> Iterator[tarfile.TarFile]:
 
 
 def is_tar(stream: IO[bytes]) -> bool:
-    """Whether a stream begins like a tar archive."""
+    """Whether a stream starts like a tar archive."""
     try:
         return stream.read(512)[257:262] == b"ustar"
     except DAMAGED:
@@ -131,7 +131,7 @@ def _read_cab(fixes: Fixes, name: str, stream: IO[bytes], bad: BadLines) -> None
                 if time_s == last_s:
                     raise ValueError(f"a second fix at time {time_s:.0f}")
                 if direction * (time_s - last_s) < 0:
-                    raise ValueError(f"time turns round: {time_s:.0f} after {last_s:.0f}")
+                    raise ValueError(f"time changes direction: {time_s:.0f} after {last_s:.0f}")
                 direction = time_s - last_s
         except ValueError as error:
             bad.add(line, str(error))
@@ -142,7 +142,7 @@ def _read_cab(fixes: Fixes, name: str, stream: IO[bytes], bad: BadLines) -> None
 
 
 def read_fix_list(stream: IO[bytes], bad: BadLines, *, max_gap_s: float, max_speed_mps: float) -> Recording:
-    """CSV of fixes in metres or degrees; the times of a node must increase."""
+    """CSV of fixes in metres or degrees. The times of a node must increase."""
     fixes = Fixes()
     last_s: dict[int, float] = {}
     header: list[str] | None = None
@@ -162,7 +162,7 @@ def read_fix_list(stream: IO[bytes], bad: BadLines, *, max_gap_s: float, max_spe
             if geographic:
                 y, x = _degrees(row["lat"], row["lon"])
             else:
-                x, y = place_in(row["x"], "x"), place_in(row["y"], "y")
+                x, y = metres_in(row["x"], "x"), metres_in(row["y"], "y")
             node = fixes.number(name)
             if node in last_s and time_s <= last_s[node]:
                 raise ValueError(f"time of {name} runs backwards: {time_s:g} after {last_s[node]:g}")
@@ -186,7 +186,7 @@ def _fix_header(cells: list[str], text: str, line: int, bad: BadLines) -> tuple[
 
 
 def fix_columns(cells: list[str]) -> list[str]:
-    """The columns of a header under the names used here."""
+    """The columns of a header, by their canonical names."""
     return [_ALIASES.get(cell.lower(), cell.lower()) for cell in cells]
 
 

@@ -1,4 +1,4 @@
-"""Meetings as they are read, checked and put in order: what the two contact formats share."""
+"""Collect, check and sort contacts: shared by the contact formats."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from wayfare.mobility.traces.reading import BadLines, name_in, time_in
 from wayfare.mobility.traces.recording import Recording, natural_order
 
 HEADER = re.compile(r"# wayfare contact plan: devices=([0-9]{1,9}|named) server=(.+) duration_s=(\S+)$")
-"""What our own exports write on top, so that a plan comes back whole: devices that meet nobody, and its two ends."""
+"""The first line of Wayfare's exports. It preserves devices without contacts, and the start and end of the plan."""
 _DEVICE = re.compile(r"# wayfare device: (.+)$")
-"""Where devices are `named`, a line for each of them follows."""
+"""If devices are `named`, one line per device follows."""
 
 
 @dataclass(slots=True)
-class Spells:
-    """Contacts as they are read: columns that grow."""
+class ContactRows:
+    """Growing columns of contacts."""
 
     names: dict[str, int] = field(default_factory=dict)
     one: array[int] = field(default_factory=lambda: array("q"))
@@ -31,13 +31,13 @@ class Spells:
     end_s: array[float] = field(default_factory=lambda: array("d"))
     distance_m: array[float] = field(default_factory=lambda: array("d"))
     line: array[int] = field(default_factory=lambda: array("q"))
-    # When the file begins and ends, which may be before the first contact and after the last.
+    # Start and end of the file, which may be before the first contact and after the last.
     begin_s: float | None = None
     until_s: float | None = None
     server: str | None = None
 
     def number(self, name: str) -> int:
-        """The number of a node, a new one for a new name."""
+        """The number of a node; a new name gets a new number."""
         return self.names.setdefault(name, len(self.names))
 
     def add(self, one: int, other: int, start_s: float, end_s: float, line: int) -> None:
@@ -52,7 +52,7 @@ class Spells:
         self.until_s = time_s if self.until_s is None else max(self.until_s, time_s)
 
     def read_header(self, text: str) -> None:
-        """Take in the first lines of one of our own exports; any other comment says nothing."""
+        """Read the header lines of Wayfare's exports; ignore other comments."""
         if device := _DEVICE.match(text):
             self.number(name_in(device[1]))
         header = HEADER.match(text)
@@ -69,33 +69,33 @@ class Spells:
         self.number(self.server)
 
 
-def meetings_recording(spells: Spells, bad: BadLines, *, format: str, directed: bool) -> Recording:  # noqa: A002
-    """The meetings of all pairs, from time 0 on.
+def meetings_recording(contacts: ContactRows, bad: BadLines, *, format: str, directed: bool) -> Recording:  # noqa: A002
+    """The contacts of all pairs, from time 0 on.
 
-    ``directed``: the two directions of a pair were noted apart and unite; otherwise contacts of a pair that overlap
-    are bad lines. A contact without length carries nothing and is left out, with a note.
+    With ``directed``, the file lists both directions of a pair separately, and they are united. Otherwise overlapping
+    contacts of a pair are bad lines. Contacts of length 0 are skipped with a note.
     """
-    if not spells.one or spells.begin_s is None or spells.until_s is None:
+    if not contacts.one or contacts.begin_s is None or contacts.until_s is None:
         raise bad.nothing_left("contacts")
-    names = list(spells.names)
+    names = list(contacts.names)
     order = natural_order(names)
     rank = np.empty(len(names), dtype=np.int64)
     rank[order] = np.arange(len(names))
-    one, other = rank[np.frombuffer(spells.one, dtype=np.int64)], rank[np.frombuffer(spells.other, dtype=np.int64)]
+    one, other = rank[np.frombuffer(contacts.one, dtype=np.int64)], rank[np.frombuffer(contacts.other, dtype=np.int64)]
     low, high = np.minimum(one, other), np.maximum(one, other)
-    start_s, end_s = np.frombuffer(spells.start_s), np.frombuffer(spells.end_s)
-    distance_m = np.frombuffer(spells.distance_m) if spells.distance_m else None
+    start_s, end_s = np.frombuffer(contacts.start_s), np.frombuffer(contacts.end_s)
+    distance_m = np.frombuffer(contacts.distance_m) if contacts.distance_m else None
     rows = np.lexsort((end_s, start_s, high, low))
     if directed:
         low, high, start_s, end_s = unite(low[rows], high[rows], start_s[rows], end_s[rows])
     else:
-        rows = _without_overlaps(rows, low, high, start_s, end_s, np.frombuffer(spells.line, dtype=np.int64), bad)
+        rows = _without_overlaps(rows, low, high, start_s, end_s, np.frombuffer(contacts.line, dtype=np.int64), bad)
         low, high, start_s, end_s = low[rows], high[rows], start_s[rows], end_s[rows]
         distance_m = distance_m[rows] if distance_m is not None else None
-    start_s, end_s = start_s - spells.begin_s, end_s - spells.begin_s
+    start_s, end_s = start_s - contacts.begin_s, end_s - contacts.begin_s
     real = end_s > start_s
     if not real.any():
-        raise TraceError(bad.file, None, "no contact has any length")
+        raise TraceError(bad.file, None, "all contacts have length 0")
     return Recording(
         file=str(bad.file),
         format=format,
@@ -108,16 +108,16 @@ def meetings_recording(spells: Spells, bad: BadLines, *, format: str, directed: 
             end_s=end_s[real],
             distance_m=distance_m[real] if distance_m is not None else None,
         ),
-        duration_s=spells.until_s - spells.begin_s,
-        server=spells.server,
+        duration_s=contacts.until_s - contacts.begin_s,
+        server=contacts.server,
         skipped=bad.count,
         first_skipped=str(bad.first) if bad.first else None,
-        notes=() if real.all() else (f"{int((~real).sum()):,} of {len(real):,} contacts left out: no length",),
+        notes=() if real.all() else (f"{int((~real).sum()):,} of {len(real):,} contacts skipped: length 0",),
     )
 
 
 def unite(low: Ints, high: Ints, start_s: Floats, end_s: Floats) -> tuple[Ints, Ints, Floats, Floats]:
-    """Contacts of a pair that overlap or touch become one; rows sorted by pair and then by start."""
+    """Merge contacts of a pair that overlap or touch; rows are sorted by pair, then start."""
     new_pair = np.append(True, (low[1:] != low[:-1]) | (high[1:] != high[:-1]))
     first: list[int] = []
     ends: list[float] = []
@@ -134,7 +134,7 @@ def unite(low: Ints, high: Ints, start_s: Floats, end_s: Floats) -> tuple[Ints, 
 def _without_overlaps(
     rows: Ints, low: Ints, high: Ints, start_s: Floats, end_s: Floats, line: Ints, bad: BadLines
 ) -> Ints:
-    """The rows in order, less those that begin before the contact of their pair before them has ended."""
+    """The rows without those that start before the previous contact of their pair has ended."""
     kept: list[int] = []
     for row in rows.tolist():
         if kept:

@@ -1,7 +1,7 @@
 """ns-2 movement files: ``set X_``, ``$ns_ at T "$node_(i) setdest x y speed"`` and ``switch ON|OFF``.
 
-A node stops when it arrives and turns when a later ``setdest`` finds it under way. The order of the lines means
-nothing, as in ns-2 itself: its scheduler sorts events by time, and those of one instant stay in the order written.
+A node stops when it arrives, and turns if a later ``setdest`` comes before. The order of the lines does not matter, as
+in ns-2 itself: its scheduler sorts events by time and keeps the order of simultaneous events.
 """
 
 from __future__ import annotations
@@ -15,20 +15,20 @@ import numpy as np
 
 from wayfare.errors import TraceError
 from wayfare.mobility.base import Motion
-from wayfare.mobility.traces.reading import BadLines, name_in, number_in, numbered_lines, place_in, time_in
+from wayfare.mobility.traces.reading import BadLines, metres_in, name_in, number_in, numbered_lines, time_in
 from wayfare.mobility.traces.recording import Recording, natural_order
 
 _SET = re.compile(r"\$node_\(([^)]*)\)\s+set\s+([XYZ])_\s+(\S+)")
 _AT = re.compile(r'\$ns_?\s+at\s+(\S+)\s+"\$node_\(([^)]*)\)\s+([^"]*)"')
-# What movement files hold besides movement: distances for the god object, settings of the script.
+# Other lines of movement files: distances for the god object, settings of the script.
 _OTHER = re.compile(r'#|\$god_|\$ns_?\s+at\s+\S+\s+"\$god_|set\s|puts\s')
-# Movement files place a node with a setdest at a speed of 1e9 m/s; nothing moves like that, it is a jump.
+# Movement files place a node with a setdest at 1e9 m/s: such a speed is a jump.
 _JUMP_MPS = 1e4
 
 
 @dataclass(slots=True)
 class _Node:
-    """What the file says of one node: where it begins and what it is told, with the line of the first order."""
+    """One node of the file: its initial position and its events."""
 
     place: dict[str, float] = field(default_factory=dict)
     # (time, line, x, y, speed) of a setdest; (time, line, present) of a switch.
@@ -81,10 +81,10 @@ def read_ns2(stream: IO[bytes], bad: BadLines) -> Recording:
 
 
 def _read_line(nodes: defaultdict[str, _Node], line: int, text: str) -> None:
-    """Take one line in; ValueError when it says nothing that a movement file says."""
+    """Parse one line. A line that does not belong to a movement file raises ValueError."""
     if place := _SET.match(text):
         name, axis = name_in(place[1]), place[2]
-        nodes[name].place[axis] = place_in(place[3], f"{axis}_")
+        nodes[name].place[axis] = metres_in(place[3], f"{axis}_")
         return
     order = _AT.match(text)
     if order is None:
@@ -93,21 +93,21 @@ def _read_line(nodes: defaultdict[str, _Node], line: int, text: str) -> None:
         raise ValueError(f"not a line of an ns-2 movement file: {text[:60]!r}")
     time_s, name, words = time_in(order[1]), name_in(order[2]), order[3].split()
     if time_s < 0:
-        raise ValueError(f"time = {time_s:g} lies before the start of the simulation")
+        raise ValueError(f"time = {time_s:g} is before the start of the simulation")
     match words:
         case ["setdest", x, y, speed]:
             speed_mps = number_in(speed, "speed", 1e12)
             if speed_mps < 0:
                 raise ValueError(f"speed = {speed_mps:g} is negative")
-            nodes[name].events.append((time_s, line, place_in(x, "x"), place_in(y, "y"), speed_mps))
+            nodes[name].events.append((time_s, line, metres_in(x, "x"), metres_in(y, "y"), speed_mps))
         case ["switch", "ON" | "on" | "OFF" | "off" as state]:
             nodes[name].events.append((time_s, line, state.upper() == "ON"))
         case _:
-            raise ValueError(f"an order that is neither setdest x y speed nor switch ON|OFF: {order[3][:60]!r}")
+            raise ValueError(f"the command is neither setdest x y speed nor switch ON|OFF: {order[3][:60]!r}")
 
 
 class _Walker:
-    """A node as the file's orders find it: where, whether present, and whither."""
+    """The state of a node while its events are applied: position, presence and target."""
 
     def __init__(self, number: int, node: _Node) -> None:
         self.number = number
@@ -122,8 +122,8 @@ class _Walker:
         x, y, speed_mps = self.target
         return self.time_s + float(np.hypot(x - self.x, y - self.y)) / speed_mps
 
-    def go_on(self, until_s: float) -> None:
-        """Move up to a time, stop at the target if it comes first."""
+    def move(self, until_s: float) -> None:
+        """Move up to a time, or stop at the target."""
         if self.target is not None:
             x, y, speed_mps = self.target
             arrival_s = self.arrival_s()
@@ -147,8 +147,8 @@ class _Walker:
         self.y += vy * (until_s - self.time_s)
         self.time_s = until_s
 
-    def obey(self, event: tuple[float, int, float, float, float] | tuple[float, int, bool]) -> None:
-        self.go_on(event[0])
+    def apply_event(self, event: tuple[float, int, float, float, float] | tuple[float, int, bool]) -> None:
+        self.move(event[0])
         if len(event) == 3:
             self.present = event[2]
             return
@@ -159,16 +159,16 @@ class _Walker:
 
 
 def _end_s(node: _Node) -> float:
-    """The last event of a node, or its last arrival when it is still there to arrive."""
+    """The time of a node's last event, or of its arrival if it is present."""
     walker = _Walker(0, node)
     for event in node.events:
-        walker.obey(event)
+        walker.apply_event(event)
     return walker.arrival_s() if walker.present else walker.time_s
 
 
 def _legs(number: int, node: _Node, duration_s: float) -> list[tuple[int, float, float, float, float, float, float]]:
     walker = _Walker(number, node)
     for event in node.events:
-        walker.obey(event)
-    walker.go_on(duration_s)
+        walker.apply_event(event)
+    walker.move(duration_s)
     return walker.legs

@@ -1,4 +1,4 @@
-"""One door to all formats: what a file is, by what it holds, and what it says."""
+"""Read a trace of any format. The format is detected from the content."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from wayfare.mobility.traces.saved import read_saved
 from wayfare.mobility.traces.sumo import read_sumo
 
 FORMATS = ("sumo-fcd", "ns2", "one", "gps", "csv-motion", "contacts", "plan")
-# Enough to see past a licence and statistics in comments, little enough to be quick on a file of another kind.
-_LINES_TO_LOOK_AT = 1000
+# Enough to skip a licence and statistics in comments, few enough to be fast on other files.
+_MAX_SCANNED_LINES = 1000
 
 
 def read_recording(
@@ -32,23 +32,22 @@ def read_recording(
     coordinates: str = "auto",
     lenient: bool = False,
 ) -> Recording:
-    """The nodes of a trace file and their motion or meetings; TraceError names file, line and reason.
+    """Read the nodes of a trace file and their motion or contacts. TraceError names file, line and reason.
 
-    The gap and the speed are for GPS logs (and the gap for SUMO with rare time steps); the box is for anything that
-    moves. ``coordinates`` says whether SUMO wrote metres or degrees. ``lenient`` skips
-    lines that cannot be used; their number stands in the recording.
+    The gap and the speed apply to GPS logs, the gap also to SUMO with rare time steps, the box to any motion.
+    ``coordinates`` says whether SUMO wrote metres or degrees. ``lenient`` skips invalid lines and counts them.
     """
     file = Path(path)
     kind = detect(file) if format == "auto" else format
     if coordinates != "auto" and kind != "sumo-fcd":
-        rule = f"only floating car data of SUMO can be in either; {file} is {kind}"
+        rule = f"applies only to SUMO floating car data; {file} is {kind}"
         raise ScenarioError("mobility.coordinates", coordinates, rule)
     bad = BadLines(file, lenient=lenient)
     recording = _read(file, kind, bad, max_gap_s, max_speed_mps, coordinates)
     if box_m is None:
         return recording
     if not isinstance(recording.content, Motion):
-        raise TraceError(file, None, "a list of contacts has no places, so no box can be cut out of it")
+        raise TraceError(file, None, "a list of contacts has no positions, so it cannot be cut to a box")
     return inside_box(recording, box_m)
 
 
@@ -71,11 +70,11 @@ def _read(file: Path, kind: str, bad: BadLines, max_gap_s: float, max_speed_mps:
                 return read_fix_list(stream, bad, max_gap_s=max_gap_s, max_speed_mps=max_speed_mps)
             case "contacts":
                 return read_contact_list(stream, bad)
-    raise TraceError(file, None, f"unknown format {kind!r}; known are {', '.join(FORMATS)}")
+    raise TraceError(file, None, f"unknown format {kind!r}; choose from {', '.join(FORMATS)}")
 
 
 def detect(file: Path) -> str:
-    """The format of a file, from its first bytes and lines."""
+    """Detect the format of a file from its first bytes and lines."""
     if file.is_dir():
         return "gps"
     with open_bytes(file) as stream:
@@ -85,7 +84,7 @@ def detect(file: Path) -> str:
         try:
             head = stream.read(512)
         except DAMAGED as error:
-            raise TraceError(file, 1, f"the data is damaged or cut short: {error}") from None
+            raise TraceError(file, 1, f"the data is damaged or truncated: {error}") from None
     if not head.strip():
         raise TraceError(file, None, "the file is empty")
     if is_parquet(file):
@@ -95,17 +94,19 @@ def detect(file: Path) -> str:
     if head.lstrip(b"\xef\xbb\xbf \t\r\n").startswith(b"<") or head[:2] in (b"\xff\xfe", b"\xfe\xff"):
         return "sumo-fcd"
     with open_bytes(file) as stream:
-        # Lenient only for the look: the reader itself will say what is wrong with a line.
+        # Lenient only for detection: the reader itself reports invalid lines.
         for line, text in numbered_lines(stream, BadLines(file, lenient=True)):
-            if line > _LINES_TO_LOOK_AT:
+            if line > _MAX_SCANNED_LINES:
                 break
             if not text.startswith("#") and (kind := _kind_of_line(text)):
                 return kind
-    raise TraceError(file, 1, f"none of the formats {', '.join(FORMATS)}: it begins with {head[:40]!r}")
+    raise TraceError(
+        file, 1, f"unknown format; known formats: {', '.join(FORMATS)}; the file starts with {head[:40]!r}"
+    )
 
 
 def _kind_of_line(text: str) -> str | None:
-    """What a line belongs to, None when it could be anything."""
+    """The format that a line belongs to; None if it is ambiguous."""
     if text.startswith(("$node_", "$ns_", "$god_")):
         return "ns2"
     words = text.split()

@@ -1,4 +1,4 @@
-"""Trace files as numbered lines: plain or compressed, whole or damaged, never more than one line in memory."""
+"""Read trace files as numbered lines, plain or compressed, with at most one line in memory."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ TIME_LIMIT_S = 1e12
 PLACE_LIMIT_M = 1e9
 
 DAMAGED = (OSError, EOFError, lzma.LZMAError, zlib.error, tarfile.TarError)
-"""What a compressed file or an archive raises when it is cut short or altered."""
+"""The exceptions of a truncated or altered compressed file or archive."""
 
 _OPENERS: tuple[tuple[bytes, Callable[[Path], object]], ...] = (
     (b"\x1f\x8b", gzip.open),
@@ -30,7 +30,7 @@ _OPENERS: tuple[tuple[bytes, Callable[[Path], object]], ...] = (
 
 
 class BadLines:
-    """What becomes of a line that cannot be used: an error or, when lenient, one more on the count."""
+    """Handles invalid lines: raises an error or, if lenient, counts them."""
 
     def __init__(self, file: Path | str, *, lenient: bool) -> None:
         self.file, self.lenient = file, lenient
@@ -45,24 +45,24 @@ class BadLines:
         self.first = self.first or error
 
     def inside(self, member: str) -> BadLines:
-        """The same rule for one file of an archive or a folder."""
+        """The handler for one file of an archive or a folder."""
         return BadLines(f"{self.file}/{member}", lenient=self.lenient)
 
     def include(self, other: BadLines) -> None:
         self.count += other.count
         self.first = self.first or other.first
 
-    def nothing_left(self, what: str) -> TraceError:
-        """The error of a file in which nothing could be used."""
+    def nothing_left(self, content: str) -> TraceError:
+        """The error for a file without a valid line."""
         if self.first is not None:
             return TraceError(
-                self.first.file, self.first.line, f"{self.first.reason} (and no other line holds {what} either)"
+                self.first.file, self.first.line, f"{self.first.reason} (and no other line has {content})"
             )
-        return TraceError(self.file, None, f"the file holds no {what}")
+        return TraceError(self.file, None, f"the file has no {content}")
 
 
 def open_bytes(path: Path) -> IO[bytes]:
-    """The bytes of a file, decompressed by what it holds and not by its name."""
+    """Open a file, decompressed according to its content, not its name."""
     try:
         if not path.is_file():
             raise TraceError(path, None, "no such file" if not path.exists() else "not a file")
@@ -77,31 +77,31 @@ def open_bytes(path: Path) -> IO[bytes]:
 
 
 def numbered_lines(stream: IO[bytes], bad: BadLines) -> Iterator[tuple[int, str]]:
-    """The lines of a stream, stripped, from number 1; blank ones are left out."""
+    """The stripped lines of a stream, numbered from 1, without blank ones."""
     number = 0
     while True:
         number += 1
         try:
             raw = stream.readline(MAX_LINE_BYTES + 1)
         except DAMAGED as error:
-            bad.add(number, f"the data is damaged or cut short: {error}")
+            bad.add(number, f"the data is damaged or truncated: {error}")
             return
         if not raw:
             return
         if len(raw) > MAX_LINE_BYTES:
-            # No format has such lines, and skipping to its end could take for ever.
-            raise TraceError(bad.file, number, f"a line of more than {MAX_LINE_BYTES:,} bytes")
+            # No format has such lines, and skipping one could take forever.
+            raise TraceError(bad.file, number, f"the line has more than {MAX_LINE_BYTES:,} bytes")
         try:
             text = raw.decode("utf-8-sig" if number == 1 else "utf-8").strip()
         except UnicodeDecodeError:
-            bad.add(number, "not text in UTF-8")
+            bad.add(number, "not UTF-8 text")
             continue
         if text:
             yield number, text
 
 
 def number_in(text: str, what: str, limit: float) -> float:
-    """A finite number; ValueError in the user's words otherwise."""
+    """A number within +-limit. Anything else raises ValueError."""
     try:
         value = float(text)
     except ValueError:
@@ -115,22 +115,22 @@ def time_in(text: str, what: str = "time") -> float:
     return number_in(text, what, TIME_LIMIT_S)
 
 
-def place_in(text: str, what: str) -> float:
+def metres_in(text: str, what: str) -> float:
     return number_in(text, what, PLACE_LIMIT_M)
 
 
 def name_in(text: str) -> str:
     name = text.strip()
     if not name:
-        raise ValueError("a node without a name")
+        raise ValueError("a node has no name")
     if len(name) > MAX_NAME_LENGTH:
-        raise ValueError(f"a name of more than {MAX_NAME_LENGTH} characters")
+        raise ValueError(f"a name has more than {MAX_NAME_LENGTH} characters")
     return name
 
 
 def cells_of(text: str) -> list[str]:
-    """The cells of one line of CSV; every row is a line of its own."""
+    """The cells of one line of CSV. Rows must not span lines."""
     try:
         return [cell.strip() for cell in next(csv.reader([text]))]
     except csv.Error as error:
-        raise ValueError(f"not a line of CSV: {error}") from None
+        raise ValueError(f"not CSV: {error}") from None

@@ -1,4 +1,4 @@
-"""What the importers give: named nodes and their motion, or their meetings, from time 0 on."""
+"""`Recording`, the result of reading a trace: named nodes and their motion or contacts, from time 0 on."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from wayfare.mobility.base import Meetings, Motion
 from wayfare.mobility.traces.reading import BadLines
 
 EARTH_RADIUS_M = 6_371_008.8
-# No clock of a trace is finer; a shorter leg would only be a speed without bounds.
+# No trace has a finer clock; a shorter leg would have an unbounded speed.
 _SHORTEST_LEG_S = 1e-6
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recording:
-    """A trace file: its nodes are numbered in the natural order of their names (2 before 10).
+    """The content of a trace file. Nodes are numbered in the natural order of their names (2 before 10).
 
-    In the meetings of a recording every node counts as a device and a pair has its smaller number first; which node is
-    the server is a choice made later (see ``selection``).
+    In the contacts of a recording every node counts as a device, and a pair has its smaller number first. The server
+    is chosen later (see ``selection``).
     """
 
     file: str
@@ -33,7 +33,7 @@ class Recording:
     content: Motion | Meetings
     duration_s: float
     server: str | None = None
-    # Latitude and longitude of x = y = 0, where the file has degrees.
+    # Latitude and longitude of x = y = 0, if the file has degrees.
     origin_deg: tuple[float, float] | None = None
     skipped: int = 0
     first_skipped: str | None = None
@@ -42,18 +42,18 @@ class Recording:
 
 @dataclass(slots=True)
 class Fixes:
-    """Positions as they are read: columns that grow, 33 bytes a fix."""
+    """Growing columns of positions, 33 bytes per fix."""
 
     names: dict[str, int] = field(default_factory=dict)
     node: array[int] = field(default_factory=lambda: array("q"))
     time_s: array[float] = field(default_factory=lambda: array("d"))
     x: array[float] = field(default_factory=lambda: array("d"))
     y: array[float] = field(default_factory=lambda: array("d"))
-    # 1 where a node appears anew: there is no leg from its fix before to this one.
+    # 1 if a node reappears: there is no leg from its previous fix to this one.
     fresh: array[int] = field(default_factory=lambda: array("b"))
 
     def number(self, name: str) -> int:
-        """The number of a node, a new one for a new name."""
+        """The number of a node; a new name gets a new number."""
         return self.names.setdefault(name, len(self.names))
 
     def add(self, node: int, time_s: float, x: float, y: float, *, fresh: bool = False) -> None:
@@ -65,11 +65,11 @@ class Fixes:
 
 
 def natural_order(names: Sequence[str]) -> list[int]:
-    """Indices that sort names with their numbers as numbers: cab2 before cab10."""
+    """Indices that sort names naturally: cab2 before cab10."""
 
     def key(index: int) -> tuple[list[str | int], str]:
         parts = re.split(r"([0-9]+)", names[index])
-        return [int(part) if place % 2 else part for place, part in enumerate(parts)], names[index]
+        return [int(part) if position % 2 else part for position, part in enumerate(parts)], names[index]
 
     return sorted(range(len(names)), key=key)
 
@@ -83,7 +83,7 @@ def motion_recording(
     max_gap_s: float,
     max_speed_mps: float | None,
 ) -> Recording:
-    """Straight lines between the fixes of each node; absence where a gap is too long or a leg too fast."""
+    """Straight lines between the fixes of each node. A node is absent if a gap is too long or a leg too fast."""
     if not fixes.node:
         raise bad.nothing_left("positions")
     names = list(fixes.names)
@@ -105,7 +105,7 @@ def motion_recording(
     if max_speed_mps is not None:
         outlier = outliers(node, time_s, x, y, max_speed_mps)
         if outlier.any():
-            notes.append(f"{int(outlier.sum()):,} of {len(node):,} fixes left out: faster than {max_speed_mps:g} m/s")
+            notes.append(f"{int(outlier.sum()):,} of {len(node):,} fixes skipped: faster than {max_speed_mps:g} m/s")
             kept = ~outlier
             node, time_s, x, y, fresh = node[kept], time_s[kept], x[kept], y[kept], fresh[kept]
     span = np.diff(time_s)
@@ -114,7 +114,7 @@ def motion_recording(
         leg &= np.hypot(np.diff(x), np.diff(y)) <= max_speed_mps * span
     start = np.flatnonzero(leg)
     if len(start) == 0:
-        raise TraceError(bad.file, None, f"no node has two positions at most {max_gap_s:g} s apart: nothing moves")
+        raise TraceError(bad.file, None, f"no node has two positions at most {max_gap_s:g} s apart, so nothing moves")
     span = span[start]
     motion = Motion(
         nodes=len(names),
@@ -140,9 +140,9 @@ def motion_recording(
 
 
 def outliers(node: Ints, time_s: Floats, x_m: Floats, y_m: Floats, max_speed_mps: float) -> Bools:
-    """Fixes that are too fast both to come to and to leave, found again until none is left.
+    """Fixes with too fast legs both before and after them, removed repeatedly until none is left.
 
-    A jump that lasts has only one fast leg at each end: those legs are cut by the caller, the fixes stay.
+    A lasting jump has only one fast leg at each end: the caller cuts those legs and keeps the fixes.
     """
     gone = np.zeros(len(node), dtype=np.bool_)
     left = np.arange(len(node))
@@ -160,9 +160,9 @@ def outliers(node: Ints, time_s: Floats, x_m: Floats, y_m: Floats, max_speed_mps
 def project(longitude_deg: Floats, latitude_deg: Floats) -> tuple[Floats, Floats, tuple[float, float]]:
     """Local equirectangular projection around the median: x = R cos(lat_0) (lon - lon_0), y = R (lat - lat_0).
 
-    Gives x, y and (lat_0, lon_0).
+    Returns x and y in metres, and (lat_0, lon_0).
     """
-    # Longitudes relative to the first, so that a fleet across the date line stays together.
+    # Longitudes relative to the first, so that a fleet on the date line stays together.
     longitude = (longitude_deg - longitude_deg[0] + 180.0) % 360.0 - 180.0
     latitude_0, longitude_0 = float(np.median(latitude_deg)), float(np.median(longitude))
     east = np.radians(longitude - longitude_0) * np.cos(np.radians(latitude_0))

@@ -1,4 +1,4 @@
-"""A fixed server added to the motion of a trace: one more node that never moves."""
+"""Add a fixed server to the motion of a trace."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from wayfare.scenario.mobility import RoadsideUnit
 
 
 def with_roadside_unit(recording: Recording, unit: RoadsideUnit) -> Recording:
-    """The recording with the unit as its last node and its server, there from the beginning to the end."""
+    """Add the unit as the last node and as the server, present for the whole recording."""
     motion = recording.content
     if not isinstance(motion, Motion):
         rule = f"{recording.file} is a list of contacts without positions; name one of its nodes as the server"
@@ -34,7 +34,7 @@ def with_roadside_unit(recording: Recording, unit: RoadsideUnit) -> Recording:
 
 
 def _place(recording: Recording, unit: RoadsideUnit) -> tuple[str, float, float]:
-    """What the unit is called, and where it stands in the metres of the recording."""
+    """The name of the unit, and its position in the metres of the recording."""
     if unit.latitude_deg is None or unit.longitude_deg is None:
         assert unit.x_m is not None
         assert unit.y_m is not None

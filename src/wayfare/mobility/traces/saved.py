@@ -1,6 +1,6 @@
-"""Saved contact plans: one ``.npz`` file with a version, every array checked when it is read.
+"""Saved contact plans: one ``.npz`` file with a version. Loading checks every array.
 
-The file is read here and not beside the contact plan, because a saved plan is also a source of meetings.
+The reader is here and not in `contacts`, because a saved plan is also a trace.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ from wayfare.mobility.traces.recording import Recording
 
 KIND = "wayfare contact plan"
 VERSION = 1
-# More contacts than any plan has; a damaged or hostile header may promise anything.
+# More than any plan needs; a damaged or hostile header may claim anything.
 _MAX_BYTES = 4 << 30
 _SCALARS = {"kind": "U", "version": "i", "devices": "i", "duration_s": "f"}
-# The only array that a plan may lack.
+# The only optional array.
 _NAMES = "names"
 _COLUMNS = {"device": "i", "peer": "i", "start_s": "f", "end_s": "f", "distance_m": "f"}
 
 
 def save_meetings(path: Path, meetings: Meetings, duration_s: float, names: tuple[str, ...] = ()) -> None:
-    """Write a plan, whole or not at all; its distances must be known. Names are those of the devices and the server."""
+    """Write a plan with known distances atomically. ``names`` are those of the devices and the server."""
     assert meetings.distance_m is not None
     named: dict[str, Any] = {_NAMES: np.array(names)} if names else {}
     with writing(path, "cannot be written"), open_atomically(path) as file:
@@ -49,16 +49,16 @@ def save_meetings(path: Path, meetings: Meetings, duration_s: float, names: tupl
 
 
 def load_meetings(path: Path) -> tuple[Meetings, float, tuple[str, ...]]:
-    """The meetings of a saved plan, its duration and the names of its devices and server, after every check."""
+    """Load and check a saved plan: contacts, duration, and names of the devices and the server."""
     arrays = _arrays(path)
     try:
         return _checked(arrays)
     except ValueError as error:
-        raise TraceError(path, None, f"not a sound contact plan: {error}") from None
+        raise TraceError(path, None, f"invalid contact plan: {error}") from None
 
 
 def read_saved(path: Path) -> Recording:
-    """A saved plan as a recording: the devices by name or number, and the server by name or as ``server``."""
+    """A saved plan as a recording. Unnamed devices use their numbers, an unnamed server ``server``."""
     meetings, duration_s, names = load_meetings(path)
     server = meetings.devices
     names = names or (*(str(device) for device in range(meetings.devices)), "server")
@@ -80,7 +80,7 @@ def read_saved(path: Path) -> Recording:
 
 
 def _arrays(path: Path) -> dict[str, np.ndarray[Any, Any]]:
-    """The arrays of the file, none missing, none too many, none pickled, none larger than plausible."""
+    """The arrays of the file: exactly the expected ones, not pickled and of plausible size."""
     expected = _SCALARS | _COLUMNS
     try:
         with zipfile.ZipFile(path) as archive:
@@ -88,30 +88,30 @@ def _arrays(path: Path) -> dict[str, np.ndarray[Any, Any]]:
         if _NAMES in members:
             expected |= {_NAMES: "U"}
         if set(members) != set(expected):
-            raise TraceError(path, None, "a zip file, but not a saved contact plan")
+            raise TraceError(path, None, "is a zip file, but not a saved contact plan")
         if sum(members.values()) > _MAX_BYTES:
-            raise TraceError(path, None, f"a contact plan of more than {_MAX_BYTES >> 30} GB")
+            raise TraceError(path, None, f"the contact plan is larger than {_MAX_BYTES >> 30} GB")
         with np.load(path, allow_pickle=False) as stored:
             arrays = {}
             for name, kind in expected.items():
                 array = stored[name]
                 if array.dtype.kind != kind or array.ndim != (name not in _SCALARS):
-                    raise TraceError(path, None, f"not a sound contact plan: {name} is {array.dtype} x {array.ndim}")
+                    raise TraceError(path, None, f"invalid contact plan: {name} is {array.dtype} x {array.ndim}")
                 arrays[name] = array
             return arrays
     except (OSError, EOFError, ValueError, KeyError, zipfile.BadZipFile, zlib.error, NotImplementedError) as error:
         raise TraceError(path, None, f"cannot be read as a saved plan: {error}") from None
     except (MemoryError, OverflowError, SyntaxError, RuntimeError) as error:
-        # An altered array header can promise any shape, or not be a header at all.
+        # An altered array header can claim any shape, or be no header at all.
         raise TraceError(path, None, f"the saved plan is damaged: {type(error).__name__}") from None
 
 
 def _checked(arrays: dict[str, np.ndarray[Any, Any]]) -> tuple[Meetings, float, tuple[str, ...]]:
-    """Every rule of a plan; ValueError names the first that is broken."""
+    """Check every rule of a plan. The first violation raises ValueError."""
     if str(arrays["kind"]) != KIND:
         raise ValueError(f"its kind is {str(arrays['kind'])[:MAX_NAME_LENGTH]!r}")
     if int(arrays["version"]) != VERSION:
-        raise ValueError(f"version {int(arrays['version'])}; this program reads version {VERSION}")
+        raise ValueError(f"version {int(arrays['version'])}; this Wayfare reads version {VERSION}")
     devices, duration_s = int(arrays["devices"]), float(arrays["duration_s"])
     device, peer = arrays["device"].astype(np.int64), arrays["peer"].astype(np.int64)
     start_s, end_s, distance_m = (arrays[name].astype(np.float64) for name in ("start_s", "end_s", "distance_m"))

@@ -1,7 +1,7 @@
-"""Which node of a trace is the server, and which are the devices: those that meet most.
+"""Choose the server and the devices of a trace by their numbers of contacts.
 
-The server is the node named; else the one the file names or that is called ``server``; else the node with the most
-contacts. The devices are the nodes with the most contacts with the server. Ties go to the first in the order of names.
+The server is the node named in the scenario, else in the file, else the node called ``server``, else the node with
+most contacts. The devices are the nodes with most contacts with the server. Ties go to the first name.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ from wayfare.errors import ScenarioError
 from wayfare.mobility.base import SERVER, Meetings, Motion
 from wayfare.mobility.traces.recording import Recording
 
-# Contacts of motion are counted on a grid of instants, one a second or this many: it is a choice of nodes, not a plan.
+# Contacts of motion are counted on a grid of instants, at most one per second and this many. Exact times do not matter.
 _INSTANTS = 8192
 _PRESENCES = 4_000_000
-# How many (node, instant) are compared at once; bounds the memory when everyone is near everyone.
+# Pairs of (node, instant) compared at once; bounds the memory if all nodes are near each other.
 _BLOCK = 16_384
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Selection:
-    """The devices in the order of their names, the server after them, and what they do."""
+    """The names of the devices and the server, and their motion or contacts."""
 
     devices: tuple[str, ...]
     server: str
@@ -34,7 +34,7 @@ class Selection:
 
 
 def select(recording: Recording, *, devices: int | None, server: str | None, range_m: float) -> Selection:
-    """Server and devices of a recording; all nodes but the server when no number of devices is given."""
+    """Choose the server and the devices of a recording. By default all other nodes are devices."""
     names, content = recording.names, recording.content
     chosen = _named_server(recording, server)
     if chosen is None:
@@ -63,8 +63,8 @@ def select(recording: Recording, *, devices: int | None, server: str | None, ran
     )
 
 
-def everyone_with(recording: Recording, server: str) -> Selection:
-    """All nodes of a recording with a server."""
+def all_nodes(recording: Recording, server: str) -> Selection:
+    """Select all nodes of a recording, with a given server."""
     chosen = recording.names.index(server)
     others = np.delete(np.arange(len(recording.names)), chosen)
     return Selection(
@@ -82,12 +82,12 @@ def _named_server(recording: Recording, server: str | None) -> int | None:
         return None
     if wanted not in names:
         known = ", ".join(names[:8]) + (f" and {len(names) - 8} more" if len(names) > 8 else "")
-        raise ScenarioError("mobility.server", wanted, f"no node of the trace has this name; it has {known}")
+        raise ScenarioError("mobility.server", wanted, f"no node of the trace has this name; its nodes are {known}")
     return names.index(wanted)
 
 
 def _renumbered(content: Motion | Meetings, kept: Ints, server: int) -> Motion | Meetings:
-    """Only the chosen nodes: devices 0 .. n - 1, and the server as the contacts' peer or as the last node."""
+    """Keep the chosen nodes: devices become 0 .. n - 1; the server becomes the peer SERVER or the last node."""
     nodes = content.nodes if isinstance(content, Motion) else content.devices
     number = np.full(nodes, -2, dtype=np.int64)
     number[kept] = np.arange(len(kept))
@@ -108,7 +108,7 @@ def _renumbered(content: Motion | Meetings, kept: Ints, server: int) -> Motion |
         )
     number[server] = SERVER
     one, other = number[content.device], number[content.peer]
-    # The server may have had the smaller number of the two.
+    # The server may have had the smaller number.
     device, peer = np.where(one == SERVER, other, one), np.where(one == SERVER, SERVER, other)
     rows = np.flatnonzero((device >= 0) & (peer >= SERVER))
     rows = rows[np.lexsort((content.start_s[rows], device[rows]))]
@@ -124,14 +124,14 @@ def _renumbered(content: Motion | Meetings, kept: Ints, server: int) -> Motion |
 
 
 def _contacts(content: Motion | Meetings, range_m: float) -> Iterator[tuple[Ints, Ints]]:
-    """The smaller and the larger node of every contact, in blocks that fit into memory."""
+    """Yield the smaller and the larger node of every contact, in blocks that fit into memory."""
     if isinstance(content, Meetings):
         return iter([(content.device, content.peer)])
     return _contacts_of_motion(content, range_m)
 
 
 def _contacts_of_motion(motion: Motion, range_m: float) -> Iterator[tuple[Ints, Ints]]:
-    """Pairs of nodes that come within range, seen on a grid of instants."""
+    """Pairs of nodes that come within range, on a grid of instants."""
     begin_s, end_s = float(motion.start_s.min()), float(motion.end_s.max())
     step_s = max((end_s - begin_s) / _INSTANTS, min(1.0, (end_s - begin_s) / 256))
     step_s = max(step_s, float((motion.end_s - motion.start_s).sum()) / _PRESENCES)
@@ -147,7 +147,7 @@ def _contacts_of_motion(motion: Motion, range_m: float) -> Iterator[tuple[Ints, 
         rows = slice(row, int(np.searchsorted(instant, last)))
         low, high, when = _near_pairs(node[rows], instant[rows], x_m[rows], y_m[rows], range_m)
         key = (low * motion.nodes + high) * len(instants_s) + when
-        # A contact begins where the pair was not near an instant earlier.
+        # A contact starts if the pair was not near one instant earlier.
         begins = ~np.isin(key - 1, np.concatenate([before, key])) | (when == 0)
         yield low[begins], high[begins]
         before = key[when == last - 1]
@@ -155,7 +155,7 @@ def _contacts_of_motion(motion: Motion, range_m: float) -> Iterator[tuple[Ints, 
 
 
 def _presences(motion: Motion, instants_s: np.ndarray) -> tuple[Ints, Ints, np.ndarray, np.ndarray]:
-    """Where everyone is at every instant, sorted by instant; legs are half open, so nobody is in two places."""
+    """The positions of all nodes at every instant, sorted by instant. Legs are half open, so no node appears twice."""
     first = np.searchsorted(instants_s, motion.start_s, side="left")
     last = np.searchsorted(instants_s, motion.end_s, side="left")
     count = last - first
@@ -168,7 +168,7 @@ def _presences(motion: Motion, instants_s: np.ndarray) -> tuple[Ints, Ints, np.n
 
 
 def _near_pairs(node: Ints, instant: Ints, x_m: np.ndarray, y_m: np.ndarray, range_m: float) -> tuple[Ints, Ints, Ints]:
-    """All (smaller node, larger node, instant) within range, by way of cells as wide as the range."""
+    """All (smaller node, larger node, instant) within range, found with cells as wide as the range."""
     empty = np.empty(0, dtype=np.int64)
     if len(node) == 0:
         return empty, empty, empty
@@ -189,7 +189,7 @@ def _near_pairs(node: Ints, instant: Ints, x_m: np.ndarray, y_m: np.ndarray, ran
         one = np.repeat(np.arange(len(cell)), count)
         other = np.arange(len(one)) - np.repeat(np.cumsum(count) - count, count) + low[one]
         near = np.hypot(x_m[one] - x_m[other], y_m[one] - y_m[other]) <= range_m
-        # On a plain so wide that cell numbers wrap around, two instants may share one.
+        # In a very wide area cell numbers wrap around, and two instants may share one.
         near &= instant[one] == instant[other]
         found.append((one[near], other[near]))
     one, other = (np.concatenate(part) for part in zip(*found, strict=True))

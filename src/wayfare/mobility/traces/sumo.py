@@ -1,6 +1,6 @@
 """SUMO floating car data: ``<fcd-export><timestep time=".."><vehicle id x y/>``, read as a stream.
 
-The document is never held: what stays in memory is four numbers for each position.
+The document is never in memory; only four numbers per position are.
 """
 
 from __future__ import annotations
@@ -11,21 +11,21 @@ from typing import IO
 from xml.parsers import expat
 
 from wayfare.errors import TraceError
-from wayfare.mobility.traces.reading import DAMAGED, PLACE_LIMIT_M, BadLines, name_in, number_in, place_in, time_in
+from wayfare.mobility.traces.reading import DAMAGED, PLACE_LIMIT_M, BadLines, metres_in, name_in, number_in, time_in
 from wayfare.mobility.traces.recording import Fixes, Recording, motion_recording
 from wayfare.mobility.traces.units import RECOGNISED, Units
 
 _CHUNK_BYTES = 1 << 16
-# A parser keeps an unfinished token whole; no real file goes this far without an element.
+# A parser buffers an unfinished token; no real file goes this far without an element.
 _LONGEST_SILENCE_BYTES = 1 << 24
 _MOVING = frozenset({"vehicle", "person"})
 _GEOGRAPHIC = re.compile(r'fcd-output\.geo value="(true|1|yes|on|t|x)"')
 
 
 def read_sumo(stream: IO[bytes], bad: BadLines, *, max_gap_s: float, coordinates: str = "auto") -> Recording:
-    """The motion of all vehicles and persons; one that misses a time step is absent until it appears again.
+    """The motion of all vehicles and persons. One that misses a time step is absent until it reappears.
 
-    ``coordinates`` are ``metres``, ``degrees`` or ``auto``: what SUMO's own header says, else what fits the speeds.
+    ``coordinates`` are ``metres``, ``degrees`` or ``auto``: by SUMO's own header, else by what fits the speeds.
     """
     reader = _Reader(bad, None if coordinates == "auto" else coordinates == "degrees")
     try:
@@ -36,11 +36,11 @@ def read_sumo(stream: IO[bytes], bad: BadLines, *, max_gap_s: float, coordinates
                 break
             reader.check_silence(len(chunk))
     except DAMAGED as error:
-        bad.add(reader.line, f"the data is damaged or cut short: {error}")
+        bad.add(reader.line, f"the data is damaged or truncated: {error}")
     except expat.ExpatError as error:
         reason = expat.errors.messages[error.code]
         truncated = reason in ("no element found", "unclosed token")
-        bad.add(error.lineno, f"the XML ends in the middle ({reason})" if truncated else f"not XML: {reason}")
+        bad.add(error.lineno, f"the XML is truncated ({reason})" if truncated else f"not XML: {reason}")
     except (LookupError, ValueError) as error:
         bad.add(reader.line, f"not XML: {error}")
     recognised = reader.geographic is None and reader.units.are_degrees(bad.file)
@@ -56,11 +56,11 @@ def read_sumo(stream: IO[bytes], bad: BadLines, *, max_gap_s: float, coordinates
 
 
 class _Reader:
-    """The handlers of the parser and what they remember: the time step under way and who was in which."""
+    """The handlers of the parser, with the current time step and the last step of every node."""
 
     def __init__(self, bad: BadLines, geographic: bool | None) -> None:
         self.bad, self.fixes, self.units = bad, Fixes(), Units()
-        # None while nobody has said it.
+        # None while unknown.
         self.geographic = geographic
         self.parser = expat.ParserCreate()
         self.parser.StartElementHandler = self.start
@@ -89,7 +89,7 @@ class _Reader:
         self._depth_seen = True
 
     def comment(self, text: str) -> None:
-        # SUMO writes its configuration into a comment; unless it says there that x and y are degrees, they are metres.
+        # SUMO writes its configuration into a comment. Unless it says there that x and y are degrees, they are metres.
         if self.geographic is None and ("<sumoConfiguration" in text or "fcd-output" in text):
             self.geographic = _GEOGRAPHIC.search(text) is not None
 
@@ -105,7 +105,7 @@ class _Reader:
         self._usable = False
         try:
             if "time" not in attributes:
-                raise ValueError("a <timestep> without time")
+                raise ValueError("<timestep> has no time")
             time_s = time_in(attributes["time"])
             if self._time_s is not None and time_s <= self._time_s:
                 raise ValueError(f"time runs backwards: {time_s:g} after {self._time_s:g}")
@@ -117,16 +117,16 @@ class _Reader:
 
     def _moving(self, element: str, attributes: dict[str, str]) -> None:
         try:
-            name, x, y = name_in(attributes["id"]), place_in(attributes["x"], "x"), place_in(attributes["y"], "y")
+            name, x, y = name_in(attributes["id"]), metres_in(attributes["x"], "x"), metres_in(attributes["y"], "y")
             if self.geographic and not (abs(x) <= 180.0 and abs(y) <= 90.0):
-                raise ValueError(f"longitude {x:g}, latitude {y:g} is no place on earth")
+                raise ValueError(f"longitude {x:g}, latitude {y:g} is outside the valid range")
             node = self.fixes.number(name)
             if node == len(self._last_step):
                 self._last_step.append(-1)
             if self._last_step[node] == self._step:
-                raise ValueError(f"{element} {name!r} twice in one time step")
+                raise ValueError(f"{element} {name!r} appears twice in one time step")
         except KeyError as error:
-            self.bad.add(self.line, f"a <{element}> without {error.args[0]}")
+            self.bad.add(self.line, f"<{element}> has no {error.args[0]}")
             return
         except ValueError as error:
             self.bad.add(self.line, str(error))

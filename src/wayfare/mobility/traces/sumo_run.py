@@ -1,7 +1,7 @@
-"""A SUMO scenario made and run with the real program: a street grid or a given network, N vehicles, floating car data.
+"""Create and run a SUMO scenario: a street grid or a given network, N vehicles, floating car data.
 
-SUMO comes with the extra ``sumo`` (the package eclipse-sumo). Every vehicle drives a random walk over the network that
-is long enough for the whole time, so the fleet stays as large as it was asked for.
+SUMO comes with the extra ``sumo`` (the package eclipse-sumo). Every vehicle drives a random walk on the network that
+lasts for the whole time, so the fleet keeps its size.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from xml.sax.saxutils import quoteattr
 from wayfare.errors import InputError, RunError, ScenarioError, UnavailableError
 from wayfare.streams import Stream, generator
 
-# A route is planned for the fastest car there could be; one that runs out early would leave the fleet.
+# Routes are planned for the fastest car; a car at the end of its route would leave the fleet.
 _FASTEST_MPS = 40.0
 _LONGEST_ROUTE_EDGES = 20_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SumoScenario:
-    """What to simulate: a square grid of streets, or a network file of one's own."""
+    """A SUMO simulation on a square grid of streets, or on your own network file."""
 
     vehicles: int = 20
     duration_s: float = 600.0
@@ -55,7 +55,7 @@ def sumo_home() -> Path:
 
 
 def run_sumo(scenario: SumoScenario, folder: Path, seed: int) -> Path:
-    """Make network and routes in a folder, run SUMO, and give the file of floating car data."""
+    """Create network and routes in a folder, run SUMO, and return the file of floating car data."""
     home = sumo_home()
     folder.mkdir(parents=True, exist_ok=True)
     if scenario.net_file is None:
@@ -95,7 +95,7 @@ def run_sumo(scenario: SumoScenario, folder: Path, seed: int) -> Path:
 
 
 def _run(command: Sequence[Path | str], home: Path) -> None:
-    """One program of SUMO; its last words when it fails."""
+    """Run one program of SUMO. A failure raises RunError with its first message."""
     try:
         done = subprocess.run(
             [str(part) for part in command],
@@ -108,9 +108,9 @@ def _run(command: Sequence[Path | str], home: Path) -> None:
     except OSError as error:
         raise UnavailableError(f"SUMO cannot be started: {error}") from None
     if done.returncode != 0:
-        said = [line for line in done.stderr.splitlines() if line.strip() and not line.startswith("Quitting")]
+        messages = [line for line in done.stderr.splitlines() if line.strip() and not line.startswith("Quitting")]
         raise RunError(
-            f"{Path(str(command[0])).name} failed: {said[0].removeprefix('Error: ') if said else 'no reason'}"
+            f"{Path(str(command[0])).name} failed: {messages[0].removeprefix('Error: ') if messages else 'no message'}"
         )
 
 
@@ -118,7 +118,7 @@ def _write_routes(file: Path, network: Path, scenario: SumoScenario, seed: int) 
     length_m, successors = _streets(network)
     edges = sorted(edge for edge in length_m if successors.get(edge))
     if not edges:
-        raise InputError(f"{network}: the network has no street on which a car could drive on")
+        raise InputError(f"{network}: the network has no street with a successor for cars")
     reach_m = scenario.duration_s * _FASTEST_MPS
     with file.open("w", encoding="utf-8") as out:
         out.write("<routes>\n")
@@ -140,7 +140,7 @@ def _write_routes(file: Path, network: Path, scenario: SumoScenario, seed: int) 
 
 
 def _streets(network: Path) -> tuple[dict[str, float], dict[str, list[str]]]:
-    """The length of every street a car may use, and where it leads; turning round only where nothing else is left."""
+    """The length of every street for cars, and its successors; a U-turn only if there is no other."""
     length_m: dict[str, float] = {}
     onward: dict[str, set[str]] = {}
     back: dict[str, set[str]] = {}

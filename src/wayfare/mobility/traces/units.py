@@ -1,4 +1,4 @@
-"""Whether x and y of floating car data are metres or degrees, where the file does not say it."""
+"""Decide whether x and y of floating car data are metres or degrees, if the file does not say it."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from wayfare.mobility.traces.recording import EARTH_RADIUS_M
 METRES_PER_DEGREE = EARTH_RADIUS_M * math.pi / 180
 # A vehicle that drives 1 m moves by this many degrees, from the equator up to 85 degrees of latitude, with some slack.
 _DEGREES_PER_METRE = 0.5 / METRES_PER_DEGREE, 2 / (METRES_PER_DEGREE * math.cos(math.radians(85)))
-# A vehicle that drives 1 m moves by at least this many metres, however it turns within a time step.
+# A vehicle that drives 1 m moves by at least this many metres, even if it turns within a time step.
 _METRES_PER_METRE = 0.05
-# Nothing on a road is so fast: positions that would make it so are no degrees.
+# No vehicle is this fast: positions that would imply it are not degrees.
 _TOO_FAST_MPS = 1000.0
 
-RECOGNISED = "x and y taken as degrees: they fit the speeds of the vehicles, metres do not"
+RECOGNISED = "x and y are read as degrees: degrees fit the speeds of the vehicles, metres do not"
 
 
 class Units:
-    """Evidence gathered fix by fix: the way covered, and the way that the given speeds make."""
+    """Evidence from all fixes: the distance moved, and the distance that the given speeds imply."""
 
     def __init__(self) -> None:
         self.could_be_degrees = True
@@ -30,7 +30,7 @@ class Units:
         self._moved = self._driven_m = self._passed_s = 0.0
 
     def add(self, node: int, time_s: float, x: float, y: float, speed_mps: float | None) -> None:
-        """One more fix of a node; a speed that the file does not give is None."""
+        """Add a fix of a node. The speed is None if the file has none."""
         if not (abs(x) <= 180.0 and abs(y) <= 90.0):
             self.could_be_degrees = False
             return
@@ -45,8 +45,8 @@ class Units:
             self._driven_m += (speed_mps or 0.0) * span_s
 
     def are_degrees(self, file: Path | str) -> bool:
-        """Decide, or refuse where both could be meant."""
-        # Where all are in one place the unit does not matter.
+        """Decide, or raise ScenarioError if both are possible."""
+        # If all positions are equal the unit does not matter.
         if not (self.could_be_degrees and self._apart):
             return False
         ratio = self._moved / self._driven_m if self._driven_m > 0 else math.nan
@@ -54,5 +54,5 @@ class Units:
             return False
         if _DEGREES_PER_METRE[0] <= ratio <= _DEGREES_PER_METRE[1]:
             return True
-        rule = f"{file} does not say whether x and y are metres or degrees; choose metres or degrees"
+        rule = f"{file} does not say whether x and y are metres or degrees; set metres or degrees"
         raise ScenarioError("mobility.coordinates", "auto", rule)

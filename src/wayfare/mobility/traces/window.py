@@ -1,4 +1,4 @@
-"""A window of time cut out of a recording, and a recording played again and again."""
+"""Cut a time window out of a recording, and repeat a recording."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from wayfare.mobility.base import Meetings, Motion
 
 
 def cut(content: Motion | Meetings, begin_s: float, end_s: float) -> Motion | Meetings:
-    """What happens between two times, with the first of them as time 0."""
+    """The motion or contacts between two times; the first becomes time 0."""
     start_s, until_s = np.maximum(content.start_s, begin_s) - begin_s, np.minimum(content.end_s, end_s) - begin_s
     rows = np.flatnonzero(until_s > start_s)
     start_s, until_s = start_s[rows], until_s[rows]
@@ -39,12 +39,12 @@ def cut(content: Motion | Meetings, begin_s: float, end_s: float) -> Motion | Me
 
 
 def repeat(content: Motion | Meetings, period_s: float, duration_s: float) -> Motion | Meetings:
-    """The same again and again: when it has ended, everyone is where they were at its start."""
+    """Repeat motion or contacts with a period up to a duration. At each end nodes jump back to their start."""
     times = math.ceil(duration_s / period_s)
     if times <= 1:
         return cut(content, 0.0, duration_s)
     shift_s = np.repeat(np.arange(times) * period_s, len(content.start_s))
-    # An end at the period's end must be the very number at which the next round starts.
+    # An end at the period's end must equal the start of the next repetition exactly.
     ends_with_period = np.tile(content.end_s >= period_s, times)
     start_s = np.tile(content.start_s, times) + shift_s
     end_s = np.where(ends_with_period, shift_s + period_s, np.tile(content.end_s, times) + shift_s)

@@ -1,0 +1,129 @@
+"""Commands that are interrupted: nothing is lost, and every process ends."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.cli.test_commands import SETTINGS, Type
+from wayfare.cli.terminal import RunProgress
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_signal_saves_a_comparison_and_the_same_command_goes_on(
+    number: signal.Signals, code: int, wayfare_command: Type, tmp_path: Path
+) -> None:
+    # Long enough to be met under way by the first worker that is up.
+    words = [*SETTINGS, "--set", "rounds=1500", "--schemes", "mads,afl", "--seeds", "1", "--json"]
+    command = [sys.executable, "-m", "wayfare", "compare", *words, "--out", str(tmp_path / "a"), "--jobs", "2"]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, start_new_session=True) as process:
+        deadline = time.monotonic() + 60
+        while not list(tmp_path.rglob("*.partial/run.sqlite")) and time.monotonic() < deadline:
+            time.sleep(0.05)
+        # A terminal sends SIGINT to all processes, a supervisor SIGTERM to the first.
+        if number == signal.SIGINT:
+            os.killpg(process.pid, number)
+        else:
+            process.send_signal(number)
+        _, errors = process.communicate(timeout=30)
+    assert process.returncode == code
+    assert "interrupted; finished runs are kept, and the same command resumes the rest" in errors
+    assert "Traceback" not in errors
+    deadline = time.monotonic() + 10
+    while alive(process.pid) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert not alive(process.pid)
+    assert list(tmp_path.rglob("*.checkpoint"))
+    again = wayfare_command("compare", *words, "--out", tmp_path / "a", "--jobs", "1")
+    undisturbed = wayfare_command("compare", *words, "--out", tmp_path / "b", "--jobs", "1")
+    rows = again.json["rows"], undisturbed.json["rows"]
+    for row in (*rows[0], *rows[1]):
+        assert row["metrics"].pop("wall_s")
+    assert rows[0] == rows[1]
+
+
+SLOW = """
+import time
+from pathlib import Path
+
+import wayfare
+
+
+class Slow(wayfare.UploadRule):
+    name = "slow"
+
+    def decide(self, encounter, link):
+        Path(__file__).with_name("deciding").touch()
+        time.sleep(60)
+"""
+
+
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_a_second_interrupt_ends_it_at_once_and_as_quietly_as_one(jobs: int, tmp_path: Path) -> None:
+    scheme = tmp_path / "slow.py"
+    scheme.write_text(SLOW, encoding="utf-8")
+    words = [*SETTINGS, "--schemes", f"{scheme}:Slow,mads", "--seeds", "1", "--jobs", str(jobs)]
+    command = [sys.executable, "-m", "wayfare", "compare", *words, "--out", str(tmp_path / "a")]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, start_new_session=True) as process:
+        deadline = time.monotonic() + 60
+        while not (tmp_path / "deciding").exists() and time.monotonic() < deadline:
+            time.sleep(0.05)
+        os.killpg(process.pid, signal.SIGINT)
+        assert process.stderr is not None
+        # The answer comes while the round is still under way; what another run has told by then may stand before it.
+        first = ""
+        while "stopping: " not in first:
+            first = process.stderr.readline()
+            assert first
+        pressed = time.monotonic()
+        os.killpg(process.pid, signal.SIGINT)
+        _, errors = process.communicate(timeout=30)
+    assert time.monotonic() - pressed < 8
+    assert process.returncode == 130
+    assert "press Ctrl-C again to stop at once" in first
+    assert "stopping: " not in errors
+    assert errors.splitlines()[-1] == "interrupted; finished runs are kept, and the same command resumes the rest"
+    assert "Traceback" not in errors
+    assert "Error" not in errors
+
+
+def test_a_run_that_was_stopped_is_resumed_by_its_folder(wayfare_command: Type, tmp_path: Path) -> None:
+    words = ["run", *SETTINGS, "--set", "rounds=3000", "--out", str(tmp_path)]
+    with subprocess.Popen([sys.executable, "-m", "wayfare", *words], stderr=subprocess.PIPE, text=True) as process:
+        deadline = time.monotonic() + 60
+        while not list(tmp_path.rglob("*.partial/run.sqlite")) and time.monotonic() < deadline:
+            time.sleep(0.05)
+        process.send_signal(signal.SIGTERM)
+        _, errors = process.communicate(timeout=30)
+    assert process.returncode == 143
+    assert "mads-seed0: stopped after round " in errors
+    assert ", safe in a checkpoint" in errors
+    folder = next(tmp_path.glob("*/mads-seed0.partial"))
+    assert "goes on only as what it began as" in wayfare_command("resume", folder, "--set", "radio.range_m=5").err
+    assert "resume with `wayfare resume " in wayfare_command("show", folder).err
+    done = wayfare_command("resume", folder.parent, "--json")
+    assert done.code == 0
+    assert done.json["runs"][0]["scheme"] == "mads"
+    assert "this run is finished" in wayfare_command("resume", done.json["runs"][0]["folder"]).err
+
+
+def alive(group: int) -> bool:
+    """Whether any process of a group is left."""
+    try:
+        os.killpg(group, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+def test_interrupts_are_heard_again_after_the_last_words() -> None:
+    before = signal.getsignal(signal.SIGINT)
+    with pytest.raises(KeyboardInterrupt), RunProgress():
+        raise KeyboardInterrupt
+    assert signal.getsignal(signal.SIGINT) is before
