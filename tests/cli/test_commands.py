@@ -81,7 +81,7 @@ def test_errors_in_metres_fit_too(wayfare_command: Type, tmp_path: Path) -> None
     settings = [word for one in small for word in ("--set", one)]
     schemes = ("--schemes", "mads,afl", "--seeds", "2")
     done = wayfare_command("compare", "argoverse-small", *schemes, *settings, "--out", tmp_path, "--no-models")
-    table = [line for line in done.out.splitlines() if line.startswith(("mads", "afl"))]
+    table = [line for line in done.out.splitlines() if line.startswith(("MADS", "AFL"))]
     assert len(table) == 2
     assert not any("…" in line for line in table)
     assert "ADE" in done.out
