@@ -187,7 +187,7 @@ def write_not_run(figure: PaperFigure, plan: Plan, runs: Rows) -> int:
                     place = {"point": " ".join(values), "scheme": scheme, "seed": seed}
                     missing.append({"figure": figure.name, **place})
     with file.open("w", encoding="utf-8", newline="") as target:
-        writer = csv.DictWriter(target, ("figure", "point", "scheme", "seed"))
+        writer = csv.DictWriter(target, ("figure", "point", "scheme", "seed"), lineterminator="\n")
         writer.writeheader()
         writer.writerows(sorted([*rows, *missing], key=lambda row: row["figure"]))
     return len(missing)

@@ -134,11 +134,12 @@ def test_paired_differences_on_a_page_are_those_of_the_runs(name: str) -> None:
 
 
 def test_the_readings_of_fig9_say_what_the_runs_say() -> None:
-    runs = {(run["scheme"], run["mobility.speed_mps"], run["seed"]): run for run in rows_of(RECORDED / "fig9-runs.csv")}
-    for scheme, *cells in table_after(RECORDED / "fig9.md", "points below mads in seeds 0, 1; energy J"):
+    rows = rows_of(RECORDED / "fig9-runs.csv")
+    runs = {(scheme_label(run["scheme"]), run["mobility.speed_mps"], run["seed"]): run for run in rows}
+    for scheme, *cells in table_after(RECORDED / "fig9.md", "points below MADS in seeds 0, 1; energy J"):
         for speed, cell in zip(["1.0", "5.0", "10.0", "20.0", "40.0"], cells, strict=True):
             below, _, joules = cell.partition("; ")
-            mine, mads = ([runs[name, speed, seed] for seed in ("0", "1")] for name in (scheme, "mads"))
+            mine, mads = ([runs[name, speed, seed] for seed in ("0", "1")] for name in (scheme, "MADS"))
             points = [100 * (float(b["score"]) - float(a["score"])) for a, b in zip(mine, mads, strict=True)]
             assert [float(shown) for shown in below.split(", ")] == pytest.approx(points, abs=0.051), (scheme, speed)
             mean = fmean(float(run["energy_joules"]) for run in mine)
