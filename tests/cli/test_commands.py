@@ -81,7 +81,7 @@ def test_errors_in_metres_fit_too(wayfare_command: Type, tmp_path: Path) -> None
     settings = [word for one in small for word in ("--set", one)]
     schemes = ("--schemes", "mads,afl", "--seeds", "2")
     done = wayfare_command("compare", "argoverse-small", *schemes, *settings, "--out", tmp_path, "--no-models")
-    table = [line for line in done.out.splitlines() if line.startswith(("mads", "afl"))]
+    table = [line for line in done.out.splitlines() if line.startswith(("MADS", "AFL"))]
     assert len(table) == 2
     assert not any("…" in line for line in table)
     assert "ADE" in done.out
@@ -105,8 +105,8 @@ def test_relays_are_told_below_the_table(wayfare_command: Type, tmp_path: Path) 
     words = [*SETTINGS, "--seeds", "1", "--jobs", "1", "--out", tmp_path, "--schemes"]
     done = wayfare_command("compare", *words, "afl,fedmobile:billed:paced")
     assert done.code == 0
-    assert "relays     fedmobile:billed:paced, per device: " in done.out
-    assert "relays     afl" not in done.out
+    assert "relays     paced billed FedMobile, per device: " in done.out
+    assert "relays     AFL" not in done.out
     told = wayfare_command("compare", *words, "fedasync:hinge,fedmobile:billed", "--json").json["rows"]
     assert [row["scheme"] for row in told] == ["fedasync:hinge", "fedmobile:billed"]
     failed = [row["metrics"]["failed_relays_per_device"]["mean"] for row in told]

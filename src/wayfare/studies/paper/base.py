@@ -9,6 +9,7 @@ from statistics import fmean
 from typing import Any, Literal, TypeAlias
 
 from wayfare.errors import ScenarioError
+from wayfare.methods import scheme_label
 from wayfare.scenario.load import merge, table_of
 from wayfare.studies.results import StudyResults
 
@@ -58,7 +59,8 @@ class Quoted:
     @property
     def what(self) -> str:
         place = "" if self.at is None else f" at {self.at:g}"
-        return f"{self.scheme}{place}" if self.below is None else f"{self.scheme}{place}, below {self.below}"
+        below = "" if self.below is None else f", below {scheme_label(self.below)}"
+        return f"{scheme_label(self.scheme)}{place}{below}"
 
     def ours(self, results: StudyResults) -> float | None:
         """The same number in a study: a mean over seeds, of a difference over common seeds; None if it is missing."""
@@ -90,7 +92,7 @@ class QuotedGain:
 
     @property
     def what(self) -> str:
-        return f"{self.scheme}, % below the best of {', '.join(self.others)}"
+        return f"{scheme_label(self.scheme)}, % below the best of {', '.join(map(scheme_label, self.others))}"
 
     def ours(self, results: StudyResults) -> float | None:
         """The same number in a study, from means over its seeds; None if it is missing."""
