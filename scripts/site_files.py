@@ -18,6 +18,7 @@ ROOT = Path(__file__).parent.parent
 HOME = "README.md"
 STARTS = (HOME, "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md", "CODE_OF_CONDUCT.md", "examples")
 CODE_OR_LINK = re.compile(r"^```.*?^```|`[^`\n]+`|(?<=\]\()(?P<link>[^)\s]+)(?=\))", re.MULTILINE | re.DOTALL)
+PLUS_MINUS = re.compile(r"(?<=\d) ± (?=\d)")  # Narrow cells of tables would break the line there.
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
@@ -39,13 +40,15 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
-    """Point links that leave ``docs/``, or come from outside it, at where the site has the file."""
+    """Point links that leave ``docs/``, or come from outside it, at the site's copy; keep 1 ± 2 on one line."""
     here = page.file.src_uri
     origin = repository_path(here)
 
     def moved(found: re.Match[str]) -> str:
         link = found["link"]
-        if link is None or re.match(r"[a-z]+:|#", link):
+        if link is None:  # Code. GitHub wants pipes escaped in the code of a table; this Markdown shows the backslash.
+            return found[0] if found[0].startswith("```") else found[0].replace("\\|", "|")
+        if re.match(r"[a-z]+:|#", link):
             return found[0]
         path, hash_, anchor = link.partition("#")
         target = normpath(join(dirname(origin), path))
@@ -53,7 +56,7 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
             return found[0]
         return relpath(site_path(target), dirname(here) or ".") + hash_ + anchor
 
-    return CODE_OR_LINK.sub(moved, markdown)
+    return PLUS_MINUS.sub("\u00a0±\u00a0", CODE_OR_LINK.sub(moved, markdown))
 
 
 def site_path(path: str) -> str:

@@ -26,6 +26,9 @@ def test_the_site_builds_with_executed_notebooks_and_without_dead_links(tmp_path
     for notebook in (ROOT / "docs" / "notebooks").glob("*.ipynb"):  # the build executes them
         page = tmp_path / "notebooks" / notebook.stem / "index.html"
         assert "<caption>fashion-small: " in page.read_text(encoding="utf-8")
+    # Tables keep a number and its interval on one line, and show a pipe in code without the backslash GitHub needs.
+    assert "75.6\u00a0±\u00a06.7" in (tmp_path / "results/fashion-small/index.html").read_text(encoding="utf-8")
+    assert "<code>time CONN a b up|down</code>" in (tmp_path / "how-to/contacts/index.html").read_text(encoding="utf-8")
     for page in tmp_path.rglob("*.html"):
         if page.name == "404.html":  # its links start at the root of the host
             continue

@@ -117,7 +117,7 @@ def test_relays_need_devices_that_meet(wayfare_command: Type, tmp_path: Path) ->
     words = ["run", "--set", "mobility.model=exponential", "--scheme", "fedmobile", "--out", tmp_path]
     done = wayfare_command(*words)
     assert done.code == 2
-    assert "mobility.model = 'exponential': devices meet only the server in it" in done.err
+    assert "mobility.model = 'exponential': has no contacts between devices" in done.err
     assert not list(tmp_path.rglob("*.sqlite"))
 
 
@@ -202,14 +202,14 @@ def test_every_command_has_help_with_an_example(command: str, wayfare_command: T
         (["compare", "--device-state", "tape"], "--device-state = 'tape': must be one of memory, disk"),
         (["run", "--seed", "-1"], "seed = -1: must be 0 or more"),
         (["run", "--out", "/proc/nowhere"], "cannot write here"),
-        (["show", "/nowhere"], "/nowhere: there is no such folder"),
+        (["show", "/nowhere"], "/nowhere: no such folder"),
         (["resume", "/nowhere"], "/nowhere: there is no such run or folder of runs"),
         (["resume", "."], "holds no unfinished run"),
         (["run", "--checkpoint-every-s", "0"], "--checkpoint-every-s = 0.0: must be above 0"),
         (["show", "."], "neither a run nor a folder of runs"),
         (["compare", "--set", "name=a:x:b"], "name = 'a:x:b': string should match pattern"),
         (["run", "--set", "rounds"], "--set = 'rounds': must be written as section.field=value"),
-        (["run", "--engine", "cuda_graphs", "--device", "cpu"], "needs a CUDA device; name one with --device cuda"),
+        (["run", "--engine", "cuda_graphs", "--device", "cpu"], "needs a CUDA device; set --device cuda"),
         (["contacts", "sumo", "--grid", "1"], "--grid = 1: must be 2 to 200 a side"),
         (["frobnicate"], "No such command 'frobnicate'"),
     ],

@@ -64,9 +64,9 @@ def test_a_set_is_packed_and_joined(wayfare_command: Type, source: Path, tmp_pat
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["fetch", "imagenet"], "imagenet: no such data set; known are cifar10, fashion"),
-        (["fetch", "cifar10"], "cifar10: no source gave it (official: https://www.cs.toronto.edu"),
-        (["fetch", "cifar10", "--from", "/nowhere"], "/nowhere: there is no such file or folder"),
+        (["fetch", "imagenet"], "imagenet: no such data set; must be one of cifar10, fashion"),
+        (["fetch", "cifar10"], "cifar10: all sources failed (official: https://www.cs.toronto.edu"),
+        (["fetch", "cifar10", "--from", "/nowhere"], "/nowhere: no such file or folder"),
         (["fetch", "--from", "/nowhere"], "--from = '/nowhere': name the one data set that this copy holds"),
         (["fetch", "cifar10", "--source", "moon"], "Invalid value for '--source'"),
         (["verify"], "contains no data set; run `wayfare data fetch`"),

@@ -107,7 +107,7 @@ def _check_the_ledger(fleet: Fleet) -> None:
         ),
         (("demo", "--scheme", "fedmobile"), "relays updates"),
         (("demo", "--scheme", "nothing"), "schemes = 'nothing'"),
-        (("demo", "--set", "learning.recalibrate_statistics=9"), "recalibrate_statistics = 9: is for the simulator"),
+        (("demo", "--set", "learning.recalibrate_statistics=9"), "statistics = 9: works only in the simulator"),
     ],
 )  # fmt: skip
 def test_wrong_input_is_named_in_one_line(

@@ -158,9 +158,9 @@ def test_presets_are_listed(wayfare_command: Type) -> None:
         (["sweep", "fleet-size", "--jobs", "2", "--ray", "auto"], "--jobs = 2: cannot be combined with --ray"),
         (["sweep", "fleet-size", "--ray", "nowhere", "--dry-run"], "must be auto, or an address"),
         (["sweep", "fleet-size", "--out", "/proc/nowhere"], "/proc/nowhere/fleet-size: cannot write here"),
-        (["export", "/nowhere", "--csv"], "/nowhere: there is no such folder"),
+        (["export", "/nowhere", "--csv"], "/nowhere: no such folder"),
         (["export", "."], "choose at least one of --csv, --parquet"),
-        (["report", "/nowhere"], "/nowhere: there is no such folder"),
+        (["report", "/nowhere"], "/nowhere: no such folder"),
     ],
 )
 def test_bad_input_ends_with_2_and_one_message(

@@ -101,8 +101,8 @@ def test_a_file_gives_a_task_by_a_function_or_as_an_object(name: str, mine: Path
     ("name", "message"),
     [
         (":nobody", r"has no nobody; it has .*task"),
-        (":number", "number is int; must be a task, or a function that makes one"),
-        (":network", "network gave Linear; must be a task"),
+        (":number", "number is int; must be a task, or a function that returns one"),
+        (":network", "network returned Linear; must return a task"),
         (":broken", "broken failed: ValueError: no such sensor"),
     ],
 )

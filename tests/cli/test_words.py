@@ -15,7 +15,7 @@ from wayfare.errors import InputError, RunFolderError, ScenarioError, WayfareErr
         (ScenarioError("override", "rounds", "must be written"), "--set = 'rounds': must be written"),
         (ScenarioError("engine", "x", "name one with `device=cuda`"), "--engine = 'x': name one with --device cuda"),
         (ScenarioError("radio.range_m", -1, "must be above 0"), "radio.range_m = -1: must be above 0"),
-        (RunFolderError("run: damaged; start it over with `fresh=True`"), "run: damaged; start it over with --fresh"),
+        (RunFolderError("run: damaged; restart it with `fresh=True`"), "run: damaged; restart it with --fresh"),
         (RunFolderError("run: `wayfare.resume('a/b')` continues"), "run: `wayfare resume a/b` continues"),
         (InputError("no data; `fetch_images(IMAGE_SETS['x'])`"), "no data; `wayfare data fetch x`"),
         (InputError("device = 'bus-1': is not in this fleet"), "device = 'bus-1': is not in this fleet"),

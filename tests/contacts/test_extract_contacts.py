@@ -187,7 +187,7 @@ def test_batches_of_any_size_give_the_same(monkeypatch):
     whole = plan_from_motion(motion, 100.0, 1500.0, 3, devices_meet=True)
     monkeypatch.setattr("wayfare.contacts.near._BATCH", 100)
     monkeypatch.setattr("wayfare.contacts.pairs._TESTED", 60)
-    monkeypatch.setattr("wayfare.contacts.pairs._SETTLED", 5)
+    monkeypatch.setattr("wayfare.contacts.pairs._SOLVED", 5)
     parts = list(plans_from_motion(motion, 100.0, 1500.0, 3, devices_meet=True))
     assert len(parts) > 3
     for name in ("device", "peer", "start_s", "end_s", "distance_m"):

@@ -246,8 +246,8 @@ def test_a_vector_that_is_missing_or_not_declared_is_refused() -> None:
         (Descent(pull=1.0), {}, "a pull needs the model that each device received"),
         (Descent(momentum=0.5), {}, "momentum needs the velocity of each device"),
         (Descent(), {"correction": torch.zeros(21)}, "a correction needs a descent that declares it"),
-        (Descent(corrected=True), {"correction": torch.zeros(1)}, "must have 21 entries, one for each parameter"),
-        (Descent(momentum=0.5), {"velocity": torch.zeros(22)}, "must have 21 entries, one for each parameter"),
+        (Descent(corrected=True), {"correction": torch.zeros(1)}, "must have 21 entries, one per parameter"),
+        (Descent(momentum=0.5), {"velocity": torch.zeros(22)}, "must have 21 entries, one per parameter"),
     ):
         local = job(Mlp((6, 3)), descent=descent)
         for engine in CPU_ENGINES:

@@ -184,22 +184,20 @@ def test_a_task_of_ones_own_with_classes_is_adjusted_in_every_engine_that_runs_i
 def test_what_has_no_classes_cannot_be_adjusted_for_them() -> None:
     data = inputs_and(np.linspace(0, 1, 60, dtype=np.float32))
     task = own_task("heights", train=data, test=data, network=network, loss=nn.functional.mse_loss)
-    with pytest.raises(ScenarioError, match=r"learning.local_loss = 'logit-adjusted': needs classes, and .* heights"):
+    with pytest.raises(ScenarioError, match=r"learning.local_loss = 'logit-adjusted': needs classes, but .* heights"):
         make_local_loss(ADJUSTED, task, [np.arange(60)], CPU)
     counts = inputs_and(np.arange(300) % 3)
     counting = own_task("counts", train=counts, test=counts, network=scalar_network)
     local = job(Mlp((4, 3)), devices=1)
     loss = make_local_loss(ADJUSTED, counting, [np.arange(300)], CPU)
     training = replace(local.training, task=counting, local_loss=loss)
-    with pytest.raises(
-        ScenarioError, match="needs a logit for each of 3 classes, and the network gives 1 for a sample"
-    ):
+    with pytest.raises(ScenarioError, match="needs a logit for each of 3 classes; the network returns 1 per sample"):
         run("reference", Job(training, 1), starts(Job(training, 1), torch.float32), [Burst(0, 1, 1)])
 
 
 def test_scenes_have_no_classes_and_say_so_before_any_is_read() -> None:
     scenario = wayfare.load("argoverse-small", ["learning.local_loss=logit-adjusted"])
-    with pytest.raises(ScenarioError, match="needs classes, and argoverse has none; plain and prox do without"):
+    with pytest.raises(ScenarioError, match="needs classes, but argoverse has none; use plain or prox"):
         wayfare.run(scenario)
 
 

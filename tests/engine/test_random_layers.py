@@ -101,7 +101,7 @@ def test_random_layers_differ_from_device_to_device_and_from_round_to_round() ->
 )
 def test_engines_that_cannot_key_random_layers_refuse_them_by_name(engine: str, network: object, layer: str) -> None:
     local = random_job(network)
-    rule = rf"engine = '{engine}': cannot train {layer} of own, which draws random numbers.*use reference"
+    rule = rf"engine = '{engine}': {layer} of own draws random numbers, which this engine.*use reference"
     with pytest.raises(ScenarioError, match=rule):
         run(engine, local, starts(local, torch.float32), bursts(1, 1))
 
@@ -111,7 +111,7 @@ def test_engines_that_cannot_key_random_layers_refuse_them_by_name(engine: str, 
 def test_layers_that_draw_from_elsewhere_are_refused_by_name(layer: type[nn.Module], engine: str) -> None:
     local = random_job(lambda: noisy(layer))
     numpy_state = np.random.get_state()[1].copy()  # type: ignore[index,union-attr] # noqa: NPY002
-    with pytest.raises(InputError, match=rf"own: 1 \({layer.__name__}\) draws random numbers from elsewhere"):
+    with pytest.raises(InputError, match=rf"own: 1 \({layer.__name__}\) draws random numbers without PyTorch"):
         run(engine, local, starts(local, torch.float32), bursts(1, 1))
     assert np.array_equal(np.random.get_state()[1], numpy_state)  # type: ignore[index] # noqa: NPY002
 
@@ -124,7 +124,7 @@ def test_a_loss_that_draws_from_elsewhere_is_refused() -> None:
     local = random_job()
     task = replace(random_task(with_dropout), loss_of=noisy_loss)
     local = Job(replace(local.training, task=task), DEVICES)
-    with pytest.raises(InputError, match="own: the network or its loss draws random numbers from elsewhere"):
+    with pytest.raises(InputError, match="own: the network or its loss draws random numbers without PyTorch"):
         run("reference", local, starts(local, torch.float32), bursts(1, 1))
 
 

@@ -202,7 +202,7 @@ def test_an_engine_is_chosen_for_lanegcn_and_refuses_others() -> None:
         assert isinstance(make_engine(name, lane_job(SMALL).training), StackedLaneGcn)
     assert isinstance(make_engine("reference", lane_job(SMALL).training), Reference)
     assert StackedLaneGcn.fits(forecasting_of(SMALL))
-    with pytest.raises(ScenarioError, match="stacks LaneGCN here, and random has none"):
+    with pytest.raises(ScenarioError, match="needs LaneGCN; random has another network"):
         StackedLaneGcn(job(Mlp((6, 3))).training)
 
 

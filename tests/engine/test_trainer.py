@@ -111,5 +111,5 @@ def test_a_state_with_momentum_is_not_one_without() -> None:
     state = TrainerState(done=[1], underway={0: torch.ones(3)}, velocities={0: torch.ones(3)})
     for descent, given in ((Descent(), state), (Descent(momentum=0.5), replace(state, velocities={}))):
         trainer = Trainer(Recorded(), initial, [np.arange(1, 9)], training="always", descent=descent)
-        with pytest.raises(ValueError, match="with momentum, or of one without"):
+        with pytest.raises(ValueError, match="the state is from a descent with"):
             trainer.restore(given, [initial])

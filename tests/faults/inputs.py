@@ -34,7 +34,7 @@ from wayfare.learning.data.cache import read_archive
 from wayfare.learning.data.decode import decode, layouts
 from wayfare.learning.data.sets import IMAGE_SETS
 from wayfare.mobility.traces import read_recording, select
-from wayfare.records import RunRecord, find_unfinished, read_run, refuse_changes, reopen
+from wayfare.records import RunRecord, find_unfinished, read_run, reject_changes, reopen
 from wayfare.scenario import load, preset_names
 from wayfare.studies.resuming import what_it_is
 from wayfare.world import World, draw_world
@@ -56,7 +56,7 @@ class Fuzzer:
 
 @dataclass(frozen=True, kw_only=True)
 class Examples:
-    """Sound files to begin from."""
+    """ValidCheckpoint files to begin from."""
 
     record: RunRecord
     finished: bytes
@@ -299,10 +299,10 @@ def changed(file: Path, changes: list[tuple[str, tuple[Any, ...]]]) -> None:
 def take_partial(sound: Examples, folder: Path) -> None:
     """All that a resume does before its first round."""
     found = find_unfinished(folder / "run")
-    if found is None or found.is_whole:
+    if found is None or found.is_complete:
         return
     what_it_is(folder / "run", found.meta)
-    refuse_changes(found, sound.meta)
+    reject_changes(found, sound.meta)
     writer, _ = reopen(found, sound.world)
     writer.__exit__(None, None, None)
 

@@ -49,7 +49,7 @@ def test_a_delta_on_another_version_is_not_taken_and_the_next_model_comes_whole(
     wrong = Manifest(state="ready", version=1, base_version=0, size_bytes=len(offered.data), digest=offered.digest)
     site.wire.between["finish"] = lambda seen, data: wrong.packed()
     exchanger = site.exchanger(Told())
-    with pytest.raises(WireError, match="a delta on version 0, here is 1"):
+    with pytest.raises(WireError, match="got a delta on version 0, this device has 1"):
         finish(exchanger._finish(None))
     assert site.outbox.progress.version is None
     assert exchanger._parts is None
@@ -74,7 +74,7 @@ def offered(site: Site) -> Manifest:
 
 def test_a_model_larger_than_ours_can_be_is_not_begun(site: Site) -> None:
     most = 8 * ENTRIES + 4096
-    with pytest.raises(WireError, match=f"a model of {most + 1} bytes, ours has at most {most}"):
+    with pytest.raises(WireError, match=f"a download of {most + 1} bytes, the limit is {most}"):
         finish(site.exchanger(Told())._pull(Manifest(state="ready", size_bytes=most + 1)))
     exchanger = site.exchanger(Told())
     site.wire.between["part"] = lambda seen, data: b"x" * json.loads(data)["size_bytes"]
@@ -83,7 +83,7 @@ def test_a_model_larger_than_ours_can_be_is_not_begun(site: Site) -> None:
 
 def test_parts_grow_while_they_are_quick_and_shrink_when_one_is_lost(site: Site) -> None:
     exchanger = site.exchanger(Told())
-    exchanger._most_bytes = 1 << 30
+    exchanger._max_bytes = 1 << 30
     site.wire.between["part"] = lambda seen, data: b"x" * json.loads(data)["size_bytes"]
     big = Manifest(state="ready", size_bytes=1_000_000)
     assert len(finish(exchanger._pull(big))) == 1_000_000
@@ -157,7 +157,7 @@ def test_parts_that_came_before_a_cut_are_not_asked_for_again(site: Site) -> Non
 def test_a_model_that_is_not_kept_any_more_is_asked_for_anew(site: Site) -> None:
     exchanger = site.exchanger(Told())
     site.wire.between["part"] = lambda seen, data: b""
-    with pytest.raises(WireError, match="does not keep this model"):
+    with pytest.raises(WireError, match="no longer keeps this model"):
         finish(exchanger._pull(offered(site)))
     assert exchanger._parts is None
 

@@ -59,15 +59,15 @@ def test_the_certificate_of_the_broker_is_good_for_the_hosts_asked_for_and_no_ot
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
-        ({"devices": []}, "devices: a fleet has at least one"),
-        ({"devices": ["a", "a"]}, "device = 'a': is there already"),
+        ({"devices": []}, "devices: a fleet needs at least one"),
+        ({"devices": ["a", "a"]}, "device = 'a': already exists"),
         ({"devices": ["mes"]}, "device = 'mes': is the name of the server"),
-        ({"devices": ["up.>"]}, "device = 'up.>': must be 1 to 32 small letters, digits and hyphens"),
-        ({"devices": ["../../etc"]}, "must be 1 to 32 small letters"),
-        ({"devices": ["a" * 33]}, "must be 1 to 32 small letters"),
-        ({"port": 0}, "port = 0: must lie between 1 and 65535"),
+        ({"devices": ["up.>"]}, "device = 'up.>': must be 1 to 32 lowercase letters, digits and hyphens"),
+        ({"devices": ["../../etc"]}, "must be 1 to 32 lowercase letters"),
+        ({"devices": ["a" * 33]}, "must be 1 to 32 lowercase letters"),
+        ({"port": 0}, "port = 0: must be 1 to 65535"),
         ({"host": "tls://x"}, "host = 'tls://x': must be a host name or an address"),
-        ({"valid_days": 0}, "valid_days = 0: must lie between 1 and 36500"),
+        ({"valid_days": 0}, "valid_days = 0: must be 1 to 36500"),
         ({"name": "My Fleet"}, "name = 'My Fleet': must be"),
     ],
 )
@@ -82,7 +82,7 @@ def test_what_cannot_be_a_fleet_is_refused_and_leaves_nothing_behind(
 
 def test_keys_are_never_overwritten(fleet: Fleet) -> None:
     before = (fleet.folder / "ca.key").read_bytes()
-    with pytest.raises(InputError, match="is there already, and a fleet's keys are never overwritten"):
+    with pytest.raises(InputError, match="already exists; Wayfare never overwrites a fleet's keys"):
         create_fleet(fleet.folder, devices=["a"])
     assert (fleet.folder / "ca.key").read_bytes() == before
 
@@ -100,7 +100,7 @@ def test_devices_join_and_leave(tmp_path: Path) -> None:
     users = (made.broker_folder / "users.conf").read_text()
     assert made.public_keys["a"] not in users
     assert made.public_keys["b"] in users
-    with pytest.raises(InputError, match="device = 'a': is not in this fleet"):
+    with pytest.raises(InputError, match="device = 'a': not in this fleet"):
         remove_devices(smaller, ["a"])
     again = add_devices(smaller, ["a", "d"])
     assert again.devices == ("a", "b", "c", "d")

@@ -89,7 +89,7 @@ def test_init_add_and_remove_from_the_command_line(tmp_path: Path) -> None:
     [
         (["init", "x"], "--devices = 0: must be at least 1"),
         (["init", "x", "--devices", "1", "--store-mb", "1"], "--store-mb = 1: must be at least 16"),
-        (["init", "x", "--device", "No"], "device = 'No': must be 1 to 32 small letters"),
+        (["init", "x", "--device", "No"], "device = 'No': must be 1 to 32 lowercase letters"),
         (["add", "nowhere", "a"], "nowhere: is not a fleet"),
         (["mes", "nowhere"], "nowhere: is not a bundle"),
         (["status", "nowhere"], "address = 'nowhere': must be HOST:PORT"),

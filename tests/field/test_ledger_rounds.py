@@ -138,7 +138,7 @@ def test_the_standing_of_an_update(tmp_path: Path) -> None:
 def test_an_update_is_sealed_once_and_in_its_turn(tmp_path: Path) -> None:
     ledger = open_ledger(tmp_path)
     ledger.record(0, piece(1, 0, 2, spent=2.0))
-    with pytest.raises(WireError, match="update 2 cannot be sealed while update 1 is open"):
+    with pytest.raises(WireError, match="cannot seal update 2 while update 1 is open"):
         ledger.seal(0, 2)
     ledger.seal(0, 1)
     ledger.seal(0, 1)
@@ -152,7 +152,7 @@ def test_a_device_that_lost_its_past_begins_with_nothing_spent(tmp_path: Path) -
     ledger = open_ledger(tmp_path)
     ledger.record(0, piece(1, 0, 2, spent=2.0))
     ledger.record(1, piece(1, 0, 2, spent=3.0))
-    ledger.begin_anew(0)
+    ledger.reset_device(0)
     again = _reopened(ledger, tmp_path)
     for at in (ledger, again):
         assert at.spent_joules() == [0.0, 3.0, 0.0]
@@ -181,7 +181,7 @@ def test_a_part_of_a_model_is_in_no_version(tmp_path: Path) -> None:
         spent_joules=0.0,
         entries=Sparse(torch.arange(1, ENTRIES), INITIAL[1:]),
     )
-    with pytest.raises(WireError, match=f"a model of {ENTRIES - 1} entries, it has {ENTRIES}"):
+    with pytest.raises(WireError, match=f"the model has {ENTRIES - 1} entries, expected {ENTRIES}"):
         ledger.record(1, replace(whole, entries=Sparse(torch.arange(2, ENTRIES), INITIAL[2:])).packed(LAYOUT))
     ledger.record(1, whole.packed(LAYOUT))
     assert sorted(ledger.due()) == [Key(1, 1, 0), Key(1, 1, 1)]
@@ -235,7 +235,7 @@ def test_two_model_files_are_kept_and_none_is_written_twice(tmp_path: Path) -> N
 
 
 def test_mixed_models_cannot_be_clipped(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"clip_norm = 2\.0: must be left out"):
+    with pytest.raises(InputError, match=r"clip_norm = 2\.0: not allowed"):
         open_ledger(tmp_path, Limits(clip_norm=2.0), aggregation(Mix()))
     open_ledger(tmp_path, Limits(), aggregation(Mix()))
 
@@ -254,7 +254,7 @@ def test_a_failed_batch_leaves_memory_as_the_disk_has_it(tmp_path: Path) -> None
         batch()
     assert (ledger.version, ledger.queued(), ledger.standing(0, 1)) == (0, [Key(0, 1, 0)], (2, [0], False))
     # What came before is still known to have come.
-    with pytest.raises(WireError, match="an entry came twice"):
+    with pytest.raises(WireError, match="an entry appears twice"):
         ledger.record(0, piece(1, 2, 3, first=0))
 
 

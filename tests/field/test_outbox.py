@@ -238,5 +238,5 @@ def test_the_store_of_another_device_is_refused(tmp_path: Path) -> None:
 
 def test_a_file_that_is_no_store_is_refused(tmp_path: Path) -> None:
     (tmp_path / "device.sqlite").write_bytes(b"something else" * 100)
-    with pytest.raises(RunFolderError, match="cannot be used"):
+    with pytest.raises(RunFolderError, match="cannot be opened"):
         open_outbox(tmp_path)

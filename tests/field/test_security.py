@@ -105,13 +105,13 @@ def test_a_certificate_of_another_fleet_is_refused(
 
 def test_a_broker_of_another_fleet_is_refused_by_the_device(other_fleet: Fleet, broker: Broker) -> None:
     message = finish(refusal(load_bundle(other_fleet.device_folder("bus-1")), broker))
-    assert "the broker's certificate is not one of this fleet" in message
+    assert "the broker's certificate is not from this fleet" in message
 
 
 def test_a_broker_under_another_name_is_refused_by_the_device(fleet: Fleet, broker: Broker, tmp_path: Path) -> None:
     bundle = altered(load_bundle(fleet.device_folder("bus-1")), tmp_path / "b")
     elsewhere = Bundle(folder=bundle.folder, fleet=bundle.fleet, name=bundle.name, url="tls://elsewhere.example:4222")
-    assert "the broker's certificate is not one of this fleet" in finish(refusal(elsewhere, broker))
+    assert "the broker's certificate is not from this fleet" in finish(refusal(elsewhere, broker))
 
 
 def test_plaintext_is_refused_by_the_broker(broker: Broker) -> None:
@@ -138,7 +138,7 @@ def test_a_broker_that_does_not_encrypt_never_sees_a_key(fleet: Fleet) -> None:
     async def meet_it() -> None:
         async with await asyncio.start_server(listen, "127.0.0.1", 0) as server:
             port = server.sockets[0].getsockname()[1]
-            with pytest.raises(RefusedError, match="does not encrypt, so no key is shown to it"):
+            with pytest.raises(RefusedError, match="does not encrypt; the client sends it no key"):
                 await connect(load_bundle(fleet.device_folder("bus-1")), url=f"tls://127.0.0.1:{port}", wait_s=10)
 
     finish(meet_it())

@@ -59,7 +59,7 @@ def test_a_label_cannot_break_out_of_its_quotes() -> None:
 def test_a_status_is_the_same_after_its_journey() -> None:
     assert FleetStatus.from_json(STATUS.to_json()) == STATUS
     for wrong in ("{}", "[]", "x", '{"devices": 3}', STATUS.to_json().replace("version", "visions")):
-        with pytest.raises(InputError, match="is not the status of a fleet"):
+        with pytest.raises(InputError, match="is not a fleet status"):
             FleetStatus.from_json(wrong)
 
 
@@ -96,7 +96,7 @@ def test_the_endpoint_answers_what_it_knows_and_says_what_it_does_not() -> None:
             assert (await ask(_get, port, "/healthz"))[0] == 200
             assert (await ask(_get, port, "/etc/passwd"))[0] == 404
             assert await ask(fetch_status, f"127.0.0.1:{port}") == STATUS
-            with pytest.raises(FieldError, match="metrics cannot be offered at 127"):
+            with pytest.raises(FieldError, match="cannot serve metrics at 127"):
                 async with serving(_now, port=port):
                     pass
 
@@ -115,7 +115,7 @@ def test_a_broker_out_of_reach_is_not_healthy() -> None:
 
 
 def test_callers_who_misbehave_hurt_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(endpoint, "_LONGEST_S", 0.2)
+    monkeypatch.setattr(endpoint, "_TIMEOUT_S", 0.2)
 
     async def said(port: int, words: bytes) -> bytes:
         reader, writer = await asyncio.open_connection("127.0.0.1", port)

@@ -55,7 +55,7 @@ def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def refused(scenario: Scenario, scheme: Any, out: Path, message: str, task: Any = None) -> None:
     with pytest.raises(RunFolderError, match=message) as refusal:
         wayfare.run(scenario, scheme, seed=1, out=out, task=task)
-    assert "start the run over with `fresh=True`" in str(refusal.value)
+    assert "restart the run with `fresh=True`" in str(refusal.value)
 
 
 def test_an_edited_class_does_not_resume_the_old_run(small: Scenario, tmp_path: Path) -> None:
@@ -97,7 +97,7 @@ def test_a_whole_run_without_its_name_counts_only_for_its_code(
     small: Scenario, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as patch:
-        patch.setattr("wayfare.records.write.wrap_up", lambda folder: None)
+        patch.setattr("wayfare.records.write.finalise_run", lambda folder: None)
         with pytest.raises(RunFolderError):
             wayfare.run(small, from_cell(SHARES), seed=1, out=tmp_path)
     refused(small, from_cell(EDITED), tmp_path, "the code of scheme")
@@ -176,7 +176,7 @@ def test_a_task_of_a_package_counts_by_its_content(small: Scenario, monkeypatch:
     method: Method = make_method("mads", small)
 
     def key(task: Any) -> str:
-        monkeypatch.setattr("wayfare.learning.tasks._offered", lambda learning: task)
+        monkeypatch.setattr("wayfare.learning.tasks._package_task", lambda learning: task)
         return run_key(named, method, 0, wayfare.Execution())
 
     assert key(own()) == key(own())

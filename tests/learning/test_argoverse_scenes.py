@@ -108,9 +108,9 @@ def test_a_file_that_is_no_official_map_is_named(tmp_path: Path, text: str) -> N
 
 def test_maps_that_are_not_there_are_named(tmp_path: Path) -> None:
     assert map_files("none", None) == {}
-    with pytest.raises(InputError, match="needs the folder its files lie in"):
+    with pytest.raises(InputError, match="needs the folder of its files"):
         map_files("hd", None)
-    with pytest.raises(InputError, match=r"holds no navmap map \(MIA.json, PIT.json\)"):
+    with pytest.raises(InputError, match=r"contains no navmap map \(MIA.json, PIT.json\)"):
         map_files("navmap", tmp_path)
 
 
@@ -205,7 +205,7 @@ def test_prepared_scenes_come_back_from_their_file(tmp_path: Path) -> None:
     assert same(load_prepared(tmp_path / "scenes.npz"), prepared)
     assert [path.name for path in tmp_path.iterdir()] == ["scenes.npz"]
     (tmp_path / "other.npz").write_bytes(b"not an archive")
-    with pytest.raises(InputError, match=r"other\.npz: not a file of prepared scenes, or damaged"):
+    with pytest.raises(InputError, match=r"other\.npz: damaged, or not a file of prepared scenes"):
         load_prepared(tmp_path / "other.npz")
 
 

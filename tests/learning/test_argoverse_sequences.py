@@ -72,19 +72,19 @@ def in_two_cities(text: str) -> str:
     [
         (replaced("CITY_NAME", "TOWN"), "7.csv: the column CITY_NAME is missing"),
         (lambda text: "", "7.csv: the column TIMESTAMP is missing"),
-        (lambda text: ",".join(COLUMNS), "7.csv: holds no rows"),
-        (replaced(",AGENT,", ",AGENT,,"), "cells where the header has 6"),
+        (lambda text: ",".join(COLUMNS), "7.csv: contains no rows"),
+        (replaced(",AGENT,", ",AGENT,,"), "cells, but the header has 6"),
         (replaced(",AGENT,", ",TRAIN,"), "OBJECT_TYPE = 'TRAIN' must be one of AGENT, AV, OTHERS"),
         (replaced(",AGENT,", ",OTHERS,"), "0 tracks of type AGENT; a sequence has exactly one"),
         (replaced(",AV,", ",AGENT,"), "2 tracks of type AGENT"),
         (lambda text: re.sub("MIA|PIT", "ROM", text), "CITY_NAME = 'ROM' is unknown; must be one of MIA, PIT"),
         (in_two_cities, "a sequence lies in one city"),
         (without_last_step, f"{STEPS - 1} steps; a sequence has 50"),
-        (without_an_agent_row, "the track of the AGENT is short: seen in 49 of 50 steps"),
+        (without_an_agent_row, "the AGENT must be seen in all 50 steps, not in 49"),
         (with_the_second_row_twice, "appears twice in one step"),
-        (lambda text: text + "315968000.0000000,b,OTHERS,here,0,MIA\n", "X = 'here' is not a number"),
-        (lambda text: text + "315968000.0000000,b,OTHERS,nan,0,MIA\n", "X = 'nan' is not a number"),
-        (lambda text: text + "noon,b,OTHERS,1,0,MIA\n", "TIMESTAMP = 'noon' is not a number"),
+        (lambda text: text + "315968000.0000000,b,OTHERS,here,0,MIA\n", "X = 'here' is not a valid number"),
+        (lambda text: text + "315968000.0000000,b,OTHERS,nan,0,MIA\n", "X = 'nan' is not a valid number"),
+        (lambda text: text + "noon,b,OTHERS,1,0,MIA\n", "TIMESTAMP = 'noon' is not a valid number"),
     ],
 )
 def test_a_file_that_cannot_be_used_is_named_with_the_reason(
@@ -109,7 +109,7 @@ def test_folders_without_sequences_are_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="the official layout has train/data"):
         sequence_files(tmp_path, "train")
     (tmp_path / "train" / "data").mkdir(parents=True)
-    with pytest.raises(InputError, match=r"holds no sequences \(\*.csv\)"):
+    with pytest.raises(InputError, match=r"contains no sequences \(\*.csv\)"):
         sequence_files(tmp_path, "train")
 
 
@@ -120,7 +120,7 @@ def test_a_synthetic_folder_has_the_official_layout(tmp_path: Path) -> None:
         *("navmap/MIA.json", "navmap/PIT.json", "train/data/1.csv", "train/data/2.csv", "train/data/3.csv"),
         *("val/data/1.csv", "val/data/2.csv"),
     ]
-    with pytest.raises(InputError, match="made: is there already"):
+    with pytest.raises(InputError, match="made: already exists"):
         write_synthetic(tmp_path / "made", 1, 1)
     assert [path.name for path in tmp_path.iterdir()] == ["made"]
 

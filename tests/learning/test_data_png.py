@@ -53,8 +53,8 @@ def _picture(header: bytes, rows: bytes) -> bytes:
         ((2, 1, 8, 6, 0, 0, 0), bytes(9), "must be 8-bit RGB"),
         ((2, 1, 8, 2, 0, 0, 1), bytes(7), "must be 8-bit RGB and not interlaced"),
         ((0, 1, 8, 2, 0, 0, 0), bytes(1), "must be 8-bit RGB"),
-        ((2, 2, 8, 2, 0, 0, 0), bytes(7), "2 rows of 2 pixels do not come out of it"),
-        ((2, 1, 8, 2, 0, 0, 0), bytes(14), "1 rows of 2 pixels do not come out of it"),
+        ((2, 2, 8, 2, 0, 0, 0), bytes(7), "it does not contain 2 rows of 2 pixels"),
+        ((2, 1, 8, 2, 0, 0, 0), bytes(14), "it does not contain 1 rows of 2 pixels"),
         ((2, 1, 8, 2, 0, 0, 0), bytes([5, 0, 0, 0, 0, 0, 0]), "filter 5 does not exist"),
     ],
 )

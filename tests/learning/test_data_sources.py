@@ -94,7 +94,7 @@ def test_a_set_goes_to_another_machine_in_parts(tmp_path: Path, cache: Path, mon
     with pytest.raises(InputError, match=r"parts: cifar10.npz.2of4 missing"):
         fetch_images(spec, local=tmp_path / "parts")
     (tmp_path / "parts" / "cifar10.npz.2of5").write_bytes(b"")
-    with pytest.raises(InputError, match="parts of different packings"):
+    with pytest.raises(InputError, match="parts of different splits"):
         fetch_images(spec, local=tmp_path / "parts")
 
 
@@ -113,7 +113,7 @@ def test_files_that_are_cut_or_missing_are_named_and_nothing_is_left(
 ) -> None:
     spec, arrays = small_cifar10()
     folder = write_folder(tmp_path / "bad", harm(write(arrays)))
-    with pytest.raises(InputError, match=r"bad: .*(data_batch_1|whole|holds 10 and 2 images)"):
+    with pytest.raises(InputError, match=r"bad: .*(data_batch_1|incomplete|has 10 and 2 images)"):
         fetch_images(spec, local=folder)
     assert left_in(cache) == set()
 
@@ -135,7 +135,7 @@ def test_other_images_are_refused_by_their_hash_and_what_was_there_stays(tmp_pat
     with pytest.raises(InputError, match=r"wrong: not the images of CIFAR-10: hash [0-9a-f]{16}"):
         fetch_images(spec, local=write_folder(tmp_path / "wrong", cifar_binary(other)))
     more = small_arrays(CIFAR10, train=30)
-    with pytest.raises(InputError, match=r"more: holds 30 and 4 images of 3 x 32 x 32; CIFAR-10 has 20 and 4"):
+    with pytest.raises(InputError, match=r"more: has 30 and 4 images of 3 x 32 x 32; CIFAR-10 has 20 and 4"):
         fetch_images(spec, local=write_folder(tmp_path / "more", cifar_binary(more)))
     assert same(load_images(spec), arrays)
 
@@ -149,7 +149,7 @@ def test_a_pickle_that_calls_anything_is_refused(tmp_path: Path, monkeypatch: py
     monkeypatch.chdir(tmp_path)
     spec, arrays = small_cifar10()
     files = cifar_pickles(arrays) | {"data_batch_3": pickle.dumps(_Harmful(), protocol=2)}
-    with pytest.raises(InputError, match=r"data_batch_3: not a batch of CIFAR-10: it asks for (posix|nt)\.system"):
+    with pytest.raises(InputError, match=r"data_batch_3: not a batch of CIFAR-10: it refers to (posix|nt)\.system"):
         fetch_images(spec, local=write_folder(tmp_path / "bad", files))
     assert not (tmp_path / "harmed").exists()
 
@@ -165,14 +165,14 @@ def test_a_link_in_an_archive_is_no_file(tmp_path: Path) -> None:
             else:
                 member.size = len(content)
                 archive.addfile(member, io.BytesIO(content))
-    with pytest.raises(InputError, match=r"links.tar: CIFAR-10 is not whole: test_batch.bin missing"):
+    with pytest.raises(InputError, match=r"links.tar: CIFAR-10 is incomplete: test_batch.bin missing"):
         fetch_images(spec, local=tmp_path / "links.tar")
 
 
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
-        ("train-images-idx3-ubyte.gz", b"\x1f\x8b\x08broken", "train-images-idx3-ubyte: not a whole gzip file"),
+        ("train-images-idx3-ubyte.gz", b"\x1f\x8b\x08broken", "train-images-idx3-ubyte: not a complete gzip file"),
         ("t10k-labels-idx1-ubyte.gz", b"no labels", "t10k-labels-idx1-ubyte: not an idx file of bytes in 1 dimensions"),
         ("t10k-labels-idx1-ubyte.gz", idx(np.zeros(3, np.uint8)), "has shape (4, 28, 28) and"),
         ("train-labels-idx1-ubyte.gz", idx(np.zeros(20, np.uint8))[:-1], "has 19 bytes, which is not 20"),
@@ -191,8 +191,8 @@ def test_bad_idx_files_are_named(name: str, content: bytes, message: str, tmp_pa
     [
         (b"[1, 2", "train_lables.json: not JSON"),
         (b"[1, 2]", "train_lables.json has 2 labels for 20 images"),
-        (b"[1, 300]", "train_lables.json: must hold whole numbers from 0 to 255"),
-        (b'["a"]', "train_lables.json: must hold whole numbers from 0 to 255"),
+        (b"[1, 300]", "train_lables.json: must contain integers from 0 to 255"),
+        (b'["a"]', "train_lables.json: must contain integers from 0 to 255"),
         (b"[[1], [1, 2]]", "train_lables.json: rows of different lengths"),
     ],
 )
@@ -205,10 +205,10 @@ def test_bad_labels_are_named(labels: bytes, message: str, tmp_path: Path) -> No
 
 def test_a_place_without_the_set_says_what_was_expected(tmp_path: Path) -> None:
     spec, _ = small_cifar10()
-    with pytest.raises(InputError, match=r"nowhere: there is no such file or folder"):
+    with pytest.raises(InputError, match=r"nowhere: no such file or folder"):
         fetch_images(spec, local=tmp_path / "nowhere")
     (tmp_path / "empty").mkdir()
-    with pytest.raises(InputError, match=r"empty: holds nothing of CIFAR-10; expected e.g. data_batch_1.bin"):
+    with pytest.raises(InputError, match=r"empty: contains no file of CIFAR-10, such as data_batch_1.bin"):
         fetch_images(spec, local=tmp_path / "empty")
 
 

@@ -94,25 +94,27 @@ def test_devices_are_judged_only_where_asked() -> None:
 @pytest.mark.parametrize(
     ("more", "message"),
     [
-        ({"loss": nn.functional.cross_entropy, "score": nn.functional.cross_entropy}, "needs accuracy as the score"),
-        ({"kinds": np.zeros(40, dtype=int)}, "needs accuracy as the score"),
+        ({"loss": nn.functional.cross_entropy, "score": nn.functional.cross_entropy}, "or accuracy as its score"),
+        ({"kinds": np.zeros(40, dtype=int)}, "or accuracy as its score"),
     ],
 )
 def test_what_cannot_be_judged_by_device_is_refused(more: dict[str, Any], message: str) -> None:
     if "score" in more:
         more = {**more, "metric": Metric(name="loss", better="lower")}
     task = task_of(**more)
-    with pytest.raises(ScenarioError, match=rf"learning\.evaluate_devices = True: .*mine .*{message}.*test_vehicles"):
+    with pytest.raises(
+        ScenarioError, match=rf"learning\.evaluate_devices = True: .*mine needs test_vehicles, {message}"
+    ):
         device_scores(draw_world(scenario_of(), 0, task), task)
 
 
 def test_test_samples_without_a_vehicle_are_refused() -> None:
     with pytest.raises(InputError, match="test_vehicles: has 2 names for 30 samples"):
         task_of(vehicles=CARS, test_vehicles=["cab0", "cab1"])
-    with pytest.raises(InputError, match="give vehicles too"):
+    with pytest.raises(InputError, match="also give vehicles"):
         task_of(test_vehicles=TEST_CARS)
     task = task_of(vehicles=CARS, test_vehicles=["cab0"] * 30)
-    with pytest.raises(InputError, match="test_vehicles: no sample was recorded by the devices cab1, cab2"):
+    with pytest.raises(InputError, match="test_vehicles: the devices cab1, cab2 recorded no sample"):
         device_scores(draw_world(scenario_of("learning.partition.kind=own"), 0, task), task)
 
 
@@ -150,3 +152,16 @@ def test_metrics_of_torchmetrics_judge_devices_too() -> None:
     others, _, _ = scores_of(scenario_of("learning.partition.kind=own"), task)
     again, _, _ = scores_of(scenario_of("learning.partition.kind=own"), task)
     assert others == again
+
+
+@pytest.mark.gpu
+def test_a_gpu_judges_devices_as_the_cpu_does(tmp_path: Path) -> None:
+    settings = ["rounds=20", "learning.evaluate_every_rounds=10", "learning.evaluate_devices=true"]
+    scenario = wayfare.load("fashion-small", settings)
+    found = {}
+    for device in ("cpu", "cuda"):
+        execution = wayfare.Execution(device=device)
+        found[device] = wayfare.compare(scenario, ["mads"], jobs=1, out=tmp_path / device, execution=execution).runs[0]
+    assert found["cuda"].others.keys() == {"accuracy_device_mean", "accuracy_worst_tenth"}
+    for name, values in found["cuda"].others.items():
+        assert values == pytest.approx(found["cpu"].others[name], abs=1e-3)

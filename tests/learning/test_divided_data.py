@@ -66,13 +66,13 @@ def test_a_sample_may_be_with_two_devices_or_with_none() -> None:
 @pytest.mark.parametrize(
     ("devices", "message"),
     [
-        ([[0], [12]], "device 1 holds sample 12; must be 0 to 11"),
-        ([[0], [-1]], "device 1 holds sample -1; must be 0 to 11"),
-        ([[0], []], "device 1 holds no sample"),
-        ([[0], [1.5]], "device 1: must be whole numbers"),
-        ([[0], [2, 2]], "device 1 holds sample 2 twice"),
+        ([[0], [12]], "device 1 has sample 12; must be 0 to 11"),
+        ([[0], [-1]], "device 1 has sample -1; must be 0 to 11"),
+        ([[0], []], "device 1 has no samples"),
+        ([[0], [1.5]], "device 1: must be integers"),
+        ([[0], [2, 2]], "device 1 has sample 2 twice"),
         ([], "must list the samples of at least one device"),
-        ([[True, False], [False, True]], "device 0: must be whole numbers"),
+        ([[True, False], [False, True]], "device 0: must be integers"),
     ],
 )
 def test_indices_that_are_no_division_are_refused(devices: object, message: str) -> None:
@@ -81,7 +81,7 @@ def test_indices_that_are_no_division_are_refused(devices: object, message: str)
 
 
 def test_as_many_devices_as_the_task_divides_its_samples_among() -> None:
-    with pytest.raises(ScenarioError, match=r"fleet\.devices = 4: the task mine divides its samples among 2 devices"):
+    with pytest.raises(ScenarioError, match=r"fleet\.devices = 4: must be 2, because the task mine divides"):
         held_by(scenario_of(devices=4), task_of(devices=[[0], [1]]))
 
 
@@ -106,13 +106,13 @@ def test_numbers_of_vehicles_are_names_too(tmp_path: Path) -> None:
 def test_names_that_no_vehicle_has_are_listed(tmp_path: Path) -> None:
     column = ["truck" if car == "van" else car for car in CARS]
     column[0] = "lorry"
-    with pytest.raises(InputError, match=r"mine: vehicles: no vehicle of the trace is called lorry, truck; it has"):
+    with pytest.raises(InputError, match=r"mine: vehicles: the trace has no vehicle named lorry, truck; it has"):
         held_by(on_trace(tmp_path), task_of(vehicles=column))
 
 
 def test_devices_without_samples_are_listed(tmp_path: Path) -> None:
     column = ["cab2" if car == "van" else car for car in CARS]
-    with pytest.raises(InputError, match=r"mine: vehicles: no sample was recorded by the devices van"):
+    with pytest.raises(InputError, match=r"mine: vehicles: the devices van recorded no sample"):
         held_by(on_trace(tmp_path), task_of(vehicles=column))
 
 
@@ -123,14 +123,14 @@ def test_samples_of_vehicles_that_are_no_devices_are_counted(tmp_path: Path, cap
             [1, 2, 6, 7, 11],
             [3, 5, 8, 9],
         ]
-    assert "3 of 12 samples were recorded by vehicles that are no devices of this run: cab10" in caplog.text
+    assert "3 of 12 samples are unused, because their vehicles are not devices of this run: cab10" in caplog.text
 
 
 @pytest.mark.parametrize(
     ("vehicles", "message"),
     [
         (CARS[:5], "vehicles: has 5 names for 12 samples"),
-        ([0.5] * 12, "vehicles: hold float64 where texts or whole numbers are needed"),
+        ([0.5] * 12, "vehicles: must be strings or integers, not float64"),
         ([*CARS[:11], None], "vehicles: sample 11 has no name"),
         ([*CARS[:11], ""], "vehicles: sample 11 has no name"),
     ],
@@ -146,12 +146,12 @@ def test_a_task_is_divided_in_one_way() -> None:
 
 
 def test_a_task_that_is_not_divided_has_no_partition_of_its_own() -> None:
-    with pytest.raises(ScenarioError, match=r"learning\.partition\.kind = 'own': the task mine does not say"):
+    with pytest.raises(ScenarioError, match=r"learning\.partition\.kind = 'own': the task mine does not divide"):
         held_by(scenario_of(), task_of())
 
 
 def test_no_other_partition_takes_the_place_of_the_tasks_own() -> None:
-    with pytest.raises(ScenarioError, match=r"learning\.partition\.kind = 'iid': the task mine says .* must be own"):
+    with pytest.raises(ScenarioError, match=r"learning\.partition\.kind = 'iid': must be own, because the task mine"):
         held_by(scenario_of("learning.partition.kind=iid"), task_of(vehicles=CARS))
 
 

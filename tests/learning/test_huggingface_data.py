@@ -86,11 +86,11 @@ def test_the_splits_of_a_dictionary_are_taken_by_their_names() -> None:
         (lambda: rows_set().to_iterable_dataset(), "is a stream without a length"),
         (
             lambda: datasets.Dataset.from_dict({"x": [[0.0] * (1 + n % 2) for n in range(30)], "label": [0] * 30}),
-            r"sample 1 has the shape \(2,\), the first one \(1,\)",
+            r"sample 1 has the shape \(2,\) and the first one \(1,\)",
         ),
         (
             lambda: datasets.Dataset.from_dict({"text": ["a word"] * 30, "label": LABELS.tolist()}),
-            "hold <U6 where numbers are needed; encode them first",
+            "must be numbers, not <U6; encode them first",
         ),
         (lambda: rows_set().select(range(0)), "has no samples"),
     ],
@@ -105,7 +105,7 @@ def test_frames_of_pandas_are_taken_as_a_pair() -> None:
     task = task_of((frame.drop(columns="colour"), frame["colour"]), vehicles=frame["colour"])
     assert task.class_names == ("blue", "green", "red")
     assert torch.equal(task.train[0], torch.from_numpy(ROWS))
-    with pytest.raises(InputError, match=r"is one frame \(columns a, b, c, d, colour\)"):
+    with pytest.raises(InputError, match=r"is a single frame \(columns a, b, c, d, colour\)"):
         task_of(frame)
 
 
@@ -113,7 +113,7 @@ def test_data_sets_of_pytorch_are_taken() -> None:
     tensors = torch.from_numpy(ROWS), torch.from_numpy(LABELS)
     assert torch.equal(task_of(TensorDataset(*tensors)).train[0], tensors[0])
     assert torch.equal(task_of(Subset(TensorDataset(*tensors), [4, 2])).train[1], tensors[1][[4, 2]])
-    with pytest.raises(InputError, match="is no pair of an input and a target; it has 3 parts"):
+    with pytest.raises(InputError, match="must be a pair of an input and a target; the first one has 3 parts"):
         task_of(TensorDataset(*tensors, tensors[1]))
 
 

@@ -137,7 +137,7 @@ def test_a_scene_with_one_road_user_and_no_map_is_a_scene(prepared: Prepared) ->
     lonely = (alone.train.first_actor.diff() == 1).nonzero().squeeze(1)
     assert torch.isfinite(forecast(module, alone.train.batch(lonely[:2])).places).all()
     assert torch.isfinite(alone.loss(module, torch.arange(5)))
-    with pytest.raises(InputError, match="the scenes hold no lane graph"):
+    with pytest.raises(InputError, match="the scenes have no lane graph"):
         forecasting(prepared.without_lanes(), SMALL)
 
 
@@ -235,7 +235,7 @@ def test_a_scenario_makes_the_task_of_its_section(tmp_path: Path, monkeypatch: p
     save_prepared(tmp_path / "scenes.npz", synthetic_scenes(5, 2, SceneSettings()))
     file = [*OVERRIDES, f"learning.argoverse.folder={tmp_path}/scenes.npz", "learning.argoverse.map=none"]
     assert len(load_task(wayfare.load("argoverse-small", file).learning).class_of_samples()) == 5
-    with pytest.raises(InputError, match=r"lane_radius_m = 50.0: counts when scenes are prepared"):
+    with pytest.raises(InputError, match=r"lane_radius_m = 50.0: applies only when scenes are prepared"):
         load_task(wayfare.load("argoverse-small", [*file, "learning.argoverse.lane_radius_m=50"]).learning)
     holds_it = [*OVERRIDES, f"learning.argoverse.folder={tmp_path}", "learning.argoverse.map=none"]
     assert len(load_task(wayfare.load("argoverse-small", holds_it).learning).class_of_samples()) == 5

@@ -125,7 +125,7 @@ def test_what_does_not_travel_is_the_same_in_every_copy_of_a_network() -> None:
 @pytest.mark.parametrize(
     ("network", "message"),
     [
-        (FromNumpy, "own: scale is not trained, and has other values each time the network is built"),
+        (FromNumpy, "own: scale is not trained and differs each time the network is built"),
         (all_frozen, "own: no parameter of the network has requires_grad=True"),
     ],
 )

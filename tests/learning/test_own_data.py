@@ -207,37 +207,43 @@ def with_hole(values: np.ndarray, hole: float = np.nan) -> np.ndarray:
     [
         (
             {"train": (with_hole(ROWS), LABELS)},
-            "mine: train: NaN in the inputs of 2 of 30 samples; the first is sample 7",
+            "mine: train: NaN in the inputs of 2 of 30 samples; the first has index 7",
         ),
         ({"test": (with_hole(ROWS, np.inf), LABELS)}, "mine: test: infinity in the inputs of 2 of 30 samples"),
         (
             {"train": (ROWS, with_hole(ROWS[:, :3])), "loss": nn.functional.mse_loss},
             "mine: train: NaN in the targets of 2 of 30 samples",
         ),
-        ({"train": frame(price=LABELS)}, "mine: train: is one frame (columns x0, x1, x2, x3, price); give inputs and"),
+        (
+            {"train": frame(price=LABELS)},
+            "mine: train: is a single frame (columns x0, x1, x2, x3, price); give inputs and",
+        ),
         (
             {"train": (frame(town=np.array(["a"] * 30)), LABELS)},
-            "mine: train: inputs: the columns town hold no numbers",
+            "mine: train: inputs: the columns town are not numeric",
         ),
         (
             {"train": Items(ROWS, LABELS, lambda one, other: {"row": one, "kind": other})},
-            "mine: train: its samples have the columns row, kind; give a pair, such as (data['row'], data['kind'])",
+            "mine: train: samples have the columns row, kind; give a pair, such as (data['row'], data['kind'])",
         ),
-        ({"train": Items(ROWS, LABELS, lambda one, other: one)}, "a sample of this one is no pair of an input"),
+        ({"train": Items(ROWS, LABELS, lambda one, other: one)}, "a sample must be a pair of an input"),
         (
             {"train": ([ROWS[0], ROWS[1, :3]], [0, 1])},
-            "mine: train: inputs: sample 1 has the shape (3,), the first one (4,)",
+            "mine: train: inputs: sample 1 has the shape (3,) and the first one (4,)",
         ),
-        ({"train": (["a"] * 30, LABELS)}, "mine: train: inputs: hold <U1 where numbers are needed"),
-        ({"train": ({"x": ROWS}, LABELS)}, "mine: train: inputs: a dict is no array"),
+        ({"train": (["a"] * 30, LABELS)}, "mine: train: inputs: must be numbers, not <U1"),
+        ({"train": ({"x": ROWS}, LABELS)}, "mine: train: inputs: must be an array, not dict"),
         ({"train": (ROWS, LABELS + 4)}, "mine: test has labels that train does not have: 0, 1, 2"),
         ({"train": (ROWS, LABELS * 2 + 1), "test": (ROWS, LABELS + 7)}, "test has labels that train does not have: 7"),
-        ({"test": (ROWS, np.array(COLOURS)[LABELS])}, "the targets of train are numbers and those of test are texts"),
+        ({"test": (ROWS, np.array(COLOURS)[LABELS])}, "the targets of train are numbers and those of test are strings"),
         (
             {"train": (ROWS, np.array(["red", "blue"] * 15)), "test": (ROWS, np.array(COLOURS)[LABELS])},
             "mine: test has labels that train does not have: green",
         ),
-        ({"train": (ROWS[:, :3], LABELS)}, "mine: the network does not take a batch of shape (2, 3) and type float32"),
+        (
+            {"train": (ROWS[:, :3], LABELS)},
+            "mine: the network does not accept a batch of shape (2, 3) and type float32",
+        ),
     ],
 )
 def test_data_that_cannot_be_used_are_named(changes: dict[str, object], message: str) -> None:
@@ -265,15 +271,15 @@ def test_a_network_that_fails_is_reported_for_every_form_tried() -> None:
 
 @pytest.mark.parametrize("metric", [None, "f1"])
 def test_a_score_needs_a_metric_that_says_what_is_better(metric: Any) -> None:
-    with pytest.raises(InputError, match=rf'metric = {metric!r}, must .*`metric=wayfare.Metric\(name="\w+", better'):
+    with pytest.raises(InputError, match=rf'metric = {metric!r}: must .*`metric=wayfare.Metric\(name="\w+", better'):
         task_of((ROWS, LABELS), score=masked, metric=metric)
 
 
 def test_labels_that_the_network_has_no_output_for_are_named() -> None:
-    with pytest.raises(InputError, match=r"mine: labels go from 1 to 5, 5 of them, and the network gives 3 outputs"):
+    with pytest.raises(InputError, match=r"mine: has 5 labels from 1 to 5, but the network has 3 outputs"):
         task_of((ROWS, np.arange(30) % 5 + 1))
     task = task_of((ROWS, np.arange(30) % 5))
-    with pytest.raises(InputError, match=r"mine: labels go up to 4, and the network gives outputs of shape \(3,\)"):
+    with pytest.raises(InputError, match=r"mine: labels go up to 4, but the outputs of the network have shape \(3,\)"):
         task.loss(rows_network(), torch.arange(30))
 
 

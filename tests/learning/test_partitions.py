@@ -70,11 +70,11 @@ def test_a_small_group_still_gets_a_device() -> None:
     ("partition", "devices", "message"),
     [
         (IidPartition(), 10_001, "fleet.devices = 10001: must not exceed the 10000 training samples"),
-        (GroupPartition(), 9, "fleet.devices = 9: must be at least the 10 groups, a device for each"),
+        (GroupPartition(), 9, "fleet.devices = 9: must be at least 10, one device per group"),
         (
             ShardPartition(shards_per_device=1000),
             20,
-            "learning.partition.shards_per_device = 1000: 20 devices with so many shards each need more than the 10000",
+            "learning.partition.shards_per_device = 1000: 20 devices with this many shards each need more than",
         ),
     ],
 )

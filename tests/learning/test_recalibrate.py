@@ -205,12 +205,12 @@ def test_networks_without_statistics_are_refused() -> None:
     mlp = replace(noise_task(), model=Mlp((4, 2)))
     for task in (buffered, group, mlp):
         rule = (
-            f"learning.recalibrate_statistics = 6: needs batch normalisation, and the network of {task.name} has none"
+            f"learning.recalibrate_statistics = 6: needs batch normalisation, but the network of {task.name} has none"
         )
         with pytest.raises(ScenarioError, match=rule):
             Recalibration(task, torch.arange(6))
     shared = own_task("shared", train=data, test=data, network=Shared)
-    with pytest.raises(ScenarioError, match="uses one batch normalisation in two places"):
+    with pytest.raises(ScenarioError, match="uses a batch normalisation layer twice"):
         Recalibration(shared, torch.arange(6))(shared.model.initial(np.random.default_rng(0)))
 
 
@@ -225,7 +225,7 @@ def test_networks_without_statistics_are_refused() -> None:
     ids=lambda learning: learning.task,
 )
 def test_scenarios_without_statistics_are_refused_before_data_are_read(learning: Learning) -> None:
-    with pytest.raises(ScenarioError, match="recalibrate_statistics = 500: needs batch normalisation, and this"):
+    with pytest.raises(ScenarioError, match="recalibrate_statistics = 500: needs batch normalisation, but this"):
         load_task(learning)
 
 

@@ -117,9 +117,12 @@ def test_the_network_of_a_scenario_is_known_without_its_data(
     ("settings", "message"),
     [
         (["learning.task=chess"], "learning.task = 'chess': must be one of fashion-small, fashion, cifar10"),
-        (["learning.network=cnn"], "learning.network = 'cnn': fashion-small trains mlp"),
-        (["learning.task=cifar10", "learning.network=mlp"], "learning.network = 'mlp': cifar10 trains resnet9 or cnn"),
-        (["learning.augment=true"], "learning.augment = True: fashion-small has no images to move and mirror"),
+        (["learning.network=cnn"], "learning.network = 'cnn': must be mlp for the task fashion-small"),
+        (
+            ["learning.task=cifar10", "learning.network=mlp"],
+            "learning.network = 'mlp': must be resnet9 or cnn for the task cifar10",
+        ),
+        (["learning.augment=true"], "learning.augment = True: fashion-small has no images to shift and mirror"),
     ],
 )
 def test_tasks_and_networks_that_do_not_fit_are_refused(settings: list[str], message: str) -> None:
@@ -298,9 +301,7 @@ def test_targets_take_the_shape_of_the_outputs(loss: Callable[[Tensor, Tensor], 
     module, samples = one_layer(), torch.arange(5)
     assert torch.equal(rows.loss(module, samples), column.loss(module, samples))
     wide = side_task(train=(INPUTS, heights), test=(INPUTS, heights), network=line_network, loss=loss)
-    with pytest.raises(
-        InputError, match=r"gives outputs of shape \(2,\) for a sample, and its target has the shape \(\)"
-    ):
+    with pytest.raises(InputError, match=r"the outputs of the network have shape \(2,\) and the targets \(\)"):
         wide.loss(line_network(), samples)
 
 
@@ -335,8 +336,8 @@ def test_a_network_may_give_several_outputs() -> None:
         ({"train": (INPUTS, SIDES[:-1])}, "sides: train: has 40 inputs and 39 targets"),
         ({"test": (INPUTS[:0], SIDES[:0])}, "sides: test: has 0 inputs and 0 targets"),
         ({"train": 3}, "sides: train: must be a pair of arrays, or a data set of PyTorch or Hugging Face"),
-        ({"kinds": SIDES - 1}, "sides: kinds must be a whole number from 0 on for each of the 40 samples"),
-        ({"score": nn.functional.mse_loss}, "sides: metric = None, must name your score and say which is better"),
+        ({"kinds": SIDES - 1}, "sides: kinds must be an integer of at least 0 for each of the 40 samples"),
+        ({"score": nn.functional.mse_loss}, "sides: metric = None: must name the score and say which is better"),
     ],
 )
 def test_a_task_of_ones_own_that_cannot_be_is_refused(changes: dict[str, object], message: str) -> None:

@@ -145,17 +145,17 @@ def test_the_least_that_brings_anything_through() -> None:
 
 
 def test_which_rules_look_at_time_and_at_the_end() -> None:
-    assert (Fitting("paced").any_length(), Fitting("greedy").any_length()) == (False, True)
-    assert (Whole("paced").any_length(), Whole("unlimited").any_length()) == (False, True)
+    assert (Fitting("paced").is_extendable(), Fitting("greedy").is_extendable()) == (False, True)
+    assert (Whole("paced").is_extendable(), Whole("unlimited").is_extendable()) == (False, True)
     assert (Whole().uses_forecast(), Whole(fitting=True).uses_forecast(), Fitting().uses_forecast()) == (
         False,
         True,
         True,
     )
-    assert (Mads().any_length(), MadsRd().any_length()) == (False, False)
-    assert not make_method("fedmobile", wayfare.load()).any_length()
-    assert make_method("afl-spar", wayfare.load()).any_length()
-    assert not make_method("mads", wayfare.load()).any_length()
+    assert (Mads().is_extendable(), MadsRd().is_extendable()) == (False, False)
+    assert not make_method("fedmobile", wayfare.load()).is_extendable()
+    assert make_method("afl-spar", wayfare.load()).is_extendable()
+    assert not make_method("mads", wayfare.load()).is_extendable()
 
 
 def test_mads_is_proposition_2_and_then_1() -> None:

@@ -52,7 +52,7 @@ def test_a_run_that_breaks_off_leaves_nothing_that_passes_for_whole(small: Scena
 
     with pytest.raises(RuntimeError, match="power cut"):
         wayfare.run(small, "mads", out=tmp_path, on_round=stop)
-    with pytest.raises(RunFolderError, match=r"no run here is finished; resume with `wayfare\.resume"):
+    with pytest.raises(RunFolderError, match=r"contains no finished run; resume with `wayfare\.resume"):
         find_runs(tmp_path)
     (partial,) = tmp_path.rglob("*.partial")
     with pytest.raises(RunFolderError, match="did not finish"):
@@ -77,7 +77,7 @@ def test_seeds_are_summed_up_with_an_honest_interval(record: RunRecord) -> None:
 
 
 def test_folders_that_are_no_runs_are_refused(tmp_path: Path, record: RunRecord) -> None:
-    with pytest.raises(RunFolderError, match="there is no such folder"):
+    with pytest.raises(RunFolderError, match="no such folder"):
         find_runs(tmp_path / "nowhere")
     with pytest.raises(RunFolderError, match=r"neither a run nor a folder of runs \(no run.sqlite in it\)"):
         find_runs(tmp_path)
@@ -85,7 +85,7 @@ def test_folders_that_are_no_runs_are_refused(tmp_path: Path, record: RunRecord)
         read_run(tmp_path)
     for content in (b"", b"not a database at all", (record.folder / "run.sqlite").read_bytes()[:5000]):
         (tmp_path / "run.sqlite").write_bytes(content)
-        with pytest.raises(RunFolderError, match="not the records of a run, or damaged"):
+        with pytest.raises(RunFolderError, match="damaged, or not the records of a run"):
             read_run(tmp_path)
 
 
@@ -95,7 +95,7 @@ def test_records_of_another_version_are_refused(tmp_path: Path, record: RunRecor
     with database:
         database.execute("UPDATE meta SET value = '99' WHERE key = 'version'")
     database.close()
-    with pytest.raises(RunFolderError, match="records of version 99, this Wayfare reads 3"):
+    with pytest.raises(RunFolderError, match="has records of version 99; this Wayfare reads 3"):
         read_run(tmp_path)
 
 
@@ -119,7 +119,7 @@ def test_relays_are_recorded_counted_and_sealed(small: Scenario, tmp_path: Path)
     with database:
         database.execute("UPDATE relays SET bits = bits + 1 WHERE number = 3")
     database.close()
-    with pytest.raises(RunFolderError, match="its checksum is not that of what was written"):
+    with pytest.raises(RunFolderError, match="its checksum is wrong"):
         read_run(record.folder)
 
 

@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
+from wayfare.records.statistics import estimate
 from wayfare.report.canvas import wide_figure
-from wayfare.report.study_figures import study_figure
+from wayfare.report.study_figures import interval_bars, study_figure
 from wayfare.studies.study import plan_of
 from wayfare.studies.sweeping import sweep
 
@@ -59,8 +60,22 @@ def test_small_differences_of_accuracy_are_drawn_small(tmp_path: Path, monkeypat
 
 def test_a_figure_says_on_how_many_worlds_it_stands(tmp_path: Path) -> None:
     small = {"rounds": 4, "fleet": {"devices": 3}, "learning": {"hidden": [8]}}
-    for seeds, words in ((1, "one seed alone is not a result"), (2, "2 seeds: mean and 95 % interval")):
+    said = {
+        1: "one seed alone is not a result",
+        2: "2 seeds: mean, lowest to highest",
+        3: "3 seeds: mean and 95 % interval",
+    }
+    for seeds, words in said.items():
         study = {"name": f"worlds-{seeds}", "schemes": ["mads"], "seeds": seeds, "set": small}
         results = sweep(plan_of(study), out=tmp_path, jobs=1).results
         study_figure(results, "score", tmp_path / "score.svg")
         assert words in (tmp_path / "score.svg").read_text(encoding="utf-8")
+
+
+def test_bars_of_two_seeds_go_from_the_lower_to_the_higher() -> None:
+    """Their 95 % interval is 12.7 times as wide, and would hide what the figure shows."""
+    two, three = estimate([0.2, 0.3]), estimate([0.2, 0.3, 0.4])
+    assert three.ci95 is not None
+    assert interval_bars(100.0, [two], seeds=2) == [pytest.approx(5.0)]
+    assert interval_bars(100.0, [three], seeds=3) == [pytest.approx(100 * three.ci95)]
+    assert interval_bars(100.0, [estimate([0.2])], seeds=1) is None

@@ -87,7 +87,7 @@ def test_records_hold_the_model_that_was_judged(tmp_path: Path) -> None:
 
 def test_comparisons_say_so_before_their_first_run(tmp_path: Path) -> None:
     scenario = wayfare.load("fashion-small", [*SMALL, "learning.recalibrate_statistics=40"])
-    with pytest.raises(ScenarioError, match="recalibrate_statistics = 40: needs batch normalisation, and this mlp"):
+    with pytest.raises(ScenarioError, match="recalibrate_statistics = 40: needs batch normalisation, but this mlp"):
         wayfare.compare(scenario, ["mads"], seeds=1, out=tmp_path / "runs")
     assert not (tmp_path / "runs").exists()
 

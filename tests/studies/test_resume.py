@@ -82,7 +82,7 @@ def test_a_run_that_only_lacks_its_name_gets_it(
         def cut_off(folder: Path) -> None:
             raise PowerCutError
 
-        patch.setattr("wayfare.records.write.wrap_up", cut_off)
+        patch.setattr("wayfare.records.write.finalise_run", cut_off)
         with pytest.raises(PowerCutError):
             wayfare.run(small, "mads", seed=1, out=tmp_path)
     (partial,) = tmp_path.rglob("*.partial")
@@ -111,7 +111,7 @@ def test_a_damaged_checkpoint_is_not_gone_on_from(
         record = wayfare.resume(folder, on_round=rounds.append)
     assert_same(record, whole)
     assert rounds[0] == (1 if damage == "both" else 21)
-    expected = "begins anew" if damage == "both" else "going on from round 20"
+    expected = "the run starts again" if damage == "both" else "resuming after round 20"
     assert "the checkpoint of round 30 is damaged" in caplog.text
     assert expected in caplog.text
     # Who reads the records later learns of it too.
@@ -189,7 +189,7 @@ def test_two_processes_never_write_one_run(small: Scenario, tmp_path: Path, whol
     folder = cut(small, tmp_path)
     with RunLock(folder):
         for again in (lambda: wayfare.resume(folder), lambda: wayfare.run(small, "mads", seed=1, out=tmp_path)):
-            with pytest.raises(RunFolderError, match=rf"is being written by process {os.getpid()} on "):
+            with pytest.raises(RunFolderError, match=rf"process {os.getpid()} on .* is writing this run"):
                 again()
     assert_same(wayfare.resume(folder), whole)
 
@@ -251,7 +251,7 @@ def test_a_trace_that_changed_in_between_is_noticed(tmp_path: Path) -> None:
     draw_world.cache_clear()
     lines[3] = "30,39,d0,mes"
     trace.write_text("\n".join(["start_s,end_s,a,b", *lines]) + "\n", encoding="utf-8")
-    with pytest.raises(RunFolderError, match="what is drawn or read from files: contacts"):
+    with pytest.raises(RunFolderError, match="the drawn world or its files: contacts"):
         wayfare.resume(folder)
 
 
@@ -282,7 +282,7 @@ def test_divergence_names_the_last_good_checkpoint_and_can_be_allowed(
         wayfare.run(small, "mads", seed=1, out=tmp_path, execution=EVERY_TEN)
     message = str(caught.value)
     assert "device 3" in message
-    assert "Everything up to round 40 is safe in a checkpoint; `wayfare.resume(" in message
+    assert "A checkpoint holds everything up to round 40; `wayfare.resume(" in message
     assert "learning.learning_rate below 0.1" in message
     with pytest.raises(DivergenceError):
         wayfare.run(small, "mads", seed=1, out=tmp_path)

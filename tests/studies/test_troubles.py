@@ -35,7 +35,7 @@ def test_a_folder_that_becomes_unwritable_says_what_is_safe(
     with pytest.raises(StorageError) as caught:
         wayfare.run(small, "mads", seed=1, out=tmp_path, execution=EVERY_TEN, on_round=on_round)
     assert "No space left on device" in str(caught.value)
-    assert "Everything up to round 20 is safe in a checkpoint" in str(caught.value)
+    assert "A checkpoint holds everything up to round 20" in str(caught.value)
     monkeypatch.undo()
     (partial,) = tmp_path.rglob("*.partial")
     assert_same(wayfare.resume(partial), whole)

@@ -32,7 +32,7 @@ _EXECUTION = (
 _SAFEGUARDS = (
     _option("checkpoint_every_s", float | None, None, "Seconds between checkpoints; default: 30, more if slow."),
     _option("checkpoint_every_rounds", int | None, None, "Rounds between checkpoints."),
-    _option("keep_checkpoint", bool, False, "Keep the last checkpoint, so that a finished run can be extended."),
+    _option("keep_checkpoint", bool, False, "Keep a checkpoint, so that a finished run can be extended."),
     _option("allow_divergence", bool, False, "Record NaN and infinity and continue instead of stopping."),
     _option("paranoid", bool, False, "Check all invariants, such as conservation of mass; slower."),
 )

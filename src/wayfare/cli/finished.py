@@ -58,7 +58,7 @@ def report_command(
     figures: Annotated[
         str | None,
         typer.Option(
-            metavar="pdf|svg|png", help="Also write figures for a paper, one column wide; only png for a study."
+            metavar="pdf|svg|png", help="Also write figures for a paper, one column wide; a study has png by default."
         ),
     ] = None,
     seed: Annotated[int | None, typer.Option(help="The seed whose world the map shows; default: the first.")] = None,

@@ -46,9 +46,9 @@ def sweep_command(
     *,
     execution: Execution,
 ) -> None:
-    """Run all unfinished runs of a study and print its table.
+    """Run a study and print its table.
 
-    To resume an interrupted sweep or repeat failed runs, give the same command again.
+    Finished runs are reused. To resume an interrupted sweep or repeat failed runs, give the same command again.
 
     Examples: `wayfare sweep schemes-by-speed --jobs 2`, `wayfare sweep my_study.toml --ray auto`
     """

@@ -1,4 +1,16 @@
-"""Local training: engines that give equal results at different speeds."""
+"""Local training: engines that give equal results at different speeds.
+
+Design decisions:
+
+- Local training is lazy. Nothing observes a device between contacts, so its steps form a burst. At a contact the
+  trainer runs the needed bursts and advances other pending bursts by up to a dozen steps, which makes wide stacks with
+  little copying. Steps after a device's last contact are never run.
+- A local loss belongs to the local steps. Engines take logit offsets per device from a table, and a burst carries its
+  proximal anchor. Tasks know neither.
+- Random layers are keyed through PyTorch's default generator: `reference` sets it from (seed, device, step) and
+  restores it. Stacks and graphs share one generator among devices, so they reject such layers.
+- One thread per process, parallel over runs: models are small, and sums do not depend on the number of cores.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +20,7 @@ from wayfare.engine.base import Burst, Engine, LocalTraining
 from wayfare.engine.compute import Compute, Precision
 from wayfare.engine.cuda_graphs import CudaGraphs
 from wayfare.engine.lanegcn.engine import StackedLaneGcn
-from wayfare.engine.random_layers import layers_that_draw, refuse_random_layers
+from wayfare.engine.random_layers import reject_random_layers, task_random_layers
 from wayfare.engine.reference import Reference
 from wayfare.engine.shelf import InMemory, OnDisk, Place, Shelf, open_shelf
 from wayfare.engine.stacked_cnn import StackedCnn
@@ -41,7 +53,7 @@ __all__ = [
 
 
 def _stacked(training: LocalTraining) -> Engine:
-    """The stack that suits a task: products, grouped convolutions, graphs in one batch, or what `vmap` makes of it."""
+    """The stack for a task: batched products, grouped convolutions, batched graphs, or `vmap`."""
     for engine in (StackedMlp, StackedCnn, StackedLaneGcn):
         if engine.fits(training.task):
             return engine(training)
@@ -57,17 +69,17 @@ ENGINES: Mapping[str, Callable[[LocalTraining], Engine]] = {
 
 
 def make_engine(name: str, training: LocalTraining) -> Engine:
-    """The engine of a name; `auto` is the fastest that fits the model and the machine.
+    """Create an engine by name; `auto` is the fastest that fits the model and the machine.
 
-    Refuses networks whose random layers the engine cannot key by device and round.
+    Networks with random layers that the engine cannot key by device and round raise ScenarioError.
     """
     chosen = engine_name(name, training)
-    refuse_random_layers(chosen, training)
+    reject_random_layers(chosen, training)
     return ENGINES[chosen](training)
 
 
 def engine_name(name: str, training: LocalTraining) -> str:
-    """A name that is known, and the name of the one that `auto` chooses."""
+    """Check a name, and resolve `auto`."""
     if name == "auto":
         name = _fastest(training)
     if name not in ENGINES:
@@ -76,15 +88,15 @@ def engine_name(name: str, training: LocalTraining) -> str:
 
 
 def _fastest(training: LocalTraining) -> str:
-    """Graphs on a GPU and stacks on a processor, for tasks that are known to allow them; plain PyTorch for any other.
+    """Graphs on a GPU and stacks on a CPU, for tasks that allow them; plain PyTorch for all others.
 
-    Scenes of LaneGCN differ in size, which a captured graph cannot; they are stacked on a GPU too. A loss of someone's
-    own may ask for values while it is computed, which neither a graph nor `vmap` can give.
+    Scenes of LaneGCN differ in size, which a captured graph does not allow, so they are stacked on a GPU too. A user's
+    own loss may read values while it is computed, which neither a graph nor `vmap` supports.
     """
     task = training.task
     if StackedLaneGcn.fits(task):
         return "stacked"
     if training.compute.device.type == "cuda":
-        allowed = isinstance(task, Labelled) and not layers_that_draw(training).keyed
+        allowed = isinstance(task, Labelled) and not task_random_layers(training).keyed
         return "cuda_graphs" if allowed else "reference"
     return "stacked" if StackedMlp.fits(task) or StackedCnn.fits(task) else "reference"

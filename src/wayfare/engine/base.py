@@ -1,4 +1,4 @@
-"""Bursts of local steps: one interface, equal results, whatever runs them."""
+"""Bursts of local steps: one interface and equal results for all engines."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ Tensors: TypeAlias = list[Tensor] | tuple[Tensor, ...]
 
 @dataclass(frozen=True, slots=True)
 class Burst:
-    """The local training of one device over some rounds, without a contact between them.
+    """The local training of one device over consecutive rounds without a contact.
 
-    Only the vectors that the `Descent` uses are needed. They have the length of the model or of its parameters.
+    Only vectors that the `Descent` uses are needed. They have the length of the model or of its parameters.
     """
 
     device: int
@@ -37,13 +37,13 @@ class Burst:
     received: Tensor | None = field(default=None, compare=False, repr=False)
     # Added to every gradient; None adds nothing.
     correction: Tensor | None = field(default=None, compare=False, repr=False)
-    # The velocity of momentum, advanced in place like the model: a burst can be cut anywhere.
+    # The velocity of momentum, advanced in place like the model, so that a burst can be cut anywhere.
     velocity: Tensor | None = field(default=None, compare=False, repr=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LocalTraining:
-    """What every device's local steps have in common."""
+    """The settings of local steps that all devices share."""
 
     task: Task
     batches: Batches
@@ -57,23 +57,23 @@ class LocalTraining:
 @dataclass(frozen=True, slots=True)
 class Minibatches:
     samples: Tensor  # (steps, batch)
-    crops: Tensor | None  # (steps, batch, 3): how each sample is augmented, if it is
-    shares: Tensor | None  # (steps,): of the learning rate, if it changes
-    offset: Tensor | None  # (classes,): added to the logits of this device, if something is
+    crops: Tensor | None  # (steps, batch, 3): the augmentation of each sample, if any
+    shares: Tensor | None  # (steps,): factors of the learning rate, unless constant
+    offset: Tensor | None  # (classes,): added to the logits of this device, if any
 
 
 class Engine(Protocol):
-    """Runs bursts: the steps of every round, each on its own minibatch, as a `Descent` declares them.
+    """Runs bursts: the steps of every round, each on its own minibatch, as declared by a `Descent`.
 
-    One that has ``ahead_steps`` says how far the trainer is to take devices along that nobody has met yet.
+    An engine may set ``ahead_steps``: how many steps the trainer advances devices that have no contact yet.
     """
 
     def run(self, models: Sequence[Tensor], bursts: Sequence[Burst]) -> None:
-        """Advance ``models[i]``, a flat vector, in place by ``bursts[i]``; no device appears twice."""
+        """Advance the flat vector ``models[i]`` in place by ``bursts[i]``. No device appears twice."""
 
 
 def minibatches(training: LocalTraining, burst: Burst) -> Minibatches:
-    """The minibatches of a burst, on the device that computes."""
+    """The minibatches of a burst, on the compute device."""
     where = training.compute.device
     first, steps = _steps(training, burst)
     samples = training.batches.of(burst.device, first, steps)
@@ -92,40 +92,40 @@ def seeds(training: LocalTraining, burst: Burst) -> list[int]:
 
 
 def moved(values: Tensor, where: torch.device) -> Tensor:
-    """Values where they are computed with.
+    """Move values to the compute device.
 
-    From pinned memory, which PyTorch does not use again before it has been read, a GPU takes them when it gets there;
-    from any other the processor would wait until the GPU has done all that was asked of it before.
+    A GPU copies from pinned memory asynchronously, and PyTorch does not reuse that memory before it has been read. From
+    other memory the CPU would wait for all earlier work of the GPU.
     """
     return values.pin_memory().to(where, non_blocking=True) if where.type == "cuda" else values.to(where)
 
 
 def _steps(training: LocalTraining, burst: Burst) -> tuple[int, int]:
-    """The number of a burst's first step, counted from 1, and how many it takes."""
+    """The number of a burst's first step, counted from 1, and its number of steps."""
     in_round = training.descent.steps_per_round
     return (burst.first_round - 1) * in_round + 1, burst.rounds * in_round
 
 
 def _shares(training: LocalTraining, burst: Burst) -> Tensor:
-    """Shares of the learning rate for every step of a burst; all steps of a round have the same."""
+    """Factors of the learning rate for every step of a burst, equal within a round."""
     shares = training.schedule.shares(burst.first_round, burst.rounds)
     return torch.from_numpy(np.repeat(shares, training.descent.steps_per_round))
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """What the bursts of a stack that are under way take one step on, each with its own minibatch."""
+    """The minibatches of one step of the active bursts of a stack."""
 
     samples: Tensor  # (active, batch)
     crops: Tensor | None  # (active, batch, 3)
-    shares: Tensor | None  # (active,): of the learning rate
+    shares: Tensor | None  # (active,): factors of the learning rate
     offsets: Tensor | None  # (active, classes): added to the logits
 
 
 def stacked_steps(training: LocalTraining, bursts: Sequence[Burst], where: torch.device | None = None) -> list[Step]:
-    """The steps of bursts that are sorted by falling length: bursts that end leave, so nothing is padding.
+    """The steps of bursts sorted by falling length. Bursts leave when they end, so there is no padding.
 
-    They lie on the device that computes unless told otherwise.
+    They are on the compute device unless ``where`` says otherwise.
     """
     where = where or training.compute.device
     tables = [training.batches.of(burst.device, *_steps(training, burst)) for burst in bursts]
@@ -152,9 +152,9 @@ def stacked_steps(training: LocalTraining, bursts: Sequence[Burst], where: torch
 
 @dataclass(frozen=True, slots=True)
 class Steering:
-    """The vectors that turn gradients into directions; None where the descent uses none.
+    """The vectors that turn gradients into directions; None if the descent does not use them.
 
-    Each list holds one flat vector for each device, or the stacks that an engine makes of them.
+    Each list holds one flat vector per device, or an engine's stacks of them.
     """
 
     received: Tensors | None
@@ -165,14 +165,14 @@ class Steering:
         lists = self.received, self.correction, self.velocity
         return Steering(*(None if tensors is None else change(tensors) for tensors in lists))
 
-    def beside(self, other: Steering) -> list[tuple[Tensors, Tensors]]:
+    def pairs_with(self, other: Steering) -> list[tuple[Tensors, Tensors]]:
         mine = self.received, self.correction, self.velocity
         others = other.received, other.correction, other.velocity
         return [(one, two) for one, two in zip(mine, others, strict=True) if one is not None and two is not None]
 
 
 def steering_of(training: LocalTraining, bursts: Sequence[Burst]) -> Steering:
-    """The vectors of some bursts, cut to the parameters; ValueError if one is missing, unused or of another length."""
+    """The vectors of bursts, cut to the parameters. A missing, unused or too short vector raises ValueError."""
     descent, model = training.descent, training.task.model
     if not descent.corrected and any(burst.correction is not None for burst in bursts):
         raise ValueError("a correction needs a descent that declares it")
@@ -182,7 +182,7 @@ def steering_of(training: LocalTraining, bursts: Sequence[Burst]) -> Steering:
         if len(found) < len(vectors):
             raise ValueError(missing)
         if any(len(vector) not in (model.parameters, model.parameters + model.statistics) for vector in found):
-            raise ValueError(f"a vector of a burst must have {model.parameters} entries, one for each parameter")
+            raise ValueError(f"a vector of a burst must have {model.parameters} entries, one per parameter")
         return [vector[: model.parameters] for vector in found]
 
     received = correction = velocity = None
@@ -197,11 +197,11 @@ def steering_of(training: LocalTraining, bursts: Sequence[Burst]) -> Steering:
 
 
 Views: TypeAlias = Callable[[Tensor], Tensors]
-"""Splits flat vectors (devices, parameters) into views with the shapes and the order of an engine's weights."""
+"""Splits flat vectors (devices, parameters) into views with the shapes and order of an engine's weights."""
 
 
 def split(block: Tensor, shapes: Iterable[Sequence[int]]) -> list[Tensor]:
-    """The tensors of flat vectors (devices, entries), each (devices, *shape) and a view."""
+    """The tensors of flat vectors (devices, entries), as views (devices, *shape)."""
     shapes = list(shapes)
     pieces = block.split_with_sizes([math.prod(shape) for shape in shapes], dim=1)
     return [piece.view(len(block), *shape) for piece, shape in zip(pieces, shapes, strict=True)]
@@ -209,9 +209,9 @@ def split(block: Tensor, shapes: Iterable[Sequence[int]]) -> list[Tensor]:
 
 @contextmanager
 def steered(training: LocalTraining, bursts: Sequence[Burst], weights: Tensors, views: Views) -> Iterator[Steering]:
-    """Copies of the bursts' vectors as stacks; at the end the velocity goes back into the vectors.
+    """Copy the bursts' vectors into stacks; at the end copy the velocity back.
 
-    Stacks lie in memory as the weights do: PyTorch is fastest so.
+    Stacks have the memory layout of the weights, which is fastest in PyTorch.
     """
 
     def stacked(flat: Tensors) -> Tensors:
@@ -234,14 +234,14 @@ def steered(training: LocalTraining, bursts: Sequence[Burst], weights: Tensors, 
 def descend(
     weights: Tensors, gradients: Tensors, steering: Steering, training: LocalTraining, shares: Tensor | None
 ) -> None:
-    """Update the weights of the devices under way, which are the first of their stack: w <- w - eta s_r v."""
-    underway = steering.each(lambda stacks: [stack[: len(weights[0])] for stack in stacks])
-    directions = directed(gradients, weights, underway, training.descent)
+    """Update the weights of the active devices, the first of their stack: w <- w - eta s_r v."""
+    active = steering.each(lambda stacks: [stack[: len(weights[0])] for stack in stacks])
+    directions = directed(gradients, weights, active, training.descent)
     torch._foreach_add_(weights, _scaled(directions, shares), alpha=-training.learning_rate)
 
 
 def directed(gradients: Tensors, weights: Tensors, steering: Steering, descent: Descent) -> Tensors:
-    """The direction v of a step, as `Descent` defines it; advances the velocity. Devices are the first axis."""
+    """The direction v of a step, as defined by `Descent`. Advances the velocity. Devices are the first axis."""
     if steering.received is not None:
         away = torch._foreach_sub(weights, steering.received)
         gradients = torch._foreach_add(gradients, away, alpha=descent.pull)
@@ -266,29 +266,29 @@ def _scaled(gradients: Tensors, shares: Tensor | None) -> Tensors:
 
 
 def longest_first(bursts: Sequence[Burst]) -> list[int]:
-    """Places of the bursts that have rounds, the longest first: a group's bursts then end at about the same time."""
-    places = [place for place, burst in enumerate(bursts) if burst.rounds]
-    return sorted(places, key=lambda place: (-bursts[place].rounds, bursts[place].device))
+    """Indices of non-empty bursts, the longest first, so that the bursts of a group end at about the same time."""
+    indices = [index for index, burst in enumerate(bursts) if burst.rounds]
+    return sorted(indices, key=lambda index: (-bursts[index].rounds, bursts[index].device))
 
 
 class Stack(ABC):
-    """An engine in which devices step together, a group at a time; bursts that end sooner leave their group."""
+    """An engine in which the devices of a group step together. Bursts leave their group when they end."""
 
     def __init__(self, training: LocalTraining) -> None:
         self._training = training
 
     def run(self, models: Sequence[Tensor], bursts: Sequence[Burst]) -> None:
-        places = longest_first(bursts)
-        width = self._width(models[0]) if places else 1
+        indices = longest_first(bursts)
+        width = self._width(models[0]) if indices else 1
         with self._training.compute.numerics():
-            for first in range(0, len(places), width):
-                group = places[first : first + width]
-                self._run_group([models[place] for place in group], [bursts[place] for place in group])
+            for first in range(0, len(indices), width):
+                group = indices[first : first + width]
+                self._run_group([models[index] for index in group], [bursts[index] for index in group])
 
     @abstractmethod
     def _width(self, model: Tensor) -> int:
-        """How many devices of such a model are a group."""
+        """The number of devices per group for this size of model."""
 
     @abstractmethod
     def _run_group(self, models: Sequence[Tensor], bursts: Sequence[Burst]) -> None:
-        """Copy in, step, copy out. No step is padding."""
+        """Copy in, step, copy out, without padding."""

@@ -1,4 +1,4 @@
-"""Where local steps are computed, and how exactly."""
+"""The device and precision of local steps."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def checked_precision(name: str) -> Precision:
 
 
 def checked_device(name: str) -> torch.device:
-    """A device by its name, whether it is here or not; `auto` is the first GPU where there is one."""
+    """Parse the name of a device; `auto` is the first GPU, or the CPU without one."""
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "cpu"
     try:
@@ -37,10 +37,10 @@ def checked_device(name: str) -> torch.device:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Compute:
-    """A device of PyTorch, a precision, and whether speed may cost repeatability.
+    """A PyTorch device, a precision, and whether speed may cost reproducibility.
 
     ``fp32`` is strict: no product is rounded to fewer bits. ``tf32`` multiplies with 10 bits of mantissa, ``bf16`` with
-    7; both keep the models in float32. Without ``fast`` a run repeats bit by bit on the same machine.
+    7; both keep the models in float32. Without ``fast`` repeated runs on the same machine are bit-identical.
     """
 
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
@@ -51,12 +51,12 @@ class Compute:
         checked_precision(self.precision)
         if self.device.type != "cuda":
             if self.precision != "fp32":
-                raise ScenarioError("precision", self.precision, "needs a CUDA device; processors compute in fp32")
+                raise ScenarioError("precision", self.precision, "needs a CUDA device; CPUs compute in fp32")
             return
         if not torch.cuda.is_available():
             raise UnavailableError(f"device = '{self.device}': PyTorch finds no CUDA device here")
         if not self.fast:
-            # cuBLAS repeats its sums only with a workspace of fixed size, which it reads before its first product.
+            # cuBLAS is reproducible only with a fixed workspace, which it reads before its first product.
             os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
 
     @classmethod
@@ -65,7 +65,7 @@ class Compute:
 
     @property
     def hardware(self) -> str:
-        """The GPU or the processor by name, as far as the system tells: sums may come out differently on another."""
+        """The name of the GPU or CPU, if the system reports it. Sums may round differently on another."""
         if self.device.type == "cuda":
             return torch.cuda.get_device_name(self.device)
         try:
@@ -77,7 +77,7 @@ class Compute:
 
     @contextmanager
     def numerics(self) -> Iterator[None]:
-        """Everything computed inside has this precision, and repeats unless ``fast``; settings come back after."""
+        """Compute with this precision, reproducibly unless ``fast``; restore the settings afterwards."""
         if self.device.type != "cuda":
             yield
             return
@@ -85,13 +85,13 @@ class Compute:
         fill = torch.utils.deterministic.fill_uninitialized_memory  # type: ignore[attr-defined]
         torch.set_float32_matmul_precision("highest" if self.precision == "fp32" else "high")
         torch.use_deterministic_algorithms(not self.fast)
-        # Memory that is written before it is read need not be filled first.
+        # Filling uninitialised memory costs time and is not needed: it is written before it is read.
         torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
         try:
             with (
                 torch.backends.cudnn.flags(
                     enabled=True,
-                    # A search for the fastest kernel may end differently next time.
+                    # A search for the fastest kernel may find another one next time.
                     benchmark=self.fast,
                     deterministic=not self.fast,
                     allow_tf32=self.precision != "fp32",
@@ -107,7 +107,7 @@ class Compute:
 
 @contextmanager
 def one_thread() -> Iterator[None]:
-    """One thread for each process: runs are many and small, and sums come out the same on every machine."""
+    """Use one thread per process: runs are many and small, and sums do not depend on the number of cores."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:

@@ -1,9 +1,9 @@
-"""A small pool of slots on one GPU, each with a captured graph of one SGD step.
+"""A pool of slots on one GPU, each with a captured graph of one SGD step.
 
-A step of one device is hundreds of small kernels, and launching them one by one takes longer than running them. A graph
-is launched whole. It reads its minibatch from an index table on the GPU by a step counter on the GPU, so a burst is a
-copy in, as many replays as there are steps, and a copy out, without a word from the processor in between. Slots run on
-streams of their own: what one device's small layers leave idle, another's use.
+A step of one device is hundreds of small kernels, and launching them one by one takes longer than running them. A
+graph is one launch. It reads its minibatch from an index table by a step counter, both on the GPU. So a burst is a
+copy in, one replay per step, and a copy out, without waiting for the CPU. Slots run on their own streams, so that
+one device uses the units that the small layers of another leave idle.
 """
 
 from __future__ import annotations
@@ -39,29 +39,29 @@ from wayfare.learning.models.base import entries, trainable
 from wayfare.learning.tasks import Task
 from wayfare.learning.tasks.base import Labelled
 
-# Compiling takes half a minute the first time, which a small network does not bring back.
+# Compiling takes half a minute, which does not pay for a small network.
 _COMPILED_FROM_PARAMETERS = 1_000_000
-# The longest piece of a burst that a slot takes at once.
+# The most steps of a burst that a slot loads at once.
 _STEPS = 256
 _WARM_UP_STEPS = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recipe:
-    """How steps are computed; it decides about speed alone."""
+    """How steps are computed. It affects only speed."""
 
     slots: int
     compiled: bool
     channels_last: bool
-    unfold_pixels: int = 0  # images up to this size are convolved by matrix products
-    unfold_weight_pixels: int = 0  # and up to this size the gradients of their kernels alone
+    unfold_pixels: int = 0  # up to this image size, convolutions are matrix products
+    unfold_weight_pixels: int = 0  # up to this image size, only the gradients of kernels are
 
 
 def best_recipe(training: LocalTraining) -> Recipe:
-    """The fastest of those measured for ResNet-9 on one H200 (benchmarks/NOTES.md)."""
+    """The fastest recipe measured for ResNet-9 on one H200 (benchmarks/NOTES.md)."""
     compute, large = training.compute, training.task.model.parameters >= _COMPILED_FROM_PARAMETERS
     if compute.precision == "fp32":
-        # Without matrix units convolutions take nearly all of the time; of what repeats, products are fastest.
+        # Without matrix units convolutions take nearly all of the time. Products are the fastest reproducible way.
         if compute.fast:
             return Recipe(slots=8, compiled=False, channels_last=False)
         return Recipe(slots=8, compiled=False, channels_last=True, unfold_pixels=1024)
@@ -71,11 +71,11 @@ def best_recipe(training: LocalTraining) -> Recipe:
 
 
 class CudaGraphs:
-    """Bursts on captured graphs, several at a time."""
+    """Runs bursts on captured graphs, several at a time."""
 
     def __init__(self, training: LocalTraining, recipe: Recipe | None = None) -> None:
         if training.compute.device.type != "cuda":
-            raise ScenarioError("engine", "cuda_graphs", "needs a CUDA device; name one with `device=cuda`")
+            raise ScenarioError("engine", "cuda_graphs", "needs a CUDA device; set `device=cuda`")
         self._training = training
         made = recipe or best_recipe(training)
         task = training.task.to(training.compute.device)
@@ -89,23 +89,23 @@ class CudaGraphs:
         self._slots = [_Slot(training, network(), loss) for _ in range(made.slots)]
 
     def run(self, models: Sequence[Tensor], bursts: Sequence[Burst]) -> None:
-        """Advance bursts, the longest first, each on the slot that is free soonest."""
-        places = longest_first(bursts)
-        if not places:
+        """Advance bursts, the longest first, each on the slot that is free first."""
+        indices = longest_first(bursts)
+        if not indices:
             return
-        loads = [(0, number) for number in range(min(len(self._slots), len(places)))]
+        loads = [(0, number) for number in range(min(len(self._slots), len(indices)))]
         queues: list[list[Iterator[None]]] = [[] for _ in loads]
-        for place in places:
+        for index in indices:
             load, number = heapq.heappop(loads)
-            batches = minibatches(self._training, bursts[place])
-            vectors = steering_of(self._training, [bursts[place]])
-            queues[number].append(self._slots[number].run(models[place], batches, vectors))
-            heapq.heappush(loads, (load + bursts[place].rounds, number))
+            batches = minibatches(self._training, bursts[index])
+            vectors = steering_of(self._training, [bursts[index]])
+            queues[number].append(self._slots[number].run(models[index], batches, vectors))
+            heapq.heappush(loads, (load + bursts[index].rounds, number))
         here = torch.cuda.current_stream(self._training.compute.device)
         used = self._slots[: len(queues)]
         for slot in used:
             slot.stream.wait_stream(here)
-        # Launches take turns, so that every stream has work from the beginning.
+        # Interleave launches, so that every stream has work from the start.
         turns = [itertools.chain.from_iterable(queue) for queue in queues]
         while turns:
             turns = [turn for turn in turns if next(turn, _DONE) is not _DONE]
@@ -118,27 +118,27 @@ _Loss: TypeAlias = Callable[[nn.Module, Tensor, Tensor | None, Tensor | None], T
 
 
 def _network(task: Task, where: torch.device, recipe: Recipe) -> nn.Module:
-    """The network of a task; the order of its weights in memory stays from step to step."""
+    """The network of a task. The memory layout of its weights does not change between steps."""
     module = task.model.module()
     if recipe.unfold_pixels or recipe.unfold_weight_pixels:
         unfold_convolutions(module, recipe.unfold_pixels, recipe.unfold_weight_pixels)
     for layer in module.modules():
         if isinstance(layer, nn.BatchNorm2d):
-            # Nothing reads the count of minibatches, and it would cost a kernel for each layer and step.
+            # Nothing reads the count of minibatches, which would cost one kernel per layer and step.
             layer.num_batches_tracked = None
     order = torch.channels_last if recipe.channels_last else torch.contiguous_format
     return module.to(device=where, memory_format=order).train()  # type: ignore[call-overload,no-any-return]
 
 
 def _compiled_loss(task: Labelled, template: nn.Module) -> _Loss:
-    """The same loss with normalisations, rectifiers and poolings fused into few passes, compiled once for all slots."""
+    """The loss with fused normalisation, ReLU and pooling, compiled once for all slots."""
 
     def of_logits(entries: dict[str, Tensor], inputs: Tensor, labels: Tensor, offset: Tensor | None) -> Tensor:
         logits = functional_call(template, entries, (inputs,))
         return functional.cross_entropy(logits if offset is None else logits + offset, labels)
 
     with warnings.catch_warnings():
-        # The compiler warns of parts of PyTorch that it uses itself, here and when it first runs.
+        # The compiler warns about parts of PyTorch that it uses itself, here and at its first run.
         warnings.simplefilter("ignore")
         compiled = torch.compile(of_logits, dynamic=False)
 
@@ -153,14 +153,14 @@ def _compiled_loss(task: Labelled, template: nn.Module) -> _Loss:
 
 
 class _Slot:
-    """One network on the GPU, the minibatches of its burst, and the graphs that copy in, step and copy out."""
+    """One network on the GPU, the minibatches of its burst, and graphs that copy in, step and copy out."""
 
     def __init__(self, training: LocalTraining, module: nn.Module, loss: _Loss) -> None:
         where, batch_size = training.compute.device, training.batches.batch_size
         self._training, self._module, self._loss = training, module, loss
         self._weights: list[Tensor] = list(trainable(module).values())
         self._entries = [entry.detach() for entry in entries(module)]
-        # The weights as a stack of one device, in the same memory.
+        # The weights as a stack of one device, sharing memory.
         self._stacks = [weight.detach().unsqueeze(0) for weight in self._weights]
         self._vector = torch.zeros(sum(entry.numel() for entry in self._entries), device=where)
         self._samples = torch.zeros(_STEPS, batch_size, dtype=torch.int64, device=where)
@@ -170,7 +170,7 @@ class _Slot:
         self._shares = None if training.schedule.is_constant else torch.zeros(_STEPS, device=where)
         offsets = training.local_loss.offsets
         self._offset = None if offsets is None else torch.zeros_like(offsets[0])
-        # What turns gradients into directions: flat vectors, and the same in the order of the weights.
+        # The vectors of the descent, flat and in the layout of the weights.
         descent = training.descent
         self._vectors = Steering(
             *(
@@ -184,13 +184,13 @@ class _Slot:
         self._capture()
 
     def run(self, model: Tensor, batches: Minibatches, vectors: Steering) -> Iterator[None]:
-        """Launch a burst on a model, stopping after every step so that other slots can be launched too."""
+        """Launch a burst on a model; yield after every step, so that other slots can launch too."""
         steps = len(batches.samples)
         with torch.cuda.stream(self.stream):
             self._vector.copy_(model)
             if self._offset is not None and batches.offset is not None:
                 self._offset.copy_(batches.offset)
-            for here, there in self._vectors.beside(vectors):
+            for here, there in self._vectors.pairs_with(vectors):
                 here[0].copy_(there[0])
             self._copy_in.replay()
         for first in range(0, steps, _STEPS):
@@ -213,7 +213,7 @@ class _Slot:
                 vectors.velocity[0].copy_(self._vectors.velocity[0])
 
     def _capture(self) -> None:
-        """Run everything a few times, so that libraries choose their kernels, then record it."""
+        """Run everything a few times, so that libraries choose their kernels, then capture it."""
         self.stream.wait_stream(torch.cuda.current_stream(self.stream.device))
         with torch.cuda.stream(self.stream), self._training.compute.numerics(), warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -232,7 +232,7 @@ class _Slot:
         return graph
 
     def _one_step(self) -> None:
-        """One step of the descent, on the minibatch of the step counter."""
+        """One step of the descent, on the minibatch given by the step counter."""
         samples = self._samples.index_select(0, self._step).view(-1)
         crops = None if self._crops is None else self._crops.index_select(0, self._step).view(-1, 3)
         gradients = torch.autograd.grad(self._loss(self._module, samples, crops, self._offset), self._weights)
@@ -247,17 +247,17 @@ class _Slot:
 
     @torch.no_grad()
     def _load(self) -> None:
-        """Flat vectors into the network and its steering, whatever order its weights lie in."""
+        """Copy flat vectors into the network and its steering."""
         sizes = [entry.numel() for entry in self._entries]
         for entry, piece in zip(self._entries, self._vector.split_with_sizes(sizes), strict=True):
             entry.copy_(piece.view(entry.shape))
-        for (vector,), stacks in self._vectors.beside(self._steering):
+        for (vector,), stacks in self._vectors.pairs_with(self._steering):
             for stack, piece in zip(stacks, self._pieces(vector), strict=True):
                 stack.copy_(piece)
 
     @torch.no_grad()
     def _read(self) -> None:
-        """The network, and its velocity if it has one, into flat vectors."""
+        """Copy the network, and its velocity if any, into flat vectors."""
         pieces = self._vector.split_with_sizes([entry.numel() for entry in self._entries])
         for entry, piece in zip(self._entries, pieces, strict=True):
             piece.view(entry.shape).copy_(entry)

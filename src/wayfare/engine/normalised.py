@@ -1,7 +1,7 @@
-"""Batch normalisation on a processor, with moments that are as exact as those of images with the channels first.
+"""Batch normalisation on a CPU, with moments as exact as for channels-first images.
 
-With the channels last PyTorch adds up a channel's values one after another in float32, which costs half a digit of the
-whole gradient (benchmarks/NOTES.md). Here sums are taken in pieces, which are also what stays in the cache.
+For channels-last images PyTorch sums the values of a channel sequentially in float32, which costs half a digit of the
+gradient (benchmarks/NOTES.md). Here sums are taken in pieces, which also stay in the cache.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ _ROWS = 512
 
 
 def batch_norm(signal: Tensor, mean: Tensor, variance: Tensor, momentum: float, eps: float) -> Tensor:
-    """As `functional.batch_norm` in training, without affine parameters; the running moments are brought up to date."""
+    """As `functional.batch_norm` in training mode without affine parameters. Updates the running moments."""
     rows = signal.detach().permute(0, 2, 3, 1).reshape(-1, signal.shape[1])
     batch_mean, batch_variance = _moments(rows)
     mean.lerp_(batch_mean, momentum)
@@ -32,7 +32,7 @@ def _moments(rows: Tensor) -> tuple[Tensor, Tensor]:
 
 
 class _Normalised(torch.autograd.Function):
-    """(x - mean) / sqrt(variance + eps), differentiated through its moments too."""
+    """(x - mean) / sqrt(variance + eps), also differentiated through its moments."""
 
     @staticmethod
     def forward(ctx: Any, signal: Tensor, mean: Tensor, variance: Tensor, eps: float) -> Tensor:

@@ -1,4 +1,4 @@
-"""Which engines train networks that draw random numbers, such as dropout, and what they refuse."""
+"""Check that an engine can train a network with random layers, such as dropout."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from wayfare.learning.models.lanegcn import LaneGcn
 from wayfare.learning.models.mlp import Mlp
 from wayfare.learning.models.resnet9 import Resnet9
 
-# The default generators of PyTorch are set before every step of a device. A stack takes the steps of several devices
-# at once, and captured graphs on several streams share one generator.
+# PyTorch's default generator is set before every step of a device. A stack steps several devices at once, and captured
+# graphs on several streams share one generator.
 KEYING_ENGINES = ("reference",)
 
 _NEVER_DRAW = Mlp, SmallCnn, Resnet9, LaneGcn
 
 
-def layers_that_draw(training: LocalTraining) -> RandomLayers:
+def task_random_layers(training: LocalTraining) -> RandomLayers:
     """The random layers of a task's network, found on the first minibatch of the first device."""
     task, where = training.task, training.compute.device
     if isinstance(task.model, _NEVER_DRAW):
@@ -34,19 +34,19 @@ def layers_that_draw(training: LocalTraining) -> RandomLayers:
     return random_layers(module, lambda network: loss_of(on_device, network, samples, moves, offset), where)
 
 
-def refuse_random_layers(engine: str, training: LocalTraining) -> None:
+def reject_random_layers(engine: str, training: LocalTraining) -> None:
     """Raise an error that names the layers whose draws an engine cannot key by device and round."""
-    found = layers_that_draw(training)
+    found = task_random_layers(training)
     if found.others:
         raise InputError(
-            f"{training.task.name}: {_named(found.others)} draws random numbers from elsewhere than PyTorch's default "
-            "generator, or keeps state outside its buffers, so a run could not repeat; use torch.rand, torch.randn or "
-            "a layer of PyTorch such as nn.Dropout"
+            f"{training.task.name}: {_named(found.others)} draws random numbers without PyTorch's default "
+            "generator or keeps state outside its buffers, so runs are not reproducible; use torch.rand, torch.randn "
+            "or a layer of PyTorch such as nn.Dropout"
         )
     if found.keyed and engine not in KEYING_ENGINES:
         rule = (
-            f"cannot train {_named(found.keyed)} of {training.task.name}, which draws random numbers: "
-            f"this engine cannot key them by device and round; use {' or '.join(KEYING_ENGINES)}"
+            f"{_named(found.keyed)} of {training.task.name} draws random numbers, which this engine "
+            f"cannot key by device and round; use {' or '.join(KEYING_ENGINES)}"
         )
         raise ScenarioError("engine", engine, rule)
 

@@ -1,4 +1,4 @@
-"""Plain PyTorch, one device after another: the truth for the other engines."""
+"""Plain PyTorch, one device after another: the reference for all other engines."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ import torch
 from torch import Tensor
 
 from wayfare.engine.base import Burst, LocalTraining, Steering, Tensors, minibatches, seeds, split, steering_of
-from wayfare.learning.chance import chance_of_ones_own
+from wayfare.learning.chance import seeded_generators
 from wayfare.learning.local_loss import loss_of
 from wayfare.learning.models.base import load_vector, read_vector, trainable
 from wayfare.learning.models.wrapped import Wrapped
 
 
 class Reference:
-    """A module, autograd, and the update of SGD."""
+    """Trains with a module, autograd and SGD."""
 
     def __init__(self, training: LocalTraining) -> None:
         self._training, self._task = training, training.task.to(training.compute.device)
@@ -26,7 +26,7 @@ class Reference:
         module = self._task.model.module().to(models[0]).train()
         weights = list(trainable(module).values())
         compute = self._training.compute
-        with compute.numerics(), chance_of_ones_own(compute.device) as set_seed:
+        with compute.numerics(), seeded_generators(compute.device) as set_seed:
             for model, burst in zip(models, bursts, strict=True):
                 load_vector(module, model)
                 chosen = minibatches(self._training, burst)
@@ -47,10 +47,10 @@ class Reference:
                     vectors.velocity[0].copy_(torch.cat([each.flatten() for each in steering.velocity]))
 
         if isinstance(self._task.model, Wrapped):
-            self._task.model.refuse_changes(module)
+            self._task.model.reject_changes(module)
 
     def _directions(self, gradients: Tensors, weights: Sequence[Tensor], steering: Steering) -> Tensors:
-        """The lines of `Descent`, one after another."""
+        """The formulas of `Descent`, line by line."""
         descent = self._training.descent
         if steering.received is not None:
             gradients = [

@@ -1,4 +1,4 @@
-"""Where the vectors of a fleet lie between contacts: in memory, or on disk for fleets that memory cannot hold."""
+"""Storage for the vectors of a fleet between contacts: memory, or disk for large fleets."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ def checked_place(name: str) -> Place:
 
 
 class Shelf(Protocol):
-    """Keeps one vector for each device."""
+    """Stores one vector per device."""
 
     def keep(self, device: int, vector: Tensor) -> Tensor:
-        """Lay a vector away; what comes back equals it, and may be read until the device's next one is kept."""
+        """Store a vector and return an equal one, which is valid until the device's next `keep`."""
 
 
 class InMemory:
@@ -41,23 +41,23 @@ class InMemory:
 
 
 class OnDisk:
-    """Vectors in one memory-mapped file, a row for each device; pages leave memory as soon as they are written.
+    """Vectors in one memory-mapped file, one row per device. Pages leave memory once they are written.
 
-    The file is sparse: a device that never met the server takes no space. It is scratch, of no use after the run.
+    The file is sparse: a device without a contact takes no space. It is temporary and useless after the run.
     """
 
     def __init__(self, file: Path, devices: int, entries: int) -> None:
-        # Rows begin on a page, so that one can be dropped from memory without its neighbours.
+        # Rows start on a page, so that each can be dropped from memory alone.
         page = mmap.PAGESIZE // np.dtype(np.float32).itemsize
         self._entries, self._stride = entries, -(-entries // page) * page
         self._rows = np.memmap(file, dtype=np.float32, mode="w+", shape=(devices, self._stride))
         mapping: mmap.mmap = self._rows._mmap  # type: ignore[attr-defined]
-        # Not every system can be told that pages are not needed.
+        # Not every system has madvise.
         advise: Callable[[int, int, int], None] | None = getattr(mapping, "madvise", None)
         self._advise = advise
 
     def keep(self, device: int, vector: Tensor) -> Tensor:
-        """A view of the device's row, with the values of the vector in it."""
+        """Write the vector to the device's row and return a view of it."""
         row = torch.from_numpy(self._rows[device, : self._entries])
         row.copy_(vector)
         if self._advise is not None:
@@ -68,14 +68,14 @@ class OnDisk:
 
 @contextmanager
 def open_shelf(place: Place, compute: Compute, folder: Path, devices: int, entries: int) -> Iterator[Shelf]:
-    """A shelf for one run; what it keeps on disk lies in a scratch file in a folder, and goes when the run ends."""
+    """A shelf for one run. A shelf on disk uses a temporary file in ``folder``, deleted when the run ends."""
     if checked_place(place) == "memory":
         yield InMemory()
         return
     if compute.device.type != "cpu":
         rule = f"needs `device=cpu`; vectors of {compute.device} stay in its memory"
         raise ScenarioError("device_state", place, rule)
-    # Beside the records, not where temporary files go: that is memory on many systems.
+    # In the run's folder, because the folder for temporary files is in memory on many systems.
     try:
         folder.mkdir(parents=True, exist_ok=True)
         scratch = tempfile.TemporaryDirectory(prefix=".device-state-", dir=folder, ignore_cleanup_errors=True)
@@ -85,6 +85,6 @@ def open_shelf(place: Place, compute: Compute, folder: Path, devices: int, entri
         file = Path(name) / "vectors"
         shelf = OnDisk(file, devices, entries)
         if os.name == "posix":
-            # A mapped file outlives its name, so even a run that is killed leaves no vectors behind.
+            # A mapped file outlives its name, so even a killed run leaves no file behind.
             file.unlink()
         yield shelf

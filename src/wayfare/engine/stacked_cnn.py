@@ -1,7 +1,7 @@
-"""Devices stacked in one network: grouped convolutions, and batched matrix products behind them.
+"""Devices stacked in one network: grouped convolutions, then batched matrix products.
 
-The channels of n devices lie side by side, (batch, n C, height, width), and a convolution with n groups keeps them
-apart. Normalisation without affine parameters stacks by itself: the statistics of n C channels are those of n networks.
+The channels of n devices are concatenated, (batch, n C, height, width), and a convolution with n groups keeps them
+apart. Normalisation without affine parameters needs no change: n C channels have the statistics of n networks.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from wayfare.learning.models.resnet9 import Residual
 from wayfare.learning.tasks import Task
 from wayfare.learning.tasks.base import Labelled
 
-# Devices in a stack. On a processor the signals of a layer should stay near the core, and a large layer fills it alone
+# Devices per stack. On a CPU the signals of a layer should stay in the cache, and a large layer fills it alone
 # (measured in benchmarks/rounds.py).
 _WIDTH_CPU, _WIDTH_CUDA = 5, 32
 _ALONE_FROM_PARAMETERS = 1_000_000
@@ -34,7 +34,7 @@ class StackedCnn(Stack):
     def __init__(self, training: LocalTraining) -> None:
         task = training.task.to(training.compute.device)
         if not (isinstance(task, Labelled) and _stackable(task.model.module())):
-            raise ScenarioError("engine", "stacked", f"stacks no network of the kind of {task.name}")
+            raise ScenarioError("engine", "stacked", f"does not support the network of {task.name}")
         super().__init__(training)
         self._task = task
         self._alone = training.compute.device.type == "cpu" and task.model.parameters >= _ALONE_FROM_PARAMETERS
@@ -50,7 +50,7 @@ class StackedCnn(Stack):
         return 1 if self._alone else _WIDTH_CPU
 
     def _run_group(self, models: Sequence[Tensor], bursts: Sequence[Burst]) -> None:
-        # A model alone is worked on where it lies, as far as its layers can be used as they lie there.
+        # A single model is trained in place if the layout of its layers allows it.
         block = torch.stack(list(models)) if len(models) > 1 else models[0].unsqueeze(0)
         pieces = self._network.pieces(block)
         stacks = self._network.stacks(pieces)
@@ -67,7 +67,7 @@ class StackedCnn(Stack):
     def _step(self, stacks: Sequence[Tensor], step: Step, steering: Steering) -> None:
         """One SGD step of every stacked model, on its own minibatch."""
         task, samples, crops, (count, batch_size) = self._task, step.samples, step.crops, step.samples.shape
-        # Device by device within an image of the batch: their channels come to lie side by side.
+        # Order by sample, then device, so that the devices' channels are adjacent.
         flat = samples.t().reshape(-1)
         inputs = task.inputs(flat, None if crops is None else crops.transpose(0, 1).reshape(-1, 3)).to(stacks[0].dtype)
         signal = inputs.reshape(batch_size, count * inputs.shape[1], *inputs.shape[2:])
@@ -82,33 +82,33 @@ class StackedCnn(Stack):
 
 @dataclass(frozen=True, slots=True)
 class _Stage:
-    """A layer, and where its tensors lie among the stacks."""
+    """A layer, and the index of its first tensor among the stacks."""
 
     layer: nn.Module
     first: int
     inner: tuple[_Stage, ...] = ()
-    convolution: winograd.Winograd | None = None  # what does the layer's work on a processor, if not PyTorch
+    convolution: winograd.Winograd | None = None  # replaces PyTorch's convolution on a CPU
 
 
 class _Network:
-    """A module read once, so that its layers can be applied to stacks of their tensors.
+    """A module whose layers can be applied to stacks of their tensors.
 
-    ``alone``: on a processor, one device at a time; its large convolutions then take fewer multiplications.
+    ``alone``: one device at a time on a CPU; large convolutions then use Winograd's method.
     """
 
     def __init__(self, module: nn.Module, *, alone: bool = False) -> None:
         self._alone = alone
         self._shapes = [entry.shape for entry in entries(module)]
-        # Kernels that lie with their nine entries first, as the products of Winograd's method take them.
+        # Kernels stored with their nine entries first, as Winograd's method needs them.
         self._entries_first: set[int] = set()
         self.weights = len(list(module.parameters()))
         self._weight, self._statistic = 0, self.weights
         self._stages = tuple(self._read(module))
 
     def _read(self, module: nn.Module) -> Iterator[_Stage]:
-        """Stages in the order in which they are applied, which is that of the vector."""
+        """Stages in the order of their application, which is the order of the vector."""
         layers = list(module) if isinstance(module, nn.Sequential) else [module]
-        for place, layer in enumerate(layers):
+        for index, layer in enumerate(layers):
             if isinstance(layer, nn.Sequential):
                 yield from self._read(layer)
             elif isinstance(layer, Residual):
@@ -123,10 +123,10 @@ class _Network:
             elif isinstance(layer, nn.BatchNorm2d):
                 yield _Stage(layer, self._statistic)
                 self._statistic += 2
-            elif isinstance(layer, nn.ReLU) and place + 1 < len(layers) and isinstance(layers[place + 1], nn.MaxPool2d):
-                # The largest of rectified values is the rectified largest value, and there are fewer of them.
-                layers[place], layers[place + 1] = layers[place + 1], layer
-                yield _Stage(layers[place], 0)
+            elif isinstance(layer, nn.ReLU) and index + 1 < len(layers) and isinstance(layers[index + 1], nn.MaxPool2d):
+                # ReLU and max pooling commute; pooling first leaves fewer values.
+                layers[index], layers[index + 1] = layers[index + 1], layer
+                yield _Stage(layers[index], 0)
             else:
                 yield _Stage(layer, 0)
 
@@ -137,20 +137,20 @@ class _Network:
         return split(block, self._shapes[: self.weights])
 
     def stacks(self, pieces: Sequence[Tensor]) -> list[Tensor]:
-        """The same as dense stacks, copied if need be."""
+        """The pieces as dense stacks, copied if necessary."""
         stacks = []
-        for place, piece in enumerate(pieces):
-            if place in self._entries_first:
+        for index, piece in enumerate(pieces):
+            if index in self._entries_first:
                 stacks.append(piece.permute(3, 4, 0, 1, 2).contiguous().permute(2, 3, 4, 0, 1))
-            elif place < self.weights:
+            elif index < self.weights:
                 stacks.append(piece.contiguous())
             else:
-                # Statistics change before the way back, and must not share memory with weights that it needs.
+                # Statistics change before the backward pass and must not share memory with weights.
                 stacks.append(piece.clone())
         return stacks
 
     def __call__(self, signal: Tensor, weights: Sequence[Tensor], stacks: Sequence[Tensor], count: int) -> Tensor:
-        """Logits (n, batch, classes); running statistics in ``stacks`` are brought up to date."""
+        """Logits (n, batch, classes). Updates the running statistics in ``stacks``."""
         return self._apply(self._stages, signal, weights, stacks, count)
 
     def _apply(
@@ -194,7 +194,7 @@ class _Network:
 
 
 def _stackable(module: nn.Module) -> bool:
-    """Whether every layer of a module is one that stacks."""
+    """Whether every layer of a module can be stacked."""
     match module:
         case nn.Sequential():
             return all(_stackable(layer) for layer in module)

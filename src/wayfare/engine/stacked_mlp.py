@@ -1,7 +1,7 @@
-"""Devices stacked in one batch of models: hand-written batched matrix products for perceptrons.
+"""Perceptrons of many devices stacked in batched matrix products.
 
-A step of a small model is too short for a processor: most of the time goes into calls, not arithmetic. All devices take
-the same step on models of their own, so their layers stack into (n, outputs, inputs) and one call serves the fleet.
+A step of a small model is too short for a CPU: most of the time goes into calls, not arithmetic. All devices take
+the same step on their own models, so their layers stack into (n, outputs, inputs) and one call serves the fleet.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from wayfare.learning.models.mlp import Mlp
 from wayfare.learning.tasks import Task
 from wayfare.learning.tasks.base import Labelled
 
-# Weights of a group stay in the cache of one core from step to step (measured in benchmarks/engine.py).
+# The weights of a group stay in the cache of one core between steps (measured in benchmarks/engine.py).
 _GROUP_BYTES = 4 << 20
 _SMALLEST_GROUP = 4
-# A GPU has no such cache, only memory.
+# On a GPU only memory limits a group.
 _GROUP_BYTES_CUDA = 4 << 30
 
 
@@ -30,7 +30,7 @@ class StackedMlp(Stack):
     def __init__(self, training: LocalTraining) -> None:
         task = training.task.to(training.compute.device)
         if not (isinstance(task, Labelled) and isinstance(task.model, Mlp)):
-            raise ScenarioError("engine", "stacked", f"stacks perceptrons here, and {task.name} is none")
+            raise ScenarioError("engine", "stacked", f"needs a perceptron; {task.name} is not one")
         super().__init__(training)
         self._task, self._model = task, task.model
 
@@ -69,7 +69,7 @@ class StackedMlp(Stack):
         return split(block, self._shapes)
 
     def _stacks(self, pieces: Sequence[tuple[Tensor, ...]]) -> list[Tensor]:
-        """Each layer is copied into a stack of its own, for products update a dense stack in one call."""
+        """Copy each layer into its own dense stack, which products can update in one call."""
         return [
             torch.stack(layer).view(len(pieces), *shape)
             for layer, shape in zip(zip(*pieces, strict=True), self._shapes, strict=True)
@@ -100,12 +100,12 @@ class StackedMlp(Stack):
         step: Step,
         steering: Steering,
     ) -> None:
-        """Products that update the weights at once, for steps along the gradient and perhaps a pull."""
+        """Update the weights directly by products, for plain SGD with an optional pull."""
         if step.shares is not None:
             error.mul_(step.shares.to(error).view(-1, 1, 1))
         for depth in reversed(range(len(layers))):
             weights, biases = layers[depth]
-            # The error moves on through the weights as they were before this step.
+            # Propagate the error through the weights before they change.
             passed_on = torch.bmm(error, weights) if depth else None
             if steering.received is not None:
                 self._pull(weights, steering.received[2 * depth], step)
@@ -136,7 +136,7 @@ def _signals(layers: Sequence[tuple[Tensor, Tensor]], signal: Tensor) -> list[Te
 
 
 def _gradients(layers: Sequence[tuple[Tensor, Tensor]], signals: Sequence[Tensor], error: Tensor) -> list[Tensor]:
-    """Of weights and biases in turn, from the error of the logits."""
+    """Gradients of weights and biases in turn, from the error of the logits."""
     gradients: list[Tensor] = []
     for depth in reversed(range(len(layers))):
         gradients[:0] = torch.bmm(error.transpose(1, 2), signals[depth]), error.sum(dim=1, keepdim=True)
@@ -146,7 +146,7 @@ def _gradients(layers: Sequence[tuple[Tensor, Tensor]], signals: Sequence[Tensor
 
 
 def _loss_gradient(logits: Tensor, labels: Tensor) -> Tensor:
-    """Cross-entropy: softmax(z) - onehot(y). Written out, for softmax is slow over so short a last axis."""
+    """Cross-entropy: softmax(z) - onehot(y). Written out, because softmax is slow over a short last axis."""
     gradient = (logits - logits.amax(dim=2, keepdim=True)).exp_()
     gradient.div_(gradient.sum(dim=2, keepdim=True))
     gradient.scatter_add_(2, labels, gradient.new_full((), -1.0).expand(labels.shape))

@@ -1,7 +1,7 @@
 """The local models of a fleet between contacts.
 
-Nothing a device does between two contacts can be observed, so its steps may run at any time before the next one. The
-trainer decides when; every policy gives the same models.
+Nothing observes a device between two contacts, so its steps may run at any time before the next one. The trainer
+decides when. All policies give the same models.
 """
 
 from __future__ import annotations
@@ -21,30 +21,30 @@ from wayfare.learning.descent import Descent
 Policy: TypeAlias = Literal["stepwise", "lazy", "ahead"]
 Training: TypeAlias = Literal["always", "in-contact"]
 
-# A stack is worth its copies from about this many steps on, unless an engine knows better, and wide enough with this
-# many devices.
+# A stack pays for its copies from about this many steps, unless an engine sets another number, and it is wide enough
+# with this many devices.
 AHEAD_STEPS = 12
 _AHEAD_DEVICES = 48
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainerState:
-    """How far the local models are: the round whose steps each has taken, and the vectors of bursts under way."""
+    """The progress of the local models: the last trained round of each, and the vectors of unfinished bursts."""
 
     done: list[int]
     underway: dict[int, Tensor]
     retired: list[int] = field(default_factory=list)
-    velocities: dict[int, Tensor] = field(default_factory=dict)  # of every burst under way, if there is momentum
+    velocities: dict[int, Tensor] = field(default_factory=dict)  # of every unfinished burst, if there is momentum
 
 
 class Trainer:
-    """Holds w_n of every device, and brings it up to date when the device is met.
+    """Holds w_n of every device and trains it up to its contact.
 
-    ``stepwise`` takes every round by itself, ``lazy`` runs a device's burst at its contact, ``ahead`` then also runs
-    other bursts that are pending: their start was received and their end, the device's next contact, is in the plan.
+    ``stepwise`` runs every round separately. ``lazy`` runs a device's burst at its contact. ``ahead`` then also runs
+    other pending bursts, whose end, the device's next contact, is in the plan.
 
-    A device whose burst has not begun shares the model it received with everyone who received it; only a burst under
-    way has a vector of its own. So memory grows with what is under way, not with the fleet.
+    A device whose burst has not started shares its received model with all devices that received it. Only unfinished
+    bursts have their own vectors, so memory grows with their number, not with the fleet.
     """
 
     def __init__(
@@ -59,7 +59,7 @@ class Trainer:
         descent: Descent | None = None,
     ) -> None:
         self._engine, self._training, self._policy, self._ahead_steps = engine, training, policy, ahead_steps
-        # The rounds in which every device's local model is looked at or replaced, in order.
+        # The rounds in which each device's local model is read or replaced, in order.
         self._contacts = contacts
         self._received = [initial] * len(contacts)
         self._corrections: list[Tensor | None] = [None] * len(contacts)
@@ -67,12 +67,12 @@ class Trainer:
         self._underway: dict[int, Tensor] = {}
         self._velocities: dict[int, Tensor] = {}
         self._free: list[Tensor] = []
-        # The round whose steps each local model has already taken.
+        # The last trained round of each local model.
         self._done = [0] * len(contacts)
         self._retired: set[int] = set()
 
     def meet(self, devices: Sequence[int], round_: int) -> None:
-        """Bring the devices met in a round up to date; their steps of that round are included."""
+        """Train the devices in contact up to and including a round."""
         devices = [device for device in devices if device not in self._retired]
         if not devices:
             return
@@ -91,11 +91,11 @@ class Trainer:
                 self._run_ahead(devices, round_, max(needed, self._ahead_steps))
 
     def model(self, device: int) -> Tensor:
-        """w_n: the local model, as far as it was brought; to be read before anything is received or met."""
+        """w_n: the local model as trained so far, valid until the next `receive` or `meet`."""
         return self._underway.get(device, self._received[device])
 
     def receive(self, device: int, model: Tensor, correction: Tensor | None = None) -> None:
-        """Start anew from a received global model; the correction is added to gradients until the next one.
+        """Start from a received global model. The correction is added to gradients until the next one.
 
         The trainer changes neither vector.
         """
@@ -105,9 +105,9 @@ class Trainer:
                 self._free.append(held.pop(device))
 
     def restart(self, device: int, received: Tensor, local: Tensor) -> None:
-        """Go on from a local model that is not the received one; both are copied or never changed.
+        """Continue from a local model that differs from the received one. The trainer changes neither.
 
-        The correction stays, and the velocity begins at zero.
+        The correction stays, and the velocity restarts at zero.
         """
         self.receive(device, received, self._corrections[device])
         self._own(device).copy_(local)
@@ -116,7 +116,7 @@ class Trainer:
         self._retired.add(device)
 
     def state(self) -> TrainerState:
-        """How far the local models are; the vectors are those at work, to be read before anything is met."""
+        """The current state. Its vectors are in use and valid until the next `meet`."""
         return TrainerState(
             done=list(self._done),
             underway=dict(self._underway),
@@ -127,12 +127,12 @@ class Trainer:
     def restore(
         self, state: TrainerState, received: Sequence[Tensor], corrections: Sequence[Tensor | None] | None = None
     ) -> None:
-        """Resume from a state, whose vectors this trainer takes over, with what each device received.
+        """Resume from a state and the received models. The trainer takes over the state's vectors.
 
-        ValueError when either the state or this trainer has momentum and the other has none.
+        ValueError if only one of state and trainer has momentum.
         """
         if set(state.velocities) != (set(state.underway) if self._has_momentum else set()):
-            raise ValueError("the state of a descent with momentum, or of one without")
+            raise ValueError(f"the state is from a descent {'without' if self._has_momentum else 'with'} momentum")
         self._done, self._underway, self._received = list(state.done), dict(state.underway), list(received)
         self._corrections = [None] * len(self._received) if corrections is None else list(corrections)
         self._velocities = dict(state.velocities)
@@ -144,23 +144,23 @@ class Trainer:
         return len(self._underway) + len(self._velocities) + len(self._free)
 
     def _run_ahead(self, met: Sequence[int], round_: int, steps: int) -> None:
-        """Run pending bursts by up to so many steps: equal lengths make a wide stack."""
+        """Run pending bursts by up to ``steps`` steps: equal lengths make a wide stack."""
         until = {
             device: self._next_contact(device, round_)
             for device in range(len(self._contacts))
             if device not in self._retired
-            # Steps after a device's last contact are never needed by anyone.
+            # Steps after a device's last contact are never needed.
             if self._done[device] < self._next_contact(device, round_)
         }
-        # Those who are met now, then those who are met soonest: what is computed is soon delivered.
+        # Devices in contact now come first, then those with the next contacts.
         chosen = sorted(until, key=lambda device: (until[device], device))[: max(_AHEAD_DEVICES, len(met))]
         self._run({device: min(until[device], self._done[device] + steps) for device in sorted(chosen)})
 
     def _next_contact(self, device: int, round_: int) -> int:
         """The device's first contact in or after a round; 0 if there is none."""
         rounds = self._contacts[device]
-        place = int(np.searchsorted(rounds, round_))
-        return int(rounds[place]) if place < len(rounds) else 0
+        index = int(np.searchsorted(rounds, round_))
+        return int(rounds[index]) if index < len(rounds) else 0
 
     def _run(self, until: Mapping[int, int]) -> None:
         bursts = []
@@ -176,7 +176,7 @@ class Trainer:
             self._done[burst.device] = until[burst.device]
 
     def _own(self, device: int) -> Tensor:
-        """The vector of a device's burst, which begins as the model it received; any velocity begins at zero."""
+        """The vector of a device's burst, initially the received model; its velocity starts at zero."""
         vector = self._underway.get(device)
         if vector is None:
             received = self._received[device]

@@ -1,9 +1,9 @@
-"""Convolutions as matrix products: every pixel's neighbourhood written out as a row.
+"""Convolutions as matrix products of the pixels' neighbourhoods.
 
-A product repeats bit by bit, and the kernels of cuDNN that do so are slow in strict float32. In TF32 cuDNN is faster
-than products (benchmarks/NOTES.md), so this is for recipes that ask for it. All three passes are products:
-out = N(x) W', dW = dy' N(x), dx = N(dy) R', where N(.) writes out neighbourhoods, W is the kernel as a matrix, and R
-the kernel turned round with inputs and outputs exchanged.
+Products are reproducible, and the reproducible kernels of cuDNN are slow in strict float32. In TF32 cuDNN is faster
+(benchmarks/NOTES.md), so only some recipes use this. All three passes are products:
+out = N(x) W', dW = dy' N(x), dx = N(dy) R', where N(.) is the matrix of neighbourhoods, W the kernel as a matrix, and R
+the flipped kernel with inputs and outputs exchanged.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 
-def unfold_convolutions(module: nn.Module, most_pixels: int, most_weight_pixels: int = 0) -> None:
-    """Have 3x3 convolutions, or the gradients of their kernels alone, computed as products on images up to a size."""
+def unfold_convolutions(module: nn.Module, max_pixels: int, max_weight_pixels: int = 0) -> None:
+    """Compute 3x3 convolutions, or only the gradients of their kernels, as products on small images."""
     for name, layer in module.named_children():
         if isinstance(layer, nn.Conv2d) and is_plain(layer):
             unfolded = UnfoldedConv2d(layer.in_channels, layer.out_channels, 3, padding=1, bias=layer.bias is not None)
-            unfolded.most_pixels, unfolded.most_weight_pixels = most_pixels, most_weight_pixels
+            unfolded.max_pixels, unfolded.max_weight_pixels = max_pixels, max_weight_pixels
             setattr(module, name, unfolded)
         else:
-            unfold_convolutions(layer, most_pixels, most_weight_pixels)
+            unfold_convolutions(layer, max_pixels, max_weight_pixels)
 
 
 def is_plain(layer: nn.Conv2d) -> bool:
@@ -35,19 +35,19 @@ def is_plain(layer: nn.Conv2d) -> bool:
 class UnfoldedConv2d(nn.Conv2d):
     """A 3x3 convolution that is a matrix product on small images."""
 
-    most_pixels, most_weight_pixels = 0, 0
+    max_pixels, max_weight_pixels = 0, 0
 
     def forward(self, signal: Tensor) -> Tensor:
         pixels = signal.shape[2] * signal.shape[3]
-        if pixels > max(self.most_pixels, self.most_weight_pixels):
+        if pixels > max(self.max_pixels, self.max_weight_pixels):
             return super().forward(signal)
-        way = _Product if pixels <= self.most_pixels else _WeightProduct
+        way = _Product if pixels <= self.max_pixels else _WeightProduct
         product: Tensor = way.apply(signal, self.weight)  # type: ignore[no-untyped-call]
         return product if self.bias is None else product + self.bias.view(1, -1, 1, 1)
 
 
 class _Product(torch.autograd.Function):
-    """Signals (batch, channels, height, width) with the channels last in memory, and kernels alike."""
+    """A convolution of channels-last signals (batch, channels, height, width) as a product."""
 
     @staticmethod
     def forward(ctx: Any, signal: Tensor, kernel: Tensor) -> Tensor:
@@ -72,7 +72,7 @@ class _Product(torch.autograd.Function):
 
 
 class _WeightProduct(torch.autograd.Function):
-    """A convolution whose kernel's gradient is a product: the library's own clears a workspace first."""
+    """A convolution whose kernel gradient is a product; that of cuDNN clears a workspace first."""
 
     @staticmethod
     def forward(ctx: Any, signal: Tensor, kernel: Tensor) -> Tensor:
@@ -95,7 +95,7 @@ class _WeightProduct(torch.autograd.Function):
 
 
 def _neighbourhoods(signal: Tensor) -> Tensor:
-    """For every pixel its 3x3 neighbourhood in all channels, (batch height width, 9 channels); 0 beyond the border."""
+    """The 3x3 neighbourhood of every pixel, (batch height width, 9 channels); 0 beyond the border."""
     padded = functional.pad(signal.permute(0, 2, 3, 1), (0, 0, 1, 1, 1, 1))
     # (batch, height, width, channels, 3, 3), a view
     windows = padded.unfold(1, 3, 1).unfold(2, 3, 1)

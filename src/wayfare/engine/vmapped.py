@@ -1,4 +1,4 @@
-"""Devices stacked by `torch.func.vmap`: slower than stacks written by hand, and right for any module."""
+"""Devices stacked by `torch.func.vmap`: slower than hand-written stacks, but works for any module."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Vmapped(Stack):
         self._statistics = {name: entry.shape for name, entry in statistics(loss).items()}
         self._counters = {name: entry for name, entry in loss.named_buffers() if not entry.is_floating_point()}
 
-        def of_one(
+        def device_loss(
             weights: dict[str, Tensor],
             buffers: dict[str, Tensor],
             samples: Tensor,
@@ -36,14 +36,14 @@ class Vmapped(Stack):
             value = functional_call(loss, {**weights, **buffers}, (samples, crops, offset))
             return value, {name: buffers[name] for name in self._statistics}
 
-        self._loss, self._gradients = loss, grad(of_one, has_aux=True)
+        self._loss, self._gradients = loss, grad(device_loss, has_aux=True)
 
     def _width(self, model: Tensor) -> int:
         return _WIDTH_CUDA if model.is_cuda else _WIDTH_CPU
 
     @torch.no_grad()
     def _run_group(self, models: Sequence[Tensor], bursts: Sequence[Burst]) -> None:
-        # Frozen parameters and constants are used as they are in the module, in the type of the models.
+        # Frozen parameters and constants come from the module, in the type of the models.
         self._loss.to(models[0].dtype)
         shapes = {**self._shapes, **self._statistics}
         pieces = split(torch.stack(list(models)), shapes.values())
@@ -61,7 +61,7 @@ class Vmapped(Stack):
         """One SGD step of every stacked model, on its own minibatch."""
         weights = {name: stacks[name] for name in self._shapes}
         buffers = {name: stacks[name].clone() for name in self._statistics}
-        # Counters of minibatches are no part of a vector; each device needs one all the same.
+        # Counters of minibatches are not part of a vector, but each device needs one.
         buffers |= {name: entry.repeat(len(step.samples), *[1] * entry.dim()) for name, entry in self._counters.items()}
         in_dims = 0, 0, 0, None if step.crops is None else 0, None if step.offsets is None else 0
         mapped = vmap(self._gradients, in_dims=in_dims, randomness="error")
@@ -73,7 +73,7 @@ class Vmapped(Stack):
 
 
 class _Loss(nn.Module):
-    """The loss of a task as a module of its own, so that its parameters can be replaced by those of any device."""
+    """The loss of a task as a module, so that its parameters can be replaced by those of any device."""
 
     def __init__(self, task: Task) -> None:
         super().__init__()

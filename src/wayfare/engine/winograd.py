@@ -1,12 +1,12 @@
-"""3x3 convolutions with fewer multiplications, for processors (Winograd, F(2x2, 3x3); Lavin and Gray 2016).
+"""Faster 3x3 convolutions on a CPU (Winograd, F(2x2, 3x3); Lavin and Gray 2016).
 
-A tile of 2 x 2 outputs depends on 4 x 4 inputs. With d the inputs, g the kernel and * entry by entry,
+A tile of 2 x 2 outputs depends on 4 x 4 inputs. With inputs d, kernel g and the elementwise product *,
 
     y = A' [(G g G') * (B' d B)] A
 
-takes 16 products where the definition takes 36. Summed over channels these are 16 matrix products, one for each entry
-of a tile, and so are both gradients. All else is additions, done for a few images at a time so that they stay in the
-cache. Rounding is that of float32, and no worse than with the definition, whose sums are longer (benchmarks/NOTES.md).
+takes 16 products instead of 36. Summed over channels these are 16 matrix products, one for each entry
+of a tile, and so are both gradients. The rest is additions, done for a few images at a time so that they stay in the
+cache. Rounding errors are no larger than with the definition, whose sums are longer (benchmarks/NOTES.md).
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from torch import Tensor, nn
 
 from wayfare.engine.unfolded import is_plain
 
-# G: what becomes of a row of a kernel.
+# G, the transform of a row of a kernel.
 _KERNEL = ((1.0, 0.0, 0.0), (0.5, 0.5, 0.5), (0.5, -0.5, 0.5), (0.0, 0.0, 1.0))
 _FROM_CHANNELS = 64
-# Bytes of tiles that are worked on at a time: they are to stay in the cache, and to be worth a pass over the kernel.
+# Bytes of tiles per chunk: small enough for the cache, large enough for a pass over the kernel.
 _CHUNK_BYTES = 2 << 20
 
 
 def pays(layer: nn.Conv2d) -> bool:
-    """Whether a convolution is 3x3, keeps the size of the image, and has channels enough to be worth the additions."""
+    """Whether a convolution is 3x3, keeps the image size, and has enough channels to pay for the additions."""
     return is_plain(layer) and layer.bias is None and layer.in_channels >= _FROM_CHANNELS
 
 
@@ -35,13 +35,13 @@ def has_tiles(signal: Tensor) -> bool:
 
 
 class Winograd:
-    """One layer's convolution. It keeps the memory it works in, which would cost as much to get as to use."""
+    """The convolution of one layer. It reuses its buffers, because allocating them costs as much as using them."""
 
     def __init__(self) -> None:
         self._kept: dict[str, Tensor] = {}
 
     def __call__(self, signal: Tensor, kernel: Tensor) -> Tensor:
-        """The values of `conv2d(signal, kernel, padding=1)`; the way back is to come before the next pass forward."""
+        """As `conv2d(signal, kernel, padding=1)`. The backward pass must run before the next forward pass."""
         product: Tensor = _Convolution.apply(signal, kernel, self)  # type: ignore[no-untyped-call]
         return product
 
@@ -103,7 +103,7 @@ def _parts(tiles: Tensor, turned: Tensor) -> list[slice]:
 
 
 def _kernel_matrix(like: Tensor) -> Tensor:
-    """G (x) G, (16, 9): what makes G g G' of the nine entries of a kernel."""
+    """G (x) G, (16, 9): maps the nine entries of a kernel to G g G'."""
     half = like.new_tensor(_KERNEL)
     return torch.kron(half, half)
 
@@ -111,8 +111,8 @@ def _kernel_matrix(like: Tensor) -> Tensor:
 def _tiles_of(images: Tensor, tiles: Tensor) -> None:
     """B' d B of every tile of images (n, height, width, channels), into (4, 4, n, rows, columns, channels).
 
-    B' d takes from rows 0 to 3 of a tile: r0 - r2, r1 + r2, r2 - r1, r3 - r1 (the last with its sign turned, which A
-    turns back).
+    B' d of rows 0 to 3 of a tile: r0 - r2, r1 + r2, r2 - r1, r3 - r1 (the last with the opposite sign, which A
+    reverses).
     """
     count, height, width, channels = images.shape
     rows = height // 2
@@ -142,7 +142,7 @@ def _both(out: Tensor, products: Tensor) -> None:
 
 
 def _gradient_tiles(images: Tensor, tiles: Tensor) -> None:
-    """A dy A' of every tile: what `_outputs_of` does, the other way."""
+    """A dy A' of every tile: the transpose of `_outputs_of`."""
     half = images.new_empty(4, *images.shape[:2], *images.shape[3:])
     above, below = images[:, :, 0], images[:, :, 1]
     _two(half, above, below)
@@ -157,7 +157,7 @@ def _two(out: Tensor, first: Tensor, second: Tensor) -> None:
 
 
 def _collect(tiles: Tensor, padded: Tensor) -> None:
-    """B dv B' of every tile, added up where tiles overlap, into padded images."""
+    """B dv B' of every tile, summed where tiles overlap, into padded images."""
     _, _, count, rows, columns, channels = tiles.shape
     half = tiles.new_empty(4, count, rows, 2 * columns + 2, channels)
     _overlap(tiles.transpose(0, 1), half, axis=3)
@@ -165,7 +165,7 @@ def _collect(tiles: Tensor, padded: Tensor) -> None:
 
 
 def _overlap(tiles: Tensor, lines: Tensor, axis: int) -> None:
-    """Four lines of every tile, of which the last two are the first two of the next tile."""
+    """Sum four lines per tile; the last two overlap the first two of the next tile."""
     last = lines.shape[axis] - 2
     first, second, third, fourth = (lines.movedim(axis, 0)[k : k + last - 1 : 2].movedim(0, axis) for k in range(4))
     first.copy_(tiles[0])

@@ -1,57 +1,57 @@
-"""The same algorithm on real machines that come and go. The only package that imports nats.
+"""The same algorithm on real machines with intermittent connections. The only package that imports nats.
 
-How nothing is lost and nothing counted twice
----------------------------------------------
+How every upload counts exactly once
+------------------------------------
 
-A device and the mobile edge server (MES) meet for seconds, over a broker (NATS JetStream) that keeps messages while
-one of them is away. Any of the three may lose its power at any moment, and the broker may then forget what it has
-acknowledged. So neither side believes the broker; each believes its own SQLite file, and what the other says of *its*.
+A device and the mobile edge server (MES) meet for seconds. A broker (NATS JetStream) keeps messages while one of them
+is away. Any of the three may lose power at any time, and the broker may then lose messages that it acknowledged. So
+neither side trusts the broker. Each trusts its own SQLite file, and what the other side reports about *its* file.
 
-*Mass* is what a device has learned and not delivered. It lies in exactly one place, and moves in one transaction:
+*Mass* is what a device has learned and not delivered. It is in exactly one place and moves in one transaction:
 
-    base - local         what the trainer has learned since the last cut (g in Algorithm 1)
-    memory               what was cut and not sent: error feedback (e)
-    outbox               chunks of the open update: promised to the server, not known to be recorded
-    the server's ledger  recorded chunks, each exactly once: the global model is their replay
+    base - local         learned since the last cut (g in Algorithm 1)
+    memory               cut and not sent: error feedback (e)
+    outbox               chunks of the open update: promised to the server, not confirmed
+    the server's ledger  recorded chunks, each exactly once; the global model is their replay
 
-Methods whose memory forgets, and servers that mix models, conserve no mass. Their chunks are counted all the same.
+Methods without memory and servers that mix models do not conserve mass. Their chunks still count exactly once.
 
-1. **Cut** (device, one transaction). `wayfare.device.contact` decides what goes, as in the simulator, with its checks:
-   x is what the memory rule makes of memory and base - local. The payload is entries of x, or the whole local model
-   where the server rule takes models. It is split into chunks, the largest entries first, each a message of
-   `wayfare.codec.wire`. Outbox += chunks, base = local; memory and the states of the method's parts are those after the
-   contact. There is at most one open update; its number is never used again.
-2. **Ask.** In a contact the device first asks ``up.<device>.ask`` which chunks of its open update are recorded. An
-   update of this very contact is resumed. An older one is *sealed*: the server promises, durably, to record no more of
-   it, and the memory rule takes back what was not recorded, to compete with what was learned since. A model that was
-   sealed half way is void: the server uses none of it, and the device still has all that it learned.
+1. **Cut** (device, one transaction). `wayfare.device.contact` decides what to send, as in the simulator, with its
+   checks. The memory rule forms x from memory and base - local. The payload is entries of x, or the whole local model
+   if the server rule takes models. It is split into chunks, the largest entries first, each a message of
+   `wayfare.codec.wire`. Outbox += chunks, base = local, and memory and part states are updated. There is at most one
+   open update, and its number is never reused.
+2. **Ask.** In a contact the device first asks ``up.<device>.ask`` which chunks of its open update are recorded. It
+   resumes an update of the same contact. It *seals* an older one: the server durably promises to record no more of
+   it, and the memory rule takes back the unrecorded entries, so that they compete with newer ones. A model that was
+   sealed before it was complete is void: the server uses none of it, and the device still has everything it learned.
 3. **Send.** Chunks go to ``up.<device>.chunk``, into the stream, a few at a time. The broker's ack moves the window
-   and means nothing else. A chunk acked and not recorded for some seconds goes again under a new message id.
-4. **Record** (server, one transaction for a batch). Whose it is comes from the subject, which the broker enforces. The
-   server records what is valid and not there yet. What is due goes through the server rule as one version of the
-   model: pieces at once if the rule takes pieces, otherwise updates that are whole or sealed. Then the server acks,
-   then it publishes the mark ``applied.<device>``. Killed in between, it gets the message again and finds it recorded.
-5. **Settle** (device, one transaction). Chunks with a mark leave the outbox; only the server's word removes them.
-6. **Finish and receive.** With the outbox empty the device asks ``up.<device>.finish`` for the model: a delta against
-   the version it has, if that is smaller, else the whole. Behind it comes what the server rule hands to this device,
-   such as SCAFFOLD's correction. The device pulls the bytes part by part (``up.<device>.part``), so a cut costs one
-   part, and believes them only with their digests. One transaction takes both: base = the model, local = the model and
+   and means nothing else. A chunk that was acked but not recorded within seconds is sent again with a new message id.
+4. **Record** (server, one transaction per batch). The subject, which the broker enforces, identifies the device. The
+   server records valid new chunks. The server rule then makes one version of the model from all chunks that are due:
+   pieces at once if the rule takes pieces, otherwise complete or sealed updates. Then the server acks and publishes
+   the mark ``applied.<device>``. If it is killed in between, it gets the message again and finds it recorded.
+5. **Settle** (device, one transaction). Chunks with a mark leave the outbox. Only the server can remove them.
+6. **Finish and receive.** When the outbox is empty, the device asks ``up.<device>.finish`` for the model: a delta
+   against its version if that is smaller, otherwise the whole model. The state that the server rule hands to this
+   device, such as SCAFFOLD's correction, follows. The device pulls the bytes in parts (``up.<device>.part``), so a cut
+   costs one part, and verifies their digests. One transaction stores both: base = the model, local = the model plus
    what the trainer learned meanwhile.
 
-A delta holds the new values of entries that changed, not differences: what arrives is the server's model to the bit.
+A delta holds the new values of changed entries, not differences, so the device gets the server's model in every bit.
 
-The server's ledger is the truth and its model file a shortcut. The file holds the model, what the server rule remembers
-and, with `server.average_rounds`, the mean of the models, which is judged and handed on. On a start the server reads
-the file and replays what was recorded since through the rule. A rule gets the device, its round and staleness (from the
-chunk's header), its samples and the reach of its steps (which the server knows itself). The reach is unknown if the
-device received no model since its previous update: the header says which version it has.
+The ledger is authoritative; the server's model file is a shortcut. It holds the model, the state of the server rule
+and, with `server.average_rounds`, the mean of the models, which is evaluated and exported. On start the server reads
+the file and replays later chunks through the rule. A rule gets the device, its round and staleness (from the
+chunk's header), its samples and the reach of its steps (which the server knows). The reach is unknown if the
+device received no model since its previous update; the header names its version.
 
-`Gathering` says when recorded chunks are applied: on arrival, where every version counts as a round of the mean, or
-round by round with everyone whom a plan has in that round, all upload and then all download, as in the simulator. With
-a plan, and trainers that take the plan's steps, devices and server end with the simulator's model.
+`Gathering` decides when recorded chunks are applied: on arrival, where every version counts as a round of the mean, or
+round by round with all devices that a plan has in that round, first all uploads, then all downloads, as in the
+simulator. With a plan, and trainers that follow it, devices and server end with the simulator's model.
 
-Trainer and exchanger of a device share its store and nothing else. Learning that goes on during an exchange is kept:
-it is base - local, whatever base has become. A proximal term pulls towards the last model, not towards base.
+Trainer and exchanger of a device share only its store. Training during an exchange is not lost:
+it is base - local for the new base. A proximal term pulls towards the last model, not towards base.
 
-Only methods whose parts are pure run here. Methods with peers are rejected: they need connections among devices.
+Only methods with pure parts run here. Methods with a peer rule are rejected: they need connections between devices.
 """

@@ -1,7 +1,12 @@
-"""The identity of a run: its method, its task and the files it reads, by their code and content.
+"""The identity of a run: the code and content of its method, its task and the files that it reads.
 
-Keys of studies, the records of a run and the stores of the field use this one description. Equal identities mean equal
-numbers. Code or data without an identity is refused, unless its author gives it a `version`.
+Keys of studies, records of runs and stores of the field use this description. Equal identities mean equal results.
+Code or data that cannot be identified is rejected, unless its author gives it a `version`.
+
+Design decisions:
+
+- A key covers the user's code. Your own objects are hashed by their values and code, with the functions, classes and
+  constants they use. An object that cannot be read completely is rejected, because a wrong match would be silent.
 """
 
 from __future__ import annotations
@@ -31,15 +36,15 @@ _HELD_BY_PARTS = (("control", "weight"), ("control", "variant"), ("mixing",), ("
 
 @runtime_checkable
 class Versioned(Protocol):
-    """An object whose author says when its numbers change."""
+    """An object with a version, which its author changes whenever its results change."""
 
     version: str
 
 
 def identity_of(scenario: Scenario, method: Method, task: Task | None = None) -> dict[str, Any]:
-    """Method, task and files of a run as a table. ``task`` replaces the scenario's own.
+    """Method, task and files of a run as a table. ``task`` replaces the scenario's task.
 
-    Wayfare's tasks have no entry: the scenario describes them, and their data are checked when they are fetched.
+    Wayfare's tasks have no entry, because the scenario describes them and their data are verified.
     """
     if task is None and scenario.learning.task not in TASKS:
         task = load_task(scenario.learning)
@@ -64,7 +69,7 @@ def without_parts(scenario: Mapping[str, Any]) -> dict[str, Any]:
 def method_identity(method: Method, *, files: bool = True) -> dict[str, Any]:
     """Every part of a method by its kind: class, values, and code unless it is Wayfare's.
 
-    Without ``files`` the code counts as it is in memory, whatever has become of its files.
+    Without ``files`` the identity uses the code in memory and ignores its files.
     """
     return {kind: _part_identity(part, files) for kind, part in method.parts.items()}
 
@@ -78,7 +83,7 @@ def _part_identity(part: Part, files: bool) -> dict[str, Any]:
 
 
 def _described(thing: object, name: str, version: str, files: bool) -> dict[str, Any]:
-    """Class, values, and of the user's own classes the code, with the file it is in; the version its author gave it."""
+    """Class, values and version; for the user's own classes also the code and its file."""
     kind = type(thing)
 
     def hashed(what: str, part: object) -> str | None:
@@ -89,8 +94,8 @@ def _described(thing: object, name: str, version: str, files: bool) -> dict[str,
             if version:
                 return None
             rule = (
-                f"{what} cannot be identified ({error}), so a changed one could not be told from it; "
-                "give the class a `version` and change it whenever its numbers change"
+                f"{what} cannot be identified ({error}), so Wayfare could not detect a change; "
+                "give the class a `version` and change it whenever its results change"
             )
             raise ScenarioError("version", name, rule) from None
 
@@ -101,7 +106,7 @@ def _described(thing: object, name: str, version: str, files: bool) -> dict[str,
     described: dict[str, Any] = {"class": _class_name(thing), "values": values}
     if is_users(kind, kind):
         described["code"] = hashed("its code", kind)
-        # A script changes with every number at its end; the code of its classes is enough.
+        # Scripts change often outside their classes; the code of the classes is enough.
         by_file = files and kind.__module__ not in _SCRIPTS
         file = getattr(sys.modules.get(kind.__module__), "__file__", None) if by_file else None
         described["file"] = content_of(file) if file else None
@@ -110,7 +115,7 @@ def _described(thing: object, name: str, version: str, files: bool) -> dict[str,
 
 
 def _attributes(thing: object) -> Iterator[tuple[str, Any]]:
-    """Every attribute of an object in the order of their names, except those that it caches."""
+    """All attributes of an object in the order of their names, except cached ones."""
     kind = type(thing)
     slots = [vars(base).get("__slots__", ()) for base in kind.__mro__]
     names = {name for some in slots for name in ([some] if isinstance(some, str) else some)}

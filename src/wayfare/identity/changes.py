@@ -1,4 +1,4 @@
-"""What two identities differ in, in words."""
+"""Describes the differences of two identities."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _HASH = re.compile(r"[0-9a-f]{64}")
 
 
 def changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
-    """A phrase for each difference: `the code of scheme.upload (mine.Patient)`, `the content of task.train`."""
+    """One phrase per difference: `the code of scheme.upload (mine.Patient)`, `the content of task.train`."""
     lines: dict[str, None] = {}
     for group in ("scheme", "task", "files"):
         one, other = before.get(group), now.get(group)
@@ -30,7 +30,7 @@ def changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
 
 
 def _changes_of(path: str, inside: str, before: object, now: object) -> list[str]:
-    """What a part or task differs in; code that changed within another class is not worth a second phrase."""
+    """The differences of a part or task; of a changed class, only the class is named."""
     if not isinstance(before, Mapping) or not isinstance(now, Mapping):
         return [] if before == now else [_only(path, before, now)]
     if before.get("class") != now.get("class"):
@@ -55,5 +55,5 @@ def _change(path: str, name: str, before: object, now: object) -> str:
 
 def _only(path: str, before: object, now: object) -> str:
     if before is None:
-        return f"{path} was not there"
-    return f"{path} is not there any more" if now is None else f"{path} cannot be read"
+        return f"{path} is new"
+    return f"{path} is missing" if now is None else f"{path} cannot be read"

@@ -9,18 +9,18 @@ from pathlib import Path
 from wayfare.learning.tasks import is_from_file
 from wayfare.scenario import Scenario
 
-# Counted up when a trace is read as other contacts than before.
+# Increased whenever a trace gives other contacts than before.
 _READING = 2
 
 
 def files_of(scenario: Scenario) -> dict[str, str | None]:
-    """The fields of a scenario that name files, with the content of those; where a file lies does not count.
+    """The fields of a scenario that name files, with hashes of their content; paths do not count.
 
-    Sequences count by the content of a file of prepared scenes, which hold their map, or by names and sizes of many.
+    Prepared scenes count by their content, which includes the map; a folder of sequences by its names and sizes.
     """
     found: dict[str, str | None] = {}
     if is_from_file(scenario.learning):
-        # The task itself counts by its code and data.
+        # The task's own entry has its code and data.
         found["learning.task"] = Path(scenario.learning.task).name
     trace = scenario.model_dump(mode="json", include={"mobility"})["mobility"].get("file")
     if trace is not None:
@@ -40,7 +40,7 @@ def files_of(scenario: Scenario) -> dict[str, str | None]:
 
 
 def content_of(file: str) -> str:
-    """The hash of a file or a folder; one that cannot be read has its name only, and its runs will say so."""
+    """The hash of a file or folder, or its name if it cannot be read; a run with it then raises an error."""
     try:
         if Path(file).is_dir():
             files = sorted(path for path in Path(file).rglob("*") if path.is_file())
@@ -59,7 +59,7 @@ def _hash(file: str, changed_ns: int, size_bytes: int) -> str:
 
 
 def _listing_of(folder: Path) -> str:
-    """A hash of names and sizes; a folder that is not there has its name only."""
+    """A hash of names and sizes, or the name of a missing folder."""
     changed_ns = tuple(path.stat().st_mtime_ns for path in (folder, *folder.glob("*/data")) if path.is_dir())
     return _listed(folder, changed_ns) if changed_ns else str(folder)
 

@@ -1,7 +1,7 @@
-"""A hash of a Python object of someone's own: its values, its code, and everything of theirs that the code refers to.
+"""A hash of a user's Python object: its values, its code, and all of the user's code that it refers to.
 
-A scheme or task that is given as an object has no version and perhaps no file. What it does is compared instead, so
-that an edited method, helper, constant or data set is never taken for what has run before.
+A scheme or task given as an object has no version and perhaps no file. This hash detects an edited method, helper,
+constant or data set, so that Wayfare never reuses runs of the old code.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ import torch
 
 from wayfare.errors import WayfareError
 
-# An environment may see packages of another one: of the system, of the user, of a parent.
+# An environment may include packages of another one: system, user or parent.
 _LIBRARIES = {"site-packages", "dist-packages"}
 _KNOWN = {*sys.stdlib_module_names, "wayfare"}
 
 
 class UnreadableError(WayfareError):
-    """An object holds something without content, such as a lock or an open file."""
+    """An object contains something without content, such as a lock or an open file."""
 
 
 def fingerprint(thing: object, *, of: type | None = None, files: bool = True) -> str:
-    """The hash of an object, which may be an attribute of a class. One that cannot be read completely is refused.
+    """The hash of an object, which may be an attribute of the class ``of``. Raises UnreadableError if it has none.
 
     Modules that the code refers to count by their files, or without ``files`` by their names.
     """
@@ -44,7 +44,7 @@ def fingerprint(thing: object, *, of: type | None = None, files: bool = True) ->
 
 
 class _Reader(pickle.Pickler):
-    """Goes through an object as pickle does, but into functions and classes too; nothing is ever unpickled."""
+    """Traverses an object like pickle, but also functions and classes; nothing is ever unpickled."""
 
     def __init__(self, write: Callable[[bytes], None], kind: type, files: bool) -> None:
         super().__init__(cast(Any, SimpleNamespace(write=write)), protocol=5)
@@ -52,10 +52,10 @@ class _Reader(pickle.Pickler):
         self._seen: set[int] = set()
 
     def reducer_override(self, thing: Any) -> Any:
-        """Replace code by what it says, and tensors by their numbers."""
+        """Replace code by its content, and tensors by their values."""
         match thing:
             case torch.Tensor():
-                # PyTorch's own pickles hold addresses.
+                # PyTorch's own pickles contain addresses.
                 numbers = thing.detach().cpu().flatten().view(torch.uint8).numpy()
                 return _parts(thing.dtype, tuple(thing.shape), numbers)
             case CodeType():
@@ -63,7 +63,7 @@ class _Reader(pickle.Pickler):
                 constants = [*map(_in_order, thing.co_consts)]
                 return _parts(thing.co_code, thing.co_exceptiontable, constants, thing.co_names, arguments)
             case FunctionType() | type() | ModuleType() if self._is_own(thing):
-                # Recursive functions and `super()` come back to where they started.
+                # Recursive functions and `super()` refer back to themselves.
                 if id(thing) in self._seen:
                     return _parts(thing.__name__)
                 self._seen.add(id(thing))
@@ -73,13 +73,13 @@ class _Reader(pickle.Pickler):
             case ModuleType():
                 return _parts(thing.__name__)
             case FunctionType() | type():
-                return NotImplemented  # pickle notes its name
+                return NotImplemented  # pickle stores its name
             case property():
                 return _parts(thing.fget, thing.fset)
             case cached_property():
                 return _parts(thing.func)
             case _ if is_dataclass(thing):
-                # Its fields alone: what it has worked out and kept since is no part of it.
+                # Only its fields, without cached results.
                 return _parts(type(thing), [getattr(thing, field.name) for field in fields(thing)])
             case _ if hasattr(thing, "__wrapped__"):  # such as a static method, or a cached function
                 return _parts(type(thing), thing.__wrapped__)
@@ -90,7 +90,7 @@ class _Reader(pickle.Pickler):
 
 
 def is_users(thing: FunctionType | type | ModuleType, whole: type) -> bool:
-    """Whether code is the user's, or of the package of the whole: not Python's, ours or of another package."""
+    """Whether code belongs to the user, or to the package of `whole`: not to Python, Wayfare or another package."""
     name = _module_of(thing)
     file = getattr(sys.modules.get(name), "__file__", None) or ""
     package = name.partition(".")[0]
@@ -100,7 +100,7 @@ def is_users(thing: FunctionType | type | ModuleType, whole: type) -> bool:
 
 
 def _parts(*parts: object) -> tuple[type, tuple[tuple[object, ...]]]:
-    """What stands for an object, in the form that pickle wants."""
+    """The parts that represent an object, in pickle's format."""
     return tuple, (parts,)
 
 
@@ -119,20 +119,20 @@ def _contents(thing: FunctionType | type | ModuleType) -> Iterator[object]:
 
 
 def _is_content(name: str, value: object) -> bool:
-    """Whether an attribute of a class was written by its author; the others come with every class."""
+    """Whether the author of a class wrote an attribute, rather than Python."""
     if isinstance(value, FunctionType | property | staticmethod | classmethod):
         return True
     return not name.startswith(("__", "_abc_")) and not isinstance(value, MemberDescriptorType)
 
 
 def _names(code: CodeType) -> list[str]:
-    """The names that a function and the functions inside it look up."""
+    """The names that a function and its inner functions look up."""
     inside = [name for part in code.co_consts if isinstance(part, CodeType) for name in _names(part)]
     return [*dict.fromkeys([*code.co_names, *inside])]
 
 
 def _in_order(constant: object) -> object:
-    """Sets of texts have another order in every process."""
+    """Sort sets, because the order of strings in a set differs between processes."""
     return sorted(map(repr, constant)) if isinstance(constant, frozenset | set) else constant
 
 

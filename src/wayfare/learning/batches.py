@@ -1,6 +1,6 @@
-"""Minibatches keyed by device and number: what a device trains on does not depend on when it is computed.
+"""Minibatches keyed by device and step number, so that a minibatch does not depend on when it is drawn.
 
-A device takes one step in every round, or `Descent.steps_per_round` of them: the number counts its steps from 1.
+A device takes `Descent.steps_per_round` steps per round, 1 by default. Steps are counted from 1.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from wayfare.streams import Stream, generator
 
 _log = logging.getLogger("wayfare")
 
-# An image moves by up to so many pixels each way: random crops out of an image with a border of 4, as is usual.
+# Maximum shift of an image in each direction, equal to the usual random crops from an image with a border of 4.
 SHIFT_PIXELS = 4
-# Minibatches drawn at a time: a fleet of thousands holds a window of its minibatches, never all of them.
+# Minibatches drawn at a time. A fleet of thousands keeps only this window of its minibatches in memory.
 _WINDOW_STEPS = 256
 
 _Draw: TypeAlias = Callable[[np.random.Generator, int], NDArray[np.integer]]
 
 
 class Batches:
-    """Sample numbers of every minibatch, drawn with replacement from the device's samples; how each is augmented."""
+    """Sample numbers of every minibatch, drawn with replacement from the device's samples, and their augmentation."""
 
     def __init__(self, held: Sequence[Ints], batch_size: int, rounds: int, seed: int, *, augment: bool = False) -> None:
         self.batch_size, self.augment = batch_size, augment
@@ -36,9 +36,9 @@ class Batches:
         self._windows: dict[tuple[Stream, int], _Window] = {}
 
     def of(self, device: int, first_step: int, steps: int) -> Ints:
-        """Sample numbers of some minibatches (counted from 1), shape (steps, batch size)."""
+        """Sample numbers of the minibatches of `steps` steps, shape (steps, batch size)."""
         held = self._held[device]
-        # Places among the device's samples in as few bytes as count them.
+        # Indices into the device's samples, in the smallest integer type that holds them.
         narrow = np.min_scalar_type(len(held))
 
         def draw(rng: np.random.Generator, count: int) -> NDArray[np.integer]:
@@ -47,7 +47,7 @@ class Batches:
         return np.asarray(held[self._window(Stream.MINIBATCH, device, draw).rows(first_step, steps)])
 
     def crops_of(self, device: int, first_step: int, steps: int) -> Ints | None:
-        """How those samples are augmented, (steps, batch size, 3): pixels right, pixels down, mirrored; None: not."""
+        """The augmentation of those samples, (steps, batch size, 3): pixels right, pixels down, mirrored; or None."""
         if not self.augment:
             return None
 
@@ -58,7 +58,7 @@ class Batches:
         return self._window(Stream.AUGMENTATION, device, draw).rows(first_step, steps).astype(np.int64)
 
     def seeds_of(self, device: int, first_step: int, steps: int) -> list[int]:
-        """The seed of everything random in the network and the loss, for each of those steps."""
+        """The seed of random layers and losses in each of those steps."""
 
         def draw(rng: np.random.Generator, count: int) -> NDArray[np.integer]:
             return rng.integers(2**63, size=count)
@@ -75,8 +75,8 @@ class Batches:
 def check_batch_size(batch_size: int, held: Sequence[Ints], samples: int) -> None:
     """Raise ScenarioError for a minibatch larger than the training set; warn if no device holds as many samples.
 
-    Minibatches are drawn with replacement, so a device with few samples trains as well as its data allow. Samples that
-    appear several times in a minibatch add nothing but time.
+    Minibatches are drawn with replacement, so a device with few samples can still train. Repeated samples in a
+    minibatch only cost time.
     """
     if batch_size > samples:
         rule = f"must not exceed the {samples:,} training samples"
@@ -96,7 +96,7 @@ def _warn_of_repetition(batch_size: int, most: int) -> None:
 
 
 class _Window:
-    """Some steps of one device's draws. They are made step by step, so a longer run begins like a shorter one."""
+    """A window of one device's draws. Draws are made step by step, so that a longer run begins like a shorter one."""
 
     def __init__(self, seed: int, stream: Stream, device: int, width: int, draw: _Draw) -> None:
         self._key, self._width, self._draw = (seed, stream, device), width, draw
@@ -107,11 +107,11 @@ class _Window:
         self._first_step, self._drawn = 1, self._draw(self._rng, self._width)
 
     def rows(self, first_step: int, steps: int) -> NDArray[np.integer]:
-        """The draws of some steps; those of earlier steps are made again when asked for."""
+        """The draws of some steps. Earlier steps than the window are drawn again from the start."""
         if first_step < self._first_step:
             self._begin()
         while first_step + steps > self._first_step + len(self._drawn):
-            # Steps before the one asked for are done with, in the order in which a run asks.
+            # A run asks in ascending order, so earlier steps can be dropped.
             kept = self._drawn[max(first_step - self._first_step, 0) :]
             self._first_step += len(self._drawn) - len(kept)
             self._drawn = np.concatenate([kept, self._draw(self._rng, self._width)])

@@ -1,6 +1,7 @@
-"""Random layers such as dropout: PyTorch's default generators, set from the streams of a run for every step.
+"""Random layers such as dropout: a run seeds PyTorch's default generators from its streams at every step.
 
-A layer that draws from anywhere else, such as NumPy or a generator of its own, cannot be set: a run could not repeat.
+A layer that draws from another source, such as NumPy or its own generator, cannot be seeded, so a run with it could
+not be repeated.
 """
 
 from __future__ import annotations
@@ -23,8 +24,8 @@ _GENERATORS = torch.Generator, np.random.Generator, np.random.RandomState, rando
 
 
 @contextmanager
-def chance_of_ones_own(where: torch.device) -> Iterator[Callable[[int], None]]:
-    """A function that sets PyTorch's default generators to a seed; afterwards they are as they were before."""
+def seeded_generators(where: torch.device) -> Iterator[Callable[[int], None]]:
+    """Yield a function that seeds PyTorch's default generators, and restore their states afterwards."""
     on_cuda = where.type == "cuda"
     index = (torch.cuda.current_device() if where.index is None else where.index) if on_cuda else 0
     generators = [torch.default_generator, *([torch.cuda.default_generators[index]] if on_cuda else [])]
@@ -39,22 +40,22 @@ def chance_of_ones_own(where: torch.device) -> Iterator[Callable[[int], None]]:
 
 @dataclass(frozen=True, slots=True)
 class RandomLayers:
-    """The layers of a network that draw random numbers, as people find them: place and class."""
+    """The layers of a network that draw random numbers, as `path (class)`."""
 
     keyed: tuple[str, ...] = ()  # from PyTorch's default generators
-    others: tuple[str, ...] = ()  # from anywhere else
+    others: tuple[str, ...] = ()  # from any other source
 
 
 def random_layers(module: nn.Module, loss: Callable[[nn.Module], Tensor], where: torch.device) -> RandomLayers:
     """Find the layers that draw random numbers in training, by computing a loss twice with the same seed.
 
-    A layer counts if it leaves a generator in another state than it found it, holds a generator of its own, or comes to
-    another result the second time.
+    A layer counts if it changes the state of a generator, has its own generator, or gives another result the second
+    time.
     """
     watch = _Watch(module)
     numpy_state, python_state = np.random.get_state(), random.getstate()  # noqa: NPY002 - what layers may draw from
     losses = []
-    with chance_of_ones_own(where) as set_seed:
+    with seeded_generators(where) as set_seed:
         start = copy.deepcopy(module.state_dict())
         for _ in range(2):
             set_seed(0)
@@ -127,7 +128,7 @@ def _place(inputs: Any) -> torch.device:
 
 
 def _states(where: torch.device) -> tuple[Tensor, bytes]:
-    """The states of PyTorch's default generators, and of those that a run cannot set."""
+    """The states of PyTorch's default generators, and of the generators that a run cannot seed."""
     states = [torch.default_generator.get_state()]
     if where.type == "cuda":
         states.append(torch.cuda.get_rng_state(where))
@@ -135,7 +136,7 @@ def _states(where: torch.device) -> tuple[Tensor, bytes]:
 
 
 def _same(ones: Sequence[Sequence[Tensor]], others: Sequence[Sequence[Tensor]]) -> bool:
-    """Whether results are the same; a GPU may add up in another order."""
+    """Whether results are equal, up to the rounding of a GPU that sums in another order."""
     pairs = [*zip_longest(chain(*ones), chain(*others))]
     return all(
         one is not None

@@ -1,6 +1,6 @@
-"""How a local rule turns gradients into local steps; engines implement what it declares.
+"""How a local rule turns gradients into local steps. Engines implement what the rule declares.
 
-One step of one device, with w its parameters, eta the learning rate and s_r the share of it that round r has:
+One step of a device, with w its parameters, eta the learning rate and s_r the factor of the schedule in round r:
 
     g <- grad f(w) + pull (w - received) + correction
     g <- g min(1, clip_norm / |g|)
@@ -8,8 +8,8 @@ One step of one device, with w its parameters, eta the learning rate and s_r the
     v <- momentum v + g
     w <- w - eta s_r v
 
-v begins at zero when a device receives a model. |g| is the norm over all parameters of the device. The statistics of
-normalisation at the end of a vector are not parameters: no line above applies to them.
+v is 0 when a device receives a model. |g| is the norm over all parameters. The normalisation statistics at the end of a
+vector are not parameters, so none of these lines applies to them.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from wayfare.scenario.model import Learning
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Descent:
-    """What a local step uses besides the gradient; by default, nothing."""
+    """What a local step applies besides the gradient; by default, nothing."""
 
     pull: float = 0.0  # mu of mu/2 |w - received|^2
-    corrected: bool = False  # a vector of the device is added to every gradient
-    clip_norm: float | None = None  # longer gradients are scaled down to this length
+    corrected: bool = False  # add a vector of the device to every gradient
+    clip_norm: float | None = None  # scale longer gradients down to this norm
     weight_decay: float = 0.0
     momentum: float = 0.0
     steps_per_round: int = 1
@@ -47,24 +47,24 @@ class Descent:
 
     @property
     def is_plain(self) -> bool:
-        """Whether nothing is declared: every round is one step along the gradient."""
+        """Whether every round is one plain gradient step."""
         return self == Descent()
 
     @property
     def pulls_at_most(self) -> bool:
-        """Whether g is the gradient, or the gradient and a pull; fast engines then update weights without forming g."""
+        """Whether g is the gradient plus at most a pull; fast engines then update weights without computing g."""
         return not self.corrected and self.clip_norm is None and not self.weight_decay and not self.momentum
 
 
 def descent_of(learning: Learning, rule: LocalRule) -> Descent:
-    """The descent of a local rule in a scenario, whose `local_loss = "prox"` is a pull too."""
+    """The descent of a local rule in a scenario; `local_loss = "prox"` also is a pull."""
     pull = rule.pull()
     if learning.local_loss == "prox":
         if pull:
-            raise ScenarioError("learning.local_loss", "prox", "the method has a pull of its own; take another loss")
+            raise ScenarioError("learning.local_loss", "prox", "the method already has a pull; choose another loss")
         pull = learning.prox_strength
     if learning.learning_rate * pull > 1:
-        rule_ = f"times learning_rate ({learning.learning_rate}) must not exceed 1: a step would go beyond its goal"
+        rule_ = f"times learning_rate ({learning.learning_rate}) must not exceed 1: a step would overshoot"
         raise ScenarioError("pull", pull, rule_)
     return Descent(
         pull=pull,

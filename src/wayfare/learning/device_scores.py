@@ -1,8 +1,8 @@
-"""How good a global model is for each device.
+"""Scores of a global model for each device.
 
-A vehicle is judged on the test samples that it recorded, where these are known. Otherwise a device is judged by its own
-mix of classes: score_n = sum over classes c of (share of c among the training samples of n) * (accuracy on the test
-samples of c). That is the accuracy to be expected on new data like those of the device.
+If the task says which vehicle recorded each test sample, the score of a vehicle is that on its own test samples.
+Otherwise the score of a device follows its class shares: score_n = sum over classes c of (share of c among the training
+samples of n) * (accuracy on the test samples of c). This is the expected accuracy on new data like the device's.
 """
 
 from __future__ import annotations
@@ -26,23 +26,23 @@ class JudgedInParts(Protocol):
 
     @property
     def test_classes(self) -> Ints | None:
-        """The class of every test sample, where the score is the accuracy; None where it is anything else."""
+        """The class of every test sample if the score is the accuracy, otherwise None."""
         ...
 
     def scores_of_parts(self, module: nn.Module, parts: Sequence[Tensor]) -> list[float]:
-        """The score on some test samples, for each of several lists of them."""
+        """The score on each part, a tensor of test sample numbers."""
         ...
 
 
 class DeviceScores:
-    """Judges a model for each device: by parts of the test set, and the weight of each part for each device."""
+    """Evaluates a model for each device, from scores on parts of the test set and weights (devices, parts)."""
 
     def __init__(self, task: JudgedInParts, metric: Metric, parts: Sequence[Ints], weights: Floats | None) -> None:
         self._task, self._metric, self._weights = task, metric, weights
         self._parts = [torch.from_numpy(part) for part in parts]
 
     def __call__(self, module: nn.Module) -> dict[str, float]:
-        """The mean over devices, and that of the worst tenth."""
+        """The mean over all devices, and over the worst tenth."""
         where = next(module.parameters()).device
         scores = self._task.scores_of_parts(module, [part.to(where) for part in self._parts])
         by_device = scores if self._weights is None else [float(one) for one in self._weights @ np.array(scores)]

@@ -1,4 +1,4 @@
-"""How good a global model is."""
+"""Evaluation of a global model on the test set."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from wayfare.learning.chance import chance_of_ones_own
+from wayfare.learning.chance import seeded_generators
 from wayfare.learning.device_scores import DeviceScores
 from wayfare.learning.models.base import load_vector
 from wayfare.learning.tasks import Evaluation, Task
@@ -20,15 +20,15 @@ class Evaluator:
     @torch.no_grad()
     def __call__(self, model: Tensor) -> Evaluation:
         if model.device.type == "cpu":
-            # As a processor convolves fastest.
+            # The fastest layout for convolutions on a CPU.
             self._module.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         load_vector(self._module.to(model.device), model)
         for name, buffer in self._module.named_buffers():
             if name.endswith("running_var"):
-                # A sum of differences may leave a variance a little below 0.
+                # Summed updates may leave a variance slightly below 0.
                 buffer.clamp_(min=0)
-        with chance_of_ones_own(model.device) as set_seed:
-            # Should a network draw random numbers even here, the same model still has the same score.
+        with seeded_generators(model.device) as set_seed:
+            # If a network draws random numbers even here, the same model still gets the same score.
             set_seed(0)
             found = self._task.evaluate(self._module)
             if self._devices is None:

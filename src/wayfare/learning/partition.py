@@ -1,4 +1,4 @@
-"""Who holds which training samples (Section VI)."""
+"""Partitions of the training samples among the devices (Section VI)."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ def split(labels: Ints, classes: int, devices: int, partition: Dealt, seed: int)
 
 
 def class_counts(labels: Ints, classes: int, held: list[Ints]) -> Ints:
-    """How many samples of each class every device holds, (devices, classes)."""
+    """The number of samples of each class on every device, (devices, classes)."""
     return np.array([np.bincount(labels[samples], minlength=classes) for samples in held], dtype=np.int64)
 
 
 def _dirichlet(labels: Ints, classes: int, devices: int, concentration: float, seed: int) -> list[Ints]:
     """Equal sizes, class shares ~ Dirichlet(rho * class share of the whole set).
 
-    Samples of a class are dealt from a shuffled deck. A sample goes to one device as long as the deck lasts; when the
-    devices ask for more of a class than there is, its deck is dealt again from the top. So the shares are the drawn
-    ones even where few devices hold all of a class, and sets are disjoint wherever the shares allow it.
+    Samples of a class are dealt from a shuffled deck. Each sample goes to one device while the deck lasts. If devices
+    need more samples of a class than there are, its deck is dealt again from the top. So every device gets its drawn
+    shares, and sets are disjoint where the shares allow it.
     """
     size = len(labels) // devices
     whole = np.bincount(labels, minlength=classes) / len(labels)
@@ -49,7 +49,7 @@ def _dirichlet(labels: Ints, classes: int, devices: int, concentration: float, s
 
 
 def _dirichlet_once(labels: Ints, classes: int, devices: int, concentration: float, seed: int) -> list[Ints]:
-    """Equal sizes, every sample with one device; shares are drawn as above, and count among what is left."""
+    """Equal sizes, every sample on one device; drawn shares apply to the classes that still have samples."""
     size = len(labels) // devices
     sizes = np.bincount(labels, minlength=classes)
     decks = [_Deck(np.flatnonzero(labels == label), seed, label) for label in range(classes)]
@@ -60,7 +60,7 @@ def _dirichlet_once(labels: Ints, classes: int, devices: int, concentration: flo
         while (missing := size - int(taken.sum())) > 0:
             offered = np.where(left > 0, shares, 0.0)
             if offered.sum() == 0:
-                # All that it was drawn to hold is gone; what is left has the same claim on it.
+                # No sample of its drawn classes is left: draw from the remaining ones in proportion.
                 offered = left / left.sum()
             part = np.minimum(rng.multinomial(missing, offered / offered.sum()), left)
             taken, left = taken + part, left - part
@@ -69,18 +69,18 @@ def _dirichlet_once(labels: Ints, classes: int, devices: int, concentration: flo
 
 
 def _iid(samples: int, devices: int, seed: int) -> list[Ints]:
-    """A shuffled deck cut into equal parts; the few samples that are left over go to nobody."""
+    """A shuffled deck cut into equal parts; the few remaining samples are unused."""
     size = samples // devices
     deck = generator(seed, Stream.SAMPLE_DECK, FLEET).permutation(samples)
     return list(deck[: devices * size].reshape(devices, size))
 
 
 def _shards(labels: Ints, devices: int, shards_per_device: int, seed: int) -> list[Ints]:
-    """Sorted by class, in a random order within each; shards of equal size, dealt at random."""
+    """Samples sorted by class and shuffled within each, cut into equal shards that are dealt at random."""
     shards = devices * shards_per_device
     size = len(labels) // shards
     if size == 0:
-        rule = f"{devices} devices with so many shards each need more than the {len(labels)} training samples"
+        rule = f"{devices} devices with this many shards each need more than the {len(labels)} training samples"
         raise ScenarioError("learning.partition.shards_per_device", shards_per_device, rule)
     rng = generator(seed, Stream.SAMPLE_DECK, FLEET)
     shuffled = rng.permutation(len(labels))
@@ -90,32 +90,32 @@ def _shards(labels: Ints, devices: int, shards_per_device: int, seed: int) -> li
 
 
 def _by_group(labels: Ints, classes: int, devices: int, seed: int) -> list[Ints]:
-    """Devices are given to groups by their size, at least one to each; the devices of a group share it equally."""
+    """Assign devices to groups in proportion to size, at least one each; the devices of a group share it equally."""
     sizes = np.bincount(labels, minlength=classes)
     groups = np.flatnonzero(sizes)
     if devices < len(groups):
-        raise ScenarioError("fleet.devices", devices, f"must be at least the {len(groups)} groups, a device for each")
-    seats = _seats(sizes[groups], devices)
+        raise ScenarioError("fleet.devices", devices, f"must be at least {len(groups)}, one device per group")
+    counts = _devices_per_group(sizes[groups], devices)
     held = []
-    for group, seat in zip(groups, seats, strict=True):
+    for group, count in zip(groups, counts, strict=True):
         members = generator(seed, Stream.SAMPLE_DECK, FLEET + int(group)).permutation(np.flatnonzero(labels == group))
-        size = len(members) // seat
-        held += list(members[: seat * size].reshape(seat, size))
-    # Which device is in which group has nothing to do with its number.
+        size = len(members) // count
+        held += list(members[: count * size].reshape(count, size))
+    # The group of a device does not depend on its number.
     order = generator(seed, Stream.CLASS_SHARES, FLEET).permutation(devices)
-    return [held[place] for place in order]
+    return [held[index] for index in order]
 
 
-def _seats(sizes: Ints, devices: int) -> Ints:
-    """One device each, and the next always to the group with the most samples for each of its devices."""
-    seats = np.ones(len(sizes), dtype=np.int64)
+def _devices_per_group(sizes: Ints, devices: int) -> Ints:
+    """One device each, and every further device to the group with most samples per device."""
+    counts = np.ones(len(sizes), dtype=np.int64)
     for _ in range(devices - len(sizes)):
-        seats[np.argmax(sizes / seats)] += 1
-    return seats
+        counts[np.argmax(sizes / counts)] += 1
+    return counts
 
 
 def _shares(rng: np.random.Generator, alpha: Floats) -> Floats:
-    """Gamma variables divided by their sum; when all underflow, the whole device is one class."""
+    """Gamma variables divided by their sum; if all underflow, the device gets one class only."""
     drawn = rng.gamma(alpha)
     if drawn.sum() > 0:
         return np.asarray(drawn / drawn.sum())
@@ -123,13 +123,13 @@ def _shares(rng: np.random.Generator, alpha: Floats) -> Floats:
 
 
 class _Deck:
-    """The samples of one class in a shuffled circle, dealt on from where the last device stopped."""
+    """The samples of one class in a shuffled circle; each deal continues where the last one stopped."""
 
     def __init__(self, samples: Ints, seed: int, label: int) -> None:
         self._circle = generator(seed, Stream.SAMPLE_DECK, FLEET + label).permutation(samples)
-        self._place = 0
+        self._next = 0
 
     def deal(self, count: int) -> Ints:
-        places = np.arange(self._place, self._place + count)
-        self._place += count
-        return np.asarray(self._circle.take(places, mode="wrap") if count else self._circle[:0])
+        indices = np.arange(self._next, self._next + count)
+        self._next += count
+        return np.asarray(self._circle.take(indices, mode="wrap") if count else self._circle[:0])

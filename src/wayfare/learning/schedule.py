@@ -12,18 +12,18 @@ from wayfare.scenario.model import Schedule as Shape
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
-    """The learning rate of a round as a share of the one a scenario names; it depends on nothing but the round."""
+    """The learning rate of a round as a share of the scenario's rate."""
 
     shape: Shape = "constant"
     rounds: int = 1
 
     @property
     def is_constant(self) -> bool:
-        """Whether every round has the whole rate, so that nothing need be multiplied."""
+        """Whether every round has the full rate, so that the multiplication can be skipped."""
         return self.shape == "constant"
 
     def shares(self, first_round: int, count: int) -> Floats:
-        """The shares of some rounds, counted from 1: cosine and linear begin at 1 and would reach 0 after the last."""
+        """The shares of `count` rounds, counted from 1. Cosine and linear start at 1 and reach 0 after the last."""
         past = (np.arange(first_round, first_round + count) - 1) / self.rounds
         match self.shape:
             case "cosine":

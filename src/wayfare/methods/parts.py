@@ -73,7 +73,7 @@ class UploadRule(Part, ABC):
         """With less energy than this, a device can never upload again, so it stops training."""
         return 0.0
 
-    def any_length(self) -> bool:
+    def is_extendable(self) -> bool:
         """Whether decisions ignore the number of rounds, so that a finished run can be extended."""
         return False
 
@@ -195,23 +195,23 @@ class ServerTerms:
 
 
 class ServerRule(Part, ABC):
-    """What the server does with what arrives."""
+    """How the server updates the global model from arrivals."""
 
     # What a device sends: its update, or its whole model, all or nothing.
     takes: ClassVar[Literal["updates", "models"]] = "updates"
-    # Whether pieces of an upload may be used as they come; otherwise the field waits until it is all there.
+    # Whether pieces of an upload may be applied as they arrive. Otherwise the field waits for the whole upload.
     takes_pieces: ClassVar[bool] = False
-    # Whether it hands more to devices than the model.
+    # Whether it hands state to devices besides the model.
     hands_down: ClassVar[bool] = False
-    # Whether it takes an update divided by its reach for the mean gradient, which needs plain steps of SGD.
+    # Whether it derives mean gradients from updates (update / reach), which needs plain SGD steps.
     uses_reach: ClassVar[bool] = False
 
     def objection(self, method: Method) -> str | None:
-        """What a server hands down must be used, and reaches no device by way of another."""
+        """Handed-down state needs a local rule that uses it, and relays do not carry it."""
         if self.hands_down and not method.local.corrects:
             return "its server hands down corrections; add a local rule that uses them"
         if self.hands_down and method.peers is not None:
-            return "relays carry models, and not what else the server hands down"
+            return "relays carry models, but not the state that the server hands down"
         local = method.local
         if self.uses_reach and (local.pull() or local.clip_norm or local.weight_decay or local.momentum):
             return "its server derives gradients from updates; train without prox, clipping, weight decay and momentum"
@@ -224,19 +224,19 @@ class ServerRule(Part, ABC):
     def apply(
         self, model: Tensor, state: State, arrivals: Sequence[Arrival], terms: ServerTerms
     ) -> tuple[Tensor, State]:
-        """The model after a round in which something arrived, in the order of the devices.
+        """The model and the state after the arrivals of a round, which are in the order of devices.
 
-        Devices may hold the model that is given: a new one takes its place.
+        Devices may share the given model: return a new one, do not change it in place.
         """
 
     def handed(self, state: State, device: int) -> State:
-        """What a device gets beside the model."""
+        """The state that a device receives with the model."""
         return NO_STATE
 
     def taken(self, model: Tensor, state: State, terms: ServerTerms) -> Tensor | None:
-        """The sum of all updates so far, but for a constant, as model and state hold it: mass can be balanced.
+        """The sum of all updates so far, up to a constant, derived from model and state, to balance mass.
 
-        None where they do not tell; then only what arrived is balanced.
+        None if it cannot be derived; then only the arrivals are balanced.
         """
         return None
 
@@ -301,6 +301,6 @@ class Method:
     def energy_rule(self) -> EnergyRule:
         return self.upload.energy_rule
 
-    def any_length(self) -> bool:
+    def is_extendable(self) -> bool:
         """Whether a finished run can be extended. Relays look ahead to later contacts, so they prevent it."""
-        return self.upload.any_length() and self.peers is None
+        return self.upload.is_extendable() and self.peers is None

@@ -1,4 +1,4 @@
-"""What the server does with what arrives: it adds updates, takes a step of an optimiser, or mixes models."""
+"""Server rules: add updates, step with an optimiser, or mix models."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 StalenessFunction: TypeAlias = Literal["polynomial", "constant", "hinge"]
-"""How the weight of a model falls with its age; the first is the default."""
+"""How the weight of a model falls with staleness; the first is the default."""
 
 
 def subtract_from(model: Tensor, arrival: Arrival, share: float) -> None:
-    """model <- model - share times what arrived, in place."""
+    """model <- model - share S(x), in place."""
     from wayfare.sparsify import subtract
 
     subtract(model, arrival.sent, share)
 
 
 def mean_update(model: Tensor, arrivals: Sequence[Arrival], terms: ServerTerms) -> Tensor:
-    """d = (1/N) sum of S(x) over the devices met in a round, in the order of their numbers."""
+    """d = (1/N) sum of S(x) over the arrivals of a round, in the order of device numbers."""
     update = model.new_zeros(len(model))
     for arrival in arrivals:
         subtract_from(update, arrival, -1.0 / terms.devices)
@@ -35,14 +35,14 @@ def mean_update(model: Tensor, arrivals: Sequence[Arrival], terms: ServerTerms) 
 
 
 def dense_update(model: Tensor, arrival: Arrival) -> Tensor:
-    """What arrived as a vector of the model's length, with zeros for entries that were not sent."""
+    """S(x) as a dense vector, with zeros for entries that were not sent."""
     update = model.new_zeros(len(model))
     subtract_from(update, arrival, -1.0)
     return update
 
 
 def step_along(model: Tensor, direction: Tensor, step: float, terms: ServerTerms) -> Tensor:
-    """w <- w - step d; statistics of normalisation move by d, because a running mean must not overshoot."""
+    """w <- w - step d. Normalisation statistics move by d, because a running mean must not overshoot."""
     parameters = len(model) - terms.statistics
     stepped = model - direction
     stepped[:parameters] = model[:parameters].sub(direction[:parameters], alpha=step)
@@ -51,7 +51,7 @@ def step_along(model: Tensor, direction: Tensor, step: float, terms: ServerTerms
 
 @dataclass(frozen=True)
 class Add(ServerRule):
-    """Algorithm 1: w <- w - (1/N) sum of S(x) over the devices met in a round, in the order of their numbers."""
+    """Algorithm 1: w <- w - (1/N) sum of S(x) over the arrivals of a round, in the order of device numbers."""
 
     takes_pieces = True
 
@@ -69,15 +69,15 @@ class Add(ServerRule):
 
 @dataclass(frozen=True)
 class Optimise(ServerRule):
-    """A step of an optimiser along the mean update of a round (Reddi et al. 2021), as the scenario's `server` says.
+    """An optimiser step along the mean update of a round (Reddi et al. 2021), set by the scenario's `server`.
 
-    Statistics of normalisation are taken as they come: a running mean that overshoots is no running mean.
+    Normalisation statistics bypass the optimiser: a running mean must not overshoot.
     """
 
     server: Server = field(default_factory=Server)
 
     def init(self, model: Tensor, terms: ServerTerms) -> State:
-        """No momentum; Adam's second moments begin at epsilon^2, so that no first step is large."""
+        """No momentum. Adam's second moments start at epsilon^2, so that the first step is not large."""
         rest = model.new_zeros(len(model) - terms.statistics)
         match self.server.optimizer:
             case "sgd":
@@ -119,7 +119,7 @@ class Optimise(ServerRule):
 
 @dataclass(frozen=True)
 class Mix(ServerRule):
-    """FedAsync (Xie, Koyejo and Gupta 2019): w <- (1 - a) w + a w_n, with a weight a that falls with age."""
+    """FedAsync (Xie, Koyejo and Gupta 2019): w <- (1 - a) w + a w_n, with a weight a that falls with staleness."""
 
     staleness: StalenessFunction = "polynomial"
     mixing: Mixing = field(default_factory=Mixing)
@@ -138,7 +138,7 @@ class Mix(ServerRule):
         return model, state
 
     def weight(self, staleness_rounds: int) -> float:
-        """a s(theta), with s = 1, (theta + 1)^-c, or 1 up to b and 1 / (d (theta - b) + 1) after it."""
+        """a s(theta), with s = 1, (theta + 1)^-c, or 1 up to b and 1 / (d (theta - b) + 1) above."""
         mixing = self.mixing
         if self.staleness == "polynomial":
             return mixing.weight * math.pow(staleness_rounds + 1.0, -mixing.polynomial_exponent)

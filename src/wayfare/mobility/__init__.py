@@ -1,4 +1,10 @@
-"""Mobility models and traces of devices and server, drawn before training."""
+"""Mobility models and traces of devices and server, drawn before training.
+
+Design decisions:
+
+- The end of a run cuts no leg. A node's last leg is drawn whole and only its time is cut, so a longer world starts with
+  exactly the shorter one.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,20 @@
-"""What runs leave behind: one SQLite file each."""
+"""The records of runs: one SQLite file each.
 
-from wayfare.records.layout import run_name
+Design decisions:
+
+- A record is one SQLite file per run, with a checksum over everything in it. A folder gets its final name only when the
+  run is complete.
+- A checkpoint holds the state, not a recipe. Retraining from the received model would save a third of the space but
+  change the last bits of stacks. It is read with `weights_only` after a SHA-256 check.
+- First the file, then one transaction that names it. A checkpoint is written, flushed and renamed; then one transaction
+  commits the records and the row with its name. After any kill the newest row is complete, and files without a row are
+  deleted.
+- Locks are the kernel's: a `flock` dies with its process, a lock file would outlive it.
+- Statistics need few assumptions. Differences are paired and tested by flipping signs. Times to a target are medians
+  that include seeds that never reached it.
+"""
+
+from wayfare.records.layout import final_folder
 from wayfare.records.lock import RunLock
 from wayfare.records.read import RunRecord, find_runs, read_run
 from wayfare.records.summary import (
@@ -12,8 +26,8 @@ from wayfare.records.summary import (
     summarise_run,
     summarise_scheme,
 )
-from wayfare.records.unfinished import Unfinished, complete, find_unfinished, refuse_another, refuse_changes, reopen
-from wayfare.records.write import RunWriter, beginning
+from wayfare.records.unfinished import Unfinished, complete, find_unfinished, reject_changes, reject_other_code, reopen
+from wayfare.records.write import RunWriter, run_inputs
 
 __all__ = [
     "RunLock",
@@ -22,18 +36,18 @@ __all__ = [
     "RunWriter",
     "SchemeSummary",
     "Unfinished",
-    "beginning",
     "complete",
     "final_evaluations",
+    "final_folder",
     "find_runs",
     "find_unfinished",
     "paired_difference",
     "read_run",
-    "refuse_another",
-    "refuse_changes",
+    "reject_changes",
+    "reject_other_code",
     "reopen",
+    "run_inputs",
     "run_json",
-    "run_name",
     "summarise_run",
     "summarise_scheme",
 ]

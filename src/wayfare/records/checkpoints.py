@@ -1,4 +1,4 @@
-"""Checkpoints on disk: a file each, that is there whole or not at all, and is believed only with its checksum."""
+"""Checkpoints on disk: one file each, written atomically and verified by its checksum."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from wayfare.simulator import SimulationState, state_from_plain
 
 _SUFFIX = ".checkpoint"
 _CHUNK_BYTES = 1 << 20
-# What PyTorch and we raise over a file that is none of ours.
+# Exceptions that reading a damaged file can raise.
 _UNREADABLE = (
     *(ArithmeticError, AttributeError, EOFError, LookupError, RuntimeError, TypeError, ValueError),
     pickle.UnpicklingError,
@@ -24,7 +24,7 @@ _UNREADABLE = (
 
 
 class DamagedError(Exception):
-    """A checkpoint, or the records before it, are not what was written; says what is wrong."""
+    """A checkpoint or the records before it differ from what was written; the message says how."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,7 +36,7 @@ class Checkpoint:
 
 
 def write_checkpoint(folder: Path, state: SimulationState) -> Checkpoint:
-    """Write a new file, bring it to the disk, then give it its name; OSError leaves everything as it was."""
+    """Write a checkpoint atomically and durably; an OSError leaves everything unchanged."""
     name = f"round-{state.round:08}{_SUFFIX}"
     with open_atomically(folder / name) as stream:
         summed = _Summed(stream)
@@ -47,32 +47,32 @@ def write_checkpoint(folder: Path, state: SimulationState) -> Checkpoint:
 
 
 def read_checkpoint(folder: Path, known: Checkpoint) -> SimulationState:
-    """The state of a checkpoint; DamagedError when the file is not the one that was written."""
-    # A name out of damaged records must not lead out of the folder.
+    """The state of a checkpoint; DamagedError if the file is not the one that was written."""
+    # A name in damaged records must not lead out of the folder.
     file = folder / Path(known.file).name
     try:
         size_bytes = file.stat().st_size
         if size_bytes != known.size_bytes:
-            raise DamagedError(f"{file.name} has {size_bytes:,} bytes, {known.size_bytes:,} were written")
+            raise DamagedError(f"{file.name} has {size_bytes:,} bytes instead of {known.size_bytes:,}")
         sha256 = hashlib.sha256()
         with file.open("rb") as stream:
             while chunk := stream.read(_CHUNK_BYTES):
                 sha256.update(chunk)
         if sha256.hexdigest() != known.sha256:
-            raise DamagedError(f"the checksum of {file.name} is not that of what was written")
-        # Mapped: a fleet that memory cannot hold is read device by device.
+            raise DamagedError(f"the checksum of {file.name} is wrong")
+        # Memory-mapped, so that a fleet larger than memory is read device by device.
         state = state_from_plain(torch.load(file, map_location="cpu", weights_only=True, mmap=True))
     except OSError as error:
         raise DamagedError(f"{file.name} cannot be read: {error.strerror or error}") from None
     except _UNREADABLE as error:
-        raise DamagedError(f"{file.name} holds no state: {error}") from None
+        raise DamagedError(f"{file.name} contains no state: {error}") from None
     if state.round != known.round:
-        raise DamagedError(f"{file.name} is of round {state.round}, not {known.round}")
+        raise DamagedError(f"{file.name} belongs to round {state.round}, not {known.round}")
     return state
 
 
-def forget_others(folder: Path, database: sqlite3.Connection) -> None:
-    """Delete the files of checkpoints that the records do not name, and what was left of unfinished ones."""
+def delete_unlisted_checkpoints(folder: Path, database: sqlite3.Connection) -> None:
+    """Delete checkpoint files that the records do not list, and drafts of interrupted writes."""
     kept = {file for (file,) in database.execute("SELECT file FROM checkpoints")}
     for file in [*folder.glob(f"*{_SUFFIX}"), *folder.glob(f"*{_SUFFIX}.*{DRAFT_SUFFIX}")]:
         if file.name not in kept:
@@ -80,9 +80,9 @@ def forget_others(folder: Path, database: sqlite3.Connection) -> None:
 
 
 class _Summed:
-    """A stream that counts and sums up what is written to it.
+    """A stream that counts bytes and computes their checksum.
 
-    An error is kept for later: `torch.save` writes out of C++, which errors must not pass through.
+    It keeps an error for later, because `torch.save` writes from C++, through which no exception may pass.
     """
 
     def __init__(self, stream: IO[bytes]) -> None:

@@ -1,4 +1,4 @@
-"""Where a run lies: its folder, the name it has until it is whole, and the tables that say what it is."""
+"""The folder of a run, its name while the run is incomplete, and access to its tables."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from wayfare.records.schema import COLUMNS, FILE
 
 
 def partial_folder(folder: Path) -> Path:
-    """Where a run lies until it is whole."""
+    """The folder of a run that is not complete yet."""
     return folder.parent / (folder.name + ".partial")
 
 
-def run_name(folder: Path) -> Path:
-    """The folder a run has or is to have, whichever of its names is given."""
+def final_folder(folder: Path) -> Path:
+    """The folder of a complete run, given that folder, its partial folder or its lock."""
     folder = folder if folder.name else folder.resolve()
     name = folder.name.removesuffix(".partial").removesuffix(".lock")
     return folder.with_name(name) if name else folder
@@ -37,7 +37,7 @@ def read_meta(database: sqlite3.Connection) -> dict[str, Any]:
 
 
 def as_list(value: object) -> list[Any]:
-    """A list out of `meta`; one that is missing or damaged is empty."""
+    """A list from `meta`; a missing or damaged one is empty."""
     return value if isinstance(value, list) else []
 
 
@@ -46,15 +46,15 @@ def stored_devices(database: sqlite3.Connection) -> list[tuple[Any, ...]]:
 
 
 def stored_rows(database: sqlite3.Connection, table: str, until: int = 1 << 62) -> list[tuple[Any, ...]]:
-    """The rows of a table of events up to a round, in the order of their keys."""
+    """The rows of an event table up to a round, in the order of their keys."""
     columns = COLUMNS[table]
     order = "number" if table == "relays" else f"{columns[0]}, {columns[1]}"
     query = f"SELECT {', '.join(columns)} FROM {table} WHERE round <= ? ORDER BY {order}"
     return database.execute(query, (until,)).fetchall()
 
 
-def give_name(folder: Path) -> None:
-    """A run that is whole gets its name; an older run of that name goes."""
+def rename_to_final(folder: Path) -> None:
+    """Give a complete run its final name; this deletes an older run of that name."""
     partial = partial_folder(folder)
     sync_folder(partial)
     if folder.exists():

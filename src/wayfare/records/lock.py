@@ -1,7 +1,7 @@
 """One process at a time writes a run.
 
-The lock is the kernel's, on a file beside the run: whatever ends a process, its lock ends with it. The file only says
-who holds it.
+The lock is a kernel lock on a file beside the run, so it ends with its process. The content of the file only names the
+holder.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _log = logging.getLogger("wayfare")
 
 
 class RunLock:
-    """Held while a run is written; a second process that wants it is told who has it."""
+    """Held while a run is written; a second process gets an error that names the holder."""
 
     def __init__(self, folder: Path) -> None:
         self._run, self._file = folder, folder.with_name(folder.name + ".lock")
@@ -36,24 +36,24 @@ class RunLock:
         return self
 
     def __exit__(self, *_: object) -> None:
-        # The file goes while the lock is held, so nobody else's is ever taken away.
+        # Delete the file while the lock is held, so that no other process loses its lock file.
         self._file.unlink(missing_ok=True)
         self._held.close()
 
     def _take(self) -> bool:
-        """Lock the file; False when it was taken away in between and is to be opened again."""
+        """Lock the file; False if another process deleted it meanwhile, so that it must be opened again."""
         with ExitStack() as unless_held:
             file = unless_held.enter_context(self._file.open("a+", encoding="utf-8"))
             try:
                 lock(file.fileno())
             except BlockingIOError:
-                rule = f"is being written by {_holder(file)}; wait for it, or stop it first"
+                rule = f"{_holder(file)} is writing this run; wait for it, or stop it first"
                 raise RunFolderError(f"{self._run}: {rule}") from None
             found = os.fstat(file.fileno())
             if not self._file.exists() or not os.path.samestat(found, self._file.stat()):
                 return False
             if found.st_size:
-                _log.warning("%s: taking over from %s, which ended without a word", self._run, _holder(file))
+                _log.warning("%s: taking over from %s, which was killed", self._run, _holder(file))
             file.truncate(0)
             file.write(json.dumps({"process": os.getpid(), "host": socket.gethostname()}))
             file.flush()

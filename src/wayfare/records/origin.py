@@ -1,4 +1,4 @@
-"""Which state of the code made a run."""
+"""The version of the code that made a run."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from pathlib import Path
 
 @cache
 def commit_of_code() -> str | None:
-    """The commit that Wayfare runs from, marked where files differ from it; None where it was installed from a package.
+    """The commit of Wayfare's checkout, marked if files were changed; None if it was installed from a package.
 
-    A copy of a checkout that left its history behind is told by the variable WAYFARE_COMMIT.
+    The variable WAYFARE_COMMIT names the commit of a copy without history.
     """
-    told = os.environ.get("WAYFARE_COMMIT")
-    if told:
-        return told
+    given = os.environ.get("WAYFARE_COMMIT")
+    if given:
+        return given
     here = Path(__file__).parent
     try:
-        # A package installed below somebody else's repository is none of its files.
+        # A package installed inside another repository is not part of it.
         _git(here, "ls-files", "--error-unmatch", Path(__file__).name)
         return _git(here, "describe", "--always", "--dirty", "--exclude=*")
     except (OSError, subprocess.SubprocessError):

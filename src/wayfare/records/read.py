@@ -1,4 +1,4 @@
-"""Reads the records of one run, or finds the runs of a folder."""
+"""Reads the records of a run, and finds the runs in a folder."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from wayfare.arrays import Floats
 from wayfare.contacts import TraceUse
 from wayfare.errors import RunFolderError, WayfareError
 from wayfare.learning.tasks import Metric
-from wayfare.records.layout import read_meta, resume_call, run_name, stored_devices, stored_rows
+from wayfare.records.layout import final_folder, read_meta, resume_call, stored_devices, stored_rows
 from wayfare.records.schema import COLUMNS, FILE, VERSION
 from wayfare.records.seal import Tally, seal
 from wayfare.scenario import Scenario, parse
@@ -30,7 +30,7 @@ class RunRecord:
     folder: Path
     scenario: Scenario
     scheme: str
-    scheme_text: str  # what makes it again
+    scheme_text: str  # the text that builds the scheme again
     energy_rule: str
     seed: int
     parameters: int
@@ -42,9 +42,9 @@ class RunRecord:
     contacts: dict[str, Floats]
     relays: tuple[RelayEvent, ...]
     evaluations: dict[str, Floats]
-    others: dict[str, Floats]  # further metrics, a value for each evaluation
-    model: Tensor | None  # the final one; None where only its hash was kept
-    trace: TraceUse | None  # None where mobility is no trace, or the records are older than this field
+    others: dict[str, Floats]  # further metrics, one value per evaluation
+    model: Tensor | None  # the final model; None if only its hash was kept
+    trace: TraceUse | None  # None if mobility is not a trace, or the records are older than this field
 
     def __repr__(self) -> str:
         last = self.metric.text(float(self.evaluations["score"][-1]))
@@ -55,12 +55,12 @@ class RunRecord:
 def find_runs(folder: Path) -> list[Path]:
     """The finished runs at or below a folder, in order of their names."""
     if not folder.is_dir():
-        raise RunFolderError(f"{folder}: there is no such folder")
+        raise RunFolderError(f"{folder}: no such folder")
     found = [file.parent for file in sorted(folder.rglob(FILE)) if not file.parent.name.endswith(".partial")]
     if not found:
         if unfinished := next(folder.rglob(FILE), None):
-            resume = resume_call(run_name(unfinished.parent))
-            raise RunFolderError(f"{folder}: no run here is finished; resume with {resume}")
+            resume = resume_call(final_folder(unfinished.parent))
+            raise RunFolderError(f"{folder}: contains no finished run; resume with {resume}")
         raise RunFolderError(f"{folder}: neither a run nor a folder of runs (no {FILE} in it)")
     return found
 
@@ -76,17 +76,17 @@ def read_run(folder: Path) -> RunRecord:
         if isinstance(error, RunFolderError):
             raise
         raise RunFolderError(
-            f"{file}: not the records of a run, or damaged: {error}; without this folder the other runs can be shown, "
-            "and the study that it belongs to runs it again"
+            f"{file}: damaged, or not the records of a run: {error}; delete this folder to show the other runs, or to "
+            "let its study repeat the run"
         ) from None
 
 
 def _read(folder: Path, database: sqlite3.Connection) -> RunRecord:
     meta = read_meta(database)
     if meta["version"] != VERSION:
-        raise RunFolderError(f"{folder}: records of version {meta['version']}, this Wayfare reads {VERSION}")
+        raise RunFolderError(f"{folder}: has records of version {meta['version']}; this Wayfare reads {VERSION}")
     if meta["status"] != "finished":
-        raise RunFolderError(f"{folder}: this run did not finish; resume it with {resume_call(run_name(folder))}")
+        raise RunFolderError(f"{folder}: this run did not finish; resume it with {resume_call(final_folder(folder))}")
     devices = stored_devices(database)
     models = database.execute("SELECT float32_le FROM model ORDER BY round DESC LIMIT 1").fetchall()
     vector = models[0][0] if models else b""
@@ -94,9 +94,9 @@ def _read(folder: Path, database: sqlite3.Connection) -> RunRecord:
     for table, found in rows.items():
         tally.add(table, found)
     if not isinstance(vector, bytes):
-        raise TypeError("the model is not made of bytes")
+        raise TypeError("the model is not a blob")
     if meta["seal"] != seal(meta, devices, tally, vector):
-        raise RunFolderError(f"{folder / FILE}: damaged: its checksum is not that of what was written")
+        raise RunFolderError(f"{folder / FILE}: damaged: its checksum is wrong")
     return RunRecord(
         folder=folder,
         scenario=parse(meta["scenario"]),

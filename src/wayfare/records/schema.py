@@ -1,4 +1,4 @@
-"""The tables of a run's one SQLite file."""
+"""The tables in the SQLite file of a run."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ VERSION = 3
 
 _EVENTS = {"contacts": ContactEvent, "relays": RelayEvent, "evaluations": EvaluationEvent, "metrics": MetricEvent}
 COLUMNS = {table: tuple(field.name for field in fields(event)) for table, event in _EVENTS.items()}
-"""Of the tables whose rows come one by one; the other tables are written at once."""
+"""The columns of the event tables, whose rows arrive one by one."""
 
 TABLES = f"""
 CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;

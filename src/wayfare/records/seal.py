@@ -1,4 +1,4 @@
-"""Checksums of records: a number that changed on the disk is noticed, never shown or gone on from."""
+"""Checksums of records, so that a number that changed on disk is never shown or used to resume."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from wayfare.records.schema import COLUMNS
 
 
 class Tally:
-    """A checksum for every table, of its rows as they come, in the order of their keys."""
+    """A running checksum per event table, over its rows in the order of their keys."""
 
     def __init__(self) -> None:
         self._sums = {table: hashlib.sha256() for table in COLUMNS}
@@ -28,7 +28,7 @@ class Tally:
                 round_, name, value = row
                 self._sums[table].update(json.dumps([round_, name]).encode() + _bytes([[value]]))
             else:
-                # A truth value is the number that SQLite makes of it.
+                # SQLite stores a Boolean as an integer.
                 plain = [int(value) if isinstance(value, bool) else value for value in row]
                 self._sums[table].update(json.dumps(plain).encode())
 
@@ -37,14 +37,14 @@ class Tally:
 
 
 def seal(meta: Mapping[str, Any], devices: Sequence[Sequence[object]], tally: Tally, model: bytes) -> str:
-    """One checksum over everything a finished run holds, but itself."""
+    """One checksum over all content of a finished run except the checksum itself."""
     content = {key: value for key, value in meta.items() if key != "seal"}
     text = json.dumps([content, [list(device) for device in devices], tally.digests()], sort_keys=True)
     return hashlib.sha256(text.encode() + model).hexdigest()
 
 
 def _bytes(rows: Sequence[Sequence[object]] | Floats) -> bytes:
-    """Numbers as doubles, the least byte first; what SQLite keeps as NULL is the one NaN."""
+    """Numbers as little-endian doubles; NULL and every NaN have the same bytes."""
     values = np.array(rows, dtype="<f8")
     values[np.isnan(values)] = np.nan
     return values.tobytes()

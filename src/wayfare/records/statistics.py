@@ -1,4 +1,4 @@
-"""What seeds allow to say: means with intervals, paired differences with a test, and how long it takes to a target."""
+"""Statistics over seeds: means with intervals, paired differences with a test, and the time to reach a target."""
 
 from __future__ import annotations
 
@@ -12,14 +12,15 @@ import numpy as np
 from wayfare.records.read import RunRecord
 from wayfare.streams import FLEET, Stream, generator
 
-# Up to so many pairs every pattern of signs is counted; beyond, so many are drawn.
+# Up to this many pairs the test enumerates all patterns of signs ...
 _EXACT_PAIRS = 16
+# ... and beyond it draws this many.
 _DRAWN = 100_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Estimate:
-    """A mean over seeds; deviation and half the 95 % interval are None of one seed only, and where one is no number."""
+    """A mean over seeds. Deviation and half the 95 % interval are None for one seed, or if a value is not finite."""
 
     mean: float
     sd: float | None
@@ -29,7 +30,7 @@ class Estimate:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Difference:
-    """A mean of paired differences; p is the chance of one as large if the sign of each were a coin's."""
+    """A mean of paired differences; p is the chance of one at least as large if all signs were random."""
 
     mean: float
     ci95: float | None
@@ -39,7 +40,7 @@ class Difference:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reached:
-    """When a run first had a target score, at the grain of its evaluations; None where it never had."""
+    """The first evaluation at which a run reached a target score; None if it never did."""
 
     rounds: float | None
     time_s: float | None
@@ -48,7 +49,7 @@ class Reached:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Censored:
-    """A median over seeds of which some never got there. None: no more than half did, so it lies beyond the end."""
+    """A median over seeds, some of which may not have reached the target. None if at most half did."""
 
     reached: int
     seeds: int
@@ -75,7 +76,7 @@ def half_width_95(values: Sequence[float]) -> float | None:
 
 
 def _spread(values: Sequence[float]) -> bool:
-    """Whether values have one: a run that diverged may have no number for a score."""
+    """Whether a deviation exists: the score of a diverged run may be NaN."""
     return len(values) > 1 and all(map(isfinite, values))
 
 
@@ -86,8 +87,8 @@ def _mean(values: Sequence[float]) -> float:
 def sign_flip_test(differences: Sequence[float]) -> float:
     """The two-sided permutation test of paired values: how often |sum of +-d| is at least |sum of d|.
 
-    Swapping the two members of a pair turns the sign of its difference, and nothing else if there is no effect. With n
-    pairs no p is below 2 / 2^n.
+    Without an effect, the two members of a pair are exchangeable, so every sign pattern is equally likely. With n pairs
+    p is at least 2 / 2^n.
     """
     values = np.asarray(differences, dtype=np.float64)
     if len(values) <= _EXACT_PAIRS:
@@ -98,9 +99,9 @@ def sign_flip_test(differences: Sequence[float]) -> float:
         patterns = chance.integers(0, 2, (_DRAWN, len(values)))
         drawn = 1
     sums = np.abs((1 - 2 * patterns) @ values)
-    # Sums of the same terms in another order differ by rounding.
+    # Allow for rounding, because the order of the sum differs.
     as_large = int((sums >= abs(values.sum()) - 1e-12 * np.abs(values).sum()).sum())
-    # What was observed is one of the patterns, also where they are drawn: p is never 0.
+    # Drawn patterns also include the observed one, so that p is never 0.
     return (as_large + drawn) / (len(sums) + drawn)
 
 
@@ -118,7 +119,7 @@ def reach(record: RunRecord, target: float) -> Reached:
 
 
 def censored_median(values: Sequence[float | None]) -> Censored:
-    """The median where None stands for something larger than any value: no seed is left out."""
+    """The median of values in which None counts as larger than any number, so that no seed is omitted."""
     reached = [value for value in values if value is not None]
     middle = median([*reached, *[float("inf")] * (len(values) - len(reached))])
     return Censored(reached=len(reached), seeds=len(values), median=middle if np.isfinite(middle) else None)

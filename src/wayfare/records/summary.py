@@ -1,4 +1,4 @@
-"""From records to the numbers people compare: one line for a run, one line for a scheme over its seeds."""
+"""Summaries of records: the measures of a run, and of a scheme over its seeds."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from wayfare.simulator.events import RelayKind
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunSummary:
-    """One run. Fractions and staleness are means over all contacts, those without an upload included."""
+    """The measures of a run. Fractions and staleness are means over all contacts, including those without an upload."""
 
     scheme: str
     energy_rule: str
@@ -30,8 +30,8 @@ class RunSummary:
     uploads_per_device: float
     failed_uploads_per_device: float
     staleness_rounds: float
-    contacts: int  # opportunities to upload, of all devices
-    # Relays, where there are any: updates given to others, of those delivered, models taken, and attempts that failed.
+    contacts: int  # upload opportunities of all devices
+    # Relays: updates given to relays, updates delivered, newer models taken from peers, and failed attempts.
     relayed_per_device: float = 0.0
     delivered_per_device: float = 0.0
     models_taken_per_device: float = 0.0
@@ -41,7 +41,7 @@ class RunSummary:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SchemeSummary:
-    """One scheme over its seeds; the interval is a half width. It and the deviation are None with one seed only."""
+    """The measures of a scheme over its seeds. The deviation and half the interval are None for one seed."""
 
     name: str
     energy_rule: str
@@ -90,7 +90,7 @@ def summarise_run(record: RunRecord) -> RunSummary:
 
 
 def final_evaluations(record: RunRecord) -> int:
-    """How many evaluations a score is the mean of: the last so many, never that of the initial model."""
+    """The number of last evaluations whose mean is the score; the initial model never counts."""
     trained = int((record.evaluations["round"] > 0).sum())
     return max(min(record.scenario.learning.final_evaluations, trained), 1)
 
@@ -124,16 +124,16 @@ def summarise_scheme(runs: Sequence[RunSummary]) -> SchemeSummary:
 
 
 def paired_difference(runs: Sequence[RunSummary], others: Sequence[RunSummary]) -> Difference:
-    """The differences in score over the seeds both have.
+    """The difference in score over the seeds that both have.
 
-    Schemes of one seed meet the identical world, so what worlds differ by drops out.
+    All schemes of a seed share one world, so differences between worlds cancel.
     """
     theirs = {run.seed: run.score for run in others}
     return difference([run.score - theirs[run.seed] for run in runs if run.seed in theirs])
 
 
 def run_json(record: RunRecord) -> dict[str, Any]:
-    """A run for programs: its score goes by the name of its metric, e.g. `accuracy`."""
+    """A run as JSON; its score has the name of its metric, e.g. `accuracy`."""
     summary = asdict(summarise_run(record)) | {"metric": record.metric.name}
     named = {key.replace("score", record.metric.name): value for key, value in summary.items()}
     trace = None if record.trace is None else asdict(record.trace)

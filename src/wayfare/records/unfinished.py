@@ -1,4 +1,4 @@
-"""Takes up a run that did not finish: what it is, whether it may go on, and from where."""
+"""Resumes an unfinished run: its inputs, whether it may resume, and from which checkpoint."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from typing import Any
 
 from wayfare.errors import RunFolderError
 from wayfare.identity import changes, without_parts
-from wayfare.records.checkpoints import Checkpoint, DamagedError, forget_others, read_checkpoint
+from wayfare.records.checkpoints import Checkpoint, DamagedError, delete_unlisted_checkpoints, read_checkpoint
 from wayfare.records.layout import as_list, connect, partial_folder, read_meta, stored_rows
 from wayfare.records.schema import COLUMNS, FILE, VERSION
 from wayfare.records.seal import Tally
-from wayfare.records.write import RunWriter, device_rows, session, wrap_up
+from wayfare.records.write import RunWriter, device_rows, finalise_run, session
 from wayfare.scenario.difference import differences
 from wayfare.simulator import SimulationState
 from wayfare.world import World
@@ -27,20 +27,20 @@ _log = logging.getLogger("wayfare")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Unfinished:
-    """A run that began: what its records say it is."""
+    """An unfinished run and its inputs, as recorded."""
 
-    folder: Path  # the name it is to have
+    folder: Path  # its final folder
     meta: dict[str, Any]
 
     @property
-    def is_whole(self) -> bool:
-        """Whether only its name is missing."""
+    def is_complete(self) -> bool:
+        """Whether only the final renaming is missing."""
         return bool(self.meta["status"] == "finished")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Sound:
-    """A checkpoint that is what was written, with the checksums of the records up to it."""
+class ValidCheckpoint:
+    """A verified checkpoint, with the checksums of the records up to it."""
 
     state: SimulationState
     tally: Tally
@@ -48,7 +48,7 @@ class Sound:
 
 
 def find_unfinished(folder: Path) -> Unfinished | None:
-    """The run that began in a folder and has not got its name; None when there is none, or it had not got so far."""
+    """The unfinished run of a folder; None if there is none, or if it has no records yet."""
     partial = partial_folder(folder)
     if not (partial / FILE).is_file():
         return None
@@ -58,57 +58,56 @@ def find_unfinished(folder: Path) -> Unfinished | None:
                 return None
             meta = read_meta(database)
         if not isinstance(meta["status"], str) or not isinstance(meta["scenario"], dict):
-            raise ValueError("status or scenario is not what it should be")
+            raise ValueError("status or scenario is invalid")
         if meta["version"] != VERSION:
             raise RunFolderError(
-                f"{partial}: records of version {meta['version']}, this Wayfare writes {VERSION}; "
-                "start it over with `fresh=True`"
+                f"{partial}: has records of version {meta['version']}; this Wayfare writes {VERSION}; "
+                "restart it with `fresh=True`"
             )
     except (sqlite3.Error, OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise RunFolderError(
-            f"{partial / FILE}: damaged, or not the records of a run: {error}; start it over with `fresh=True`"
+            f"{partial / FILE}: damaged, or not the records of a run: {error}; restart it with `fresh=True`"
         ) from None
     return Unfinished(folder=folder, meta=meta)
 
 
 def complete(folder: Path) -> None:
     try:
-        wrap_up(folder)
+        finalise_run(folder)
     except (OSError, sqlite3.Error) as error:
-        raise RunFolderError(f"{partial_folder(folder)}: whole, but cannot be given its name: {error}") from None
+        raise RunFolderError(f"{partial_folder(folder)}: complete, but cannot be renamed: {error}") from None
 
 
-def refuse_changes(found: Unfinished, now: Mapping[str, Any]) -> None:
-    """A run resumes only as what it began as; the error names what is different now."""
+def reject_changes(found: Unfinished, now: Mapping[str, Any]) -> None:
+    """Raise RunFolderError if the inputs of a run have changed; the message names the changes."""
     before = found.meta
     settings = differences(_settings(before), _settings(now))
     changed = _changed_inputs(found, now["identity"]) + [line.removeprefix("scenario.") for line in settings]
     world = before.get("world")
-    prints = world if isinstance(world, dict) else {}
-    parts = [name for name, value in now["world"].items() if prints.get(name) != value]
+    digests = world if isinstance(world, dict) else {}
+    parts = [name for name, value in now["world"].items() if digests.get(name) != value]
     if parts and not settings:
-        changed.append(f"what is drawn or read from files: {', '.join(parts)}")
+        changed.append(f"the drawn world or its files: {', '.join(parts)}")
     if changed:
-        raise _another(found, changed)
+        raise _changed_error(found, changed)
     versions = before.get("versions")
     others = differences(versions if isinstance(versions, dict) else {}, now["versions"])
     if others:
-        _log.warning("%s: goes on elsewhere (%s): its last bits may differ", found.folder, "; ".join(others))
+        reason = "; ".join(others)
+        _log.warning("%s: resumes in another environment (%s): its last bits may differ", found.folder, reason)
 
 
-def refuse_another(found: Unfinished, identity: Mapping[str, Any]) -> None:
-    """A run counts only for the code and data it began with."""
+def reject_other_code(found: Unfinished, identity: Mapping[str, Any]) -> None:
+    """Raise RunFolderError if the code or data of a run have changed."""
     changed = _changed_inputs(found, identity)
     if changed:
-        raise _another(found, changed)
+        raise _changed_error(found, changed)
 
 
 def _changed_inputs(found: Unfinished, identity: Mapping[str, Any]) -> list[str]:
     before = found.meta.get("identity")
     if not isinstance(before, dict):
-        raise RunFolderError(
-            f"{found.folder}: its records do not say which code and data it began with; start it over with `fresh=True`"
-        )
+        raise RunFolderError(f"{found.folder}: its records do not name its code and data; restart it with `fresh=True`")
     return changes(before, identity)
 
 
@@ -116,15 +115,15 @@ def _settings(meta: Mapping[str, Any]) -> dict[str, Any]:
     return {"seed": meta.get("seed"), "execution": meta.get("execution"), "scenario": without_parts(meta["scenario"])}
 
 
-def _another(found: Unfinished, changed: Sequence[str]) -> RunFolderError:
+def _changed_error(found: Unfinished, changed: Sequence[str]) -> RunFolderError:
     return RunFolderError(
-        f"{found.folder}: began as another run, so it cannot resume as this one. Changed since: {'; '.join(changed)}. "
-        "Undo the change, or start the run over with `fresh=True`"
+        f"{found.folder}: cannot resume, because its inputs have changed: {'; '.join(changed)}. "
+        "Undo the change, or restart the run with `fresh=True`"
     )
 
 
 def reopen(found: Unfinished, world: World) -> tuple[RunWriter, SimulationState | None]:
-    """The records up to the newest sound checkpoint, later ones deleted; no state means that the run begins anew."""
+    """Open a run at its newest valid checkpoint and delete later records; without a state the run starts again."""
     partial = partial_folder(found.folder)
     try:
         database = connect(partial)
@@ -132,7 +131,7 @@ def reopen(found: Unfinished, world: World) -> tuple[RunWriter, SimulationState 
         raise RunFolderError(f"{partial}: cannot write here: {error}") from None
     try:
         damaged: list[str] = []
-        newest = next(sound_checkpoints(partial, database, damaged), None)
+        newest = next(valid_checkpoints(partial, database, damaged), None)
         round_ = newest.state.round if newest else -1
         with database:
             for table in (*COLUMNS, "checkpoints"):
@@ -142,19 +141,19 @@ def reopen(found: Unfinished, world: World) -> tuple[RunWriter, SimulationState 
             database.executemany("INSERT INTO devices VALUES (?, ?, ?, ?)", device_rows(world))
             sessions = [*as_list(found.meta.get("sessions")), session(max(round_, 0))]
             database.execute("INSERT OR REPLACE INTO meta VALUES ('sessions', ?)", (json.dumps(sessions),))
-        forget_others(partial, database)
+        delete_unlisted_checkpoints(partial, database)
         writer = RunWriter(
             found.folder, database, newest.tally if newest else Tally(), wall_s=newest.wall_s if newest else 0.0
         )
         writer.safe_round = newest.state.round if newest else None
         if newest:
-            _log.warning("%s: began before, goes on after round %d", found.folder, round_)
+            _log.warning("%s: resuming after round %d", found.folder, round_)
         for note in damaged:
-            writer.note(f"{note}; going on from round {round_}" if newest else f"{note}; the run begins anew")
+            writer.note(f"{note}; resuming after round {round_}" if newest else f"{note}; the run starts again")
     except (OSError, sqlite3.Error) as error:
         database.close()
         raise RunFolderError(
-            f"{partial / FILE}: cannot be read or written: {error}; if it is damaged, start it over with `fresh=True`"
+            f"{partial / FILE}: cannot be read or written: {error}; if it is damaged, restart it with `fresh=True`"
         ) from None
     return writer, newest.state if newest else None
 
@@ -166,8 +165,8 @@ def tally_up_to(database: sqlite3.Connection, round_: int) -> Tally:
     return tally
 
 
-def sound_checkpoints(folder: Path, database: sqlite3.Connection, damaged: list[str]) -> Iterator[Sound]:
-    """The checkpoints that are what was written, the newest first; a word on each that is not goes into a list."""
+def valid_checkpoints(folder: Path, database: sqlite3.Connection, damaged: list[str]) -> Iterator[ValidCheckpoint]:
+    """The valid checkpoints, the newest first; a note on each damaged one is appended to `damaged`."""
     rows = database.execute(
         "SELECT round, file, size_bytes, sha256, records, wall_s FROM checkpoints ORDER BY round DESC"
     ).fetchall()
@@ -178,16 +177,16 @@ def sound_checkpoints(folder: Path, database: sqlite3.Connection, damaged: list[
             tally, written = tally_up_to(database, state.round), _table(records)
             wrong = [name for name, digest in tally.digests().items() if written.get(name) != digest]
             if wrong:
-                raise DamagedError(f"the {wrong[0]} up to it are not what was written")
-            sound = Sound(state=state, tally=tally, wall_s=float(wall_s))
+                raise DamagedError(f"the checksum of the {wrong[0]} up to it is wrong")
+            valid = ValidCheckpoint(state=state, tally=tally, wall_s=float(wall_s))
         except (DamagedError, ValueError, TypeError) as error:
             damaged.append(f"the checkpoint of round {round_} is damaged: {error}")
             continue
-        yield sound
+        yield valid
 
 
 def _table(text: object) -> dict[str, str]:
-    """A JSON object; damaged text is an empty one, which no checksum agrees with."""
+    """A JSON object; damaged text gives an empty one, which matches no checksum."""
     try:
         table = json.loads(str(text))
     except (ValueError, RecursionError):

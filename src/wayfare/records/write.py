@@ -23,26 +23,34 @@ from torch import Tensor
 from wayfare.contacts import trace_use
 from wayfare.errors import RunFolderError, StorageError
 from wayfare.methods import Method
-from wayfare.records.checkpoints import forget_others, write_checkpoint
-from wayfare.records.layout import as_list, connect, give_name, partial_folder, read_meta, resume_call, stored_devices
+from wayfare.records.checkpoints import delete_unlisted_checkpoints, write_checkpoint
+from wayfare.records.layout import (
+    as_list,
+    connect,
+    partial_folder,
+    read_meta,
+    rename_to_final,
+    resume_call,
+    stored_devices,
+)
 from wayfare.records.origin import commit_of_code
 from wayfare.records.schema import COLUMNS, TABLES, VERSION
 from wayfare.records.seal import Tally, seal
 from wayfare.simulator import ContactEvent, EvaluationEvent, MetricEvent, Observer, RelayEvent, SimulationState
 from wayfare.version import ALGORITHM, __version__
-from wayfare.world import World, fingerprint, peers_fingerprint
+from wayfare.world import World, peer_digests, world_digests
 
 _log = logging.getLogger("wayfare")
 
-# The newest, and one to fall back on when it is damaged.
+# The newest, and one to fall back on if it is damaged.
 _KEPT_CHECKPOINTS = 2
 
 
 class RunWriter(Observer):
-    """An observer that keeps everything. The folder appears under its own name only when the run is whole.
+    """An observer that records everything. The folder gets its final name when the run is complete.
 
-    Until then its records lie in ``<folder>.partial``, where they can be read while the run goes on. Evaluations are
-    committed as they come; a checkpoint is committed in one transaction with all records up to its round.
+    Until then the records are in ``<folder>.partial``, where they can be read during the run. Every evaluation is
+    committed at once; a checkpoint is committed in one transaction with all records up to its round.
     """
 
     def __init__(self, folder: Path, database: sqlite3.Connection, tally: Tally, *, wall_s: float = 0.0) -> None:
@@ -50,13 +58,13 @@ class RunWriter(Observer):
         self._rows: dict[str, list[tuple[Any, ...]]] = {table: [] for table in COLUMNS}
         self._size_bytes = 0
         self.earlier_s = wall_s
-        """Seconds the run took before it was taken up again."""
+        """Wall time of earlier sessions."""
         self.safe_round: int | None = None
         """The round of the last checkpoint."""
 
     @classmethod
     def begin(cls, folder: Path, world: World, meta: Mapping[str, Any]) -> RunWriter:
-        """Records of a new run, which is what `beginning` says; what there was of an unfinished one is deleted."""
+        """Create the records of a new run, with `run_inputs` as `meta`, and delete those of an unfinished one."""
         partial = partial_folder(folder)
         try:
             shutil.rmtree(partial, ignore_errors=True)
@@ -68,7 +76,7 @@ class RunWriter(Observer):
         try:
             with writer._storing():
                 database.execute("PRAGMA journal_mode = WAL")
-                # Tables and meta in one transaction: a run that is there says what it is.
+                # Tables and meta in one transaction, so that every run on disk has its inputs.
                 database.executescript(f"BEGIN;{TABLES}")
                 writer._meta({**meta, "status": "running", "started": _now(), "sessions": [session(0)]})
                 database.executemany("INSERT INTO devices VALUES (?, ?, ?, ?)", device_rows(world))
@@ -79,7 +87,7 @@ class RunWriter(Observer):
         return writer
 
     def on_contact(self, event: ContactEvent) -> None:
-        """Keep a contact; it is written with the next evaluation or checkpoint."""
+        """Buffer a contact; it is written with the next evaluation or checkpoint."""
         self._rows["contacts"].append(_row(event))
 
     def on_relay(self, event: RelayEvent) -> None:
@@ -87,19 +95,19 @@ class RunWriter(Observer):
 
     def on_evaluation(self, event: EvaluationEvent, others: Sequence[MetricEvent]) -> None:
         """Write an evaluation and every contact before it, in one transaction."""
-        self.take_over({"evaluations": [_row(event)], "metrics": sorted(map(_row, others))})
+        self.write_rows({"evaluations": [_row(event)], "metrics": sorted(map(_row, others))})
 
-    def take_over(self, rows: Mapping[str, Sequence[tuple[Any, ...]]]) -> None:
-        """Write rows of tables, in the order of their keys; a longer run begins with those of another run."""
+    def write_rows(self, rows: Mapping[str, Sequence[tuple[Any, ...]]]) -> None:
+        """Write rows by table, in the order of their keys; an extended run starts with those of the shorter run."""
         for table, some in rows.items():
             self._rows[table] += some
         with self._storing(), self._database:
             self._insert_rows()
 
     def checkpoint(self, state: SimulationState, wall_s: float, *, pinned: bool = False) -> None:
-        """Make everything up to a round safe: first the file, then one transaction that names it.
+        """Save everything up to a round: first the checkpoint file, then one transaction that lists it.
 
-        A pinned one stays for good; of the others the last two do.
+        A pinned checkpoint is kept forever; of the others, the last two are.
         """
         with self._storing():
             saved = write_checkpoint(self._partial, state)
@@ -116,11 +124,11 @@ class RunWriter(Observer):
                     (_KEPT_CHECKPOINTS,),
                 )
             self.safe_round = state.round
-            # Only now: until the transaction is on the disk, the older ones are those that count.
-            forget_others(self._partial, self._database)
+            # Only now: until the transaction is on disk, the older checkpoints are the valid ones.
+            delete_unlisted_checkpoints(self._partial, self._database)
 
     def finish(self, model: Tensor, rounds: int, wall_s: float, *, keep_model: bool = True) -> None:
-        """Add the final model, or its hash alone, and give the folder its name."""
+        """Add the final model, or only its hash, and give the folder its final name."""
         vector = model.cpu().numpy().astype("<f4").tobytes()
         with self._storing():
             with self._database:
@@ -133,7 +141,7 @@ class RunWriter(Observer):
                 meta, devices = read_meta(self._database), stored_devices(self._database)
                 self._meta({"seal": seal(meta, devices, self._tally, vector if keep_model else b"")})
             self._database.close()
-            wrap_up(self._folder)
+            finalise_run(self._folder)
 
     def note(self, text: str) -> None:
         _log.warning("%s: %s", self._folder, text)
@@ -146,25 +154,25 @@ class RunWriter(Observer):
     def __exit__(self, *_: object) -> None:
         self._database.close()
 
-    def what_is_safe(self) -> str:
+    def saved_progress(self) -> str:
         if self.safe_round is None:
-            return "No checkpoint was written yet: the run begins anew when it is started again."
+            return "No checkpoint was written yet, so the run will start from the beginning."
         resume = resume_call(self._folder)
-        return f"Everything up to round {self.safe_round} is safe in a checkpoint; {resume} continues from there."
+        return f"A checkpoint holds everything up to round {self.safe_round}; {resume} resumes there."
 
     @contextmanager
     def _storing(self) -> Iterator[None]:
-        """A disk that takes no more ends the run with what is safe and how to go on."""
+        """Turn a write error into a StorageError that says what was saved and how to resume."""
         try:
             yield
         except (OSError, sqlite3.Error) as error:
             room = f" (a checkpoint takes {self._size_bytes / 1e6:.1f} MB)" if self._size_bytes else ""
             raise StorageError(
-                f"{self._partial}: cannot be written: {_reason(error)}{room}. {self.what_is_safe()}"
+                f"{self._partial}: cannot be written: {_reason(error)}{room}. {self.saved_progress()}"
             ) from None
 
     def _insert_rows(self) -> None:
-        """Within a transaction; one that fails ends the run."""
+        """Insert buffered rows within a transaction; a failure ends the run."""
         for table, rows in self._rows.items():
             names = COLUMNS[table]
             marks = ", ".join("?" * len(names))
@@ -178,20 +186,20 @@ class RunWriter(Observer):
         )
 
 
-def wrap_up(folder: Path) -> None:
-    """Let go of what a run that is whole needs no more, and give it its name; may be done again if it is cut short."""
+def finalise_run(folder: Path) -> None:
+    """Clean up a complete run and give it its final name; safe to repeat after an interruption."""
     partial = partial_folder(folder)
     with closing(connect(partial)) as database:
-        # One file, which can be copied and read where nothing can be written.
+        # Without a WAL the run is one file, which can be copied and read on a read-only disk.
         database.execute("PRAGMA journal_mode = DELETE")
-        forget_others(partial, database)
-    give_name(folder)
+        delete_unlisted_checkpoints(partial, database)
+    rename_to_final(folder)
 
 
-def beginning(
+def run_inputs(
     world: World, method: Method, identity: Mapping[str, Any], execution: Mapping[str, Any], hardware: str
 ) -> dict[str, Any]:
-    """What a run is, from its beginning to its end: it resumes only if all of this is the same."""
+    """The inputs of a run; it resumes only if they are unchanged."""
     used = trace_use(world.scenario)
     return {
         "version": VERSION,
@@ -205,7 +213,7 @@ def beginning(
         "parameters": world.link.parameters,
         "metric": asdict(world.task.metric),
         "execution": dict(execution),
-        "world": fingerprint(world) | (peers_fingerprint(world) if method.peers else {}),
+        "world": world_digests(world) | (peer_digests(world) if method.peers else {}),
         "trace": None if used is None else asdict(used),
         "versions": {
             "hardware": hardware,
@@ -218,7 +226,7 @@ def beginning(
 
 
 def session(round_: int) -> dict[str, Any]:
-    """One stretch of a run: after which round it began, when, where and by which code."""
+    """A session of a run: the round after which it started, time, host and commit."""
     return {"after_round": round_, "at": _now(), "host": platform.node(), "commit": commit_of_code()}
 
 
@@ -236,7 +244,7 @@ def _row(event: ContactEvent | RelayEvent | EvaluationEvent | MetricEvent) -> tu
 
 
 def _storable(value: object) -> object:
-    """A number as SQLite keeps it: it has no NaN, and would keep one as NULL on its own account."""
+    """A value as SQLite stores it: NaN becomes NULL."""
     if isinstance(value, np.generic):
         value = value.item()
     return None if isinstance(value, float) and math.isnan(value) else value

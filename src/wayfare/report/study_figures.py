@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from math import sqrt
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -28,7 +29,8 @@ _NEVER_NEGATIVE = (
     *("energy_joules", "budget_joules", "bits", "wall_s", "staleness_rounds"),
     *("uploads_per_device", "failed_uploads_per_device"),
 )
-_DRAWN = "mean and 95 % interval"
+# The 95 % interval of two seeds is 12.7 times as wide as the two are apart: it would hide what the figure shows.
+_TWO = 2
 
 
 def study_figure(results: StudyResults, metric_name: str, file: Path, *, column: bool = False, title: str = "") -> None:
@@ -44,7 +46,7 @@ def study_figure(results: StudyResults, metric_name: str, file: Path, *, column:
         with canvas.column_figure(file, height_in=max(named_in, 1.7) * len(panels) + 0.7) as figure:
             axes = figure.subplots(len(panels), 1, squeeze=False, sharex=True)[:, 0]
             _draw_panels(results, metric_name, panels, axes)
-            canvas.headline(figure, seeds_words(results, _DRAWN))
+            canvas.headline(figure, seeds_words(results, _drawn(results)))
             for panel in axes[:-1]:
                 panel.set_xlabel("")
             canvas.legend_below(figure, axes[-1])
@@ -53,7 +55,7 @@ def study_figure(results: StudyResults, metric_name: str, file: Path, *, column:
     with canvas.wide_figure(file, width_in=width_in, height_in=max(named_in, 4.0)) as figure:
         axes = figure.subplots(1, len(panels), squeeze=False, sharey=True)[0]
         _draw_panels(results, metric_name, panels, axes)
-        canvas.headline(figure, title, seeds_words(results, _DRAWN))
+        canvas.headline(figure, title, seeds_words(results, _drawn(results)))
         canvas.legend_beside(figure, axes[0])
         for panel in axes[1:]:
             panel.set_ylabel("")
@@ -61,6 +63,10 @@ def study_figure(results: StudyResults, metric_name: str, file: Path, *, column:
 
 def seeds_words(results: StudyResults, drawn: str) -> str:
     return "one seed alone is not a result" if results.seeds == 1 else f"{results.seeds} seeds: {drawn}"
+
+
+def _drawn(results: StudyResults) -> str:
+    return "mean, lowest to highest" if results.seeds == _TWO else "mean and 95 % interval"
 
 
 def _draw_panels(results: StudyResults, metric_name: str, panels: dict[str, list[Row]], axes: Any) -> None:
@@ -124,7 +130,7 @@ def _draw_named(results: StudyResults, metric_name: str, rows: list[Row], names:
         panel.errorbar(
             [scale * one.mean for one in found],
             [names.index(manifest.place_of(row.point)[manifest.varies[0]]) + number * step for row in mine],
-            xerr=_bars(scale, found),
+            xerr=interval_bars(scale, found, seeds=results.seeds),
             color=colour_of(scheme, manifest.schemes),
             **mark_of(scheme, manifest.schemes),
             ls="none",
@@ -174,7 +180,7 @@ def _draw(results: StudyResults, metric_name: str, rows: list[Row], panel: Any) 
         panel.errorbar(
             places,
             [scale * one.mean for one, _ in found],
-            yerr=_bars(scale, [one for one, _ in found]),
+            yerr=interval_bars(scale, [one for one, _ in found], seeds=results.seeds),
             color=colour_of(scheme, manifest.schemes),
             ls=dashes_of(scheme, manifest.schemes) if numeric else "none",
             zorder=height_of(scheme, manifest.schemes),
@@ -216,9 +222,10 @@ def _bounds(results: StudyResults, metric_name: str) -> canvas.Bounds:
     return canvas.POSITIVE if metric_name in _NEVER_NEGATIVE else (None, None)
 
 
-def _bars(scale: float, estimates: list[Estimate]) -> list[float] | None:
-    known = any(one.ci95 is not None for one in estimates)
-    return [scale * (one.ci95 or 0.0) for one in estimates] if known else None
+def interval_bars(scale: float, estimates: list[Estimate], *, seeds: int) -> list[float] | None:
+    """Half the 95 % interval of each mean, or half the distance of two seeds, which is sd / sqrt(2)."""
+    halves = [one.sd and one.sd / sqrt(2) if seeds == _TWO else one.ci95 for one in estimates]
+    return [scale * (half or 0.0) for half in halves] if any(half is not None for half in halves) else None
 
 
 def _percent(results: StudyResults, metric_name: str) -> bool:

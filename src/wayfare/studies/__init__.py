@@ -1,4 +1,23 @@
-"""Runs, comparisons and studies."""
+"""Runs, comparisons and studies.
+
+Design decisions:
+
+- A run is its key. Studies find finished runs by a hash of everything their numbers depend on, so a grid can change at
+  any time.
+- The checkpoint interval grows with the cost: 30 s, and at least 50 times the last write. A failed write ends the run.
+- Signals keep their meaning. A run saves itself after its round, unlocks, and raises the signal again. A second SIGINT
+  stops at once; a second SIGTERM does not, because process pools send it twice.
+- A longer run is a new run. It continues from the last checkpoint up to which both worlds are equal. Schemes that
+  depend on the number of rounds are rejected.
+- One queue of jobs serves comparisons and studies. A lost worker costs its job another try, three in all; a run that
+  raises an exception is not repeated. Workers are our own processes, because a standard pool breaks when one process is
+  killed.
+- Longest jobs first, then the same world. A worker stays in its world unless a job more than twice as long waits.
+- Ray's own retries are off, so a lost task counts like a lost worker. Records return as bytes, because nodes may not
+  share a folder.
+- Recorded figures outlive their runs: CSV files hold every run and evaluation, and `scripts/record_figure.py` adds runs
+  and redraws.
+"""
 
 from wayfare.studies.jobs import Progress
 from wayfare.studies.keeping import Safeguards

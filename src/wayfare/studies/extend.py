@@ -15,14 +15,14 @@ from wayfare.control import queue
 from wayfare.device import DeviceState
 from wayfare.errors import RunFolderError, ScenarioError
 from wayfare.methods import Method
-from wayfare.records import RunLock, RunRecord, RunWriter, find_unfinished, run_name
+from wayfare.records import RunLock, RunRecord, RunWriter, final_folder, find_unfinished
 from wayfare.records.checkpoints import DamagedError
 from wayfare.records.layout import connect, stored_rows
 from wayfare.records.schema import COLUMNS
-from wayfare.records.unfinished import Sound, sound_checkpoints
+from wayfare.records.unfinished import ValidCheckpoint, valid_checkpoints
 from wayfare.scenario import Scenario, parse
 from wayfare.studies.single import Execution, carry_out, run_folder
-from wayfare.world import World, draw_world, fingerprint
+from wayfare.world import World, draw_world, world_digests
 
 
 def extend(
@@ -38,7 +38,7 @@ def extend(
     """The run of a folder with more rounds, in a folder of its own; the shorter one stays as it is."""
     if rounds < scenario.rounds:
         raise ScenarioError("rounds", rounds, f"must not be less than the {scenario.rounds} of this run")
-    if not scheme.any_length():
+    if not scheme.is_extendable():
         rule = f"{scheme.name} may pace its energy over all {scenario.rounds} rounds of this run"
         raise ScenarioError("rounds", rounds, f"{rule}; start a new run")
     if scenario.learning.schedule != "constant":
@@ -46,7 +46,7 @@ def extend(
         raise ScenarioError("rounds", rounds, f"{rule}; start a new run")
     longer = parse({**scenario.model_dump(mode="json"), "rounds": rounds})
     folder = run_folder(longer, scheme, meta["seed"], source.parent.parent)
-    with RunLock(run_name(source)), RunLock(folder):
+    with RunLock(final_folder(source)), RunLock(folder):
         if find_unfinished(folder) is None:
             _copy(source, folder, meta, draw_world(scenario, meta["seed"]), draw_world(longer, meta["seed"]))
     return carry_out(folder, longer, scheme, meta["seed"], execution=execution, on_round=on_round)
@@ -54,7 +54,7 @@ def extend(
 
 def same_until(shorter: World, longer: World) -> int:
     """The last round up to which two worlds agree in every contact and channel; -1 if they begin differently."""
-    one, other = fingerprint(shorter), fingerprint(longer)
+    one, other = world_digests(shorter), world_digests(longer)
     if any(one[part] != other[part] for part in ("budgets", "samples", "initial model")):
         return -1
     rows = len(shorter.meets)
@@ -72,14 +72,14 @@ def same_until(shorter: World, longer: World) -> int:
 
 def _copy(source: Path, folder: Path, meta: Mapping[str, Any], shorter: World, longer: World) -> None:
     """Begin the longer run with what the shorter one did while both were the same."""
-    if fingerprint(shorter) != meta.get("world"):
+    if world_digests(shorter) != meta.get("world"):
         raise RunFolderError(f"{source}: what is drawn or read from files is not what it was when this run began")
     last = same_until(shorter, longer)
     try:
         with closing(connect(source)) as database:
             damaged: list[str] = []
-            found = sound_checkpoints(source, database, damaged)
-            usable = next((sound for sound in found if sound.state.round <= last), None)
+            found = valid_checkpoints(source, database, damaged)
+            usable = next((one for one in found if one.state.round <= last), None)
             if usable is None:
                 raise RunFolderError(
                     f"{source}: no checkpoint to go on from up to round {last}, where a longer run is still the same"
@@ -90,8 +90,10 @@ def _copy(source: Path, folder: Path, meta: Mapping[str, Any], shorter: World, l
         raise RunFolderError(f"{source}: damaged: {error}") from None
 
 
-def _begin(folder: Path, database: sqlite3.Connection, sound: Sound, meta: Mapping[str, Any], world: World) -> None:
-    state, every = sound.state, world.scenario.learning.evaluate_every_rounds
+def _begin(
+    folder: Path, database: sqlite3.Connection, checkpoint: ValidCheckpoint, meta: Mapping[str, Any], world: World
+) -> None:
+    state, every = checkpoint.state, world.scenario.learning.evaluate_every_rounds
     found = stored_rows(database, "contacts", state.round)
     contacts = [dict(zip(COLUMNS["contacts"], row, strict=True)) for row in found]
     devices = _paced(contacts, state.devices, world.scenario.rounds)
@@ -101,10 +103,10 @@ def _begin(folder: Path, database: sqlite3.Connection, sound: Sound, meta: Mappi
         for table in ("evaluations", "metrics")
     }
     described = {key: value for key, value in meta.items() if key not in ("status", "seal", "wall_s", "notes")}
-    described |= {"scenario": world.scenario.model_dump(mode="json"), "world": fingerprint(world)}
+    described |= {"scenario": world.scenario.model_dump(mode="json"), "world": world_digests(world)}
     with RunWriter.begin(folder, world, described) as writer:
-        writer.take_over({"contacts": [tuple(contact.values()) for contact in contacts], **rows})
-        writer.checkpoint(replace(state, devices=devices), sound.wall_s)
+        writer.write_rows({"contacts": [tuple(contact.values()) for contact in contacts], **rows})
+        writer.checkpoint(replace(state, devices=devices), checkpoint.wall_s)
 
 
 def _paced(contacts: list[dict[str, Any]], devices: list[DeviceState], rounds: int) -> list[DeviceState]:

@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 from wayfare.errors import RunError, ScenarioError, UnavailableError
 from wayfare.files import make_folder_atomically, open_atomically
 from wayfare.learning.data import IMAGE_SETS
-from wayfare.learning.data.cache import cached_file, only_one
+from wayfare.learning.data.cache import cached_file, fetch_lock
 from wayfare.studies.jobs import Broken, Event, Finished, Job, Lost, OnRound, Queue, Shared, perform
 from wayfare.version import ALGORITHM, __version__
 
@@ -184,7 +184,7 @@ def place_set(name: str, content: Callable[[], NDArray[np.uint8]]) -> None:
     file = cached_file(IMAGE_SETS[name])
     if file.is_file():
         return
-    with only_one(name):
+    with fetch_lock(name):
         if not file.is_file():
             with open_atomically(file) as target:
                 content().tofile(target)

@@ -14,7 +14,7 @@ from wayfare.engine.compute import checked_precision
 from wayfare.errors import RunFolderError, ScenarioError, WayfareError
 from wayfare.learning.tasks import forget_tasks
 from wayfare.methods import Method, make_method
-from wayfare.records import RunRecord, find_unfinished, read_run, run_name
+from wayfare.records import RunRecord, final_folder, find_unfinished, read_run
 from wayfare.records.layout import connect, partial_folder, read_meta
 from wayfare.records.schema import FILE
 from wayfare.scenario import Scenario, parse
@@ -29,14 +29,14 @@ from wayfare.studies.store import home_of
 
 def unfinished_runs(folder: Path) -> list[Path]:
     """The runs at or below a folder that began and did not finish, in the order of their names."""
-    named = run_name(folder)
+    named = final_folder(folder)
     if partial_folder(named).is_dir():
         return [named]
     if not folder.is_dir():
         raise RunFolderError(f"{folder}: there is no such run or folder of runs")
     if (folder / FILE).is_file():
         raise RunFolderError(f"{folder}: this run is finished")
-    found = [run_name(file.parent) for file in sorted(folder.rglob(FILE)) if file.parent.name.endswith(".partial")]
+    found = [final_folder(file.parent) for file in sorted(folder.rglob(FILE)) if file.parent.name.endswith(".partial")]
     if not found:
         raise RunFolderError(f"{folder}: holds no unfinished run; those that never began start with their study")
     return found
@@ -51,7 +51,7 @@ def resume(
 ) -> RunRecord:
     """Go on with one run where it was, to the same bits; with more ``rounds``, in the folder of the longer run."""
     forget_tasks()
-    folder = run_name(Path(folder))
+    folder = final_folder(Path(folder))
     meta = described(folder, finished_too=bool(overrides))
     scenario, scheme, execution = what_it_is(folder, meta)
     execution = replace(execution, safeguards=safeguards or Safeguards())
@@ -110,7 +110,7 @@ def what_it_is(folder: Path, meta: Mapping[str, Any]) -> tuple[Scenario, Method,
         if not isinstance(meta["seed"], int) or execution.policy not in get_args(Policy):
             raise TypeError(f"seed = {meta['seed']!r}, policy = {execution.policy!r}")
     except (WayfareError, KeyError, TypeError, AttributeError) as error:
-        raise RunFolderError(f"{folder}: its records are damaged: {error}; start it over with `fresh=True`") from None
+        raise RunFolderError(f"{folder}: its records are damaged: {error}; restart it with `fresh=True`") from None
     try:
         return scenario, make_method(str(meta.get("scheme_text")), scenario), execution
     except ScenarioError as error:

@@ -24,13 +24,13 @@ from wayfare.records import (
     RunRecord,
     RunWriter,
     Unfinished,
-    beginning,
     complete,
     find_unfinished,
     read_run,
-    refuse_another,
-    refuse_changes,
+    reject_changes,
+    reject_other_code,
     reopen,
+    run_inputs,
 )
 from wayfare.records.layout import resume_call
 from wayfare.scenario import Scenario
@@ -40,7 +40,7 @@ from wayfare.signals import StopRequest
 from wayfare.simulator import Simulation, SimulationState
 from wayfare.studies.arguments import checked_scenario, checked_seed
 from wayfare.studies.keeping import Keeper, Safeguards, StoppedError
-from wayfare.world import World, draw_world, last_round_of_any_length
+from wayfare.world import World, draw_world, last_common_round
 
 _log = logging.getLogger("wayfare")
 
@@ -115,8 +115,8 @@ def carry_out(
             found = None if execution.safeguards.fresh else find_unfinished(folder)
             reject_edited(scheme)
             identity = identity_of(scenario, scheme, task)
-            if found is not None and found.is_whole:
-                refuse_another(found, identity)
+            if found is not None and found.is_complete:
+                reject_other_code(found, identity)
                 # It was ended between its last transaction and its name.
                 complete(folder)
             else:
@@ -139,7 +139,7 @@ def carry_out(
 
 def _simulate(job: _Job, compute: Compute, stop: StopRequest, on_round: Callable[[int], None] | None) -> None:
     world, safeguards = job.world, job.execution.safeguards
-    keeper = Keeper(safeguards, stop, on_round, method=job.scheme, extend_from=last_round_of_any_length(world))
+    keeper = Keeper(safeguards, stop, on_round, method=job.scheme, extend_from=last_common_round(world))
     state_of = world.scenario.fleet.devices, len(world.initial_model)
     with open_shelf(job.execution.device_state, compute, job.folder.parent, *state_of) as shelf:
         _conduct(job, compute, keeper, shelf)
@@ -158,7 +158,7 @@ def _conduct(job: _Job, compute: Compute, keeper: Keeper, shelf: Shelf) -> None:
         shelf=shelf,
     )
     execution = execution_record(job.execution, simulation.engine, compute)
-    meta = beginning(world, job.scheme, job.identity, execution, compute.hardware)
+    meta = run_inputs(world, job.scheme, job.identity, execution, compute.hardware)
     with _opened(job, meta) as (writer, state):
         if state is not None:
             simulation.restore(state)
@@ -171,21 +171,21 @@ def _conduct(job: _Job, compute: Compute, keeper: Keeper, shelf: Shelf) -> None:
         except DivergenceError as error:
             rate = world.scenario.learning.learning_rate
             raise DivergenceError(
-                f"{job.folder}: {error}. {writer.what_is_safe()} It diverges again there; `allow_divergence=True` "
+                f"{job.folder}: {error}. {writer.saved_progress()} It diverges again there; `allow_divergence=True` "
                 f"records it and continues, and a new run may need a learning.learning_rate below {rate:g}"
             ) from None
         except InvariantError as error:
-            raise InvariantError(f"{job.folder}: {error}. {writer.what_is_safe()}") from None
+            raise InvariantError(f"{job.folder}: {error}. {writer.saved_progress()}") from None
         writer.finish(outcome.model, world.scenario.rounds, keeper.elapsed_s, keep_model=job.execution.keep_model)
 
 
 @contextmanager
 def _opened(job: _Job, meta: dict[str, Any]) -> Iterator[tuple[RunWriter, SimulationState | None]]:
-    """The records of a run, and the state in which it is to go on: none at its beginning."""
+    """The records of a run, and the state from which it resumes; None for a new run."""
     if job.found is None:
         writer, state = RunWriter.begin(job.folder, job.world, meta), None
     else:
-        refuse_changes(job.found, meta)
+        reject_changes(job.found, meta)
         writer, state = reopen(job.found, job.world)
     with writer:
         yield writer, state

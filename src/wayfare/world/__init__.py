@@ -1,9 +1,15 @@
-"""The drawn world: everything that a scenario and a seed decide before the learning, the same for every scheme."""
+"""The world: everything that a scenario and a seed fix before training, equal for every scheme.
 
-from wayfare.world.draw import World, draw_world, fingerprint, last_round_of_any_length, local_training
+Design decisions:
+
+- Contacts between devices are drawn only for schemes that relay, with their own streams, so all other draws are
+  unaffected. Pair numbers do not depend on the size of the fleet.
+"""
+
+from wayfare.world.draw import World, draw_world, last_common_round, local_training, world_digests
 from wayfare.world.holding import held_samples
 from wayfare.world.judging import device_scores
-from wayfare.world.peers import Peers, Wish, draw_peers, make_timetable, peers_fingerprint
+from wayfare.world.peers import Peers, Wish, draw_peers, make_timetable, peer_digests
 
 __all__ = [
     "Peers",
@@ -12,10 +18,10 @@ __all__ = [
     "device_scores",
     "draw_peers",
     "draw_world",
-    "fingerprint",
     "held_samples",
-    "last_round_of_any_length",
+    "last_common_round",
     "local_training",
     "make_timetable",
-    "peers_fingerprint",
+    "peer_digests",
+    "world_digests",
 ]

@@ -1,4 +1,4 @@
-"""The world of a run: everything that is drawn before the learning, the same for every scheme."""
+"""Draws the world of a scenario and a seed."""
 
 from __future__ import annotations
 
@@ -34,13 +34,13 @@ _log = logging.getLogger("wayfare")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class World:
-    """A scenario and a seed, drawn out."""
+    """Everything that a scenario and a seed fix before training."""
 
     scenario: Scenario
     seed: int
     plan: ContactPlan
     meets: Opportunities
-    forecast_s: Floats  # how long devices think that each opportunity lasts
+    forecast_s: Floats  # the length of each opportunity as devices predict it
     gains_per_watt: Floats
     budgets_joules: Floats
     link: Link
@@ -48,12 +48,12 @@ class World:
     held: list[Ints]
     batches: Batches
     initial_model: Tensor
-    # How good the initial model is, by how it was computed: the same for every scheme, so worked out once.
+    # Evaluations of the initial model, which is equal for every scheme.
     initial_evaluations: dict[Compute, Evaluation] = field(default_factory=dict, init=False, compare=False)
     _whereabouts: list[Whereabouts] = field(default_factory=list, init=False, compare=False, repr=False)
 
     def whereabouts(self, row: int) -> tuple[tuple[float, float] | None, float | None]:
-        """Position and speed of the device when an opportunity begins; None where its mobility has none."""
+        """Position and speed of the device when an opportunity begins; None if its mobility has no positions."""
         if not self._whereabouts:
             self._whereabouts.append(find_whereabouts(self.scenario, self.seed, self.plan, self.meets))
         return self._whereabouts[0].at(row)
@@ -61,17 +61,17 @@ class World:
 
 @lru_cache(maxsize=2)
 def draw_world(scenario: Scenario, seed: int, task: Task | None = None) -> World:
-    """Draw the world of a scenario, or of another task in it; runs of several schemes in one process share it."""
+    """Draw the world of a scenario, optionally with another task. All schemes in a process share it."""
     if seed < 0:
-        raise ScenarioError("seed", seed, "must be 0 or more")
+        raise ScenarioError("seed", seed, "must be at least 0")
     task = task or load_task(scenario.learning)
     held = held_samples(scenario, task, seed)
     check_batch_size(scenario.learning.batch_size, held, len(task.class_of_samples()))
     plan = draw_plan(scenario, seed)
     meets = opportunities(plan, scenario.round_s, scenario.rounds)
     if not len(meets):
-        # Before the run and not after it: training alone may take hours.
-        _log.warning("seed %s: no device meets the server in %g s, so nothing can be learned", seed, plan.duration_s)
+        # Warn before the run, because training may take hours.
+        _log.warning("seed %s: no device meets the server in %g s, so the fleet learns nothing", seed, plan.duration_s)
     return World(
         scenario=scenario,
         seed=seed,
@@ -102,15 +102,15 @@ def local_training(world: World, method: Method, compute: Compute | None = None)
     )
 
 
-def last_round_of_any_length(world: World) -> int:
-    """The round up to which a run of more rounds is the same: behind it lies a contact that the end cut short."""
+def last_common_round(world: World) -> int:
+    """The last round that is equal in a longer run; after it, the end of the run truncates a contact."""
     plan = world.plan.with_server()
     cut = plan.start_s[plan.end_s >= plan.duration_s]
     return min(int(cut.min() // world.scenario.round_s), world.scenario.rounds) if len(cut) else world.scenario.rounds
 
 
-def fingerprint(world: World) -> dict[str, str]:
-    """A few characters for every part of a world: a run goes on only in the world in which it began."""
+def world_digests(world: World) -> dict[str, str]:
+    """A digest of every part of a world; a run resumes only in the same world."""
     meets = world.meets
     parts = {
         "contacts": (meets.round, meets.device, meets.contact_s, meets.distance_m),
@@ -120,10 +120,10 @@ def fingerprint(world: World) -> dict[str, str]:
         "samples": world.held,
         "initial model": (world.initial_model.numpy(),),
     }
-    return {name: print_of(arrays) for name, arrays in parts.items()}
+    return {name: digest(arrays) for name, arrays in parts.items()}
 
 
-def print_of(arrays: Iterable[np.ndarray]) -> str:
+def digest(arrays: Iterable[np.ndarray]) -> str:
     sha = hashlib.sha256()
     for array in arrays:
         sha.update(np.ascontiguousarray(array).data)

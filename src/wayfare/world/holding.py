@@ -1,4 +1,4 @@
-"""Who holds which training samples in the world of a scenario."""
+"""The training samples of each device in the world of a scenario."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ from wayfare.scenario.partition import OwnPartition
 
 
 def held_samples(scenario: Scenario, task: Task, seed: int) -> list[Ints]:
-    """The sample numbers of every device: dealt as the partition says, or where the task says they are."""
+    """The sample numbers of every device, by the scenario's partition or by the task's own division."""
     partition = scenario.learning.partition
     if not isinstance(task, Divided) or task.division is None:
         if isinstance(partition, OwnPartition):
-            rule = f"the task {task.name} does not say who holds which sample; must be another partition"
+            rule = f"the task {task.name} does not divide its samples among devices; choose another partition"
             raise ScenarioError("learning.partition.kind", partition.kind, rule)
         return split(task.class_of_samples(), task.classes, scenario.fleet.devices, partition, seed)
     if not isinstance(partition, OwnPartition):
-        rule = f"the task {task.name} says who holds which sample; must be own"
+        rule = f"must be own, because the task {task.name} divides its samples among devices"
         raise ScenarioError("learning.partition.kind", partition.kind, rule)
     return among_devices(scenario, task, task.division)
 
 
 def among_devices(scenario: Scenario, task: Divided, division: Division) -> list[Ints]:
-    """The samples of every device by a division of the training set or of the test set."""
+    """The samples of every device in a division of the training or test set."""
     trained = task.division.vehicles if task.division is not None else ()
     if not division.vehicles or (division is task.division and not isinstance(scenario.mobility, TraceMobility)):
         return division.among(scenario.fleet.devices)

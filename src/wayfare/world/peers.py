@@ -1,4 +1,4 @@
-"""Devices that meet each other: what a scheme that relays adds to the world, drawn for such schemes alone."""
+"""Contacts between devices. They are drawn only for schemes that relay."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from wayfare.radio import peer_gains_per_watt
 from wayfare.scenario import Scenario
 from wayfare.scenario.exchange import Relays
 from wayfare.scenario.mobility import TraceMobility
-from wayfare.world.draw import World, print_of
+from wayfare.world.draw import World, digest
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Peers:
-    """Opportunities of devices with each other, and their channels."""
+    """Contacts between devices and their channels."""
 
     meets: PeerOpportunities
     gains_per_watt: Floats
@@ -29,25 +29,25 @@ class Peers:
 
 @lru_cache(maxsize=2)
 def draw_peers(scenario: Scenario, seed: int) -> Peers:
-    """The meetings of a scenario's devices; a model in which devices meet nobody but the server is refused."""
+    """Draw the contacts between devices; raise ScenarioError if the mobility has only contacts with the server."""
     meets = peer_opportunities(draw_plan(scenario, seed, devices_meet=True), scenario.round_s, scenario.rounds)
     if len(meets) == 0:
-        _refuse_without_peers(scenario, seed)
+        _reject_missing_peers(scenario, seed)
     return Peers(meets=meets, gains_per_watt=peer_gains_per_watt(meets, scenario.radio, seed))
 
 
-def peers_fingerprint(world: World) -> dict[str, str]:
-    """What `fingerprint` says of a world, for what relays add to it."""
+def peer_digests(world: World) -> dict[str, str]:
+    """Like `world_digests`, for the contacts between devices."""
     peers = draw_peers(world.scenario, world.seed)
     meets = peers.meets
     columns = (meets.round, meets.device, meets.peer, meets.contact_s, meets.distance_m, peers.gains_per_watt)
-    return {"meetings of devices": print_of(columns)}
+    return {"meetings of devices": digest(columns)}
 
 
-def _refuse_without_peers(scenario: Scenario, seed: int) -> None:
+def _reject_missing_peers(scenario: Scenario, seed: int) -> None:
     spec = scenario.mobility
     drawn = mobility.from_spec(spec, scenario.radio.range_m).draw(scenario.fleet.devices, scenario.duration_s, seed)
-    # With motion devices could have met, and did not.
+    # With motion, devices could have met and did not: this is valid.
     if isinstance(drawn, Meetings):
         field, value = (
             ("mobility.file", spec.file) if isinstance(spec, TraceMobility) else ("mobility.model", spec.model)
@@ -55,23 +55,23 @@ def _refuse_without_peers(scenario: Scenario, seed: int) -> None:
         raise ScenarioError(
             field,
             value,
-            "devices meet only the server in it, and a scheme that relays needs devices that meet each other: take a "
-            "model or a trace with positions, or a list that has contacts between devices",
+            "has no contacts between devices, which a scheme with relays needs; use a model or trace with positions, "
+            "or a list with contacts between devices",
         )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wish:
-    """A device in a round: whom it may turn to, the best first, each with the row of their opportunity."""
+    """A device that may use a relay in a round: its possible peers, the best first, each with its opportunity."""
 
     device: int
     interval: int  # the round of its last contact with the server
-    peers: list[tuple[int, int]]
+    peers: list[tuple[int, int]]  # (peer, row of the opportunity)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Candidates:
-    """Opportunities at which a device may want something of a peer, sorted by round, device and then preference."""
+    """Opportunities for relays, sorted by round, device and preference."""
 
     round: Ints
     device: Ints
@@ -83,31 +83,31 @@ class Candidates:
         """The wishes of a round, in the order of the devices."""
         first, last = np.searchsorted(self.round, [round_, round_ + 1])
         found: dict[int, Wish] = {}
-        for place in range(int(first), int(last)):
-            device = int(self.device[place])
+        for index in range(int(first), int(last)):
+            device = int(self.device[index])
             if device not in found:
-                found[device] = Wish(device=device, interval=int(self.interval[place]), peers=[])
-            found[device].peers.append((int(self.peer[place]), int(self.row[place])))
+                found[device] = Wish(device=device, interval=int(self.interval[index]), peers=[])
+            found[device].peers.append((int(self.peer[index]), int(self.row[index])))
         return list(found.values())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Timetable:
-    """Who may relay when: all that follows from the contact plan and the windows alone."""
+    """All possible relays, as far as the contact plan and the windows determine them."""
 
-    uploads: Candidates  # device: the owner of an update; peer: one that meets the server sooner
-    downloads: Candidates  # device: one that may take a newer model; peer: one that may have it
+    uploads: Candidates  # device: owner of an update; peer: a device that meets the server sooner
+    downloads: Candidates  # device: may take a newer model; peer: may have it
 
     def rounds_of(self, device: int) -> Ints:
-        """The rounds in which the local model of a device may be looked at or replaced."""
+        """The rounds in which a relay may read or replace the local model of a device."""
         rounds = [candidates.round[candidates.device == device] for candidates in (self.uploads, self.downloads)]
         return np.unique(np.concatenate(rounds))
 
 
 def make_timetable(world: World, peers: Peers, rules: Relays) -> Timetable:
-    """An upload goes to the device that meets the server soonest, and sooner than the owner itself.
+    """The relays of a world. An update goes to the peer that meets the server soonest, and before its owner does.
 
-    That is taken from the contact plan: devices know their own next contact, and tell each other.
+    The contact plan gives these times: devices know their own next contact and tell each other.
     """
     meets = peers.meets
     row = np.concatenate([np.arange(len(meets))] * 2)
@@ -135,11 +135,11 @@ def make_timetable(world: World, peers: Peers, rules: Relays) -> Timetable:
 
 
 def _last_and_next(meets: Opportunities, device: Ints, round_: Ints, rounds: int) -> tuple[Ints, Ints]:
-    """The last contact of a device with the server before a round (0: none), and its next from it on (R + 1: none)."""
+    """A device's last contact with the server before a round (0: none), and its next in or after it (R + 1: none)."""
     width = rounds + 2
     contacts = np.concatenate([[-1], np.sort(meets.device * width + meets.round), [np.iinfo(np.int64).max]])
-    place = np.searchsorted(contacts, device * width + round_)
-    before, after = contacts[place - 1], contacts[place]
+    index = np.searchsorted(contacts, device * width + round_)
+    before, after = contacts[index - 1], contacts[index]
     return (
         np.where(before // width == device, before % width, 0),
         np.where(after // width == device, after % width, rounds + 1),

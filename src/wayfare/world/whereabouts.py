@@ -1,4 +1,4 @@
-"""Where devices are when they meet the server, for upload rules that look at it."""
+"""Position and speed of devices at contacts, for upload rules that need them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from wayfare.scenario import Scenario
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Whereabouts:
-    """Position and speed of the device when each opportunity begins; NaN where the mobility has none."""
+    """Position and speed of the device when each opportunity begins; NaN if the mobility has no positions."""
 
     position_m: Floats  # (opportunities, 2)
     speed_mps: Floats
@@ -26,7 +26,7 @@ class Whereabouts:
 
 
 def find_whereabouts(scenario: Scenario, seed: int, plan: ContactPlan, meets: Opportunities) -> Whereabouts:
-    """Draws the motion of a world again, since a world keeps its contacts only. Contact lists have no positions."""
+    """Draw the motion of a world again, because a world stores only contacts. Contact lists have no positions."""
     found = Whereabouts(position_m=np.full((len(meets), 2), np.nan), speed_mps=np.full(len(meets), np.nan))
     model = mobility.from_spec(scenario.mobility, scenario.radio.range_m)
     motion = model.draw(scenario.fleet.devices, scenario.duration_s, seed)
@@ -41,8 +41,8 @@ def find_whereabouts(scenario: Scenario, seed: int, plan: ContactPlan, meets: Op
 
 
 def _begin_s(plan: ContactPlan, meets: Opportunities, round_s: float) -> Floats:
-    """When each opportunity begins: the first contact of the device that starts in its round."""
+    """The start of each opportunity: that of the device's first contact in its round."""
     rounds = np.floor(plan.start_s / round_s).astype(np.int64) + 1
-    # A plan is sorted by device and then by start, so these keys rise.
+    # A plan is sorted by device and start, so these keys are ascending.
     width = int(rounds.max(initial=0)) + 1
     return plan.start_s[np.searchsorted(plan.device * width + rounds, meets.device * width + meets.round)]

@@ -125,11 +125,11 @@ def test_a_scenario_file_holds_the_unit(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("position", "message"),
     [
-        ((), r"mobility\.server = .*: needs x_m and y_m, or latitude_deg and longitude_deg"),
-        (("x_m=1",), r"mobility\.server = .*: needs x_m and y_m, or latitude_deg and longitude_deg"),
+        ((), r"mobility\.server = .*: needs either x_m and y_m, or latitude_deg and longitude_deg"),
+        (("x_m=1",), r"mobility\.server = .*: needs either x_m and y_m, or latitude_deg and longitude_deg"),
         (
             ("x_m=1", "y_m=1", "latitude_deg=1"),
-            r"mobility\.server = .*: needs x_m and y_m, or latitude_deg and longitude_deg",
+            r"mobility\.server = .*: needs either x_m and y_m, or latitude_deg and longitude_deg",
         ),
         (("latitude_deg=91", "longitude_deg=0"), r"mobility\.server\.latitude_deg = 91: .*less than or equal to 90"),
         (("z_m=1",), r"mobility\.server\.z_m = 1: unknown key; known keys: kind, x_m, y_m, latitude_deg"),

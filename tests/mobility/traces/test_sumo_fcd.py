@@ -75,8 +75,8 @@ def test_compressed_files_are_read_whatever_they_are_called(tmp_path, suffix, co
         ([step(0, ("a", "east", 0))], 4, "is not a number"),
         ([step(0, ("a", 0, 0), ("a", 1, 0))], 5, "twice in one time step"),
         ([step("noon", ("a", 0, 0))], 3, "time = 'noon'"),
-        (['<timestep time="0"><vehicle id="a" x="0"/></timestep>'], 3, "without y"),
-        (["<timestep><vehicle id='a' x='0' y='0'/></timestep>"], 3, "without time"),
+        (['<timestep time="0"><vehicle id="a" x="0"/></timestep>'], 3, "has no y"),
+        (["<timestep><vehicle id='a' x='0' y='0'/></timestep>"], 3, "has no time"),
         (["<timestep time='0'></timestop>"], 3, "mismatched tag"),
     ],
 )
@@ -97,7 +97,7 @@ def test_a_truncated_file_is_an_error_and_lenient_keeps_what_was_whole(tmp_path)
         read_recording(file)
     recording = read_recording(file, lenient=True)
     assert recording.skipped == 1
-    assert "ends in the middle" in recording.first_skipped
+    assert "the XML is truncated" in recording.first_skipped
     assert recording.duration_s == 1.0
 
 

@@ -94,7 +94,7 @@ def test_motion_is_cut_inside_a_leg(motion_list):
 
 
 def test_a_trace_too_short_is_refused_or_played_again(contact_list):
-    with pytest.raises(ScenarioError, match=r"lasts 1000 s but the trace only 90 s: set mobility\.repeat=true"):
+    with pytest.raises(ScenarioError, match=r"lasts 1000 s but the trace only 90 s; set mobility\.repeat=true"):
         Trace(TraceMobility(file=contact_list)).draw(3, 1000.0, seed=0)
     drawn = Trace(TraceMobility(file=contact_list, repeat=True)).draw(3, 205.0, seed=0)
     mine = drawn.start_s[(drawn.device == 0) & (drawn.peer == SERVER)]

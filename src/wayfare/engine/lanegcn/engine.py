@@ -1,7 +1,7 @@
-"""Devices stacked in one batch of scenes: LaneGCN by batched products and sums along prepared lists.
+"""Devices stacked in one batch of scenes: LaneGCN with batched products and sums along precomputed lists.
 
-A step of one device is thousands of calls on graphs of a few hundred nodes, which no GPU can be kept busy with. All
-devices take the same step on models and scenes of their own: their scenes lie in one batch, their layers in one stack.
+A step of one device is thousands of calls on graphs of a few hundred nodes, which cannot keep a GPU busy. All devices
+take the same step on their own models and scenes: scenes form one batch, layers form one stack.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ _ALONE_FROM_PARAMETERS = 1_000_000
 
 
 def best_packing(training: LocalTraining) -> Packing:
-    """On a processor small networks spend their time in calls, and a large one is busy with products.
+    """On a CPU small networks spend their time in calls, large ones in products.
 
-    Measured there: a third of the plain loop's time at a width of 16, nine tenths at 128.
+    Measured on a CPU: a third of the plain loop's time at a width of 16, nine tenths at 128.
     """
     if training.compute.device.type == "cuda":
         return Packing(width=32, tile=64, pair_rows=512, steps=8)
@@ -53,7 +53,7 @@ class StackedLaneGcn(Stack):
     def __init__(self, training: LocalTraining, packing: Packing | None = None) -> None:
         task = training.task.to(training.compute.device)
         if not isinstance(task, Forecasting):
-            raise ScenarioError("engine", "stacked", f"stacks LaneGCN here, and {task.name} has none")
+            raise ScenarioError("engine", "stacked", f"needs LaneGCN; {task.name} has another network")
         super().__init__(training)
         self._task = task
         with torch.device("meta"):
@@ -63,10 +63,10 @@ class StackedLaneGcn(Stack):
 
     @property
     def ahead_steps(self) -> int:
-        """How far the trainer may take devices along that nobody has met yet.
+        """How many steps the trainer advances devices that have no contact yet.
 
-        On a GPU a step costs the host hundreds of calls, however many devices take it. With the contacts of the paper's
-        preset a round is then one step of 19.9 devices, and with bursts of 12 steps it would be 2.2 steps of 8.9.
+        On a GPU a step costs hundreds of calls for any number of devices. With the contacts of the paper's preset, one
+        step ahead makes a round one step of 19.9 devices; bursts of 12 steps would make it 2.2 steps of 8.9 devices.
         """
         return 1 if self._training.compute.device.type == "cuda" else AHEAD_STEPS
 
@@ -95,7 +95,7 @@ class StackedLaneGcn(Stack):
         torch._foreach_copy_(list(models), list(block.unbind()))
 
     def _views(self, block: Tensor) -> list[Tensor]:
-        """The tensors of flat vectors (n, entries), each (n, ...), turned round and a view."""
+        """The tensors of flat vectors (n, entries), as transposed views (n, ...)."""
         return [turned(piece) for piece in split(block, self._shapes.values())]
 
     def _tables_for(self, dtype: torch.dtype) -> SceneTables:
@@ -105,24 +105,24 @@ class StackedLaneGcn(Stack):
         return self._tables[dtype]
 
     def _step(self, weights: list[Tensor], scenes: StackedScenes, shares: Tensor | None, steering: Steering) -> None:
-        """One SGD step of every stacked model, on its own minibatch. The gradient of the sum of losses is theirs."""
+        """One SGD step of every stacked model, on its own minibatch: the sum of losses has all their gradients."""
         forecast = stacked_forecast(dict(zip(self._shapes, weights, strict=True)), self._task.model, scenes)
         losses = forecast_losses(forecast, scenes.future, scenes.future_seen, scenes.weight)
         if shares is not None and self._training.descent.is_plain:
-            # A share of the loss has that share of the gradient, in one product instead of one for every tensor.
+            # Scaling the loss scales all gradients in one product.
             losses, shares = losses * shares.to(losses), None
         gradients = torch.autograd.grad(losses.sum(), weights)
-        # Tensors that lie alike are updated in few calls, and a single one that does not would undo that.
+        # Tensors of equal layout are updated in few calls; one of another layout would undo that.
         descend(weights, [gradient.contiguous() for gradient in gradients], steering, self._training, shares)
 
 
 def _first(stacks: Sequence[Tensor], active: int) -> list[Tensor]:
-    """The weights of the first devices, to be differentiated by, in the memory of the stacks."""
+    """The weights of the first devices, requiring gradients, in the memory of the stacks."""
     return [stack[:active].detach().requires_grad_() for stack in stacks]
 
 
 def _scenes(step: Step, tables: SceneTables) -> Ints:
-    """(active, batch): rows of the tables, whose second half are scenes with left and right exchanged."""
+    """(active, batch): rows of the tables, whose second half holds mirrored scenes."""
     samples: Ints = step.samples.numpy()
     if step.crops is None:
         return samples

@@ -1,10 +1,10 @@
-"""Sums along the edges of graphs, which repeat bit by bit and need no sort: their orders are prepared.
+"""Reproducible sums along the edges of graphs, without sorting: the orders are precomputed.
 
-Values flow from the rows of one table to the rows of another: every row that receives is the sum of the rows that give
-to it. The way back of a flow is the same with givers and receivers exchanged, so a flow is held with its reverse.
+Values flow from the rows of one table to the rows of another: every receiving row is the sum of its givers. The
+backward pass is the same with givers and receivers exchanged, so a flow is stored with its transpose.
 
-A sum is one `embedding_bag`. On a GPU one thread adds up one feature of one receiver in the order of the list, without
-atomic additions, and what is given is never written out edge by edge; on a processor it is a fraction of the time of
+A sum is one `embedding_bag`. On a GPU one thread sums one feature of one receiver in the order of the list, without
+atomic additions and without a temporary value per edge. On a CPU it takes a fraction of the time of
 `index_add`. On CUDA the deterministic `index_add` and the derivative of `index_select` sort indices in every call.
 """
 
@@ -23,7 +23,7 @@ from wayfare.engine.lanegcn.fused import fused_kernels
 
 @dataclass(frozen=True, slots=True)
 class Sum:
-    """Which rows each row receives: those of ``givers`` from its entry in ``first`` to that of the next row.
+    """The givers of each row: ``givers`` from its entry in ``first`` to that of the next row.
 
     Without ``first`` every row receives one. All are int32.
     """
@@ -40,7 +40,7 @@ class Sum:
 
 @dataclass(frozen=True, slots=True)
 class Flow:
-    """A sum and its transpose. Rows that are padding may be left out of either: what they hold has no derivative."""
+    """A sum and its transpose. Padding rows may be missing in either, because they have no derivative."""
 
     onward: Sum
     back: Sum
@@ -50,26 +50,26 @@ class Flow:
         return Flow(self.back, self.onward)
 
     def __call__(self, rows: Tensor, groups: int) -> Tensor:
-        """(..., features) -> (groups, receiving rows of each, features), to be differentiated."""
+        """(..., features) -> (groups, receiving rows per group, features), differentiable."""
         received: Tensor = _Flowing.apply(rows, self, groups)  # type: ignore[no-untyped-call]
         return received
 
 
 def met(one: Flow, rows: Tensor, other: Flow, more: Tensor, groups: int) -> Tensor:
-    """What each receives from two tables, (..., features), by flows of one giver each, added: (groups, rows of each,
+    """The sum of rows received from two tables, by flows with one giver each: (..., features) -> (groups, rows,
     features)."""
     received: Tensor = _Meeting.apply(one, rows, other, more, groups)  # type: ignore[no-untyped-call]
     return received
 
 
 def spread(flow: Flow, stacks: Sequence[Tensor]) -> tuple[Tensor, ...]:
-    """Several tensors (rows, ...) along one flow, in as few calls as one."""
+    """Several tensors (rows, ...) along one flow, in as few calls as one tensor."""
     received: tuple[Tensor, ...] = _Spreading.apply(flow, *stacks)  # type: ignore[no-untyped-call]
     return received
 
 
 def _grouped(rows: Tensor, groups: int) -> Tensor:
-    """(rows, features) -> (groups, rows of each, features). To autograd it is no view, so it may be written over."""
+    """(rows, features) -> (groups, rows per group, features). Not a view for autograd, so it may be overwritten."""
     shaped: Tensor = torch.ops.aten._unsafe_view(rows, (groups, -1, rows.shape[1]))
     return shaped
 
@@ -79,7 +79,7 @@ def _rows(rows: Tensor) -> Tensor:
 
 
 class _Flowing(torch.autograd.Function):
-    """Nothing needs to be kept but the lists."""
+    """Only the lists are saved for the backward pass."""
 
     @staticmethod
     def forward(ctx: Any, rows: Tensor, flow: Flow, groups: int) -> Tensor:
@@ -92,7 +92,7 @@ class _Flowing(torch.autograd.Function):
 
 
 class _Meeting(torch.autograd.Function):
-    """On a GPU in one pass; the gradient is the same for both."""
+    """One pass on a GPU; both inputs have the same gradient."""
 
     @staticmethod
     def forward(ctx: Any, one: Flow, rows: Tensor, other: Flow, more: Tensor, groups: int) -> Tensor:
@@ -111,7 +111,7 @@ class _Meeting(torch.autograd.Function):
 
 
 class _Spreading(torch.autograd.Function):
-    """Side by side in one table each way."""
+    """Concatenated into one table, forward and backward."""
 
     @staticmethod
     def forward(ctx: Any, flow: Flow, *stacks: Tensor) -> tuple[Tensor, ...]:
@@ -122,7 +122,7 @@ class _Spreading(torch.autograd.Function):
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         given = ctx.flow.back.of(_side_by_side(gradients))
         sizes = [shape[1:].numel() for shape in ctx.shapes]
-        # Dense, as whatever goes on with gradients of weights likes them, in one call.
+        # Make the gradients dense in one call, as the optimiser expects.
         dense = [given.new_empty(shape) for shape in ctx.shapes]
         torch.split_with_sizes_copy(given, sizes, dim=1, out=[one.view(len(given), -1) for one in dense])
         return None, *dense

@@ -1,8 +1,8 @@
 """LaneGCN on stacks: every layer of many devices in one call, on tensors (devices, rows, features).
 
-The layers are those of `learning.models.lanegcn`, called by the names their tensors have there. Products are batched,
-normalisation is within a row, and its weights, which differ from device to device, are applied behind it. All weights
-lie turned round (`products.turned`).
+The layers are those of `learning.models.lanegcn`, with the same names of tensors. Products are batched. Normalisation
+is within a row, and its weights, which differ between devices, are applied after it. All weights are transposed
+(`products.turned`).
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def stacked_forecast(weights: Mapping[str, Tensor], shape: LaneGcn, scenes: Stac
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """A part of the networks by the name of its module."""
+    """A part of the networks, by the name of its module."""
 
     weights: Mapping[str, Tensor]
     name: str = ""
@@ -47,7 +47,7 @@ class _Part:
         return _Part(self.weights, f"{self.name}{name}.")
 
     def spread_by(self, flow: Flow | None, *parts: str) -> _Part:
-        """Some of its parts for rows that belong to blocks of devices."""
+        """Some of its parts, for rows in blocks of devices."""
         if flow is None:
             return self
         names = [name for name in self.weights if name.startswith(tuple(f"{self.name}{part}." for part in parts))]
@@ -64,11 +64,11 @@ class _Part:
         return self.weights.get(f"{self.name}{name}.bias")
 
     def linear(self, name: str, rows: Tensor, onto: Tensor | None = None) -> Tensor:
-        """(devices, rows, inputs) -> (devices, rows, outputs), added to ``onto``, which is used up."""
+        """(devices, rows, inputs) -> (devices, rows, outputs), added to ``onto``, which is overwritten."""
         return product(rows, self.weight(name), self.bias(name), onto)
 
     def norm(self, name: str, rows: Tensor, added: Tensor | None = None, *, rectified: bool = True) -> Tensor:
-        """Norm over the features of a row, or over time and features of a track; then a sum and ReLU, if wanted."""
+        """Norm over the features of a row, or over time and features of a track; optionally a sum and ReLU."""
         bias = self.bias(name)
         assert bias is not None
         return normalised(rows, self.weight(name), bias, added, rectified=rectified)
@@ -104,7 +104,7 @@ def _twice(tracks: Tensor) -> Tensor:
 
 
 def _residual(part: _Part, tracks: Tensor, stride: int = 1) -> Tensor:
-    """Two convolutions over time with norms, and a way past them."""
+    """A residual block: two convolutions over time with norms, and a shortcut."""
     inner = part.norm("body.1", part.convolution("body.0", tracks, stride))
     inner = part.convolution("body.3", inner)
     if part.has("past.0"):
@@ -125,7 +125,7 @@ def _with_lanes(network: _Part, actors: Tensor, lanes: Map) -> Tensor:
 
 
 def _map(part: _Part, lanes: Map) -> Tensor:
-    """MapNet: (devices, lanes, width). Pose and relation of a link go through one product."""
+    """MapNet: (devices, lanes, width). One product handles pose and relation of a link."""
     bias = part.bias("kind")
     assert bias is not None
     weight = torch.cat([part.weight("pose"), part.weight("kind")], dim=1)
@@ -140,7 +140,7 @@ def _map(part: _Part, lanes: Map) -> Tensor:
 def _lane_convolution(part: _Part, nodes: Tensor, relations: Relations) -> Tensor:
     """y_i = W x_i + sum over relations r and givers j of W_r x_j, then a residual block.
 
-    The product by all W_r that are needed is most of the arithmetic of the network.
+    The product with the W_r is most of the arithmetic of the network.
     """
     width = nodes.shape[2]
     given = product(nodes, part.weight("related")[:, :, : relations.kinds * width]).view(-1, width)
@@ -163,7 +163,7 @@ def _attention(part: _Part, nodes: Tensor, others: Tensor, pairs: Pairs) -> Tens
 
 
 def _head(part: _Part, actors: Tensor, speed: Tensor, modes: int) -> Forecast:
-    """K futures as deviations from constant velocity, and a score for each from where it ends."""
+    """K futures as deviations from constant velocity, and a score for each from its end point."""
     devices, rows, width = actors.shape
     of_mode = part.linear("of_mode", actors + part.dense("shared", actors)).view(devices, rows * modes, width)
     deviation = part.linear("places", part.norm("norm", of_mode))

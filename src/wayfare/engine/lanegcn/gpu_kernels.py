@@ -1,9 +1,9 @@
-"""Kernels of our own for a GPU, in Triton: norms within rows, and sums of rows from two tables.
+"""GPU kernels in Triton: norms within rows, and sums of rows from two tables.
 
-`fused` imports them where they can be used. A norm is one kernel forward, and one and a short sum back. Rows are read
-and written once each way, and nothing is kept for the way back but a mean and a deviation of each. Gradients of weights
-are sums over rows: every program writes out the sum over its own, and those are added up in a fixed order, so repeats
-have the same bits.
+`fused` imports them if they can be used. A norm is one kernel forward, and one kernel and a short sum backward. Rows
+are read and written once each way, and only their means and deviations are saved for the backward pass. Gradients of
+weights are sums over rows: every program writes the sum over its own rows, and these are added in a fixed order, so
+results are reproducible.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-# What a program holds at a time: several short rows, or one long one.
+# A program processes several short rows at a time, or one long one.
 _TILE_ENTRIES = 2048
-# On the way back a program sums over some tiles: few sums are soon added up, and many programs keep a GPU busy.
+# In the backward pass a program sums over some tiles: few enough sums to add up, enough programs to keep a GPU busy.
 _TILES_SUMMED, _ROWS_SUMMED = 2, 16
-# A product and a sum are rounded once; versions of Triton differ in what they do unless told.
+# Fused multiply-add rounds once. Versions of Triton have different defaults.
 _ROUNDING = {"enable_fp_fusion": True}
-# How the way back knows what ReLU cut off.
+# How the backward pass knows where ReLU was active.
 _NOTHING_CUT, _CUT_AGAIN, _CUT_AS_KEPT = 0, 1, 2
 
 
 class FusedNorm(torch.autograd.Function):
-    """What `row_norm.normalised` promises, for rows in float32 or bfloat16, all sums in float32."""
+    """As `row_norm.normalised`, for rows in float32 or bfloat16 with sums in float32."""
 
     @staticmethod
     def forward(
@@ -56,7 +56,7 @@ class FusedNorm(torch.autograd.Function):
                 **deal.constants,
             )
         ctx.deal, ctx.rectified, ctx.added_type = deal, rectified, None if added is None else added.dtype
-        # Without `added` what was cut off is soon worked out again, which saves reading it.
+        # Without `added`, recomputing the mask is faster than reading it.
         ctx.save_for_backward(rows, mean, inverse, weight, bias, None if added is None or not rectified else out)
         return out
 
@@ -98,7 +98,7 @@ def _with_dense_rows(weight: Tensor) -> Tensor:
 
 
 def sum_of_two(first: Tensor, of_first: Tensor, second: Tensor, of_second: Tensor) -> Tensor:
-    """(rows, features): row ``of_first[i]`` of one table and ``of_second[i]`` of another, added."""
+    """(rows, features): the sum of row ``of_first[i]`` of one table and ``of_second[i]`` of another."""
     first, second = first.contiguous(), second.contiguous()
     out = first.new_empty(len(of_first), first.shape[1])
     columns = 1 << (first.shape[1] - 1).bit_length()
@@ -120,12 +120,12 @@ def sum_of_two(first: Tensor, of_first: Tensor, second: Tensor, of_second: Tenso
 
 
 def _on_device_of(rows: Tensor) -> AbstractContextManager[None]:
-    """Triton launches on the current GPU, wherever the rows are."""
+    """Make the GPU of the rows the current one, on which Triton launches."""
     return torch.cuda.device(rows.device) if rows.is_cuda else nullcontext()
 
 
 class _Deal:
-    """How rows (devices, rows, ..., features) are dealt out to programs. Only `constants` are compiled in."""
+    """How rows (devices, rows, ..., features) are distributed over programs. Only `constants` are compiled in."""
 
     def __init__(self, rows: Tensor) -> None:
         self.rows, self.features = rows.shape[1], rows.shape[-1]
@@ -144,11 +144,11 @@ class _Deal:
         self._devices, self._tile = rows.shape[0], tile
 
     def programs(self, tiles: int) -> int:
-        """How many programs it takes if each has so many tiles; none has rows of two devices."""
+        """The number of programs with ``tiles`` tiles each; none has rows of two devices."""
         return self._devices * -(-self.rows // (self._tile * tiles))
 
 
-# The number of rows differs from step to step, and with it where some lists begin: nothing is compiled for either.
+# The number of rows changes from step to step, so it must not trigger a new compilation.
 @triton.jit(  # type: ignore[untyped-decorator]
     do_not_specialize=["rows"], do_not_specialize_on_alignment=["mean", "inverse"]
 )
@@ -220,7 +220,7 @@ def _backward(
     cut: tl.constexpr,
     tiles_summed: tl.constexpr,
 ) -> None:
-    """With x^ the normalised row and g the gradient behind ReLU: dx = (g w - mean(g w) - x^ mean(g w x^)) / deviation,
+    """With x^ the normalised row and g the gradient after ReLU: dx = (g w - mean(g w) - x^ mean(g w x^)) / deviation,
     dw = sum of g x^ and db = sum of g over rows."""
     program = tl.program_id(0).to(tl.int64)
     shares = tl.cdiv(rows, tile * tiles_summed)

@@ -1,7 +1,7 @@
-"""Products of rows by matrices that differ from device to device, and convolutions over time as such products.
+"""Products of rows with per-device matrices, and convolutions over time as such products.
 
-Weights lie turned round, with the outputs last, as rows do: nothing is transposed on the way, and gradients come out in
-the order the weights lie in, so that one call can update all of them; otherwise PyTorch takes them one by one.
+Weights are stored transposed, with the outputs last, like rows. So nothing is transposed in a step, and gradients have
+the layout of the weights, so that one call can update all of them.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ _TIMES = 3
 
 
 def turned(stack: Tensor) -> Tensor:
-    """Weights of devices as a module has them, (devices, outputs, inputs, times), with the outputs last; and back."""
+    """Transpose a module's weights (devices, outputs, inputs, times) to outputs last, or back."""
     return stack.permute(0, *range(stack.dim() - 1, 0, -1))
 
 
 def product(rows: Tensor, weight: Tensor, bias: Tensor | None = None, onto: Tensor | None = None) -> Tensor:
     """(devices, rows, inputs) by ``weight`` (devices, inputs, outputs) -> (devices, rows, outputs).
 
-    A ``bias`` (devices, outputs) is added, or the product is added to ``onto``, which is used up.
+    A ``bias`` (devices, outputs) is added, or the product is added to ``onto``, which is overwritten.
     """
     if onto is not None:
-        # Where products are taken in another type PyTorch sees to it, but not in place.
+        # Autocast does not work in place.
         in_place = not torch.is_autocast_enabled(rows.device.type)
         return onto.baddbmm_(rows, weight) if in_place else torch.baddbmm(onto, rows, weight)
     return torch.bmm(rows, weight) if bias is None else torch.baddbmm(bias.unsqueeze(1), rows, weight)
@@ -50,7 +50,7 @@ def _around(tracks: Tensor, stride: int) -> Tensor:
 
 
 class _Around(torch.autograd.Function):
-    """The derivative written out: that of `unfold` is slow on a GPU."""
+    """With an explicit derivative: that of `unfold` is slow on a GPU."""
 
     @staticmethod
     def forward(ctx: Any, tracks: Tensor, stride: int) -> Tensor:
@@ -66,7 +66,7 @@ class _Around(torch.autograd.Function):
         else:
             of_tracks = gradient.new_zeros(*here.shape[:2], time, here.shape[3])
             of_tracks[:, :, ::stride] = here
-        # The first step has nothing before it, and what would come after the last is no step.
+        # Nothing precedes the first step or follows the last.
         of_tracks[:, :, stride - 1 : (here.shape[2] - 1) * stride : stride].add_(before[:, :, 1:])
         following = of_tracks[:, :, 1::stride]
         following.add_(after[:, :, : following.shape[2]])

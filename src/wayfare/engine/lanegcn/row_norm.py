@@ -1,4 +1,4 @@
-"""Normalisation within rows whose weights differ from device to device, with what follows it, in few passes."""
+"""Normalisation within rows with per-device weights, fused with a sum and ReLU."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ _FUSED_TYPES = (torch.float32, torch.bfloat16)
 
 def normalised(rows: Tensor, weight: Tensor, bias: Tensor, added: Tensor | None = None, *, rectified: bool) -> Tensor:
     """(devices, rows, ..., features): normalised over all but the first two, times ``weight`` (devices, features), and
-    so on as `nn.LayerNorm` has it; then ``added`` is added and negative values are cut off, if wanted.
+    plus a bias, as in `nn.LayerNorm`; optionally ``added`` is added and ReLU applied.
 
-    Rows in bfloat16 come out so, and all sums are in the type of the weights. On a GPU it is one kernel.
+    Rows in bfloat16 stay in bfloat16; sums have the type of the weights. On a GPU it is one kernel.
     """
     if rows.is_cuda and rows.dtype in _FUSED_TYPES and weight.dtype == torch.float32 and rows.numel():
         kernels = fused_kernels(rows.device)
@@ -29,7 +29,7 @@ def normalised(rows: Tensor, weight: Tensor, bias: Tensor, added: Tensor | None 
 
 
 class _Normalised(torch.autograd.Function):
-    """Written out: autograd would take twice as many passes over the rows, most of them to multiply by one."""
+    """With an explicit derivative: autograd would take twice as many passes over the rows."""
 
     @staticmethod
     def forward(ctx: Any, rows: Tensor, weight: Tensor, bias: Tensor, added: Tensor | None, rectified: bool) -> Tensor:

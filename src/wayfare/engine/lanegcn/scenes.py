@@ -1,9 +1,9 @@
-"""Scenes of many devices as one batch: (devices, rows, features), padded to the device that has most.
+"""Scenes of many devices as one batch (devices, rows, features), padded to the largest device.
 
-How many rows every scene takes is known on the host, so nothing waits for the GPU: a step is a small table of where
-scenes lie, and everything else is looked up there, for several steps in as many calls as for one. Every device has at
-least one row of padding. A padded link joins padded rows, no sum includes one, and no loss depends on one, so the
-derivative by anything in padding is zero.
+The host knows the number of rows of every scene, so nothing waits for the GPU. A step is a small table of the
+positions of scenes; everything else is looked up, for several steps in as many calls as for one. Every device has at
+least one padding row. Padding links join padding rows, and no sum or loss includes them, so derivatives by padding are
+zero.
 """
 
 from __future__ import annotations
@@ -26,42 +26,41 @@ from wayfare.learning.argoverse.sequence import OBSERVED_STEPS
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Packing:
-    """How scenes are laid out; it decides about speed alone.
+    """How scenes are laid out. It affects only speed.
 
-    Numbers of pairs differ most from device to device. In blocks of some rows, each with a copy of the weights of its
-    device, they need little padding, and the gradients of the weights are sums of many short products instead of few
-    long ones.
+    Numbers of pairs differ most between devices. Blocks of rows, each with a copy of its device's weights, need little
+    padding, and the gradients of the weights are sums of many short products instead of few long ones.
     """
 
-    width: int  # devices in a stack
-    tile: int  # rows of a device are a multiple of this, so that memory comes in few sizes and is used again
-    pair_rows: int = 0  # of a block of pairs; 0: pairs of a device are one block
+    width: int  # devices per stack
+    tile: int  # rows of a device are a multiple of this, so that memory of few sizes is reused
+    pair_rows: int = 0  # rows per block of pairs; 0: the pairs of a device are one block
     steps: int = 1  # looked up together
 
 
 @dataclass(frozen=True, slots=True)
 class Pairs:
-    """Nodes that hear from others: what flows to pairs from either end, and how each giver is seen."""
+    """Pairs of nodes: the flows from both ends, and the pose of the giver relative to the receiver."""
 
     pose: Tensor  # (blocks, pairs, 4)
     from_receiver: Flow
     from_giver: Flow
-    to_blocks: Flow | None  # from devices to their blocks; None: one is the other
+    to_blocks: Flow | None  # from devices to their blocks; None: one block per device
 
 
 @dataclass(frozen=True, slots=True)
 class Relations:
-    """Pieces of lane that hear from others by a relation."""
+    """Pieces of lane that receive from others by relation."""
 
-    kinds: int  # how many of the relations occur
-    features: Tensor  # (devices, links, 4 + RELATIONS): pose, and a one for the relation
+    kinds: int  # number of relations that occur
+    features: Tensor  # (devices, links, 4 + RELATIONS): pose, and the relation one-hot
     to_receiver: Flow  # from links to lanes
     between: Flow  # from lanes by relation, (lanes x kinds), to lanes
 
 
 @dataclass(frozen=True, slots=True)
 class Map:
-    """The map of a batch, and who hears from whom."""
+    """The map of a batch with its pairs and relations."""
 
     features: Tensor  # (devices, lanes, LANE_FEATURES)
     relations: Relations
@@ -81,7 +80,7 @@ class StackedScenes:
 
 
 def stacked_scenes(tables: SceneTables, steps: Sequence[Ints], packing: Packing) -> Iterator[StackedScenes]:
-    """What every step on scenes (devices, batch) is taken on, looked up some steps at a time."""
+    """Yield the stacked scenes of every step on scenes (devices, batch), looked up several steps at a time."""
     for first in range(0, len(steps), packing.steps):
         yield from _looked_up(tables, steps[first : first + packing.steps], packing)
 
@@ -129,7 +128,7 @@ def _maps(tables: SceneTables, actors: _Space, others: Sequence[_Space]) -> list
 
 
 def _spaces(tables: SceneTables, steps: Sequence[Ints], packing: Packing) -> list[_Space]:
-    """Where the rows of every table lie; all numbers go to the device that computes in one copy."""
+    """The positions of the rows of every table, copied to the compute device in one transfer."""
     of_nodes = (packing.tile, 0)
     of_pairs = (packing.tile, packing.pair_rows)
     kinds = (
@@ -149,19 +148,19 @@ def _spaces(tables: SceneTables, steps: Sequence[Ints], packing: Packing) -> lis
 
 @dataclass(frozen=True, slots=True)
 class _Layout:
-    """Where the rows of one table come to lie: devices have slots, one for each scene and a last one for padding."""
+    """The positions of the rows of one table. Devices have one slot per scene and a last one for padding."""
 
-    rows: int  # of all devices, padding included
-    block: int  # rows of a block
+    rows: int  # of all devices, including padding
+    block: int  # rows per block
     total: int  # rows without padding
     zeros: int  # the row of the table that padding refers to
     numbers: NDArray[np.int32]  # (7, slots), as `_Space` names them
-    # The device of every block, every block, and the first block of every device; empty where blocks are devices.
+    # The device of every block, every block, and the first block of every device; empty if blocks are devices.
     blocks: NDArray[np.int32]
 
 
 def _layout(first: Ints, scenes: Ints, tile: int, block: int) -> _Layout:
-    """All devices have as many rows as the one that has most; or, given the rows of a block, the blocks they need."""
+    """Pad all devices to the largest or, given the rows per block, to whole blocks."""
     count = first[scenes + 1] - first[scenes]
     devices, batch = scenes.shape
     sizes = count.sum(axis=1)
@@ -189,7 +188,7 @@ def _layout(first: Ints, scenes: Ints, tile: int, block: int) -> _Layout:
 
 
 def _numbers(layouts: Sequence[_Layout]) -> NDArray[np.int32]:
-    """The numbers of steps side by side, flat. Rows are counted through all steps, and places within each."""
+    """The numbers of several steps, concatenated. Rows count through all steps, positions within each."""
     numbers = np.concatenate([layout.numbers for layout in layouts], axis=1)
     slots = [layout.numbers.shape[1] for layout in layouts]
     rows, totals = (np.array(sizes) for sizes in zip(*[(layout.rows, layout.total) for layout in layouts], strict=True))
@@ -199,12 +198,12 @@ def _numbers(layouts: Sequence[_Layout]) -> NDArray[np.int32]:
 
 
 class _Space:
-    """The rows of one table in some steps: a slot for each row, and the row of the table that is meant."""
+    """The rows of one table in several steps: the slot of each row, and its row of the table."""
 
     def __init__(self, layouts: Sequence[_Layout], numbers: Tensor, blocks: Sequence[Tensor]) -> None:
         self._layouts, self._blocks = layouts, blocks
-        # Rows of every slot with and without padding, its first row, the same among rows without padding; then what to
-        # add to the number of a row, with and without padding, for the row of the table, and without for its place.
+        # Rows per slot with and without padding; its first row, with and without padding; then the offsets from the
+        # number of a row to the row of the table, with and without padding, and to its position, without padding.
         self._padded, self._real, self.base, self.begin, self._shift, self._real_shift, self._settled = numbers.view(
             7, -1
         )
@@ -222,7 +221,7 @@ class _Space:
         return self._found
 
     def without_padding(self) -> tuple[Tensor, Tensor, Tensor]:
-        """(totals,): slots, rows of the table, and where the rows lie in the batch."""
+        """(totals,): slots, rows of the table, and positions of the rows in the batch."""
         size = sum(self._totals)
         slot = torch.repeat_interleave(self._real, output_size=size)
         ramp = _ramp(size, slot)
@@ -235,7 +234,7 @@ class _Space:
         return torch.split(rows, self._totals)
 
     def rows(self, table: Tensor) -> list[Tensor]:
-        """(devices or blocks, rows, ...) of each step: what a table holds for every row."""
+        """(devices or blocks, rows, ...) of each step: the values of a table for every row."""
         found = self.each(table.index_select(0, self.found[1]))
         return [
             rows.view(-1, layout.block, *table.shape[1:]) for rows, layout in zip(found, self._layouts, strict=True)
@@ -245,12 +244,12 @@ class _Space:
         return [_to_blocks(layout, blocks) for layout, blocks in zip(self._layouts, self._blocks, strict=True)]
 
     def moved(self, table: Tensor, to: Tensor) -> Sequence[Tensor]:
-        """(rows,) of each step: places within a scene, moved to where the slot lies."""
+        """(rows,) of each step: positions within a scene, shifted to the slot."""
         slot, row = self.found
         return self.each(table.index_select(0, row).add_(to.index_select(0, slot)))
 
     def firsts(self, table: Tensor, links: _Space) -> list[Tensor]:
-        """(rows x ways,) of each step: where the links of every row begin among all links of the batch."""
+        """(rows x ways,) of each step: the first link of every row among all links of the batch."""
         slot, row = self.found
         begin = links.begin.index_select(0, slot).view(-1, *[1] * (table.dim() - 1))
         return [firsts.view(-1) for firsts in self.each(table.index_select(0, row).add_(begin))]

@@ -1,10 +1,10 @@
-"""What LaneGCN needs of every scene, worked out once: its nodes, and who hears from whom in which order.
+"""Tables of all scenes for LaneGCN, computed once: nodes, and links in the order of the sums.
 
-Which nodes are within a radius of one another, how each sees the other and which pieces of lane are related depends on
-the scene alone, not on the model. Within a scene nodes and links are numbered from 0, so a batch of scenes is numbers
-looked up in these tables and moved to where the scene lies in the batch. A mirrored scene is a scene of its own.
+Neighbours within a radius, relative poses and relations of lanes depend only on the scene, not on the model. Within a
+scene nodes and links are numbered from 0. A batch looks them up in these tables and shifts them to the scene's
+position in the batch. A mirrored scene is a separate scene.
 
-Every table ends with a row of zeros, which is what padding refers to.
+Every table ends with a row of zeros for padding.
 """
 
 from __future__ import annotations
@@ -21,21 +21,21 @@ from wayfare.learning.argoverse.batch import RELATIONS, SCALES, SceneBatch, Scen
 from wayfare.learning.models.lanegcn import LaneGcn
 from wayfare.learning.tasks.argoverse import actor_weights
 
-# Few enough that working them out takes no more memory than the tables.
+# Few enough that computing them needs no more memory than the tables.
 _SCENES_AT_A_TIME = 256
 
 
 @dataclass(frozen=True, slots=True)
 class Links:
-    """Links of one kind, sorted by scene and receiver. Places are within the scene, and int32."""
+    """Links of one kind, sorted by scene and receiver. Positions are within the scene, as int32."""
 
     first: Ints  # (scenes + 1,), on the host: the links of a scene
-    pose: Tensor  # (links + 1, 4): of the giver, seen from the receiver
+    pose: Tensor  # (links + 1, 4): of the giver, relative to the receiver
     receiver: Tensor  # (links + 1,)
     giver: Tensor  # (links + 1,)
-    by_giver: Tensor  # (links + 1,): which link, or which receiver, in the order of givers
-    first_of_receiver: Tensor  # (receivers + 1,): places among the links of the scene
-    first_of_giver: Tensor  # (givers + 1, ways): likewise, in the order of givers
+    by_giver: Tensor  # (links + 1,): links, or receivers, in the order of givers
+    first_of_receiver: Tensor  # (receivers + 1,): positions among the links of the scene
+    first_of_giver: Tensor  # (givers + 1, ways): the same in the order of givers
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +44,7 @@ class Actors:
     past: Tensor  # (actors + 1, ACTOR_CHANNELS x 20 + 1): the track, and the speed in metres per step
     future: Tensor  # (actors + 1, 30, 2)
     future_seen: Tensor  # (actors + 1, 30)
-    weight: Tensor  # (actors + 1,): what each counts in the loss
+    weight: Tensor  # (actors + 1,): weights in the loss
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,10 +55,10 @@ class Lanes:
 
 @dataclass(frozen=True, slots=True)
 class SceneTables:
-    """All scenes of a split, then, if they are wanted, all of them mirrored."""
+    """All scenes of a split, optionally followed by all of them mirrored."""
 
-    scenes: int  # without the mirrored ones
-    kinds: int  # of relations, as far as they occur: a graph of roads has no left and right
+    scenes: int  # without mirrored ones
+    kinds: int  # of relations that occur: a road graph has no left and right
     actors: Actors
     actor_to_actor: Links
     lanes: Lanes | None
@@ -72,14 +72,14 @@ _Table = TypeVar("_Table", Actors, Lanes | None, Links | None)
 
 
 def scene_tables(store: SceneStore, model: LaneGcn, dtype: torch.dtype, *, mirrored: bool) -> SceneTables:
-    """Tables of a store, where it lies, for models of a type; the same numbers that `SceneStore.batch` gives."""
-    everyone = torch.arange(len(store), device=store.past.device)
+    """The tables of a store, on its device, with the same numbers as `SceneStore.batch`."""
+    every_scene = torch.arange(len(store), device=store.past.device)
     sides = bool((store.relation_kind >= 2 * SCALES).any())
     kinds = RELATIONS if sides else 2 * SCALES
     parts = [
         _tables(store.batch(some, torch.ones_like(some) if mirror else None).cast(dtype), model, kinds)
         for mirror in ((False, True) if mirrored else (False,))
-        for some in everyone.split(_SCENES_AT_A_TIME)
+        for some in every_scene.split(_SCENES_AT_A_TIME)
     ]
     return SceneTables(len(store), kinds, *(_joined([getattr(table, name) for table in parts]) for name in _TABLES))
 
@@ -122,10 +122,10 @@ def _related(batch: SceneBatch, kinds: int) -> Links:
 def _links(
     scene: Tensor, firsts: tuple[Tensor, Tensor], ends: tuple[Tensor, Tensor], pose: Tensor, ways: int = 1
 ) -> Links:
-    """Links by places within their scenes; ``firsts`` are the first receiver and giver of every scene.
+    """Links by positions within their scenes; ``firsts`` are the first receiver and giver of every scene.
 
-    A giver has as many rows as there are ways to give. With one way links have rows of their own, and are listed in the
-    order of givers; with several nothing is written out for a link, and its receivers are listed.
+    A giver has one row per way to give. With one way, links have their own rows and are listed in the order of givers.
+    With several ways, links have no rows, and their receivers are listed.
     """
     (first_receiver, first_giver), (receiver, giver) = firsts, ends
     first = torch.searchsorted(receiver, first_receiver)
@@ -147,7 +147,7 @@ def _links(
 
 
 def _joined(parts: list[_Table]) -> _Table:
-    """The same table of several sets of scenes, one after the other."""
+    """Concatenate the same table of several sets of scenes."""
     whole = parts[0]
     if whole is None:
         return whole

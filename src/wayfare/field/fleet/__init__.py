@@ -1,4 +1,11 @@
-"""Fleet administration: keys, certificates, permissions and the folders that go to the broker, server and devices."""
+"""Fleet administration: keys, certificates, permissions, and folders for broker, server and devices.
+
+Design decisions:
+
+- Two proofs of identity: a fleet certificate opens the connection and the device's own key logs in, so one key can be
+  revoked without new certificates. Our client rejects unencrypted brokers before it signs anything.
+- A reply subject is only a claim: the server answers a device only at that device's own inbox.
+"""
 
 from wayfare.field.fleet.on_disk import (
     Bundle,

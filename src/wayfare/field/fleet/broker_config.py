@@ -1,4 +1,4 @@
-"""The broker's configuration: TLS with a certificate of the fleet on both sides, a key and subjects for each."""
+"""The broker's configuration: mutual TLS with certificates of the fleet, and a key and subjects per participant."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ STORE_VARIABLE = "WAYFARE_STORE"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """What the broker may use. The store has to stay well below the disk: 2.9 hangs on a full one."""
+    """Limits of the broker. The store must stay well below the size of the disk: NATS 2.9 hangs on a full disk."""
 
     store_bytes: int = 1 << 30
     message_bytes: int = 1 << 20
-    pending_bytes: int = 16 << 20  # for one connection that reads more slowly than it is written to
+    pending_bytes: int = 16 << 20  # buffered for one slow connection
     connections: int = 1000
 
 
 def config_text(fleet: str, port: int, limits: Limits) -> str:
-    """The main file; paths in it are relative to its folder, from which the broker is started."""
+    """The main file. Its paths are relative to its folder, in which the broker must be started."""
     return f"""\
 # The broker of the fleet {fleet}. Start it in this folder:
 #   {STORE_VARIABLE}=/var/lib/wayfare nats-server -c {CONFIG_NAME}
@@ -34,17 +34,17 @@ tls {{
   cert_file: "server.pem"
   key_file: "server.key"
   ca_file: "ca.pem"
-  verify: true        # a client without a certificate of this fleet does not get as far as its key
+  verify: true        # reject clients without a certificate of this fleet before they show a key
   timeout: 5
 }}
 
 jetstream {{
-  store_dir: ${STORE_VARIABLE}      # not by -sd, with which 2.9 refuses to read its users again
+  store_dir: ${STORE_VARIABLE}      # not with -sd, with which NATS 2.9 cannot reload its users
   max_file_store: {limits.store_bytes}
   max_memory_store: {64 << 20}
 }}
 
-# Devices leave without a word: a silent one is forgotten within seconds.
+# Devices disconnect silently: drop a silent one within seconds.
 ping_interval: "5s"
 ping_max: 2
 write_deadline: "5s"
@@ -59,7 +59,7 @@ include "{USERS_NAME}"
 
 
 def users_text(users: Mapping[str, tuple[str, Permissions]]) -> str:
-    """Everyone who may come in: name -> (public key, subjects). Who is not named may nothing."""
+    """All users: name -> (public key, subjects). Anyone not listed has no access."""
     lines = ["# Written by wayfare. After a change: nats-server --signal reload", "authorization {", "  timeout: 5"]
     lines += ["  users: ["]
     for name, (public_key, permissions) in users.items():

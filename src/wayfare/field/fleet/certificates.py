@@ -1,4 +1,4 @@
-"""Credentials of a fleet: the authority, what it signs for the broker and everyone else, and the broker's user keys."""
+"""Credentials of a fleet: the certificate authority, the certificates that it signs, and user keys for the broker."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-# A small computer without a clock of its own may start in the past.
+# A small computer without a hardware clock may start in the past.
 CLOCK_SLACK = timedelta(days=2)
 _USAGES = (
     *("digital_signature", "key_cert_sign", "crl_sign", "content_commitment", "key_encipherment"),
@@ -31,16 +31,16 @@ class Pair:
 
 
 def create_key() -> tuple[bytes, str]:
-    """A seed, which stays with its owner, and the public key the broker is told: Ed25519 in the broker's notation.
+    """A private seed, and the public key for the broker: Ed25519 in the broker's notation.
 
-    Keys are secrets, so this is the one place where chance does not come from a seed of a scenario.
+    Keys are secrets, so this is the only randomness that does not come from a scenario's seed.
     """
     seed = nkeys.encode_seed(secrets.token_bytes(32), nkeys.PREFIX_BYTE_USER)
     return seed, nkeys.from_seed(bytearray(seed)).public_key.decode()
 
 
 def create_authority(name: str, valid_days: int) -> Pair:
-    """An authority that signs certificates of one fleet and no further authorities."""
+    """An authority for the certificates of one fleet. It cannot sign further authorities."""
     key, subject = ec.generate_private_key(ec.SECP256R1()), _name(f"{name} fleet authority")
     builder = _builder(subject, subject, key, key, valid_days, "key_cert_sign", "crl_sign")
     builder = builder.add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)

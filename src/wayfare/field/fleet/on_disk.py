@@ -12,7 +12,7 @@
 
     bundle: bundle.json ca.pem client.pem client.key user.seed
 
-Whoever holds a bundle is that device; the folder of the fleet is every device at once, and belongs on none of them.
+A bundle gives its holder the identity of that device. The fleet folder contains all identities: keep it off devices.
 """
 
 from __future__ import annotations
@@ -35,25 +35,25 @@ from wayfare.files import make_folder_atomically, write_atomically, writing
 FLEET_NAME, BUNDLE_NAME = "fleet.json", "bundle.json"
 DEFAULT_PORT = 4222
 VERSION = 1
-# The proxy that emulates contacts, and everything on one machine, come by these names.
+# The proxy that emulates contacts, and everything on one machine, connect to these names.
 _LOCAL_HOSTS = ("localhost", "127.0.0.1")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fleet:
-    """A fleet that ``wayfare field init`` made.
+    """A fleet created by ``wayfare field init``.
 
-    The place of a device is its number, in plans and in the server's records; one that left keeps it, without a key.
+    A device's position is its number in plans and in the server's records. A removed device keeps it, without a key.
     """
 
     folder: Path
     name: str
     url: str
-    public_keys: Mapping[str, str | None]  # of the server and of every device, in the order in which they joined
+    public_keys: Mapping[str, str | None]  # of the server and of every device, in the order of joining
 
     @property
     def devices(self) -> tuple[str, ...]:
-        """All that ever joined, by number."""
+        """All devices that ever joined, by number."""
         return tuple(name for name in self.public_keys if name != SERVER_NAME)
 
     @property
@@ -66,19 +66,19 @@ class Fleet:
 
     def device_folder(self, device: str) -> Path:
         if device == SERVER_NAME or not self.public_keys.get(device):
-            raise InputError(f"device = {device!r}: is not in this fleet")
+            raise InputError(f"device = {device!r}: not in this fleet")
         return self.folder / "devices" / device
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bundle:
-    """All that one participant needs in order to be let in."""
+    """Everything that one participant needs to connect."""
 
     folder: Path
     fleet: str
     name: str
     url: str
-    number: int | None = None  # a device's place in the fleet
+    number: int | None = None  # of a device in the fleet
     devices: tuple[str, ...] = ()  # for the server: every device, by number
 
 
@@ -93,21 +93,21 @@ def create_fleet(
     limits: Limits | None = None,
     valid_days: int = 3650,
 ) -> Fleet:
-    """Make a fleet's keys, certificates, broker configuration and bundles; the folder appears when it is whole."""
+    """Create a fleet's keys, certificates, broker configuration and bundles. The folder appears when it is complete."""
     need_packages()
     from wayfare.field.fleet.certificates import create_authority, sign_server
 
     check_name("name", name)
     _check_devices(devices, ())
     if not 1 <= port <= 65535:
-        raise InputError(f"port = {port}: must lie between 1 and 65535")
+        raise InputError(f"port = {port}: must be 1 to 65535")
     if not 1 <= valid_days <= 36500:
-        raise InputError(f"valid_days = {valid_days}: must lie between 1 and 36500")
+        raise InputError(f"valid_days = {valid_days}: must be 1 to 36500")
     hosts = list(dict.fromkeys([host, *more_hosts, *_LOCAL_HOSTS]))
     for each in hosts:
         _check_host(each)
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise InputError(f"{folder}: is there already, and a fleet's keys are never overwritten")
+        raise InputError(f"{folder}: already exists; Wayfare never overwrites a fleet's keys")
     with writing(folder, "cannot be written"), make_folder_atomically(folder, mode=0o700) as draft:
         authority = create_authority(name, valid_days)
         _write(draft / "ca.pem", authority.certificate)
@@ -124,21 +124,21 @@ def create_fleet(
         (draft / "systemd").mkdir()
         for unit in files("wayfare.field.fleet").joinpath("systemd").iterdir():
             text = unit.read_text(encoding="utf-8")
-            # What the units have in common on all hosts of a fleet.
+            # Settings that the units share on all hosts of a fleet.
             text = text.format(devices=len(devices)) if unit.name == "work.env" else text
             _write(draft / "systemd" / unit.name, text)
     return replace(fleet, folder=folder)
 
 
 def add_devices(fleet: Fleet, devices: Sequence[str], *, valid_days: int = 3650) -> Fleet:
-    """Bundles for more devices; the broker lets them in after it has read its configuration again."""
+    """Create bundles for more devices. The broker accepts them after it reloads its configuration."""
     need_packages()
     _check_devices(devices, [name for name, key in fleet.public_keys.items() if key])
     return _join(fleet, devices, valid_days)
 
 
 def remove_devices(fleet: Fleet, devices: Sequence[str]) -> Fleet:
-    """Devices that are not let in any more, once the broker has read its configuration again."""
+    """Revoke devices. The broker rejects them after it reloads its configuration."""
     folders = [fleet.device_folder(device) for device in devices]
     left = {name: None if name in devices else key for name, key in fleet.public_keys.items()}
     _write_registry(smaller := replace(fleet, public_keys=left))
@@ -151,7 +151,7 @@ def load_fleet(folder: Path) -> Fleet:
     content = _read(folder / FLEET_NAME, "a fleet")
     keys = content.get("public_keys")
     if not isinstance(keys, dict) or not all(key is None or isinstance(key, str) for key in keys.values()):
-        raise InputError(f"{folder / FLEET_NAME}: public_keys must name a key for everyone")
+        raise InputError(f"{folder / FLEET_NAME}: public_keys must have a key for every participant")
     for name in keys:
         check_name(f"{folder / FLEET_NAME}: device", name)
     return Fleet(
@@ -170,7 +170,7 @@ def load_bundle(folder: Path) -> Bundle:
         devices=tuple(content.get("devices", ())),
     )
     if bundle.number is not None and (not isinstance(bundle.number, int) or bundle.number < 0):
-        raise InputError(f"{folder / BUNDLE_NAME}: number = {bundle.number!r}: must be a number from 0 on")
+        raise InputError(f"{folder / BUNDLE_NAME}: number = {bundle.number!r}: must be 0 or more")
     for device in bundle.devices:
         check_name(f"{folder / BUNDLE_NAME}: device", device)
     for file in ("ca.pem", "client.pem", "client.key", "user.seed"):
@@ -196,7 +196,7 @@ def _join(fleet: Fleet, names: Sequence[str], valid_days: int) -> Fleet:
         _write(folder / "user.seed", seed + b"\n", secret=True)
         public_keys[name] = public_key
         if name != SERVER_NAME:
-            # The server joined first, so it does not count.
+            # The server joined first and has no number.
             number = list(public_keys).index(name) - 1
             content = {"fleet": fleet.name, "name": name, "url": fleet.url, "number": number}
             _write_json(folder / BUNDLE_NAME, content)
@@ -219,18 +219,18 @@ def _write_registry(fleet: Fleet) -> None:
 
 def _check_devices(devices: Sequence[str], there: Sequence[str]) -> None:
     if not devices:
-        raise InputError("devices: a fleet has at least one")
+        raise InputError("devices: a fleet needs at least one")
     for device in devices:
         check_name("device", device)
         if device == SERVER_NAME:
             raise InputError(f"device = {device!r}: is the name of the server")
         if device in there or devices.count(device) > 1:
-            raise InputError(f"device = {device!r}: is there already")
+            raise InputError(f"device = {device!r}: already exists")
 
 
 def _check_host(host: str) -> None:
     if not host or any(sign.isspace() or sign in "/@[]\"'" for sign in host) or not host.isascii():
-        raise InputError(f"host = {host!r}: must be a host name or an address, without port")
+        raise InputError(f"host = {host!r}: must be a host name or an address, without a port")
 
 
 def _in_url(host: str) -> str:
@@ -247,14 +247,14 @@ def _read(file: Path, what: str) -> dict[str, Any]:
     except ValueError:
         raise InputError(f"{file}: is not JSON") from None
     if not isinstance(content, dict) or content.get("version", VERSION) != VERSION:
-        raise InputError(f"{file}: is not {what} that this version of wayfare can read")
+        raise InputError(f"{file}: is not {what} that this version of Wayfare can read")
     return content
 
 
 def _text(folder: Path, content: Mapping[str, Any], field: str) -> str:
     value = content.get(field)
     if not isinstance(value, str) or not value:
-        raise InputError(f"{folder}: {field} = {value!r}: must be a text")
+        raise InputError(f"{folder}: {field} = {value!r}: must be a string")
     return value
 
 
@@ -263,5 +263,5 @@ def _write_json(file: Path, content: Mapping[str, Any]) -> None:
 
 
 def _write(file: Path, content: bytes | str, *, secret: bool = False) -> None:
-    # Not durable: a fleet of a thousand devices would wait for the disk ten thousand times.
+    # Without fsync: a fleet of a thousand devices would wait for the disk ten thousand times.
     write_atomically(file, content, mode=0o600 if secret else 0o644, durable=False)

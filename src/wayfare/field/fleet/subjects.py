@@ -1,11 +1,11 @@
-"""Who may say what to whom: the subjects of a fleet, and the rules for them that the broker enforces.
+"""The subjects of a fleet, and the permissions for them that the broker enforces.
 
 ::
 
-    up.<device>.>        from a device to the server; the server learns the device from here, never from a payload
+    up.<device>.>        from a device to the server; the subject, never the payload, identifies the device
     down.<device>.>      from the server to a device
-    applied.<device>     from the server to a device: what has been applied
-    _INBOX_<who>.>       answers to requests
+    applied.<device>     from the server to a device: chunks that have been recorded
+    _INBOX_<name>.>      answers to requests
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from wayfare.errors import InputError
 
 SERVER_NAME = "mes"
-NAME_RULE = "1 to 32 small letters, digits and hyphens, the first no hyphen"
+NAME_RULE = "1 to 32 lowercase letters, digits and hyphens, not starting with a hyphen"
 _NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,31}")
 
 
@@ -28,7 +28,7 @@ class Permissions:
 
 
 def check_name(field: str, name: str) -> str:
-    """A name that is safe in subjects, file names and certificates alike."""
+    """Check that a name is safe in subjects, file names and certificates."""
     if not _NAME.fullmatch(name):
         raise InputError(f"{field} = {name!r}: must be {NAME_RULE}")
     return name
@@ -39,7 +39,7 @@ def inbox_prefix(name: str) -> str:
 
 
 def device_permissions(device: str) -> Permissions:
-    """A device speaks and listens in its own name only, and cannot touch the broker's store."""
+    """A device publishes and subscribes only under its own name and has no access to the broker's store."""
     return Permissions(
         publish=(f"up.{device}.>",),
         subscribe=(f"applied.{device}", f"down.{device}.>", f"{inbox_prefix(device)}.>"),
@@ -47,12 +47,12 @@ def device_permissions(device: str) -> Permissions:
 
 
 def server_permissions() -> Permissions:
-    """The server reaches everything, but cannot speak in the name of a device."""
+    """The server has access to everything, but cannot publish under the name of a device."""
     return Permissions(publish=(">",), publish_never=("up.>",), subscribe=(">",))
 
 
 def device_of(subject: str) -> str:
-    """The device that published to a subject ``up.<device>...``, by the broker's word."""
+    """The device that published to ``up.<device>...``; the broker guarantees it."""
     first, _, rest = subject.partition(".")
     device, _, _ = rest.partition(".")
     if first != "up" or not _NAME.fullmatch(device):
@@ -61,9 +61,9 @@ def device_of(subject: str) -> str:
 
 
 def may_answer(device: str, reply: str) -> bool:
-    """Whether an answer to a device's request goes to its own inbox.
+    """Whether the answer to a device's request goes to its own inbox.
 
-    The broker checks what a device publishes to, but not the subject it asks for the answer on: without this, one
-    device could have the server's words delivered to another.
+    The broker checks the subject that a device publishes to, but not its reply subject. Without this check one
+    device could direct the server's answers to another.
     """
     return reply.startswith(inbox_prefix(device) + ".")

@@ -1,4 +1,4 @@
-"""Whether everything that was ever learned is in exactly one place: the proof after a run."""
+"""The audit after a run: everything that was learned must be in exactly one place."""
 
 from __future__ import annotations
 
@@ -18,25 +18,25 @@ from wayfare.field.runtime.outbox import Outbox
 from wayfare.methods.states import same_state
 from wayfare.server import ServerState
 
-# Sums of float32 over a run agree to this; a single entry lost or counted twice is far above it.
+# Tolerance for float32 sums over a run. A single entry lost or counted twice exceeds it by far.
 _MASS_TOLERANCE = 1e-4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Audit:
-    """What was found. One that is returned has found nothing wrong."""
+    """The result of a successful audit."""
 
     versions: int
     recorded: int  # chunks, each once
-    returned: int  # to the memory of their device, and in no model
-    promised: int  # still on their way
-    # The largest difference between what was learned and where it lies, relative to the largest entry; None where
-    # nobody kept account, as with methods that do not conserve mass.
+    returned: int  # to the memory of their device, so not in the model
+    promised: int  # not delivered yet
+    # The largest difference between learned and located mass, relative to the largest entry; None if no account was
+    # kept, as for methods that do not conserve mass.
     mass_error: float | None
 
 
 def audit(ledger: Ledger, outboxes: Sequence[Outbox], layout: Layout) -> Audit:
-    """Compare the ledger with every device, chunk by chunk, and the model with the ledger, bit by bit."""
+    """Compare the ledger with every device, chunk by chunk, and the model with the ledger in every bit."""
     _same(ledger.replay(), ledger.state)
     recorded = ledger.recorded()
     made: dict[str, int] = {"recorded": 0, "returned": 0, "promised": 0}
@@ -51,26 +51,26 @@ def audit(ledger: Ledger, outboxes: Sequence[Outbox], layout: Layout) -> Audit:
             if outcome == "returned" and key in recorded:
                 raise InvariantError(f"device {device}, update {number}, chunk {chunk}: counted twice")
             if recorded.get(key, digest) != digest:
-                raise InvariantError(f"device {device}, update {number}, chunk {chunk}: changed on its way")
+                raise InvariantError(f"device {device}, update {number}, chunk {chunk}: altered in transit")
             seen.add(key)
         if outbox.learned is not None:
             errors.append(_mass_error(ledger, device, outbox, outbox.learned, layout))
     strangers = set(recorded) - seen
     if strangers:
-        raise InvariantError(f"{len(strangers)} chunks in the ledger that no device made, {min(strangers)} for one")
+        raise InvariantError(f"the ledger has {len(strangers)} chunks that no device made, such as {min(strangers)}")
     worst = max(errors, default=None)
     if worst is not None and worst > _MASS_TOLERANCE:
-        raise InvariantError(f"mass is not conserved: off by {worst:.2g} of the largest entry")
+        raise InvariantError(f"mass is not conserved: the error is {worst:.2g} of the largest entry")
     return Audit(versions=ledger.version, mass_error=worst, **made)
 
 
 def _same(replayed: ServerState, state: ServerState) -> None:
     if not torch.equal(replayed.model, state.model):
-        raise InvariantError("the replay of the ledger is not the model")
+        raise InvariantError("the replay of the ledger differs from the model")
     if not torch.equal(replayed.judged, state.judged):
-        raise InvariantError("the replay of the ledger has not the mean of the model")
+        raise InvariantError("the replay of the ledger differs from the mean of the models")
     if not same_state(replayed.rule_state, state.rule_state):
-        raise InvariantError("the replay of the ledger is not what the server rule remembers")
+        raise InvariantError("the replay of the ledger differs from the state of the server rule")
 
 
 def _mass_error(ledger: Ledger, device: int, outbox: Outbox, learned: Floats, layout: Layout) -> float:
@@ -79,7 +79,7 @@ def _mass_error(ledger: Ledger, device: int, outbox: Outbox, learned: Floats, la
     lies: NDArray[np.float64] = ledger.delivered(device) + memory + (base - local)
     promised = outbox.open_update()
     if promised is not None:
-        # What is recorded lies in the ledger already, though the device has not heard of it.
+        # Recorded chunks are in the ledger, even if the device does not know it yet.
         _, recorded, _ = ledger.standing(device, promised.number)
         for chunk, data in outbox.pending(promised.number):
             if chunk not in recorded:

@@ -1,4 +1,4 @@
-"""The broker as a process: started in the folder of its fleet, waited for, stopped, killed, started again."""
+"""The broker as a process: start, wait, stop, kill and restart."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from wayfare.field.fleet import Fleet
 from wayfare.field.fleet.broker_config import CONFIG_NAME, STORE_VARIABLE
 from wayfare.field.fleet.needs import need_broker_program
 
-# What else is on the disk grows too, and a full disk hangs the broker.
+# Keep room for other files: a full disk hangs the broker.
 _SPARE = 1.25
 _TAIL_BYTES = 4000
 
 
 class Broker:
-    """A nats-server of a fleet. Its port stays the same over restarts, also when the system chose it (``port=0``)."""
+    """The nats-server of a fleet. Restarts keep its port, even one chosen by the system (``port=0``)."""
 
     def __init__(
         self,
@@ -43,7 +43,7 @@ class Broker:
     @property
     def port(self) -> int:
         if self._port is None:
-            raise FieldError("the broker has not been started yet")
+            raise FieldError("the broker has not been started")
         return self._port
 
     @property
@@ -59,7 +59,7 @@ class Broker:
         return self._process is not None and self._process.poll() is None
 
     def start(self) -> Broker:
-        """Start it and wait until it takes connections."""
+        """Start the broker and wait until it accepts connections."""
         if self.running:
             return self
         self._check_disk()
@@ -75,7 +75,7 @@ class Broker:
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
-                # An interrupt at the terminal goes to whoever started the broker, which then stops it in order.
+                # An interrupt at the terminal reaches the parent process, which then stops the broker.
                 process_group=0,
             )
         try:
@@ -86,9 +86,9 @@ class Broker:
         return self
 
     def reload(self) -> None:
-        """Have it read its users again; connections of those who may no longer come are closed."""
+        """Reload the users. The broker closes connections of revoked users."""
         if not self.running:
-            raise FieldError("the broker does not run, so it cannot read its users again")
+            raise FieldError("the broker is not running, so it cannot reload its users")
         before = self._log.stat().st_size
         self._signal(signal.SIGHUP)
         until = time.monotonic() + self._ready_s
@@ -97,11 +97,11 @@ class Broker:
                 log.seek(before)
                 said = log.read()
             if b"Failed to reload" in said:
-                raise FieldError(f"the broker goes on with the users it had: {self._reason()}")
+                raise FieldError(f"the broker keeps its old users: {self._reason()}")
             if b"Reloaded server configuration" in said:
                 return
             time.sleep(0.01)
-        raise FieldError(f"the broker did not read its users again within {self._ready_s:g} s")
+        raise FieldError(f"the broker did not reload its users within {self._ready_s:g} s")
 
     def stop(self, timeout_s: float = 10.0) -> None:
         self._signal(signal.SIGTERM)
@@ -150,8 +150,8 @@ class Broker:
         until = time.monotonic() + self._ready_s
         while time.monotonic() < until:
             if not self.running:
-                raise FieldError(f"the broker ended at once: {self._reason()}")
-            # The server writes this file when it listens.
+                raise FieldError(f"the broker exited at once: {self._reason()}")
+            # The broker writes this file when it listens.
             for written in self._store.glob("*.ports"):
                 if found := re.search(rb"(?:nats|tls)://[^\"]*:(\d+)\"", written.read_bytes()):
                     self._port = int(found[1])
@@ -160,7 +160,7 @@ class Broker:
         raise FieldError(f"the broker did not answer within {self._ready_s:g} s: {self._reason()}")
 
     def _reason(self) -> str:
-        """The last complaint in its log, or its last line."""
+        """The last error in its log, or its last line."""
         with self._log.open("rb") as log:
             log.seek(max(self._log.stat().st_size - _TAIL_BYTES, 0))
             lines = log.read().decode(errors="replace").splitlines()

@@ -1,4 +1,4 @@
-"""The contacts of a plan on one machine, in accelerated time: links that open, close and limit the rate."""
+"""Play the contacts of a plan on one machine, in accelerated time: open, close and rate-limit links."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _LOOK_EVERY_S = 0.01
 
 
 class Conductor:
-    """Plays a plan: patiently, so that every exchange takes place, or strictly by the clock."""
+    """Plays a plan: patiently, so that every exchange completes, or strictly by the clock."""
 
     def __init__(
         self,
@@ -34,11 +34,11 @@ class Conductor:
         check: Callable[[], None],
         stalled_s: float = 120.0,
     ) -> None:
-        self._world, self._links, self._stores = world, links, [Glance(store) for store in stores]
+        self._world, self._links, self._stores = world, links, [ProgressReader(store) for store in stores]
         self._speedup, self._check, self._stalled_s = speedup, check, stalled_s
 
     async def patiently(self, faults: Faults | None, on_round: Callable[[int], None]) -> None:
-        """Round by round: time stands still until everyone met in a round has exchanged. Rounds without pass."""
+        """Round by round: wait until all devices with a contact in the round have exchanged."""
         meets = self._world.meets
         rounds = np.unique(meets.round)
         for place, round_ in enumerate(rounds):
@@ -60,7 +60,7 @@ class Conductor:
                     missing = [device for device in met if self._stores[device].finished_round() < round_]
                     raise FieldError(
                         f"round {round_}: devices {missing} did not exchange within {self._stalled_s:g} s; "
-                        "what they have is safe in their stores, and their logs say why"
+                        "their stores are intact; see their logs for the reason"
                     )
                 await asyncio.sleep(_LOOK_EVERY_S)
             if striking is not None:
@@ -70,7 +70,7 @@ class Conductor:
             on_round(int(round_))
 
     async def strictly(self, faults: Faults | None, on_round: Callable[[int], None]) -> None:
-        """By the clock: a contact ends when the plan says, whatever is under way."""
+        """By the clock: end every contact as planned, even during an exchange."""
         world = self._world
         plan = world.plan.with_server()
         within: set[int] = set()
@@ -86,7 +86,7 @@ class Conductor:
             begun += 1
             on_round(min(int(plan.start_s[order[begun - 1]] // world.scenario.round_s) + 1, world.scenario.rounds))
             if faults is not None and not striking:
-                # About every second contact falls into the repair of another, and is spared.
+                # About every second contact coincides with the repair of another fault and gets none.
                 contacts_left = max((len(plan) - begun) // 2, 1)
                 task = asyncio.create_task(faults.strike([device], contacts_left, lambda: device not in within))
                 striking.add(task)
@@ -115,27 +115,27 @@ class Conductor:
             link.close()
 
     def _planned_bps(self, row: int) -> float:
-        """The rate of a contact of the plan: that of the opportunity it belongs to."""
+        """The rate of a contact of the plan, in bit/s, from its row by round."""
         plan, meets = self._world.plan.with_server(), self._world.meets
         round_ = int(plan.start_s[row] // self._world.scenario.round_s) + 1
         found = np.flatnonzero((meets.device == plan.device[row]) & (meets.round == round_))
         return self._rate_bps(int(found[0])) / self._speedup if len(found) else 1e5
 
     def _rate_bps(self, row: int) -> float:
-        """What the channel of a contact carries at full power, in accelerated time."""
+        """The rate of a contact's channel at full power, in accelerated time, in bit/s."""
         link = self._world.link
         return link.rate_bps(link.max_power_watts, float(self._world.gains_per_watt[row])) * self._speedup
 
 
-class Glance:
-    """A look at how far a device is, into its store, without disturbing it."""
+class ProgressReader:
+    """Reads the progress of a device from its store, read-only."""
 
     def __init__(self, store: Path) -> None:
         self._store = store
         self._connection: sqlite3.Connection | None = None
 
     def finished_round(self) -> int:
-        """Of its last exchange that ended; 0 before it has a store."""
+        """The round of the last complete exchange; 0 before the store exists."""
         if self._connection is None:
             if not self._store.exists():
                 return 0
@@ -143,6 +143,6 @@ class Glance:
         try:
             row = self._connection.execute("SELECT value FROM facts WHERE name = 'progress'").fetchone()
         except sqlite3.OperationalError:
-            # It is just being made.
+            # The store is being created.
             return 0
         return int(json.loads(row[0])["finished_round"]) if row else 0

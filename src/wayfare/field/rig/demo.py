@@ -1,4 +1,4 @@
-"""A fleet on one machine: real processes, real sockets, real keys, and the contacts of a plan."""
+"""A fleet on one machine: real processes, sockets and keys, and the contacts of a plan."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ from wayfare.streams import FLEET, Stream, generator
 class DemoOptions:
     folder: Path  # of keys, stores and logs
     speedup: float = 60.0
-    strict: bool = False  # contacts end when the plan says; devices lead themselves
+    strict: bool = False  # contacts end as planned; devices guide themselves
     faults: int = 0
     fault_seed: int = 0
     step_every_s: float = 0.0
@@ -54,23 +54,23 @@ class DemoOutcome:
     sent_bytes: int  # by all devices, over their links
     received_bytes: int
     evaluation: Evaluation
-    simulated: Evaluation | None  # the same plan in the simulator; None where devices lead themselves
+    simulated: Evaluation | None  # the same plan in the simulator; None if devices guide themselves
     difference: float | None  # |field - simulator| / |simulator|
 
 
 def run_demo(work: Work, options: DemoOptions) -> DemoOutcome:
-    """Build a fleet, let it live through its plan, and prove that nothing was lost or counted twice."""
+    """Build a fleet, play its plan, and verify that nothing was lost or counted twice."""
     if options.folder.exists() and any(options.folder.iterdir()):
-        raise InputError(f"{options.folder}: is not empty")
+        raise InputError(f"{options.folder}: not empty")
     if not options.speedup > 0:
         raise InputError(f"speedup = {options.speedup!r}: must be above 0")
     world = work.world
     if not len(world.meets):
-        raise InputError("the plan has no contact; more rounds or a smaller area would give some")
+        raise InputError("the plan has no contacts; use more rounds or a smaller area")
     options.on_stage("keys and certificates")
     names = [f"device-{number}" for number in range(work.scenario.fleet.devices)]
     fleet = create_fleet(options.folder / "fleet", devices=names)
-    # The plain library speaks of every cut.
+    # The nats library logs every lost connection.
     logging.getLogger("asyncio").setLevel(logging.ERROR)
     began_s = time.monotonic()
     sent, received, faults = asyncio.run(_live(work, options, fleet))
@@ -83,7 +83,7 @@ def run_demo(work: Work, options: DemoOptions) -> DemoOutcome:
         evaluation = evaluate(model)
         if not options.strict:
             options.on_stage("the same plan in the simulator")
-            expected = Simulation(world, work.method, _Nobody(), engine=work.engine_name).run().model
+            expected = Simulation(world, work.method, _SilentObserver(), engine=work.engine_name).run().model
             difference = float((model - expected).double().norm() / expected.double().norm())
             simulated = evaluate(expected)
     return DemoOutcome(
@@ -100,7 +100,7 @@ def run_demo(work: Work, options: DemoOptions) -> DemoOutcome:
 
 
 async def _live(work: Work, options: DemoOptions, fleet: Fleet) -> tuple[int, int, Counter[str]]:
-    """From the first process to the last; whatever goes wrong, none is left."""
+    """Run all processes; stop every one of them, also on an error."""
     folder, world = options.folder, work.world
     with ExitStack() as ending:
         options.on_stage("broker, server and devices")
@@ -126,7 +126,7 @@ async def _live(work: Work, options: DemoOptions, fleet: Fleet) -> tuple[int, in
         faults = Faults(options.faults, rng, links, devices, server, broker) if options.faults else None
         stores = [folder / name / STORE for name in fleet.devices]
         conductor = Conductor(world, links, stores, speedup=options.speedup, check=check)
-        # Time begins when everyone is there: importing PyTorch takes seconds.
+        # Start the clock when all processes are ready: importing PyTorch takes seconds.
         while not all(store.exists() for store in stores):
             check()
             await asyncio.sleep(0.05)
@@ -142,7 +142,7 @@ async def _live(work: Work, options: DemoOptions, fleet: Fleet) -> tuple[int, in
 
 def _device_options(work: Work, options: DemoOptions, name: str, url: str) -> DeviceOptions:
     round_s = work.scenario.round_s / options.speedup
-    # In a soak nothing is waited for long: what hangs is to be tried again while the contact lasts.
+    # Short timeouts in a soak test: retry hanging requests while the contact lasts.
     hasty = Patience(answer_s=0.5, mark_s=0.5) if options.faults or options.strict else Patience()
     return DeviceOptions(
         state=options.folder / name,
@@ -170,5 +170,5 @@ def _audited(work: Work, options: DemoOptions, fleet: Fleet) -> tuple[torch.Tens
             outbox.close()
 
 
-class _Nobody(Observer):
-    """Watches a simulation without a word."""
+class _SilentObserver(Observer):
+    """Ignores all events of a simulation."""

@@ -1,4 +1,4 @@
-"""What goes wrong on the road, on purpose: links cut, devices, server and broker killed, at random moments."""
+"""Injected faults: cut links and kill devices, server and broker at random times."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from wayfare.field.rig.proxy import Link
 
 KINDS = ("link cut", "link silent", "device killed", "server killed", "broker killed")
 _SHARES = (0.3, 0.1, 0.25, 0.2, 0.15)
-# A fault comes this long after the last one, and is repaired this long after, at most: exchanges take about as long.
+# The maximum time to the next fault, and to its repair: about as long as an exchange.
 _MOST_WAIT_S, _MOST_REPAIR_S = 0.2, 0.3
 
 
 class Faults:
-    """So many faults, spread evenly over the contacts of a plan."""
+    """A number of faults, spread evenly over the contacts of a plan."""
 
     def __init__(
         self,
@@ -34,8 +34,8 @@ class Faults:
         self._rng, self._links, self._devices, self._server, self._broker = rng, links, devices, server, broker
 
     async def strike(self, met: Sequence[int], contacts_left: int, is_over: Callable[[], bool]) -> None:
-        """This contact's share of the faults, one after the other, while it lasts."""
-        # Somewhat more than that: those that come when the exchange is over do not count.
+        """Inject this contact's share of the faults, one after the other, while it lasts."""
+        # Slightly more, because faults after the end of the exchange do not count.
         due = -(-3 * self.left // (2 * max(contacts_left, 1)))
         for _ in range(min(due, self.left)):
             await asyncio.sleep(float(self._rng.uniform(0, _MOST_WAIT_S)))
@@ -50,7 +50,7 @@ class Faults:
             link = self._links[device]
             up_bps, down_bps = link.up.rate_bps, link.down.rate_bps
             link.close(silently=kind == "link silent")
-            # A silence that is short is not even noticed.
+            # A short silence would not be noticed.
             await asyncio.sleep(repair_s if kind == "link cut" else 4 * repair_s)
             link.close()
             if not is_over():

@@ -1,4 +1,4 @@
-"""Server and devices as processes of their own: started, killed, started again."""
+"""Server and devices as processes: start, kill and restart."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from wayfare.errors import FieldError, WayfareError
 from wayfare.field.runtime.logs import log_to_stderr
 from wayfare.signals import stop_at_signals
 
-# A process is forked from one that has imported everything: PyTorch takes seconds, and processes are killed often.
+# Fork from a process that has imported everything: PyTorch takes seconds, and processes are killed often.
 _context = multiprocessing.get_context("forkserver")
 _context.set_forkserver_preload(["wayfare.field.rig.demo"])
 
 
 class Member:
-    """The server or a device in a process, which may be killed and started as often as one likes."""
+    """The server or a device in a process that can be killed and restarted any number of times."""
 
     def __init__(self, name: str, part: Callable[[threading.Event], None], log: Path) -> None:
         self.name = name
@@ -36,21 +36,21 @@ class Member:
         self._process = process
 
     def kill(self) -> None:
-        # Whoever checks on it meanwhile is not to take this for an error of its own.
+        # A concurrent check must not report this kill as an error.
         process, self._process = self._process, None
         if process is not None:
             process.kill()
             process.join()
 
     def check(self) -> bool:
-        """Whether it runs; False when it ended as it should. An error of its own is one here."""
+        """Whether the process runs; False after a normal exit. Raises FieldError if it failed."""
         if self._process is None:
             return False
         code = self._process.exitcode
         if code is None:
             return True
         if code != 0:
-            raise FieldError(f"{self.name} ended with {code}: {_last_line(self._log)} (all of it in {self._log})")
+            raise FieldError(f"{self.name} exited with {code}: {_last_line(self._log)} (full log: {self._log})")
         return False
 
     def stop(self, timeout_s: float = 20.0) -> None:
@@ -62,7 +62,7 @@ class Member:
         if self._process.is_alive():
             self._process.kill()
             self._process.join()
-            raise FieldError(f"{self.name} did not end within {timeout_s:g} s; its log is {self._log}")
+            raise FieldError(f"{self.name} did not exit within {timeout_s:g} s; see {self._log}")
         self.check()
         self._process = None
 
@@ -85,7 +85,7 @@ def _live(name: str, part: Callable[[threading.Event], None], log: Path) -> None
 
 
 def _end_with_parent(parent: int) -> None:
-    """No process is left behind when whoever started them is killed."""
+    """Exit when the parent process is killed."""
     while os.getppid() == parent:
         time.sleep(0.5)
     os._exit(1)
@@ -93,4 +93,4 @@ def _end_with_parent(parent: int) -> None:
 
 def _last_line(log: Path) -> str:
     lines = log.read_text(encoding="utf-8", errors="replace").splitlines()
-    return lines[-1] if lines else "it said nothing"
+    return lines[-1] if lines else "the log is empty"

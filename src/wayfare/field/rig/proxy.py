@@ -1,4 +1,4 @@
-"""Contacts on one machine: a proxy between a device and the broker that opens, closes and limits the rate."""
+"""Emulated contacts: a proxy between a device and the broker that opens, closes and limits the rate."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from dataclasses import dataclass
 
 from wayfare.errors import InputError
 
-# A piece occupies the air this long at most, so that a contact ends when it ends and not a buffer later.
+# The maximum airtime of a piece, so that a contact ends on time and not a buffer later.
 _PIECE_S = 0.01
 _LEAST_BYTES, _MOST_BYTES = 256, 1 << 16
-# What a late timer may catch up. More would let a link that was idle send faster than its rate.
+# How much a late timer may catch up. More would let an idle link exceed its rate.
 _SLACK_S = 0.02
-# Small, because what lies in a buffer has left the device without having been on the air.
+# Small, because buffered bytes have left the device without using airtime.
 _SOCKET_BYTES = 1 << 15
 
 
 @dataclass(slots=True)
 class Direction:
-    """One way over the air: bytes arrive after the time they occupy it, shared by all connections of the link."""
+    """One direction of a link: bytes arrive after their airtime, which all connections share."""
 
     rate_bps: float = math.inf
     carried_bytes: int = 0
@@ -34,11 +34,11 @@ class Direction:
         return min(max(int(self.rate_bps * _PIECE_S / 8), _LEAST_BYTES), _MOST_BYTES)
 
     def begin(self, rate_bps: float) -> None:
-        """The air is there from now on, and what was not used before is gone."""
+        """Start now; unused earlier airtime is lost."""
         self.rate_bps, self._since_s = rate_bps, asyncio.get_running_loop().time()
 
     async def carry(self, size_bytes: int) -> None:
-        """Wait for the air, then for the time the bytes take."""
+        """Wait for the channel, then for the airtime of the bytes."""
         now_s = asyncio.get_running_loop().time()
         begin_s = max(self._free_at_s, now_s - _SLACK_S, self._since_s)
         self._free_at_s = begin_s + 8 * size_bytes / self.rate_bps
@@ -47,16 +47,16 @@ class Direction:
 
 
 class Link:
-    """The way of one device to the broker. Closed at first.
+    """The link of one device to the broker, initially closed.
 
-    Closed loudly, connections are reset and new ones too, as without a carrier. Closed silently, nothing more gets
-    through and nobody is told, as behind a hill.
+    A loud close resets connections and rejects new ones, as without a carrier. After a silent close nothing gets
+    through and neither side is notified, as behind a hill.
     """
 
     def __init__(self, broker_port: int, broker_host: str = "127.0.0.1") -> None:
         self._broker = (broker_host, broker_port)
         self.up, self.down = Direction(), Direction()
-        self.connections = 0  # that reached the broker
+        self.connections = 0  # established with the broker
         self.open_s = 0.0  # in all contacts that have ended
         self._opened_s = 0.0
         self._passable = asyncio.Event()
@@ -87,7 +87,7 @@ class Link:
         return self._passable.is_set()
 
     def open(self, uplink_bps: float = math.inf, downlink_bps: float = math.inf) -> None:
-        """A contact begins, or goes on at other rates."""
+        """Start a contact, or change its rates."""
         for field, rate_bps in (("uplink_bps", uplink_bps), ("downlink_bps", downlink_bps)):
             if not rate_bps > 0:
                 raise InputError(f"{field} = {rate_bps!r}: must be above 0")
@@ -99,7 +99,7 @@ class Link:
         self._passable.set()
 
     def close(self, *, silently: bool = False) -> None:
-        """A contact ends; what is on the air is lost."""
+        """End a contact; bytes in transit are lost."""
         if self.is_open:
             self.open_s += asyncio.get_running_loop().time() - self._opened_s
         self._passable.clear()
@@ -123,7 +123,7 @@ class Link:
         task = asyncio.current_task()
         assert task is not None
         self._pumps.add(task)
-        # A cut is an end like any other here: the task has done what it was there for.
+        # A cut connection is a normal end of this task.
         with contextlib.suppress(asyncio.CancelledError, OSError):
             if self._passable.is_set() or self._silent:
                 await self._passable.wait()
@@ -141,7 +141,7 @@ class Link:
         try:
             await asyncio.wait(ways, return_when=asyncio.FIRST_COMPLETED)
         finally:
-            # Nothing is waited for here: a second cut must find nothing left to interrupt.
+            # Do not wait here: a second cut must find nothing left to interrupt.
             broker_out.transport.abort()
             for way in ways:
                 way.cancel()

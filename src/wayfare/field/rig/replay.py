@@ -1,4 +1,4 @@
-"""The contacts of a plan on real connections, in accelerated time."""
+"""Replay the contacts of a plan on real connections, in accelerated time."""
 
 from __future__ import annotations
 
@@ -24,19 +24,19 @@ def replay(
     silently: bool = False,
     on_contact: Callable[[int, bool], None] | None = None,
 ) -> Coroutine[Any, Any, None]:
-    """Open and close the link of each device as the plan's contacts with the server begin and end.
+    """Open and close the link of each device as its contacts with the server start and end.
 
-    Rates are those of the plan's time, one for all or one for each contact with the server; where time runs ``speed``
-    times faster, so do bits, and a contact carries as many as it would. ``on_contact`` is told the device, and whether
-    a contact began or ended.
+    Rates are in the plan's time, one for all or one per contact with the server. If time runs ``speed`` times faster,
+    so do bits, and a contact carries as many bits. ``on_contact`` receives the device, and whether a contact started or
+    ended.
     """
     plan = plan.with_server()
     if not speed > 0:
         raise InputError(f"speed = {speed!r}: must be above 0")
     if plan.devices != len(links):
-        raise InputError(f"links: the plan has {plan.devices} devices, and there are {len(links)} links")
+        raise InputError(f"links: got {len(links)}, the plan has {plan.devices} devices")
     up_bps, down_bps = (np.broadcast_to(np.asarray(rate), len(plan)) * speed for rate in (uplink_bps, downlink_bps))
-    # Ends come before beginnings of the same instant, so that contacts of one device that touch stay two.
+    # At equal times ends come before starts, so that touching contacts of one device stay separate.
     moments = [(float(end_s), 0, row) for row, end_s in enumerate(plan.end_s)]
     moments += [(float(start_s), 1, row) for row, start_s in enumerate(plan.start_s)]
 

@@ -1,4 +1,4 @@
-"""What the server makes of uploads: the same rule and the same mean as in the simulator, version by version."""
+"""Aggregate uploads version by version, with the same rule and mean as in the simulator."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from wayfare.methods import UNKNOWN_REACH, Arrival, Method, ServerRule, ServerTe
 from wayfare.server import Senders, ServerState, aggregate, average, begin_server, senders_of
 from wayfare.world import World
 
-# States of the latest versions, for devices that download one while the server has made the next.
+# States of the latest versions kept, for devices that download one while the server makes the next.
 _MOST_PAST = 4
-# The version that the previous update of a device went into, by device and number of the update.
+# The version that includes the previous update of a device, by device and number of the update.
 PreviousVersion = Callable[[int, int], float]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Aggregation:
-    """The server rule, what it knows, and how long the mean of its models is."""
+    """The server rule, its terms, and the length of the mean of the models."""
 
     rule: ServerRule
     terms: ServerTerms
@@ -39,8 +39,8 @@ class Aggregation:
     def arrivals(self, chunks: Iterable[tuple[int, Chunk]], previous: PreviousVersion) -> list[Arrival]:
         """Join the chunks of each upload, in the order given.
 
-        A device that has not received a model since its previous upload trained from something the server does not
-        know. The reach of its update is then unknown.
+        A device that received no model since its previous upload trained from a model that the server does not know.
+        The reach of its update is then unknown.
         """
         arrivals = []
         for (device, number), group in groupby(chunks, key=lambda pair: (pair[0], pair[1].update)):
@@ -69,7 +69,7 @@ def aggregation_of(world: World, method: Method) -> Aggregation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Snapshot:
-    """The server at the end of a round. Where there is no plan, every version is a round of its own."""
+    """The server at the end of a round. Without a plan every version is a round."""
 
     version: int
     round: int
@@ -90,20 +90,20 @@ class Versions:
         return cls(aggregation, Snapshot(version=0, round=0, state=aggregation.begin(initial), changed=unchanged))
 
     def advance(self, round_: int, version: int, arrivals: Sequence[Arrival]) -> None:
-        """The end of a round, in which some uploads made a version or nothing arrived; rounds before it were idle."""
+        """End a round, with a new version if there were arrivals. Skipped rounds before it were idle."""
         before = state = self.latest.state
         for idle in range(self.latest.round + 1, round_):
             state = self._aggregation.after_round(state, idle, ())
         state = self._aggregation.after_round(state, round_, arrivals)
         if state.model is not before.model:
             if not bool(torch.isfinite(state.model.sum())) and not bool(torch.isfinite(state.model).all()):
-                raise InvariantError(f"version {version} of the model would not be finite")
+                raise InvariantError(f"version {version} of the model would contain NaN or infinity")
             self.latest.changed[np.flatnonzero(differing(before.model, state.model))] = version
         self.latest = replace(self.latest, version=version, round=round_, state=state)
         self.remember(version, state)
 
     def find(self, version: int) -> ServerState | None:
-        """The state of a version, if it is at hand; the rule's part of it only if the rule hands it down."""
+        """The state of a version, if it is kept; it includes the rule's state only if the rule hands it down."""
         return self.latest.state if version == self.latest.version else self._past.get(version)
 
     def remember(self, version: int, state: ServerState) -> None:
@@ -113,6 +113,6 @@ class Versions:
 
 
 def differing(one: Tensor, other: Tensor) -> NDArray[np.bool_]:
-    """Which entries differ, to the bit: a delta has to make the same bytes, and 0 is not -0."""
+    """Which entries differ in any bit: a delta must reproduce the same bytes, and 0 is not -0."""
     different: NDArray[np.bool_] = (one.view(torch.int32) != other.view(torch.int32)).numpy()
     return different

@@ -1,4 +1,4 @@
-"""A connection to the broker: encrypted or not at all, quick to notice a loss, clear about refusals."""
+"""A connection to the broker: always encrypted, quick to detect a lost link, and with clear refusals."""
 
 from __future__ import annotations
 
@@ -21,26 +21,26 @@ from wayfare.field.fleet.subjects import inbox_prefix
 
 _log = logging.getLogger("wayfare.field")
 _DENIED = re.compile(r'permissions violation for \w+ to "([^"]*)"', re.IGNORECASE)
-_PLAINTEXT = "the broker does not encrypt, so no key is shown to it"
+_PLAINTEXT = "the broker does not encrypt; the client sends it no key"
 _KEPT_REFUSALS = 100
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LinkSettings:
-    """How a connection behaves when the other side comes and goes. Contacts last seconds, so everything is short."""
+    """Timeouts of a connection. Contacts last seconds, so all of them are short."""
 
     retry_s: float = 0.05
     connect_s: float = 1.0
     ping_s: float = 0.5
-    silence_s: float = 0.5  # without a word, while a ping is unanswered: the link is lost
+    silence_s: float = 0.5  # without data while a ping is unanswered: the link is lost
     farewell_s: float = 1.0
-    longest_retry_s: float = 30.0  # where the broker was reached and refused: asking more often would not help
+    longest_retry_s: float = 30.0  # after a refusal by the broker, when faster retries do not help
 
 
 class FieldClient(Client):
-    """A NATS client that fails at once, and says why, where the plain one waits for a timeout.
+    """A NATS client that fails at once with a reason, where the plain client waits for a timeout.
 
-    A request whose publish is denied raises RefusedError; one whose link is lost, LinkLostError. The same holds for
+    A request whose publish is denied raises RefusedError; a lost link raises LinkLostError. The same holds for
     JetStream, which publishes by requests.
     """
 
@@ -48,9 +48,9 @@ class FieldClient(Client):
         super().__init__()
         self.connected = asyncio.Event()
         self.disconnected = asyncio.Event()
-        self.refusals: deque[str] = deque(maxlen=_KEPT_REFUSALS)  # all that was ever denied, the newest last
+        self.refusals: deque[str] = deque(maxlen=_KEPT_REFUSALS)  # denials, the newest last
         self._settings = settings
-        # By the subject asked, in small letters: the client hands on what the broker says in no others.
+        # By subject in lowercase: the client lowercases the broker's messages.
         self._waiting: dict[str, set[asyncio.Future[FieldError]]] = {}
         self._unconfirmed: list[str] = []
         self._refused_in_a_row = 0
@@ -64,7 +64,7 @@ class FieldClient(Client):
         old_style: bool = False,
         headers: dict[str, Any] | None = None,
     ) -> Msg:
-        """Ask and wait for the answer; a denial or a lost link ends the wait."""
+        """Send a request and wait for the answer; a denial or a lost link ends the wait."""
         self._check_link()
         failed: asyncio.Future[FieldError] = asyncio.get_running_loop().create_future()
         answer = asyncio.ensure_future(super().request(subject, payload, timeout, old_style, headers))
@@ -81,7 +81,7 @@ class FieldClient(Client):
                 del self._waiting[asked]
 
     async def confirm(self, timeout_s: float = 5.0) -> None:
-        """Wait until the broker has seen everything said so far; raise if it denied a publish or a subscription."""
+        """Wait until the broker has processed everything so far; raise if it denied a publish or a subscription."""
         self._check_link()
         try:
             await asyncio.wait_for(self.flush(), timeout_s)
@@ -92,23 +92,23 @@ class FieldClient(Client):
             raise RefusedError("; ".join(denied))
 
     async def wait_connected(self) -> None:
-        """Wait until the broker is in reach; raise if it threw us out for good."""
+        """Wait until the broker is in reach; raise if it closed the connection for good."""
         if not self.is_closed:
             await self.connected.wait()
         self._check_link()
 
     async def close(self) -> None:
-        """Leave in order, but do not wait long for somebody who is out of reach."""
+        """Close the connection, without waiting long for a broker out of reach."""
         if self._watch is not None:
             self._watch.cancel()
         leaving = asyncio.ensure_future(super().close())
         try:
             await asyncio.wait((leaving,), timeout=self._settings.farewell_s)
             if not leaving.done():
-                self._let_go()
+                self._drop_socket()
                 await asyncio.wait((leaving,), timeout=self._settings.farewell_s)
         finally:
-            # A line that was given up in the middle of its handshake never says that it is closed.
+            # A connection abandoned during its handshake never reports that it is closed.
             cut = leaving.cancel()
         await _cancelled(self._reconnection_task)
         if cut:
@@ -117,15 +117,15 @@ class FieldClient(Client):
         else:
             leaving.result()
 
-    def _let_go(self) -> None:
-        """Drop the socket: closing an encrypted line in order waits half a minute for an answer."""
+    def _drop_socket(self) -> None:
+        """Drop the socket: an orderly TLS shutdown waits half a minute for an answer."""
         writer = getattr(self._transport, "_io_writer", None)
-        # In the middle of a TLS handshake the writer has no transport.
+        # During a TLS handshake the writer has no transport.
         if writer is not None and writer.transport is not None:
             writer.transport.abort()
 
     async def _watch_silence(self) -> None:
-        """Notice a silent loss. The client's own rule counts pings alone, and those queue behind a busy link."""
+        """Detect a silent loss. The client itself counts only pings, which queue behind a busy link."""
         loop = asyncio.get_running_loop()
         heard, heard_s = -1, loop.time()
         while not self.is_closed:
@@ -135,7 +135,7 @@ class FieldClient(Client):
                 heard, heard_s = messages, loop.time()
             elif loop.time() - heard_s > self._settings.silence_s:
                 heard_s = loop.time()
-                self._let_go()
+                self._drop_socket()
 
     def _check_link(self) -> None:
         if self.is_closed:
@@ -148,8 +148,8 @@ class FieldClient(Client):
 
     async def _on_error(self, error: Exception) -> None:
         if not self.is_connected:
-            # The client would wait for the end of a line whose handshake failed, which never comes.
-            self._let_go()
+            # After a failed handshake the client would wait forever for the end of the connection.
+            self._drop_socket()
             self._transport = None
         if found := _DENIED.search(str(error)):
             reason = f"the broker denied {self.options['name']} {str(error).removeprefix('nats: ')}"
@@ -180,7 +180,7 @@ class FieldClient(Client):
 
     async def _on_closed(self) -> None:
         await self._on_disconnected()
-        # Whoever waits for the next contact is let go, and finds the client closed.
+        # Wake up waiters, which then find the client closed.
         self.connected.set()
 
     def _fail(self, error: FieldError, subject: str | None = None) -> None:
@@ -190,12 +190,12 @@ class FieldClient(Client):
                     failed.set_result(error)
 
     def _next_try(self, servers: list[Server], info: dict[str, Any]) -> tuple[Server | None, float]:
-        """At once and for ever where nobody is there; ever later where somebody was and refused."""
+        """Retry at once and forever if there is no answer; with growing delays after a refusal."""
         slower = self._settings.retry_s * 2.0 ** min(self._refused_in_a_row, 30)
         return None, min(slower, self._settings.longest_retry_s)
 
     def _connect_command(self) -> bytes:
-        # The plain client shows its key without encryption wherever the other side says that it does not encrypt.
+        # The plain client would send its key unencrypted if the other side does not offer encryption.
         if not self._server_info.get("tls_required"):
             raise nats.errors.Error(_PLAINTEXT)
         return super()._connect_command()
@@ -208,18 +208,18 @@ async def connect(
     wait_s: float | None = None,
     settings: LinkSettings | None = None,
 ) -> FieldClient:
-    """A connection with a bundle's keys, kept up from now on: after a loss it comes back by itself.
+    """Connect with a bundle's keys. After a loss the connection reconnects by itself.
 
-    Waits for the first contact, for ever if ``wait_s`` is None (LinkLostError otherwise). Raises RefusedError at once
-    where the broker is reached and refuses, or is not of this fleet. ``url`` leads elsewhere than the bundle says,
-    through a proxy for instance; the certificate must still be that of the bundle's host.
+    It waits for the first contact, forever if ``wait_s`` is None; otherwise it raises LinkLostError. It raises
+    RefusedError at once if the broker refuses, or is not of this fleet. ``url`` overrides the bundle's address, for
+    example for a proxy; the certificate must still be that of the bundle's host.
     """
     settings = settings or LinkSettings()
     client = FieldClient(settings)
 
     async def on_error(error: Exception) -> None:
         await client._on_error(error)
-        # What is raised here ends the first attempts, which would go on for ever; later ones should.
+        # Raising ends the first attempts, which would retry forever. Later reconnections should retry forever.
         if not trying.done() and (reason := refusal_of(error)):
             raise RefusedError(f"{bundle.name} at {url or bundle.url}: {reason}")
 
@@ -236,11 +236,11 @@ async def connect(
             reconnected_cb=client._on_connected,
             closed_cb=client._on_closed,
             reconnect_to_server_handler=client._next_try,
-            # The client declares whole seconds and takes any.
+            # The client's type says whole seconds, but it accepts fractions.
             reconnect_time_wait=settings.retry_s,  # type: ignore[arg-type]
             connect_timeout=settings.connect_s,  # type: ignore[arg-type]
             ping_interval=settings.ping_s,  # type: ignore[arg-type]
-            max_outstanding_pings=1_000_000,  # silence is watched for by FieldClient
+            max_outstanding_pings=1_000_000,  # FieldClient detects silence itself
             max_reconnect_attempts=-1,
         )
     )
@@ -258,17 +258,17 @@ async def connect(
 
 
 async def _cancelled(task: asyncio.Task[Any] | None) -> None:
-    """End a task. Once is not always enough: a cancellation can be lost to a timeout of the same instant."""
+    """Cancel a task. Once is not always enough: a simultaneous timeout can swallow a cancellation."""
     while task is not None and not task.done():
         task.cancel()
         await asyncio.wait((task,), timeout=0.1)
 
 
 def refusal_of(error: Exception | None) -> str | None:
-    """What an error says if it is a refusal that trying again does not mend, else None."""
+    """The reason if an error is a permanent refusal, otherwise None."""
     text = str(error)
     if isinstance(error, ssl.SSLCertVerificationError):
-        return f"the broker's certificate is not one of this fleet ({error.verify_message})"
+        return f"the broker's certificate is not from this fleet ({error.verify_message})"
     if isinstance(error, ssl.SSLError) and "ALERT" in (error.reason or "").upper():
         return f"the broker does not accept this certificate ({(error.reason or '').lower().replace('_', ' ')})"
     if isinstance(error, nats.errors.AuthorizationError) or "authorization violation" in text.lower():
@@ -284,5 +284,5 @@ def _tls(bundle: Bundle) -> ssl.SSLContext:
         context.minimum_version = ssl.TLSVersion.TLSv1_3
         context.load_cert_chain(bundle.folder / "client.pem", bundle.folder / "client.key")
     except (ssl.SSLError, OSError) as error:
-        raise InputError(f"{bundle.folder}: certificates cannot be used: {error}") from None
+        raise InputError(f"{bundle.folder}: invalid certificates: {error}") from None
     return context

@@ -1,4 +1,4 @@
-"""A SQLite file that survives the loss of power: what is committed is on the disk."""
+"""A SQLite file that survives a power loss: committed data are on disk."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from wayfare.methods.states import mapped
 
 
 class Database:
-    """One connection, used by one thread at a time; transactions are explicit."""
+    """One connection, used by one thread at a time, with explicit transactions."""
 
     def __init__(self, file: Path, schema: str, format_: int) -> None:
         self.lock = threading.RLock()
@@ -28,27 +28,27 @@ class Database:
         file.parent.mkdir(parents=True, exist_ok=True)
         self.connection = sqlite3.connect(file, timeout=30, isolation_level=None, check_same_thread=False)
         try:
-            # A commit returns when it is on the disk; readers of other processes never wait for a writer.
+            # A commit returns when it is on disk. Readers in other processes never wait for a writer.
             self.connection.execute("PRAGMA journal_mode = WAL")
             self.connection.execute("PRAGMA synchronous = FULL")
             with self.transaction():
                 (found,) = self.connection.execute("PRAGMA user_version").fetchone()
                 if found not in (0, format_):
-                    raise RunFolderError(f"{file}: of format {found}, this Wayfare reads {format_}")
+                    raise RunFolderError(f"{file}: has format {found}, this Wayfare reads format {format_}")
                 if found == 0:
                     for statement in schema.split(";"):
                         self.connection.execute(statement)
                     self.connection.execute(f"PRAGMA user_version = {format_}")
         except sqlite3.DatabaseError as error:
             self.connection.close()
-            raise RunFolderError(f"{file}: cannot be used: {error}") from None
+            raise RunFolderError(f"{file}: cannot be opened: {error}") from None
         except BaseException:
             self.connection.close()
             raise
 
     @contextmanager
     def transaction(self) -> Iterator[sqlite3.Connection]:
-        """All of it or nothing; inside another it belongs to that one."""
+        """An atomic transaction; a nested one joins the outer one."""
         with self.lock:
             if self._depth:
                 yield self.connection
@@ -73,7 +73,7 @@ class Database:
         try:
             self.connection.execute("COMMIT")
         except sqlite3.OperationalError as error:
-            raise StorageError(f"{self._file}: {error}; what was committed before is safe") from None
+            raise StorageError(f"{self._file}: {error}; earlier commits are safe") from None
 
     def close(self) -> None:
         with self.lock:
@@ -85,7 +85,7 @@ def vector_bytes(vector: Tensor) -> bytes:
 
 
 def vector_of(data: bytes) -> Tensor:
-    """The vector of such bytes, with memory of its own."""
+    """Decode a vector into new memory."""
     return torch.from_numpy(np.frombuffer(data, "<f4").astype(np.float32))
 
 
@@ -96,6 +96,6 @@ def tree_bytes(state: State) -> bytes:
 
 
 def tree_of(data: bytes) -> State:
-    """What such bytes hold; they can hold nothing but vectors and numbers."""
+    """Decode a tree of vectors and numbers; nothing else is allowed."""
     state: State = torch.load(io.BytesIO(data), weights_only=True)
     return state

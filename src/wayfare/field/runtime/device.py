@@ -26,9 +26,9 @@ STORE = "device.sqlite"
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceOptions:
     state: Path  # the folder of its store
-    url: str | None = None  # where the broker is, if not where the bundle says
+    url: str | None = None  # overrides the bundle's address of the broker
     by_plan: bool = False
-    steps: int | None = None  # without a plan: how many; None: on and on
+    steps: int | None = None  # without a plan: the number of steps; None: no limit
     step_every_s: float = 0.0
     exchange_every_s: float = 10.0
     audit: bool = False
@@ -38,7 +38,7 @@ class DeviceOptions:
 
 
 def run_device(bundle: Bundle, number: int, work: Work, options: DeviceOptions, stop: threading.Event) -> None:
-    """Train and exchange until told to stop, or until there is nothing left to do."""
+    """Train and exchange until ``stop`` is set or nothing is left to do."""
     with RunLock(options.state):
         outbox = open_store(bundle.name, number, work, options)
         try:
@@ -56,7 +56,7 @@ def open_store(name: str, number: int, work: Work, options: DeviceOptions) -> Ou
         layout=work.layout,
         budget_joules=float(world.budgets_joules[number]),
         identity=work.identity(name),
-        # Where mass is not conserved there is nothing to balance.
+        # Without conservation of mass there is nothing to balance.
         audit=options.audit and method.memory.conserves and method.server.takes == "updates",
     )
 
@@ -83,7 +83,7 @@ async def _run(
 ) -> None:
     guide, terms = make_guide(number, work, options), work.terms
     trainer = LocalTrainer(outbox, work.engine(), number, guide, terms.method.local, step_every_s=options.step_every_s)
-    # The trainer begins before the broker is in reach, and goes on when it is not.
+    # The trainer runs whether or not the broker is in reach.
     training = threading.Thread(target=trainer.run, args=(stop,), name="trainer", daemon=True)
     training.start()
     try:
@@ -104,7 +104,7 @@ async def _run(
 
 
 async def _in_reach(bundle: Bundle, options: DeviceOptions, stop: threading.Event) -> FieldClient | None:
-    """A connection, whenever the broker comes into reach for the first time; None when told to stop before."""
+    """Wait for the broker and connect; None if ``stop`` is set before."""
     connecting = asyncio.ensure_future(connect(bundle, url=options.url))
     while not connecting.done() and not stop.is_set():
         await asyncio.wait((connecting,), timeout=0.1)

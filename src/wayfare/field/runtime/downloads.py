@@ -1,6 +1,6 @@
-"""The global model on its way down: whole, or as the entries that changed since a version the device has.
+"""Downloads of the global model: whole, or only the entries that changed since the device's version.
 
-A delta carries new values, not differences, so the device ends with the server's model to the bit. The state that a
+A delta carries new values, not differences, so the device's model is bit-identical to the server's. The state that a
 server rule hands to one device (`ServerRule.handed`) follows the bytes of the model.
 """
 
@@ -22,23 +22,23 @@ from wayfare.methods import NO_STATE, State
 from wayfare.methods.states import same_kind, vectors_of
 from wayfare.sparsify import Sparse
 
-# Encoded models are kept while devices pull them; of those beyond this the oldest are made again when asked for.
+# Cache of encoded models while devices pull them. The oldest beyond this size are encoded again on demand.
 _KEPT_BYTES = 128 << 20
 
 
 @dataclass(frozen=True, slots=True)
 class Download:
-    """A model as it travels. Without a base version it is whole."""
+    """An encoded model: a delta on a base version, or a whole model without one."""
 
     version: int
     base_version: int | None
     data: bytes
-    digest: str  # of the model that it makes
+    digest: str  # of the resulting model
 
 
 @dataclass(frozen=True, slots=True)
 class Handed:
-    """What one device gets beside a version of the model; no bytes if the rule hands down nothing."""
+    """The state handed to one device with a version of the model; no bytes if there is none."""
 
     version: int
     data: bytes
@@ -52,13 +52,13 @@ class Downloads:
         self._handed: OrderedDict[int, Handed] = OrderedDict()  # the last one of each device
 
     def offer(self, ledger: Ledger, version: int, have_version: int | None) -> Download:
-        """A version for a device that has another, in the smaller of the two forms."""
+        """Encode a version for a device that has another, as delta or whole, whichever is smaller."""
         whole = self._made_of(ledger, version, None)
         if have_version is None or have_version > version:
             return whole
         newer = torch.from_numpy(ledger.changed_between(have_version, version))
         if bool(newer.all()):
-            # As after a step of an optimiser: a delta would only be longer.
+            # All entries changed, as after an optimiser step: a delta would be longer.
             return whole
         delta = self._made_of(ledger, version, have_version, newer)
         return delta if len(delta.data) < len(whole.data) else whole
@@ -75,7 +75,7 @@ class Downloads:
         return made
 
     def part(self, device: int, version: int, base_version: int | None, begin: int, end: int) -> bytes:
-        """Bytes of the model and the handed state behind it; fewer than asked for if they are no longer kept."""
+        """Bytes of the model and of the handed state after it; fewer than requested if they are no longer kept."""
         model, handed = self._made.get((version, base_version)), self._handed.get(device)
         if model is None:
             return b""
@@ -99,14 +99,14 @@ class Downloads:
 
 
 def unpacked(data: bytes, layout: Layout, *, base: Tensor | None, digest: str) -> Tensor:
-    """The model of a download on top of what the device has; WireError unless it is the server's to the bit."""
+    """Decode a download on top of the device's model. Raises WireError unless it equals the server's in every bit."""
     entries = decode(data, layout)
     size = layout.parameters + layout.statistics
     if base is None and len(entries) != size:
-        raise WireError(f"a whole model of {len(entries)} entries, it has {size}")
+        raise WireError(f"a whole model has {len(entries)} entries, expected {size}")
     model = entries.values if base is None else base.index_copy(0, entries.indices, entries.values)
     if model_digest(model) != digest:
-        raise WireError("a model that is not the server's: its digest differs")
+        raise WireError("the model differs from the server's: its digest differs")
     return model
 
 
@@ -133,7 +133,7 @@ def model_digest(model: Tensor) -> str:
 
 
 def _entries(model: Tensor, newer: Tensor | None, layout: Layout) -> Sparse:
-    """All of a model, or its newer entries; statistics go all or not at all."""
+    """All entries of a model, or the newer ones; all statistics or none."""
     if newer is None:
         return Sparse(torch.arange(len(model)), model)
     newer[layout.parameters :] = bool(newer[layout.parameters :].any())

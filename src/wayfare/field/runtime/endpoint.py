@@ -14,29 +14,29 @@ from wayfare.field.runtime.metrics import CONTENT_TYPE, render
 from wayfare.field.runtime.status import FleetStatus, metrics_of
 
 DEFAULT_PORT = 9464
-_LONGEST_S, _MOST_BYTES, _MOST_CALLERS = 5.0, 8192, 32
+_TIMEOUT_S, _MAX_BYTES, _MAX_CALLERS = 5.0, 8192, 32
 
 
 @contextlib.asynccontextmanager
 async def serving(
     status: Callable[[], Awaitable[FleetStatus]], *, host: str = "127.0.0.1", port: int = DEFAULT_PORT
 ) -> AsyncIterator[int]:
-    """Answer while the block runs; the port is handed in. Port 0 is one of the system's choice."""
-    callers = asyncio.Semaphore(_MOST_CALLERS)
+    """Serve while the block runs, and yield the port. Port 0 lets the system choose."""
+    callers = asyncio.Semaphore(_MAX_CALLERS)
 
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        # Nobody who is slow, talks without end or leaves early may hold up or hurt the server.
+        # Slow, endless or aborted requests must not block the server.
         with contextlib.suppress(OSError, TimeoutError, asyncio.LimitOverrunError, asyncio.IncompleteReadError):
-            async with callers, asyncio.timeout(_LONGEST_S):
+            async with callers, asyncio.timeout(_TIMEOUT_S):
                 request = await reader.readuntil(b"\r\n\r\n")
                 writer.write(await _response(request, status))
                 await writer.drain()
         writer.close()
 
     try:
-        server = await asyncio.start_server(answer, host, port, limit=_MOST_BYTES)
+        server = await asyncio.start_server(answer, host, port, limit=_MAX_BYTES)
     except OSError as error:
-        raise FieldError(f"metrics cannot be offered at {host}:{port}: {error.strerror}") from None
+        raise FieldError(f"cannot serve metrics at {host}:{port}: {error.strerror}") from None
     async with server:
         yield int(server.sockets[0].getsockname()[1])
 
@@ -46,7 +46,7 @@ def fetch_status(address: str) -> FleetStatus:
     if not host or not port.isdigit() or "/" in address:
         raise InputError(f"address = {address!r}: must be HOST:PORT, such as 127.0.0.1:{DEFAULT_PORT}")
     try:
-        with urllib.request.urlopen(f"http://{address}/status", timeout=_LONGEST_S) as response:
+        with urllib.request.urlopen(f"http://{address}/status", timeout=_TIMEOUT_S) as response:
             return FleetStatus.from_json(response.read().decode())
     except (OSError, ValueError) as error:
         reason = getattr(error, "reason", None) or error
@@ -67,7 +67,7 @@ async def _response(request: bytes, status: Callable[[], Awaitable[FleetStatus]]
         words = "ok\n" if well else "the broker is out of reach\n"
         page = _page(HTTPStatus.OK if well else HTTPStatus.SERVICE_UNAVAILABLE, "text/plain", words)
     else:
-        page = _page(HTTPStatus.NOT_FOUND, "text/plain", "there is /metrics, /status and /healthz\n")
+        page = _page(HTTPStatus.NOT_FOUND, "text/plain", "try /metrics, /status or /healthz\n")
     return page if method == "GET" else page.partition(b"\r\n\r\n")[0] + b"\r\n\r\n"
 
 

@@ -1,7 +1,7 @@
-"""The exchanger of a device: in a contact it delivers what is promised and takes the model, and waits for no trainer.
+"""The exchanger of a device: in a contact it delivers the open update and downloads the model.
 
-The steps and their reasons are in the docstring of the package. Every step may be the last one before the link or the
-power fails; the next contact begins with a question and goes on from the answer.
+It does not wait for the trainer. The package docstring explains the steps. The link or the power may fail after any
+step; the next contact asks the server for its state and resumes from the answer.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ if TYPE_CHECKING:
 _log = logging.getLogger("wayfare.field")
 _Job = TypeVar("_Job")
 _LEAST_PART_BYTES, _FIRST_PART_BYTES, _MOST_PART_BYTES = 1 << 10, 16 << 10, 256 << 10
-# What shows that the other side cannot be heard just now; the next try begins with a question.
+# Errors of a lost link. The next attempt starts with an Ask.
 PASSING = (nats.errors.Error, FieldError, TimeoutError, ConnectionError)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Patience:
     answer_s: float = 2.0
-    mark_s: float = 2.0  # acked and not recorded for so long: it goes again
+    mark_s: float = 2.0  # send a chunk again if it was acked but not recorded for this long
     idle_s: float = 0.01
     again_s: float = 0.05
     refused_s: float = 2.0
@@ -48,23 +48,23 @@ class Patience:
 
 
 def no_radio(power_watts: float) -> None:
-    """The hook where there is no radio whose power could be set."""
+    """The default hook, for radios without power control."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Radio:
-    """The method and the terms it decides by, and the hook by which its decision reaches a radio."""
+    """The method, its terms, and the hook that sets the power of a radio."""
 
     terms: Terms
     set_power_watts: Callable[[float], None] = no_radio
 
 
-class _ToldToStopError(Exception):
-    """The device is to end; what is open goes on when it begins again."""
+class _StopRequestedError(Exception):
+    """The device must stop; it resumes an open update at its next start."""
 
 
 class Exchanger:
-    """Exchanges whenever the broker is in reach and the guide says so."""
+    """Exchanges when the broker is in reach and the guide allows it."""
 
     def __init__(
         self,
@@ -83,8 +83,8 @@ class Exchanger:
         self._news = asyncio.Event()
         self._parts: tuple[tuple[int, int | None, str, str], dict[int, bytes]] | None = None
         self._part_bytes = _FIRST_PART_BYTES
-        # A value and a place for every entry, and a header: no download of this model is larger.
-        self._most_bytes = 8 * (layout.parameters + layout.statistics) + 4096
+        # A value and an index per entry, and a header: no download of this model is larger.
+        self._max_bytes = 8 * (layout.parameters + layout.statistics) + 4096
         self._attempt = time.time_ns()
         self._stop = threading.Event()
 
@@ -105,23 +105,23 @@ class Exchanger:
             try:
                 if not await self._exchange():
                     await asyncio.sleep(self._patience.idle_s)
-            except _ToldToStopError:
+            except _StopRequestedError:
                 return
             except RefusedError as error:
                 _log.error("refused", extra={"device": self._name, "reason": str(error)})
                 await asyncio.sleep(self._patience.refused_s)
             except (*PASSING, WireError) as error:
-                _log.info("exchange broke off", extra={"device": self._name, "reason": f"{error}" or repr(error)})
+                _log.info("exchange interrupted", extra={"device": self._name, "reason": f"{error}" or repr(error)})
                 await asyncio.sleep(self._patience.again_s)
 
     async def _exchange(self) -> bool:
-        """One exchange from where it stands to its end; False when it is not the time for one."""
+        """Start or resume an exchange and complete it; False if none is due."""
         progress = self._outbox.progress
         resumes = progress.cut_round > progress.finished_round and self._guide.resumes(progress)
         occasion = None if resumes else self._guide.occasion(progress, self._outbox.state)
         if not resumes and occasion is None:
             return False
-        standing = await self._settle_what_is_open(seal=not resumes)
+        standing = await self._settle_open_update(seal=not resumes)
         if occasion is not None:
             await asyncio.to_thread(self._cut, occasion, standing.next_update)
         number = await self._deliver()
@@ -129,8 +129,8 @@ class Exchanger:
         self._guide.exchanged()
         return True
 
-    async def _settle_what_is_open(self, *, seal: bool) -> Standing:
-        """Ask what is recorded of the open update; what is not goes again, or back into the memory."""
+    async def _settle_open_update(self, *, seal: bool) -> Standing:
+        """Ask which chunks of the open update are recorded; send the others again, or return them to the memory."""
         opened = self._outbox.open_update()
         number = opened.number if opened else None
         fresh = self._outbox.progress.last_update == 0
@@ -144,11 +144,11 @@ class Exchanger:
         return standing
 
     def _cut(self, occasion: Occasion, next_update: int) -> None:
-        """Decide as the simulator does, and promise it."""
+        """Decide as in the simulator, and put the chunks into the outbox."""
         outbox, terms = self._outbox, self._radio.terms
         with outbox.holding():
             sending = contact(outbox.state, outbox.local, occasion, terms, occasion.lasts_s)
-            # Without a payload there was nothing to send, or the upload did not complete: `sent` says which.
+            # No payload: nothing to send, or an incomplete upload; `sent` distinguishes them.
             sent = payload(sending, outbox.local, terms.method) or sending.sent
             outbox.cut(
                 sending.state,
@@ -161,7 +161,7 @@ class Exchanger:
         self._radio.set_power_watts(sending.upload.power_watts)
 
     async def _deliver(self) -> int | None:
-        """Send what is promised until all of it is recorded; the number of the update, if there is one."""
+        """Send the open update until all of it is recorded; return its number, if there is one."""
         opened = self._outbox.open_update()
         if opened is None:
             progress = self._outbox.progress
@@ -177,15 +177,15 @@ class Exchanger:
             await self._marks(opened.number, set(waiting))
             if self._refused is not None:
                 reason, self._refused = self._refused, None
-                # What was refused once would be again: the server seals it, and a new update is cut.
-                await self._settle_what_is_open(seal=True)
+                # A rejected chunk would be rejected again: seal the update and cut a new one.
+                await self._settle_open_update(seal=True)
                 raise RefusedError(reason)
             recorded = [chunk for number, chunk in self._recorded if number == opened.number]
             bits += sum(8 * len(waiting[chunk]) for chunk in recorded if chunk in waiting)
             if await asyncio.to_thread(self._outbox.settle, opened.number, recorded):
                 break
-            # Acked, and no mark: it may be recorded and the mark lost, or lost with the broker's store.
-            await self._settle_what_is_open(seal=False)
+            # Acked without a mark: either the mark was lost, or the chunk with the broker's store.
+            await self._settle_open_update(seal=False)
         self._recorded.clear()
         self._guide.measured(bits, time.monotonic() - began_s)
         return opened.number
@@ -194,11 +194,11 @@ class Exchanger:
         """Publish chunks, a few at a time, the most important first. The broker's ack only moves the window."""
 
         async def publish(chunk: int) -> None:
-            # A new id for every attempt: the broker may remember ids of messages that it has lost.
+            # A new id for every attempt: the broker may remember the ids of lost messages.
             headers = {"Nats-Msg-Id": f"{self._name}.{number}.{chunk}.{self._attempt}"}
             answer = await self._request("chunk", waiting[chunk], headers)
             if b'"error"' in answer:
-                raise FieldError(f"the broker keeps no more of this device's chunks for now: {answer[:200]!r}")
+                raise FieldError(f"the broker accepts no more chunks of this device now: {answer[:200]!r}")
 
         await _windowed(publish, waiting, self._patience.window)
 
@@ -215,7 +215,7 @@ class Exchanger:
                 continue
 
     async def _finish(self, number: int | None) -> None:
-        """Say that all is delivered, and take the model."""
+        """Report that everything is delivered, and download the model."""
         progress = self._outbox.progress
         while True:
             self._check_stop()
@@ -228,7 +228,7 @@ class Exchanger:
             )
             manifest = parse(Manifest, await self._request("finish", asked.packed()))
             if manifest.state == "refused":
-                raise RefusedError(f"the server refused the end of an exchange: {manifest.reason}")
+                raise RefusedError(f"the server rejected the end of the exchange: {manifest.reason}")
             if manifest.state == "ready":
                 break
             await asyncio.sleep(self._patience.idle_s)
@@ -239,7 +239,7 @@ class Exchanger:
         base = self._outbox.model if manifest.base_version is not None else None
         try:
             if manifest.base_version not in (None, progress.version):
-                raise WireError(f"a delta on version {manifest.base_version}, here is {progress.version}")
+                raise WireError(f"got a delta on version {manifest.base_version}, this device has {progress.version}")
             body = data[: manifest.size_bytes]
             model = await asyncio.to_thread(unpacked, body, self._layout, base=base, digest=manifest.digest)
             like = self._outbox.state.local_state
@@ -253,10 +253,10 @@ class Exchanger:
         self._parts = None
 
     async def _pull(self, manifest: Manifest) -> bytes:
-        """The bytes of a download, part by part; those that came before a cut are not asked for again."""
+        """Download in parts; parts from before a cut are not requested again."""
         most = max(manifest.size_bytes, manifest.handed_bytes)
-        if most > self._most_bytes:
-            raise WireError(f"a model of {most} bytes, ours has at most {self._most_bytes}")
+        if most > self._max_bytes:
+            raise WireError(f"a download of {most} bytes, the limit is {self._max_bytes}")
         key = manifest.version, manifest.base_version, manifest.digest, manifest.handed_digest
         if self._parts is None or self._parts[0] != key:
             self._parts = key, {}
@@ -275,9 +275,9 @@ class Exchanger:
                 raise
             if len(piece) != size_bytes:
                 self._parts = None
-                raise WireError("the server does not keep this model any more")
+                raise WireError("the server no longer keeps this model")
             parts[offset] = piece
-            # Parts of about a tenth of a second: a cut costs little, and the way there and back little more.
+            # Parts of about a tenth of a second: a cut costs little, and so do round trips.
             faster = time.monotonic() - began_s < 0.1
             self._part_bytes = min(self._part_bytes * 2, _MOST_PART_BYTES) if faster else self._part_bytes
 
@@ -286,7 +286,7 @@ class Exchanger:
         return b"".join(parts[offset] for offset in sorted(parts))
 
     def _places(self, begin: int, end: int) -> Iterator[tuple[int, int]]:
-        """Parts of a hole, of the size that is right when they are asked for."""
+        """Split a missing range into parts, with the best size at the time of each request."""
         while begin < end:
             size_bytes = min(self._part_bytes, end - begin)
             yield begin, size_bytes
@@ -294,7 +294,7 @@ class Exchanger:
 
     def _check_stop(self) -> None:
         if self._stop.is_set():
-            raise _ToldToStopError
+            raise _StopRequestedError
 
     async def _request(self, kind: str, data: bytes, headers: dict[str, Any] | None = None) -> bytes:
         answer = await self._client.request(
@@ -306,7 +306,7 @@ class Exchanger:
         try:
             mark = parse(Mark, message.data)
         except WireError as error:
-            _log.warning("a mark that is none", extra={"device": self._name, "reason": str(error)})
+            _log.warning("invalid mark", extra={"device": self._name, "reason": str(error)})
             return
         if mark.refused is not None:
             self._refused = mark.refused
@@ -315,7 +315,7 @@ class Exchanger:
 
 
 def _holes(parts: dict[int, bytes], total: int) -> list[tuple[int, int]]:
-    """Where bytes are missing, as (begin, end)."""
+    """The missing byte ranges, as (begin, end)."""
     holes, at = [], 0
     for offset in sorted(parts):
         if offset > at:
@@ -325,7 +325,7 @@ def _holes(parts: dict[int, bytes], total: int) -> list[tuple[int, int]]:
 
 
 async def _windowed(work: Callable[[_Job], Coroutine[Any, Any, None]], jobs: Iterable[_Job], window: int) -> None:
-    """Do jobs in order, so many at a time; the first that fails ends them all."""
+    """Run jobs in order, at most ``window`` at a time. The first failure cancels all."""
     room = asyncio.Semaphore(window)
 
     async def one(job: _Job) -> None:

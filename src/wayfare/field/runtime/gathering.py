@@ -1,4 +1,4 @@
-"""When the server applies what it has recorded."""
+"""When the server applies recorded chunks."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from wayfare.field.runtime.ledger import Ledger
 
 
 class Gathering(Protocol):
-    """Brings recorded chunks into the model, and says when a device may have it."""
+    """Applies recorded chunks to the model, and decides when a device may download it."""
 
     @property
     def by_round(self) -> bool:
-        """Whether it has to be known who has finished a round."""
+        """Whether it needs to know which devices have finished a round."""
 
     def apply_due(self, ledger: Ledger) -> None:
-        """Apply all that is due."""
+        """Apply all chunks that are due."""
 
     def version_for(self, ledger: Ledger, round_: int, *, cut_short: bool) -> int | None:
-        """The version that a device takes in a round; None while something that belongs into it is missing.
+        """The version that a device downloads in a round; None while it is incomplete.
 
-        A device whose contact was cut short takes the one of before, as in the simulator.
+        A device whose contact was cut short gets the version before the round, as in the simulator.
         """
 
     def refusal(self, device: int, round_: int) -> str | None:
@@ -30,7 +30,7 @@ class Gathering(Protocol):
 
 
 class OnArrival:
-    """Everything at once: the model never waits for anyone."""
+    """Apply chunks on arrival; the model never waits for a device."""
 
     by_round = False
 
@@ -45,7 +45,7 @@ class OnArrival:
 
 
 class ByPlan:
-    """Round by round, with everyone whom the plan has in it: all upload, then all download, as in the simulator."""
+    """Round by round with all devices of the plan's round: all upload, then all download, as in the simulator."""
 
     by_round = True
 
@@ -57,7 +57,7 @@ class ByPlan:
         self._rounds = sorted(self._met)
 
     def apply_due(self, ledger: Ledger) -> None:
-        """Every round, in order, in which everyone has finished."""
+        """Apply rounds in order, as far as all their devices have finished."""
         for round_ in self._rounds:
             if round_ < ledger.next_round:
                 continue
@@ -65,12 +65,12 @@ class ByPlan:
                 break
             ledger.apply(ledger.due(round_), next_round=round_ + 1)
         else:
-            # After the last contact the rounds that are left pass by themselves, for the mean of the models.
+            # After the last contact the remaining rounds only advance the mean of the models.
             if ledger.next_round <= self._last_round:
                 ledger.apply([], next_round=self._last_round + 1)
 
     def version_for(self, ledger: Ledger, round_: int, *, cut_short: bool) -> int | None:
-        """The one after the round, when everyone has finished it, whatever came later."""
+        """The version after the round, once all its devices have finished."""
         version = ledger.version_after(round_)
         return ledger.version_before(round_) if cut_short and version is not None else version
 

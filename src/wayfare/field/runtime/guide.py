@@ -1,6 +1,6 @@
-"""What leads a device: how far it may train, when it exchanges, and what it expects of the contact.
+"""Guides of a device: how far it may train, when it exchanges, and what it expects of the contact.
 
-On the road a device leads itself, by what it measures. With a plan it is led by the plan: the same rounds, contact
+On the road a device guides itself by its own measurements. With a plan it follows the plan: the same rounds, contact
 times and channels as in the simulator.
 """
 
@@ -23,32 +23,32 @@ from wayfare.radio import Link
 from wayfare.simulator.device_side import meeting_at
 from wayfare.world import World
 
-# Before anything was measured: a contact of this length, at this rate.
+# Assumptions before the first measurement: the length and the rate of a contact.
 _FIRST_CONTACT_S, _FIRST_RATE_BPS = 5.0, 1e6
 _REMEMBERED = 8
-# The log2 of 1 + SNR beyond which no radio goes: rates above it only say that the scenario's bandwidth is not real.
-_MOST_BITS_PER_HZ = 40.0
+# The largest log2(1 + SNR) of a real radio. Higher rates mean that the scenario's bandwidth is not the real one.
+_MAX_BITS_PER_HZ = 40.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Occasion(Meeting):
-    """A contact that is to be used now."""
+    """A contact to use now."""
 
     chunk_bytes: int
-    lasts_s: float | None = None  # how long it will last, where a plan knows better than the device
+    lasts_s: float | None = None  # the true length, if a plan gives it
 
 
 class Guide(Protocol):
-    """Leads a device; those that measure nothing leave out the last four."""
+    """Guides a device. Guides without measurements need not override the last four methods."""
 
     def trains_until(self, progress: Progress) -> int | None:
-        """The round up to which the trainer may go now; None: there is no end."""
+        """The last round that the trainer may train now; None: no limit."""
 
     def occasion(self, progress: Progress, state: DeviceState) -> Occasion | None:
-        """The contact to be used now, if there is one."""
+        """The contact to use now, if there is one."""
 
     def resumes(self, progress: Progress) -> bool:
-        """Whether an exchange that broke off is gone on with; if not, what is left of its update is taken back."""
+        """Whether to resume an interrupted exchange. Otherwise the rest of its update is taken back."""
 
     def is_over(self, progress: Progress) -> bool:
         """Whether there is nothing left to do."""
@@ -60,28 +60,28 @@ class Guide(Protocol):
         return
 
     def measured(self, bits: float, seconds: float) -> None:
-        """So much was delivered in so much time."""
+        """Report delivered bits and the time they took."""
         return
 
     def exchanged(self) -> None:
-        """An exchange has ended, with all that belongs to it."""
+        """Report a complete exchange."""
         return
 
 
 def chunk_bytes_at(rate_bps: float, airtime_s: float = 0.1) -> int:
-    """Chunks short enough that a cut costs little: at most so much airtime, within what a message may hold."""
+    """The size of chunks: at most ``airtime_s`` of airtime, so that a cut costs little, within message limits."""
     return int(min(max(rate_bps * airtime_s / 8, 2 << 10), 512 << 10))
 
 
 class ByPlan(Guide):
-    """Led by the plan of a world: the device's own contacts, one after the other."""
+    """Follows the plan of a world: the device's contacts in order."""
 
     def __init__(self, world: World, device: int, upload: UploadRule) -> None:
         rows = np.flatnonzero(world.meets.device == device)
         self._contacts = [_occasion(world, int(row), upload) for row in rows]
 
     def trains_until(self, progress: Progress) -> int | None:
-        """Its next contact; steps after the last are never needed by anyone."""
+        """The round of the next contact; steps after the last are never needed."""
         following = self._following(progress)
         return following.round if following else progress.trained_round
 
@@ -90,7 +90,7 @@ class ByPlan(Guide):
         return None if following is None or progress.trained_round < following.round else following
 
     def resumes(self, progress: Progress) -> bool:
-        """Always: the plan's clock stands still until an exchange is over."""
+        """Always: the plan's clock waits for the end of an exchange."""
         return True
 
     def is_over(self, progress: Progress) -> bool:
@@ -108,7 +108,7 @@ def _occasion(world: World, row: int, upload: UploadRule) -> Occasion:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sighting:
-    """Where a device and the server are, and how fast, in metres on a plane: given by whoever knows."""
+    """Positions and velocities of a device and the server, in metres on a plane, from an external source."""
 
     position_m: tuple[float, float]
     velocity_mps: tuple[float, float]
@@ -118,11 +118,11 @@ class Sighting:
 
 
 def no_sighting() -> None:
-    """Where nobody knows where anybody is."""
+    """The default: positions are unknown."""
 
 
 def seconds_in_range(sighting: Sighting) -> float:
-    """Until the two are out of range, going on as they go: |d + v t| = range, the later root."""
+    """The time until the two are out of range at constant velocity: the later root of |d + v t| = range, in seconds."""
     dx, dy = np.subtract(sighting.position_m, sighting.server_position_m)
     vx, vy = np.subtract(sighting.velocity_mps, sighting.server_velocity_mps)
     a, b, c = vx * vx + vy * vy, dx * vx + dy * vy, dx * dx + dy * dy - sighting.range_m**2
@@ -132,10 +132,10 @@ def seconds_in_range(sighting: Sighting) -> float:
 
 
 class ByExperience(Guide):
-    """Led by what it measures: goodput for the rate, recent contacts for the time, or a sighting if there is one.
+    """Guided by measurements: goodput for the rate, recent contacts or a sighting for the time.
 
-    In a contact it exchanges at once and then every ``every_s``. An update cut longer ago than ``resumes_s`` is taken
-    back: by now there is something better to send.
+    In a contact it exchanges at once and then every ``every_s`` seconds. An update older than ``resumes_s`` is taken
+    back, because the device has something better to send by then.
     """
 
     def __init__(
@@ -156,32 +156,32 @@ class ByExperience(Guide):
         self._contacts_s: deque[float] = deque(maxlen=_REMEMBERED)
         self._rates_bps: deque[float] = deque(maxlen=_REMEMBERED)
         self._since_s: float | None = None
-        self._again_s = -math.inf  # when the next exchange may begin
+        self._again_s = -math.inf  # earliest time of the next exchange
 
     @property
     def rate_bps(self) -> float:
-        """To be expected: the median of what was measured."""
+        """The expected rate in bit/s: the median of the measurements."""
         return float(np.median(self._rates_bps)) if self._rates_bps else _FIRST_RATE_BPS
 
     @property
     def left_s(self) -> float:
-        """What is left of the contact: by the sighting, or as contacts lasted so far."""
+        """The expected rest of the contact in seconds: by the sighting, or from past contacts."""
         if (seen := self._sighting()) is not None:
             return min(max(seconds_in_range(seen), 0.5), 3600.0)
         usual_s = float(np.mean(self._contacts_s)) if self._contacts_s else _FIRST_CONTACT_S
         elapsed_s = 0.0 if self._since_s is None else self._clock() - self._since_s
-        # One that lasts longer than usual may as well last as long again.
+        # A contact longer than usual is expected to last as long again.
         return max(usual_s - elapsed_s, elapsed_s / 2, 0.5)
 
     def trains_until(self, progress: Progress) -> int | None:
         return self._steps
 
     def occasion(self, progress: Progress, state: DeviceState) -> Occasion | None:
-        """Now, unless the last exchange was just now. Rounds are local steps, and no two exchanges share one."""
+        """Now, unless the last exchange is too recent. Rounds are local steps, and no two exchanges share one."""
         if self._clock() < self._again_s:
             return None
         round_ = max(progress.trained_round, progress.cut_round + 1, state.received_round + 1, state.backlog_round)
-        bits_per_hz = min(self.rate_bps / self._link.bandwidth_hz, _MOST_BITS_PER_HZ)
+        bits_per_hz = min(self.rate_bps / self._link.bandwidth_hz, _MAX_BITS_PER_HZ)
         seen = self._sighting()
         return Occasion(
             round=round_,
@@ -198,12 +198,12 @@ class ByExperience(Guide):
         return 0 <= time.time() - progress.cut_s < self._resumes_s
 
     def is_over(self, progress: Progress) -> bool:
-        """When all steps are taken, and an exchange that began after the last has ended."""
+        """True after all steps and a complete exchange that started after the last step."""
         steps, finished = self._steps, progress.finished_round == progress.cut_round
         return steps is not None and finished and progress.trained_round >= steps <= progress.cut_round
 
     def in_reach(self) -> None:
-        """A contact has begun: there is no reason to wait."""
+        """A new contact: exchange without waiting."""
         self._since_s, self._again_s = self._clock(), -math.inf
 
     def out_of_reach(self) -> None:

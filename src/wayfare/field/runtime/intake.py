@@ -1,6 +1,6 @@
-"""What the server does with what arrives, without a network: messages in, answers out.
+"""The server without its network: messages in, answers out.
 
-Nothing that a device sends can raise here or change anything but by a valid chunk of its own.
+No message of a device can raise an error here, or change anything except through its own valid chunks.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _log = logging.getLogger("wayfare.field")
 
 @dataclass(slots=True)
 class Counts:
-    """What came in from one device, and what went out to it, since the server was started."""
+    """Traffic from and to one device since the server was started."""
 
     chunks: int = 0
     repeated: int = 0
@@ -35,7 +35,7 @@ class Counts:
 
 @dataclass(slots=True)
 class Intake:
-    """The server between its ledger and the network."""
+    """Connects the ledger with the network."""
 
     ledger: Ledger
     gathering: Gathering
@@ -47,12 +47,12 @@ class Intake:
     def __post_init__(self) -> None:
         self.downloads = Downloads(self.layout)
         self.counts = [Counts() for _ in self.names]
-        # A server that was killed between recording and applying goes on there.
+        # Resume after a kill between recording and applying.
         with self.ledger.transaction():
             self.gathering.apply_due(self.ledger)
 
     def chunks(self, batch: Sequence[tuple[int, bytes]]) -> list[tuple[int, Mark]]:
-        """Record and apply what is valid, in one transaction; then the marks for the devices."""
+        """Record and apply valid chunks in one transaction; return the marks for the devices."""
         marks: list[tuple[int, Mark]] = []
         recorded: defaultdict[tuple[int, int], list[int]] = defaultdict(list)
         with self.ledger.transaction():
@@ -74,15 +74,15 @@ class Intake:
         return marks
 
     def ask(self, device: int, data: bytes) -> Standing | None:
-        """What is recorded of a device's update; None when it did not ask properly."""
+        """The recorded chunks of a device's update; None for an invalid request."""
         try:
             asked = parse(Ask, data)
             if asked.fresh:
-                self.ledger.begin_anew(device)
+                self.ledger.reset_device(device)
             if asked.seal and asked.update is not None:
                 self.ledger.seal(device, asked.update)
             if asked.fresh or asked.seal:
-                # A rule that waited for the rest of an update waits no longer.
+                # A rule that waited for the rest of this update can apply it now.
                 self.gathering.apply_due(self.ledger)
         except WireError as error:
             self._refuse(device, "question", error)
@@ -91,12 +91,12 @@ class Intake:
         return Standing(next_update=next_update, recorded=recorded, sealed=sealed, version=self.ledger.version)
 
     def finish(self, device: int, data: bytes) -> Manifest:
-        """An exchange ends: what model there is for the device, or that it has to wait for others."""
+        """End an exchange: offer a model, or let the device wait for others."""
         try:
             asked = parse(Finish, data)
             refusal = self.gathering.refusal(device, asked.round)
             if refusal is None and asked.update is not None and not self.ledger.is_delivered(device, asked.update):
-                refusal = f"update {asked.update} is not all here"
+                refusal = f"update {asked.update} is incomplete"
             if refusal is not None:
                 raise WireError(refusal)
             with self.ledger.transaction():
@@ -112,7 +112,7 @@ class Intake:
         if version is None:
             return Manifest(state="wait")
         offered = self.downloads.offer(self.ledger, version, asked.have_version)
-        # A device whose contact was cut short gets the model of before, but its upload counts: so does what it gets.
+        # A device whose contact was cut short gets the previous model, although its upload counts.
         counted = self.gathering.version_for(self.ledger, asked.round, cut_short=False)
         handed = self.downloads.hand_down(self.ledger, device, version if counted is None else counted)
         self.counts[device].exchanges += 1
@@ -128,7 +128,7 @@ class Intake:
         )
 
     def part(self, device: int, data: bytes) -> bytes:
-        """Some bytes of an offered model; fewer if it is no longer kept, and the device has to ask for it again."""
+        """Some bytes of an offered model; fewer if it is no longer kept, so that the device must ask again."""
         try:
             asked = parse(Part, data)
         except WireError as error:

@@ -1,8 +1,7 @@
-"""What the server carries through the loss of power: every chunk it recorded, once, and what its rule makes of them.
+"""The server's durable state: every recorded chunk, once, and the model that its rule makes from them.
 
-The ledger is the truth. The model file beside it is a shortcut: on a start it is read, and what was recorded since is
-replayed through the server rule. Every public method that changes something is one transaction, or part of the
-caller's.
+The ledger is authoritative. The model file is a shortcut: on start the server reads it and replays later chunks through
+the server rule. Every public method that changes something is one transaction, or part of the caller's.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ from wayfare.server import ServerState
 
 FILE = "ledger.sqlite"
 _FORMAT = 2
-# Instead of a version: recorded, and in no model, because the rest of a whole model never came.
+# The version of chunks that are recorded but in no model, because the rest of a whole model never arrived.
 _VOID = 0
 _SCHEMA = """
 CREATE TABLE facts (name TEXT PRIMARY KEY, value TEXT NOT NULL);
@@ -72,7 +71,7 @@ class Ledger:
         self._initial, self._limits = initial, limits or Limits()
         self._takes_models = aggregation.rule.takes == "models"
         if self._takes_models and self._limits.clip_norm is not None:
-            rule = "must be left out: the server mixes whole models, and only updates can be clipped"
+            rule = "not allowed: the server mixes whole models, and only updates can be clipped"
             raise InputError(f"clip_norm = {self._limits.clip_norm!r}: {rule}")
         devices = aggregation.terms.devices
         self._database = Database(folder / FILE, _SCHEMA, _FORMAT)
@@ -83,14 +82,14 @@ class Ledger:
                 connection.execute("INSERT INTO facts VALUES ('identity', ?)", (json.dumps(identity),))
                 connection.executemany("INSERT INTO devices (device) VALUES (?)", [(n,) for n in range(devices)])
             elif json.loads(facts["identity"]) != identity:
-                raise RunFolderError(f"{folder}: holds the ledger of another fleet, task or seed")
+                raise RunFolderError(f"{folder}: contains the ledger of another fleet, task or seed")
         self._load()
 
     def _load(self) -> None:
         connection = self._database.connection
         rows = connection.execute("SELECT number, open, norm_sq, spent_joules FROM devices ORDER BY device").fetchall()
         self._devices = [Latest(number, bool(open_), norm_sq, spent) for number, open_, norm_sq, spent in rows]
-        self._taken: dict[int, Bits] = {}  # entries of an open update that have come
+        self._taken: dict[int, Bits] = {}  # entries of open updates that have arrived
         for device, latest in enumerate(self._devices):
             if latest.open:
                 for (data,) in connection.execute(
@@ -105,7 +104,7 @@ class Ledger:
         waiting = connection.execute("SELECT device, number, chunk, scale, data FROM chunks WHERE version IS NULL")
         self._queue = {Key(*key): unpack(data, self._layout).scaled(scale) for *key, scale, data in waiting}
 
-    # What there is.
+    # Reading.
 
     @property
     def version(self) -> int:
@@ -121,11 +120,11 @@ class Ledger:
 
     @property
     def state(self) -> ServerState:
-        """The global model, what the rule remembers, and the mean of the model, which is judged and handed on."""
+        """The global model, the state of the rule, and the mean of the models, which is evaluated and exported."""
         return self._versions.latest.state
 
     def standing(self, device: int, number: int | None) -> tuple[int, list[int], bool]:
-        """The next free number of a device; of one update the chunks recorded, and whether no more will be."""
+        """A device's next free number; the recorded chunks of one update, and whether it is closed."""
         latest = self._devices[device]
         if number is None:
             return latest.number + 1, [], False
@@ -133,7 +132,7 @@ class Ledger:
         return latest.number + 1, [chunk for (chunk,) in rows], self.is_delivered(device, number)
 
     def is_delivered(self, device: int, number: int) -> bool:
-        """Whether no more of an update is to come."""
+        """Whether an update is complete or sealed."""
         latest = self._devices[device]
         return number <= latest.number and not latest.is_open(number)
 
@@ -141,33 +140,33 @@ class Ledger:
         return [key for key, chunk in self._queue.items() if round_ is None or chunk.round == round_]
 
     def due(self, round_: int | None = None) -> list[Key]:
-        """Those that can be applied: some rules have to wait for the rest of an update, or for word that none comes."""
+        """Chunks that can be applied. Some rules must wait until an update is complete or sealed."""
         keys = self.queued(round_)
         if self._aggregation.rule.takes_pieces:
             return keys
         return [key for key in keys if not self._devices[key.device].is_open(key.number)]
 
     def version_after(self, round_: int) -> int | None:
-        """The version with all of a round in it; None as long as it is not."""
+        """The version that includes all of a round; None before it exists."""
         rows = self._all("SELECT version FROM rounds WHERE round = ?", round_)
         return rows[0][0] if rows else None
 
     def version_before(self, round_: int) -> int:
-        """The version with all rounds before one in it."""
+        """The version that includes all earlier rounds."""
         rows = self._all("SELECT max(version) FROM rounds WHERE round < ?", round_)
         return rows[0][0] or 0
 
     def model_at(self, version: int) -> Tensor:
-        """The model of any version; one long past is replayed."""
+        """The model of any version; old ones are replayed."""
         return self._state_at(version).model
 
     def handed(self, device: int, version: int) -> State:
-        """What the rule hands to a device with a version of the model."""
+        """The state that the rule hands to a device with a version of the model."""
         rule = self._aggregation.rule
         return rule.handed(self._state_at(version).rule_state, device) if rule.hands_down else NO_STATE
 
     def changed_between(self, older: int, newer: int) -> NDArray[np.bool_]:
-        """Which entries two versions may differ in; exactly those that do if both models are at hand."""
+        """The entries in which two versions may differ; exact if both models are kept."""
         before, after = self._versions.find(older), self._versions.find(newer)
         if before is not None and after is not None:
             return differing(before.model, after.model)
@@ -181,34 +180,34 @@ class Ledger:
         return {Key(*row[:3]): row[3] for row in rows}
 
     def applied(self) -> dict[Key, str]:
-        """Every chunk that went into a version, with its digest."""
+        """Every applied chunk, with its digest."""
         rows = self._all("SELECT device, number, chunk, digest FROM chunks WHERE version > ?", _VOID)
         return {Key(*row[:3]): row[3] for row in rows}
 
     def spent_joules(self) -> list[float]:
-        """By the devices' own accounts."""
+        """The devices' energy in joules, as they report it."""
         return [latest.spent_joules for latest in self._devices]
 
     def replay(self) -> ServerState:
-        """What the rule makes of the ledger, from the very beginning."""
+        """Replay the whole ledger through the rule."""
         versions = Versions.from_first(self._aggregation, self._initial)
         for step in self._history(versions.latest):
             versions.advance(*step)
         return versions.latest.state
 
     def delivered(self, device: int) -> NDArray[np.float64]:
-        """The sum of all that a device has delivered, before anything was clipped."""
+        """The sum of all entries that a device delivered, before clipping."""
         total = np.zeros(len(self._initial))
         for (data,) in self._all("SELECT data FROM chunks WHERE device = ?", device):
             entries = unpack(data, self._layout).entries
             total[entries.indices.numpy()] += entries.values.double().numpy()
         return total
 
-    # What happens.
+    # Changing.
 
     @contextmanager
     def transaction(self) -> Iterator[None]:
-        """Several changes at once. When they cannot be committed, what is in memory is taken from the disk again."""
+        """Several changes at once. If the commit fails, the state in memory is reloaded from disk."""
         with self._database.lock:
             try:
                 with self._database.transaction():
@@ -218,13 +217,13 @@ class Ledger:
                 raise
 
     def record(self, device: int, data: bytes) -> tuple[Chunk, bool]:
-        """A chunk of a device, and whether it is new; WireError when it cannot be believed, and nothing has changed."""
+        """Record a chunk; return it and whether it is new. An invalid chunk raises WireError and changes nothing."""
         chunk = unpack(data, self._layout)
         latest, key = self._devices[device], Key(device, chunk.update, chunk.chunk)
         known = self._all("SELECT digest FROM chunks WHERE device = ? AND number = ? AND chunk = ?", *key)
         if known:
             if known[0][0] != digest(data):
-                raise WireError(f"update {chunk.update}, chunk {chunk.chunk}: recorded already with other contents")
+                raise WireError(f"update {chunk.update}, chunk {chunk.chunk}: already recorded with other contents")
             return chunk, False
         self._check(device, chunk)
         norm_sq = float(chunk.entries.values.double().square().sum())
@@ -251,14 +250,14 @@ class Ledger:
         if self.is_delivered(device, number):
             return
         if number > latest.number and latest.open:
-            raise WireError(f"update {number} cannot be sealed while update {latest.number} is open")
+            raise WireError(f"cannot seal update {number} while update {latest.number} is open")
         with self.transaction():
             self._close(device)
             latest.number = number
             self._keep(device)
 
-    def begin_anew(self, device: int) -> None:
-        """A device lost its past, and with it its account of its energy and whatever it had promised."""
+    def reset_device(self, device: int) -> None:
+        """Reset a device that lost its store, with its energy account and its open update."""
         with self.transaction():
             self._devices[device].spent_joules = 0.0
             self._close(device)
@@ -269,9 +268,9 @@ class Ledger:
             self._database.connection.execute("INSERT OR IGNORE INTO finished VALUES (?, ?)", (device, round_))
 
     def apply(self, keys: Sequence[Key], *, next_round: int | None = None) -> None:
-        """Bring recorded chunks into the model, as one version.
+        """Apply recorded chunks to the model, as one version.
 
-        With a next round all rounds before it are over; without a plan every version is a round of its own.
+        With ``next_round`` all earlier rounds are over. Without a plan every version is a round.
         """
         if not keys and next_round is None:
             return
@@ -287,7 +286,7 @@ class Ledger:
             connection.execute("INSERT INTO rounds VALUES (?, ?)", (round_, version))
 
     def save_model(self) -> None:
-        """Write the model file, then name it; older ones go."""
+        """Write the model file, register it, and delete older ones."""
         if self._moment == self._saved:
             return
         name, sha256 = write_model(self._folder, self._versions.latest)
@@ -302,7 +301,7 @@ class Ledger:
     def close(self) -> None:
         self._database.close()
 
-    # How it is done.
+    # Internals.
 
     def _check(self, device: int, chunk: Chunk) -> None:
         check_chunk(chunk, self._devices[device], self._limits, self.version)
@@ -317,7 +316,7 @@ class Ledger:
         self._taken[device].add(indices)
 
     def _close(self, device: int, *, whole: bool = False) -> None:
-        """No more of the latest update is recorded. What is there counts, unless it is a part of a model."""
+        """Close the latest update. Its recorded chunks count, unless they are an incomplete model."""
         latest = self._devices[device]
         if self._takes_models and latest.open and not whole:
             void = [key for key in self._queue if key[:2] == (device, latest.number)]
@@ -341,7 +340,7 @@ class Ledger:
         return self._versions.latest.version, self._versions.latest.round
 
     def _newest(self, most: int | None = None) -> Versions:
-        """As far as model files go, or to a version at most; without a sound file, the beginning."""
+        """The newest valid model file, up to a version if given; otherwise the initial model."""
         named = self._all("SELECT version, file, sha256 FROM models ORDER BY version DESC")
         wanted = [row for row in named if most is None or row[0] <= most]
         found = newest_model(self._folder, wanted, len(self._initial))
@@ -349,7 +348,7 @@ class Ledger:
         return first if found is None else Versions(self._aggregation, found)
 
     def _history(self, after: Snapshot) -> Iterator[tuple[int, int, list[Arrival]]]:
-        """What was applied, round by round: round, version, and what arrived if that made a version."""
+        """Replay history: round, version, and the arrivals if they made a version."""
         version = after.version
         rounds = self._all("SELECT round, version FROM rounds WHERE round > ? ORDER BY round", after.round)
         for round_, reached in rounds:
@@ -366,7 +365,7 @@ class Ledger:
         return self._aggregation.arrivals(chunks, self._previous_version)
 
     def _previous_version(self, device: int, number: int) -> float:
-        """The version that a device's previous update went into; infinity while it is in none."""
+        """The version that includes a device's previous update; infinity while there is none."""
         query = "SELECT version FROM chunks WHERE device = ? AND number < ? ORDER BY number DESC LIMIT 1"
         rows = self._all(query, device, number)
         version = rows[0][0] if rows else 0

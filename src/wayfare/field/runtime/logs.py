@@ -1,4 +1,4 @@
-"""Logs that a program can read: one JSON object a line."""
+"""Structured logs: one JSON object per line."""
 
 from __future__ import annotations
 
@@ -35,5 +35,5 @@ def log_to_stderr(who: str, level: str = "INFO") -> None:
     logger.handlers[:] = [handler]
     logger.setLevel(level.upper())
     logger.propagate = False
-    # The standard library remarks on TLS at every cut.
+    # The standard library logs TLS errors at every lost connection.
     logging.getLogger("asyncio").setLevel(logging.ERROR)

@@ -1,6 +1,6 @@
-"""The process of the mobile edge server: the broker's messages to the intake, and its answers back.
+"""The process of the mobile edge server: passes the broker's messages to the intake and returns its answers.
 
-One thread does all that touches the ledger, one thing after another; the event loop stays free for the broker's pings.
+One thread does all work on the ledger in order; the event loop stays free for the broker's pings.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _log = logging.getLogger("wayfare.field")
 _Result = TypeVar("_Result")
 
 STREAM, CONSUMER, DELIVERY = "WAYFARE", "mes", "mes.chunks"
-_MOST_BATCH = 64
+_MAX_BATCH = 64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,17 +51,15 @@ class ServerOptions:
     by_plan: bool = False
     limits: Limits = field(default_factory=Limits)
     save_every_s: float = 5.0
-    stored_bytes: int = 256 << 20  # of chunks in the broker, all devices together
-    stored_chunks: int = 64  # of each device
+    stored_bytes: int = 256 << 20  # of all devices' chunks in the broker
+    stored_chunks: int = 64  # per device
     metrics_host: str = "127.0.0.1"
     metrics_port: int | None = None  # None: no metrics
 
 
 def open_intake(work: Work, names: Sequence[str], options: ServerOptions) -> Intake:
     if len(names) != work.scenario.fleet.devices:
-        raise InputError(
-            f"fleet.devices = {work.scenario.fleet.devices}: must be {len(names)}, as many as the fleet has"
-        )
+        raise InputError(f"fleet.devices = {work.scenario.fleet.devices}: must be {len(names)}, the size of the fleet")
     world = work.world
     ledger = Ledger(
         options.state,
@@ -101,7 +99,7 @@ async def _run(bundle: Bundle, intake: Intake, options: ServerOptions, stop: thr
 
 
 class MobileEdgeServer:
-    """Takes chunks from the stream, answers devices, keeps the stream there."""
+    """Reads chunks from the stream, answers devices, and recreates the stream if it is lost."""
 
     def __init__(self, client: FieldClient, intake: Intake, options: ServerOptions) -> None:
         self._client, self._intake, self._options = client, intake, options
@@ -109,7 +107,7 @@ class MobileEdgeServer:
         self._heard_at_s: list[float | None] = [None] * len(intake.names)
         self._began_s = time.monotonic()
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="ledger")
-        # Bounded by what the consumer lets be underway.
+        # Bounded by the consumer's limit of unacknowledged messages.
         self._arrived: asyncio.Queue[Msg] = asyncio.Queue()
         loop = asyncio.get_running_loop()
         self._applied: asyncio.Future[None] = loop.create_future()
@@ -146,7 +144,7 @@ class MobileEdgeServer:
         )
 
     async def _keep_stream(self) -> None:
-        """The stream and its consumer are there, also after the broker lost its store."""
+        """Keep the stream and its consumer alive, also after the broker lost its store."""
         while True:
             try:
                 await self._client.wait_connected()
@@ -154,7 +152,7 @@ class MobileEdgeServer:
             except RefusedError:
                 raise
             except PASSING as error:
-                _log.info("the stream is not there yet", extra={"reason": str(error) or repr(error)})
+                _log.info("the stream does not exist yet", extra={"reason": str(error) or repr(error)})
                 await asyncio.sleep(0.1)
                 continue
             lost = asyncio.ensure_future(self._client.disconnected.wait())
@@ -190,15 +188,15 @@ class MobileEdgeServer:
                     ack_policy=AckPolicy.EXPLICIT,
                     ack_wait=2.0,
                     max_deliver=-1,
-                    max_ack_pending=4 * _MOST_BATCH,
+                    max_ack_pending=4 * _MAX_BATCH,
                 ),
             )
 
     async def _record(self) -> None:
-        """Chunks from the stream: recorded and applied, then acked, then marked."""
+        """Record and apply chunks from the stream, then ack them, then publish their marks."""
         while True:
             messages = [await self._arrived.get()]
-            while len(messages) < _MOST_BATCH and not self._arrived.empty():
+            while len(messages) < _MAX_BATCH and not self._arrived.empty():
                 messages.append(self._arrived.get_nowait())
             batch = [
                 (number, message.data)
@@ -214,16 +212,16 @@ class MobileEdgeServer:
                     await self._client.publish(f"applied.{self._intake.names[number]}", mark.packed())
                 await self._client.flush()
             except PASSING as error:
-                # The broker gives them again, and they are found recorded.
+                # The broker redelivers the chunks, and the server finds them recorded.
                 _log.info("marks were not delivered", extra={"reason": str(error) or repr(error)})
 
     async def _save(self) -> None:
-        """The model file, now and then: it shortens the next start."""
+        """Save the model file periodically; it shortens the next start."""
         while True:
             await asyncio.sleep(self._options.save_every_s)
             began_s = time.monotonic()
             await self._in_thread(self._intake.ledger.save_model)
-            # At most a fiftieth of the time goes into it.
+            # Spend at most a fiftieth of the time on it.
             await asyncio.sleep(50 * (time.monotonic() - began_s))
 
     async def _on_ask(self, device: int, data: bytes) -> bytes | None:
@@ -237,7 +235,7 @@ class MobileEdgeServer:
         if self._intake.ledger.version != version or manifest.state == "ready":
             self._wake()
         if manifest.state == "wait":
-            # The others of the round are not through; rather a late answer than many early ones.
+            # Wait for the other devices of the round: one late answer is better than many early ones.
             await asyncio.wait((applied,), timeout=0.5)
             manifest = await self._in_thread(finish)
         return manifest.packed()
@@ -246,7 +244,7 @@ class MobileEdgeServer:
         return await self._in_thread(lambda: self._intake.part(device, data))
 
     def _answering(self, answer: Callable[[int, bytes], Awaitable[bytes | None]]) -> Callable[[Msg], Awaitable[None]]:
-        """A subscription that answers devices, each in a task of its own: one that waits holds nobody up."""
+        """A subscription that answers each request in its own task, so that a waiting one does not block others."""
         underway: set[asyncio.Task[None]] = set()
 
         async def one(number: int, message: Msg) -> None:
@@ -260,13 +258,13 @@ class MobileEdgeServer:
         def ended(task: asyncio.Task[None]) -> None:
             underway.discard(task)
             if not task.cancelled() and (error := task.exception()) and not self._failed.done():
-                # Nothing that a device sends gets here; a full disk does.
+                # No message of a device causes this; a full disk does.
                 self._failed.set_exception(error)
 
         async def on_message(message: Msg) -> None:
             number = self._number_of(message.subject)
             if number is None or not may_answer(self._intake.names[number], message.reply):
-                _log.warning("a question that cannot be answered", extra={"subject": message.subject})
+                _log.warning("invalid request", extra={"subject": message.subject})
                 return
             task = asyncio.create_task(one(number, message))
             underway.add(task)
@@ -275,7 +273,7 @@ class MobileEdgeServer:
         return on_message
 
     def _number_of(self, subject: str) -> int | None:
-        """Whose a message is, by the broker's word."""
+        """The number of the device that sent a message, guaranteed by the broker."""
         try:
             number = self._numbers.get(device_of(subject))
         except InputError:

@@ -1,7 +1,7 @@
-"""What travels between a device and the server, and the checks it passes before anyone believes it.
+"""Messages between a device and the server, and their validation.
 
-A chunk is a header of ours and a message of `wayfare.codec.wire`. Everything else is small: JSON with a fixed set of
-fields. Whatever arrives is one of these or a `WireError`.
+A chunk is a header and a message of `wayfare.codec.wire`. All other messages are small JSON objects with fixed fields.
+Anything else raises `WireError`.
 """
 
 from __future__ import annotations
@@ -22,27 +22,27 @@ from wayfare.learning.models.base import Model, trainable
 from wayfare.sparsify import Sparse
 
 _MAGIC, _VERSION = b"WC", 2
-# Magic, version, update, chunk, chunks, round, round of the last model, the version of that model, joules spent so far;
-# then a checksum of that and of the entries behind it.
+# Magic, version, update, chunk, chunks, round, round of the last download, its version, joules spent so far; then a
+# checksum of the header and of the entries after it.
 _HEADER = struct.Struct("<2sBIIIIIQd")
 _CHECKSUM = struct.Struct("<I")
 CHUNK_HEADER_BYTES = _HEADER.size + _CHECKSUM.size
-MOST_CHUNKS = 4096
-_MOST_NUMBER = 2**32 - 2
-_MOST_JSON_BYTES = 64 << 10
+MAX_CHUNKS = 4096
+_MAX_NUMBER = 2**32 - 2
+_MAX_JSON_BYTES = 64 << 10
 
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """A piece of an update; all but its entries are its header, in this order."""
+    """A piece of an update. All fields except its entries form its header, in this order."""
 
     update: int  # counted from 1 by the device
     chunk: int  # counted from 0, the largest entries first
     chunks: int  # of the update
     round: int
-    received_round: int  # in which the device got its global model; 0: it trains from the first one
-    base_version: int  # of the global model the device has
-    spent_joules: float  # of the device so far, by its own account
+    received_round: int  # of the last download; 0: the device trains from the initial model
+    base_version: int  # of the device's global model
+    spent_joules: float  # so far, as reported by the device
     entries: Sparse
 
     def scaled(self, share: float) -> Chunk:
@@ -59,50 +59,50 @@ class Chunk:
 
 
 def unpack(data: bytes, layout: Layout) -> Chunk:
-    """A chunk for this model; WireError for anything else."""
+    """Decode a chunk for this model. Anything else raises WireError."""
     if len(data) < CHUNK_HEADER_BYTES + HEADER_BYTES:
-        raise WireError(f"a chunk of {len(data)} bytes, shorter than its header")
+        raise WireError(f"a chunk of {len(data)} bytes is shorter than its header")
     magic, version, *numbers = _HEADER.unpack_from(data)
     update, chunk, chunks, round_, received_round, base_version, spent_joules = numbers
     if magic != _MAGIC or version != _VERSION:
-        raise WireError(f"no chunk of version {_VERSION}")
+        raise WireError(f"not a chunk of version {_VERSION}")
     (checksum,) = _CHECKSUM.unpack_from(data, _HEADER.size)
     body = data[CHUNK_HEADER_BYTES:]
     if checksum != zlib.crc32(body, zlib.crc32(data[: _HEADER.size])):
-        raise WireError("a chunk that was damaged on its way: its checksum differs")
-    if not 1 <= update <= _MOST_NUMBER:
-        raise WireError(f"update = {update}: must be 1 to {_MOST_NUMBER}")
-    if not 1 <= chunks <= MOST_CHUNKS or chunk >= chunks:
-        raise WireError(f"chunk {chunk} of {chunks}: must be one of at most {MOST_CHUNKS}")
-    if not 1 <= round_ <= _MOST_NUMBER:
-        raise WireError(f"round = {round_}: must be 1 to {_MOST_NUMBER}")
+        raise WireError("the chunk is damaged: its checksum differs")
+    if not 1 <= update <= _MAX_NUMBER:
+        raise WireError(f"update = {update}: must be 1 to {_MAX_NUMBER}")
+    if not 1 <= chunks <= MAX_CHUNKS or chunk >= chunks:
+        raise WireError(f"chunk {chunk} of {chunks}: must be one of at most {MAX_CHUNKS}")
+    if not 1 <= round_ <= _MAX_NUMBER:
+        raise WireError(f"round = {round_}: must be 1 to {_MAX_NUMBER}")
     if not received_round < round_:
         raise WireError(f"received_round = {received_round}: must be below round = {round_}")
     if not math.isfinite(spent_joules) or spent_joules < 0:
         raise WireError(f"spent_joules = {spent_joules}: must be finite and at least 0")
     entries = decode(body, layout)
     if len(entries) == 0:
-        raise WireError("a chunk without entries")
+        raise WireError("the chunk has no entries")
     return Chunk(update, chunk, chunks, round_, received_round, base_version, spent_joules, entries)
 
 
 def layout_of(name: str, model: Model) -> Layout:
-    """What both sides know of a task's network: its shapes stand for it."""
+    """The layout of a task's network, identified by its shapes."""
     shapes = [tuple(entry.shape) for entry in trainable(model.module()).values()]
     return Layout.of(name, shapes, model.statistics)
 
 
 def split(sent: Sparse, layout: Layout, chunk_bytes: int) -> list[Sparse]:
-    """An upload as pieces of about so many bytes, those with the largest entries first.
+    """Split an upload into pieces of about ``chunk_bytes``, the largest entries first.
 
-    Statistics, which go whole or not at all, go with the first piece.
+    All statistics go with the first piece.
     """
     if len(sent) == 0:
         return []
     chosen = int(torch.searchsorted(sent.indices, layout.parameters))
-    # A value and, at most, an index of 4 bytes; gaps take less, so pieces come out somewhat smaller than asked for.
+    # A value and at most 4 bytes of index; gaps take less, so pieces are slightly smaller than requested.
     room = max((chunk_bytes - CHUNK_HEADER_BYTES - HEADER_BYTES) // 6, 64)
-    room = max(room, math.ceil(chosen / MOST_CHUNKS))
+    room = max(room, math.ceil(chosen / MAX_CHUNKS))
     order = torch.argsort(sent.values[:chosen].abs(), descending=True, stable=True)
     places = [piece.sort().values for piece in order.split(room)]
     places[0] = torch.cat([places[0], torch.arange(chosen, len(sent))])
@@ -110,13 +110,13 @@ def split(sent: Sparse, layout: Layout, chunk_bytes: int) -> list[Sparse]:
 
 
 def joined(pieces: Sequence[Sparse]) -> Sparse:
-    """Pieces of one update as one again, sorted by index."""
+    """Join the pieces of one update, sorted by index."""
     indices = torch.cat([piece.indices for piece in pieces])
     order = indices.argsort(stable=True)
     return Sparse(indices[order], torch.cat([piece.values for piece in pieces])[order])
 
 
-Number = Annotated[int, Field(ge=0, le=_MOST_NUMBER)]
+Number = Annotated[int, Field(ge=0, le=_MAX_NUMBER)]
 Version = Annotated[int, Field(ge=0, le=2**53)]
 
 
@@ -128,56 +128,56 @@ class _Message(BaseModel):
 
 
 class Ask(_Message):
-    """A device: what of my open update is recorded? Sealed, no more of it will be."""
+    """From a device: which chunks of my open update are recorded? With ``seal``, record no more of it."""
 
     update: Number | None = None
     seal: bool = False
-    fresh: bool = False  # a device without a past: its account of its energy begins again
+    fresh: bool = False  # a device with a new store: its energy account restarts
 
 
 class Standing(_Message):
-    """The server: which chunks of the update asked for are recorded, and what a new update may be called."""
+    """From the server: the recorded chunks of the update, and the number for a new one."""
 
     next_update: Number
-    recorded: list[Number] = Field(default=[], max_length=MOST_CHUNKS)
+    recorded: list[Number] = Field(default=[], max_length=MAX_CHUNKS)
     sealed: bool = False
     version: Version
 
 
 class Mark(_Message):
-    """The server: these chunks are recorded, or one was refused and why."""
+    """From the server: chunks that are recorded, or the reason why one was rejected."""
 
     update: Number
-    recorded: list[Number] = Field(default=[], max_length=MOST_CHUNKS)
+    recorded: list[Number] = Field(default=[], max_length=MAX_CHUNKS)
     refused: Annotated[str, Field(max_length=500)] | None = None
 
 
 class Finish(_Message):
-    """A device: everything of this round's update is delivered; it takes the model, or goes without."""
+    """From a device: this round's update is delivered; it downloads the model or not."""
 
     round: Number
     update: Number | None = None
     have_version: Version | None = None
     take: bool = True
-    cut_short: bool = False  # the contact of a plan ended before the round's model was there: it takes the one before
+    cut_short: bool = False  # the planned contact ended before the round's model existed: use the one before
 
 
 class Manifest(_Message):
-    """The server: the model that is to be had, and how."""
+    """From the server: the model on offer, and how to download it."""
 
     state: Literal["ready", "wait", "refused"]
     version: Version = 0
-    base_version: Version | None = None  # what a delta builds on; None: a whole model
+    base_version: Version | None = None  # of a delta; None: a whole model
     size_bytes: Annotated[int, Field(ge=0, le=2**40)] = 0
     digest: Annotated[str, Field(max_length=64)] = ""
-    # What the server rule hands to this device alone; its bytes follow those of the model.
+    # The state that the server rule hands to this device; its bytes follow those of the model.
     handed_bytes: Annotated[int, Field(ge=0, le=2**40)] = 0
     handed_digest: Annotated[str, Field(max_length=64)] = ""
     reason: Annotated[str, Field(max_length=500)] = ""
 
 
 class Part(_Message):
-    """A device: some bytes of a model and of what is handed down with it."""
+    """From a device: a request for some bytes of a model and its handed state."""
 
     version: Version
     base_version: Version | None = None
@@ -189,9 +189,9 @@ _Any = TypeVar("_Any", bound=_Message)
 
 
 def parse(kind: type[_Any], data: bytes) -> _Any:
-    """A message of a kind; WireError for anything else."""
-    if len(data) > _MOST_JSON_BYTES:
-        raise WireError(f"a message of {len(data)} bytes, at most {_MOST_JSON_BYTES} are read")
+    """Parse a message of a kind. Anything else raises WireError."""
+    if len(data) > _MAX_JSON_BYTES:
+        raise WireError(f"a message of {len(data)} bytes, the limit is {_MAX_JSON_BYTES}")
     try:
         return kind.model_validate_json(data)
     except ValidationError as error:
@@ -199,4 +199,4 @@ def parse(kind: type[_Any], data: bytes) -> _Any:
         where = ".".join(map(str, first["loc"])) or kind.__name__
         raise WireError(f"{where}: {first['msg']}") from None
     except (ValueError, RecursionError) as error:
-        raise WireError(f"no {kind.__name__}: {error}") from None
+        raise WireError(f"not a valid {kind.__name__}: {error}") from None

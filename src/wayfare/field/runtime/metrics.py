@@ -13,7 +13,7 @@ _ESCAPES = str.maketrans({"\\": r"\\", "\n": r"\n", '"': r"\""})
 class Metric:
     name: str
     kind: str
-    told: str
+    help: str
     samples: Sequence[tuple[Mapping[str, str], float]]
 
 
@@ -21,7 +21,7 @@ def render(metrics: Sequence[Metric]) -> str:
     """Exposition format, version 0.0.4."""
     lines = []
     for metric in metrics:
-        lines += [f"# HELP {metric.name} {metric.told}", f"# TYPE {metric.name} {metric.kind}"]
+        lines += [f"# HELP {metric.name} {metric.help}", f"# TYPE {metric.name} {metric.kind}"]
         lines += [f"{metric.name}{_labels(labels)} {value!r}" for labels, value in metric.samples]
     return "\n".join([*lines, ""])
 

@@ -1,4 +1,4 @@
-"""Model files of the server: there whole or not at all, believed only with their checksum."""
+"""Model files of the server: written atomically, accepted only with a correct checksum."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _log = logging.getLogger("wayfare.field")
 
 
 def write_model(folder: Path, snapshot: Snapshot) -> tuple[str, str]:
-    """A new file of a version: its name and checksum. Only when both are committed elsewhere does it count."""
+    """Write a file for a version; return its name and checksum, which the ledger must commit."""
     state, buffer = snapshot.state, io.BytesIO()
     arrays: dict[str, NDArray[np.generic]] = {
         "model": state.model.numpy(),
@@ -39,19 +39,19 @@ def write_model(folder: Path, snapshot: Snapshot) -> tuple[str, str]:
 
 
 def newest_model(folder: Path, named: Iterable[tuple[int, str, str]], entries: int) -> Snapshot | None:
-    """The first of some named files that is whole; None if there is none, and then everything is replayed."""
+    """The first valid one of some registered files; None if there is none, so that everything is replayed."""
     for version, name, sha256 in named:
         try:
             data = (folder / name).read_bytes()
             if hashlib.sha256(data).hexdigest() != sha256:
-                raise ValueError("its checksum differs")
+                raise ValueError("wrong checksum")
             with np.load(io.BytesIO(data), allow_pickle=False) as arrays:
                 vectors = {key: arrays[key] for key in ("model", "changed", "averaged") if key in arrays}
                 round_, rule_state = int(arrays["round"]), tree_of(arrays["rule_state"].tobytes())
             if any(len(vector) != entries for vector in vectors.values()):
-                raise ValueError("it is of another size")
+                raise ValueError("wrong size")
         except (OSError, ValueError, KeyError) as error:
-            _log.warning("%s cannot be used (%s); an older one is", folder / name, error)
+            _log.warning("%s is invalid (%s); using an older one", folder / name, error)
             continue
         averaged = torch.from_numpy(vectors["averaged"]) if "averaged" in vectors else None
         model = torch.from_numpy(vectors["model"])

@@ -1,6 +1,6 @@
-"""What a device carries through the loss of power: its models, its memory, and the update it has promised.
+"""A device's durable state: its models, its memory and its open update.
 
-Every method that changes something is one transaction; between any two of them the process may be killed.
+Every method that changes something is one transaction. The process may be killed between any two of them.
 """
 
 from __future__ import annotations
@@ -39,13 +39,13 @@ CREATE TABLE chunks (
     outcome TEXT CHECK (outcome IN ('recorded', 'returned')), PRIMARY KEY (number, chunk))
 """
 _VECTORS = ("base", "memory", "local", "model", "velocity")
-# What parts of the method remember, each a tree in one row beside the vectors.
+# The states of the method's parts, each a tree in one row.
 _TREES = ("memory_state", "local_state")
 
 
 @dataclass(frozen=True, slots=True)
 class OpenUpdate:
-    """An update of which not everything is known to be recorded or returned."""
+    """An update with chunks that are neither confirmed nor returned."""
 
     number: int
     round: int
@@ -54,18 +54,18 @@ class OpenUpdate:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Progress:
-    trained_round: int = 0  # the round whose step the local model has taken
-    cut_round: int = 0  # of the last contact that was decided on
-    cut_s: float = 0.0  # and when, by the clock of the machine
-    takes_model: bool = True  # whether that contact ends with a model
-    cut_short: bool = False  # and whether with the one of before, because it ended too early for the new one
-    finished_round: int = 0  # of the last exchange that ended
-    version: int | None = 0  # of the global model it has; None: not one of the server's
+    trained_round: int = 0  # the last trained round of the local model
+    cut_round: int = 0  # of the last decided contact
+    cut_s: float = 0.0  # its time by the machine's clock
+    takes_model: bool = True  # whether that contact ends with a download
+    cut_short: bool = False  # whether it gets the previous model, because it ended too early for the new one
+    finished_round: int = 0  # of the last complete exchange
+    version: int | None = 0  # of the global model; None: not a version of the server
     last_update: int = 0
 
 
 class Outbox:
-    """The store of a device. `lock` is held by whoever reads several things that belong together."""
+    """The store of a device. Hold `lock` while reading several related values."""
 
     def __init__(
         self,
@@ -92,13 +92,13 @@ class Outbox:
                 self.progress = Progress()
                 self._state = begin_device(initial, zero, budget_joules, method)
                 self._set("identity", identity)
-                self._go()
+                self._advance()
                 self._keep(*self._vectors, *_TREES)
                 self.learned: Floats | None = np.zeros(len(initial)) if audit else None
                 self._keep_learned()
             else:
                 if json.loads(found["identity"]) != identity:
-                    raise RunFolderError(f"{file}: holds the state of another device, task, method or seed")
+                    raise RunFolderError(f"{file}: contains the state of another device, task, method or seed")
                 rows = dict(connection.execute("SELECT name, data FROM vectors"))
                 self._vectors = {name: vector_of(rows[name]) for name in _VECTORS if name in rows}
                 self.learned = np.frombuffer(rows["learned"], "<f8").copy() if "learned" in rows else None
@@ -106,28 +106,28 @@ class Outbox:
                 trees = {name: tree_of(rows[name]) for name in _TREES}
                 self._state = _state_of({**json.loads(found["state"]), **trees}, self._vectors)
         if any(len(vector) != len(initial) for vector in self._vectors.values()):
-            raise RunFolderError(f"{file}: holds models of another size")
+            raise RunFolderError(f"{file}: contains models of another size")
 
-    # What there is.
+    # Reading.
 
     @property
     def state(self) -> DeviceState:
-        """The device of Algorithm 1; what it received is the model against which its learning counts."""
+        """The device of Algorithm 1; ``received`` is the base against which its learning counts."""
         return self._state
 
     @property
     def local(self) -> Tensor:
-        """The local model, as far as it was trained; never changed in place."""
+        """The local model as trained so far; never changed in place."""
         return self._vectors["local"]
 
     @property
     def model(self) -> Tensor:
-        """The global model of `progress.version`, or the first one."""
+        """The global model of `progress.version`, or the initial one."""
         return self._vectors["model"]
 
     @property
     def velocity(self) -> Tensor | None:
-        """Of the local rule's momentum, if it has any; never changed in place."""
+        """The velocity of the local rule's momentum, if any; never changed in place."""
         return self._vectors.get("velocity")
 
     def open_update(self) -> OpenUpdate | None:
@@ -135,34 +135,34 @@ class Outbox:
         return OpenUpdate(*row[0]) if row else None
 
     def pending(self, number: int) -> list[tuple[int, bytes]]:
-        """Chunks that are not known to be recorded, the most important first."""
+        """Unconfirmed chunks, the most important first."""
         return self._all("SELECT chunk, data FROM chunks WHERE number = ? AND outcome IS NULL ORDER BY chunk", number)
 
     def outcomes(self) -> list[tuple[int, int, str, str | None]]:
-        """Every chunk ever made: update, chunk, digest, and what became of it (None: it is still promised)."""
+        """Every chunk ever made: update, chunk, digest and outcome (None: unconfirmed)."""
         return self._all("SELECT number, chunk, digest, outcome FROM chunks ORDER BY number, chunk")
 
     @contextmanager
     def holding(self) -> Iterator[None]:
-        """Nothing changes while several things are read, and what follows from them is written."""
+        """Lock the store while reading values and writing results derived from them."""
         with self.lock:
             yield
 
-    # What happens.
+    # Changing.
 
     def trained(self, start: Tensor, result: Tensor, trained_round: int, velocity: Tensor | None = None) -> None:
-        """The trainer came from one local model to another; its way counts from a model received meanwhile, too."""
+        """Add the trainer's change from ``start`` to ``result``, also on top of a model received meanwhile."""
         with self._transaction():
             if self.learned is not None:
                 self.learned = self.learned + (start.double() - result.double()).numpy()
                 self._keep_learned()
             if velocity is not None and self.local is start:
-                # One that was gathered on the way from an older model counts no more.
+                # The velocity of an older model no longer counts.
                 self._vectors["velocity"] = velocity
                 self._keep("velocity")
             self._vectors["local"] = result if self.local is start else self.local + (result - start)
             self._keep("local")
-            self._go(trained_round=trained_round)
+            self._advance(trained_round=trained_round)
 
     def cut(
         self,
@@ -174,13 +174,13 @@ class Outbox:
         chunk_bytes: int,
         cut_short: bool = False,
     ) -> OpenUpdate | None:
-        """Promise what a contact is to deliver; None sends nothing and keeps everything, and takes no model."""
+        """Put the chunks of a contact into the outbox. None sends nothing, keeps everything and skips the download."""
         with self._transaction() as connection:
             if self.open_update() is not None:
                 raise InvariantError("a new update was cut while another is open")
             if sent is None:
                 self._state = replace(state, received=self._vectors["base"], memory=self._vectors["memory"])
-                self._go(cut_round=round_, cut_s=time.time(), takes_model=False)
+                self._advance(cut_round=round_, cut_s=time.time(), takes_model=False)
                 return None
             pieces = split(sent, self._layout, chunk_bytes)
             number = max(self.progress.last_update + 1, next_update) if pieces else self.progress.last_update
@@ -198,16 +198,18 @@ class Outbox:
                 connection.execute("INSERT INTO chunks VALUES (?, ?, ?, ?, NULL)", (number, place, digest(data), data))
             if pieces:
                 connection.execute("INSERT INTO updates VALUES (?, ?, ?, 1)", (number, round_, len(pieces)))
-            # All that was learned is in the update or in the memory now: learning counts anew from the local model.
-            # A memory of zeros may be one zero for all entries.
+            # Everything learned is now in the update or in the memory: continue from the local model.
+            # A memory of zeros may be one expanded zero.
             self._vectors |= {"base": self.local, "memory": state.memory.contiguous()}
             self._state = replace(state, received=self.local, memory=self._vectors["memory"])
             self._keep("base", "memory", *_TREES)
-            self._go(cut_round=round_, cut_s=time.time(), takes_model=True, cut_short=cut_short, last_update=number)
+            self._advance(
+                cut_round=round_, cut_s=time.time(), takes_model=True, cut_short=cut_short, last_update=number
+            )
             return OpenUpdate(number, round_, len(pieces)) if pieces else None
 
     def settle(self, number: int, recorded: Collection[int]) -> bool:
-        """The server has recorded some chunks; whether the update is all delivered."""
+        """Mark chunks as recorded; return whether the update is completely delivered."""
         with self._transaction() as connection:
             connection.executemany(
                 "UPDATE chunks SET outcome = 'recorded', data = NULL"
@@ -222,7 +224,7 @@ class Outbox:
             return not left
 
     def take_back(self, number: int, recorded: Collection[int]) -> None:
-        """The server has sealed an update: what it did not record is remembered again, to be offered once more."""
+        """After the server sealed an update: return its unrecorded entries to the memory."""
         with self._transaction() as connection:
             self.settle(number, recorded)
             returned = [unpack(data, self._layout).entries for _, data in self.pending(number)]
@@ -231,7 +233,7 @@ class Outbox:
             )
             connection.execute("UPDATE updates SET open = 0 WHERE number = ?", (number,))
             if returned and self._method.server.takes == "models":
-                # A part of a model is of no use to the server. All that was learned is still in the local model.
+                # The server cannot use part of a model. Everything learned is still in the local model.
                 self._vectors["base"] = self.model
                 self._state = replace(self._state, received=self.model)
                 self._keep("base")
@@ -242,13 +244,13 @@ class Outbox:
                 self._vectors["memory"] = memory.contiguous()
                 self._state = replace(self._state, memory=self._vectors["memory"], memory_state=memory_state)
                 self._keep("memory", "memory_state")
-            self._go()
+            self._advance()
 
     def receive(self, model: Tensor, version: int, round_: int, handed: State = NO_STATE) -> None:
         """Continue from the global model, with the learning since the last cut and the state handed down with it."""
         with self._transaction():
             if self.open_update() is not None:
-                raise InvariantError("a model was taken while an update is open")
+                raise InvariantError("a model was received while an update is open")
             since = self._vectors["base"] - self.local
             local = model - since if bool(since.any()) else model
             self._vectors |= {"base": model, "local": local, "model": model}
@@ -256,25 +258,25 @@ class Outbox:
                 self._vectors["velocity"] = torch.zeros_like(model)
             self._state = receive(self._state, model, round_, self._method, handed)
             self._keep(*(name for name in self._vectors if name != "memory"), "local_state")
-            self._go(version=version, finished_round=round_)
+            self._advance(version=version, finished_round=round_)
 
     def finish(self, round_: int) -> None:
         with self._transaction():
-            self._go(finished_round=round_)
+            self._advance(finished_round=round_)
 
     def forget_version(self) -> None:
-        """The global model it has is not the server's: the next one has to come whole."""
+        """The global model is not the server's: the next download must be whole."""
         with self._transaction():
-            self._go(version=None)
+            self._advance(version=None)
 
     def close(self) -> None:
         self._database.close()
 
-    # How it is kept.
+    # Storage.
 
     @contextmanager
     def _transaction(self) -> Iterator[Any]:
-        """What is in memory follows the file: when nothing was committed, nothing has changed."""
+        """Memory follows the file: if the commit fails, nothing has changed."""
         with self.lock:
             before = self.progress, self._state, dict(self._vectors), self.learned
             try:
@@ -284,7 +286,7 @@ class Outbox:
                 self.progress, self._state, self._vectors, self.learned = before
                 raise
 
-    def _go(self, **changes: Any) -> None:
+    def _advance(self, **changes: Any) -> None:
         self.progress = replace(self.progress, **changes)
         self._set("progress", asdict(self.progress))
         self._set("state", _plain(self._state))
@@ -315,7 +317,7 @@ def digest(data: bytes) -> str:
 
 
 def _plain(state: DeviceState) -> dict[str, Any]:
-    """The numbers of a device, without its vectors and trees."""
+    """The scalar fields of a device's state, without vectors and trees."""
     others = ("received", "memory", *_TREES)
     numbers = {field.name: getattr(state, field.name) for field in fields(state) if field.name not in others}
     numbers["experience"] = asdict(state.experience)

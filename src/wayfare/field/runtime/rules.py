@@ -1,4 +1,4 @@
-"""What an upload may be: the limits of a fleet, and what fits the device it comes from."""
+"""Validation of uploads: the limits of a fleet, and consistency with the device's earlier uploads."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from wayfare.field.runtime.messages import Chunk
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    largest_value: float = 1e4  # of an entry; a model whose updates come near is broken already
-    clip_norm: float | None = None  # |update| is scaled down to this
-    budget_joules: float | None = None  # more than that no device can have spent
+    largest_value: float = 1e4  # of an entry; a model with updates near this has diverged already
+    clip_norm: float | None = None  # updates of larger norm are scaled down to it
+    budget_joules: float | None = None  # the most that a device can have spent
 
     def share(self, before_sq: float, norm_sq: float) -> float:
-        """The share of a chunk that is applied, so that the whole update stays within the norm."""
+        """The factor of a chunk that keeps the whole update within the norm."""
         if self.clip_norm is None or before_sq + norm_sq <= self.clip_norm**2:
             return 1.0
         return math.sqrt(max(self.clip_norm**2 - before_sq, 0.0) / norm_sq)
@@ -39,7 +39,7 @@ class Latest:
 
 
 class Bits:
-    """A set of entries of a model, in a bit for each: what a device may take of the server's memory."""
+    """A set of entries of a model, one bit each, which bounds the server's memory per device."""
 
     def __init__(self, entries: int) -> None:
         self._bits: NDArray[np.uint8] = np.zeros(-(-entries // 8), dtype=np.uint8)
@@ -52,36 +52,36 @@ class Bits:
         return bool(((self._bits[indices >> 3] >> (indices & 7)) & 1).any())
 
     def add(self, indices: Ints) -> None:
-        """Put some in that are not in it."""
+        """Add indices that are not in the set yet."""
         self._count += len(indices)
         np.bitwise_or.at(self._bits, indices >> 3, (1 << (indices & 7)).astype(np.uint8))
 
 
 def check_chunk(chunk: Chunk, latest: Latest, limits: Limits, version: int) -> None:
-    """Refuse what cannot come after a device's latest update, claims what cannot be, or is beyond the limits."""
+    """Reject a chunk that contradicts the device's latest update, makes impossible claims, or exceeds the limits."""
     if chunk.update <= latest.number and not latest.is_open(chunk.update):
         raise WireError(f"update {chunk.update} is closed")
     if chunk.update > latest.number and latest.open:
-        raise WireError(f"update {chunk.update} came while update {latest.number} is open")
+        raise WireError(f"update {chunk.update} arrived while update {latest.number} is open")
     if chunk.base_version > version:
-        raise WireError(f"builds on version {chunk.base_version}, the latest is {version}")
+        raise WireError(f"base_version = {chunk.base_version}: the latest version is {version}")
     if chunk.spent_joules < latest.spent_joules:
-        raise WireError(f"spent_joules = {chunk.spent_joules}: was {latest.spent_joules} before")
+        raise WireError(f"spent_joules = {chunk.spent_joules}: must not fall; it was {latest.spent_joules}")
     if limits.budget_joules is not None and chunk.spent_joules > limits.budget_joules:
         raise WireError(f"spent_joules = {chunk.spent_joules}: above the budget of {limits.budget_joules}")
     if float(chunk.entries.values.abs().max()) > limits.largest_value:
-        raise WireError(f"an entry above {limits.largest_value:g}")
+        raise WireError(f"an entry exceeds {limits.largest_value:g}")
 
 
 def check_rest(chunk: Chunk, others: Sequence[tuple[int, int, int]], taken: Bits | None, whole: int) -> None:
-    """Refuse what does not fit the other chunks of its update, of which number, round and received round are given.
+    """Reject a chunk that contradicts the others of its update, given by number, round and received round.
 
-    ``whole`` is how many entries all chunks together must have, if any number is not right.
+    ``whole`` is the required total number of entries, or 0 for any number.
     """
     if any(other != (chunk.chunks, chunk.round, chunk.received_round) for other in others):
-        raise WireError(f"update {chunk.update}: its chunks do not agree on their number or round")
+        raise WireError(f"update {chunk.update}: its chunks disagree on their number or round")
     if taken is not None and taken.any_of(chunk.entries.indices.numpy()):
-        raise WireError(f"update {chunk.update}: an entry came twice")
+        raise WireError(f"update {chunk.update}: an entry appears twice")
     entries = len(chunk.entries) + (0 if taken is None else len(taken))
     if len(others) + 1 == chunk.chunks and entries < whole:
-        raise WireError(f"update {chunk.update}: a model of {entries} entries, it has {whole}")
+        raise WireError(f"update {chunk.update}: the model has {entries} entries, expected {whole}")

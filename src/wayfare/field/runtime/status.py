@@ -1,4 +1,4 @@
-"""How a fleet is doing: one dataclass, as JSON for programs and as metrics for Prometheus."""
+"""The status of a fleet: one dataclass, as JSON and as Prometheus metrics."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceStatus:
-    """One device, as the server knows it. Counts begin when the server does, energy and versions do not."""
+    """One device, as the server knows it. Counters start with the server; energy and versions persist."""
 
     name: str
     exchanges: int = 0
@@ -28,7 +28,7 @@ class DeviceStatus:
     refused: int = 0
     received_bytes: int = 0
     sent_bytes: int = 0
-    version: int | None = None  # of the model it was last offered
+    version: int | None = None  # of the model last offered to it
     heard_s_ago: float | None = None
     spent_joules: float = 0.0
 
@@ -53,13 +53,13 @@ class FleetStatus:
             devices = tuple(DeviceStatus(**device) for device in content.pop("devices"))
             return FleetStatus(**content, devices=devices)
         except (ValueError, TypeError, KeyError, AttributeError):
-            raise InputError("the answer is not the status of a fleet") from None
+            raise InputError("the answer is not a fleet status") from None
 
 
 def status_of(
     intake: Intake, *, fleet: str, heard_at_s: Sequence[float | None], began_s: float, broker_in_reach: bool
 ) -> FleetStatus:
-    """The status of a server; times are those of ``time.monotonic``."""
+    """The status of a server, with times of ``time.monotonic``."""
     now_s, spent = time.monotonic(), intake.ledger.spent_joules()
     devices = tuple(
         DeviceStatus(
@@ -89,22 +89,22 @@ def metrics_of(status: FleetStatus) -> list[Metric]:
         Metric("wayfare_up_seconds", "gauge", "Time since the server was started.", [({}, status.up_s)]),
         Metric("wayfare_memory_bytes", "gauge", "Resident memory of the server.", [({}, status.memory_bytes)]),
     ]
-    for name, kind, told, field in _OF_DEVICES:
+    for name, kind, help_, field in _OF_DEVICES:
         values = [({"device": device.name}, getattr(device, field)) for device in status.devices]
-        metrics.append(Metric(name, kind, told, [(labels, value) for labels, value in values if value is not None]))
+        metrics.append(Metric(name, kind, help_, [(labels, value) for labels, value in values if value is not None]))
     return metrics
 
 
 _OF_DEVICES = (
-    ("wayfare_device_exchanges_total", "counter", "Exchanges that came to their end.", "exchanges"),
+    ("wayfare_device_exchanges_total", "counter", "Complete exchanges.", "exchanges"),
     ("wayfare_device_chunks_total", "counter", "Chunks recorded.", "chunks"),
-    ("wayfare_device_repeated_chunks_total", "counter", "Chunks that came again.", "repeated"),
+    ("wayfare_device_repeated_chunks_total", "counter", "Chunks received again.", "repeated"),
     ("wayfare_device_refused_total", "counter", "Messages refused.", "refused"),
     ("wayfare_device_received_bytes_total", "counter", "Bytes of chunks from the device.", "received_bytes"),
     ("wayfare_device_sent_bytes_total", "counter", "Bytes of models to the device.", "sent_bytes"),
-    ("wayfare_device_version", "gauge", "Version of the model it was last offered.", "version"),
-    ("wayfare_device_heard_seconds", "gauge", "Time since it was last heard.", "heard_s_ago"),
-    ("wayfare_device_spent_joules", "gauge", "Energy spent, by its own account.", "spent_joules"),
+    ("wayfare_device_version", "gauge", "Version of the model last offered.", "version"),
+    ("wayfare_device_heard_seconds", "gauge", "Time since the last message.", "heard_s_ago"),
+    ("wayfare_device_spent_joules", "gauge", "Energy spent, as reported by the device.", "spent_joules"),
 )
 
 

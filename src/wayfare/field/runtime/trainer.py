@@ -1,4 +1,4 @@
-"""The trainer of a device: it takes local steps while the guide lets it, and knows of no network."""
+"""The trainer of a device: it takes local steps as the guide allows, without a network."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from wayfare.field.runtime.guide import Guide
 from wayfare.field.runtime.outbox import Outbox
 from wayfare.methods import LocalRule
 
-# What a kill may cost: steps since the local model was last kept.
+# The most work a kill may cost: steps since the local model was last saved.
 _KEEP_EVERY_S = 2.0
 _IDLE_S = 0.005
 
 
 class LocalTrainer:
-    """Runs in a thread of its own. Only complete bursts are kept, so a device that was killed repeats its steps."""
+    """Runs in its own thread. Only complete bursts are saved, so a killed device repeats its steps."""
 
     def __init__(
         self,
@@ -34,7 +34,7 @@ class LocalTrainer:
         self.error: BaseException | None = None
 
     def run(self, stop: threading.Event) -> None:
-        """Until told to stop; an error ends it and is kept for whoever started it."""
+        """Train until ``stop`` is set. An error ends the thread and is kept for the caller."""
         try:
             while not stop.is_set():
                 if not self._burst():
@@ -46,7 +46,7 @@ class LocalTrainer:
             stop.set()
 
     def _burst(self) -> bool:
-        """Some steps; False when there is none to take now."""
+        """Run some steps; False if there are none now."""
         with self._outbox.holding():
             progress, start, received = self._outbox.progress, self._outbox.local, self._outbox.model
             correction = self._rule.correction(self._outbox.state.local_state)
@@ -55,12 +55,12 @@ class LocalTrainer:
         if until is not None and until <= done:
             return False
         if until is not None and not self._rule.trains_between_contacts:
-            # Rounds without a contact pass without a step.
+            # No steps in rounds without a contact.
             done = until - 1
-        # To a known end in one go; on an open road as many steps as fit between two savings.
+        # Run to a known end at once; otherwise as many steps as fit between two saves.
         steps = until - done if until is not None and not self._step_every_s else self._steps
         began_s, vector = time.monotonic(), start.clone()
-        # A pull leads back to the model that was received last, not to where learning counts from.
+        # A pull leads to the last received model, not to the base of the update.
         burst = Burst(self._device, done + 1, steps, received, correction, velocity)
         self._engine.run([vector], [burst])
         took_s = time.monotonic() - began_s

@@ -1,4 +1,4 @@
-"""What a fleet works on: a scenario, a seed and a method, the same on the server and on every device."""
+"""The common work of a fleet: scenario, seed and method, equal on the server and on every device."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from wayfare.world import World, draw_world, local_training
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Work:
-    """Drawn out by everyone for himself: nothing of it travels."""
+    """Every participant derives it from the same inputs; it is never transmitted."""
 
     scenario: Scenario
     seed: int = 0
@@ -29,10 +29,10 @@ class Work:
     def __post_init__(self) -> None:
         samples, method = self.scenario.learning.recalibrate_statistics, self.method
         if samples:
-            rule = "is for the simulator; in the field the server holds no samples"
+            rule = "works only in the simulator; in the field the server has no samples"
             raise ScenarioError("learning.recalibrate_statistics", samples, rule)
         if method.peers is not None:
-            rule = "relays updates over other devices; in the field devices exchange with the server alone"
+            rule = "relays updates between devices; in the field devices exchange only with the server"
             raise ScenarioError("scheme", method.name, rule)
 
     @property
@@ -55,7 +55,7 @@ class Work:
         return make_engine(self.engine_name, local_training(self.world, self.method))
 
     def identity(self, who: str) -> str:
-        """A hash of this work and of who does it. A store can only be used with the work it was created for."""
+        """A hash of this work and its participant. A store only works with the work it was created for."""
         identity = json.dumps(identity_of(self.scenario, self.method), sort_keys=True)
         text = f"{self.scenario.model_dump_json()}:{self.seed}:{identity}:{who}"
         return hashlib.sha256(text.encode()).hexdigest()[:32]

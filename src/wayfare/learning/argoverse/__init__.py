@@ -1,1 +1,1 @@
-"""Argoverse 1 motion forecasting: sequences, lane graphs, and scenes as a network takes them."""
+"""Argoverse 1 motion forecasting: sequences, lane graphs, scenes and batches."""

@@ -1,7 +1,7 @@
-"""Scenes as tensors, and batches of them: graphs of different sizes one after the other, without padding.
+"""Scenes as tensors, and batches of them: graphs of different sizes, concatenated without padding.
 
-Every actor has a frame of its own: its place in the last observed step is the origin, its fitted velocity points along
-+x. Tracks and futures are given in that frame, so that nothing depends on where a scene lies or how it is turned.
+Every actor has its own frame: its position in the last observed step is the origin, and its fitted velocity points
+along +x. Tracks and futures are in that frame, so results do not depend on the position or rotation of a scene.
 """
 
 from __future__ import annotations
@@ -19,22 +19,22 @@ from wayfare.learning.argoverse.scenes import Scenes, fitted_velocity, rotation
 from wayfare.learning.argoverse.sequence import KINDS, OBSERVED_STEPS
 
 SCALES = 5
-"""Lane relations reach 1, 2, 4, 8 and 16 pieces ahead and back."""
+"""Lane relations reach 1, 2, 4, 8 and 16 segments ahead and back."""
 RELATIONS = 2 * SCALES + 2
 """Ahead and back at every scale, left, right."""
 ACTOR_CHANNELS = 6
-"""Displacement along and across, place along and across, seen or not, agent or not."""
+"""Displacement along and across, position along and across, seen, agent."""
 LANE_FEATURES = 1 + len(FLAGS)
 """Length and flags."""
 
 _LENGTH_UNIT_M = 10.0
-# Relations of a mirrored street: left is right.
+# Relations of a mirrored street: left and right are swapped.
 _MIRRORED = (*range(2 * SCALES), 2 * SCALES + 1, 2 * SCALES)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SceneBatch:
-    """Some scenes as LaneGCN takes them. Directions are unit vectors in the frame of the scene."""
+    """A batch of scenes, the input of LaneGCN. Directions are unit vectors in the frame of the scene."""
 
     first_actor: Tensor  # (scenes + 1,); the first actor of a scene is its agent
     actor_scene: Tensor  # (actors,)
@@ -49,7 +49,7 @@ class SceneBatch:
     lane_features: Tensor  # (lanes, LANE_FEATURES)
     lane_centre: Tensor  # (lanes, 2)
     lane_direction: Tensor  # (lanes, 2)
-    relation: Tensor  # (3, edges): receiving lane, giving lane, which relation
+    relation: Tensor  # (3, edges): receiving lane, giving lane, kind of relation
 
     @property
     def agents(self) -> Tensor:
@@ -64,7 +64,7 @@ class SceneBatch:
     def near(
         self, receivers: Literal["actor", "lane"], givers: Literal["actor", "lane"], radius_m: float
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Every receiver with every giver of its scene within a radius, and the pose in which it sees that."""
+        """Every receiver with every giver of its scene within a radius, and the giver's relative pose."""
         scene, _, centre, direction = self.side(receivers)
         _, first, other_centre, other_direction = self.side(givers)
         receiver, giver = pairs_within(centre, scene, other_centre, first, radius_m)
@@ -72,7 +72,7 @@ class SceneBatch:
         return receiver, giver, pose
 
     def straight_on(self) -> Tensor:
-        """(scenes, 30, 2): the agents' futures at their fitted velocity, each in its own frame."""
+        """(scenes, 30, 2): the agents' futures at their fitted velocity, each in the agent's frame."""
         ahead = torch.arange(1, self.future.shape[1] + 1, device=self.speed.device) * self.speed[self.agents][:, None]
         return torch.stack([ahead, torch.zeros_like(ahead)], dim=2)
 
@@ -119,10 +119,10 @@ class SceneStore:
         return self.batch(torch.arange(len(self), device=self.first_actor.device))
 
     def batch(self, samples: Tensor, mirrored: Tensor | None = None) -> SceneBatch:
-        """Scenes by their numbers; those that are ``mirrored`` have left and right exchanged."""
+        """A batch of scenes by number; ``mirrored`` scenes have left and right swapped."""
         actors, actor_scene, first_actor = _ranges(self.first_actor, samples)
-        places, lane_scene, first_lane = _ranges(self.first_lane, samples)
-        nodes = self.lanes[places]
+        indices, lane_scene, first_lane = _ranges(self.first_lane, samples)
+        nodes = self.lanes[indices]
         turn = self.turn[samples]
         centre = torch.einsum(
             "lx,lxy->ly", self.graph_centre[nodes] - self.origin[samples][lane_scene], turn[lane_scene]
@@ -146,7 +146,7 @@ class SceneStore:
         return batch if mirrored is None else _mirror(batch, mirrored)
 
     def _relations(self, nodes: Tensor, scene: Tensor) -> Tensor:
-        """The relations of the whole graph whose two ends are in the same scene, by places in the batch."""
+        """The relations of the graph with both ends in the same scene, as indices in the batch."""
         graph_size = len(self.graph_centre)
         codes = scene * graph_size + nodes  # ascending: nodes of a scene are sorted
         edges, receiver, _ = _ranges(self.first_relation, nodes)
@@ -196,7 +196,7 @@ def scene_store(scenes: Scenes, graph: LaneGraph) -> SceneStore:
 def pairs_within(
     centre: Tensor, scene: Tensor, other_centre: Tensor, first_other: Tensor, radius_m: float
 ) -> tuple[Tensor, Tensor]:
-    """Every receiver with every giver of its scene that is within a radius, as two lists of places."""
+    """Every receiver with every giver of its scene within a radius, as two lists of indices."""
     giver, receiver, _ = _ranges(first_other, scene)
     near = (centre[receiver] - other_centre[giver]).square().sum(dim=1) <= radius_m**2
     return receiver[near], giver[near]
@@ -205,7 +205,7 @@ def pairs_within(
 def relative_pose(
     centre: Tensor, direction: Tensor, other_centre: Tensor, other_direction: Tensor, unit_m: float = _LENGTH_UNIT_M
 ) -> Tensor:
-    """(n, 4): where the others are and where they head, seen from frames with these centres and directions."""
+    """(n, 4): position and direction of the others, in frames with these centres and directions."""
     away = (other_centre - centre) / unit_m
     cos, sin = direction.unbind(dim=1)
     turn = torch.stack([torch.stack([cos, -sin], dim=1), torch.stack([sin, cos], dim=1)], dim=1)
@@ -213,7 +213,7 @@ def relative_pose(
 
 
 def _ranges(first: Tensor, chosen: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """All places of the chosen groups, the place in ``chosen`` each belongs to, and where each group now begins."""
+    """All indices of the chosen groups, the index in ``chosen`` of each, and the new start of each group."""
     count = first[chosen + 1] - first[chosen]
     begin = torch.cat([count.new_zeros(1), count.cumsum(0)])
     owner = torch.repeat_interleave(count)

@@ -1,7 +1,6 @@
-"""Prepared scenes in one file, so that a folder of sequences is read once.
+"""A cache of prepared scenes, so that a folder of sequences is read only once.
 
-The file is named by what it was made from: the listing of the folder (names, sizes, times of change), the map files and
-the settings.
+The file name is a hash of the folder's listing (names, sizes, modification times), the map files and the settings.
 """
 
 from __future__ import annotations
@@ -23,13 +22,13 @@ from wayfare.learning.argoverse.scenes import LaneFinder, Scenes, SceneSettings,
 from wayfare.learning.argoverse.sequence import SPLITS, Sequence, read_sequence, sequence_files
 from wayfare.progress import report_progress
 
-# Counted up whenever a prepared file means something else than before.
+# Increased whenever the meaning of a prepared file changes.
 _FORMAT = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prepared:
-    """Training and validation scenes, and the lane graph that both refer to."""
+    """Training and validation scenes with their common lane graph."""
 
     train: Scenes
     val: Scenes
@@ -46,7 +45,7 @@ class Prepared:
 def prepared_scenes(
     folder: Path, map_kind: str, map_folder: Path | None, settings: SceneSettings, cache_folder: Path
 ) -> Prepared:
-    """The scenes of a folder in the official layout, from the cache if nothing has changed since they were cached."""
+    """The scenes of a folder in the official layout, from the cache if nothing has changed."""
     files = {split: sequence_files(folder, split) for split in SPLITS}
     maps = map_files(map_kind, map_folder)
     cached = cache_folder / f"argoverse-{_key(files, map_kind, maps, settings)}.npz"
@@ -54,7 +53,7 @@ def prepared_scenes(
         try:
             return load_prepared(cached)
         except InputError:
-            # Damaged since it was written: what it was made from is still there.
+            # The cached file is damaged: prepare it again from its sources.
             pass
     prepared = prepare(files, map_kind, maps, settings)
     save_prepared(cached, prepared)
@@ -81,10 +80,10 @@ def prepare(
 def prepared_from(
     train: Iterable[Sequence], val: Iterable[Sequence], lanes: LaneGraph, settings: SceneSettings
 ) -> Prepared:
-    """Scenes of sequences that were never files."""
+    """Scenes of sequences in memory."""
     finder = LaneFinder(lanes)
     parts = {
-        split: gathered([scene_of(one, finder, settings, f"{split} {place}") for place, one in enumerate(sequences)])
+        split: gathered([scene_of(one, finder, settings, f"{split} {index}") for index, one in enumerate(sequences)])
         for split, sequences in (("train", train), ("val", val))
     }
     return Prepared(train=parts["train"], val=parts["val"], lanes=lanes)
@@ -102,9 +101,9 @@ def save_prepared(path: Path, prepared: Prepared) -> None:
 
 
 def load_prepared(path: Path) -> Prepared:
-    """Read a file back; one that is damaged, or from another version, is refused."""
+    """Read a file of prepared scenes; raise InputError if it is damaged or from another version."""
     try:
-        # Opened here, for NumPy leaves a damaged file open.
+        # Open it here, because NumPy leaves a damaged file open.
         with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
             arrays = {name: archive[name] for name in archive.files}
         if int(arrays["format"]) != _FORMAT:
@@ -112,7 +111,7 @@ def load_prepared(path: Path) -> Prepared:
         parts = {part: {f.name: arrays[f"{part}.{f.name}"] for f in fields(Scenes)} for part in ("train", "val")}
         lanes = LaneGraph(**{f.name: _wide(arrays[f"lanes.{f.name}"]) for f in fields(LaneGraph)})
     except (OSError, EOFError, KeyError, ValueError, zipfile.BadZipFile) as error:
-        raise InputError(f"{path}: not a file of prepared scenes, or damaged: {error}") from None
+        raise InputError(f"{path}: damaged, or not a file of prepared scenes: {error}") from None
     return Prepared(train=_scenes(parts["train"]), val=_scenes(parts["val"]), lanes=lanes)
 
 
@@ -123,7 +122,7 @@ def _scenes(arrays: dict[str, np.ndarray]) -> Scenes:
 
 
 def _compact(array: np.ndarray) -> np.ndarray:
-    """Whole numbers in 32 bits: half the file."""
+    """Integers in 32 bits, which halves the file."""
     return array.astype(np.int32) if array.dtype == np.int64 else array
 
 
@@ -132,7 +131,7 @@ def _wide(array: np.ndarray) -> np.ndarray:
 
 
 def _key(files: Mapping[str, list[Path]], map_kind: str, maps: Mapping[str, Path], settings: SceneSettings) -> str:
-    """Sixteen characters that stand for all the scenes were made from."""
+    """A hash of sixteen characters over all sources of the scenes."""
     sources = {**files, "maps": list(maps.values())}
     listing = {
         split: [(path.name, stat.st_size, stat.st_mtime_ns) for path in paths if (stat := path.stat())]

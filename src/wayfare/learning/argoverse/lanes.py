@@ -1,6 +1,6 @@
-"""A lane graph: short directed pieces of lane, what follows what, and what lies beside what.
+"""A lane graph: short directed lane segments, their successors and their neighbours.
 
-A piece is one node of MapNet. Pieces of all cities lie in one graph, so that a scene is a list of their numbers.
+A segment is one node of MapNet. One graph holds the segments of all cities, so that a scene is a list of numbers.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ FLAGS = ("turns left", "turns right", "traffic control", "intersection")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lane:
-    """One lane, or one direction of a road where only roads are known: a centre line and its surroundings."""
+    """A lane, or one direction of a road in a road graph: its centre line, successors and neighbours."""
 
     line_m: Floats  # (points, 2), in the direction of travel
-    successors: Sequence[int] = ()  # places in the list of lanes, as are the two below
+    successors: Sequence[int] = ()  # indices in the list of lanes, like left and right
     left: int | None = None
     right: int | None = None
     flags: tuple[bool, bool, bool, bool] = (False, False, False, False)
@@ -32,7 +32,7 @@ def _no_pairs() -> Ints:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LaneGraph:
-    """Pieces of lane with start and end in city coordinates, and relations between them as pairs of numbers."""
+    """Lane segments with start and end in city coordinates, and relations between them as pairs of numbers."""
 
     start_m: Floats = field(default_factory=lambda: np.zeros((0, 2)))
     end_m: Floats = field(default_factory=lambda: np.zeros((0, 2)))
@@ -51,7 +51,7 @@ class LaneGraph:
 
 
 def lane_graph(lanes: Sequence[Lane], spacing_m: float, city: int = 0) -> LaneGraph:
-    """Cut lanes into pieces of about a spacing, none longer, and relate the pieces."""
+    """Cut lanes into segments of at most `spacing_m` and relate them."""
     lines = [_resampled(lane.line_m, spacing_m) for lane in lanes]
     if not lines:
         return LaneGraph()
@@ -59,7 +59,7 @@ def lane_graph(lanes: Sequence[Lane], spacing_m: float, city: int = 0) -> LaneGr
     first = np.concatenate([[0], np.cumsum(counts)])
     last = first[1:] - 1
     inner = np.setdiff1d(np.arange(first[-1]), last)
-    outer = [(last[place], first[after]) for place, lane in enumerate(lanes) for after in lane.successors]
+    outer = [(last[index], first[after]) for index, lane in enumerate(lanes) for after in lane.successors]
     graph = LaneGraph(
         start_m=np.concatenate([line[:-1] for line in lines]),
         end_m=np.concatenate([line[1:] for line in lines]),
@@ -98,13 +98,13 @@ def hops(pairs: Ints, nodes: int, doublings: int) -> list[Ints]:
 
 
 def _distinct(pairs: Ints, nodes: int) -> Ints:
-    """Sorted by the first, then the second; none twice."""
+    """Distinct pairs, sorted by the first node, then the second."""
     codes = np.unique(pairs[:, 0] * max(nodes, 1) + pairs[:, 1])
     return np.stack(np.divmod(codes, max(nodes, 1)), axis=1)
 
 
 def _composed(pairs: Ints, nodes: int) -> Ints:
-    """(a, c) wherever there are (a, b) and (b, c); pairs are sorted."""
+    """(a, c) for all pairs (a, b) and (b, c); the given pairs are sorted."""
     begin = np.searchsorted(pairs[:, 0], np.arange(nodes + 1))
     count = np.diff(begin)[pairs[:, 1]]
     left = np.repeat(pairs[:, 0], count)
@@ -120,12 +120,12 @@ def _resampled(line: Floats, spacing_m: float) -> Floats:
 
 
 def _beside(centre: Floats, first: Ints, neighbours: Sequence[int | None]) -> Ints:
-    """Each piece of a lane with the nearest piece of the lane beside it."""
+    """Each segment of a lane with the nearest segment of the neighbouring lane."""
     found = [_no_pairs()]
     for lane, other in enumerate(neighbours):
         if other is None:
             continue
-        mine, theirs = (np.arange(first[place], first[place + 1]) for place in (lane, other))
+        mine, theirs = (np.arange(first[index], first[index + 1]) for index in (lane, other))
         gaps = np.linalg.norm(centre[mine][:, None] - centre[theirs][None], axis=2)
         found.append(np.stack([mine, theirs[gaps.argmin(axis=1)]], axis=1))
     return np.concatenate(found)

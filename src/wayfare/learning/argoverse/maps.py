@@ -1,7 +1,7 @@
 """Lane graphs from files: the official HD map (XML) and road graphs in navmap's JSON.
 
-The HD map has lanes with neighbours, turns and traffic control. A road graph has only nodes and directed edges: every
-direction of a road becomes a lane along the road's centre, with no neighbours and no flags.
+The HD map has lanes with neighbours, turns and traffic control. A road graph has only nodes and directed edges; every
+direction of a road becomes a lane along its centre, without neighbours and flags.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ def map_files(kind: str, folder: Path | None) -> dict[str, Path]:
     if kind == "none":
         return {}
     if folder is None:
-        raise InputError(f"a {kind} map needs the folder its files lie in (learning.argoverse.map_folder)")
+        raise InputError(f"a {kind} map needs the folder of its files (learning.argoverse.map_folder)")
     pattern = {"navmap": "{}.json", "hd": "pruned_argoverse_{}_*_vector_map.xml"}[kind]
     found = {city: sorted(folder.glob(pattern.format(city))) for city in CITIES}
     files = {city: paths[0] for city, paths in found.items() if paths}
     if not files:
-        raise InputError(f"{folder}: holds no {kind} map ({', '.join(pattern.format(city) for city in CITIES)})")
+        raise InputError(f"{folder}: contains no {kind} map ({', '.join(pattern.format(city) for city in CITIES)})")
     return files
 
 
@@ -50,7 +50,7 @@ def read_navmap(path: Path) -> list[Lane]:
 
 
 def navmap_lanes(data: Any, name: str) -> list[Lane]:
-    """Every directed edge of networkx's adjacency data as a lane; what follows it are the edges on, but not back."""
+    """Every directed edge of networkx's adjacency data as a lane; its successors are the next edges except U-turns."""
     try:
         nodes = {node["id"]: (float(node["x"]), float(node["y"])) for node in data["nodes"]}
         ends = [
@@ -61,22 +61,22 @@ def navmap_lanes(data: Any, name: str) -> list[Lane]:
         lines = {pair: np.array([nodes[pair[0]], nodes[pair[1]]]) for pair in ends}
     except (KeyError, TypeError, ValueError) as error:
         raise InputError(
-            f"{name}: not a road graph: needs `nodes` with id, x, y and `adjacency` with a list of ids for every node "
+            f"{name}: not a road graph: needs `nodes` with id, x and y, and `adjacency` with a list of ids per node "
             f"({type(error).__name__}: {error})"
         ) from None
     lines = {pair: line for pair, line in lines.items() if _usable(line)}
-    place_of = {pair: place for place, pair in enumerate(lines)}
+    index_of = {pair: index for index, pair in enumerate(lines)}
     leaving: dict[Any, list[Any]] = {}
     for begin, end in lines:
         leaving.setdefault(begin, []).append(end)
     return [
-        Lane(line_m=line, successors=[place_of[end, on] for on in leaving.get(end, ()) if on != begin])
+        Lane(line_m=line, successors=[index_of[end, after] for after in leaving.get(end, ()) if after != begin])
         for (begin, end), line in lines.items()
     ]
 
 
 def read_hd_map(path: Path) -> list[Lane]:
-    """The lanes of an official vector map; lanes it names but does not hold (the map is pruned) are left out."""
+    """The lanes of an official vector map, without references to lanes that were pruned."""
     try:
         root = ET.parse(path).getroot()
         points = {
@@ -93,22 +93,22 @@ def read_hd_map(path: Path) -> list[Lane]:
         raise InputError(f"{path}: not an Argoverse vector map ({type(error).__name__}: {error})") from None
     lines = {name: line for name, line in lines.items() if _usable(line)}
     if not lines:
-        raise InputError(f"{path}: holds no lanes (<way lane_id=...> with <nd ref=...>)")
-    place_of = {name: place for place, name in enumerate(lines)}
-    return [_hd_lane(ways[name], line, place_of) for name, line in lines.items()]
+        raise InputError(f"{path}: contains no lanes (<way lane_id=...> with <nd ref=...>)")
+    index_of = {name: index for index, name in enumerate(lines)}
+    return [_hd_lane(ways[name], line, index_of) for name, line in lines.items()]
 
 
-def _hd_lane(way: ET.Element, line: Floats, place_of: Mapping[str, int]) -> Lane:
+def _hd_lane(way: ET.Element, line: Floats, index_of: Mapping[str, int]) -> Lane:
     def values(key: str) -> Iterator[str]:
         return (tag.attrib.get("v", "") for tag in way.iterfind("tag") if tag.attrib.get("k") == key)
 
     def neighbour(key: str) -> int | None:
-        return next((place_of[value] for value in values(key) if value in place_of), None)
+        return next((index_of[value] for value in values(key) if value in index_of), None)
 
     turn = next(values("turn_direction"), "NONE")
     return Lane(
         line_m=line,
-        successors=[place_of[value] for value in values("successor") if value in place_of],
+        successors=[index_of[value] for value in values("successor") if value in index_of],
         left=neighbour("l_neighbor_id"),
         right=neighbour("r_neighbor_id"),
         flags=(

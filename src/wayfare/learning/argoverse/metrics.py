@@ -1,4 +1,4 @@
-"""How far forecasts are from what happened: ADE, FDE, miss rate, for the best of K guesses."""
+"""Errors of forecasts: ADE, FDE and miss rate, for the best of K guesses."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ import torch
 from torch import Tensor
 
 MISS_M = 2.0
-"""A forecast that ends further than this from the truth is a miss."""
+"""A forecast whose final error exceeds this is a miss."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Displacement:
-    """Means over tracks of the error along the way (ADE), at the end (FDE), and the share of misses."""
+    """Mean average error (ADE), mean final error (FDE) and share of misses over tracks."""
 
     ade_m: float
     fde_m: float
@@ -23,8 +23,8 @@ class Displacement:
 def displacement(places: Tensor, scores: Tensor, truth: Tensor, guesses: int) -> Displacement:
     """Errors of futures (n, K, 30, 2) against the truth (n, 30, 2) with the ``guesses`` futures of the highest scores.
 
-    Of several guesses the one that ends nearest to the truth counts, for the error along the way as well, which is how
-    the data set's benchmark has minADE and minFDE.
+    Of several guesses, the one that ends nearest to the truth counts, for ADE as well. The benchmark of the data set
+    defines minADE and minFDE in this way.
     """
     errors = torch.linalg.vector_norm(places - truth[:, None], dim=3)
     chosen = scores.topk(min(guesses, scores.shape[1]), dim=1).indices

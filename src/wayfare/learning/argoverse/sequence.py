@@ -1,8 +1,7 @@
-"""Argoverse 1 motion-forecasting sequences: the official CSV layout, read and written.
+"""Reads and writes Argoverse 1 motion-forecasting sequences in the official CSV layout.
 
-One file is one sequence of 50 steps, 20 observed and 30 to be forecast. Its rows are sightings of road users; the one
-of type AGENT is seen in every step. Steps are not evenly spaced in time, so a sighting is placed by the rank of its
-timestamp and not by its value.
+One file is one sequence of 50 steps: 20 observed and 30 to forecast. Its rows are sightings of road users; the road
+user of type AGENT is seen in every step. Steps are not evenly spaced in time, so the rank of a timestamp is its step.
 """
 
 from __future__ import annotations
@@ -26,16 +25,16 @@ KINDS = ("AGENT", "AV", "OTHERS")
 CITIES = ("MIA", "PIT")
 SPLITS = ("train", "val")
 
-# City coordinates stay within a few kilometres; whatever is further out is not a place.
+# City coordinates stay within a few kilometres; anything further out is invalid.
 _PLACE_LIMIT_M = 1e6
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sequence:
-    """The road users of one file: where each was in every step, NaN where it was not seen. The agent comes first."""
+    """The road users of one file: positions in every step, NaN if not seen. The agent comes first."""
 
     city: str
-    kinds: Ints  # (actors,), places in KINDS
+    kinds: Ints  # (actors,), indices in KINDS
     places_m: Floats  # (actors, 50, 2), city coordinates
 
 
@@ -43,20 +42,20 @@ def sequence_files(folder: Path, split: str) -> list[Path]:
     """The CSV files of a split, ``<folder>/<split>/data/*.csv``, in the order of their numbers."""
     data = folder / split / "data"
     if not folder.is_dir():
-        raise InputError(f"{folder}: no such folder; it is to hold train/data/*.csv and val/data/*.csv")
+        raise InputError(f"{folder}: no such folder; it must contain train/data/*.csv and val/data/*.csv")
     if not data.is_dir():
         raise InputError(f"{data}: no such folder; the official layout has train/data/*.csv and val/data/*.csv")
     files = sorted(data.glob("*.csv"), key=lambda path: (len(path.stem), path.stem))
     if not files:
-        raise InputError(f"{data}: holds no sequences (*.csv)")
+        raise InputError(f"{data}: contains no sequences (*.csv)")
     return files
 
 
 def read_sequence(path: Path) -> Sequence:
-    """One file of the official layout; what cannot be used is refused with the file's name and the reason."""
+    """Read a file in the official layout; raise InputError with file and reason if it is invalid."""
     columns = _columns(path)
     steps = _steps(path, columns["TIMESTAMP"])
-    tracks = {name: place for place, name in enumerate(dict.fromkeys(columns["TRACK_ID"]))}
+    tracks = {name: index for index, name in enumerate(dict.fromkeys(columns["TRACK_ID"]))}
     track = np.fromiter((tracks[name] for name in columns["TRACK_ID"]), np.int64, len(steps))
     sightings = np.stack([_numbers(path, name, columns[name]) for name in ("X", "Y")], axis=1)
     cells = track * STEPS + steps
@@ -73,7 +72,7 @@ def read_sequence(path: Path) -> Sequence:
 
 
 def write_sequence(path: Path, sequence: Sequence, start_s: float = 315_968_000.0) -> None:
-    """A file of the official layout; steps a tenth of a second apart."""
+    """Write a file in the official layout, with steps of 0.1 s."""
     lines = [",".join(COLUMNS)]
     for step in range(STEPS):
         for actor in np.flatnonzero(~np.isnan(sequence.places_m[:, step, 0])):
@@ -85,12 +84,12 @@ def write_sequence(path: Path, sequence: Sequence, start_s: float = 315_968_000.
 
 
 def _bad(path: Path, reason: str, row: int | None = None) -> InputError:
-    """Names the file, and the line when the fault is in one (rows count from 0, below the header)."""
+    """An error that names the file, and the line if known (rows count from 0, below the header)."""
     return InputError(f"{path}: {reason}" if row is None else f"{path}, line {row + 2}: {reason}")
 
 
 def _columns(path: Path) -> dict[str, tuple[str, ...]]:
-    """The six columns as text, whatever their order and whatever else the file has."""
+    """The six columns as text, in any order and among any others."""
     try:
         lines = path.read_text(encoding="utf-8-sig").splitlines()
     except (OSError, UnicodeDecodeError) as error:
@@ -103,10 +102,10 @@ def _columns(path: Path) -> dict[str, tuple[str, ...]]:
         lines.pop()
     rows = [line.split(",") for line in lines[1:]]
     if not rows:
-        raise _bad(path, "holds no rows")
+        raise _bad(path, "contains no rows")
     for row, cells in enumerate(rows):
         if len(cells) != len(header):
-            raise _bad(path, f"{len(cells)} cells where the header has {len(header)}", row)
+            raise _bad(path, f"has {len(cells)} cells, but the header has {len(header)}", row)
     whole = list(zip(*rows, strict=True))
     return {name: whole[header.index(name)] for name in COLUMNS}
 
@@ -118,7 +117,7 @@ def _steps(path: Path, stamps: tuple[str, ...]) -> Ints:
     times, rank = np.unique(values, return_inverse=True)
     if len(times) != STEPS:
         rule = f"a sequence has {STEPS}, {OBSERVED_STEPS} observed and {FUTURE_STEPS} to forecast"
-        raise _bad(path, f"{len(times)} steps; {rule}")
+        raise _bad(path, f"has {len(times)} steps; {rule}")
     step_of = dict(zip(distinct, rank.tolist(), strict=True))
     return np.fromiter((step_of[stamp] for stamp in stamps), np.int64, len(stamps))
 
@@ -135,13 +134,13 @@ def _numbers(
     except ValueError:
         pass
     for text in texts:
-        if not _is_place(text, limit):
+        if not _is_valid_number(text, limit):
             row = (rows or texts).index(text)
-            raise _bad(path, f"{column} = {text[:40]!r} is not a number that can be used", row)
-    raise _bad(path, f"{column} holds something that is not a number")
+            raise _bad(path, f"{column} = {text[:40]!r} is not a valid number", row)
+    raise _bad(path, f"{column} contains an invalid number")
 
 
-def _is_place(text: str, limit: float) -> bool:
+def _is_valid_number(text: str, limit: float) -> bool:
     try:
         value = float(text)
     except ValueError:
@@ -150,7 +149,7 @@ def _is_place(text: str, limit: float) -> bool:
 
 
 def _kinds(path: Path, types: tuple[str, ...], track: Ints, tracks: int) -> Ints:
-    """The kind of every track: that of its first sighting."""
+    """The kind of every track at its first sighting."""
     for row, kind in enumerate(types):
         if kind not in KINDS:
             raise _bad(path, f"OBJECT_TYPE = {kind[:40]!r} must be one of {', '.join(KINDS)}", row)
@@ -160,13 +159,13 @@ def _kinds(path: Path, types: tuple[str, ...], track: Ints, tracks: int) -> Ints
 
 
 def _agent(path: Path, kinds: Ints, places: Floats) -> int:
-    """The place of the one AGENT, which must have been seen in every step."""
+    """The index of the only AGENT, which must be seen in every step."""
     agents = np.flatnonzero(kinds == KINDS.index("AGENT"))
     if len(agents) != 1:
-        raise _bad(path, f"{len(agents)} tracks of type AGENT; a sequence has exactly one")
+        raise _bad(path, f"has {len(agents)} tracks of type AGENT; a sequence has exactly one")
     seen = int(np.count_nonzero(~np.isnan(places[agents[0], :, 0])))
     if seen < STEPS:
-        raise _bad(path, f"the track of the AGENT is short: seen in {seen} of {STEPS} steps")
+        raise _bad(path, f"the AGENT must be seen in all {STEPS} steps, not in {seen}")
     return int(agents[0])
 
 

@@ -1,7 +1,7 @@
-"""Synthetic sequences: cars that follow one another through a grid of streets, slow down for corners and turn.
+"""Synthetic sequences: cars that follow each other through a street grid, slow down for corners and turn.
 
-For tests, examples and people without the data. Sequences have the official CSV format, and a road graph of the same
-streets has navmap's. They are far more regular than real traffic: figures on them say nothing about real roads.
+They serve tests, examples and users without the data. Sequences have the official CSV format, and their road graph has
+navmap's format. They are far more regular than real traffic, so results on them say nothing about real roads.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ from wayfare.learning.argoverse.scenes import SceneSettings
 from wayfare.learning.argoverse.sequence import CITIES, KINDS, SPLITS, STEP_S, STEPS, Sequence, write_sequence
 from wayfare.streams import FLEET, Stream, generator
 
-# Of the street grid: intersections in a row, how much they are displaced, how far a lane lies from the road's centre,
-# and how long before an intersection a turn begins.
+# The street grid: intersections per side, their random displacement, distance of a lane from the centre of the road,
+# and distance from an intersection at which a turn begins.
 _SIDE, _JITTER_M, _LANE_OFFSET_M, _CORNER_M = 8, 12.0, 2.0, 9.0
-# Of the drivers (Treiber's intelligent driver model): acceleration, comfortable braking, gap at rest, headway, length.
+# The drivers (Treiber's intelligent driver model): acceleration, comfortable braking, gap at rest, headway, length.
 _ACCELERATION_MPS2, _BRAKING_MPS2, _REST_GAP_M, _HEADWAY_S, _CAR_M = 1.5, 2.0, 2.0, 1.2, 4.5
 _SIDEWAYS_MPS2, _CORNER_MPS = 2.0, 3.0
 _WARM_UP_STEPS, _NOISE_M, _LEGS = 20, 0.05, 4
@@ -36,7 +36,7 @@ _WARM_UP_STEPS, _NOISE_M, _LEGS = 20, 0.05, 4
 
 @dataclass(frozen=True, slots=True)
 class City:
-    """A grid of two-way streets: where intersections are, and which are joined."""
+    """A grid of two-way streets: positions of intersections, and which are joined."""
 
     name: str
     block_m: float
@@ -45,19 +45,19 @@ class City:
     joined_to: tuple[tuple[int, ...], ...]
 
     def road_graph(self) -> dict[str, Any]:
-        """The streets as networkx's adjacency data, which is how navmap has them."""
+        """The streets as networkx's adjacency data, as in navmap."""
         return {
             "directed": True,
             "multigraph": False,
             "graph": [],
-            "nodes": [{"x": x, "y": y, "id": place} for place, (x, y) in enumerate(self.places_m.tolist())],
+            "nodes": [{"x": x, "y": y, "id": number} for number, (x, y) in enumerate(self.places_m.tolist())],
             "adjacency": [[{"id": other} for other in others] for others in self.joined_to],
         }
 
 
 @cache
 def city(name: str, seed: int) -> City:
-    """MIA has long blocks and fast traffic, PIT short ones and slow: a split by city matters."""
+    """A city. MIA has long blocks and fast traffic, PIT short blocks and slow traffic, so a split by city matters."""
     number = CITIES.index(name)
     block_m, speed_mps = ((110.0, 14.0), (75.0, 9.0))[number]
     rng = generator(seed, Stream.SYNTHETIC_SCENES, FLEET + number)
@@ -74,12 +74,12 @@ def city(name: str, seed: int) -> City:
 
 
 def synthetic_sequence(seed: int, split: str, number: int) -> Sequence:
-    """One sequence; the same for the same key, however many others there are."""
+    """One sequence. It depends only on its key, not on the number of sequences."""
     key = len(CITIES) + number * len(SPLITS) + SPLITS.index(split)
     rng = generator(seed, Stream.SYNTHETIC_SCENES, key)
     streets = city(CITIES[int(rng.integers(len(CITIES)))], seed)
     begin = int(rng.integers(len(streets.places_m)))
-    # The agent's route first, with its platoon; then traffic from intersections around.
+    # First the agent's route with its platoon, then traffic from neighbouring intersections.
     around = [begin, *streets.joined_to[begin]]
     platoons = [_platoon(rng, streets, begin, int(rng.integers(1, 5)))]
     platoons += [
@@ -94,10 +94,10 @@ def synthetic_sequence(seed: int, split: str, number: int) -> Sequence:
     kinds[0] = KINDS.index("AGENT")
     kinds[1:2] = KINDS.index("AV")
     for track in tracks[2:]:
-        # Others come into view and leave it.
+        # Other road users come into view and leave it.
         first, last = sorted(rng.integers(-STEPS, 2 * STEPS, 2).clip(0, STEPS - 1))
         track[:first], track[last + 1 :] = np.nan, np.nan
-    # In the order in which they come into view, as in a file; the agent and the AV are there from the first step.
+    # Sort by first sighting, as in a file; the agent and the AV are visible from the first step.
     order = np.argsort(np.argmax(~np.isnan(tracks[..., 0]), axis=1), kind="stable")
     return Sequence(city=streets.name, kinds=kinds[order], places_m=tracks[order])
 
@@ -107,7 +107,7 @@ def synthetic_sequences(seed: int, split: str, count: int) -> Iterator[Sequence]
 
 
 def synthetic_scenes(train: int, val: int, settings: SceneSettings, *, roads: bool = True, seed: int = 0) -> Prepared:
-    """Scenes without a file, with the road graph of their streets or without any."""
+    """Synthetic scenes, with or without the road graph of their streets."""
     graph = joined(
         lane_graph(navmap_lanes(city(name, seed).road_graph(), name), settings.lane_spacing_m, number)
         for number, name in enumerate(CITIES if roads else ())
@@ -118,9 +118,9 @@ def synthetic_scenes(train: int, val: int, settings: SceneSettings, *, roads: bo
 
 
 def write_synthetic(folder: Path, train: int, val: int, seed: int = 0) -> None:
-    """A folder in the official layout, and the road graphs in its folder ``navmap``; it must not be there yet."""
+    """Write a new folder in the official layout, with the road graphs in its subfolder ``navmap``."""
     if folder.exists():
-        raise InputError(f"{folder}: is there already; name a folder to be made")
+        raise InputError(f"{folder}: already exists; name a new folder")
     with make_folder_atomically(folder) as part:
         for split, count in zip(SPLITS, (train, val), strict=True):
             data = part / split / "data"
@@ -134,15 +134,15 @@ def write_synthetic(folder: Path, train: int, val: int, seed: int = 0) -> None:
 
 
 def _platoon(rng: np.random.Generator, streets: City, begin: int, cars: int) -> Floats:
-    """Tracks (cars, 50, 2) of cars that follow one another along one route."""
+    """Tracks (cars, 50, 2) of cars that follow each other along one route."""
     path, limit_mps = _path(rng, streets, begin)
     speed = streets.speed_mps * rng.uniform(0.8, 1.2)
     limit_mps = np.minimum(limit_mps, speed)
     gaps = _CAR_M + _REST_GAP_M + rng.uniform(0.5, 2.0, cars) * speed
-    # The last car starts near the beginning; the others are ahead of it.
+    # The last car starts near the beginning of the route; the others are ahead of it.
     along = rng.uniform(0, 0.7 * streets.block_m) + np.cumsum(gaps)[::-1]
     velocity = np.interp(along, np.arange(len(limit_mps)), limit_mps) * rng.uniform(0.7, 1.0, cars)
-    # Someone in front may brake: the leader's wish changes once.
+    # The leader may brake: its desired speed changes once.
     change, factor = int(rng.integers(0, STEPS)), rng.choice([1.0, 1.0, 0.4])
     tracks = np.empty((cars, STEPS, 2))
     for step in range(-_WARM_UP_STEPS, STEPS):
@@ -156,7 +156,7 @@ def _platoon(rng: np.random.Generator, streets: City, begin: int, cars: int) -> 
 
 
 def _driven(velocity: Floats, along: Floats, wish: Floats) -> tuple[Floats, Floats]:
-    """One step of the intelligent driver model, the car in front first."""
+    """One step of the intelligent driver model; the first car leads."""
     gap = np.concatenate([[np.inf], along[:-1] - along[1:] - _CAR_M]).clip(min=0.1)
     closing = np.concatenate([[0.0], velocity[1:] - velocity[:-1]])
     braking = velocity * closing / (2 * np.sqrt(_ACCELERATION_MPS2 * _BRAKING_MPS2))
@@ -167,10 +167,10 @@ def _driven(velocity: Floats, along: Floats, wish: Floats) -> tuple[Floats, Floa
 
 
 def _path(rng: np.random.Generator, streets: City, begin: int) -> tuple[Floats, Floats]:
-    """A route as points one metre apart, and how fast its corners let a car be there."""
+    """A route as points one metre apart, and the speed limit at each point due to corners."""
     route = [begin]
     while len(route) <= _LEGS:
-        onward = [place for place in streets.joined_to[route[-1]] if place not in route[-2:]]
+        onward = [node for node in streets.joined_to[route[-1]] if node not in route[-2:]]
         route.append(onward[int(rng.integers(len(onward)))])
     corners = streets.places_m[route]
     ahead = np.diff(corners, axis=0)
@@ -189,7 +189,7 @@ def _path(rng: np.random.Generator, streets: City, begin: int) -> tuple[Floats, 
 
 
 def _turn(begin: Floats, ahead: Floats, end: Floats, after: Floats) -> Floats:
-    """A quadratic Bezier curve between two lanes; its control point is where they cross."""
+    """A quadratic Bezier curve between two lanes; its control point is their intersection."""
     cross = ahead[0] * after[1] - ahead[1] * after[0]
     between = end - begin
     reach = (between[0] * after[1] - between[1] * after[0]) / cross if abs(cross) > 0.2 else 0.0
@@ -199,7 +199,7 @@ def _turn(begin: Floats, ahead: Floats, end: Floats, after: Floats) -> Floats:
 
 
 def _corner_limits(path: Floats) -> Floats:
-    """sqrt(a / curvature) at every metre, and before it what comfortable braking can still bring down to that."""
+    """sqrt(a / curvature) at every metre, reduced before corners to allow comfortable braking."""
     heading = np.unwrap(np.arctan2(*np.diff(path, axis=0).T[::-1]))
     curvature = np.abs(np.convolve(np.gradient(heading), np.ones(5) / 5, mode="same"))
     limit = np.sqrt(_SIDEWAYS_MPS2 / np.maximum(curvature, 1e-4)).clip(min=_CORNER_MPS)

@@ -1,6 +1,6 @@
-"""Data sets: fetched once, checked after decoding, kept as arrays.
+"""Image data sets: downloaded once, verified after decoding, and cached as arrays.
 
-Nothing here imports PyTorch: the commands about data start at once.
+Nothing here imports PyTorch, so that `wayfare data` starts fast.
 """
 
 from wayfare.learning.data.cache import Verification, cached_file, load_images, verify_images

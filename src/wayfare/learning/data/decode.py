@@ -1,4 +1,4 @@
-"""From the files of any source to arrays in one canonical order."""
+"""Decodes the files of any source into arrays in one canonical order."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ Files = Mapping[str, bytes]
 """The files of a source by their names, without folders."""
 
 _CIFAR_TRAIN, _CIFAR_TEST = tuple(f"data_batch_{number}" for number in range(1, 6)), ("test_batch",)
-_CIFAR_LABELS = ("train_lables.json", "test_lables.json")  # spelt so in the package
+_CIFAR_LABELS = ("train_lables.json", "test_lables.json")  # the package's spelling
 _FASHION_IDX = tuple(f"{split}-{part}-ubyte" for split in ("train", "t10k") for part in ("images-idx3", "labels-idx1"))
 
 
 def layouts(name: str) -> list[tuple[str, ...]]:
-    """The sets of file names that a data set can come in, the safest first."""
+    """The sets of file names in which a data set is distributed, the safest first."""
     if name == "cifar10":
         batches = (*_CIFAR_TRAIN, *_CIFAR_TEST)
         return [
@@ -38,7 +38,7 @@ def layouts(name: str) -> list[tuple[str, ...]]:
 
 
 def decode(spec: ImageSet, files: Files, source: str) -> ImageArrays:
-    """The arrays of whichever layout is there whole; `source` is for the error message."""
+    """The arrays of the first complete layout; `source` appears in error messages."""
     complete = [layout for layout in layouts(spec.name) if all(name in files for name in layout)]
     if not complete:
         raise InputError(f"{source}: {_missing(spec, files)}")
@@ -56,8 +56,8 @@ def _missing(spec: ImageSet, files: Files) -> str:
     nearest = max(layouts(spec.name), key=lambda layout: sum(name in files for name in layout))
     lacking = [name for name in nearest if name not in files]
     if len(lacking) == len(nearest):
-        return f"holds nothing of {spec.title}; expected e.g. {nearest[0]}"
-    return f"{spec.title} is not whole: {', '.join(lacking)} missing"
+        return f"contains no file of {spec.title}, such as {nearest[0]}"
+    return f"{spec.title} is incomplete: {', '.join(lacking)} missing"
 
 
 def _cifar_binary(spec: ImageSet, files: Files, source: str) -> ImageArrays:
@@ -67,7 +67,7 @@ def _cifar_binary(spec: ImageSet, files: Files, source: str) -> ImageArrays:
     def batch(name: str) -> tuple[Pixels, Pixels]:
         content = files[name]
         if not content or len(content) % record:
-            raise InputError(f"{source}: {name} has {len(content)} bytes, which is not a number of whole images")
+            raise InputError(f"{source}: {name} has {len(content)} bytes, which is not a multiple of an image")
         table = np.frombuffer(content, np.uint8).reshape(-1, record)
         return table[:, 1:].reshape(-1, *spec.image), table[:, 0]
 
@@ -75,7 +75,7 @@ def _cifar_binary(spec: ImageSet, files: Files, source: str) -> ImageArrays:
 
 
 def _cifar_pictures(spec: ImageSet, files: Files, source: str) -> ImageArrays:
-    """Pictures with an image in every row, pixel after pixel; all labels of a split in one list."""
+    """PNG files with one image per row, pixel after pixel; all labels of a split in one list."""
     channels, height, width = spec.image
 
     def images(name: str) -> Pixels:
@@ -103,11 +103,11 @@ def _cifar_pickles(spec: ImageSet, files: Files, source: str) -> ImageArrays:
             table = _ArraysOnly(io.BytesIO(files[name]), encoding="bytes").load()
             pixels, labels = np.asarray(table[b"data"]), _bytes_of(table[b"labels"], where)
             if pixels.dtype != np.uint8:
-                raise InputError(f"{where}: pixels must be bytes, and are {pixels.dtype}")
+                raise InputError(f"{where}: pixels must be bytes, not {pixels.dtype}")
             return pixels.reshape(len(labels), *spec.image), labels
         except InputError:
             raise
-        # A pickle that was cut or altered fails in more ways than can be listed.
+        # A truncated or altered pickle can raise almost any exception.
         except Exception as error:
             raise InputError(f"{where}: not a batch of {spec.title}: {error}") from None
 
@@ -115,7 +115,7 @@ def _cifar_pickles(spec: ImageSet, files: Files, source: str) -> ImageArrays:
 
 
 class _ArraysOnly(pickle.Unpickler):
-    """Reads arrays and nothing else: a pickle can call any function it names."""
+    """Reads only arrays, because a pickle can call any function that it names."""
 
     def find_class(self, module: str, name: str) -> Any:
         known = {"_reconstruct": np.empty(0).__reduce__()[0], "ndarray": np.ndarray, "dtype": np.dtype}
@@ -124,11 +124,11 @@ class _ArraysOnly(pickle.Unpickler):
         if (module, name) == ("_codecs", "encode"):
             # How Python 3 writes bytes for Python 2.
             return lambda text, codec: text.encode("latin-1")
-        raise pickle.UnpicklingError(f"it asks for {module}.{name}")
+        raise pickle.UnpicklingError(f"it refers to {module}.{name}")
 
 
 def _fashion_idx(spec: ImageSet, files: Files, source: str) -> ImageArrays:
-    """Big-endian counts, then the bytes."""
+    """IDX files: big-endian counts, then the bytes."""
 
     def array(name: str, dimensions: int) -> Pixels:
         content, where = _gunzipped(files[name], f"{source}: {name}"), f"{source}: {name}"
@@ -155,13 +155,13 @@ def _joined(splits: Sequence[Sequence[tuple[Pixels, Pixels]]]) -> ImageArrays:
 
 
 def _bytes_of(numbers: object, where: str) -> Pixels:
-    """Numbers from 0 to 255 as bytes; anything else is refused, never wrapped around."""
+    """Numbers from 0 to 255 as bytes; raise InputError for others instead of wrapping them."""
     try:
         array = np.asarray(numbers)
     except ValueError:
         raise InputError(f"{where}: rows of different lengths") from None
     if array.dtype.kind not in "iu" or array.size == 0 or array.min() < 0 or array.max() > 255:
-        raise InputError(f"{where}: must hold whole numbers from 0 to 255")
+        raise InputError(f"{where}: must contain integers from 0 to 255")
     return array.astype(np.uint8)
 
 
@@ -178,4 +178,4 @@ def _gunzipped(content: bytes, where: str) -> bytes:
     try:
         return gzip.decompress(content)
     except (OSError, EOFError, zlib.error) as error:
-        raise InputError(f"{where}: not a whole gzip file: {error}") from None
+        raise InputError(f"{where}: not a complete gzip file: {error}") from None

@@ -1,4 +1,4 @@
-"""Downloads that go on where they were cut."""
+"""Downloads that resume after an interruption."""
 
 from __future__ import annotations
 
@@ -18,23 +18,23 @@ _ATTEMPTS = 4
 
 
 class Watch:
-    """Told how a fetch goes; this one shows nothing."""
+    """Receives the progress of a fetch; this base class ignores it."""
 
     def begin(self, what: str, done: int, total: int | None) -> None:
-        """Something of so many bytes begins (None: nobody knows how many), with some of them there already."""
+        """A transfer starts, with `done` of `total` bytes already present (None: unknown total)."""
 
     def advance(self, count: int) -> None:
-        """So many more bytes are there."""
+        """`count` more bytes have arrived."""
 
     def note(self, text: str) -> None:
-        """Something worth a line."""
+        """A message for the user."""
 
 
 def download(url: str, file: Path, watch: Watch) -> None:
-    """Fetch a file. Until it is whole it is called `<file>.part`, and a later call asks only for what is missing.
+    """Download a file. An incomplete download is called `<file>.part`, and a later call requests only the rest.
 
-    A connection that is cut is taken up again a few times. What is there already is kept only if the server says, by
-    its ETag or its date, that the file is still the same one.
+    A lost connection is retried a few times. The partial file is kept only if the server confirms, by ETag or date,
+    that the file has not changed.
     """
     if file.exists():
         return
@@ -43,14 +43,14 @@ def download(url: str, file: Path, watch: Watch) -> None:
     for _ in range(_ATTEMPTS):
         before = _size(part)
         try:
-            if _go_on(url, part, watch):
+            if _resume(url, part, watch):
                 part.replace(file)
                 _mark_of(part).unlink(missing_ok=True)
                 return
-            reason = "the connection was cut"
+            reason = "the connection was lost"
         except urllib.error.HTTPError as error:
             reason = f"{error.code} {error.reason}"
-            if error.code == 416:  # what is here is longer than what is there: begin anew
+            if error.code == 416:  # the partial file is longer than the server's file: start again
                 part.unlink(missing_ok=True)
                 continue
             break
@@ -60,12 +60,12 @@ def download(url: str, file: Path, watch: Watch) -> None:
             raise InputError(f"{part}: cannot be written: {error.strerror}") from None
         if _size(part) <= before:
             break
-    kept = f"; {_size(part):,} bytes are kept, and the next fetch goes on from there" if _size(part) else ""
+    kept = f"; {_size(part):,} bytes are kept, and the next fetch resumes there" if _size(part) else ""
     raise UnavailableError(f"{url}: {reason}{kept}")
 
 
-def _go_on(url: str, part: Path, watch: Watch) -> bool:
-    """Ask for the rest; whether all of it came."""
+def _resume(url: str, part: Path, watch: Watch) -> bool:
+    """Request the rest of a file; return whether the file is complete."""
     have = _size(part)
     headers = {"User-Agent": f"wayfare/{__version__}"}
     mark = _read_mark(part)
@@ -100,7 +100,7 @@ def _mark_of(part: Path) -> Path:
 
 
 def _write_mark(part: Path, headers: Message) -> None:
-    """Remember which version of the file this is the beginning of; weak tags promise nothing about bytes."""
+    """Store the version of the partial file; weak ETags do not guarantee equal bytes."""
     tag = headers.get("ETag") or ""
     mark = headers.get("Last-Modified") if not tag or tag.startswith("W/") else tag
     _mark_of(part).write_text(json.dumps({"mark": mark}), encoding="utf-8")

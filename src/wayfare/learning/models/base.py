@@ -1,7 +1,7 @@
 """A network as a flat vector: its trainable parameters, then its normalisation statistics.
 
-Frozen parameters (``requires_grad=False``) and buffers that are not persistent, such as a causal mask, are no part of
-it: they are the same in every copy of a network.
+Frozen parameters (``requires_grad=False``) and non-persistent buffers, such as a causal mask, are not part of it,
+because they are equal in every copy of a network.
 """
 
 from __future__ import annotations
@@ -19,20 +19,20 @@ class Model(Protocol):
 
     @property
     def parameters(self) -> int:
-        """s: the trainable entries, which are sparsified."""
+        """s: the number of trainable entries, which are sparsified."""
 
     @property
     def statistics(self) -> int:
-        """The entries of running means and variances, which are exchanged whole; 0 without batch normalisation."""
+        """The number of entries of running means and variances, which are never sparsified."""
 
     def module(self) -> nn.Module:
-        """The network; its `trainable` parameters and then its `statistics`, in order, are the vector.
+        """The network. Its vector is its `trainable` parameters followed by its `statistics`.
 
-        Everything else in it is the same each time.
+        Everything else in it is equal in every call.
         """
 
     def initial(self, rng: np.random.Generator) -> Tensor:
-        """A vector to begin with."""
+        """A random initial vector."""
 
 
 def trainable(module: nn.Module) -> dict[str, nn.Parameter]:
@@ -40,7 +40,7 @@ def trainable(module: nn.Module) -> dict[str, nn.Parameter]:
 
 
 def statistics(module: nn.Module) -> dict[str, Tensor]:
-    """The floating buffers that are state and no constants, by name: those that PyTorch would save."""
+    """The persistent floating-point buffers by name; they are state, not constants."""
     lasting = {
         f"{prefix}.{name}" if prefix else name
         for prefix, layer in module.named_modules()
@@ -51,7 +51,7 @@ def statistics(module: nn.Module) -> dict[str, Tensor]:
 
 
 def entries(module: nn.Module) -> Iterator[Tensor]:
-    """The tensors of a module that its vector is made of, in order."""
+    """The tensors that make up the vector of a module, in order."""
     yield from trainable(module).values()
     yield from statistics(module).values()
 

@@ -1,15 +1,15 @@
 """LaneGCN (Liang et al., "Learning Lane Graph Representations for Motion Forecasting", ECCV 2020).
 
-ActorNet encodes tracks, MapNet the lane graph, FusionNet passes information from actors to lanes, along lanes, from
-lanes to actors and between actors, and a head gives K futures with a score each. Written for this project from the
-paper, with four differences:
+ActorNet encodes tracks and MapNet the lane graph. FusionNet passes information from actors to lanes, along lanes, from
+lanes to actors and between actors. A head predicts K futures with a score each. This implementation follows the paper,
+with four differences:
 
-- A relation between two nodes is seen from the frame of the one that receives (the paper: from the frame of the agent).
-  The forecast of an actor then does not depend on where the scene lies or how it is turned, and every road user of a
-  scene is an example as good as its agent, which matters where scenes are few.
-- ActorNet also sees places, and its features keep a linear view of the track beside the normalised ones.
+- A relation between two nodes is expressed in the frame of the receiver (paper: in the frame of the agent). The
+  forecast of an actor then does not depend on the position or rotation of the scene, and every road user is as good a
+  training example as the agent, which matters if scenes are few.
+- ActorNet also sees positions, and its features include a linear map of the track besides the normalised ones.
 - Futures are deviations from constant velocity.
-- Radii suit a graph of roads as well as one of lanes.
+- Radii suit a road graph as well as a lane graph.
 
 All normalisation is within a node or a track, so there are no running statistics to exchange.
 """
@@ -26,13 +26,13 @@ from wayfare.learning.argoverse.sequence import FUTURE_STEPS
 from wayfare.learning.models.lanegcn_layers import ActorNet, Attention, Dense, LaneConv, MapNet
 from wayfare.learning.models.layers import Layers
 
-# How far a future is expected to leave constant velocity at its end: the unit of the head's last layer.
+# Typical deviation from constant velocity at the end of a future: the unit of the head's last layer.
 _REACH_M = 5.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Radii:
-    """How near two nodes must be for one to hear from the other."""
+    """Maximum distance between two nodes that exchange information."""
 
     actor_to_lane_m: float = 10.0
     lane_to_actor_m: float = 30.0
@@ -49,7 +49,7 @@ class Forecast:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LaneGcn(Layers):
-    """The shape of the network; ``lanes`` is whether there is a map at all."""
+    """The shape of the network; ``lanes`` says whether there is a map."""
 
     width: int = 128
     modes: int = 6
@@ -57,12 +57,12 @@ class LaneGcn(Layers):
     radii: Radii = Radii()
 
     def module(self) -> nn.Module:
-        """The network; it takes a `SceneBatch` and gives a `Forecast`."""
+        """The network, from a `SceneBatch` to a `Forecast`."""
         return _Network(self)
 
 
 class _Network(nn.Module):
-    """The four stages; without lanes only actors hear from actors."""
+    """The four stages; without lanes, only actors exchange information."""
 
     def __init__(self, shape: LaneGcn) -> None:
         super().__init__()
@@ -89,7 +89,7 @@ class _Network(nn.Module):
         return forecast
 
     def _with_lanes(self, actors: Tensor, batch: SceneBatch) -> Tensor:
-        """Actors to lanes (who drives where), along the lanes, and back to the actors."""
+        """From actors to lanes, along the lanes, and back to actors."""
         lanes = self.map(batch)
         *pairs, pose = batch.near("lane", "actor", self._radii.actor_to_lane_m)
         for layer in self.actor_to_lane:
@@ -103,7 +103,7 @@ class _Network(nn.Module):
 
 
 class _Head(nn.Module):
-    """K futures as deviations from constant velocity, and a score for each from where it ends."""
+    """K futures as deviations from constant velocity, and a score for each, based on its end."""
 
     def __init__(self, width: int, modes: int) -> None:
         super().__init__()
@@ -116,7 +116,7 @@ class _Head(nn.Module):
         self.judge = nn.Sequential(Dense(2 * width, width), nn.Linear(width, 1))
 
     def forward(self, actors: Tensor, speed: Tensor) -> Forecast:
-        """(actors, width) and metres per step -> places and scores."""
+        """(actors, width) and metres per step -> positions and scores."""
         modes = self.of_mode(actors + self.shared(actors)).view(len(actors), self._modes, -1)
         deviation = self.places(torch.relu(self.norm(modes))).view(len(actors), self._modes, FUTURE_STEPS, 2)
         places = futures(deviation, speed)
@@ -126,7 +126,7 @@ class _Head(nn.Module):
 
 
 def futures(deviation: Tensor, speed: Tensor) -> Tensor:
-    """Deviations (..., actors, K, 30, 2) in a unit that grows with time, and speeds (..., actors) -> places."""
+    """Deviations (..., actors, K, 30, 2) in a unit that grows with time, and speeds (..., actors) -> positions."""
     ahead = torch.arange(1, FUTURE_STEPS + 1, dtype=speed.dtype, device=speed.device)
     along = ahead * speed[..., None]
     straight = torch.stack([along, torch.zeros_like(along)], dim=-1)
@@ -134,5 +134,5 @@ def futures(deviation: Tensor, speed: Tensor) -> Tensor:
 
 
 def ends(places: Tensor) -> Tensor:
-    """(..., 30, 2) -> (..., 2): where futures end, to be scored; scores must not move them."""
+    """(..., 30, 2) -> (..., 2): the detached ends of futures, as input of the score."""
     return places[..., -1, :].detach() / (2 * _REACH_M)

@@ -1,4 +1,4 @@
-"""The parts LaneGCN is built of (Liang et al., ECCV 2020, Section 3), for graphs of any size."""
+"""The layers of LaneGCN (Liang et al., ECCV 2020, Section 3), for graphs of any size."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Dense(nn.Sequential):
 
 
 class ResidualConv(nn.Module):
-    """Two convolutions over time with group norms, and a way past them."""
+    """Two convolutions over time with group norms, and a skip connection."""
 
     def __init__(self, inputs: int, outputs: int, stride: int = 1) -> None:
         super().__init__()
@@ -54,11 +54,11 @@ class ActorNet(nn.Module):
             nn.Sequential(nn.Conv1d(size, width, 3, padding=1, bias=False), nn.GroupNorm(1, width)) for size in sizes
         )
         self.output = ResidualConv(width, width)
-        # Norms forget how fast a track is, and a way past them keeps it: 0.1 m of ADE on real tracks.
+        # Norms discard the speed of a track; this skip connection keeps it, which gains 0.1 m of ADE on real tracks.
         self.plain = nn.Linear(channels * OBSERVED_STEPS, width)
 
     def forward(self, past: Tensor) -> Tensor:
-        """(actors, channels, 20) -> (actors, width): the finest level at the last step, and the track as it is."""
+        """(actors, channels, 20) -> (actors, width): the finest level at the last step, plus a map of the track."""
         plain = self.plain(past.flatten(1))
         levels = []
         for stage in self.stages:
@@ -92,7 +92,7 @@ class LaneConv(nn.Module):
 
 
 class MapNet(nn.Module):
-    """The lane graph to a vector for each piece: its own shape, that of its relatives, and lane convolutions."""
+    """The lane graph to a vector per segment: its features, those of related segments, and lane convolutions."""
 
     def __init__(self, width: int, layers: int = 4) -> None:
         super().__init__()
@@ -109,7 +109,7 @@ class MapNet(nn.Module):
         pose = relative_pose(centre[receiver], direction[receiver], centre[giver], direction[giver])
         of_kind = (self.kind.weight.T + self.kind.bias).index_select(0, kind)
         own: Tensor = self.own(batch.lane_features)
-        # With products in bfloat16 the two sides of the sum would have different types.
+        # With bfloat16 products, the two terms of the sum would have different types.
         shapes = torch.relu(self.pose(pose) + of_kind).to(own.dtype)
         lanes: Tensor = torch.relu(self.norm(own.index_add(0, receiver, shapes)))
         for layer in self.layers:
@@ -118,13 +118,13 @@ class MapNet(nn.Module):
 
 
 class Attention(nn.Module):
-    """What nodes take from others near them: y_i = W x_i + sum_j W_2 phi(W_1 [x_i, pose of j seen from i, x_j])."""
+    """Attention to nearby nodes: y_i = W x_i + sum_j W_2 phi(W_1 [x_i, pose of j in the frame of i, x_j])."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
         self.pose = nn.Sequential(nn.Linear(4, width), nn.ReLU(), Dense(width, width))
         self.query = Dense(width, width)
-        # The three parts of W_1, so that products are of nodes where they can be, not of pairs.
+        # W_1 in three parts, so that most products are per node and not per pair.
         self.from_query = nn.Linear(width, width, bias=False)
         self.from_pose = nn.Linear(width, width, bias=False)
         self.from_giver = nn.Linear(width, width, bias=False)

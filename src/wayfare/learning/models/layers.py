@@ -1,4 +1,4 @@
-"""Networks of known layers: the sizes of their vectors, and initial values by our own generator."""
+"""Base class of Wayfare's networks: sizes of their vectors, and initial values from a keyed generator."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from wayfare.learning.models.base import statistics, trainable
 
 
 class LastNorm(nn.LayerNorm):
-    """The last norm of a residual block. It begins at zero: a stack of blocks begins as if they were not there."""
+    """The last norm of a residual block. Its initial weight is 0, so that a stack of blocks starts as the identity."""
 
 
 class Layers(ABC):
-    """The shape of a network, from which its module follows, and from that the length of its vector."""
+    """The shape of a network; it determines the module and the length of its vector."""
 
     __slots__ = ()
 
     @abstractmethod
     def module(self) -> nn.Module:
-        """The network; its parameters in order, then its statistics, are the flat vector."""
+        """The network. Its flat vector is its parameters followed by its statistics."""
 
     @property
     def parameters(self) -> int:
@@ -35,8 +35,10 @@ class Layers(ABC):
         return _sizes(self)[1]
 
     def initial(self, rng: np.random.Generator) -> Tensor:
-        """Uniform in +-1/sqrt(inputs of a unit) for weights and biases of convolutions and linear layers, as PyTorch
-        has it; normalisations begin as the identity, but those that end a block at 0."""
+        """Initial values as in PyTorch: weights and biases uniform in +-1/sqrt(inputs of a unit).
+
+        Normalisations start as the identity, except `LastNorm`, which starts at 0.
+        """
         weights: list[Floats] = []
         running: list[Floats] = []
         for layer in _without_values(self).modules():

@@ -30,8 +30,8 @@ class Resnet9(Layers):
     """Bias-free 3x3 convolutions, each with a normalisation without affine parameters and ReLU.
 
     With ``width`` 64: 3-64, 64-128, (128-128, 128-128) residual, 128-256, 256-512, (512-512, 512-512) residual and a
-    512-10 linear layer, s = 6,568,650. Images are 32 x 32 pixels; max pooling halves them three times and then takes
-    the largest of what is left.
+    512-10 linear layer, s = 6,568,650. Images have 32 x 32 pixels; max pooling halves them three times and then reduces
+    4 x 4 to 1.
     """
 
     normalisation: Normalisation = "batch"

@@ -1,4 +1,4 @@
-"""What can be learned of a network from one training pass of a few samples, before any run."""
+"""Checks of a network with one training pass of a few samples, before any run."""
 
 from __future__ import annotations
 
@@ -7,38 +7,38 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _NormBase
 
 from wayfare.errors import InputError
-from wayfare.learning.chance import chance_of_ones_own
+from wayfare.learning.chance import seeded_generators
 from wayfare.learning.models.base import statistics, trainable
 from wayfare.learning.models.wrapped import Wrapped, same
 
 
 def constants_of(model: Wrapped, inputs: Tensor, where: str) -> frozenset[str]:
-    """The floating buffers of a network that a training pass leaves as they are, such as a causal mask.
+    """The floating-point buffers that a training pass does not change, such as a causal mask.
 
-    InputError if the network has nothing to train, or if what does not travel differs between its copies.
+    Raises InputError if the network has nothing to train, or if constants differ between its copies.
     """
     module = model.module().train()
     if not trainable(module):
         raise InputError(f"{where}: no parameter of the network has requires_grad=True; there is nothing to train")
     before = {name: buffer.clone() for name, buffer in module.named_buffers()}
-    with torch.no_grad(), chance_of_ones_own(inputs.device) as set_seed:
+    with torch.no_grad(), seeded_generators(inputs.device) as set_seed:
         set_seed(0)
         module(inputs)
     after, normalising = statistics(module), _buffers_of_normalisation(module)
     for name, buffer in module.named_buffers():
-        # A table that grows with its inputs may be computed again at any time; one that keeps its size is state.
+        # A table that grows with the inputs can be computed again; a buffer of constant size is state.
         kept_size = buffer.is_floating_point() and name in before and buffer.shape == before[name].shape
         if name not in after and kept_size and not same(before[name], buffer):
             raise InputError(f"{where}: training changes the buffer {name}; register it with persistent=True")
     constants = frozenset(
         name for name in after if name not in normalising and name in before and same(before[name], after[name])
     )
-    _refuse_differences(model.module(), model.module(), constants, where)
+    _reject_differences(model.module(), model.module(), constants, where)
     return constants
 
 
 def _buffers_of_normalisation(module: nn.Module) -> set[str]:
-    """Running means and variances: statistics, even if the first samples do not change them."""
+    """Running means and variances. They are statistics, even if the first samples do not change them."""
     return {
         f"{prefix}.{name}" if prefix else name
         for prefix, layer in module.named_modules()
@@ -47,14 +47,14 @@ def _buffers_of_normalisation(module: nn.Module) -> set[str]:
     }
 
 
-def _refuse_differences(one: nn.Module, other: nn.Module, constants: frozenset[str], where: str) -> None:
-    """What does not travel must be the same in every copy of a network."""
+def _reject_differences(one: nn.Module, other: nn.Module, constants: frozenset[str], where: str) -> None:
+    """Raise InputError if frozen parameters or constants differ between two copies of a network."""
     trained, others = trainable(one), {**dict(other.named_parameters()), **dict(other.named_buffers())}
     fixed: dict[str, Tensor] = {name: entry for name, entry in one.named_parameters() if name not in trained}
     fixed |= {name: buffer for name, buffer in one.named_buffers() if name in constants}
     for name, entry in fixed.items():
         if not same(entry, others[name]):
             raise InputError(
-                f"{where}: {name} is not trained, and has other values each time the network is built; load it from a "
-                "file, or draw it from PyTorch's default generator"
+                f"{where}: {name} is not trained and differs each time the network is built; load it from a file, or "
+                "draw it from PyTorch's default generator"
             )

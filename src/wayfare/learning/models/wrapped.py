@@ -1,4 +1,4 @@
-"""Any network of PyTorch as a model."""
+"""Any PyTorch network as a model."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ import torch
 from torch import Tensor, nn
 
 from wayfare.errors import InputError
-from wayfare.learning.chance import chance_of_ones_own
+from wayfare.learning.chance import seeded_generators
 from wayfare.learning.models.base import read_vector, statistics, trainable
 
 
 @dataclass(frozen=True)
 class Wrapped:
-    """The network that a function builds; a function at the top of a file, so that other processes find it too.
+    """The network that a function builds. It must be a module-level function, so that other processes can import it.
 
-    ``constants`` names the floating buffers that training does not change. They and frozen parameters are those of the
-    network built with one fixed seed.
+    ``constants`` names the floating-point buffers that training does not change. A fixed seed determines them and the
+    frozen parameters.
     """
 
     build: Callable[[], nn.Module]
@@ -33,7 +33,7 @@ class Wrapped:
 
     @cached_property
     def statistics(self) -> int:
-        """The entries of buffers that training changes: running means and variances of batch normalisation."""
+        """The number of entries in buffers that training changes, such as running means and variances."""
         return sum(buffer.numel() for buffer in statistics(self.module()).values())
 
     def module(self) -> nn.Module:
@@ -42,15 +42,15 @@ class Wrapped:
     def initial(self, rng: np.random.Generator) -> Tensor:
         return read_vector(self._built(int(rng.integers(2**63)))).float()
 
-    def refuse_changes(self, module: nn.Module) -> None:
-        """Raise InputError if training has changed a constant of a module after all."""
+    def reject_changes(self, module: nn.Module) -> None:
+        """Raise InputError if training has changed a constant of a module."""
         if self.constants:
             fresh = dict(self._fresh.named_buffers())
             for name in sorted(self.constants):
                 if not same(module.get_buffer(name), fresh[name].to(module.get_buffer(name))):
                     raise InputError(
-                        f"training changed the buffer {name} of the network, but not with the first samples; Wayfare "
-                        "takes a buffer for a constant or for state by what the first samples do"
+                        f"training changed the buffer {name} of the network, but the first samples did not; Wayfare "
+                        "treats a buffer that the first samples do not change as a constant"
                     )
 
     @cached_property
@@ -58,13 +58,13 @@ class Wrapped:
         return self.module()
 
     def _built(self, seed: int) -> nn.Module:
-        """Layers initialise themselves from PyTorch's default generator, so it is set and put back."""
-        with chance_of_ones_own(torch.device("cpu")) as set_seed:
+        """Build with a seed; layers draw their initial values from PyTorch's default generator."""
+        with seeded_generators(torch.device("cpu")) as set_seed:
             set_seed(seed)
             module = self.build()
         for name in self.constants:
             owner, _, buffer = name.rpartition(".")
-            # PyTorch's own mark of buffers that are no state.
+            # PyTorch's own list of buffers that are not state.
             module.get_submodule(owner)._non_persistent_buffers_set.add(buffer)
         return module
 
@@ -75,7 +75,7 @@ def same(one: Tensor, other: Tensor) -> bool:
 
 @dataclass(frozen=True)
 class Copies:
-    """Builds copies of a network that is ready, with its weights."""
+    """Builds copies of a given network with its weights."""
 
     network: nn.Module
 

@@ -1,4 +1,4 @@
-"""The tasks a scenario can name: ours, those of a file, and those that other packages offer (`wayfare.tasks`)."""
+"""The tasks that a scenario can name: Wayfare's, those in a file, and those of other packages (`wayfare.tasks`)."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ GROUP = "wayfare.tasks"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Known:
-    """A task of ours: its networks, the default first, and how it is made."""
+    """One of Wayfare's tasks: its networks, the default first, and how to build it."""
 
     networks: tuple[str, ...]
     model: Callable[[Learning, str], Model]
     task: Callable[[Learning, Model], Task]
-    augments: bool  # whether its samples can be moved and mirrored
-    classifies: bool = True  # whether a network's outputs are logits of the classes that a partition tells apart
+    augments: bool  # whether its samples can be shifted and mirrored
+    classifies: bool = True  # whether a network's outputs are logits of the classes that a partition uses
 
 
 TASKS: Mapping[str, _Known] = {
@@ -64,52 +64,50 @@ TASKS: Mapping[str, _Known] = {
 def load_task(learning: Learning) -> Task:
     if learning.task in TASKS:
         return TASKS[learning.task].task(learning, model_of(learning))
-    return _of_others(learning)
+    return _external_task(learning)
 
 
 def model_of(learning: Learning) -> Model:
-    """The network of a scenario, without the data that it is to learn from."""
+    """The network of a scenario, without its data."""
     known = TASKS.get(learning.task)
     if known is None:
-        return _of_others(learning).model
+        return _external_task(learning).model
     if learning.network not in ("auto", *known.networks):
-        rule = f"{learning.task} trains {' or '.join(known.networks)}"
+        rule = f"must be {' or '.join(known.networks)} for the task {learning.task}"
         raise ScenarioError("learning.network", learning.network, rule)
     if learning.augment and not known.augments:
-        raise ScenarioError("learning.augment", learning.augment, f"{learning.task} has no images to move and mirror")
+        raise ScenarioError("learning.augment", learning.augment, f"{learning.task} has no images to shift and mirror")
     if learning.local_loss == "logit-adjusted" and not known.classifies:
-        rule = f"needs classes, and {learning.task} has none; plain and prox do without"
+        rule = f"needs classes, but {learning.task} has none; use plain or prox"
         raise ScenarioError("learning.local_loss", learning.local_loss, rule)
     network = known.networks[0] if learning.network == "auto" else learning.network
     model = known.model(learning, network)
     if learning.recalibrate_statistics and not model.statistics:
-        rule = f"needs batch normalisation, and this {network} has none; leave it out, or set it to 0"
+        rule = f"needs batch normalisation, but this {network} has none; set it to 0"
         raise ScenarioError("learning.recalibrate_statistics", learning.recalibrate_statistics, rule)
     return model
 
 
 def class_names(task: Task) -> tuple[str, ...]:
-    """What the classes of a task are called; numbers where they have no names."""
+    """The names of a task's classes, or their numbers if they have no names."""
     names = getattr(task, "class_names", ())
     return tuple(names) if len(names) == task.classes else tuple(map(str, range(task.classes)))
 
 
 def is_from_file(learning: Learning) -> bool:
-    """Whether the task of a scenario is in a file of the user's."""
+    """Whether the task of a scenario is in a Python file of the user."""
     return learning.task not in TASKS and names_python_file(learning.task)
 
 
-def _of_others(learning: Learning) -> Task:
-    return task_from_file(learning) if is_from_file(learning) else _offered(learning)
+def _external_task(learning: Learning) -> Task:
+    return task_from_file(learning) if is_from_file(learning) else _package_task(learning)
 
 
-def _offered(learning: Learning) -> Task:
-    """A task of another package, made from the section `learning` of the scenario."""
+def _package_task(learning: Learning) -> Task:
+    """A task of another package, built from the section `learning` of the scenario."""
     offered = {entry.name: entry for entry in entry_points(group=GROUP) if entry.name not in TASKS}
     if learning.task not in offered:
         known = ", ".join([*TASKS, *sorted(offered)])
-        raise ScenarioError(
-            "learning.task", learning.task, f"must be one of {known}, or one of your own as FILE.py:TASK"
-        )
+        raise ScenarioError("learning.task", learning.task, f"must be one of {known}, or your own as FILE.py:TASK")
     task: Task = offered[learning.task].load()(learning)
     return task

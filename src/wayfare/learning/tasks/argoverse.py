@@ -27,22 +27,22 @@ from wayfare.scenario.model import Learning
 NETWORKS = ("lanegcn",)
 ADE = Metric(name="ade_m", better="lower")
 
-# Of the loss of the scores: a future is to be judged better than another by this margin ...
+# The loss of the scores: the score of the nearest future must exceed that of another one by this margin ...
 _MARGIN = 0.2
-# ... when it ends within this distance of the truth, and the other ends further away by more than the last.
+# ... if it ends within _NEAR_M of the truth and the other ends more than _CLEARLY_M further away.
 _NEAR_M, _CLEARLY_M = 2.0, 0.2
-# What the expected error counts beside the other two losses, and what an agent counts beside another road user: agents
-# were chosen for doing something, and most others are parked.
+# Weight of the expected error against the other two losses, and weight of an agent against another road user. Agents
+# were chosen because they move; most others are parked.
 _EXPECTED_WEIGHT, _AGENT_WEIGHT = 3.0, 10.0
-# Rounds off the tip of a distance, which has no derivative at 0.
+# Smooths a distance at 0, where it has no derivative.
 _SMALL_M = 1e-3
-# Scenes at a time when a model is judged: few enough for a laptop's memory.
+# Scenes per batch in an evaluation: few enough for a laptop's memory.
 _EVALUATED_SCENES = 64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Forecasting:
-    """Scenes to learn from and to be judged by; the agents of the latter are what counts."""
+    """Training and validation scenes; the score is that of the agents in the validation scenes."""
 
     name: str
     model: LaneGcn
@@ -63,15 +63,15 @@ class Forecasting:
         return self.city
 
     def loss(self, module: nn.Module, samples: Tensor, crops: Tensor | None = None) -> Tensor:
-        """Mean over all road users of some scenes; the last of ``crops`` says whether left and right are exchanged."""
+        """Weighted mean over all road users of some scenes; the last column of ``crops`` mirrors a scene."""
         batch = self.train.batch(samples, None if crops is None else crops[:, 2])
         return forecast_loss(module(batch), batch)
 
     def evaluate(self, module: nn.Module) -> Evaluation:
-        """ADE of the most likely future, and the other errors with one guess and with all K."""
+        """ADE of the most likely future; other errors for one guess and for all K."""
         scenes = torch.arange(len(self.val), device=self.val.first_actor.device).split(_EVALUATED_SCENES)
         judged = [self._judged(module, self.val.batch(some)) for some in scenes]
-        places, scores, truth = (torch.cat([part[place] for part in judged]) for place in range(3))
+        places, scores, truth = (torch.cat([part[index] for part in judged]) for index in range(3))
         weights = torch.tensor([float(part[2].shape[0]) for part in judged])
         losses = torch.stack([part[3] for part in judged]).to(weights)
         one, several = (displacement(places, scores, truth, guesses) for guesses in (1, self.model.modes))
@@ -105,7 +105,7 @@ class Forecasting:
 
 def forecasting(prepared: Prepared, model: LaneGcn) -> Forecasting:
     if model.lanes and not len(prepared.lanes):
-        raise InputError("the scenes hold no lane graph: learn without one (learning.argoverse.map = 'none')")
+        raise InputError("the scenes have no lane graph; set learning.argoverse.map = 'none'")
     scenes = prepared if model.lanes else prepared.without_lanes()
     return Forecasting(
         name="argoverse",
@@ -122,7 +122,7 @@ def argoverse_model(learning: Learning, network: str) -> LaneGcn:
 
 
 def argoverse_task(learning: Learning, model: Model) -> Forecasting:
-    """The scenes of a scenario: from a folder, from a file of prepared ones, or synthetic."""
+    """The scenes of a scenario: from a folder of sequences, from a file of prepared scenes, or synthetic."""
     assert isinstance(model, LaneGcn)
     section = learning.argoverse
     settings = SceneSettings(
@@ -134,7 +134,7 @@ def argoverse_task(learning: Learning, model: Model) -> Forecasting:
         scenes = section.synthetic_scenes
         return forecasting(synthetic_scenes(scenes, scenes // 4, settings, roads=model.lanes), model)
     if section.prepared_file is not None:
-        _refuse_other_preparation(section, section.prepared_file)
+        _reject_other_preparation(section, section.prepared_file)
         return forecasting(load_prepared(section.prepared_file), model)
     map_folder = None if section.map_folder is None else Path(section.map_folder)
     folder, kept = Path(section.folder), data_folder() / "argoverse"
@@ -147,19 +147,19 @@ def forecast_loss(forecast: Forecast, batch: SceneBatch) -> Tensor:
 
 
 def actor_weights(batch: SceneBatch) -> Tensor:
-    """(actors,): what every road user counts in the loss."""
+    """(actors,): the weight of every road user in the loss."""
     return torch.ones_like(batch.speed).index_fill(0, batch.agents, _AGENT_WEIGHT)
 
 
 def forecast_losses(forecast: Forecast, future: Tensor, seen: Tensor, weight: Tensor) -> Tensor:
-    """LaneGCN's loss, smooth L1 of the nearest future and a margin for its score, and the expected error of the scores.
+    """LaneGCN's loss (smooth L1 of the nearest future, a margin for its score) and the expected error of the scores.
 
     The nearest future is the one that ends nearest to the truth. The expected error, sum_k softmax(score)_k |error_k|,
-    is not in the paper: with thousands of scenes instead of hundreds of thousands the margin alone leaves the most
-    likely future, by which a forecast is judged, no better than constant velocity. A road user counts with the steps in
-    which it was seen, and ends with the last of them; without any it is left out.
+    is not in the paper. With thousands of scenes instead of hundreds of thousands, the margin alone leaves the most
+    likely future, on which the score is based, no better than constant velocity. A road user counts in the steps in
+    which it was seen, and ends with the last of them; a road user without such steps does not count.
 
-    Dimensions before that of the road users are kept: (..., actors, 30, 2), (..., actors, 30), (..., actors) -> (...).
+    Leading dimensions are kept: (..., actors, 30, 2), (..., actors, 30), (..., actors) -> (...).
     """
     places, scores = forecast.places, forecast.scores
     weight = weight * seen.any(dim=-1)
@@ -170,7 +170,7 @@ def forecast_losses(forecast: Forecast, future: Tensor, seen: Tensor, weight: Te
         apart = torch.take_along_dim(places, at_last, dim=-2) - torch.take_along_dim(truth, at_last, dim=-2)
         ends = torch.linalg.vector_norm(apart.squeeze(-2), dim=-1)
         nearest, best = ends.min(dim=-1, keepdim=True)
-        # As a mask: the derivative of a choice by number would be a sum in no certain order on a GPU.
+        # A mask instead of an index: the derivative of indexing sums in a random order on a GPU.
         chosen = best == torch.arange(ends.shape[-1], device=best.device)
         compared = ((nearest < _NEAR_M) & (ends - nearest > _CLEARLY_M)) * weight.unsqueeze(-1)
     share = seen / seen.sum(dim=-1, keepdim=True).clamp(min=1)
@@ -184,10 +184,10 @@ def forecast_losses(forecast: Forecast, future: Tensor, seen: Tensor, weight: Te
     return total
 
 
-def _refuse_other_preparation(section: Argoverse, file: Path) -> None:
-    """Scenes that are prepared hold what was near by when they were."""
+def _reject_other_preparation(section: Argoverse, file: Path) -> None:
+    """Raise ScenarioError for settings that only apply when scenes are prepared."""
     for name in ("actor_radius_m", "lane_radius_m", "lane_spacing_m"):
         value = getattr(section, name)
         if value != Argoverse.model_fields[name].default:
-            rule = f"counts when scenes are prepared, and those of {file} are; leave it out, or prepare them anew"
+            rule = f"applies only when scenes are prepared, and {file} is already prepared; omit it, or prepare again"
             raise ScenarioError(f"learning.argoverse.{name}", value, rule)

@@ -1,4 +1,4 @@
-"""A task: data to learn from, a model, a loss, and how a model is judged."""
+"""A task: data, a model, a loss and a metric."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ from wayfare.learning.models.base import Model
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Metric:
-    """What an evaluation is judged by."""
+    """The name and direction of a score."""
 
-    name: str  # as a column would be called, with its unit
+    name: str  # a column name, with the unit
     better: Literal["higher", "lower"]
-    percent: bool = False  # a share, shown as per cent
+    percent: bool = False  # a share, displayed in per cent
 
     @property
     def scale(self) -> float:
-        """What a score is multiplied with to be shown."""
+        """The factor from a score to its displayed value."""
         return 100.0 if self.percent else 1.0
 
     def text(self, score: float, digits: int = 1) -> str:
         return f"{100 * score:.{digits}f} %" if self.percent else f"{score:.{digits + 2}f}"
 
     def with_interval(self, score: float, half_width: float | None, digits: int, sign: str = "") -> str:
-        """A score or a difference as it is shown, without its unit, and half of its interval if it has one."""
+        """A score or difference as displayed, without the unit, with half its interval if it has one."""
         interval = "" if half_width is None else f" ± {self.scale * half_width:.{digits}f}"
         return f"{self.scale * score:{sign}.{digits}f}{interval}"
 
@@ -40,7 +40,7 @@ ACCURACY = Metric(name="accuracy", better="higher", percent=True)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evaluation:
-    """How good a model is on the test set: the task's metric, the mean loss, and whatever else is worth knowing."""
+    """The result of a model on the test set: the score, the mean loss, and other metrics."""
 
     score: float
     loss: float
@@ -49,11 +49,11 @@ class Evaluation:
 
 @runtime_checkable
 class Task(Protocol):
-    """Something to learn. Samples are known by their number in the training set."""
+    """A learning task. A sample is identified by its number in the training set."""
 
     @property
     def name(self) -> str:
-        """As scenarios call it."""
+        """The name in scenarios."""
 
     @property
     def model(self) -> Model:
@@ -61,23 +61,23 @@ class Task(Protocol):
 
     @property
     def metric(self) -> Metric:
-        """What `evaluate` gives as the score."""
+        """The metric of the score that `evaluate` returns."""
 
     @property
     def classes(self) -> int:
-        """How many kinds of samples a partition tells apart."""
+        """The number of classes that a partition distinguishes."""
 
     def class_of_samples(self) -> Ints:
-        """The kind of every training sample."""
+        """The class of every training sample."""
 
     def loss(self, module: nn.Module, samples: Tensor, crops: Tensor | None = None) -> Tensor:
-        """The mean loss of a module on some training samples, to be differentiated.
+        """The differentiable mean loss of a module on some training samples.
 
-        ``crops`` (n, 3) says how each sample is augmented: moved by so many pixels right and down, mirrored or not.
+        ``crops`` (n, 3) is the augmentation of each sample: shift in pixels right and down, and 1 to mirror it.
         """
 
     def evaluate(self, module: nn.Module) -> Evaluation:
-        """How good a module is on the test set; the module is in evaluation mode."""
+        """Evaluate a module on the test set; the module is in evaluation mode."""
 
     def to(self, device: torch.device) -> Self:
         """The same task with its data on a device."""
@@ -85,19 +85,19 @@ class Task(Protocol):
 
 @runtime_checkable
 class Labelled(Task, Protocol):
-    """A task whose loss is the mean cross-entropy of logits and no more, so that engines may compute it themselves."""
+    """A task whose loss is exactly the mean cross-entropy of logits, so that engines may compute it themselves."""
 
     @property
     def train_labels(self) -> Tensor:
         """The class of every training sample."""
 
     def inputs(self, samples: Tensor, crops: Tensor | None = None) -> Tensor:
-        """Training inputs as the model takes them."""
+        """Training inputs in the form that the model expects."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Classification:
-    """A task that tells classes apart: inputs of one shape as float32, labels as int64, cross-entropy."""
+    """Classification with cross-entropy: inputs of one shape as float32, labels as int64."""
 
     name: str
     model: Model
@@ -113,7 +113,7 @@ class Classification:
         return labels
 
     def inputs(self, samples: Tensor, crops: Tensor | None = None) -> Tensor:
-        """Training inputs as the model takes them; these have no pixels to move."""
+        """Training inputs; this task has no augmentation."""
         return self.train_inputs.index_select(0, samples)
 
     def loss(self, module: nn.Module, samples: Tensor, crops: Tensor | None = None) -> Tensor:

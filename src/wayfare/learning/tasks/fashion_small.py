@@ -1,4 +1,4 @@
-"""The embedded task: 12,000 Fashion-MNIST images averaged to 14 x 14, inside the package."""
+"""The built-in task: 12,000 Fashion-MNIST images averaged to 14 x 14, included in the package."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def fashion_small_model(learning: Learning, network: str) -> Model:
 
 
 def fashion_small_task(learning: Learning, model: Model) -> Classification:
-    """1,000 training and 200 test images of each class."""
+    """1,000 training and 200 test images per class."""
     train, test = _images()
     return Classification(
         name="fashion-small",
@@ -43,7 +43,7 @@ def fashion_small_task(learning: Learning, model: Model) -> Classification:
 
 @cache
 def _images() -> tuple[Tensor, Tensor]:
-    """Training and test images with the mean and deviation of the training pixels taken out."""
+    """Training and test images, normalised with the mean and deviation of the training pixels."""
     with as_file(files("wayfare.learning.tasks") / "data" / "fashion_small.npz") as path, np.load(path) as archive:
         train, test = archive["train"].astype(np.float32), archive["test"].astype(np.float32)
     mean, deviation = train.mean(dtype=np.float64), train.std(dtype=np.float64)
@@ -53,5 +53,5 @@ def _images() -> tuple[Tensor, Tensor]:
 
 
 def _labels(images: int) -> Tensor:
-    """The file keeps the classes in turn."""
+    """The classes take turns in the file."""
     return torch.arange(images) % CLASSES

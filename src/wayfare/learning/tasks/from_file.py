@@ -1,4 +1,4 @@
-"""A task of one's own from a file: ``mine.py:task``, or ``mine.py`` where it is called ``task``."""
+"""Your own task from a file: ``mine.py:task``, or ``mine.py`` if it is called ``task``."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from types import ModuleType
 import torch
 
 from wayfare.errors import ScenarioError
-from wayfare.learning.chance import chance_of_ones_own
+from wayfare.learning.chance import seeded_generators
 from wayfare.learning.tasks.base import Task
 from wayfare.methods.from_file import module_of
 from wayfare.scenario.model import Learning
@@ -20,12 +20,12 @@ _FIELD = "learning.task"
 
 
 def task_from_file(learning: Learning) -> Task:
-    """The task that a scenario names: an object of the file, or what a function of it makes.
+    """The task that a scenario names: an object in the file, or the result of a function in it.
 
-    The schemes of a study share one task. It is made again after `forget_tasks`, or when the file was edited.
+    The schemes of a study share one task. It is built again after `forget_tasks`, or if the file was edited.
     """
-    with chance_of_ones_own(torch.device("cpu")) as set_seed:
-        # Every process begins with the same weights of a module that the file makes.
+    with seeded_generators(torch.device("cpu")) as set_seed:
+        # A module built in the file then has the same weights in every process.
         set_seed(0)
         module, _ = module_of(learning.task, _FIELD)
         return _task(learning, hashlib.sha256(Path(module.__file__ or "").read_bytes()).hexdigest())
@@ -43,24 +43,26 @@ def _task(learning: Learning, content: str) -> Task:
         return found
     if not callable(found):
         raise ScenarioError(
-            _FIELD, text, f"{name} is {type(found).__name__}; must be a task, or a function that makes one"
+            _FIELD, text, f"{name} is {type(found).__name__}; must be a task, or a function that returns one"
         )
     try:
         made = found(learning) if inspect.signature(found).parameters else found()
     except Exception as error:
         raise ScenarioError(_FIELD, text, f"{name} failed: {type(error).__name__}: {error}") from error
     if not isinstance(made, Task):
-        raise ScenarioError(_FIELD, text, f"{name} gave {type(made).__name__}; must be a task, as `own_task` makes it")
+        raise ScenarioError(
+            _FIELD, text, f"{name} returned {type(made).__name__}; must return a task, such as `own_task(...)`"
+        )
     return made
 
 
 def forget_tasks() -> None:
-    """Make tasks of files again when they are next asked for: their data may have changed."""
+    """Build tasks from files again on their next use, because their data may have changed."""
     _task.cache_clear()
 
 
 def _listed(module: ModuleType) -> str:
-    """What of a file may be a task."""
+    """The names in a file that may be a task."""
     own = [
         name
         for name, value in vars(module).items()

@@ -1,4 +1,4 @@
-"""Classification of images that stay bytes until they are used: CIFAR-10, the paper's first workload, Fashion-MNIST."""
+"""Classification of images that are stored as bytes: CIFAR-10, the paper's first workload, and Fashion-MNIST."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ from wayfare.learning.models.resnet9 import Resnet9
 from wayfare.learning.tasks.base import ACCURACY, Evaluation, Metric
 from wayfare.scenario.model import Learning
 
-# Test images at a time: the signals of a wide network need about a megabyte for each. A processor is quickest when they
-# stay in its cache, and with the channels last (benchmarks/NOTES.md).
+# Test images per batch: a wide network needs about a megabyte each. A CPU is fastest if they fit its cache, and with
+# channels last (benchmarks/NOTES.md).
 _EVALUATED_AT_ONCE, _EVALUATED_AT_ONCE_CPU = 500, 50
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class ImageClassification:
-    """Images as (n, channels, height, width) bytes on the computing device, normalised channel by channel on the fly.
+    """Images as (n, channels, height, width) bytes on the computing device, normalised per channel when used.
 
-    A fourth of the memory of floating point, and the images can be moved and mirrored before they are normalised.
+    Bytes need a quarter of the memory of float32, and images can be shifted and mirrored before normalisation.
     """
 
     name: str
@@ -40,9 +40,9 @@ class ImageClassification:
     train_labels: Tensor
     test_images: Tensor
     test_labels: Tensor
-    mean: Tensor  # of every channel, in units of a byte, (channels, 1, 1)
+    mean: Tensor  # per channel, in units of a byte, (channels, 1, 1)
     deviation: Tensor
-    flat: bool = False  # whether the model takes rows of pixels instead of images
+    flat: bool = False  # whether the model expects rows of pixels instead of images
     metric: Metric = ACCURACY
 
     def class_of_samples(self) -> Ints:
@@ -50,7 +50,7 @@ class ImageClassification:
         return labels
 
     def inputs(self, samples: Tensor, crops: Tensor | None = None) -> Tensor:
-        """Training images as the model takes them, moved and mirrored by ``crops`` if there are any."""
+        """Normalised training images, shifted and mirrored by ``crops`` if given."""
         images = self.train_images.index_select(0, samples)
         return self._normalised(images if crops is None else moved(images, crops))
 
@@ -59,8 +59,8 @@ class ImageClassification:
         return nn.functional.cross_entropy(module(inputs), self.train_labels.index_select(0, samples))
 
     def evaluate(self, module: nn.Module) -> Evaluation:
-        """Accuracy and mean cross-entropy, in pieces that fit the memory."""
-        # Sums stay where they are computed: a GPU is asked once, not for every piece.
+        """Accuracy and mean cross-entropy, computed in batches that fit the memory."""
+        # Sums stay on the device, so that a GPU synchronises once and not for every batch.
         right = loss = torch.zeros((), dtype=torch.float64, device=self.test_labels.device)
         for logits, labels in self._judged(module):
             right = right + (logits.argmax(dim=1) == labels).sum()
@@ -69,7 +69,7 @@ class ImageClassification:
         return Evaluation(score=float(right) / count, loss=float(loss) / count)
 
     def _judged(self, module: nn.Module) -> Iterator[tuple[Tensor, Tensor]]:
-        """Logits and labels of the test set, piece by piece."""
+        """Logits and labels of the test set, batch by batch."""
         on_cpu = self.test_labels.device.type == "cpu"
         at_once = _EVALUATED_AT_ONCE_CPU if on_cpu else _EVALUATED_AT_ONCE
         for images, labels in zip(self.test_images.split(at_once), self.test_labels.split(at_once), strict=True):
@@ -100,7 +100,7 @@ class ImageClassification:
 def image_task(
     name: str, arrays: ImageArrays, model: Model, class_names: tuple[str, ...], *, flat: bool = False
 ) -> ImageClassification:
-    """A task on arrays out of the cache; what is normalised are the moments of its own training images."""
+    """A task on cached arrays, normalised with the mean and deviation of its training images."""
     mean, deviation = (
         torch.tensor([255 * moment for moment in moments], dtype=torch.float32).view(-1, 1, 1)
         for moments in _moments(arrays)
@@ -121,7 +121,7 @@ def image_task(
 
 
 def set_model(learning: Learning, network: str) -> Model:
-    """The paper's ResNet-9, a perceptron with the scenario's hidden layers, or a small CNN to try things out."""
+    """The paper's ResNet-9, a perceptron with the scenario's hidden layers, or a small CNN."""
     spec = IMAGE_SETS[learning.task]
     classes = len(spec.classes)
     match network:
@@ -140,14 +140,14 @@ def set_task(learning: Learning, model: Model) -> ImageClassification:
 
 @lru_cache(maxsize=2)
 def _moments(arrays: ImageArrays) -> tuple[list[float], list[float]]:
-    """Counted once for all runs of a process: it takes longer than drawing a world."""
+    """Cached for all runs of a process, because counting takes longer than drawing a world."""
     return arrays.moments()
 
 
 def moved(images: Tensor, crops: Tensor) -> Tensor:
-    """Images moved right and down by whole pixels and then mirrored if asked; black comes in at the edges.
+    """Shift images right and down by whole pixels, with black at the edges, and then mirror some.
 
-    ``crops`` (n, 3): pixels right, pixels down, 1 for a mirror image.
+    ``crops`` (n, 3): pixels right, pixels down, 1 to mirror.
     """
     count, channels, height, width = images.shape
     right, down, mirrored = (column.view(-1, 1, 1) for column in crops.unbind(dim=1))
@@ -155,6 +155,6 @@ def moved(images: Tensor, crops: Tensor) -> Tensor:
     columns = torch.arange(width, device=images.device).view(1, 1, -1)
     columns = torch.where(mirrored.bool(), width - 1 - columns, columns) - right
     inside = (rows >= 0) & (rows < height) & (columns >= 0) & (columns < width)
-    places = (rows.clamp(0, height - 1) * width + columns.clamp(0, width - 1)).view(count, 1, -1)
-    pixels = images.flatten(2).gather(2, places.expand(-1, channels, -1)).view(images.shape)
+    indices = (rows.clamp(0, height - 1) * width + columns.clamp(0, width - 1)).view(count, 1, -1)
+    pixels = images.flatten(2).gather(2, indices.expand(-1, channels, -1)).view(images.shape)
     return pixels * inside.unsqueeze(1)

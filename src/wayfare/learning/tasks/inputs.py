@@ -1,4 +1,4 @@
-"""The form in which a network takes its inputs, found by trying."""
+"""Finds the form of inputs that a network accepts, by trying."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from wayfare.errors import InputError
-from wayfare.learning.chance import chance_of_ones_own
+from wayfare.learning.chance import seeded_generators
 from wayfare.learning.models.wrapped import Wrapped
 
 _CHANNELS = (1, 3, 4)
@@ -17,7 +17,7 @@ _CHANNELS = (1, 3, 4)
 
 @dataclass(frozen=True, slots=True)
 class InputForm:
-    """How samples are put before a network; by default as they are."""
+    """How samples are converted for a network; by default, not at all."""
 
     axes: Literal["given", "channels-last", "no-channel"] = "given"
     numbers: Literal["given", "whole", "real", "pixels"] = "given"
@@ -29,7 +29,7 @@ class InputForm:
         return numbers[self.numbers] + axes[self.axes]
 
     def arranged(self, inputs: Tensor) -> Tensor:
-        """Images as PyTorch has them, (n, channels, height, width)."""
+        """Images in PyTorch's order, (n, channels, height, width)."""
         match self.axes:
             case "given":
                 return inputs
@@ -38,8 +38,8 @@ class InputForm:
             case "no-channel":
                 return inputs.unsqueeze(1)
 
-    def taken(self, inputs: Tensor, real: torch.dtype) -> Tensor:
-        """Arranged inputs in the type that the network takes; pixels between 0 and 1."""
+    def converted(self, inputs: Tensor, real: torch.dtype) -> Tensor:
+        """Arranged inputs in the type that the network accepts; pixels between 0 and 1."""
         match self.numbers:
             case "given":
                 return inputs.to(real) if inputs.is_floating_point() else inputs
@@ -52,7 +52,7 @@ class InputForm:
 
 
 def _forms(inputs: Tensor) -> list[InputForm]:
-    """Forms to try, in order: whole numbers may be words or pixels, and a network takes only one of the two."""
+    """Forms to try, in order: integers may be words or pixels, and a network accepts only one of them."""
     if inputs.is_floating_point():
         return [InputForm()]
     if inputs.dtype != torch.uint8:
@@ -67,19 +67,19 @@ def _forms(inputs: Tensor) -> list[InputForm]:
 
 
 def find_form(model: Wrapped, inputs: Tensor, where: str) -> tuple[InputForm, Any]:
-    """The first form in which a network takes a few samples in training, and its outputs."""
+    """The first form that a network accepts in training mode, and its outputs for a few samples."""
     failures: dict[str, Exception] = {}
     for form in _forms(inputs):
         module = model.module().train()
-        with torch.no_grad(), chance_of_ones_own(inputs.device) as set_seed:
+        with torch.no_grad(), seeded_generators(inputs.device) as set_seed:
             set_seed(0)
             try:
-                return form, module(form.taken(form.arranged(inputs), torch.float32))
+                return form, module(form.converted(form.arranged(inputs), torch.float32))
             except (RuntimeError, ValueError, TypeError, IndexError) as error:
-                # Layers raise these when a shape or a type does not fit.
+                # Layers raise these for a wrong shape or type.
                 failures[form.description] = error
     shape, kind = tuple(inputs.shape), str(inputs.dtype).removeprefix("torch.")
     reasons = "; ".join(f"{description}: {error}" for description, error in failures.items())
     raise InputError(
-        f"{where}: the network does not take a batch of shape {shape} and type {kind}; {reasons}"
+        f"{where}: the network does not accept a batch of shape {shape} and type {kind}; {reasons}"
     ) from next(iter(failures.values()))

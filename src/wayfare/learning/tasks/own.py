@@ -1,4 +1,4 @@
-"""A task of one's own: data, a network, a loss."""
+"""Your own task from data, a network and a loss."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from torch.utils._pytree import tree_map
 
 from wayfare.arrays import Ints
 from wayfare.errors import InputError
-from wayfare.learning.chance import chance_of_ones_own
+from wayfare.learning.chance import seeded_generators
 from wayfare.learning.models.base import Model
 from wayfare.learning.models.trial import constants_of
 from wayfare.learning.models.wrapped import Copies, Wrapped
@@ -46,14 +46,14 @@ Judge: TypeAlias = Callable[[Tensor, Tensor], Tensor]
 
 @runtime_checkable
 class _Accumulating(Protocol):
-    """A metric that remembers the samples it has seen."""
+    """A metric that accumulates samples, such as those of torchmetrics."""
 
     def reset(self) -> None: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class OwnTask:
-    """Samples in memory, any network, any loss; made by `own_task`."""
+    """A task with samples in memory, any network and any loss; built by `own_task`."""
 
     name: str
     model: Model
@@ -75,13 +75,13 @@ class OwnTask:
 
     @property
     def labels(self) -> Ints | None:
-        """The class of every training sample, where targets are classes."""
+        """The class of every training sample, or None if targets are not classes."""
         targets = self.train[1]
         return targets.cpu().numpy() if _are_classes(targets) else None
 
     def loss(self, module: nn.Module, samples: Tensor, crops: Tensor | None = None) -> Tensor:
         inputs, targets = (each.index_select(0, samples) for each in self.train)
-        outputs = module(self._taken(module, inputs))
+        outputs = module(self._converted(module, inputs))
         targets = _paired(self.loss_of, outputs, targets)
         try:
             return self.loss_of(outputs, targets)
@@ -89,15 +89,15 @@ class OwnTask:
             if self.loss_of is not nn.functional.cross_entropy:
                 raise
             raise InputError(
-                f"{self.name}: labels go up to {int(self.train[1].max())}, and the network gives outputs of shape "
-                f"{tuple(outputs.shape[1:])} for a sample; it needs one for each class"
+                f"{self.name}: labels go up to {int(self.train[1].max())}, but the outputs of the network have shape "
+                f"{tuple(outputs.shape[1:])} per sample; it needs one output per class"
             ) from error
 
     def evaluate(self, module: nn.Module) -> Evaluation:
-        """Score, loss and other metrics, each of the whole test set.
+        """Score, loss and other metrics of the whole test set.
 
-        The network sees the test set in pieces, to save memory. Few metrics are means of those of pieces, so all are
-        computed once, from the outputs of all pieces.
+        To save memory, the network processes the test set in chunks. Few metrics are means over chunks, so all metrics
+        are computed once, from the outputs of all chunks.
         """
         outputs, targets = self._judged(module), self.test[1]
         return Evaluation(
@@ -108,7 +108,7 @@ class OwnTask:
 
     @property
     def test_classes(self) -> Ints | None:
-        """The class of every test sample, where partitions deal by classes and the score is the accuracy."""
+        """The class of every test sample if partitions use classes and the score is the accuracy, otherwise None."""
         if self.score_of is not accuracy or self.labels is None or not np.array_equal(self.kinds, self.labels):
             return None
         classes: Ints = self.test[1].cpu().numpy()
@@ -121,10 +121,10 @@ class OwnTask:
 
     def _judged(self, module: nn.Module) -> Any:
         pieces = self.test[0].split(_EVALUATED_AT_ONCE)
-        return _joined([module(self._taken(module, piece)) for piece in pieces])
+        return _joined([module(self._converted(module, piece)) for piece in pieces])
 
-    def _taken(self, module: nn.Module, inputs: Tensor) -> Tensor:
-        return self.form.taken(inputs, next(module.parameters()).dtype)
+    def _converted(self, module: nn.Module, inputs: Tensor) -> Tensor:
+        return self.form.converted(inputs, next(module.parameters()).dtype)
 
     def to(self, device: torch.device) -> Self:
         (train, targets), (test, judged_by) = self.train, self.test
@@ -146,39 +146,39 @@ def own_task(
     vehicles: Any = None,
     test_vehicles: Any = None,
 ) -> OwnTask:
-    """A task from data, a network, and a loss.
+    """Build a task from data, a network and a loss.
 
     ``train`` and ``test`` are pairs (inputs, targets) of arrays, tensors, frames or lists, or data sets of PyTorch,
-    torchvision or Hugging Face; both may be one dictionary of data sets with these names. Bytes are words or pixels,
-    whichever the network takes; pixels go in between 0 and 1, with the channels first. ``network`` is a function that
-    builds it, or a module, whose weights are those that every run begins with.
+    torchvision or Hugging Face. Both may be one dictionary of data sets with these names. Bytes are words or pixels,
+    depending on what the network accepts; pixels are scaled to 0..1 and have the channels first. ``network`` is a
+    function that builds the network, or a module; every run starts with the weights of a module.
 
-    Whole-numbered targets and texts are classes: the default loss is cross-entropy, they are judged by accuracy, and a
-    partition deals by them. Other targets need a ``loss``, which also judges them.
+    Integer and string targets are classes: the default loss is cross-entropy, the score is the accuracy, and a
+    partition uses the classes. Other targets need a ``loss``, which is also the score.
 
-    ``score`` (with a ``metric`` that names it) judges differently, ``others`` are more metrics by name, and ``kinds``
-    are other groups to deal by. Metrics take the outputs and targets of the whole test set; functions and metrics of
-    torchmetrics fit.
+    ``score`` (with a ``metric`` that names it) replaces the score, ``others`` are more metrics by name, and ``kinds``
+    are other groups for the partition. Metrics receive the outputs and targets of the whole test set; they are
+    functions or metrics of torchmetrics.
 
-    ``devices`` lists the training samples of each device by number. ``vehicles`` names the vehicle that recorded each
-    training sample; on a trace the samples go with the vehicle of that name. Either replaces the scenario's partition.
-    ``test_vehicles`` names the vehicle of each test sample, on which the model is judged for that vehicle.
+    ``devices`` lists the training sample numbers of each device. ``vehicles`` names the vehicle that recorded each
+    training sample; on a trace, the vehicle of that name gets the samples. Either replaces the scenario's partition.
+    ``test_vehicles`` names the vehicle of each test sample, so that the model is also evaluated for each vehicle.
     """
     (train_inputs, train_targets), (test_inputs, test_targets) = (
         read_pair(data, name, part) for part, data in (("train", train), ("test", test))
     )
     build = Copies(copy.deepcopy(network)) if isinstance(network, nn.Module) else network
-    # Two samples: normalisation does not train on one.
+    # Two samples, because normalisation cannot train on one.
     few = train_inputs[[0, min(1, len(train_inputs) - 1)]]
     form, outputs = find_form(Wrapped(build), few, name)
-    constants = constants_of(Wrapped(build), form.taken(form.arranged(few), torch.float32), name)
+    constants = constants_of(Wrapped(build), form.converted(form.arranged(few), torch.float32), name)
     targets, judged_by, class_names = _numbers(train_targets, test_targets, outputs, loss, name)
     labelled = _are_classes(targets)
     if loss is None and not labelled:
-        what = "real numbers" if targets.is_floating_point() else "several whole numbers for a sample"
+        what = "real numbers" if targets.is_floating_point() else "several integers per sample"
         raise InputError(
-            f"{name}: the targets are {what}, of shape {tuple(targets.shape)}; such a task needs a loss of its own, "
-            "for a regression `loss=torch.nn.functional.mse_loss`"
+            f"{name}: the targets are {what}, of shape {tuple(targets.shape)}; give a loss, such as "
+            "`loss=torch.nn.functional.mse_loss` for a regression"
         )
     loss = loss or nn.functional.cross_entropy
     groups = _groups(kinds, targets, name)
@@ -187,7 +187,7 @@ def own_task(
         metric = metric or (ACCURACY if labelled else LOSS)
     if not isinstance(metric, Metric):
         example = f'`metric=wayfare.Metric(name="{metric or "R2"}", better="higher")` or "lower"'
-        raise InputError(f"{name}: metric = {metric!r}, must name your score and say which is better: {example}")
+        raise InputError(f"{name}: metric = {metric!r}: must name the score and say which is better: {example}")
     task = OwnTask(
         name=name,
         model=Wrapped(build, constants),
@@ -204,21 +204,21 @@ def own_task(
         division=_division(devices, vehicles, len(targets), name),
         test_division=_test_division(vehicles, test_vehicles, len(judged_by), name),
     )
-    _refuse_missing_values(task)
+    _reject_missing_values(task)
     return task
 
 
 def _numbers(
     train: Tensor | list[str], test: Tensor | list[str], outputs: Any, loss: Judge | None, name: str
 ) -> tuple[Tensor, Tensor, tuple[str, ...]]:
-    """Targets as numbers, labels from 0 on, and what the classes are called if they are called anything else."""
+    """Targets as numbers, with labels from 0 on, and the class names if labels were changed."""
     if isinstance(train, list):
         return encode_texts(train, test, name)
     if isinstance(test, list):
-        raise InputError(f"{name}: the targets of train are numbers and those of test are texts")
+        raise InputError(f"{name}: the targets of train are numbers and those of test are strings")
     if loss is not None:
         return train, test, ()
-    # A column of labels is a list of labels.
+    # Labels of shape (n, 1) count as (n,).
     train, test = _without_column(train), _without_column(test)
     if not _are_classes(train) or not isinstance(outputs, Tensor) or outputs.ndim != 2:
         return train, test, ()
@@ -226,16 +226,16 @@ def _numbers(
 
 
 def _groups(kinds: NDArray[Any] | None, targets: Tensor, name: str) -> Ints:
-    """What a partition deals by: the kinds given, else the classes."""
+    """The groups for partitions: `kinds`, or else the classes."""
     if kinds is not None:
         groups = np.asarray(kinds)
     elif not _are_classes(targets):
         groups = np.zeros(len(targets), dtype=np.int64)
     else:
-        # A loss of one's own may have labels below 0.
+        # A custom loss may use labels below 0.
         groups = targets.numpy() if int(targets.min()) >= 0 else np.unique(targets.numpy(), return_inverse=True)[1]
     if groups.shape != (len(targets),) or groups.dtype.kind not in "iu" or groups.min() < 0:
-        raise InputError(f"{name}: kinds must be a whole number from 0 on for each of the {len(targets)} samples")
+        raise InputError(f"{name}: kinds must be an integer of at least 0 for each of the {len(targets)} samples")
     return groups.astype(np.int64)
 
 
@@ -251,12 +251,12 @@ def _test_division(vehicles: Any, test_vehicles: Any, samples: int, name: str) -
     if test_vehicles is None:
         return None
     if vehicles is None:
-        raise InputError(f"{name}: test_vehicles: give vehicles too, the vehicle of each training sample")
+        raise InputError(f"{name}: test_vehicles: also give vehicles, the vehicle of each training sample")
     return division_by_vehicle(test_vehicles, samples, name, "test_vehicles")
 
 
-def _refuse_missing_values(task: OwnTask) -> None:
-    """Raise InputError for NaN or infinity in the data, unless network and loss make a finite number of it."""
+def _reject_missing_values(task: OwnTask) -> None:
+    """Raise InputError for NaN or infinity in the data, unless the loss on it is finite."""
     for part, data in (("train", task.train), ("test", task.test)):
         for what, values in zip(("inputs", "targets"), data, strict=True):
             if not values.is_floating_point():
@@ -265,15 +265,15 @@ def _refuse_missing_values(task: OwnTask) -> None:
             if len(bad) and not _is_finite(replace(task, train=data), bad[:8]):
                 kind = "NaN" if bool(values[bad].isnan().any()) else "infinity"
                 raise InputError(
-                    f"{task.name}: {part}: {kind} in the {what} of {len(bad)} of {len(values)} samples; the first is "
-                    f"sample {int(bad[0])}, counted from 0"
+                    f"{task.name}: {part}: {kind} in the {what} of {len(bad)} of {len(values)} samples; the first has "
+                    f"index {int(bad[0])}"
                 )
 
 
 @torch.no_grad()
 def _is_finite(task: OwnTask, samples: Tensor) -> bool:
-    """Whether a network just built has a finite loss on some samples."""
-    with chance_of_ones_own(samples.device) as set_seed:
+    """Whether an untrained network has a finite loss on some samples."""
+    with seeded_generators(samples.device) as set_seed:
         set_seed(0)
         return math.isfinite(float(task.loss(task.model.module().eval(), samples)))
 
@@ -284,9 +284,9 @@ def accuracy(outputs: Tensor, targets: Tensor) -> Tensor:
 
 
 def _paired(judge: Judge, outputs: Any, targets: Tensor) -> Tensor:
-    """Targets in the shape of the outputs where a loss compares the two entry by entry.
+    """Targets in the shape of the outputs, for losses that compare entry by entry.
 
-    Outputs (n, 1) and targets (n,) would otherwise be compared as n x n pairs.
+    Otherwise outputs (n, 1) and targets (n,) would broadcast to n x n pairs.
     """
     if judge not in _BY_ENTRY and not isinstance(judge, _MODULES_BY_ENTRY):
         return targets
@@ -294,21 +294,21 @@ def _paired(judge: Judge, outputs: Any, targets: Tensor) -> Tensor:
         return targets
     if outputs.numel() != targets.numel():
         raise InputError(
-            f"the network gives outputs of shape {tuple(outputs.shape[1:])} for a sample, and its target has the shape "
-            f"{tuple(targets.shape[1:])}"
+            f"per sample, the outputs of the network have shape {tuple(outputs.shape[1:])} and the targets "
+            f"{tuple(targets.shape[1:])}; they need the same number of entries"
         )
     return targets.view_as(outputs)
 
 
 def _joined(pieces: Sequence[Any]) -> Any:
-    """The outputs of all pieces as one; a network may give a tensor, or tensors in tuples, lists or dictionaries."""
+    """Concatenate the outputs of all chunks: tensors, or tensors in tuples, lists or dictionaries."""
     return tree_map(lambda *tensors: torch.cat(tensors), *pieces)
 
 
 def _number(judge: Judge, outputs: Any, targets: Tensor) -> float:
     value = float(judge(outputs, _paired(judge, outputs, targets)))
     if isinstance(judge, _Accumulating):
-        # A metric of torchmetrics keeps what it has seen until told otherwise.
+        # A metric of torchmetrics keeps its samples until it is reset.
         judge.reset()
     return value
 
@@ -319,5 +319,5 @@ def _without_column(targets: Tensor) -> Tensor:
 
 
 def _are_classes(targets: Tensor) -> bool:
-    """Whether targets are whole numbers, one for each sample."""
+    """Whether targets are integers, one per sample."""
     return not targets.is_floating_point() and targets.ndim == 1

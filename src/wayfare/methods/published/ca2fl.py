@@ -1,4 +1,4 @@
-"""CA2FL: buffered updates, calibrated by the last update of every device.
+"""CA2FL: buffered updates, calibrated with the last update of every device.
 
 Y. Wang, Y. Cao, J. Wu, R. Chen, J. Chen, "Tackling the Data Heterogeneity in Asynchronous Federated Learning with
 Cached Update Calibration", ICLR 2024.
@@ -21,12 +21,12 @@ if TYPE_CHECKING:
 class CalibratedBuffer(Buffer):
     """w <- w - step v with v = h + (1/size) sum of (x_n - h_n) over a full buffer.
 
-    h_n is the last update of device n in an earlier buffer, 0 before the first, and h = (1/N) sum of all h_n. A step
-    thus speaks for the whole fleet, and not only for the devices that came often. Statistics of normalisation are not
+    h_n is the last update of device n in an earlier buffer, initially 0, and h = (1/N) sum of all h_n. So a step
+    represents the whole fleet, not only the devices with many contacts. Normalisation statistics are not
     calibrated.
     """
 
-    taken = ServerRule.taken  # a step is not the mean of what arrived
+    taken = ServerRule.taken  # a step is not the mean of the arrivals
 
     def init(self, model: Tensor, terms: ServerTerms) -> State:
         nothing: State = {}
@@ -34,7 +34,7 @@ class CalibratedBuffer(Buffer):
             **super().init(model, terms),
             "mean": model.new_zeros(len(model)),  # h
             "cached": nothing,  # h_n by device
-            "latest": nothing,  # the updates in the buffer by device: h_n from the next step on
+            "latest": nothing,  # the buffered updates by device, which become h_n with the next step
         }
 
     def put(self, state: dict[str, Any], update: Tensor, arrival: Arrival, terms: ServerTerms) -> State:
@@ -44,7 +44,7 @@ class CalibratedBuffer(Buffer):
         return super().put(state, update - state["cached"].get(name, 0.0), arrival, terms)
 
     def release(self, model: Tensor, state: dict[str, Any], terms: ServerTerms) -> tuple[Tensor, State]:
-        """The step along v; then the updates of the buffer are cached."""
+        """Step along v, then cache the buffered updates."""
         mean, cached = state["mean"], state["cached"]
         model = step_along(model, mean + state["sum"] / self.size, self.step, terms)
         for name, latest in state["latest"].items():

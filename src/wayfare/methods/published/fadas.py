@@ -1,4 +1,4 @@
-"""FADAS: buffered updates, an adaptive step (AMSGrad), and a learning rate that falls with delay.
+"""FADAS: buffered updates, AMSGrad steps, and a learning rate that falls with delay.
 
 Y. Wang, S. Wang, S. Lu, J. Chen, "FADAS: Towards Federated Adaptive Asynchronous Optimization", ICML 2024.
 """
@@ -19,11 +19,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class AdaptiveBuffer(Buffer):
-    """A step of AMSGrad along the mean d of a full buffer; T is the largest delay in it, in rounds.
+    """AMSGrad along the mean d of a full buffer; T is the largest delay in it, in rounds.
 
     m <- momentum m + (1 - momentum) d,  v <- second_moment v + (1 - second_moment) d^2,  u <- max(u, v),
     w <- w - eta m / (sqrt(u) + epsilon),  eta = step if T <= threshold_rounds, else min(step, 1 / T).
-    The paper counts delays in steps of the server; here rounds are the clock that server and devices share.
+    The paper counts delays in server steps. Here server and devices share rounds as their clock.
     """
 
     step: float = 0.01
@@ -31,7 +31,7 @@ class AdaptiveBuffer(Buffer):
     second_moment: float = 0.99
     epsilon: float = 1e-8
     threshold_rounds: int = 10
-    taken = ServerRule.taken  # a step is not the mean of what arrived
+    taken = ServerRule.taken  # a step is not the mean of the arrivals
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -47,7 +47,7 @@ class AdaptiveBuffer(Buffer):
         return super().put(state, update, arrival, terms)
 
     def release(self, model: Tensor, state: dict[str, Any], terms: ServerTerms) -> tuple[Tensor, State]:
-        """A step of AMSGrad; statistics of normalisation take the plain mean."""
+        """An AMSGrad step. Normalisation statistics move by the plain mean."""
         direction, delay = state["sum"] / self.size, state["delay_rounds"]
         towards = direction[: len(model) - terms.statistics]
         mean = towards.lerp(state["mean"], self.momentum)

@@ -20,10 +20,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Buffer(ServerRule):
-    """w <- w - (step / size) sum of S(x) over the buffer, whenever it holds `size` updates (K in the paper).
+    """w <- w - (step / size) sum of S(x) over the buffer when it holds `size` updates (K in the paper).
 
-    The sum is divided by K and not by the size of the fleet: one full buffer moves the model as far as a round of
-    FedAvg with K devices. The paper's optional staleness weights are a rule of their own (`StalenessWeights`).
+    The sum is divided by K, not by the size of the fleet: a full buffer moves the model as far as a round of
+    FedAvg with K devices. The paper's optional staleness weights are a separate rule (`StalenessWeights`).
     """
 
     size: int = 5
@@ -39,7 +39,7 @@ class Buffer(ServerRule):
         return {"sum": model.new_zeros(len(model)), "count": 0}
 
     def apply(self, model: Tensor, state: Any, arrivals: Sequence[Arrival], terms: ServerTerms) -> tuple[Tensor, State]:
-        """One update after the other; a buffer that is full in the middle of a round is used at once."""
+        """Add updates one by one. A buffer that fills up during a round is applied at once."""
         for arrival in arrivals:
             state = self.put(dict(state), dense_update(model, arrival), arrival, terms)
             if state["count"] == self.size:
@@ -51,7 +51,7 @@ class Buffer(ServerRule):
         return state | {"sum": state["sum"] + update, "count": state["count"] + 1}
 
     def release(self, model: Tensor, state: dict[str, Any], terms: ServerTerms) -> tuple[Tensor, State]:
-        """The step of a full buffer, which is emptied afterwards."""
+        """The step of a full buffer; the caller empties it."""
         return step_along(model, state["sum"] / self.size, self.step, terms), state
 
     def taken(self, model: Tensor, state: State, terms: ServerTerms) -> Tensor | None:

@@ -1,4 +1,4 @@
-"""FedDyn: every device has a regulariser that changes until its own optimum is that of the fleet.
+"""FedDyn: a dynamic regulariser moves the optimum of every device to that of the fleet.
 
 D. A. E. Acar, Y. Zhao, R. Matas Navarro, M. Mattina, P. N. Whatmough, V. Saligrama, "Federated Learning Based on
 Dynamic Regularization", ICLR 2021.
@@ -21,12 +21,12 @@ if TYPE_CHECKING:
 class DynamicServer(ServerRule):
     """s <- s + (1/N) sum of S(x), w <- w - (1/N) sum of (S(x) + s) over the devices of a round.
 
-    s is the paper's h divided by the strength, which cancels: only devices have one. A round with all devices is the
-    paper's step with full participation; in this asynchronous fleet each upload takes its N-th part of such a step.
+    s is the paper's h divided by the strength, which cancels, so only devices have a strength. A round with all devices
+    is the paper's step with full participation. Asynchronously each upload makes 1/N of such a step.
     """
 
     def objection(self, method: Method) -> str | None:
-        """Without the regulariser the sum would never stop growing."""
+        """Without the regulariser the sum would grow without bound."""
         has_one = isinstance(method.local, DynamicRegulariser) and method.local.strength > 0
         return None if has_one else "needs the local rule `dynamic-regulariser` with a strength above 0"
 
@@ -34,7 +34,7 @@ class DynamicServer(ServerRule):
         return {"sum": model.new_zeros(len(model))}
 
     def apply(self, model: Tensor, state: Any, arrivals: Sequence[Arrival], terms: ServerTerms) -> tuple[Tensor, State]:
-        """Add the updates and the sum of all so far; statistics of normalisation take the updates alone."""
+        """Add the updates and the sum of all updates so far. Normalisation statistics get the updates only."""
         update, share = mean_update(model, arrivals, terms), len(arrivals) / terms.devices
         total = state["sum"] + update
         total[len(model) - terms.statistics :] = 0.0

@@ -1,4 +1,4 @@
-"""SCAFFOLD: control variates take the drift of local steps out of every gradient (option II of the paper).
+"""SCAFFOLD: control variates remove the drift of local steps from every gradient (option II of the paper).
 
 S. P. Karimireddy, S. Kale, M. Mohri, S. J. Reddi, S. U. Stich, A. T. Suresh, "SCAFFOLD: Stochastic Controlled Averaging
 for Federated Learning", ICML 2020.
@@ -19,10 +19,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class ControlVariates(Add):
-    """When x of device n arrives, c_n <- x / reach - v_n, the mean of its gradients; c = (1/N) sum of all c_n.
+    """When x of device n arrives, c_n <- x / reach - v_n, its mean gradient; c = (1/N) sum of all c_n.
 
-    The model takes x as in Algorithm 1. Device n gets v_n = c - c_n and adds it to its gradients until it comes again.
-    Only a whole upload tells the mean gradient; any other leaves c_n as it is. Statistics of normalisation have none.
+    The model changes as in Algorithm 1. Device n receives v_n = c - c_n and adds it to its gradients until its next
+    contact. Only a whole upload gives the mean gradient; others leave c_n unchanged. Normalisation statistics have no
+    control variates.
     """
 
     takes_pieces = False
@@ -45,13 +46,13 @@ class ControlVariates(Add):
         return super().apply(model, state, arrivals, terms)[0], {"mean": mean, "variates": variates, "handed": handed}
 
     def handed(self, state: Any, device: int) -> State:
-        """v_n, once the device has sent something."""
+        """v_n, after the first upload of the device."""
         handed = state["handed"].get(str(device))
         return NO_STATE if handed is None else {"correction": handed}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Corrected(LocalRule):
-    """v_n, which came with the last model, is added to every gradient."""
+    """Adds v_n of the last download to every gradient."""
 
     corrects = True

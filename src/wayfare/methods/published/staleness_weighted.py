@@ -1,8 +1,8 @@
-"""Staleness-weighted updates: the older an update, the less of it is added.
+"""Staleness-weighted updates: the weight of an update falls with its staleness.
 
 W. Zhang, S. Gupta, X. Lian, J. Liu, "Staleness-aware Async-SGD for Distributed Deep Learning", IJCAI 2016, divide the
-step by the staleness (about `exponent` 1). The polynomial is that of C. Xie, S. Koyejo, I. Gupta, "Asynchronous
-Federated Optimization", arXiv 2019, who weight models with it. FedBuff (Nguyen et al., AISTATS 2022) weights updates
+step by the staleness (about `exponent` 1). The polynomial is from C. Xie, S. Koyejo, I. Gupta, "Asynchronous
+Federated Optimization", arXiv 2019, who weight models. FedBuff (Nguyen et al., AISTATS 2022) weights updates
 with `exponent` 1/2, the default here.
 """
 
