@@ -1,18 +1,18 @@
-# Two commands do everything on a fresh machine: `make demo` and `make test`.
+# On a fresh machine two commands suffice: `make demo` and `make test`.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
 .PHONY: demo test install lint types format docs docs-serve mutation clean
 
-# All but Optimal of what `wayfare compare` runs: under a minute on two cores.
+# `wayfare compare` without Optimal: under a minute on two cores.
 demo: $(VENV)/.installed
 	$(BIN)/wayfare compare --schemes mads,afl-spar:paced,afl-spar,afl:fitting,afl,sfl-spar
 
 test: $(VENV)/.installed-dev lint types
 	$(BIN)/python -m pytest -n 2 --dist worksteal
 
-# Changes that no test notices (docs/results/mutation.md). All mutants take a day; a sample an hour or two:
+# Mutation tests (docs/results/mutation.md). All mutants take a day, a sample an hour or two:
 # make mutation MUTATION="--sample 40"
 mutation: $(VENV)/.installed-mutation
 	nice -n 10 $(BIN)/python scripts/mutation.py $(MUTATION)
@@ -31,7 +31,7 @@ format: $(VENV)/.installed-dev
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-# The site, in build/site.
+# Build the site in build/site.
 docs: $(VENV)/.installed-dev
 	$(BIN)/mkdocs build --strict
 

@@ -1,11 +1,11 @@
-"""This source tree against another one: the two take turns, and the median of their ratios counts.
+"""Compare the speed of this source tree with another: they alternate, and the median ratio counts.
 
     python benchmarks/against.py OTHER [--work mads,afl,fedmobile] [--turns 9] [--rounds 300] [--json FILE]
     python benchmarks/against.py OTHER --bursts [--work 64-64-10,LaneGCN] [--turns 9] [--json FILE]
 
-OTHER is the root of the other tree. Each tree has a process of its own with one thread. Without `--bursts` it runs
-whole runs by `wayfare.run`; with it, the local steps of the models in its own `benchmarks/rounds.py`, by the engine
-chosen there. The figure is CPU time of the other tree divided by that of this one: above 1 this tree is faster.
+OTHER is the root of the other tree. Each tree has its own process with one thread. Without `--bursts` it runs
+whole runs by `wayfare.run`; with it, the local steps of the models in its own `benchmarks/rounds.py`, on the engine
+chosen there. The result is the CPU time of the other tree divided by that of this one: above 1 this tree is faster.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ def main() -> None:
     parser.add_argument("--work", help="schemes, or with --bursts models; by default several of them")
     parser.add_argument("--turns", type=int, default=9)
     parser.add_argument("--rounds", type=int, default=300)
-    parser.add_argument("--json", type=Path, help="also write the figures to this file")
+    parser.add_argument("--json", type=Path, help="also write the results to this file")
     arguments = parser.parse_args()
     program, usual = (BURSTS, MODELS) if arguments.bursts else (WHOLE_RUNS, SCHEMES)
     this, other = (started(tree.resolve(), program, arguments.rounds) for tree in (HERE, arguments.other))
@@ -82,7 +82,7 @@ def main() -> None:
         cpu_s(this, work), cpu_s(other, work)
         ratios, began_s = [], time.monotonic()
         for turn in range(arguments.turns):
-            # Who comes first changes, so that nobody always finds a warm cache.
+            # Alternate the order, so that neither always finds a warm cache.
             times = {worker: cpu_s(worker, work) for worker in ((this, other) if turn % 2 else (other, this))}
             ratios.append(times[other] / times[this])
         low, median, high = statistics.quantiles(ratios, n=4)

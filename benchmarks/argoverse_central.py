@@ -1,13 +1,13 @@
-"""Plain central training of LaneGCN on Argoverse 1, judged on val/: with the lane graph, without, constant velocity.
+"""Central training of LaneGCN on Argoverse 1, with and without the lane graph, against constant velocity on val/.
 
     python benchmarks/argoverse_central.py --folder argoverse --map navmap --map-folder navmap [--json FILE]
     python benchmarks/argoverse_central.py --prepare scenes.npz --folder argoverse --map navmap --map-folder navmap
     python benchmarks/argoverse_central.py --folder scenes.npz --device cuda
 
-The second line only reads the sequences and writes them to one file, which the third takes on another machine.
-Training is AdamW with a warm-up and a cosine, scenes are mirrored at random, and what is judged is the moving average
-of the weights.
-No state is chosen by the validation scenes: the last counts.
+The second line only reads the sequences and writes them to one file for the third, on another machine.
+Training uses AdamW with warm-up and a cosine schedule, and random mirroring of scenes. The moving average of the
+weights is evaluated.
+The last state counts; none is selected by the validation scenes.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ def train(task: Forecasting, arguments: argparse.Namespace, seed: int, label: st
 
 
 def schedule(share: float) -> float:
-    """The learning rate as a share of its peak."""
+    """The factor of the peak learning rate."""
     if share < WARM_UP_SHARE:
         return share / WARM_UP_SHARE
     return 0.5 * (1 + math.cos(math.pi * (share - WARM_UP_SHARE) / (1 - WARM_UP_SHARE)))
@@ -131,7 +131,7 @@ def main() -> None:
     parser.add_argument("--batch", type=int, default=64)
     parser.add_argument("--seeds", type=int, nargs="+", default=[0])
     parser.add_argument("--device", default="cpu")
-    parser.add_argument("--json", type=Path, help="also write the figures to this file")
+    parser.add_argument("--json", type=Path, help="also write the results to this file")
     arguments = parser.parse_args()
     began = time.perf_counter()
     prepared = prepared_of(arguments)

@@ -1,12 +1,12 @@
-"""`control.weight = "auto"` against a sweep of fixed weights, on the embedded default.
+"""Compare `control.weight = "auto"` with fixed weights on the default preset.
 
     python benchmarks/auto_weight.py --out FILE.jsonl [--seeds 5] [--jobs 2] [--traces FOLDER]
     python benchmarks/auto_weight.py --out FILE.jsonl --table
 
-Speeds of 5, 20 and 40 m/s with 0.3, 1 and 3 times the budget, and traces where a folder holds them. One line of JSON
-for each run; runs that are in the file already are not run again. What a device can use is the energy of the largest
-power that still buys something (Proposition 2's P) in all its contacts; the table sets the energy of a run against
-the smaller of that and the budget, device by device.
+Speeds of 5, 20 and 40 m/s with 0.3, 1 and 3 times the budget, and traces if a folder has them. It writes one line of
+JSON per run and skips runs that are in the file. A device can use the energy of the power at which all entries fit
+(P of Proposition 2) in all its contacts. The table compares the energy of a run with the smaller of that and the
+budget, summed over devices.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ def measure(name: str, overrides: list[str], weight: float | str, seed: int) -> 
 
 
 def available_joules(record: RunRecord) -> float:
-    """What the budget allows or the contacts can use, whichever is less, summed over devices."""
+    """The smaller of budget and usable energy, summed over devices."""
     contacts, radio = record.contacts, record.scenario.radio
     power = full_update_power_watts(
         contact_s=contacts["contact_s"],
@@ -100,7 +100,7 @@ def most_over_budget(record: RunRecord) -> float:
 
 
 def table(rows: list[dict[str, Any]]) -> Iterator[str]:
-    """Markdown: the rule beside the best of the sweep. Differences are paired: same seed, same world."""
+    """Markdown: the automatic weight next to the best fixed one. Differences are paired: same seed, same world."""
     yield "| setting | auto, % | energy, J | share | most of a device | best V, % and J | auto - best | sweep |"
     yield "| --- | --- | --- | --- | --- | --- | --- | --- |"
     for setting in dict.fromkeys(row["setting"] for row in rows):
@@ -109,7 +109,7 @@ def table(rows: list[dict[str, Any]]) -> Iterator[str]:
         for row in rows:
             if row["setting"] == setting and row["weight"] != "auto":
                 fixed.setdefault(row["weight"], {})[row["seed"]] = row
-        # Only weights that met every world that the rule met.
+        # Only weights with runs in every world of the automatic weight.
         fixed = {weight: runs for weight, runs in fixed.items() if set(mine) <= set(runs)}
         if not mine or not fixed:
             continue
@@ -141,7 +141,7 @@ def main() -> None:
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--traces", type=Path)
     parser.add_argument("--weights", nargs="*", default=[str(weight) for weight in WEIGHTS])
-    parser.add_argument("--table", action="store_true", help="print what is in the file, and run nothing")
+    parser.add_argument("--table", action="store_true", help="print the results in the file and exit")
     arguments = parser.parse_args()
     lines = arguments.out.read_text().splitlines() if arguments.out.exists() else []
     rows = [json.loads(line) for line in lines]

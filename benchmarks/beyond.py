@@ -1,11 +1,11 @@
-"""What each step beyond MADS brings, alone and together, on the same worlds.
+"""The gain of each step beyond MADS, alone and combined, in the same worlds.
 
     python benchmarks/beyond.py --out FILE.jsonl [--preset fashion-small] [--set a.b=c ...] [--seeds 0 1 2 3 4]
     python benchmarks/beyond.py --out FILE.jsonl --variant 'step 0.1: mads server.optimizer=momentum server.step=0.1'
     python benchmarks/beyond.py --out FILE.jsonl --table
 
-Without --variant: those against drift, each alone and together. One line of JSON for each run; runs that are in the
-file already are not run again. Differences are paired: same seed, same world.
+Without --variant it runs the options against drift, alone and combined. It writes one line of JSON per run and skips
+runs that are in the file. Differences are paired: same seed, same world.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def measure(
 
 
 def table(rows: list[dict[str, Any]]) -> Iterator[str]:
-    """Markdown, every setting by itself; differences are to the first variant of a setting."""
+    """Markdown, one table per setting. Differences are to the first variant of a setting."""
     for setting in dict.fromkeys(row["setting"] for row in rows):
         yield f"\n{setting}\n"
         yield "| variant | seeds | accuracy, % | difference | p | energy, J | kept, % |"
@@ -93,7 +93,7 @@ def main() -> None:
     parser.add_argument("--variant", action="append", dest="variants")
     parser.add_argument("--device", default="auto")
     parser.add_argument("--precision", default="fp32")
-    parser.add_argument("--table", action="store_true", help="print what is in the file, and run nothing")
+    parser.add_argument("--table", action="store_true", help="print the results in the file and exit")
     arguments = parser.parse_args()
     lines = arguments.out.read_text().splitlines() if arguments.out.exists() else []
     rows = [json.loads(line) for line in lines]

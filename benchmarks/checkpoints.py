@@ -1,10 +1,9 @@
-"""What checkpoints cost at their default interval: their share of the time of a run, which is to stay under 3 %.
+"""The cost of checkpoints at their default interval, as a share of the run time. The goal is under 3 %.
 
     python benchmarks/checkpoints.py [--rounds 12000] [--json FILE]
 
-First a whole run of the embedded default, with the time spent in checkpoints taken inside the same run. Then states of
-larger fleets, written as a run would write them: the interval stretches with what a checkpoint takes, so the share of a
-fleet of any size is bounded.
+First a whole run of the default preset, which measures its own checkpoints. Then states of larger fleets, written as a
+run would write them. The interval grows with the cost of a checkpoint, so the share is bounded for fleets of any size.
 """
 
 from __future__ import annotations
@@ -58,7 +57,7 @@ def whole_run(rounds: int, folder: Path) -> Result:
     with patch.object(Keeper, "checkpoint", timed):
         record = wayfare.run(scenario, "mads", out=folder)
     if not spent:
-        raise SystemExit(f"the run took {record.wall_s:.0f} s, too short for a checkpoint: give it more --rounds")
+        raise SystemExit(f"the run took {record.wall_s:.0f} s, too short for a checkpoint; use more --rounds")
     mean_s = sum(spent) / len(spent)
     return Result(
         what=f"fashion-small, 20 devices, {rounds} rounds, {record.wall_s:.0f} s",
@@ -71,7 +70,7 @@ def whole_run(rounds: int, folder: Path) -> Result:
 
 
 def state_of(devices: int, entries: int) -> SimulationState:
-    """A state in which every device has a model received, a memory and a burst under way."""
+    """A state in which every device has a received model, a memory and an unfinished burst."""
 
     def vector(number: int) -> torch.Tensor:
         return torch.full((entries,), 0.5 + number)
@@ -86,7 +85,7 @@ def state_of(devices: int, entries: int) -> SimulationState:
 
 
 def written(what: str, devices: int, entries: int, folder: Path) -> Result:
-    """A state written twice, the second time onto a disk that is already busy with the first."""
+    """Write a state twice, the second time while the disk is busy with the first."""
     state = state_of(devices, entries)
     spent = []
     for _ in range(2):
@@ -109,7 +108,7 @@ def written(what: str, devices: int, entries: int, folder: Path) -> Result:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=12_000)
-    parser.add_argument("--json", type=Path, help="also write the figures to this file")
+    parser.add_argument("--json", type=Path, help="also write the results to this file")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     print(f"{platform.machine()}, torch {torch.__version__}, one thread")

@@ -1,11 +1,11 @@
-"""How long it takes to draw a motion and to find its contacts, on one core.
+"""The time to draw a motion and to find its contacts, on one core.
 
     OMP_NUM_THREADS=1 python benchmarks/contacts.py [--json FILE] [--quick]
 
-Random waypoint at 20 m/s with a range of 100 m over 40,000 s. Contacts of devices with each other are counted part by
+Random waypoint at 20 m/s with a range of 100 m over 40,000 s. Contacts between devices are counted part by
 part (`plans_from_motion`), at a constant density of 20 devices per square kilometre and in the default square
-kilometre, where 1,000 devices meet about 120 million times. Every case runs in a process of its own, so that its peak
-memory is its own.
+kilometre, where 1,000 devices have about 120 million contacts. Every case runs in its own process, to measure its peak
+memory.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class Result:
 
 
 def cases(duration_s: float) -> list[Case]:
-    """The goals first, then how cost grows with the fleet."""
+    """The cases with goals, then the growth of cost with the fleet."""
 
     def dense(devices: int, goal_s: float | None = None) -> Case:
         side_m = 1000.0 * sqrt(devices / DENSITY_PER_KM2)
@@ -73,7 +73,7 @@ def cases(duration_s: float) -> list[Case]:
 
 
 def measure(case: Case) -> Result:
-    """One case, timed by the wall clock."""
+    """Run one case and measure its wall time."""
     began = time.perf_counter()
     motion = from_spec(WaypointMobility(width_m=case.side_m, height_m=case.side_m), RANGE_M).draw(
         case.devices, case.duration_s, seed=0
@@ -99,7 +99,7 @@ def measure(case: Case) -> Result:
 
 
 def hardware() -> dict[str, str]:
-    """What the figures were measured on."""
+    """The machine of the measurements."""
     info = Path("/proc/cpuinfo")
     names = [line for line in info.read_text().splitlines() if line.startswith("model name")] if info.exists() else []
     name = names[0].partition(":")[2].strip() if names else platform.processor()
@@ -108,7 +108,7 @@ def hardware() -> dict[str, str]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures here as well")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="also write the results to this file")
     parser.add_argument("--quick", action="store_true", help="a tenth of the duration")
     options = parser.parse_args()
     machine = hardware()

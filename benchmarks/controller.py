@@ -1,12 +1,12 @@
-"""What deciding about a contact costs beside top-k of the same update: MADS, and MADS-RD, which looks at the update.
+"""The cost of a decision in MADS and MADS-RD, compared with top-k of the same update.
 
     python benchmarks/controller.py [--device cuda] [--repeats 20] [--json FILE]
 
-An update of a ResNet-9 with heavy tails and layers of different scale, met again and again. Deciding is all that
-happens between the norm of the update, which every scheme needs, and the choice of power, entries and width: for
-MADS-RD the spectrum, the profile of widths, the hull and the price. With `auto` the budget is small, so that the price
-has to be searched for. Sending is top-k, what the message costs, and what stays in the memory. Medians: CPU time with
-one thread, and wall-clock time on a GPU.
+The update is that of a ResNet-9, with heavy tails and layers of different scale. A decision is everything
+between the norm of the update, which every scheme needs, and the choice of power, entries and width: for
+MADS-RD the spectrum, the profile of widths, the hull and the price. With `auto` the budget is small, which forces a
+price search. Sending is top-k, the length of the message, and the new memory. The results are medians: CPU time with
+one thread on a CPU, wall time on a GPU.
 """
 
 from __future__ import annotations
@@ -39,13 +39,13 @@ from wayfare.sparsify import top_k
 from wayfare.sparsify.spectrum import spectrum
 
 ENTRIES = 6_568_650
-BUDGET_JOULES = 2.0  # less than the contacts to be expected would take for nothing
+BUDGET_JOULES = 2.0  # less than the expected contacts could use
 GOAL_MS = {"cpu": 20.0, "cuda": 2.0}
 LINK = Link(bandwidth_hz=1e6, max_power_watts=0.2, parameters=ENTRIES, bits_per_entry=54.65, dense_bits=ENTRIES * 32.0)
 
 
 def timed(work: Callable[[], object], repeats: int, device: torch.device) -> float:
-    """Milliseconds, after one run that warms up."""
+    """Milliseconds, after one warm-up."""
     found = []
     for _ in range(repeats + 1):
         if device.type == "cuda":
@@ -71,14 +71,14 @@ def make_offer(update: torch.Tensor, method: Method) -> Offer:
 
 
 def decide(offer: Offer, method: Method) -> Upload:
-    """As in a run, with nothing kept from the last time."""
+    """As in a run, without cached values."""
     fresh = replace(offer.encounter, profile=cache(lambda: profile(spectrum(offer.update))))
     experience = after_contact(offer.state.experience, method.upload.demand(fresh, LINK))
     return method.upload.decide(replace(fresh, experience=experience), LINK)
 
 
 def curve(offered: Profile) -> Curve:
-    """With nothing kept from the last time."""
+    """Without cached values."""
     return replace(offered).curve
 
 
@@ -86,17 +86,17 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", default="cpu", choices=sorted(GOAL_MS))
     parser.add_argument("--repeats", type=int, default=20)
-    parser.add_argument("--json", type=Path, help="also write the figures to this file")
+    parser.add_argument("--json", type=Path, help="also write the results to this file")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     compute = Compute.named(arguments.device)
-    # Results repeat, as in a run.
+    # Deterministic, as in a run.
     with compute.numerics():
         measure(compute.device, arguments.repeats, arguments.json)
 
 
 def measure(device: torch.device, repeats: int, file: Path | None) -> None:
-    """Print what deciding and sending take, and write it to a file if there is one."""
+    """Print the times of deciding and sending, and write them to a file if one is given."""
     values = np.random.default_rng(0).standard_t(5, ENTRIES).astype(np.float32)
     values *= np.repeat(np.array([1e-2, 3e-3, 1e-3, 2e-3, 8e-4, 5e-4, 2e-3, 4e-3, 1e-2], np.float32), -(-ENTRIES // 9))[
         :ENTRIES

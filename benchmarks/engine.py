@@ -2,9 +2,9 @@
 
     python benchmarks/engine.py [--json FILE]
 
-Both train 20 devices on minibatches of 32 with one thread. The plain loop is what one writes first: for every device a
-module, an optimiser, a minibatch, `backward` and `step`. The two alternate, and the median of their ratios counts, so
-that whatever else the machine does hits both.
+Both train 20 devices on minibatches of 32 with one thread. The plain loop is the obvious code: for every device a
+module, an optimiser, a minibatch, `backward` and `step`. The two alternate, and the median ratio counts, so that other
+load on the machine affects both.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from wayfare.learning.models.mlp import Mlp
 from wayfare.learning.tasks import Classification
 
 DEVICES, BATCH, ROUNDS, REPEATS = 20, 32, 100, 7
-# (sizes, how many times the plain loop `stacked` is to be)
+# (sizes, the goal for the ratio of `stacked` to the plain loop)
 GOALS = [((196, 256, 128, 10), 3.0), ((784, 64, 10), 4.0), ((64, 64, 10), 10.0)]
 
 
@@ -91,7 +91,7 @@ def measure(sizes: tuple[int, ...], goal: float) -> dict[str, object]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--json", type=Path, help="also write the figures to this file")
+    parser.add_argument("--json", type=Path, help="also write the results to this file")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     rows = [measure(sizes, goal) for sizes, goal in GOALS]

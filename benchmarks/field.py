@@ -1,4 +1,4 @@
-"""The field runtime on one machine: what of a contact is used, how many exchanges a server stands, how it starts.
+"""The field runtime on one machine: use of contacts, exchanges per second, start-up and links.
 
     python benchmarks/field.py capacity [--contacts 3] [--rates 1 5 20] [--lengths 2 5 10] [--fresh]
                                         [--airtime 0.15] [--json FILE]
@@ -6,20 +6,20 @@
     python benchmarks/field.py start [--json FILE]
     python benchmarks/field.py link [--contacts 10] [--json FILE]
 
-``capacity``: a device with more to send than fits meets the server over emulated air (TLS, a broker, a server in a
-process of its own, the proxy in another). The share is what the server recorded of the contact's seconds times its
-rate: the connection, the questions, framing and what was on the air at the end are what is missing. It goes on with an
-update cut before; ``--fresh`` has it take the old one back and cut a new one in every contact.
+``capacity``: a device with more to send than fits meets the server over emulated air (TLS, a broker, server and proxy
+in their own processes). The share is the recorded bits divided by the contact's length times its rate. The rest is the
+connection, requests, framing and bytes lost at the end of the contact. The device resumes an earlier update; with
+``--fresh`` it takes the old one back and cuts a new one in every contact.
 
-``exchanges``: devices in one process exchange with one server as fast as they can: an update of a share of the entries
-of the embedded default's model up, the model down. The devices are the slower part on two cores, so what the server
-could stand follows from its CPU time.
+``exchanges``: devices in one process exchange with one server as fast as they can: they upload a share of the entries
+of the default preset's model and download the model. On two cores the devices are slower than the server, so the
+capacity of the server follows from its CPU time.
 
-``start``: the commands of an installation, from their start to the first answer and the first exchange, by the clock
-and in CPU seconds; memory.
+``start``: the commands of an installation, from their start to the first answer and the first exchange, in wall time
+and CPU time; memory.
 
-``link``: how long it takes to notice that a contact has ended, with a reset or silently, and to use the next one; and
-the share of a core that a device out of reach spends on trying.
+``link``: the time to detect the end of a contact, with a reset or silent, and to use the next one; and
+the share of a core that a device out of reach spends on retries.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ from wayfare.field.runtime.endpoint import fetch_status
 from wayfare.field.runtime.guide import chunk_bytes_at
 
 FASHION_SMALL = 84_618
-BITS_PER_ENTRY = 33.0  # of a dense update, as messages carry it
+BITS_PER_ENTRY = 33.0  # of a dense update in messages
 
 
 def capacity(arguments: argparse.Namespace, folder: Path) -> dict[str, Any]:
@@ -70,7 +70,7 @@ def capacity(arguments: argparse.Namespace, folder: Path) -> dict[str, Any]:
 def _shares(rate_mbps: float, length_s: float, arguments: argparse.Namespace, folder: Path) -> list[float]:
     """The share of its capacity that each of some contacts delivered."""
     bits, contacts = 1e6 * rate_mbps * length_s, arguments.contacts
-    # A fresh update has to exceed one contact, one that is gone on with all of them.
+    # A fresh update must exceed one contact, a resumed one all contacts.
     entries = int((1.3 if arguments.fresh else 1.1 * contacts) * bits / BITS_PER_ENTRY)
     fleet = create_fleet(folder / "fleet", devices=["device-0"])
     with (
@@ -101,7 +101,7 @@ def _shares(rate_mbps: float, length_s: float, arguments: argparse.Namespace, fo
                 await asyncio.sleep(length_s)
                 await asyncio.to_thread(links.close, 0)
                 await asyncio.sleep(1.0)
-                # By the clock of the proxy: timers are late on a busy machine, and contacts longer than asked.
+                # Use the proxy's clock: on a busy machine timers are late and contacts longer than requested.
                 seconds = (await asyncio.to_thread(links.carried, 0))[2] - open_s
                 delivered = await asyncio.to_thread(_recorded_bytes, server) - before
                 shares.append(8 * delivered / (1e6 * rate_mbps * seconds))
@@ -116,7 +116,7 @@ def _shares(rate_mbps: float, length_s: float, arguments: argparse.Namespace, fo
 
 def _recorded_bytes(server: Server) -> int:
     (device,) = server.status().devices
-    # What came again was on the air twice and counts once; chunks are of one size but for the last.
+    # Repeated chunks used the air twice and count once. All chunks but the last have one size.
     share = device.chunks / max(device.chunks + device.repeated, 1)
     return round(device.received_bytes * share)
 
@@ -262,7 +262,7 @@ def _wait_for(holds: Any) -> None:
         except FieldError:
             pass
         time.sleep(0.05)
-    raise SystemExit("nothing happened for two minutes")
+    raise SystemExit("no progress for two minutes")
 
 
 def main() -> None:
@@ -272,11 +272,11 @@ def main() -> None:
     parser.add_argument("--rates", type=float, nargs="+", default=[1.0, 5.0, 20.0], help="Mbit/s")
     parser.add_argument("--lengths", type=float, nargs="+", default=[2.0, 5.0, 10.0], help="seconds")
     parser.add_argument("--fresh", action="store_true", help="cut a new update in every contact")
-    parser.add_argument("--airtime", type=float, help="seconds of a chunk on the air; Wayfare's own if not given")
+    parser.add_argument("--airtime", type=float, help="airtime of a chunk in seconds; the default is Wayfare's")
     parser.add_argument("--devices", type=int, default=100)
     parser.add_argument("--each", type=int, default=5, help="exchanges of each device")
     parser.add_argument("--shares", type=float, nargs="+", default=[0.05, 0.4], help="k/s")
-    parser.add_argument("--json", type=Path, help="also write the figures to this file")
+    parser.add_argument("--json", type=Path, help="also write the results to this file")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     quiet()

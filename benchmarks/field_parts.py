@@ -1,4 +1,4 @@
-"""Parts of benchmarks/field.py: a server as a process, a device that is told what to do, figures of processes."""
+"""Parts of benchmarks/field.py: a server process, a scripted device, and measurements of processes."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
 
 def quiet() -> None:
-    """The standard library remarks on TLS at every cut."""
+    """Silence the standard library, which logs TLS errors at every lost connection."""
     logging.getLogger("asyncio").setLevel(logging.ERROR)
 
 
@@ -54,7 +54,7 @@ def first_model(parameters: int) -> Tensor:
 
 @dataclass(frozen=True)
 class Fixed(UploadRule):
-    """So many entries in every contact, whatever it is like."""
+    """Send a fixed number of entries in every contact."""
 
     entries: int = 0
     name = "fixed"
@@ -64,7 +64,7 @@ class Fixed(UploadRule):
 
 
 class Told:
-    """Leads a device: exchanges as often as asked, goes on with what broke off if asked."""
+    """Guides a device: a given number of exchanges, resumed if interrupted and if requested."""
 
     def __init__(self, chunk_bytes: int, *, exchanges: int, resumes: bool, learn: Callable[[], None]) -> None:
         self.left, self._chunk_bytes, self._resumes, self._learn = exchanges, chunk_bytes, resumes, learn
@@ -96,7 +96,7 @@ class Told:
 
 @dataclass(frozen=True, slots=True)
 class Server:
-    """A mobile edge server in a process of its own."""
+    """A mobile edge server in its own process."""
 
     process_id: int
     address: str
@@ -152,7 +152,7 @@ def _serve(fleet: Fleet, url: str, state: Path, parameters: int, told: Connectio
 
 
 class Device:
-    """A device without training: what it learns is noise."""
+    """A device without training; its updates are noise."""
 
     def __init__(self, bundle: Bundle, url: str, store: Path, parameters: int, entries: int) -> None:
         self._bundle, self._url = bundle, url
@@ -189,7 +189,7 @@ def cpu_s(process_id: int) -> float:
 
 
 def memory_mb(process_id: int, figure: str = "VmRSS") -> float:
-    """Resident memory of a process; VmHWM for the most it ever was."""
+    """Resident memory of a process; VmHWM is its peak."""
     for line in Path(f"/proc/{process_id}/status").read_text(encoding="ascii").splitlines():
         if line.startswith(figure + ":"):
             return int(line.split()[1]) / 1024

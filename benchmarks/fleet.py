@@ -1,11 +1,11 @@
-"""What a larger fleet costs: CPU time for each device-step, and peak memory, at 20 to 10,000 devices.
+"""The cost of large fleets: CPU time per device-step, and peak memory, for 20 to 10,000 devices.
 
     python benchmarks/fleet.py [--devices 20 200 2000 10000] [--in-memory] [--json FILE]
 
-Whole runs of the embedded default with a perceptron of 98,918 parameters, each in a process of its own. Vectors of
-error feedback lie on disk, memory-mapped, unless --in-memory. The cost of a device-step has everything in it that a run
-does but drawing its world: local steps, contacts, top-k, the server. It is to stay within 30 % of that of 20 devices,
-and the memory of 10,000 devices under 8 GB. Small fleets run with several seeds, to be long enough to be timed.
+Whole runs of the default preset with a perceptron of 98,918 parameters, each in its own process. Vectors of
+error feedback are memory-mapped on disk, unless --in-memory. The cost of a device-step includes the whole run except
+drawing its world: local steps, contacts, top-k, the server. The goals are a cost within 30 % of that of 20 devices,
+and under 8 GB for 10,000 devices. Small fleets run with several seeds, to be long enough to measure.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Fleet:
     devices: int
     rounds: int
     on_disk: bool
-    # Seeds to run one after another, and the fewest device-steps that are to be timed.
+    # Number of seeds, and the minimum number of device-steps to measure.
     steps: int = 20_000
 
 
@@ -83,7 +83,7 @@ def measure(fleet: Fleet) -> Result:
         [
             f"rounds={fleet.rounds}",
             f"fleet.devices={fleet.devices}",
-            # The budget of a device is that of the default, whatever the size of the fleet.
+            # Every device has the default budget, for any size of the fleet.
             f"fleet.energy_total_joules={25 * fleet.devices}",
             "learning.hidden=[300,128]",
             f"learning.evaluate_every_rounds={fleet.rounds}",
@@ -125,7 +125,7 @@ def main() -> None:
     parser.add_argument("--devices", nargs="+", type=int, default=[20, 200, 2_000, 10_000])
     parser.add_argument("--rounds", type=int, default=60)
     parser.add_argument("--in-memory", action="store_true", help="keep every vector in memory")
-    parser.add_argument("--json", type=Path, help="also write the figures to this file")
+    parser.add_argument("--json", type=Path, help="also write the results to this file")
     arguments = parser.parse_args()
     print(f"{platform.processor() or platform.machine()}, torch {torch.__version__}, one thread")
     print(

@@ -1,9 +1,9 @@
-"""A whole run of the paper's size on one GPU: 20 devices, ResNet-9, 2,000 rounds, 40 evaluations of 10,000 images.
+"""A run of the paper's size on one GPU: 20 devices, ResNet-9, 2,000 rounds, 40 evaluations of 10,000 images.
 
     python benchmarks/full_run.py [--precision tf32] [--rounds 2000] [--json FILE]
 
-The world is that of the paper's waypoint scenario; the images are random bytes of the size of CIFAR-10, for speed does
-not depend on what is in them. The goal is 45 s in TF32, without the time it takes to make the engine ready.
+The world is that of the paper's waypoint scenario. The images are random bytes of the size of CIFAR-10, because speed
+does not depend on their content. The goal is 45 s in TF32, without the preparation of the engine.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=2000)
     parser.add_argument("--scheme", default="mads")
     parser.add_argument("--fast", action="store_true", help="without deterministic algorithms")
-    parser.add_argument("--json", type=Path, help="also write the figures to this file")
+    parser.add_argument("--json", type=Path, help="also write the results to this file")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     scenario = wayfare.load(

@@ -1,11 +1,11 @@
-"""`wayfare plan` against full simulations: k/s, staleness and energy.
+"""Compare `wayfare plan` with full simulations: k/s, staleness and energy.
 
     python benchmarks/planning.py [--seeds 3] [--only TEXT] [--out FILE.jsonl]
 
-The plan is drawn with one seed, the runs with others, so chance is on both sides. Runs train: the embedded default at
-three speeds, and the paper's setting (4,000 rounds, 20 m/s, 50 to 150 J a device) with the small model standing for
-ResNet-9. Bandwidth and noise are scaled so that a contact carries the same share of an update at the same
-signal-to-noise ratio; to a scheme the two are then the same problem.
+The plan uses one seed, the runs use others, so both are random. Runs train: the default preset at
+three speeds, and the paper's setting (4,000 rounds, 20 m/s, 50 to 150 J per device) with the small model in place of
+ResNet-9. Bandwidth and noise are scaled, so that a contact carries the same share of an update at the same
+signal-to-noise ratio. For a scheme the two problems are then equal.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ PAPER = [
     f"radio.bandwidth_hz={1e6 * SHARE!r}",
     f"radio.noise_dbm_per_hz={-174 - 10 * math.log10(SHARE)!r}",
 ]
-# The weight of the paper's preset was tuned for updates of ResNet-9; V times |grad|^2 is what counts.
+# The weight of the paper's preset is tuned for updates of ResNet-9. Only V times |grad|^2 matters.
 PAPER_WEIGHT = 3e-4 * typical_norms("resnet9").step_norm_sq / typical_norms("mlp").step_norm_sq
 SETTINGS: dict[str, tuple[str, list[str]]] = {
     f"fashion-small, {speed} m/s, V = {weight}": (
@@ -75,7 +75,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--out", type=Path)
-    parser.add_argument("--only", default="", help="settings whose name holds this text")
+    parser.add_argument("--only", default="", help="only settings whose name contains this text")
     arguments = parser.parse_args()
     print("| setting | k/s plan, runs | | staleness plan, runs | | energy J plan, runs | | plan s |")
     print("| --- | --- | --- | --- | --- | --- | --- | --- |")

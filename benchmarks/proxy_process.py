@@ -1,6 +1,6 @@
-"""Links in a process of their own: emulated air then costs the devices and the server none of their time.
+"""Links in their own process, so that emulated air costs devices and server no time.
 
-The process takes one JSON object a line on its input and answers each with one; it ends when its input does.
+The process reads one JSON object per line, answers each with one, and exits at the end of its input.
 """
 
 from __future__ import annotations
@@ -32,29 +32,29 @@ class ProxyProcess:
         self.ports: list[int] = self._answer()["ports"]
 
     def url(self, link: int) -> str:
-        """Where a device is to connect."""
+        """The URL for a device."""
         return f"tls://127.0.0.1:{self.ports[link]}"
 
     def open(self, link: int, uplink_bps: float = math.inf, downlink_bps: float = math.inf) -> None:
-        """A contact begins, or goes on at other rates."""
+        """Start a contact, or change its rates."""
         self._ask({"do": "open", "link": link, "uplink_bps": uplink_bps, "downlink_bps": downlink_bps})
 
     def close(self, link: int, *, silently: bool = False) -> None:
-        """A contact ends."""
+        """End a contact."""
         self._ask({"do": "close", "link": link, "silently": silently})
 
     def replay(self, plan: Path, *, speed: float = 1.0, uplink_bps: float = 1e6, downlink_bps: float = 1e6) -> None:
-        """Begin to play a saved plan; this does not wait for its end."""
+        """Start to play a saved plan, without waiting for its end."""
         words = {"speed": speed, "uplink_bps": uplink_bps, "downlink_bps": downlink_bps}
         self._ask({"do": "replay", "plan": str(plan.resolve()), **words})
 
     def carried(self, link: int) -> tuple[int, int, float]:
-        """The bytes that came through, up and down, and the seconds that all contacts lasted."""
+        """The bytes carried up and down, and the total length of all contacts in seconds."""
         answer = self._ask({"do": "carried", "link": link})
         return answer["up_bytes"], answer["down_bytes"], answer["open_s"]
 
     def stop(self) -> None:
-        """End it."""
+        """Stop the process."""
         if self._process.stdin is not None and self._process.stdout is not None:
             self._process.stdin.close()
             self._process.wait()
@@ -72,14 +72,14 @@ class ProxyProcess:
             self._process.stdin.write(json.dumps(words) + "\n")
             self._process.stdin.flush()
         except OSError:
-            raise FieldError("the process of the proxy has ended") from None
+            raise FieldError("the proxy process has ended") from None
         return self._answer()
 
     def _answer(self) -> dict[str, Any]:
         assert self._process.stdout is not None
         line = self._process.stdout.readline()
         if not line:
-            raise FieldError("the process of the proxy has ended")
+            raise FieldError("the proxy process has ended")
         answer: dict[str, Any] = json.loads(line)
         if "error" in answer:
             raise FieldError(answer["error"])

@@ -1,9 +1,9 @@
-"""What recalibrated statistics are worth: a narrow ResNet-9 on CIFAR-10, small enough for a CPU.
+"""The gain of recalibrated statistics: a narrow ResNet-9 on CIFAR-10, small enough for a CPU.
 
     python benchmarks/recalibrate.py [--seeds 0 1 2] [--rho 0.1 1.0] [--samples 100 500 1000] [--set a.b=c ...]
 
-Training is the same with and without, so one run judges every model both ways. The table has the accuracy in per cent
-on 2,000 test images, a mean over the last five evaluations and over seeds, and the paired gain with its standard error.
+Training is the same with and without, so one run evaluates every model both ways. The table has the accuracy in per
+cent on 2,000 test images, averaged over the last five evaluations and seeds, and the paired gain with standard error.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class Judge:
         self.scores: dict[tuple[str, int], list[float]] = defaultdict(list)
 
     def on_evaluation(self, event: EvaluationEvent, others: Sequence[MetricEvent]) -> None:
-        """Judge the models after this round."""
+        """Evaluate the models after this round."""
         if event.round <= self._after_round:
             return
         server = self.simulation.state().server

@@ -1,10 +1,10 @@
-"""How long the report of a comparison takes, and how smoothly its map moves.
+"""The time of a comparison's report, and the frame rate of its map.
 
     python benchmarks/report.py [--runs FOLDER] [--json FILE] [--no-browser]
 
-The comparison is the embedded default with three seeds and six schemes; `--runs` names one that is there already. Times
-are the least of three. The map is played in Chromium (chromium and chromedriver of the system) with 20, 100 and 500
-devices at 60 times real time; a screen shows 60 frames a second at most.
+The comparison is the default preset with three seeds and six schemes; `--runs` names an existing one. Times
+are the minimum of three. The map plays in Chromium (the system's chromium and chromedriver) with 20, 100 and 500
+devices at 60 times real time; a screen shows at most 60 frames per second.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def least_s(job: Callable[[], object], times: int = 3) -> float:
 
 
 def command(folder: Path, page: Path) -> dict[str, float]:
-    """The whole command in a process of its own, imports included."""
+    """The whole command in its own process, including imports."""
     words = [sys.executable, "-m", "wayfare", "report", str(folder), "--out", str(page)]
     walls, cpus = [], []
     for _ in range(3):
@@ -64,7 +64,7 @@ def written(folder: Path, page: Path) -> dict[str, float]:
 
 
 def played(out: Path, devices: int) -> dict[str, float]:
-    """Frames a second while the map plays, and the time that scripts take for one."""
+    """Frames per second while the map plays, and the script time per frame."""
     overrides = [f"fleet.devices={devices}", "rounds=200", "learning.hidden=[4]", "learning.evaluate_every_rounds=100"]
     record = wayfare.run(wayfare.load("fashion-small", overrides), "mads", out=out)
     page = write_report(record.folder, out / f"{devices}.html")[0]
@@ -99,7 +99,7 @@ def browser() -> Any:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--runs", type=Path, help="the folder of a comparison; without one it is run")
+    parser.add_argument("--runs", type=Path, help="the folder of a comparison; by default it is run")
     parser.add_argument("--json", type=Path)
     parser.add_argument("--no-browser", action="store_true")
     arguments = parser.parse_args()

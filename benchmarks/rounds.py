@@ -1,15 +1,15 @@
-"""What a round of local steps costs: a plain loop, stacked devices, captured graphs, one model at the whole batch.
+"""The cost of a round of local steps: a plain loop, stacked devices, captured graphs, one model with the full batch.
 
     python benchmarks/rounds.py [--device cuda] [--precision tf32 fp32] [--only LaneGCN] [--scenes FILE] [--json FILE]
 
-In a round every one of 20 devices takes one SGD step on a minibatch of 32 of its own, with a model of its own. The
-plain loop is what one writes first: for every device a module, an optimiser, `backward` and `step`. One model at batch
-20 x 32 does the same arithmetic without separate models, which no method with separate models can do. All take turns in
-one run, so that whatever else the machine does hits them alike, and the median counts.
+In a round each of 20 devices takes one SGD step with its own model on its own minibatch of 32. The
+plain loop is the obvious code: for every device a module, an optimiser, `backward` and `step`. One model with batch
+20 x 32 does the same arithmetic without separate models: an upper limit. All alternate in
+one run, so that other load on the machine affects them equally, and the median counts.
 
-On a GPU the models are ResNet-9 and LaneGCN and the figure milliseconds per round by the clock. On a processor it is
+On a GPU the models are ResNet-9 and LaneGCN, and the result is milliseconds of wall time per round. On a CPU it is
 device-steps per CPU second, with one thread, of several models. LaneGCN takes minibatches of 16 scenes: synthetic ones,
-or those of a file of prepared scenes, which are larger.
+or the larger ones of a file of prepared scenes.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ DEVICES, BATCH, ROUNDS = 20, 32, 400
 
 @dataclass(frozen=True, kw_only=True)
 class Case:
-    """A model, the inputs it takes, and how many times the plain loop the best engine is to be."""
+    """A model, its inputs, and the goal for the ratio of the best engine to the plain loop."""
 
     name: str
     model: Model
@@ -57,7 +57,7 @@ class Case:
     steps: int = 12
     repeats: int = 7
     batch: int = BATCH
-    graphs: bool = True  # whether a step can be captured: its inputs must have one size
+    graphs: bool = True  # whether a step can be captured, which needs inputs of one size
 
 
 CPU_CASES = (
@@ -142,7 +142,7 @@ def one_model(local: LocalTraining) -> Callable[[int], None]:
 
 
 def engine(runner: Engine, local: LocalTraining) -> Callable[[int], None]:
-    """An engine, asked for as many steps at a time as the simulator asks for."""
+    """An engine, called with as many steps at a time as in the simulator."""
     initial = local.task.model.initial(np.random.default_rng(0)).to(local.compute.device)
     models = [initial.clone() for _ in range(DEVICES)]
 
@@ -155,7 +155,7 @@ def engine(runner: Engine, local: LocalTraining) -> Callable[[int], None]:
 
 
 def timed(work: Callable[[int], None], steps: int, *, cuda: bool) -> float:
-    """Seconds for a round: by the clock on a GPU, of CPU time on a processor."""
+    """Seconds per round: wall time on a GPU, CPU time on a CPU."""
     if cuda:
         torch.cuda.synchronize()
     began = time.perf_counter() if cuda else time.process_time()
@@ -166,7 +166,7 @@ def timed(work: Callable[[int], None], steps: int, *, cuda: bool) -> float:
 
 
 def measure(case: Case, ways: Mapping[str, Callable[[int], None]], *, cuda: bool) -> dict[str, dict[str, float]]:
-    """Median seconds per round of every way, and the median of its ratios to the plain loop beside it."""
+    """Median seconds per round of every variant, and its median ratio to the plain loop."""
     for work in ways.values():
         work(min(case.steps, 3))
     rounds = [{name: timed(work, case.steps, cuda=cuda) for name, work in ways.items()} for _ in range(case.repeats)]
@@ -264,9 +264,9 @@ def main() -> None:
         help="other ways to lay out scenes: pair_rows=0 pair_rows=1024,tile=256 ...",
     )
     parser.add_argument("--fast", action="store_true", help="without deterministic algorithms")
-    parser.add_argument("--only", help="models whose name has this in it")
+    parser.add_argument("--only", help="only models whose name contains this text")
     parser.add_argument("--scenes", type=Path, help="a file of prepared scenes for LaneGCN instead of synthetic ones")
-    parser.add_argument("--json", type=Path, help="also write the figures to this file")
+    parser.add_argument("--json", type=Path, help="also write the results to this file")
     arguments = parser.parse_args()
     compute = Compute.named(arguments.device)
     torch.set_num_threads(1)

@@ -1,14 +1,14 @@
-"""What a study costs beyond its simulations, and how busy it keeps the cores.
+"""The overhead of a study beyond its simulations, and its use of the cores.
 
     python benchmarks/study_overhead.py [--runs 60] [--jobs 2]       overhead of a run: start, data, records
     python benchmarks/study_overhead.py --study schemes-by-speed     a whole study, with the use of its workers
 
-Overhead: a study of short runs, as a user starts it. CPU time of the command and all its workers, less that of the
-bare simulations (the same worlds and schemes, nothing recorded), for each run. Records grow with a run, so those of one
-whole run of the embedded default are timed beside it. The goal is 0.5 s of CPU for each run.
+Overhead: a study of short runs, as a user starts it. It is the CPU time of the command and its workers, minus that of
+the bare simulations (same worlds and schemes, without records), per run. Records grow with a run, so those of one
+whole run of the default preset are measured too. The goal is 0.5 s of CPU time per run.
 
-Use: the share of the wall time in which the workers ran on a core, and in which they ran or stood in line for one. On
-a machine with other work on it the second is the study's own doing, the first is not. Linux only (/proc).
+Use: the share of the wall time in which the workers ran on a core, and in which they ran or waited for one. On
+a machine with other load only the second depends on the study alone. Linux only (/proc).
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ ROUNDS = 40
 
 
 class Nobody:
-    """Watches, and keeps nothing."""
+    """Ignores all events."""
 
     def on_contact(self, event: ContactEvent) -> None:
         pass
@@ -56,7 +56,7 @@ class Nobody:
 
 
 def bare_cpu_s(seeds: int) -> float:
-    """CPU seconds of the simulations alone; worlds are drawn before the clock runs."""
+    """CPU seconds of the simulations alone, without drawing worlds."""
     scenario = wayfare.load("fashion-small", [f"rounds={ROUNDS}"])
     spent_s = 0.0
     for seed in range(seeds):
@@ -81,7 +81,7 @@ def sweep_cpu_s(seeds: int, jobs: int) -> float:
 
 
 def records_cpu_s() -> float:
-    """CPU seconds that one whole run of the embedded default spends on its records, reading them back included."""
+    """CPU seconds that one run of the default preset spends on its records, including reading them back."""
     spent_s = 0.0
 
     def timed(method: Callable[..., Any]) -> Callable[..., Any]:
@@ -127,7 +127,7 @@ def overhead(runs: int, jobs: int) -> dict[str, object]:
 
 
 def use_of_workers(study: str, jobs: int, out: Path) -> dict[str, object]:
-    """Start a study and look at its workers twice a second until it ends."""
+    """Start a study and sample its workers twice a second until it ends."""
     began, idle_before = time.perf_counter(), other_cpu_s()
     clocks: dict[int, tuple[float, float]] = {}
     with subprocess.Popen(command(study, jobs, str(out)), stdout=subprocess.DEVNULL) as process:
@@ -153,7 +153,7 @@ def command(study: str, jobs: int, out: str) -> list[str]:
 
 
 def children(pid: int) -> list[int]:
-    """The worker processes of a driver; the tracker that Python starts beside them is none."""
+    """The worker processes of a driver, without Python's resource tracker."""
     try:
         found = [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
         return [child for child in found if "spawn_main" in Path(f"/proc/{child}/cmdline").read_text()]
@@ -162,7 +162,7 @@ def children(pid: int) -> list[int]:
 
 
 def clock(pid: int) -> tuple[float, float] | None:
-    """Seconds on a core, and in line for one, of all threads of a process."""
+    """Seconds on a core, and waiting for one, of all threads of a process."""
     try:
         tasks = [(task / "schedstat").read_text().split() for task in Path(f"/proc/{pid}/task").iterdir()]
     except OSError:
@@ -171,7 +171,7 @@ def clock(pid: int) -> tuple[float, float] | None:
 
 
 def other_cpu_s() -> float:
-    """Seconds that the cores of the machine were not idle, since it started."""
+    """Busy seconds of the machine's cores since it started."""
     fields = [int(field) for field in Path("/proc/stat").read_text().splitlines()[0].split()[1:]]
     return (sum(fields[:8]) - fields[3] - fields[4]) / os.sysconf("SC_CLK_TCK")
 
@@ -181,8 +181,8 @@ def main() -> None:
     parser.add_argument("--runs", type=int, default=60)
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--study", help="run this study instead, and watch its workers")
-    parser.add_argument("--out", type=Path, default=Path("runs"), help="where the study's folder goes")
-    parser.add_argument("--json", type=Path, help="also write the figures to this file")
+    parser.add_argument("--out", type=Path, default=Path("runs"), help="the parent of the study's folder")
+    parser.add_argument("--json", type=Path, help="also write the results to this file")
     arguments = parser.parse_args()
     if arguments.study:
         figures = use_of_workers(arguments.study, arguments.jobs, arguments.out)

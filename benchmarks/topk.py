@@ -2,9 +2,9 @@
 
     python benchmarks/topk.py [--device cpu] [--json FILE]
 
-The entries are normal, as updates nearly are, with one of them in ten 0, as error feedback leaves them. Both keep the k
-largest magnitudes; ours also gives them in the order of their indices, and ties to the lower one. On a processor the
-figure is CPU time with one thread, on a GPU time by the clock. `kthvalue`, the obvious other way, stands beside them.
+The entries are normal, as updates nearly are, and one in ten is 0, as after error feedback. Both keep the k
+largest magnitudes; ours also sorts them by index and gives ties to the lower one. On a CPU the
+result is CPU time with one thread, on a GPU wall time. `kthvalue`, the obvious alternative, is measured too.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ def seconds(way: Callable[[Tensor, int], Tensor], values: Tensor, k: int) -> flo
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", default="cpu")
-    parser.add_argument("--json", type=Path, help="also write the figures to this file")
+    parser.add_argument("--json", type=Path, help="also write the results to this file")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     values = vector(torch.device(arguments.device))

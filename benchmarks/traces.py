@@ -1,9 +1,9 @@
-"""How fast and in how much memory a large trace is read: a 37 MB FCD file in under 10 s and under 300 MB.
+"""Time and memory to read a large trace: the goals for a 37 MB FCD file are 10 s and 300 MB.
 
     python benchmarks/traces.py [--json] [--megabytes 37]
 
-The file is made here, with the attributes SUMO writes. Each reading runs in a process of its own, so that its peak
-memory is its own; beside it stands a pass over the same bytes that only counts lines, as a measure of the machine.
+The file is generated with the attributes that SUMO writes. Each reading runs in its own process, to measure its peak
+memory. A pass over the same bytes that only counts lines shows the speed of the machine.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ print(json.dumps({
 
 
 def write_fcd(file: Path, size_bytes: int, vehicles: int = 300) -> None:
-    """Vehicles that drive round circles, until the file is as large as asked for."""
+    """Write vehicles that drive in circles, until the file has the requested size."""
     with file.open("w", encoding="utf-8") as out:
         out.write('<?xml version="1.0" encoding="UTF-8"?>\n\n<fcd-export>\n')
         step = 0

@@ -1,10 +1,10 @@
-"""Encoding and decoding a ResNet-9's update: bits of a kept entry, what quantisation loses, and CPU time.
+"""Encode and decode an update of ResNet-9: bits per kept entry, quantisation loss, and CPU time.
 
     python benchmarks/wire.py [--share 0.25] [--json FILE]
 
-The entries are Student's t with five degrees of freedom, heavy in the tails as updates are, and their places are
-random: the worst case for coding indices. The paper counts 54.65 bits for a kept entry. Times are medians of CPU
-seconds with one thread; beside them stands top-k of the same vector, which every upload takes anyway.
+The entries are Student's t with five degrees of freedom, heavy-tailed like updates, and their indices are
+random, the worst case for coding. The paper counts 54.65 bits per kept entry. Times are medians of CPU
+seconds with one thread. Top-k of the same vector, which every upload needs anyway, is measured too.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def timed(work: Callable[[], Any]) -> tuple[float, Any]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--share", type=float, default=0.25, help="k/s")
-    parser.add_argument("--json", type=Path, help="also write the figures to this file")
+    parser.add_argument("--json", type=Path, help="also write the results to this file")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     vector = torch.from_numpy(np.random.default_rng(0).standard_t(5, ENTRIES).astype(np.float32))
@@ -50,7 +50,7 @@ def main() -> None:
     k = round(arguments.share * ENTRIES)
     top_k_s, kept = timed(lambda: top_k(vector, k))
     print(f"{platform.processor() or platform.machine()}, {ENTRIES:,} entries, k/s = {arguments.share}")
-    print(f"top-k {top_k_s:.3f} s; the paper counts {bits_per_entry(ENTRIES, 32):.2f} bits an entry")
+    print(f"top-k {top_k_s:.3f} s; the paper counts {bits_per_entry(ENTRIES, 32):.2f} bits per entry")
     print(f"{'value bits':>10} {'bits an entry':>14} {'energy lost':>12} {'encode s':>9} {'decode s':>9} {'goal s':>7}")
     rows = []
     for bits in VALUE_BITS:

@@ -11,7 +11,7 @@ def main() -> None:
         print(
             f"{scheme.name:5} {100 * scheme.score_mean:5.1f} %"
             f"  {scheme.energy_joules_mean:6.1f} of {scheme.budget_joules:.0f} J"
-            f"  {100 * scheme.kept_fraction_mean:3.0f} % of an update got through"
+            f"  {100 * scheme.kept_fraction_mean:3.0f} % of an update sent"
         )
 
 

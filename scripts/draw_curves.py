@@ -1,9 +1,9 @@
-"""Draw learning curves out of the CSV files of docs/results: a line for each name, the mean over its seeds.
+"""Draw learning curves from the CSV files of docs/results: one line per name, the mean over its seeds.
 
     python scripts/draw_curves.py PICTURE.png 'NAME=FILE.csv:SCHEME[:COLUMN=VALUE]...' ...
 
-A column such as `radio.bandwidth_hz=20000.0` says which runs of a scheme are meant where a study has several. Thin
-lines are single seeds. The files are those that `wayfare export` and `wayfare paper --record` write.
+A column such as `radio.bandwidth_hz=20000.0` selects runs of a scheme if a study has several. Thin
+lines are single seeds. `wayfare export` and `wayfare paper --record` write such files.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ COLOURS = ("#0072B2", "#D55E00", "#7A3E9D", "#009E73", "#E69F00", "#56B4E9")
 
 
 def curves_of(file: str, wanted: dict[str, str]) -> tuple[list[int], np.ndarray]:
-    """Rounds, and the score in per cent of every seed (rows), of the rows that have the wanted values."""
+    """Rounds, and the score of every seed (rows) in per cent, for the rows with the wanted values."""
     found: dict[int, dict[int, float]] = defaultdict(dict)
     with Path(file).open(encoding="utf-8", newline="") as lines:
         for row in csv.DictReader(lines):
@@ -29,7 +29,7 @@ def curves_of(file: str, wanted: dict[str, str]) -> tuple[list[int], np.ndarray]
                 seed, round_ = int(row["seed"]), int(row["round"])
                 if round_ in found[seed]:
                     raise SystemExit(
-                        f"{file}: several runs of seed {seed} fit {wanted}; name a column that tells them apart"
+                        f"{file}: several runs of seed {seed} match {wanted}; name a column that distinguishes them"
                     )
                 found[seed][round_] = 100 * float(row["score"])
     if not found:

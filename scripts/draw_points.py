@@ -1,9 +1,9 @@
-"""Draw one measure of runs against another out of a CSV file of `wayfare export`: a point for each setting.
+"""Draw one measure of runs against another from a CSV file of `wayfare export`: one point per setting.
 
     python scripts/draw_points.py PICTURE.png RUNS.csv X Y COLUMN
 
-`X` and `Y` are columns such as `kept_fraction` and `score`, drawn in per cent where they are shares. Runs that differ
-in their seed alone make one point, their mean; points with one value of `COLUMN`, such as `mobility.contact_s`, make
+`X` and `Y` are columns such as `kept_fraction` and `score`; shares are drawn in per cent. Runs that differ only in
+their seed make one point, their mean. Points with one value of `COLUMN`, such as `mobility.contact_s`, make
 one line.
 """
 
@@ -41,7 +41,7 @@ def points_of(file: str, x: str, y: str, column: str) -> dict[str, list[tuple[fl
 
 
 def measure(row: dict[str, str], name: str) -> float:
-    """A number of a run, in per cent if it is a share."""
+    """A value of a run, in per cent if it is a share."""
     return float(row[name]) * (100 if name in SHARES else 1)
 
 

@@ -1,10 +1,9 @@
-"""Gives fuzzed inputs to everything that reads what others wrote; each must load or give one of our errors.
+"""Fuzz every parser of external input: each input must load or raise one of Wayfare's errors.
 
     python scripts/fuzz.py [--inputs 100000] [--only "contact plan"] [--seed 0] [--memory-mb 2000]
 
-An input that raises anything else, takes over 5 s of CPU time or a minute of any, or needs more memory than is given
-beyond what the program itself takes, is a fault; the smallest input that shows it is printed. Ends with 1 if there is
-one.
+Any other exception, more than 5 s of CPU time or a minute of wall time, or more extra memory than the limit is a
+fault. The script prints the smallest input that shows it and exits with 1.
 """
 
 from __future__ import annotations
@@ -28,14 +27,14 @@ from tests.faults.inputs import Fuzzer, examples, fuzzers, loads_or_says_why
 
 
 def main() -> int:
-    """All fuzzers, a line for each."""
+    """Run all fuzzers and print a line for each."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--inputs", type=int, default=100_000)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--only", nargs="+", metavar="NAME", help="these parsers only")
+    parser.add_argument("--only", nargs="+", metavar="NAME", help="only these parsers")
     parser.add_argument("--memory-mb", type=int, default=2000)
     arguments = parser.parse_args()
-    # Warnings about damaged checkpoints are what is asked for, thousands of times.
+    # Damaged checkpoints cause thousands of expected warnings.
     logging.getLogger("wayfare").setLevel(logging.ERROR)
     signal.signal(signal.SIGALRM, _hangs)
     faults = 0
@@ -51,7 +50,7 @@ def main() -> int:
             counts, slowest_s, fault = _try(fuzzer, each, arguments.seed, Path(work))
             total, loaded = total + sum(counts), loaded + counts[1]
             print(
-                f"{name:24} {sum(counts):7,} inputs, {counts[1]:7,} load, {counts[0]:7,} refused; slowest "
+                f"{name:24} {sum(counts):7,} inputs, {counts[1]:7,} load, {counts[0]:7,} rejected; slowest "
                 f"{slowest_s:.2f} s; {time.monotonic() - began:.0f} s in all{'' if fault is None else '; FAULT'}",
                 flush=True,
             )
@@ -59,12 +58,12 @@ def main() -> int:
                 faults += 1
                 print(fault, flush=True)
     peak_mb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-    print(f"{total:,} inputs: {loaded:,} load, {total - loaded:,} refused, {faults} faults; peak {peak_mb:.0f} MB")
+    print(f"{total:,} inputs: {loaded:,} load, {total - loaded:,} rejected, {faults} faults; peak {peak_mb:.0f} MB")
     return 1 if faults else 0
 
 
 def _try(fuzzer: Fuzzer, count: int, start: int, folder: Path) -> tuple[list[int], float, str | None]:
-    """How many inputs were refused and loaded, the slowest, and the fault if there is one."""
+    """The numbers of rejected and loaded inputs, the slowest time, and the fault if there is one."""
     counts, slowest_s = [0, 0], 0.0
 
     @seed(start)
@@ -94,7 +93,7 @@ def _hangs(number: int, frame: FrameType | None) -> None:
 
 
 def _limit_memory(more_bytes: int) -> None:
-    """Beyond what the program has taken so far."""
+    """Limit memory beyond the program's current use."""
     used = int(Path("/proc/self/statm").read_text(encoding="utf-8").split()[0]) * resource.getpagesize()
     resource.setrlimit(resource.RLIMIT_AS, (used + more_bytes, resource.RLIM_INFINITY))
 

@@ -1,9 +1,9 @@
-"""Kills runs of the embedded default with SIGKILL at random points and resumes them; every result must be identical.
+"""Kill runs of the default preset with SIGKILL at random points and resume them; every result must be identical.
 
     python scripts/kill_runs.py [--kills 200] [--rounds 300] [--checkpoint-every-rounds 7] [--seed 0]
 
-Over all schemes and energy rules, with the engines `reference` and `stacked`. Ends with 1 if any resume differs from
-the undisturbed run in a bit of its model or records, or leaves a gap, a duplicate or a file behind.
+It covers all schemes and energy rules, with the engines `reference` and `stacked`. It exits with 1 if any resumed run
+differs from the undisturbed one in any bit of its model or records, or leaves a gap, a duplicate or a file behind.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ import wayfare
 
 
 def main() -> int:
-    """All trials, a line for each, and a table at the end."""
+    """Run all trials; print a line for each, and a table at the end."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--kills", type=int, default=200)
     parser.add_argument("--rounds", type=int, default=300)

@@ -1,8 +1,8 @@
-"""Do the runs that figures on record still lack, one after the other, as docs/results/paper/not-run.csv lists them.
+"""Run the missing runs of recorded figures, one after the other, as listed in docs/results/paper/not-run.csv.
 
     python scripts/run_missing.py [FIGURE ...] --out FOLDER --device cuda --precision bf16 [--list]
 
-Each run is a study of its own in FOLDER, so that an interrupted one resumes and a finished one is not done again.
+Each run is a separate study in FOLDER, so that interrupted runs resume and finished ones are not repeated.
 `python scripts/record_figure.py FIGURE FOLDER/*` then adds them to the record.
 """
 
@@ -36,13 +36,13 @@ def study_of(row: dict[str, str]) -> Plan:
 
 
 def main() -> None:
-    """List them, or do them."""
+    """List the missing runs, or run them."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("figures", nargs="*", choices=[*FIGURES, []])
     parser.add_argument("--out", type=Path, default=Path("runs"))
     parser.add_argument("--device", default="auto")
     parser.add_argument("--precision", default="fp32")
-    parser.add_argument("--list", action="store_true", help="say what is missing, and run nothing")
+    parser.add_argument("--list", action="store_true", help="list the missing runs and exit")
     arguments = parser.parse_args()
     with NOT_RUN.open(encoding="utf-8", newline="") as lines:
         rows = [row for row in csv.DictReader(lines) if not arguments.figures or row["figure"] in arguments.figures]

@@ -1,4 +1,4 @@
-"""MkDocs hook: reference pages made from the program itself: command line, Python API and scenario fields."""
+"""MkDocs hook: generated reference pages for the command line, the Python API and scenario fields."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def command_line() -> str:
     """Every command with its help, arguments and options, as typer writes them."""
     command = typer.main.get_command(app)
     text = get_docs_for_click(obj=command, ctx=typer.Context(command), name="wayfare")
-    # Typer cuts the summaries in its lists of commands; links to the commands say more.
+    # Typer truncates the summaries in its lists of commands, so replace them by links.
     owner = "wayfare"
     lines = []
     for line in text.splitlines():
@@ -82,7 +82,12 @@ def python_api() -> str:
         public = getattr(wayfare, name)
         names[API_SECTIONS[home]].append(f"{public.__module__}.{public.__qualname__}")
     names[API_SECTIONS["report.notebook"]].append("wayfare.report.notebook.ShownResults")
-    lines = ["# Python API", "", "All names but `ShownResults` are those of the package: `wayfare.load(...)`.", ""]
+    lines = [
+        "# Python API",
+        "",
+        "All names except `ShownResults` belong to the package: `wayfare.load(...)`.",
+        "",
+    ]
     for title in API_SECTIONS.values():
         lines += [f"## {title}", "", *(f"::: {name}\n" for name in names[title])]
     return "\n".join(lines)
@@ -97,14 +102,14 @@ def scenario_fields() -> str:
         " `--set radio.bandwidth_hz=2e6`.",
         "",
         "`wayfare presets NAME` prints a preset with all its fields. Defaults below are those of a scenario file;"
-        " a preset has values of its own.",
+        " presets have their own values.",
         "",
     )
     return "\n".join([*intro, *_section("", Scenario, set())])
 
 
 def _section(path: str, model: type[BaseModel], written: set[tuple[str, type]]) -> Iterator[str]:
-    """A section's table, then those of the sections below it; a choice of sections is one table each."""
+    """The table of a section, then those of its subsections; alternatives have one table each."""
     if (path, model) in written:
         return
     written.add((path, model))
@@ -123,7 +128,7 @@ def _section(path: str, model: type[BaseModel], written: set[tuple[str, type]]) 
         schemas = model.model_json_schema()["properties"]
         for name in rows:
             schema = schemas[name]
-            # A bound behind a validator is missing from the schema: the metadata have all of them.
+            # Bounds behind a validator are missing from the schema, but not from the metadata.
             for bound in model.model_fields[name].metadata:
                 if isinstance(bound, Le):
                     schema["maximum"] = min(schema.get("maximum", bound.le), bound.le)

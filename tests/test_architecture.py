@@ -90,7 +90,7 @@ def test_within_the_field_imports_point_only_up_the_list() -> None:
 
 def test_the_file_of_the_field_states_its_protocol_and_nothing_else() -> None:
     tree = ast.parse((SOURCE / "field/__init__.py").read_text(encoding="utf-8"))
-    assert "How nothing is lost and nothing counted twice" in (ast.get_docstring(tree) or "")
+    assert "How every upload counts exactly once" in (ast.get_docstring(tree) or "")
     assert len(tree.body) == 1
 
 

@@ -1,12 +1,12 @@
-"""What a user would pick instead: pfl, Flower and FLGo against a plain PyTorch loop and `stacked`, on the same job.
+"""Compare pfl, Flower and FLGo with a plain PyTorch loop and `stacked`, on the same job.
 
     python benchmarks/peers/compare.py [--venvs DIR] [--rounds 60] [--repeats 3] [--only pfl flgo] [--json FILE]
 
-The job is in job.py. Each framework runs in a virtual environment of its own, which is made on first use (about 1.5 GB
-each, more where pip brings PyTorch with CUDA) below --venvs, and kept. Everyone has one thread for each process. The
-clock starts after three rounds; it counts the CPU time of all processes, so Flower is charged for every core it uses.
-Repeats take turns, and the median counts. Needs Linux. FLGo brings torchvision, which must fit its PyTorch: where pip
-is set up to find PyTorch without CUDA, it must find such a torchvision too.
+The job is in job.py. Each framework runs in its own virtual environment, created on first use below --venvs (about
+1.5 GB each, more if pip installs PyTorch with CUDA) and kept. All use one thread per process. The
+clock starts after three rounds and counts the CPU time of all processes, so Flower pays for every core it uses.
+Repeats alternate, and the median counts. It needs Linux. FLGo installs torchvision, which must match its PyTorch: if
+pip is configured to find PyTorch without CUDA, it must find such a torchvision too.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from wayfare.places import data_folder
 HERE = Path(__file__).parent
 # As in pyproject.toml.
 TORCH = "torch>=2.6,<2.14"
-# Who has an environment of its own, and what is installed there.
+# Frameworks with their own environment, and the packages installed there.
 PACKAGES = {"pfl": "pfl[pytorch]==0.6.0", "flower": "flwr[simulation]==1.41.0", "flgo": "flgo==0.4.4"}
 EVERYONE = ("plain", "wayfare", *PACKAGES)
 # A job takes a minute at most.
@@ -72,13 +72,13 @@ def write_data(file: Path) -> None:
 
 
 def interpreter(name: str, folder: Path) -> Path:
-    """The Python that runs someone's job; its environment is made if there is none yet."""
+    """The Python of a framework; its environment is created if it does not exist."""
     if name not in PACKAGES:
         return Path(sys.executable)
     home = folder / name
     python, ready = home / "bin" / "python", home / f"ready-{PACKAGES[name]}"
     if not ready.exists():
-        print(f"Making {home} with {PACKAGES[name]} ...", file=sys.stderr, flush=True)
+        print(f"Creating {home} with {PACKAGES[name]} ...", file=sys.stderr, flush=True)
         venv.create(home, with_pip=True, clear=True)
         subprocess.run([python, "-m", "pip", "install", "--quiet", PACKAGES[name], TORCH], check=True)
         ready.touch()
@@ -86,7 +86,7 @@ def interpreter(name: str, folder: Path) -> Path:
 
 
 def run(name: str, python: Path, data: Path, rounds: int) -> dict[str, float]:
-    """One job in a process of its own."""
+    """Run one job in its own process."""
     with tempfile.TemporaryDirectory() as folder:
         result, log = Path(folder) / "result.json", Path(folder) / "log"
         environment = {
@@ -96,7 +96,7 @@ def run(name: str, python: Path, data: Path, rounds: int) -> dict[str, float]:
             job.ROUNDS: str(rounds),
             job.RESULT: str(result),
         }
-        # Workers of Ray and the benchmark that FLGo makes import job.py too.
+        # Ray's workers and FLGo's generated benchmark import job.py too.
         environment["PYTHONPATH"] = os.pathsep.join([str(HERE), *filter(None, [os.environ.get("PYTHONPATH")])])
         with log.open("wb") as output:
             ended = subprocess.run(
@@ -109,7 +109,7 @@ def run(name: str, python: Path, data: Path, rounds: int) -> dict[str, float]:
                 timeout=PATIENCE_S,
             )
         if ended.returncode or not result.exists():
-            sys.exit(f"{name} ended with {ended.returncode} and these last words:\n{log.read_text()[-3000:]}")
+            sys.exit(f"{name} exited with {ended.returncode}; the end of its log:\n{log.read_text()[-3000:]}")
         found: dict[str, float] = json.loads(result.read_text(encoding="utf-8"))
     return found
 
@@ -138,11 +138,11 @@ def table(results: dict[str, list[dict[str, float]]], rounds: int) -> list[Row]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--venvs", type=Path, default=data_folder() / "peers", help="where the environments are kept")
+    parser.add_argument("--venvs", type=Path, default=data_folder() / "peers", help="the folder of the environments")
     parser.add_argument("--rounds", type=int, default=60)
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--only", nargs="+", choices=list(PACKAGES), default=list(PACKAGES))
-    parser.add_argument("--json", type=Path, help="also write the figures to this file")
+    parser.add_argument("--json", type=Path, help="also write the results to this file")
     arguments = parser.parse_args()
     names = [name for name in EVERYONE if name not in PACKAGES or name in arguments.only]
     pythons = {name: interpreter(name, arguments.venvs.absolute()) for name in names}

@@ -1,4 +1,4 @@
-"""What FLGo copies into a benchmark of its own: data and a network under the names it asks for."""
+"""Data and network for FLGo, which copies this file into a generated benchmark; it requires these names."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""The job that everyone does here, and how it is timed; needs no more than NumPy and PyTorch.
+"""The common job of all frameworks and its timing. It needs only NumPy and PyTorch.
 
-20 devices, 10 local steps of SGD each round on minibatches of 32, a perceptron 784-64-10, federated averaging with
-everyone in every round, no evaluation until the end. The images are those of fashion-small, each pixel four times.
+20 devices, 10 local SGD steps per round on minibatches of 32, a perceptron 784-64-10, federated averaging with
+all devices in every round, evaluation only at the end. The images are those of fashion-small, each pixel four times.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ DATA, ROUNDS, RESULT = "PEERS_DATA", "PEERS_ROUNDS", "PEERS_RESULT"
 
 
 def rounds() -> int:
-    """Rounds that are timed."""
+    """The number of timed rounds."""
     return int(os.environ[ROUNDS])
 
 
@@ -44,7 +44,7 @@ def network() -> nn.Sequential:
 
 
 def accuracy(module: nn.Module) -> float:
-    """On the test images."""
+    """Accuracy on the test images."""
     arrays = data()
     with torch.no_grad():
         right = module(arrays["test_inputs"]).argmax(dim=1) == arrays["test_labels"]
@@ -58,14 +58,14 @@ class Clock:
         self._began = self._ended = (0.0, 0.0)
 
     def after_round(self, round_: int) -> None:
-        """To be called when a round is over, counted from 1."""
+        """Call at the end of each round, counted from 1."""
         if round_ == WARM_ROUNDS:
             self._began = _now()
         if round_ == WARM_ROUNDS + rounds():
             self._ended = _now()
 
     def write(self, score: float) -> None:
-        """Hand the result to whoever started this job."""
+        """Write the result for the parent process."""
         cpu_s, wall_s = (end - begin for begin, end in zip(self._began, self._ended, strict=True))
         result = {"cpu_s": cpu_s, "wall_s": wall_s, "accuracy": score, "torch": torch.__version__}
         Path(os.environ[RESULT]).write_text(json.dumps(result), encoding="utf-8")
@@ -76,7 +76,7 @@ def _now() -> tuple[float, float]:
 
 
 def _cpu_s() -> float:
-    """CPU time so far of this process, of all its descendants, and of their children that have ended."""
+    """CPU time so far of this process, its descendants, and their finished children."""
     parents: dict[int, int] = {}
     ticks: dict[int, int] = {}
     for entry in Path("/proc").iterdir():

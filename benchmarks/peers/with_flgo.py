@@ -18,15 +18,15 @@ import job
 
 def main() -> None:
     clock = job.Clock()
-    # PyTorch of late asks for this method of every subset that has the other; FLGo 0.4.4 is older than that.
+    # Recent PyTorch needs this method, which FLGo 0.4.4 does not have.
     toolkit.FromDatasetPipe.TaskDataset.__getitems__ = lambda subset, places: [subset[place] for place in places]
     recipe = Path(__file__).with_name("flgo_benchmark.py")
     with tempfile.TemporaryDirectory() as folder:
-        # FLGo imports the benchmark it makes from the working folder.
+        # FLGo imports its generated benchmark from the working folder.
         os.chdir(folder)
         sys.path.insert(0, folder)
         benchmark = importlib.import_module(flgo.gen_benchmark_from_file("small", str(recipe)))
-        # Its picture of who holds what takes minutes for labels that are tensors.
+        # FLGo's picture of the partition takes minutes if labels are tensors.
         vars(benchmark)["visualize"] = lambda *arguments: None
         flgo.gen_task_by_(benchmark, partitions.IIDPartitioner(num_clients=job.DEVICES), "task")
         runner = flgo.init(
@@ -48,7 +48,7 @@ def main() -> None:
         )
 
         def ended(server: Any) -> bool:
-            """Asked before every round."""
+            """Called before every round."""
             clock.after_round(server.current_round - 1)
             return bool(server.current_round > server.num_rounds)
 

@@ -1,4 +1,4 @@
-"""Flower: federated averaging on its simulation engine, that is Ray, one core for each client."""
+"""Flower: federated averaging on its simulation engine (Ray), one core per client."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def train(message: Any, context: Any) -> Any:
     module = job.network()
     module.load_state_dict(message.content["arrays"].to_torch_state_dict())
     optimiser = torch.optim.SGD(module.parameters(), lr=job.LEARNING_RATE)
-    # The network is made from a fixed seed; minibatches must not be.
+    # The network uses a fixed seed; minibatches must not.
     generator = torch.Generator().manual_seed(int(message.content["config"]["server-round"]))
     for _ in range(job.STEPS):
         batch = held[torch.randint(len(held), (job.BATCH,), generator=generator)]

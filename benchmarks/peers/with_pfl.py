@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 
 class Classifier(nn.Module):
-    """The network with the two methods that pfl asks for."""
+    """The network with the two methods that pfl requires."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -32,7 +32,7 @@ class Classifier(nn.Module):
 
 
 class Rounds:
-    """Tells the clock; pfl calls these three."""
+    """Reports rounds to the clock; pfl calls these three methods."""
 
     def __init__(self, clock: job.Clock) -> None:
         self._clock = clock

@@ -1,4 +1,4 @@
-"""What one writes first: a module, an optimiser, a loop over devices."""
+"""The obvious code: a module, an optimiser, a loop over devices."""
 
 from __future__ import annotations
 

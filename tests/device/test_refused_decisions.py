@@ -198,7 +198,7 @@ def test_a_global_model_is_looked_at_when_an_update_was_large_enough_to_spoil_it
     if not stops:
         checks.aggregated(spoiled, norms_sq, 5)
         return
-    with pytest.raises(DivergenceError, match="in round 5: the global model contains infinity"):
+    with pytest.raises(DivergenceError, match="in round 5: the global model contains NaN or infinity"):
         checks.aggregated(spoiled, norms_sq, 5)
 
 

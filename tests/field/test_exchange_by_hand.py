@@ -14,7 +14,7 @@ from tests.field.brokers import finish
 from tests.field.parts import INITIAL, LINK, Fixed, Told, cut, noise, train
 from tests.field.without_broker import QUICK, Site
 from wayfare.device import Terms
-from wayfare.field.runtime.exchange import Patience, Radio, _ToldToStopError, no_radio
+from wayfare.field.runtime.exchange import Patience, Radio, _StopRequestedError, no_radio
 from wayfare.field.runtime.messages import Mark
 from wayfare.methods import make_method
 from wayfare.scenario import Scenario
@@ -181,7 +181,7 @@ def test_a_device_that_is_told_to_stop_leaves_its_promise_open(site: Site) -> No
     exchanger = site.exchanger(Told())
     exchanger._stop.set()
     for step in (exchanger._deliver, lambda: exchanger._finish(1)):
-        with pytest.raises(_ToldToStopError):
+        with pytest.raises(_StopRequestedError):
             finish(step())
     assert site.wire.asked == []
     assert site.outbox.open_update() is not None

@@ -145,17 +145,17 @@ def test_the_least_that_brings_anything_through() -> None:
 
 
 def test_which_rules_look_at_time_and_at_the_end() -> None:
-    assert (Fitting("paced").any_length(), Fitting("greedy").any_length()) == (False, True)
-    assert (Whole("paced").any_length(), Whole("unlimited").any_length()) == (False, True)
+    assert (Fitting("paced").is_extendable(), Fitting("greedy").is_extendable()) == (False, True)
+    assert (Whole("paced").is_extendable(), Whole("unlimited").is_extendable()) == (False, True)
     assert (Whole().uses_forecast(), Whole(fitting=True).uses_forecast(), Fitting().uses_forecast()) == (
         False,
         True,
         True,
     )
-    assert (Mads().any_length(), MadsRd().any_length()) == (False, False)
-    assert not make_method("fedmobile", wayfare.load()).any_length()
-    assert make_method("afl-spar", wayfare.load()).any_length()
-    assert not make_method("mads", wayfare.load()).any_length()
+    assert (Mads().is_extendable(), MadsRd().is_extendable()) == (False, False)
+    assert not make_method("fedmobile", wayfare.load()).is_extendable()
+    assert make_method("afl-spar", wayfare.load()).is_extendable()
+    assert not make_method("mads", wayfare.load()).is_extendable()
 
 
 def test_mads_is_proposition_2_and_then_1() -> None:
@@ -285,6 +285,16 @@ def test_a_mobility_aware_device_waits_for_a_better_contact() -> None:
     for budget_joules, spent_joules in ((50.0, 0.75), (1.0, 1.0), (1.5 * enough_joules, 0.0), (enough_joules, 0.0)):
         encounter = replace(MEETING, experience=seen, budget_joules=budget_joules, spent_joules=spent_joules)
         assert rule.decide(encounter, LINK) == send_top_k(encounter, LINK, 0.2, encounter.left_joules)
+    # In the last round the contact itself is all that is expected: half a second, which 0.05 J pay half of.
+    last = replace(MEETING, experience=seen, round=100, spent_joules=0.95)
+    for worth, skips in ((1010, True), (990, False)):
+        experience = Experience().with_contact(0.1, worth * math.e).with_contact(0.1, worth / math.e)
+        assert (rule.decide(replace(last, experience=experience), LINK) is SKIPPED) == skips
+    # Half a bit is worth less than what was seen, and nothing was seen yet.
+    poor = replace(MEETING, contact_s=0.5 / 2000)
+    assert rule.decide(replace(poor, experience=seen), LINK) is SKIPPED
+    assert rule.decide(replace(poor, experience=Experience()), LINK) is not SKIPPED
+    assert rule.demand(poor, LINK) is not None
     assert rule.demand(replace(MEETING, contact_s=0.0), LINK) is None
     assert rule.decide(replace(MEETING, contact_s=0.0, met_s=0.0), LINK).entries == 0
 

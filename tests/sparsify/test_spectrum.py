@@ -11,7 +11,7 @@ from wayfare.arrays import Floats
 from wayfare.sparsify import spectrum as module
 from wayfare.sparsify.spectrum import Segments, log_spaced, spectrum
 
-KINDS = ("heavy", "layers", "ties", "sparse", "constant", "unseen")
+KINDS = ("heavy", "layers", "ties", "sparse", "constant", "unseen", "one segment")
 
 
 def update(kind: str, entries: int) -> Tensor:
@@ -26,11 +26,13 @@ def update(kind: str, entries: int) -> Tensor:
             values *= rng.random(entries) < 0.01
         case "constant":
             values = np.ones(entries)
-        case "unseen":
+        case "unseen" | "one segment":
             # Nothing lies where a sample looks, so that tails are far longer than it lets expect.
             length = max(entries // module.SEGMENTS, 1)
             stride = max(entries // module._SAMPLE, 1) | 1
             values[np.arange(entries) % length % stride == 0] = 0.0
+            if kind == "one segment":
+                values[length:] = 0.0
     return torch.from_numpy(values.astype(np.float32))
 
 
@@ -50,6 +52,9 @@ def test_segments_count_as_if_magnitudes_were_looked_at_one_by_one(kind: str, en
     segments = spectrum(update(kind, entries)).segments
     bounds = segments.bounds()
     parts = one_by_one(segments)
+    ends = [own[place] for own, _ in parts for place in (0, -1)]
+    assert set(ends) <= set(bounds.tolist())
+    assert (bounds[0], bounds[-1]) == (min(ends), max(ends))
     assert all(bool(np.all(np.diff(magnitudes) <= 0)) for magnitudes, _ in parts)
     counts = np.array([[each[own >= bound].sum() for bound in bounds] for own, each in parts])
     energies = np.array([[(each * own**2)[own >= bound].sum() for bound in bounds] for own, each in parts])

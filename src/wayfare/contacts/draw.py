@@ -64,8 +64,8 @@ def plan_from_motion(
     motion: Motion, range_m: float, duration_s: float, seed: int, *, devices_meet: bool = False
 ) -> ContactPlan:
     """Contacts of every device with the server (the last node) and, with ``devices_meet``, with each other."""
-    nobody, never = np.empty(0, np.int64), np.empty(0)
-    small, large, rows = [_Columns(nobody, nobody, never, never, never)], [], 0
+    no_nodes, no_times = np.empty(0, np.int64), np.empty(0)
+    small, large, rows = [_Columns(no_nodes, no_nodes, no_times, no_times, no_times)], [], 0
     for plan in plans_from_motion(motion, range_m, duration_s, seed, devices_meet=devices_meet):
         small.append(_Columns(plan.device, plan.peer, plan.start_s, plan.end_s, plan.distance_m))
         rows += len(plan)

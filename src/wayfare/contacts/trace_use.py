@@ -7,7 +7,7 @@ from functools import lru_cache
 
 from wayfare.arrays import Floats
 from wayfare.contacts.draw import contacts_in
-from wayfare.mobility.traces import Selection, Trace, everyone_with
+from wayfare.mobility.traces import Selection, Trace, all_nodes
 from wayfare.scenario import Scenario
 from wayfare.scenario.exchange import Contacts
 from wayfare.scenario.mobility import TraceMobility
@@ -62,7 +62,7 @@ def _use(trace: Trace, devices: int, duration_s: float, rules: Contacts, fingerp
     lengths_s = _lengths_s(chosen, trace.range_m)
     too_short = int((lengths_s < rules.min_contact_s).sum())
     used = len(lengths_s) - too_short
-    whole = len(_lengths_s(everyone_with(recording, chosen.server), trace.range_m))
+    whole = len(_lengths_s(all_nodes(recording, chosen.server), trace.range_m))
     return TraceUse(
         file=spec.file,
         format=recording.format,

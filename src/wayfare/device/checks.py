@@ -97,7 +97,7 @@ class Checks:
         if self.allow_divergence or not (self.paranoid or max(norms_sq, default=0.0) > _HARMLESS_NORM_SQ):
             return
         if not bool(model.isfinite().all()):
-            raise DivergenceError(f"training diverged in round {round_}: the global model contains infinity")
+            raise DivergenceError(f"training diverged in round {round_}: the global model contains NaN or infinity")
 
     def evaluated(self, loss: float, round_: int) -> None:
         """Stop if the loss is NaN or infinity."""

@@ -20,7 +20,7 @@ from wayfare.engine.base import Burst, Engine, LocalTraining
 from wayfare.engine.compute import Compute, Precision
 from wayfare.engine.cuda_graphs import CudaGraphs
 from wayfare.engine.lanegcn.engine import StackedLaneGcn
-from wayfare.engine.random_layers import layers_that_draw, reject_random_layers
+from wayfare.engine.random_layers import reject_random_layers, task_random_layers
 from wayfare.engine.reference import Reference
 from wayfare.engine.shelf import InMemory, OnDisk, Place, Shelf, open_shelf
 from wayfare.engine.stacked_cnn import StackedCnn
@@ -97,6 +97,6 @@ def _fastest(training: LocalTraining) -> str:
     if StackedLaneGcn.fits(task):
         return "stacked"
     if training.compute.device.type == "cuda":
-        allowed = isinstance(task, Labelled) and not layers_that_draw(training).keyed
+        allowed = isinstance(task, Labelled) and not task_random_layers(training).keyed
         return "cuda_graphs" if allowed else "reference"
     return "stacked" if StackedMlp.fits(task) or StackedCnn.fits(task) else "reference"

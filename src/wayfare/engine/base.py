@@ -165,7 +165,7 @@ class Steering:
         lists = self.received, self.correction, self.velocity
         return Steering(*(None if tensors is None else change(tensors) for tensors in lists))
 
-    def beside(self, other: Steering) -> list[tuple[Tensors, Tensors]]:
+    def pairs_with(self, other: Steering) -> list[tuple[Tensors, Tensors]]:
         mine = self.received, self.correction, self.velocity
         others = other.received, other.correction, other.velocity
         return [(one, two) for one, two in zip(mine, others, strict=True) if one is not None and two is not None]

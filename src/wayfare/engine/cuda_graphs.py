@@ -190,7 +190,7 @@ class _Slot:
             self._vector.copy_(model)
             if self._offset is not None and batches.offset is not None:
                 self._offset.copy_(batches.offset)
-            for here, there in self._vectors.beside(vectors):
+            for here, there in self._vectors.pairs_with(vectors):
                 here[0].copy_(there[0])
             self._copy_in.replay()
         for first in range(0, steps, _STEPS):
@@ -251,7 +251,7 @@ class _Slot:
         sizes = [entry.numel() for entry in self._entries]
         for entry, piece in zip(self._entries, self._vector.split_with_sizes(sizes), strict=True):
             entry.copy_(piece.view(entry.shape))
-        for (vector,), stacks in self._vectors.beside(self._steering):
+        for (vector,), stacks in self._vectors.pairs_with(self._steering):
             for stack, piece in zip(stacks, self._pieces(vector), strict=True):
                 stack.copy_(piece)
 

@@ -20,7 +20,7 @@ KEYING_ENGINES = ("reference",)
 _NEVER_DRAW = Mlp, SmallCnn, Resnet9, LaneGcn
 
 
-def layers_that_draw(training: LocalTraining) -> RandomLayers:
+def task_random_layers(training: LocalTraining) -> RandomLayers:
     """The random layers of a task's network, found on the first minibatch of the first device."""
     task, where = training.task, training.compute.device
     if isinstance(task.model, _NEVER_DRAW):
@@ -36,7 +36,7 @@ def layers_that_draw(training: LocalTraining) -> RandomLayers:
 
 def reject_random_layers(engine: str, training: LocalTraining) -> None:
     """Raise an error that names the layers whose draws an engine cannot key by device and round."""
-    found = layers_that_draw(training)
+    found = task_random_layers(training)
     if found.others:
         raise InputError(
             f"{training.task.name}: {_named(found.others)} draws random numbers without PyTorch's default "

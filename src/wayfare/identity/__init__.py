@@ -2,6 +2,11 @@
 
 Keys of studies, records of runs and stores of the field use this description. Equal identities mean equal results.
 Code or data that cannot be identified is rejected, unless its author gives it a `version`.
+
+Design decisions:
+
+- A key covers the user's code. Your own objects are hashed by their values and code, with the functions, classes and
+  constants they use. An object that cannot be read completely is rejected, because a wrong match would be silent.
 """
 
 from __future__ import annotations

@@ -73,7 +73,7 @@ class UploadRule(Part, ABC):
         """With less energy than this, a device can never upload again, so it stops training."""
         return 0.0
 
-    def any_length(self) -> bool:
+    def is_extendable(self) -> bool:
         """Whether decisions ignore the number of rounds, so that a finished run can be extended."""
         return False
 
@@ -301,6 +301,6 @@ class Method:
     def energy_rule(self) -> EnergyRule:
         return self.upload.energy_rule
 
-    def any_length(self) -> bool:
+    def is_extendable(self) -> bool:
         """Whether a finished run can be extended. Relays look ahead to later contacts, so they prevent it."""
-        return self.upload.any_length() and self.peers is None
+        return self.upload.is_extendable() and self.peers is None

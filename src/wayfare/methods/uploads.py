@@ -106,7 +106,7 @@ class Fitting(UploadRule):
     def min_upload_joules(self, link: Link) -> float:
         return min_upload_joules(self.energy_rule, link, link.statistics_bits + link.bits_per_entry)
 
-    def any_length(self) -> bool:
+    def is_extendable(self) -> bool:
         return self.energy_rule != "paced"
 
 
@@ -131,7 +131,7 @@ class Whole(UploadRule):
     def min_upload_joules(self, link: Link) -> float:
         return min_upload_joules(self.energy_rule, link, link.dense_bits)
 
-    def any_length(self) -> bool:
+    def is_extendable(self) -> bool:
         return self.energy_rule != "paced"
 
 

@@ -9,6 +9,7 @@ from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
+from wayfare.methods import scheme_label
 from wayfare.records.statistics import Censored, Estimate
 from wayfare.report.caveats import caveats_of, distinct, trace_text
 from wayfare.report.columns import (
@@ -89,7 +90,9 @@ def _rich(results: StudyResults, columns: Sequence[Column], width: int) -> list[
 
 def _schemes(results: StudyResults) -> list[Column]:
     return [
-        Column(heading=SCHEME, cells=[row.scheme + _SHARED * row.shared for row in results.rows], left=True),
+        Column(
+            heading=SCHEME, cells=[scheme_label(row.scheme) + _SHARED * row.shared for row in results.rows], left=True
+        ),
         Column(heading="seeds", cells=[str(len(row.results)) for row in results.rows]),
     ]
 
@@ -184,7 +187,7 @@ def _score_columns(results: StudyResults, of: Sequence[Estimate | None]) -> list
         columns.append(Column(heading="sd", cells=deviations))
     if any(differences):
         cells = ["" if one is None else metric.with_interval(one.mean, one.ci95, digits, "+") for one in differences]
-        columns.append(Column(heading=f"difference\nto {results.reference}", cells=cells))
+        columns.append(Column(heading=f"difference\nto {scheme_label(results.reference)}", cells=cells))
         tests = ["" if one is None or one.p is None else f"{one.p:.2g}" for one in differences]
         if any(tests):
             columns.append(Column(heading="p", cells=tests))

@@ -1,4 +1,10 @@
-"""The world: everything that a scenario and a seed fix before training, equal for every scheme."""
+"""The world: everything that a scenario and a seed fix before training, equal for every scheme.
+
+Design decisions:
+
+- Contacts between devices are drawn only for schemes that relay, with their own streams, so all other draws are
+  unaffected. Pair numbers do not depend on the size of the fleet.
+"""
 
 from wayfare.world.draw import World, draw_world, last_common_round, local_training, world_digests
 from wayfare.world.holding import held_samples

@@ -73,13 +73,13 @@ _Table = TypeVar("_Table", Actors, Lanes | None, Links | None)
 
 def scene_tables(store: SceneStore, model: LaneGcn, dtype: torch.dtype, *, mirrored: bool) -> SceneTables:
     """The tables of a store, on its device, with the same numbers as `SceneStore.batch`."""
-    everyone = torch.arange(len(store), device=store.past.device)
+    every_scene = torch.arange(len(store), device=store.past.device)
     sides = bool((store.relation_kind >= 2 * SCALES).any())
     kinds = RELATIONS if sides else 2 * SCALES
     parts = [
         _tables(store.batch(some, torch.ones_like(some) if mirror else None).cast(dtype), model, kinds)
         for mirror in ((False, True) if mirrored else (False,))
-        for some in everyone.split(_SCENES_AT_A_TIME)
+        for some in every_scene.split(_SCENES_AT_A_TIME)
     ]
     return SceneTables(len(store), kinds, *(_joined([getattr(table, name) for table in parts]) for name in _TABLES))
 

@@ -13,8 +13,8 @@ _SYSTEM_PROGRAMS = Path("/usr/sbin")
 
 
 def broker_program() -> str | None:
-    beside = _SYSTEM_PROGRAMS / "nats-server"
-    return shutil.which("nats-server") or (str(beside) if beside.is_file() else None)
+    system = _SYSTEM_PROGRAMS / "nats-server"
+    return shutil.which("nats-server") or (str(system) if system.is_file() else None)
 
 
 def need_broker_program() -> str:

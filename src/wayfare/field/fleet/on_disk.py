@@ -247,14 +247,14 @@ def _read(file: Path, what: str) -> dict[str, Any]:
     except ValueError:
         raise InputError(f"{file}: is not JSON") from None
     if not isinstance(content, dict) or content.get("version", VERSION) != VERSION:
-        raise InputError(f"{file}: is not {what} that this version of wayfare can read")
+        raise InputError(f"{file}: is not {what} that this version of Wayfare can read")
     return content
 
 
 def _text(folder: Path, content: Mapping[str, Any], field: str) -> str:
     value = content.get(field)
     if not isinstance(value, str) or not value:
-        raise InputError(f"{folder}: {field} = {value!r}: must be a text")
+        raise InputError(f"{folder}: {field} = {value!r}: must be a string")
     return value
 
 

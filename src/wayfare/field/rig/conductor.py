@@ -34,7 +34,7 @@ class Conductor:
         check: Callable[[], None],
         stalled_s: float = 120.0,
     ) -> None:
-        self._world, self._links, self._stores = world, links, [Glance(store) for store in stores]
+        self._world, self._links, self._stores = world, links, [ProgressReader(store) for store in stores]
         self._speedup, self._check, self._stalled_s = speedup, check, stalled_s
 
     async def patiently(self, faults: Faults | None, on_round: Callable[[int], None]) -> None:
@@ -127,7 +127,7 @@ class Conductor:
         return link.rate_bps(link.max_power_watts, float(self._world.gains_per_watt[row])) * self._speedup
 
 
-class Glance:
+class ProgressReader:
     """Reads the progress of a device from its store, read-only."""
 
     def __init__(self, store: Path) -> None:

@@ -83,7 +83,7 @@ def run_demo(work: Work, options: DemoOptions) -> DemoOutcome:
         evaluation = evaluate(model)
         if not options.strict:
             options.on_stage("the same plan in the simulator")
-            expected = Simulation(world, work.method, _Nobody(), engine=work.engine_name).run().model
+            expected = Simulation(world, work.method, _SilentObserver(), engine=work.engine_name).run().model
             difference = float((model - expected).double().norm() / expected.double().norm())
             simulated = evaluate(expected)
     return DemoOutcome(
@@ -170,5 +170,5 @@ def _audited(work: Work, options: DemoOptions, fleet: Fleet) -> tuple[torch.Tens
             outbox.close()
 
 
-class _Nobody(Observer):
+class _SilentObserver(Observer):
     """Ignores all events of a simulation."""

@@ -59,7 +59,7 @@ class Radio:
     set_power_watts: Callable[[float], None] = no_radio
 
 
-class _ToldToStopError(Exception):
+class _StopRequestedError(Exception):
     """The device must stop; it resumes an open update at its next start."""
 
 
@@ -105,7 +105,7 @@ class Exchanger:
             try:
                 if not await self._exchange():
                     await asyncio.sleep(self._patience.idle_s)
-            except _ToldToStopError:
+            except _StopRequestedError:
                 return
             except RefusedError as error:
                 _log.error("refused", extra={"device": self._name, "reason": str(error)})
@@ -294,7 +294,7 @@ class Exchanger:
 
     def _check_stop(self) -> None:
         if self._stop.is_set():
-            raise _ToldToStopError
+            raise _StopRequestedError
 
     async def _request(self, kind: str, data: bytes, headers: dict[str, Any] | None = None) -> bytes:
         answer = await self._client.request(

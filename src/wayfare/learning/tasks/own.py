@@ -135,7 +135,7 @@ def own_task(
     name: str,
     *,
     train: Data,
-    test: Data,
+    test: Data | None = None,
     network: Callable[[], nn.Module] | nn.Module,
     loss: Judge | None = None,
     score: Judge | None = None,
@@ -149,9 +149,9 @@ def own_task(
     """Build a task from data, a network and a loss.
 
     ``train`` and ``test`` are pairs (inputs, targets) of arrays, tensors, frames or lists, or data sets of PyTorch,
-    torchvision or Hugging Face. Both may be one dictionary of data sets with these names. Bytes are words or pixels,
-    depending on what the network accepts; pixels are scaled to 0..1 and have the channels first. ``network`` is a
-    function that builds the network, or a module; every run starts with the weights of a module.
+    torchvision or Hugging Face. A dictionary with both, such as a `DatasetDict`, needs no ``test``. Bytes are words or
+    pixels, depending on what the network accepts; pixels are scaled to 0..1 and have the channels first. ``network`` is
+    a function that builds the network, or a module; every run starts with the weights of a module.
 
     Integer and string targets are classes: the default loss is cross-entropy, the score is the accuracy, and a
     partition uses the classes. Other targets need a ``loss``, which is also the score.
@@ -164,8 +164,10 @@ def own_task(
     training sample; on a trace, the vehicle of that name gets the samples. Either replaces the scenario's partition.
     ``test_vehicles`` names the vehicle of each test sample, so that the model is also evaluated for each vehicle.
     """
+    if test is None and not isinstance(train, Mapping):
+        raise InputError(f"{name}: test = None, must be test data; only a dictionary with train and test needs none")
     (train_inputs, train_targets), (test_inputs, test_targets) = (
-        read_pair(data, name, part) for part, data in (("train", train), ("test", test))
+        read_pair(data, name, part) for part, data in (("train", train), ("test", train if test is None else test))
     )
     build = Copies(copy.deepcopy(network)) if isinstance(network, nn.Module) else network
     # Two samples, because normalisation cannot train on one.

@@ -12,11 +12,11 @@ from wayfare.mobility.base import Meetings, Motion
 from wayfare.mobility.traces.read import FORMATS, detect, read_recording
 from wayfare.mobility.traces.recording import Recording
 from wayfare.mobility.traces.roadside import with_roadside_unit
-from wayfare.mobility.traces.selection import Selection, everyone_with, select
+from wayfare.mobility.traces.selection import Selection, all_nodes, select
 from wayfare.mobility.traces.window import cut, repeat
 from wayfare.scenario.mobility import NodeServer, RoadsideUnit, TraceMobility
 
-__all__ = ["FORMATS", "Recording", "Selection", "Trace", "detect", "everyone_with", "read_recording", "select"]
+__all__ = ["FORMATS", "Recording", "Selection", "Trace", "all_nodes", "detect", "read_recording", "select"]
 
 _log = logging.getLogger(__name__)
 

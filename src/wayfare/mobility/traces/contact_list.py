@@ -8,8 +8,8 @@ from __future__ import annotations
 from typing import IO
 
 from wayfare.errors import TraceError
-from wayfare.mobility.traces.meetings import Spells, meetings_recording
-from wayfare.mobility.traces.reading import BadLines, cells_of, name_in, numbered_lines, place_in, time_in
+from wayfare.mobility.traces.meetings import ContactRows, meetings_recording
+from wayfare.mobility.traces.reading import BadLines, cells_of, metres_in, name_in, numbered_lines, time_in
 from wayfare.mobility.traces.recording import Recording
 
 COLUMNS = ("start_s", "end_s", "a", "b")
@@ -18,12 +18,12 @@ _ALIASES = {"name": "a", "peer": "b"}
 
 def read_contact_list(stream: IO[bytes], bad: BadLines) -> Recording:
     """The contacts of all pairs. Two contacts of one pair must not overlap."""
-    spells = Spells()
+    contacts = ContactRows()
     header: list[str] | None = None
     for line, text in numbered_lines(stream, bad):
         try:
             if text.startswith("#"):
-                spells.read_header(text)
+                contacts.read_header(text)
                 continue
             cells = cells_of(text)
         except ValueError as error:
@@ -35,10 +35,10 @@ def read_contact_list(stream: IO[bytes], bad: BadLines) -> Recording:
         try:
             if len(cells) != len(header):
                 raise ValueError(f"{len(cells)} cells under a header of {len(header)}")
-            add_contact(spells, dict(zip(header, cells, strict=True)), line)
+            add_contact(contacts, dict(zip(header, cells, strict=True)), line)
         except ValueError as error:
             bad.add(line, str(error))
-    return meetings_recording(spells, bad, format="contacts", directed=False)
+    return meetings_recording(contacts, bad, format="contacts", directed=False)
 
 
 def is_contact_header(cells: list[str]) -> bool:
@@ -58,7 +58,7 @@ def _known(cells: list[str]) -> list[str]:
     return names if {"a", "b"} <= set(names) else [_ALIASES.get(name, name) for name in names]
 
 
-def add_contact(spells: Spells, row: dict[str, str], line: int) -> None:
+def add_contact(contacts: ContactRows, row: dict[str, str], line: int) -> None:
     """Add one row. An invalid row raises ValueError."""
     start_s, end_s = time_in(row["start_s"], "start_s"), time_in(row["end_s"], "end_s")
     a, b = name_in(row["a"]), name_in(row["b"])
@@ -67,10 +67,10 @@ def add_contact(spells: Spells, row: dict[str, str], line: int) -> None:
     if a == b:
         raise ValueError(f"{a} is in contact with itself")
     if "distance_m" in row:
-        distance_m = place_in(row["distance_m"], "distance_m")
+        distance_m = metres_in(row["distance_m"], "distance_m")
         if distance_m < 0:
             raise ValueError(f"distance_m = {distance_m:g} is negative")
-        spells.distance_m.append(distance_m)
-    spells.add(spells.number(a), spells.number(b), start_s, end_s, line)
-    spells.seen(start_s)
-    spells.seen(end_s)
+        contacts.distance_m.append(distance_m)
+    contacts.add(contacts.number(a), contacts.number(b), start_s, end_s, line)
+    contacts.seen(start_s)
+    contacts.seen(end_s)

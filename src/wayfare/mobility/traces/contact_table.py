@@ -6,7 +6,7 @@ from pathlib import Path
 
 from wayfare.errors import TraceError, UnavailableError
 from wayfare.mobility.traces.contact_list import add_contact, contact_columns
-from wayfare.mobility.traces.meetings import Spells, meetings_recording
+from wayfare.mobility.traces.meetings import ContactRows, meetings_recording
 from wayfare.mobility.traces.reading import DAMAGED, BadLines, open_bytes
 from wayfare.mobility.traces.recording import Recording
 
@@ -34,13 +34,13 @@ def read_contact_table(path: Path, bad: BadLines) -> Recording:
         table = parquet.read_table(path)
     except (OSError, pyarrow.ArrowException) as error:
         raise TraceError(path, None, f"invalid Parquet file: {error}") from None
-    spells = Spells()
+    rows = ContactRows()
     for text in (table.schema.metadata or {}).get(METADATA_KEY.encode(), b"").decode(errors="replace").splitlines():
-        spells.read_header(text)
+        rows.read_header(text)
     header = contact_columns(table.column_names, None, bad)
     for line, cells in enumerate(zip(*(column.to_pylist() for column in table.columns), strict=True), start=1):
         try:
-            add_contact(spells, dict(zip(header, map(str, cells), strict=True)), line)
+            add_contact(rows, dict(zip(header, map(str, cells), strict=True)), line)
         except ValueError as error:
             bad.add(line, str(error))
-    return meetings_recording(spells, bad, format="contacts", directed=False)
+    return meetings_recording(rows, bad, format="contacts", directed=False)

@@ -13,11 +13,11 @@ from wayfare.mobility.traces.reading import (
     DAMAGED,
     BadLines,
     cells_of,
+    metres_in,
     name_in,
     number_in,
     numbered_lines,
     open_bytes,
-    place_in,
     time_in,
 )
 from wayfare.mobility.traces.recording import Fixes, Recording, motion_recording
@@ -162,7 +162,7 @@ def read_fix_list(stream: IO[bytes], bad: BadLines, *, max_gap_s: float, max_spe
             if geographic:
                 y, x = _degrees(row["lat"], row["lon"])
             else:
-                x, y = place_in(row["x"], "x"), place_in(row["y"], "y")
+                x, y = metres_in(row["x"], "x"), metres_in(row["y"], "y")
             node = fixes.number(name)
             if node in last_s and time_s <= last_s[node]:
                 raise ValueError(f"time of {name} runs backwards: {time_s:g} after {last_s[node]:g}")

@@ -21,7 +21,7 @@ _DEVICE = re.compile(r"# wayfare device: (.+)$")
 
 
 @dataclass(slots=True)
-class Spells:
+class ContactRows:
     """Growing columns of contacts."""
 
     names: dict[str, int] = field(default_factory=dict)
@@ -69,30 +69,30 @@ class Spells:
         self.number(self.server)
 
 
-def meetings_recording(spells: Spells, bad: BadLines, *, format: str, directed: bool) -> Recording:  # noqa: A002
+def meetings_recording(contacts: ContactRows, bad: BadLines, *, format: str, directed: bool) -> Recording:  # noqa: A002
     """The contacts of all pairs, from time 0 on.
 
     With ``directed``, the file lists both directions of a pair separately, and they are united. Otherwise overlapping
     contacts of a pair are bad lines. Contacts of length 0 are skipped with a note.
     """
-    if not spells.one or spells.begin_s is None or spells.until_s is None:
+    if not contacts.one or contacts.begin_s is None or contacts.until_s is None:
         raise bad.nothing_left("contacts")
-    names = list(spells.names)
+    names = list(contacts.names)
     order = natural_order(names)
     rank = np.empty(len(names), dtype=np.int64)
     rank[order] = np.arange(len(names))
-    one, other = rank[np.frombuffer(spells.one, dtype=np.int64)], rank[np.frombuffer(spells.other, dtype=np.int64)]
+    one, other = rank[np.frombuffer(contacts.one, dtype=np.int64)], rank[np.frombuffer(contacts.other, dtype=np.int64)]
     low, high = np.minimum(one, other), np.maximum(one, other)
-    start_s, end_s = np.frombuffer(spells.start_s), np.frombuffer(spells.end_s)
-    distance_m = np.frombuffer(spells.distance_m) if spells.distance_m else None
+    start_s, end_s = np.frombuffer(contacts.start_s), np.frombuffer(contacts.end_s)
+    distance_m = np.frombuffer(contacts.distance_m) if contacts.distance_m else None
     rows = np.lexsort((end_s, start_s, high, low))
     if directed:
         low, high, start_s, end_s = unite(low[rows], high[rows], start_s[rows], end_s[rows])
     else:
-        rows = _without_overlaps(rows, low, high, start_s, end_s, np.frombuffer(spells.line, dtype=np.int64), bad)
+        rows = _without_overlaps(rows, low, high, start_s, end_s, np.frombuffer(contacts.line, dtype=np.int64), bad)
         low, high, start_s, end_s = low[rows], high[rows], start_s[rows], end_s[rows]
         distance_m = distance_m[rows] if distance_m is not None else None
-    start_s, end_s = start_s - spells.begin_s, end_s - spells.begin_s
+    start_s, end_s = start_s - contacts.begin_s, end_s - contacts.begin_s
     real = end_s > start_s
     if not real.any():
         raise TraceError(bad.file, None, "all contacts have length 0")
@@ -108,8 +108,8 @@ def meetings_recording(spells: Spells, bad: BadLines, *, format: str, directed: 
             end_s=end_s[real],
             distance_m=distance_m[real] if distance_m is not None else None,
         ),
-        duration_s=spells.until_s - spells.begin_s,
-        server=spells.server,
+        duration_s=contacts.until_s - contacts.begin_s,
+        server=contacts.server,
         skipped=bad.count,
         first_skipped=str(bad.first) if bad.first else None,
         notes=() if real.all() else (f"{int((~real).sum()):,} of {len(real):,} contacts skipped: length 0",),

@@ -15,7 +15,7 @@ import numpy as np
 
 from wayfare.errors import TraceError
 from wayfare.mobility.base import Motion
-from wayfare.mobility.traces.reading import BadLines, name_in, number_in, numbered_lines, place_in, time_in
+from wayfare.mobility.traces.reading import BadLines, metres_in, name_in, number_in, numbered_lines, time_in
 from wayfare.mobility.traces.recording import Recording, natural_order
 
 _SET = re.compile(r"\$node_\(([^)]*)\)\s+set\s+([XYZ])_\s+(\S+)")
@@ -84,7 +84,7 @@ def _read_line(nodes: defaultdict[str, _Node], line: int, text: str) -> None:
     """Parse one line. A line that does not belong to a movement file raises ValueError."""
     if place := _SET.match(text):
         name, axis = name_in(place[1]), place[2]
-        nodes[name].place[axis] = place_in(place[3], f"{axis}_")
+        nodes[name].place[axis] = metres_in(place[3], f"{axis}_")
         return
     order = _AT.match(text)
     if order is None:
@@ -99,7 +99,7 @@ def _read_line(nodes: defaultdict[str, _Node], line: int, text: str) -> None:
             speed_mps = number_in(speed, "speed", 1e12)
             if speed_mps < 0:
                 raise ValueError(f"speed = {speed_mps:g} is negative")
-            nodes[name].events.append((time_s, line, place_in(x, "x"), place_in(y, "y"), speed_mps))
+            nodes[name].events.append((time_s, line, metres_in(x, "x"), metres_in(y, "y"), speed_mps))
         case ["switch", "ON" | "on" | "OFF" | "off" as state]:
             nodes[name].events.append((time_s, line, state.upper() == "ON"))
         case _:

@@ -8,19 +8,19 @@ from __future__ import annotations
 
 from typing import IO
 
-from wayfare.mobility.traces.meetings import Spells, meetings_recording
+from wayfare.mobility.traces.meetings import ContactRows, meetings_recording
 from wayfare.mobility.traces.reading import BadLines, name_in, numbered_lines, time_in
 from wayfare.mobility.traces.recording import Recording
 
 
 def read_one(stream: IO[bytes], bad: BadLines) -> Recording:
-    spells = Spells()
+    rows = ContactRows()
     up: dict[tuple[str, str, str], tuple[float, int]] = {}
     clock_s = -float("inf")
     for line, text in numbered_lines(stream, bad):
         try:
             if text.startswith("#"):
-                spells.read_header(text)
+                rows.read_header(text)
                 continue
             time_s, a, b, is_up, interface = _event(text)
             if time_s < clock_s:
@@ -34,14 +34,14 @@ def read_one(stream: IO[bytes], bad: BadLines) -> Recording:
             bad.add(line, str(error))
             continue
         clock_s = time_s
-        spells.seen(time_s)
+        rows.seen(time_s)
         if is_up:
             up[pair] = (time_s, line)
         else:
-            spells.add(spells.number(a), spells.number(b), up.pop(pair)[0], time_s, line)
+            rows.add(rows.number(a), rows.number(b), up.pop(pair)[0], time_s, line)
     for (a, b, _), (start_s, line) in up.items():
-        spells.add(spells.number(a), spells.number(b), start_s, clock_s, line)
-    return meetings_recording(spells, bad, format="one", directed=True)
+        rows.add(rows.number(a), rows.number(b), start_s, clock_s, line)
+    return meetings_recording(rows, bad, format="one", directed=True)
 
 
 def _event(text: str) -> tuple[float, str, str, bool, str]:

@@ -100,7 +100,9 @@ def detect(file: Path) -> str:
                 break
             if not text.startswith("#") and (kind := _kind_of_line(text)):
                 return kind
-    raise TraceError(file, 1, f"unknown format; supported are {', '.join(FORMATS)}; the file starts with {head[:40]!r}")
+    raise TraceError(
+        file, 1, f"unknown format; known formats: {', '.join(FORMATS)}; the file starts with {head[:40]!r}"
+    )
 
 
 def _kind_of_line(text: str) -> str | None:

@@ -115,7 +115,7 @@ def time_in(text: str, what: str = "time") -> float:
     return number_in(text, what, TIME_LIMIT_S)
 
 
-def place_in(text: str, what: str) -> float:
+def metres_in(text: str, what: str) -> float:
     return number_in(text, what, PLACE_LIMIT_M)
 
 

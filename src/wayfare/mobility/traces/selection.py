@@ -63,7 +63,7 @@ def select(recording: Recording, *, devices: int | None, server: str | None, ran
     )
 
 
-def everyone_with(recording: Recording, server: str) -> Selection:
+def all_nodes(recording: Recording, server: str) -> Selection:
     """Select all nodes of a recording, with a given server."""
     chosen = recording.names.index(server)
     others = np.delete(np.arange(len(recording.names)), chosen)

@@ -11,7 +11,7 @@ from typing import IO
 from xml.parsers import expat
 
 from wayfare.errors import TraceError
-from wayfare.mobility.traces.reading import DAMAGED, PLACE_LIMIT_M, BadLines, name_in, number_in, place_in, time_in
+from wayfare.mobility.traces.reading import DAMAGED, PLACE_LIMIT_M, BadLines, metres_in, name_in, number_in, time_in
 from wayfare.mobility.traces.recording import Fixes, Recording, motion_recording
 from wayfare.mobility.traces.units import RECOGNISED, Units
 
@@ -117,7 +117,7 @@ class _Reader:
 
     def _moving(self, element: str, attributes: dict[str, str]) -> None:
         try:
-            name, x, y = name_in(attributes["id"]), place_in(attributes["x"], "x"), place_in(attributes["y"], "y")
+            name, x, y = name_in(attributes["id"]), metres_in(attributes["x"], "x"), metres_in(attributes["y"], "y")
             if self.geographic and not (abs(x) <= 180.0 and abs(y) <= 90.0):
                 raise ValueError(f"longitude {x:g}, latitude {y:g} is outside the valid range")
             node = self.fixes.number(name)
