@@ -45,7 +45,7 @@ _HEADINGS = {
     "wall_s": "run\ns",
     "bits": "sent\nMbit",
 }
-_SHARED = " ="
+_SHARED = "="
 _SCALES = {"kept_fraction": 100.0, "bits": 1e-6}
 
 
@@ -91,10 +91,8 @@ def _rich(results: StudyResults, columns: Sequence[Column], width: int) -> list[
 
 def _schemes(results: StudyResults) -> list[Column]:
     return [
-        Column(
-            heading=SCHEME, cells=[scheme_label(row.scheme) + _SHARED * row.shared for row in results.rows], left=True
-        ),
-        Column(heading="seeds", cells=[str(len(row.results)) for row in results.rows]),
+        Column(heading=SCHEME, cells=[scheme_label(row.scheme) for row in results.rows], left=True),
+        Column(heading="seeds", cells=[f"{len(row.results)}{_SHARED * row.shared}" for row in results.rows]),
     ]
 
 
@@ -160,7 +158,7 @@ def study_notes(results: StudyResults) -> list[str]:
     if any("energy_joules" in row.estimates for row in results.rows):
         notes.append(f"energy      {BUDGET_NOTE}")
     if any(row.shared for row in results.rows):
-        notes.append(f"{_SHARED.strip():11} ran once: the scheme does not use what differs between these points")
+        notes.append(f"{_SHARED:11} ran once: the scheme does not use what differs between these points")
     notes.append(f"assumed     {ASSUMED}")
     notes += [f"trace       {trace_text(use)}" for use in distinct(result.trace for result in results.results)]
     if results.manifest.targets:
