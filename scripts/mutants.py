@@ -148,7 +148,10 @@ def _lies_in(position: _Position, spans: list[_Span]) -> bool:
 
 
 def _left_out(source: str) -> Iterator[_Span]:
-    """Annotations, decorators, assertions, messages and logging: no test has to notice a change there."""
+    """Annotations, decorators, assertions, messages and logging: no test has to notice a change there.
+
+    Nor has one to notice another dimension of a vector, which has only one.
+    """
     for node in ast.walk(ast.parse(source)):
         parts: list[ast.expr | ast.stmt | ast.keyword | None] = []
         match node:
@@ -164,6 +167,10 @@ def _left_out(source: str) -> Iterator[_Span]:
                 parts = [*node.decorator_list]
             case ast.Call() if re.match(r"_?log(ger)?\.|warnings\.|cast$", ast.unparse(node.func)):
                 parts = [node]
+            case ast.Call(func=ast.Attribute(attr=name), args=[ast.Constant(value=0) as dimension, *_]) if (
+                name.startswith("index_")
+            ):
+                parts = [dimension]
         yield from (_span(part, part) for part in parts if part is not None)
 
 

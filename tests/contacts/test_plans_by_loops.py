@@ -144,7 +144,7 @@ def test_a_listed_contact_without_a_distance_lies_in_the_disc(seed: int) -> None
 
 
 @pytest.mark.parametrize(
-    ("module", "name"), [(pairs, "_SETTLED"), (pairs, "_TESTED"), (draw, "_LARGE")], ids=["legs", "slabs", "rows"]
+    ("module", "name"), [(pairs, "_SOLVED"), (pairs, "_TESTED"), (draw, "_LARGE")], ids=["legs", "slabs", "rows"]
 )
 def test_the_size_of_a_batch_changes_nothing(module: object, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     scenario = wayfare.load("fashion-small", ["rounds=40", "mobility.width_m=500", "mobility.height_m=500"])

@@ -83,7 +83,7 @@ def test_a_model_larger_than_ours_can_be_is_not_begun(site: Site) -> None:
 
 def test_parts_grow_while_they_are_quick_and_shrink_when_one_is_lost(site: Site) -> None:
     exchanger = site.exchanger(Told())
-    exchanger._most_bytes = 1 << 30
+    exchanger._max_bytes = 1 << 30
     site.wire.between["part"] = lambda seen, data: b"x" * json.loads(data)["size_bytes"]
     big = Manifest(state="ready", size_bytes=1_000_000)
     assert len(finish(exchanger._pull(big))) == 1_000_000

@@ -152,3 +152,16 @@ def test_metrics_of_torchmetrics_judge_devices_too() -> None:
     others, _, _ = scores_of(scenario_of("learning.partition.kind=own"), task)
     again, _, _ = scores_of(scenario_of("learning.partition.kind=own"), task)
     assert others == again
+
+
+@pytest.mark.gpu
+def test_a_gpu_judges_devices_as_the_cpu_does(tmp_path: Path) -> None:
+    settings = ["rounds=20", "learning.evaluate_every_rounds=10", "learning.evaluate_devices=true"]
+    scenario = wayfare.load("fashion-small", settings)
+    found = {}
+    for device in ("cpu", "cuda"):
+        execution = wayfare.Execution(device=device)
+        found[device] = wayfare.compare(scenario, ["mads"], jobs=1, out=tmp_path / device, execution=execution).runs[0]
+    assert found["cuda"].others.keys() == {"accuracy_device_mean", "accuracy_worst_tenth"}
+    for name, values in found["cuda"].others.items():
+        assert values == pytest.approx(found["cpu"].others[name], abs=1e-3)

@@ -104,11 +104,11 @@ def test_an_edited_file_is_read_again_and_nothing_of_the_old_one_is_left(
     edited_ns = written.stat().st_mtime_ns
     written.write_text(PATIENT.format(name="later") + "New = Patient\n")
     os.utime(written, ns=(edited_ns, edited_ns))
-    with pytest.raises(ScenarioError, match=r"mine_.*\.py was edited after this program read it"):
+    with pytest.raises(ScenarioError, match=r"mine_.*\.py was edited after it was loaded"):
         reject_edited(before)
     after = make_method(f"{written}:New", small)
     assert (before.name, after.name) == ("early", "later")
     reject_edited(after)
-    with pytest.raises(ScenarioError, match="has no Old; it has Patient"):
+    with pytest.raises(ScenarioError, match="has no Old; it contains Patient"):
         make_method(f"{written}:Old", small)
     reject_edited(make_method("mads", small))

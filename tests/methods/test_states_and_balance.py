@@ -105,12 +105,12 @@ def test_gradients_are_derived_from_plain_steps_only(setting: str) -> None:
 @pytest.mark.parametrize(
     ("name", "settings", "reason"),
     [
-        ("fedasync", ["server.weighting=samples"], "mixes models, and has no updates to weigh"),
-        ("fedmobile", ["server.weighting=samples"], "relays add up updates"),
-        ("scaffold", ["server.weighting=samples"], "corrects gradients by equal weights"),
+        ("fedasync", ["server.weighting=samples"], "mixes models and has no updates to weight"),
+        ("fedmobile", ["server.weighting=samples"], "relays sums of several devices' updates"),
+        ("scaffold", ["server.weighting=samples"], "corrects gradients with equal weights"),
         ("scaffold", ["learning.local_loss=prox"], "derives gradients from updates"),
         ("fedasync", ["server.step=0.5"], r"server.step = 0.5: fedasync mixes models"),
-        ("fedbuff", ["server.optimizer=adam"], r"server.optimizer = 'adam': fedbuff has a rule of its own"),
+        ("fedbuff", ["server.optimizer=adam"], r"server.optimizer = 'adam': fedbuff has its own server rule"),
     ],
 )
 def test_settings_of_the_server_that_a_method_cannot_use(name: str, settings: list[str], reason: str) -> None:
@@ -124,7 +124,7 @@ def test_settings_of_the_server_that_a_method_cannot_use(name: str, settings: li
     [
         ("afl:paced:greedy", "one of :greedy"),
         ("afl:", "takes"),
-        ("mads:paced", "takes nothing after its name"),
+        ("mads:paced", "takes no choices after its name"),
         ("mads-rd:paced", "one of :curve"),
     ],
 )

@@ -87,6 +87,26 @@ def test_entries_spread_among_zeros_are_those_put_by_index(k: int) -> None:
     assert torch.equal(bits_of(there), bits_of(here))
 
 
+class Elsewhere(torch.Tensor):
+    """A vector that says it lies on a GPU, and takes the way of one."""
+
+    @property
+    def device(self) -> torch.device:  # type: ignore[override]
+        return torch.device("cuda")
+
+
+@pytest.mark.parametrize("k", [0, 1, 300, 9_999, 10_000])
+def test_the_way_of_a_gpu_takes_off_and_leaves_the_same(k: int) -> None:
+    vector = torch.from_numpy(np.random.default_rng(k).standard_normal(10_000).astype(np.float32))
+    sent, there = top_k(vector, k), vector.as_subclass(Elsewhere)  # type: ignore[arg-type]
+    assert torch.equal(bits_of(remainder(there, sent).as_subclass(torch.Tensor)), bits_of(remainder(vector, sent)))
+    here, model = torch.ones(10_000), torch.ones(10_000).as_subclass(Elsewhere)  # type: ignore[arg-type]
+    subtract(here, sent, 0.125)
+    subtract(model, sent, 0.125)
+    assert torch.equal(model.as_subclass(torch.Tensor), here)
+    assert torch.equal(here, 1 - 0.125 * spread(sent, 10_000))
+
+
 @pytest.mark.gpu
 @pytest.mark.parametrize("k", [0, 1, 300, 9_999, 10_000])
 def test_a_gpu_takes_off_what_a_processor_takes_off(k: int) -> None:

@@ -50,6 +50,9 @@ def test_segments_count_as_if_magnitudes_were_looked_at_one_by_one(kind: str, en
     segments = spectrum(update(kind, entries)).segments
     bounds = segments.bounds()
     parts = one_by_one(segments)
+    ends = [own[place] for own, _ in parts for place in (0, -1)]
+    assert set(ends) <= set(bounds.tolist())
+    assert (bounds[0], bounds[-1]) == (min(ends), max(ends))
     assert all(bool(np.all(np.diff(magnitudes) <= 0)) for magnitudes, _ in parts)
     counts = np.array([[each[own >= bound].sum() for bound in bounds] for own, each in parts])
     energies = np.array([[(each * own**2)[own >= bound].sum() for bound in bounds] for own, each in parts])

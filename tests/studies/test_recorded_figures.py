@@ -126,6 +126,18 @@ def test_paired_differences_on_a_page_are_those_of_the_runs(name: str) -> None:
         assert [float(shown) for shown in by_seed.split(", ")] == pytest.approx(differences(name, pair), abs=0.051)
 
 
+def test_the_readings_of_fig9_say_what_the_runs_say() -> None:
+    runs = {(run["scheme"], run["mobility.speed_mps"], run["seed"]): run for run in rows_of(RECORDED / "fig9-runs.csv")}
+    for scheme, *cells in table_after(RECORDED / "fig9.md", "points below mads in seeds 0, 1; energy J"):
+        for speed, cell in zip(["1.0", "5.0", "10.0", "20.0", "40.0"], cells, strict=True):
+            below, _, joules = cell.partition("; ")
+            mine, mads = ([runs[name, speed, seed] for seed in ("0", "1")] for name in (scheme, "mads"))
+            points = [100 * (float(b["score"]) - float(a["score"])) for a, b in zip(mine, mads, strict=True)]
+            assert [float(shown) for shown in below.split(", ")] == pytest.approx(points, abs=0.051), (scheme, speed)
+            mean = fmean(float(run["energy_joules"]) for run in mine)
+            assert float(joules.replace(",", "")) == pytest.approx(mean, abs=0.51)
+
+
 @pytest.mark.parametrize(("place", "name"), [(0, "fig8a"), (1, "fig8b"), (2, "fig8c")])
 def test_the_overview_of_dense_schemes_says_what_the_runs_say(place: int, name: str) -> None:
     for pair, *cells in table_after(RECORDED / "README.md", "paired difference, points"):

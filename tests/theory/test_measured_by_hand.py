@@ -258,8 +258,15 @@ class Bowls:
 
 
 def watched(*held: list[float]) -> tuple[_Watch, Bowl]:
-    """Devices that hold some samples, of which a batch is the first."""
-    batches = SimpleNamespace(of=lambda device, first, rounds: [np.array(held[device][:1])])
+    """Devices that hold some samples, of which a batch is the first; a round later it is the next."""
+
+    def batches_of(device: int, first: int, rounds: int) -> list[np.ndarray]:
+        assert (first, rounds) == (next(due), 1)
+        return [np.array(held[device][:1])]
+
+    # Each look takes a round of its own, and there are ten.
+    due = (1 + look % 10 for look in range(1, 100) for _ in held)
+    batches = SimpleNamespace(of=batches_of)
     world = SimpleNamespace(held=list(map(np.array, held)), batches=batches, scenario=SimpleNamespace(rounds=10))
     return _Watch(world, None), Bowl()  # type: ignore[arg-type]
 
@@ -307,3 +314,58 @@ def test_a_learning_rate_above_half_the_inverse_of_smoothness_is_said_to_be() ->
 
 def test_a_run_that_kept_nothing_has_a_bound() -> None:
     assert np.isfinite(measured(kept_share=0.0).bound("corrected")).all()
+
+
+def test_a_watch_takes_another_round_for_every_look() -> None:
+    watch, module = watched([1.0, 3.0], [4.0])
+    for _ in range(12):
+        watch.look(Bowls(), module)
+    assert len(watch.loss) == 12
+
+
+def test_an_evaluation_without_a_look_repeats_the_last_one() -> None:
+    watch, module = watched([1.0, 3.0])
+    for round_, place in ((0, 10.0), (5, 1.0), (10, None)):
+        if place is not None:
+            with torch.no_grad():
+                module.w.fill_(place)
+            watch.look(Bowls(), module)
+        watch.on_evaluation(SimpleNamespace(round=round_), [])  # type: ignore[arg-type]
+    assert watch.loss == pytest.approx([3 * 8.0**2, 3 * 1.0**2, 3 * 1.0**2])
+    assert watch.gradient_sq == pytest.approx([2 * 24.0**2, 2 * 3.0**2, 2 * 3.0**2])
+
+
+class Hills(Bowls):
+    """F(w) = |w|^4 / 4 with the gradient |w|^2 w, steeper further out."""
+
+    def loss(self, module: Bowl, samples: Tensor) -> Tensor:
+        return module.w.square().sum().square() / 4
+
+
+def test_smoothness_is_the_steepest_secant_along_the_gradient_or_between_models() -> None:
+    watch, module = watched([0.0])
+    with torch.no_grad():
+        module.w.copy_(torch.tensor([2.0, 0.0]))
+    watch.look(Hills(), module)
+    # A hundredth of the model's length towards 0: from 2^3 to 1.98^3 over 0.02.
+    assert watch.smoothness == pytest.approx((2**3 - 1.98**3) / 0.02, rel=1e-3)
+    with torch.no_grad():
+        module.w.copy_(torch.tensor([0.0, 1.0]))
+    watch.look(Hills(), module)
+    assert watch.smoothness == pytest.approx((2**3 - 1.98**3) / 0.02, rel=1e-3)
+    with torch.no_grad():
+        module.w.copy_(torch.tensor([0.0, -4.0]))
+    watch.look(Hills(), module)
+    assert watch.smoothness == pytest.approx((4**3 - 3.96**3) / 0.04, rel=1e-3)
+    flat, still = watched([0.0])
+    with torch.no_grad():
+        still.w.copy_(torch.tensor([0.5, 0.0]))
+    flat.look(Hills(), still)
+    inner = flat.smoothness
+    with torch.no_grad():
+        still.w.copy_(torch.tensor([-3.0, 0.0]))
+    flat._step = lambda *_: None  # type: ignore[method-assign, assignment]
+    flat.look(Hills(), still)
+    # Between the two models: from 0.125 to -27 over 3.5.
+    assert flat.smoothness == pytest.approx(27.125 / 3.5, rel=1e-3)
+    assert inner < flat.smoothness
