@@ -285,6 +285,16 @@ def test_a_mobility_aware_device_waits_for_a_better_contact() -> None:
     for budget_joules, spent_joules in ((50.0, 0.75), (1.0, 1.0), (1.5 * enough_joules, 0.0), (enough_joules, 0.0)):
         encounter = replace(MEETING, experience=seen, budget_joules=budget_joules, spent_joules=spent_joules)
         assert rule.decide(encounter, LINK) == send_top_k(encounter, LINK, 0.2, encounter.left_joules)
+    # In the last round the contact itself is all that is expected: half a second, which 0.05 J pay half of.
+    last = replace(MEETING, experience=seen, round=100, spent_joules=0.95)
+    for worth, skips in ((1010, True), (990, False)):
+        experience = Experience().with_contact(0.1, worth * math.e).with_contact(0.1, worth / math.e)
+        assert (rule.decide(replace(last, experience=experience), LINK) is SKIPPED) == skips
+    # Half a bit is worth less than what was seen, and nothing was seen yet.
+    poor = replace(MEETING, contact_s=0.5 / 2000)
+    assert rule.decide(replace(poor, experience=seen), LINK) is SKIPPED
+    assert rule.decide(replace(poor, experience=Experience()), LINK) is not SKIPPED
+    assert rule.demand(poor, LINK) is not None
     assert rule.demand(replace(MEETING, contact_s=0.0), LINK) is None
     assert rule.decide(replace(MEETING, contact_s=0.0, met_s=0.0), LINK).entries == 0
 
