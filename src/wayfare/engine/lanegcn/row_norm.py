@@ -16,7 +16,7 @@ _FUSED_TYPES = (torch.float32, torch.bfloat16)
 def normalised(rows: Tensor, weight: Tensor, bias: Tensor, added: Tensor | None = None, *, rectified: bool) -> Tensor:
     """Normalise (devices, rows, ..., features) over all axes but the first two, as `nn.LayerNorm` does.
 
-    ``weight`` (devices, features) scales the result and the bias is added. Optionally ``added`` is added and ReLU applied.
+    ``weight`` (devices, features) scales the result, and the bias is added. ``added`` and ReLU are optional.
 
     Rows in bfloat16 stay in bfloat16; sums have the type of the weights. On a GPU it is one kernel.
     """
