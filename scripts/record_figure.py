@@ -3,8 +3,8 @@
     python scripts/record_figure.py fig8b [STUDY_FOLDER ...]
 
 It reads recorded runs from docs/results/paper/FIG-runs.csv and FIG-evaluations.csv and adds the figure's runs from the
-study folders. A new run replaces a recorded one of the same point, scheme and seed. In FIG.md it replaces the first table
-and the table of the paper's numbers, and nothing else. It lists missing runs in not-run.csv.
+study folders. A new run replaces a recorded one of the same point, scheme and seed. In FIG.md it replaces the first
+table and the table of the paper's numbers, and nothing else. It lists missing runs in not-run.csv.
 """
 
 from __future__ import annotations
