@@ -12,7 +12,7 @@ import pytest
 import wayfare
 from wayfare.control.auto_weight import Demand, Experience
 from wayfare.control.closed_form import optimal_power_watts
-from wayfare.control.rate_distortion import Profile, Width, uniform_profile
+from wayfare.control.rate_distortion import Problem, Profile, Width, uniform_profile
 from wayfare.methods import NOTHING, SKIPPED, Encounter, Upload, make_method
 from wayfare.methods.account import Account, Meeting, meet, pay
 from wayfare.methods.mads_rd import MadsRd
