@@ -129,3 +129,10 @@ def test_random_k_costs_values_and_one_key() -> None:
     priced = RandomK().priced(LINK)
     assert priced.bits_per_entry == pytest.approx(42.0 - math.log2(1000))
     assert (priced.statistics_bits, priced.dense_bits) == (164.0, 32_100.0)
+
+
+def test_which_compressors_send_the_largest_entries_as_they_are() -> None:
+    sends = {name: make_method(name, SCENARIO).compressor.sends_largest for name in ("afl", "threshold")}
+    assert sends == {"afl": True, "threshold": True}
+    assert not make_method("random-k", SCENARIO).compressor.sends_largest
+    assert not make_method("qsgd", SCENARIO).compressor.sends_largest
