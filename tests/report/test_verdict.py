@@ -47,6 +47,11 @@ def test_the_best_scheme_within_the_budget_wins() -> None:
     assert "Significantly behind: poor (\u221220.0 ± 0.0) percentage points." in text
 
 
+def test_little_energy_is_not_called_none() -> None:
+    (line, *_) = details(verdict_of([runs("mads", [0.7, 0.8], energy_joules=0.25)]))
+    assert line.startswith("MADS spends 0.25 J of 100 J ")
+
+
 def test_what_seeds_do_not_tell_apart_is_not_called_a_win() -> None:
     verdict = verdict_of([runs("mads", [0.70, 0.60, 0.80]), runs("other", [0.60, 0.65, 0.70])])
     assert not verdict.rivals[0].is_significant

@@ -12,7 +12,7 @@ from wayfare.files import writing
 from wayfare.learning.tasks import Metric
 from wayfare.records import RunRecord, SchemeSummary
 from wayfare.report import canvas
-from wayfare.report.labels import figure_label, metric_label
+from wayfare.report.labels import figure_label, metric_label, number_text
 from wayfare.report.palette import colour_of, dashes_of
 from wayfare.report.study_figures import study_figure
 from wayfare.studies.results import StudyResults
@@ -32,10 +32,10 @@ def score_curves(schemes: Sequence[SchemeSummary], runs: Sequence[RunRecord], fi
             mine = [run for run in runs if run.scheme == scheme.name]
             rounds = mine[0].evaluations["round"]
             score = metric.scale * np.array([run.evaluations["score"] for run in mine])
-            look = _look(scheme.name, names, f" ({scheme.energy_joules_mean:,.0f} J)")
+            look = _look(scheme.name, names, f" ({number_text(scheme.energy_joules_mean)} J)")
             axes.plot(rounds, score.mean(axis=0), lw=1.8, **look)
             axes.fill_between(rounds, score.min(axis=0), score.max(axis=0), color=look["color"], alpha=0.15, lw=0)
-        axes.set_title(f"{runs[0].scenario.name}: budget {schemes[0].budget_joules:,.0f} J")
+        axes.set_title(f"{runs[0].scenario.name}: budget {number_text(schemes[0].budget_joules)} J")
         _label_scores(axes, metric, "round")
         axes.legend(fontsize=9)
 

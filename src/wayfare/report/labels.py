@@ -80,6 +80,11 @@ def other_text(name: str, value: float, metric: Metric) -> str:
     """The value of a further metric, in the unit of its heading."""
     if is_of_devices(name, metric):
         return f"{100 * value:.1f}" if metric.percent else f"{value:.3f}"
+    return number_text(value)
+
+
+def number_text(value: float) -> str:
+    """Three digits, or all digits of a larger whole number."""
     return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
 
 

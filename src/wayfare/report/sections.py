@@ -11,7 +11,7 @@ from wayfare.methods import scheme_label
 from wayfare.report.caveats import caveats_of
 from wayfare.report.columns import OVER_BUDGET, Column, side_by_side
 from wayfare.report.digest import RunDigest
-from wayfare.report.labels import task_label
+from wayfare.report.labels import number_text, task_label
 from wayfare.report.palette import look_of
 from wayfare.report.study_tables import study_columns, study_notes
 from wayfare.report.tables import comparison_columns, comparison_notes
@@ -88,7 +88,7 @@ def failures_section(results: StudyResults, digests: Mapping[tuple[int, str], Se
             "contacts": f"{contacts:,}",
             "nothing sent, %": _percent(sum(run.silent for run in runs), contacts),
             "uploads interrupted, %": _percent(sum(run.failed for run in runs), contacts),
-            "energy lost, J": f"{sum(run.failed_joules for run in runs) / len(runs):,.0f}",
+            "energy lost, J": number_text(sum(run.failed_joules for run in runs) / len(runs)),
             "devices over budget, %": f"{100 * sum(share > OVER_BUDGET for share in shares) / len(shares):.0f}",
         }
         point = {"point": results.manifest.point_name(row.point)} if results.manifest.axes else {}

@@ -29,6 +29,7 @@ from wayfare.report.labels import (
     metric_heading,
     metric_words_and_unit,
     named_with_task,
+    number_text,
     other_heading,
     other_text,
 )
@@ -104,7 +105,7 @@ def _measures(results: StudyResults) -> list[Column]:
         if name == "score":
             columns += _score_columns(results, of)
         else:
-            cells = ["" if one is None else _number(one.mean * _SCALES.get(name, 1.0)) for one in of]
+            cells = ["" if one is None else number_text(one.mean * _SCALES.get(name, 1.0)) for one in of]
             marked = [over_budget(scheme) for scheme in results.schemes] if name == "energy_joules" else ()
             heading, metric = _HEADINGS.get(name, name), results.results[0].metric
             if is_of_devices(name, metric):
@@ -198,7 +199,3 @@ def _score_columns(results: StudyResults, of: Sequence[Estimate | None]) -> list
 
 def _median(censored: Censored, beyond: str, scale: float = 1.0) -> str:
     return beyond if censored.median is None else f"{scale * censored.median:,.0f}"
-
-
-def _number(value: float) -> str:
-    return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"

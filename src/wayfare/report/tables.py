@@ -31,6 +31,7 @@ from wayfare.report.labels import (
     metric_heading,
     metric_words_and_unit,
     named_with_task,
+    number_text,
     other_heading,
     other_text,
 )
@@ -87,7 +88,7 @@ def comparison_columns(schemes: Sequence[SchemeSummary], runs: Sequence[Sequence
         Column(heading=f"difference\nto {scheme_label(reference)}", cells=[_difference(mine, theirs) for mine in runs]),
         Column(
             heading=ENERGY,
-            cells=[f"{scheme.energy_joules_mean:,.0f}" for scheme in schemes],
+            cells=[number_text(scheme.energy_joules_mean) for scheme in schemes],
             marked=[over_budget(scheme) for scheme in schemes],
         ),
         Column(heading="kept\n%", cells=[f"{100 * scheme.kept_fraction_mean:.0f}" for scheme in schemes]),
@@ -149,7 +150,7 @@ def _title(schemes: Sequence[SchemeSummary], runs: Sequence[RunRecord]) -> str:
     return (
         f"{named_with_task(scenario.name, scenario.learning.task)}: {scenario.fleet.devices} devices, "
         f"{scenario.rounds:,} rounds, "
-        f"energy budget {schemes[0].budget_joules:,.0f} J, {seeds} seed{'s' if most > 1 else ''}"
+        f"energy budget {number_text(schemes[0].budget_joules)} J, {seeds} seed{'s' if most > 1 else ''}"
     )
 
 

@@ -12,7 +12,7 @@ from wayfare.methods import scheme_label
 from wayfare.records import RunSummary, SchemeSummary, paired_difference, summarise_scheme
 from wayfare.records.statistics import Difference
 from wayfare.report.columns import over_budget
-from wayfare.report.labels import metric_words_and_unit
+from wayfare.report.labels import metric_words_and_unit, number_text
 
 _CLEAR = ", significantly ahead of all others"
 _MINUS = "\u2212"
@@ -102,8 +102,8 @@ def details(verdict: Verdict) -> list[str]:
     lines = []
     spent, budget = winner.energy_joules_mean, winner.budget_joules
     lines.append(
-        f"{scheme_label(winner.name)} spends {spent:,.0f} J of {budget:,.0f} J ({100 * spent / budget:.0f} %) "
-        f"and delivers {100 * winner.kept_fraction_mean:.0f} % of an update in a contact."
+        f"{scheme_label(winner.name)} spends {number_text(spent)} J of {number_text(budget)} J "
+        f"({100 * spent / budget:.0f} %) and delivers {100 * winner.kept_fraction_mean:.0f} % of an update in a contact."
     )
     if verdict.one_seed:
         if verdict.rivals:
