@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 import torch
@@ -10,7 +12,7 @@ import wayfare
 from wayfare.learning.schedule import Schedule
 from wayfare.methods import Arrival, ServerTerms, make_method
 from wayfare.methods.servers import Add
-from wayfare.server import Senders, ServerState, aggregate, average, begin_server, senders_of
+from wayfare.server import Senders, ServerState, aggregate, average, begin_server, senders_of, weights_of
 from wayfare.sparsify import Sparse
 from wayfare.world import draw_world
 
@@ -82,3 +84,15 @@ def test_senders_are_those_of_the_world_and_the_method() -> None:
 def test_by_default_every_round_is_a_step_at_the_whole_rate() -> None:
     senders = Senders(samples=(1,), learning_rate=1.0)
     assert (senders.schedule.is_constant, senders.trains_between_contacts, senders.steps_per_round) == (True, True, 1)
+
+
+def test_weights_by_samples_have_a_mean_of_1_and_scale_what_was_sent() -> None:
+    for weighting, weights in (("equal", None), ("samples", (3 * 2 / 10, 3 * 3 / 10, 3 * 5 / 10))):
+        scenario = wayfare.load("fashion-small", [f"server.weighting={weighting}"])
+        world = SimpleNamespace(scenario=scenario, held=[range(2), range(3), range(5)])
+        found = weights_of(world)  # type: ignore[arg-type]
+        assert found == (weights if weights is None else pytest.approx(weights))
+    senders = Senders(samples=(2, 3, 5), learning_rate=1.0, weights=(0.5, 4.0, 2.5))
+    sent = [senders.arrival(device, SENT, round_=1, staleness_rounds=1).sent for device in range(3)]
+    assert [each.values.tolist() for each in sent] == [[3.0], [24.0], [15.0]]
+    assert all(each.indices.tolist() == [1] for each in sent)

@@ -84,7 +84,7 @@ def test_a_run_that_fails_gives_exit_code_1_and_the_table_of_the_others(wayfare_
     assert "devices 6" in done.out
     told = " ".join(done.err.split())
     assert "error: 2 of 4 runs failed: mads, devices 20000, seed 0: fleet.devices = 20000: must not exceed" in told
-    assert "The other 2 are finished and safe" in told
+    assert "The other 2 are finished, in " in told
     assert "incomplete 2 runs missing (2 failed" in " ".join(wayfare_command("show", tmp_path / "small").out.split())
 
 
@@ -156,7 +156,7 @@ def test_presets_are_listed(wayfare_command: Type) -> None:
         (["sweep", "nowhere.toml"], "study = 'nowhere.toml': neither a preset"),
         (["sweep", "fleet-size", "--jobs", "0"], "jobs = 0: must be at least 1"),
         (["sweep", "fleet-size", "--jobs", "2", "--ray", "auto"], "--jobs = 2: cannot be combined with --ray"),
-        (["sweep", "fleet-size", "--ray", "nowhere", "--dry-run"], "must be auto, or an address"),
+        (["sweep", "fleet-size", "--ray", "nowhere", "--dry-run"], "must be auto or HOST:PORT"),
         (["sweep", "fleet-size", "--out", "/proc/nowhere"], "/proc/nowhere/fleet-size: cannot write here"),
         (["export", "/nowhere", "--csv"], "/nowhere: no such folder"),
         (["export", "."], "choose at least one of --csv, --parquet"),

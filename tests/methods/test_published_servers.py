@@ -248,6 +248,9 @@ def test_statistics_and_partial_uploads_take_no_part_in_control_variates() -> No
     model, after = rule.apply(model, state, [Arrival(device=0, sent=some, reach=0.5)], TERMS)
     assert after["variates"]["0"] is state["variates"]["0"]
     np.testing.assert_allclose(model, -(np.ones(ENTRIES) + np.eye(ENTRIES)[1]) / DEVICES)
+    # Nor does an upload without a step behind it.
+    model, after = rule.apply(model, state, [Arrival(device=0, sent=whole, reach=0.0)], TERMS)
+    assert after["variates"]["0"] is state["variates"]["0"]
 
 
 @pytest.mark.parametrize("strength", [0.1, 1.0])

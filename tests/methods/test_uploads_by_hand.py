@@ -12,7 +12,7 @@ import pytest
 import wayfare
 from wayfare.control.auto_weight import Demand, Experience
 from wayfare.control.closed_form import optimal_power_watts
-from wayfare.control.rate_distortion import Profile, Width, uniform_profile
+from wayfare.control.rate_distortion import Problem, Profile, Width, uniform_profile
 from wayfare.methods import NOTHING, SKIPPED, Encounter, Upload, make_method
 from wayfare.methods.account import Account, Meeting, meet, pay
 from wayfare.methods.mads_rd import MadsRd
@@ -229,7 +229,10 @@ def test_mads_rd_sends_nothing_for_no_worth_no_weight_or_no_energy() -> None:
     rule = MadsRd(Control(weight="auto"))
     seen = replace(MEETING, profile=two_widths)
     wanted = rule.demand(seen, LINK)
-    assert wanted is not None
+    # 3 theta |x|^2, and the contact as it is.
+    assert isinstance(wanted, Problem)
+    assert (wanted.value, wanted.contact_s, wanted.gain_per_watt) == (3 * 4 * 7.0, 0.5, 15.0)
+    assert (wanted.bandwidth_hz, wanted.max_power_watts) == (1e3, 0.2)
     experienced = replace(
         seen,
         round=100,
@@ -285,6 +288,16 @@ def test_a_mobility_aware_device_waits_for_a_better_contact() -> None:
     for budget_joules, spent_joules in ((50.0, 0.75), (1.0, 1.0), (1.5 * enough_joules, 0.0), (enough_joules, 0.0)):
         encounter = replace(MEETING, experience=seen, budget_joules=budget_joules, spent_joules=spent_joules)
         assert rule.decide(encounter, LINK) == send_top_k(encounter, LINK, 0.2, encounter.left_joules)
+    # In the last round the contact itself is all that is expected: half a second, which 0.05 J pay half of.
+    last = replace(MEETING, experience=seen, round=100, spent_joules=0.95)
+    for worth, skips in ((1010, True), (990, False)):
+        experience = Experience().with_contact(0.1, worth * math.e).with_contact(0.1, worth / math.e)
+        assert (rule.decide(replace(last, experience=experience), LINK) is SKIPPED) == skips
+    # Half a bit is worth less than what was seen, and nothing was seen yet.
+    poor = replace(MEETING, contact_s=0.5 / 2000)
+    assert rule.decide(replace(poor, experience=seen), LINK) is SKIPPED
+    assert rule.decide(replace(poor, experience=Experience()), LINK) is not SKIPPED
+    assert rule.demand(poor, LINK) is not None
     assert rule.demand(replace(MEETING, contact_s=0.0), LINK) is None
     assert rule.decide(replace(MEETING, contact_s=0.0, met_s=0.0), LINK).entries == 0
 

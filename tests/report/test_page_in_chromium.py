@@ -319,7 +319,7 @@ def test_broken_lines_lie_on_whole_ones(browser: Any, tmp_path: Path) -> None:
     open_page(browser, write_report(folder, tmp_path / "order.html")[0])
     for plot in ("study-plot", "curves"):
         names = script(browser, f"return document.getElementById('{plot}').data.map((trace) => trace.name)")
-        assert names[-1] == "optimal"
+        assert names[-1] == "Optimal"
     assert console_errors(browser) == []
 
 
@@ -338,7 +338,7 @@ def test_points_with_long_names_stand_below_each_other(browser: Any, tmp_path: P
     lanes = script(
         browser, "return document.getElementById('study-plot').data.map((trace) => [trace.name, ...trace.y])"
     )
-    assert lanes == [["mads", 1 / 3, 1 + 1 / 3], ["afl", 2 / 3, 1 + 2 / 3]]
+    assert lanes == [["MADS", 1 / 3, 1 + 1 / 3], ["AFL", 2 / 3, 1 + 2 / 3]]
     assert console_errors(browser) == []
 
 

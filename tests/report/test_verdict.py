@@ -38,22 +38,27 @@ def test_the_best_scheme_within_the_budget_wins() -> None:
             runs("poor", [0.50, 0.52, 0.51]),
         ]
     )
-    assert headline(verdict) == "mads has the best accuracy within the energy budget: 71.0 ± 2.5 %"
+    assert headline(verdict) == "MADS has the best accuracy within the energy budget: 71.0 ± 2.5 %"
     text = " ".join(details(verdict))
-    assert "Ahead of mads, over the budget: lavish (+10.0 ± 0.0, over the budget) percentage points." in text
+    assert "Ahead of MADS, over the budget: lavish (+10.0 ± 0.0, over the budget) percentage points." in text
     assert "Behind by more than chance explains: poor (\u221220.0 ± 0.0) percentage points." in text
+
+
+def test_little_energy_is_not_called_none() -> None:
+    (line, *_) = details(verdict_of([runs("mads", [0.7, 0.8], energy_joules=0.25)]))
+    assert line.startswith("MADS spends 0.25 J of 100 J ")
 
 
 def test_what_seeds_do_not_tell_apart_is_not_called_a_win() -> None:
     verdict = verdict_of([runs("mads", [0.70, 0.60, 0.80]), runs("other", [0.60, 0.65, 0.70])])
     assert not verdict.rivals[0].told_apart
-    assert "Not told apart from mads by 3 seeds: other (\u22125.0 ± 21.5" in " ".join(details(verdict))
+    assert "Not told apart from MADS by 3 seeds: other (\u22125.0 ± 21.5" in " ".join(details(verdict))
     assert beside(verdict) == ", not told apart from the others"
 
 
 def test_schemes_with_equal_digits_share_the_place_and_the_thrifty_one_is_named_first() -> None:
     verdict = verdict_of([runs("paced", [0.70004, 0.72], energy_joules=99.0), runs("mads", [0.70, 0.72])])
-    assert headline(verdict).startswith("mads and paced share the best accuracy")
+    assert headline(verdict).startswith("MADS and paced share the best accuracy")
 
 
 def test_lower_is_better_for_an_error() -> None:
@@ -70,7 +75,7 @@ def test_one_seed_claims_nothing_beyond_itself() -> None:
 
 
 def test_a_lone_scheme_is_told_without_a_contest() -> None:
-    assert headline(verdict_of([runs("mads", [0.7])])) == "mads reaches accuracy 70.0 %"
+    assert headline(verdict_of([runs("mads", [0.7])])) == "MADS reaches accuracy 70.0 %"
 
 
 def test_no_scheme_within_the_budget_is_said() -> None:
@@ -102,10 +107,10 @@ def test_the_headline_of_a_study_is_a_sentence_about_all_points() -> None:
     clear = verdict_of([runs("mads", [0.8, 0.81, 0.82]), runs("afl", [0.5, 0.51, 0.52])])
     close = verdict_of([runs("mads", [0.8, 0.7, 0.9]), runs("afl", [0.81, 0.69, 0.89])])
     lost = verdict_of([runs("mads", [0.5, 0.51, 0.52]), runs("afl", [0.8, 0.81, 0.82])])
-    assert study_headline([clear, close]) == "mads has the best accuracy within the energy budget at all 2 points"
+    assert study_headline([clear, close]) == "MADS has the best accuracy within the energy budget at all 2 points"
     assert study_headline([clear, close, lost]).endswith(" the best accuracy within the energy budget at 2 of 3 points")
     assert study_details([clear, close, lost]) == [
-        "Best elsewhere: afl (1).",
+        "Best elsewhere: AFL (1).",
         "The lead over every other scheme is more than chance explains at 2 of 3 points.",
     ]
 

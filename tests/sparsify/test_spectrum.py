@@ -11,7 +11,7 @@ from wayfare.arrays import Floats
 from wayfare.sparsify import spectrum as module
 from wayfare.sparsify.spectrum import Segments, log_spaced, spectrum
 
-KINDS = ("heavy", "layers", "ties", "sparse", "constant", "unseen")
+KINDS = ("heavy", "layers", "ties", "sparse", "constant", "unseen", "one segment")
 
 
 def update(kind: str, entries: int) -> Tensor:
@@ -26,11 +26,13 @@ def update(kind: str, entries: int) -> Tensor:
             values *= rng.random(entries) < 0.01
         case "constant":
             values = np.ones(entries)
-        case "unseen":
+        case "unseen" | "one segment":
             # Nothing lies where a sample looks, so that tails are far longer than it lets expect.
             length = max(entries // module.SEGMENTS, 1)
             stride = max(entries // module._SAMPLE, 1) | 1
             values[np.arange(entries) % length % stride == 0] = 0.0
+            if kind == "one segment":
+                values[length:] = 0.0
     return torch.from_numpy(values.astype(np.float32))
 
 

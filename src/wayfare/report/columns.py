@@ -19,7 +19,7 @@ SCHEME = "scheme"
 # Below an energy that has the mark of `plainly`.
 BUDGET_NOTE = "of all transmissions; marked if more than 3 % over budget"
 
-_NAME_WIDTH, _LONGEST_PIECE = 14, 20
+_NAME_WIDTH, _FOLDED_WIDTH, _LONGEST_PIECE = 14, 11, 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,12 +94,12 @@ def _style(column: Column, row: int) -> str:
 
 
 def _folded(name: str) -> str:
-    """A long name continues on the next line: before a colon or a plus, else after a hyphen or an underscore."""
-    lines = [""]
-    for piece in re.findall(r"^[^:+]+|[:+][^:+]*", name) or [name]:
+    """A long name continues on the next line: at a space, before a colon, else after a hyphen or an underscore."""
+    lines, width = [""], _NAME_WIDTH if len(name) <= _NAME_WIDTH else _FOLDED_WIDTH
+    for piece in re.findall(r" ?(?:\+ )?[^: ]+| ?:[^: ]*", name) or [name]:
+        apart = " " if piece.startswith(" ") else ""
         piece = piece.strip()
-        apart = " " if piece.startswith("+") else ""
-        if not lines[-1] or len(lines[-1] + apart + piece) <= _NAME_WIDTH:
+        if not lines[-1] or len(lines[-1] + apart + piece) <= width:
             lines[-1] += apart * bool(lines[-1]) + piece
         else:
             lines.append(f"  {piece}")

@@ -12,7 +12,7 @@ from wayfare.files import writing
 from wayfare.learning.tasks import Metric
 from wayfare.records import RunRecord, SchemeSummary
 from wayfare.report import canvas
-from wayfare.report.labels import metric_label
+from wayfare.report.labels import figure_label, metric_label, number_text
 from wayfare.report.palette import colour_of, dashes_of
 from wayfare.report.study_figures import study_figure
 from wayfare.studies.results import StudyResults
@@ -32,10 +32,10 @@ def score_curves(schemes: Sequence[SchemeSummary], runs: Sequence[RunRecord], fi
             mine = [run for run in runs if run.scheme == scheme.name]
             rounds = mine[0].evaluations["round"]
             score = metric.scale * np.array([run.evaluations["score"] for run in mine])
-            look = _look(scheme.name, names, f"{scheme.name} ({scheme.energy_joules_mean:,.0f} J)")
+            look = _look(scheme.name, names, f" ({number_text(scheme.energy_joules_mean)} J)")
             axes.plot(rounds, score.mean(axis=0), lw=1.8, **look)
             axes.fill_between(rounds, score.min(axis=0), score.max(axis=0), color=look["color"], alpha=0.15, lw=0)
-        axes.set_title(f"{runs[0].scenario.name}: budget {schemes[0].budget_joules:,.0f} J")
+        axes.set_title(f"{runs[0].scenario.name}: budget {number_text(schemes[0].budget_joules)} J")
         _label_scores(axes, metric, "round")
         axes.legend(fontsize=9)
 
@@ -96,7 +96,7 @@ def _shares(axes: Any, groups: Groups) -> None:
         spread = 0.28 * np.sin(2.4 * np.arange(len(shares)))
         axes.plot(shares, row + spread, ".", ms=4, alpha=0.6, mew=0, color=colour_of(scheme, list(groups)))
     axes.axvline(100, **canvas.BUDGET_LINE)
-    axes.set_yticks(range(len(names)), [_text(name) for name in names])
+    axes.set_yticks(range(len(names)), [figure_label(name) for name in names])
     axes.set(xlim=(0, None), xlabel="energy of a device (% of its budget)")
     axes.grid(False, axis="y")
 
@@ -118,13 +118,9 @@ def _tails(axes: Any, groups: Groups, name: str, label: str, *, log: bool = Fals
     canvas.keep_within(axes, x=canvas.POSITIVE)
 
 
-def _look(scheme: str, names: Sequence[str], label: str = "") -> dict[str, Any]:
-    return {"color": colour_of(scheme, names), "ls": dashes_of(scheme, names), "label": _text(label or scheme)}
-
-
-def _text(name: str) -> str:
-    """A name as it is; matplotlib would leave out one that begins with an underscore."""
-    return f"\u200b{name}" if name.startswith("_") else name
+def _look(scheme: str, names: Sequence[str], more: str = "") -> dict[str, Any]:
+    label = figure_label(scheme) + more
+    return {"color": colour_of(scheme, names), "ls": dashes_of(scheme, names), "label": label}
 
 
 def _floats(values: Sequence[float | None]) -> Any:

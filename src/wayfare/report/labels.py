@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from pathlib import PurePath
+
 from wayfare.learning.tasks import Metric
+from wayfare.methods import scheme_label
+from wayfare.scenario.load import names_python_file
 
 _UNITS = {
     "mps": "m/s",
@@ -15,29 +19,6 @@ _UNITS = {
     "db": "dB",
     "bits": "bit",
     "rounds": "rounds",
-}
-# Schemes as their authors write them.
-_SCHEMES = {
-    "mads": "MADS",
-    "mads-rd": "MADS-RD",
-    "optimal": "Optimal",
-    "afl-spar": "AFL-Spar",
-    "afl": "AFL",
-    "fedmobile": "FedMobile",
-    "fedasync": "FedAsync",
-    "sfl-spar": "SFL-Spar",
-    "fedbuff": "FedBuff",
-    "staleness-weighted": "Staleness-weighted",
-    "ca2fl": "CA2FL",
-    "fadas": "FADAS",
-    "scaffold": "SCAFFOLD",
-    "feddyn": "FedDyn",
-    "ef21-sgdm": "EF21-SGDM",
-    "dgc": "DGC",
-    "random-k": "Random-k",
-    "threshold": "Threshold",
-    "qsgd": "QSGD",
-    "mobility-aware": "Mobility-aware",
 }
 ASSUMED = "free downlink, free computing, the full band for every device"
 """What all results share (docs/assumptions.md), for the notes below a table."""
@@ -59,10 +40,10 @@ def _words(name: str) -> str:
     return name.replace("inter_contact", "inter-contact").replace("_", " ")
 
 
-def scheme_label(name: str) -> str:
-    """``afl-spar:paced`` is AFL-Spar, paced; a name that is not known stays as it is."""
-    scheme, *choices = name.split(":")
-    return ", ".join([_SCHEMES.get(scheme, scheme), *choices])
+def figure_label(scheme: str) -> str:
+    """The label of a scheme for matplotlib, which leaves out labels that begin with an underscore."""
+    label = scheme_label(scheme)
+    return f"\u200b{label}" if label.startswith("_") else label
 
 
 def value_label(name: str, value: str) -> str:
@@ -99,6 +80,11 @@ def other_text(name: str, value: float, metric: Metric) -> str:
     """The value of a further metric, in the unit of its heading."""
     if is_of_devices(name, metric):
         return f"{100 * value:.1f}" if metric.percent else f"{value:.3f}"
+    return number_text(value)
+
+
+def number_text(value: float) -> str:
+    """Three digits, or all digits of a larger whole number."""
     return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
 
 
@@ -116,6 +102,11 @@ def _labelled(words: str, unit: str) -> str:
     return f"{words} ({unit})" if unit else words
 
 
+def task_label(task: str) -> str:
+    """A task in a file without the folder of the file: ``mine.py:task``."""
+    return PurePath(task).name if names_python_file(task) else task
+
+
 def named_with_task(name: str, task: str) -> str:
     """A scenario or study with its task, unless its name tells it."""
-    return name if task.split("-")[0] in name else f"{name}, task {task}"
+    return name if task.split("-")[0] in name else f"{name}, task {task_label(task)}"

@@ -44,7 +44,7 @@ class ShownResults(StudyResults):
         return cls(**{field.name: getattr(results, field.name) for field in fields(StudyResults)})
 
     def __repr__(self) -> str:
-        console = Console(file=StringIO(), width=100)
+        console = Console(file=StringIO(), width=100, force_jupyter=False, color_system=None)
         with console.capture() as printed:
             console.print(study_table(self, width=console.width))
         return printed.get().strip("\n")

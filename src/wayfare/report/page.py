@@ -14,11 +14,12 @@ from markupsafe import Markup
 
 from wayfare.errors import RunFolderError, ScenarioError, UnavailableError
 from wayfare.files import writing
+from wayfare.methods import scheme_label
 from wayfare.records import RunRecord
 from wayfare.report import sections
 from wayfare.report.columns import ENERGY
 from wayfare.report.digest import RunDigest, detail_of, digest_run, group_json
-from wayfare.report.labels import axis_label, metric_words_and_unit
+from wayfare.report.labels import axis_label, metric_words_and_unit, task_label
 from wayfare.report.palette import look_of
 from wayfare.report.repeat import made_with, recipe_of
 from wayfare.report.replay import replay_json
@@ -93,7 +94,7 @@ def page_html(material: Material) -> str:
             results=sections.results_section(results),
             points=[manifest.point_name(point) for point in range(len(manifest.points))],
             varies=bool(manifest.axes),
-            schemes=[record.scheme for record in material.world],
+            schemes=[scheme_label(record.scheme) for record in material.world],
             failures=sections.failures_section(results, material.digests),
             recipe=recipe_of(results, meta),
             made_with=made_with(meta, [*material.walls_s.values()]) | {"page written by": f"Wayfare {__version__}"},
@@ -119,7 +120,10 @@ def page_json(material: Material) -> dict[str, Any]:
     words, unit = metric_words_and_unit(metric)
     return {
         "metric": {"words": words, "unit": unit, "percent": metric.percent},
-        "looks": {scheme: asdict(look_of(scheme, manifest.schemes)) for scheme in manifest.schemes},
+        "looks": {
+            scheme: {"label": scheme_label(scheme), **asdict(look_of(scheme, manifest.schemes))}
+            for scheme in manifest.schemes
+        },
         "reference": results.reference,
         "points": [
             {"name": manifest.point_name(point), "groups": point_groups(material, point)}
@@ -188,7 +192,7 @@ def _holdings(world: Sequence[RunRecord]) -> dict[str, Any] | None:
     counts, trace = world[0].class_counts, world[0].trace
     return {
         "seed": world[0].seed,
-        "task": world[0].scenario.learning.task,
+        "task": task_label(world[0].scenario.learning.task),
         "names": list(trace.device_names) if trace and trace.device_names else None,
         "counts": counts.astype(int).tolist(),
     }

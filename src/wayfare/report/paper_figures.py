@@ -12,7 +12,7 @@ import numpy as np
 from wayfare.arrays import Floats
 from wayfare.records import read_run
 from wayfare.report.canvas import PERCENT, headline, keep_within, legend_beside, wide_figure
-from wayfare.report.labels import axis_label, metric_label, scheme_label, value_label
+from wayfare.report.labels import axis_label, figure_label, metric_label, value_label
 from wayfare.report.palette import colour_of, dashes_of, height_of
 from wayfare.report.study_figures import seeds_words, study_figure
 from wayfare.studies.paper import PaperFigure
@@ -95,11 +95,11 @@ def _line(results: StudyResults, row: Row) -> tuple[str, str, Any]:
     manifest = results.manifest
     if not manifest.axes:
         colour, dashes = colour_of(row.scheme, manifest.schemes), dashes_of(row.scheme, manifest.schemes)
-        return colour, scheme_label(row.scheme), dashes
+        return colour, figure_label(row.scheme), dashes
     values = manifest.points[row.point]
     label = ", ".join(value_label(axis, value_text(values[axis])) for axis in manifest.axes)
     if len(manifest.schemes) > 1:
-        label = f"{scheme_label(row.scheme)}, {label}"
+        label = f"{figure_label(row.scheme)}, {label}"
     return _SHADES[row.point % len(_SHADES)], label, _DASHES[manifest.schemes.index(row.scheme) % len(_DASHES)]
 
 
@@ -113,7 +113,7 @@ def _rounds_to_target(results: StudyResults, axes: Any) -> None:
             found = [(manifest.points[row.point][axis], row.rounds_to[number].median) for row in rows]
             known = [(value, rounds) for value, rounds in found if rounds is not None]
             never = [value for value, rounds in found if rounds is None]
-            label = f"{target:.0%}" if len(manifest.schemes) == 1 else f"{scheme_label(scheme)}, {target:.0%}"
+            label = f"{target:.0%}" if len(manifest.schemes) == 1 else f"{figure_label(scheme)}, {target:.0%}"
             colour, dashes, width = _SHADES[2 + number], "-", 1.6
             if len(manifest.schemes) > 1:
                 # Schemes that need as many rounds lie on each other: the first ones are seen on both sides of the last.

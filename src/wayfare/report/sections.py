@@ -7,9 +7,11 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
+from wayfare.methods import scheme_label
 from wayfare.report.caveats import caveats_of
 from wayfare.report.columns import OVER_BUDGET, Column, side_by_side
 from wayfare.report.digest import RunDigest
+from wayfare.report.labels import number_text, task_label
 from wayfare.report.palette import look_of
 from wayfare.report.study_tables import study_columns, study_notes
 from wayfare.report.tables import comparison_columns, comparison_notes
@@ -30,7 +32,7 @@ def header(results: StudyResults) -> dict[str, Any]:
         f"{scenario.fleet.devices} devices",
         f"{scenario.rounds:,} rounds of {scenario.round_s:g} s",
         _mobility(scenario.mobility.model_dump()),
-        f"task {scenario.learning.task}",
+        f"task {task_label(scenario.learning.task)}",
         f"{seeds} seed{'s' if seeds > 1 else ''}",
     ]
     points = groupby(results.rows, lambda row: row.point)
@@ -82,11 +84,11 @@ def failures_section(results: StudyResults, digests: Mapping[tuple[int, str], Se
         contacts = sum(run.contacts for run in runs)
         shares = [share for run in runs for share in run.budget_shares]
         cells = {
-            "scheme": row.scheme,
+            "scheme": scheme_label(row.scheme),
             "contacts": f"{contacts:,}",
             "nothing sent, %": _percent(sum(run.silent for run in runs), contacts),
             "uploads cut short, %": _percent(sum(run.failed for run in runs), contacts),
-            "energy lost, J": f"{sum(run.failed_joules for run in runs) / len(runs):,.0f}",
+            "energy lost, J": number_text(sum(run.failed_joules for run in runs) / len(runs)),
             "devices over budget, %": f"{100 * sum(share > OVER_BUDGET for share in shares) / len(shares):.0f}",
         }
         point = {"point": results.manifest.point_name(row.point)} if results.manifest.axes else {}

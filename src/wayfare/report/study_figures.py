@@ -10,7 +10,7 @@ from typing import Any
 
 from wayfare.records.statistics import Estimate
 from wayfare.report import canvas
-from wayfare.report.labels import axis_label, metric_label, scheme_label
+from wayfare.report.labels import axis_label, figure_label, metric_label
 from wayfare.report.palette import colour_of, dashes_of, height_of, mark_of
 from wayfare.studies.results import Row, StudyResults
 from wayfare.studies.store import value_text
@@ -136,7 +136,7 @@ def _draw_named(results: StudyResults, metric_name: str, rows: list[Row], names:
             ls="none",
             ms=4,
             lw=1.0,
-            label=scheme_label(scheme),
+            label=figure_label(scheme),
         )
     if metric_name == "energy_joules":
         budgets = {names.index(manifest.place_of(row.point)[manifest.varies[0]]): _budget_joules(row) for row in rows}
@@ -188,7 +188,7 @@ def _draw(results: StudyResults, metric_name: str, rows: list[Row], panel: Any) 
             ms=4,
             lw=1.6,
             capsize=3,
-            label=scheme_label(scheme),
+            label=figure_label(scheme),
         )
     if metric_name == "energy_joules":
         where: list[Any] = [value if numeric else labels.index(value_text(value)) for value in values]

@@ -9,6 +9,7 @@ from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
+from wayfare.methods import scheme_label
 from wayfare.records.statistics import Censored, Estimate
 from wayfare.report.caveats import caveats_of, distinct, trace_text
 from wayfare.report.columns import (
@@ -28,6 +29,7 @@ from wayfare.report.labels import (
     metric_heading,
     metric_words_and_unit,
     named_with_task,
+    number_text,
     other_heading,
     other_text,
 )
@@ -89,7 +91,9 @@ def _rich(results: StudyResults, columns: Sequence[Column], width: int) -> list[
 
 def _schemes(results: StudyResults) -> list[Column]:
     return [
-        Column(heading=SCHEME, cells=[row.scheme + _SHARED * row.shared for row in results.rows], left=True),
+        Column(
+            heading=SCHEME, cells=[scheme_label(row.scheme) + _SHARED * row.shared for row in results.rows], left=True
+        ),
         Column(heading="seeds", cells=[str(len(row.results)) for row in results.rows]),
     ]
 
@@ -101,7 +105,7 @@ def _measures(results: StudyResults) -> list[Column]:
         if name == "score":
             columns += _score_columns(results, of)
         else:
-            cells = ["" if one is None else _number(one.mean * _SCALES.get(name, 1.0)) for one in of]
+            cells = ["" if one is None else number_text(one.mean * _SCALES.get(name, 1.0)) for one in of]
             marked = [over_budget(scheme) for scheme in results.schemes] if name == "energy_joules" else ()
             heading, metric = _HEADINGS.get(name, name), results.results[0].metric
             if is_of_devices(name, metric):
@@ -184,7 +188,7 @@ def _score_columns(results: StudyResults, of: Sequence[Estimate | None]) -> list
         columns.append(Column(heading="sd", cells=deviations))
     if any(differences):
         cells = ["" if one is None else metric.with_interval(one.mean, one.ci95, digits, "+") for one in differences]
-        columns.append(Column(heading=f"difference\nto {results.reference}", cells=cells))
+        columns.append(Column(heading=f"difference\nto {scheme_label(results.reference)}", cells=cells))
         tests = ["" if one is None or one.p is None else f"{one.p:.2g}" for one in differences]
         if any(tests):
             columns.append(Column(heading="p", cells=tests))
@@ -193,7 +197,3 @@ def _score_columns(results: StudyResults, of: Sequence[Estimate | None]) -> list
 
 def _median(censored: Censored, beyond: str, scale: float = 1.0) -> str:
     return beyond if censored.median is None else f"{scale * censored.median:,.0f}"
-
-
-def _number(value: float) -> str:
-    return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"

@@ -11,6 +11,7 @@ from rich.text import Text
 from wayfare.arrays import Floats
 from wayfare.contacts import TraceUse
 from wayfare.learning.tasks import Metric
+from wayfare.methods import scheme_label
 from wayfare.records import RunRecord, RunSummary, SchemeSummary, final_evaluations, paired_difference, summarise_run
 from wayfare.report.caveats import distinct, no_contact, trace_text
 from wayfare.report.columns import (
@@ -30,6 +31,7 @@ from wayfare.report.labels import (
     metric_heading,
     metric_words_and_unit,
     named_with_task,
+    number_text,
     other_heading,
     other_text,
 )
@@ -77,17 +79,17 @@ def comparison_columns(schemes: Sequence[SchemeSummary], runs: Sequence[Sequence
     best = (max if metric.better == "higher" else min)([score for score in scores if np.isfinite(score)], default=None)
     theirs = runs[names.index(reference)]
     columns = [
-        Column(heading=SCHEME, cells=names, left=True),
+        Column(heading=SCHEME, cells=[*map(scheme_label, names)], left=True),
         Column(heading="energy\nrule", cells=[scheme.energy_rule for scheme in schemes], left=True),
         Column(
             heading=metric_heading(metric),
             cells=[_interval(metric, scheme.score_mean, scheme.score_ci95) for scheme in schemes],
             marked=[score == best for score in scores],
         ),
-        Column(heading=f"difference\nto {reference}", cells=[_difference(mine, theirs) for mine in runs]),
+        Column(heading=f"difference\nto {scheme_label(reference)}", cells=[_difference(mine, theirs) for mine in runs]),
         Column(
             heading=ENERGY,
-            cells=[f"{scheme.energy_joules_mean:,.0f}" for scheme in schemes],
+            cells=[number_text(scheme.energy_joules_mean) for scheme in schemes],
             marked=[over_budget(scheme) for scheme in schemes],
         ),
         Column(heading="kept\n%", cells=[f"{100 * scheme.kept_fraction_mean:.0f}" for scheme in schemes]),
@@ -149,7 +151,7 @@ def _title(schemes: Sequence[SchemeSummary], runs: Sequence[RunRecord]) -> str:
     return (
         f"{named_with_task(scenario.name, scenario.learning.task)}: {scenario.fleet.devices} devices, "
         f"{scenario.rounds:,} rounds, "
-        f"energy budget {schemes[0].budget_joules:,.0f} J, {seeds} seed{'s' if most > 1 else ''}"
+        f"energy budget {number_text(schemes[0].budget_joules)} J, {seeds} seed{'s' if most > 1 else ''}"
     )
 
 
@@ -172,7 +174,7 @@ def comparison_notes(schemes: Sequence[SchemeSummary], last: int, traces: Sequen
         ),
         *(f"trace      {trace_text(use)}" for use in distinct(traces)),
         *(
-            f"relays     {scheme.name}, per device: {scheme.relayed_per_device:.1f} updates handed on, "
+            f"relays     {scheme_label(scheme.name)}, per device: {scheme.relayed_per_device:.1f} updates handed on, "
             f"{scheme.delivered_per_device:.1f} delivered,\n"
             f"           {scheme.models_taken_per_device:.1f} newer models taken, "
             f"{scheme.failed_relays_per_device:.1f} attempts for nothing"
@@ -189,7 +191,7 @@ def _warnings(schemes: Sequence[SchemeSummary], runs: Sequence[RunRecord]) -> It
         listed = ", ".join(map(str, mixed))
         yield f"worlds     of seed {listed} differ: a trace, data or the code changed between runs. Run them again"
     if len({scheme.seeds for scheme in schemes}) > 1:
-        counts = ", ".join(f"{scheme.name} {scheme.seeds}" for scheme in schemes)
+        counts = ", ".join(f"{scheme_label(scheme.name)} {scheme.seeds}" for scheme in schemes)
         yield f"uneven     not all have all the seeds: {counts}\n           only differences are over the same ones"
 
 

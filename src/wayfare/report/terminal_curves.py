@@ -9,6 +9,7 @@ from rich.console import Group
 from rich.text import Text
 
 from wayfare.arrays import Floats
+from wayfare.methods import scheme_label
 from wayfare.records import RunRecord, SchemeSummary
 from wayfare.report.labels import metric_words_and_unit
 from wayfare.report.palette import look_of
@@ -47,7 +48,7 @@ def terminal_curves(schemes: Sequence[SchemeSummary], runs: Sequence[RunRecord],
     legend = Text(" " * 9)
     for place in order:
         legend.append("━ ", look_of(names[place], names).dark)
-        legend.append(f"{names[place]}  ")
+        legend.append(f"{scheme_label(names[place])}  ")
     words, unit = metric_words_and_unit(metric)
     return Group(Text(f"{words}{', ' + unit if unit else ''} over rounds", "bold"), *lines, legend)
 

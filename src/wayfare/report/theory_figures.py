@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from wayfare.arrays import Floats
+from wayfare.methods import scheme_label
 from wayfare.report.canvas import panels_figure
 from wayfare.theory.bounds import BoundVariant
 from wayfare.theory.curves import Curve, Dot
@@ -48,7 +49,8 @@ def plot_curves(
 
 
 def plot_measured(measured: MeasuredRun, file: Path | str) -> None:
-    title = f"{measured.scenario.name}, {measured.scheme}, seed {measured.seed}: Theorem 1 over what was measured"
+    run = f"{measured.scenario.name}, {scheme_label(measured.scheme)}, seed {measured.seed}"
+    title = f"{run}: Theorem 1 over what was measured"
     with panels_figure(file, (8.0, 4.8), "", left=0.1, right=0.97, top=0.86, bottom=0.13) as figure:
         axes, rounds = figure.add_subplot(), measured.rounds
         axes.set_title(title, fontsize=12, fontweight="bold")

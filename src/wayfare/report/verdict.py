@@ -8,10 +8,11 @@ from dataclasses import dataclass
 from math import inf, isfinite
 
 from wayfare.learning.tasks import Metric
+from wayfare.methods import scheme_label
 from wayfare.records import RunSummary, SchemeSummary, paired_difference, summarise_scheme
 from wayfare.records.statistics import Difference
 from wayfare.report.columns import over_budget
-from wayfare.report.labels import metric_words_and_unit
+from wayfare.report.labels import metric_words_and_unit, number_text
 
 _CLEAR = ", ahead of all others by more than chance explains"
 _MINUS = "\u2212"
@@ -89,10 +90,10 @@ def headline(verdict: Verdict) -> str:
     score = score_text(metric, winner.score_mean, winner.score_ci95, unit=True)
     words, _ = metric_words_and_unit(metric)
     if not verdict.rivals:
-        return f"{winner.name} reaches {words} {score}"
+        return f"{scheme_label(winner.name)} reaches {words} {score}"
     condition = "within the energy budget" if verdict.within_budget else "(no scheme kept to the energy budget)"
     best = "best" if metric.better == "higher" else "lowest"
-    names, verb = " and ".join([winner.name, *verdict.level]), "share" if verdict.level else "has"
+    names, verb = " and ".join(map(scheme_label, [winner.name, *verdict.level])), "share" if verdict.level else "has"
     return f"{names} {verb} the {best} {words} {condition}: {score}"
 
 
@@ -101,8 +102,8 @@ def details(verdict: Verdict) -> list[str]:
     lines = []
     spent, budget = winner.energy_joules_mean, winner.budget_joules
     lines.append(
-        f"{winner.name} spends {spent:,.0f} J of {budget:,.0f} J ({100 * spent / budget:.0f} %) "
-        f"and delivers {100 * winner.kept_fraction_mean:.0f} % of an update in a contact."
+        f"{scheme_label(winner.name)} spends {number_text(spent)} J of {number_text(budget)} J "
+        f"({100 * spent / budget:.0f} %) and delivers {100 * winner.kept_fraction_mean:.0f} % of an update in a contact."
     )
     if verdict.one_seed:
         if verdict.rivals:
@@ -110,7 +111,7 @@ def details(verdict: Verdict) -> list[str]:
         return lines
     for title, apart in (
         ("Behind by more than chance explains", True),
-        (f"Not told apart from {winner.name} by {winner.seeds} seeds", False),
+        (f"Not told apart from {scheme_label(winner.name)} by {winner.seeds} seeds", False),
     ):
         # Only schemes that spend more than the budget can be ahead of the winner.
         chosen = [rival for rival in verdict.rivals if rival.difference and rival.told_apart == apart]
@@ -119,12 +120,12 @@ def details(verdict: Verdict) -> list[str]:
             lines.append(_sentence(title, metric, chosen))
     ahead = [rival for rival in verdict.rivals if rival.told_apart and _ahead(metric, rival)]
     if ahead:
-        lines.append(_sentence(f"Ahead of {winner.name}, over the budget", metric, ahead))
+        lines.append(_sentence(f"Ahead of {scheme_label(winner.name)}, over the budget", metric, ahead))
     return lines
 
 
 def study_headline(verdicts: Sequence[Verdict]) -> str:
-    wins = Counter(verdict.winner.name for verdict in verdicts)
+    wins = Counter(scheme_label(verdict.winner.name) for verdict in verdicts)
     (name, times), points = wins.most_common(1)[0], len(verdicts)
     metric = verdicts[0].winner.metric
     best, words = "best" if metric.better == "higher" else "lowest", metric_words_and_unit(metric)[0]
@@ -134,7 +135,7 @@ def study_headline(verdicts: Sequence[Verdict]) -> str:
 
 
 def study_details(verdicts: Sequence[Verdict]) -> list[str]:
-    wins = Counter(verdict.winner.name for verdict in verdicts).most_common()
+    wins = Counter(scheme_label(verdict.winner.name) for verdict in verdicts).most_common()
     lines = []
     if len(wins) > 1:
         lines.append(f"Best elsewhere: {', '.join(f'{name} ({times})' for name, times in wins[1:])}.")
@@ -149,7 +150,11 @@ def study_details(verdicts: Sequence[Verdict]) -> list[str]:
 
 def beside(verdict: Verdict) -> str:
     """How the winner stands to the others, in half a sentence."""
-    ahead = [rival.name for rival in verdict.rivals if rival.told_apart and not _ahead(verdict.winner.metric, rival)]
+    ahead = [
+        scheme_label(rival.name)
+        for rival in verdict.rivals
+        if rival.told_apart and not _ahead(verdict.winner.metric, rival)
+    ]
     if not verdict.rivals or verdict.one_seed:
         return ""
     if len(ahead) == len(verdict.rivals):
@@ -175,7 +180,7 @@ def _ahead(metric: Metric, rival: Rival) -> bool:
 
 def _sentence(title: str, metric: Metric, rivals: Sequence[Rival]) -> str:
     listed = [
-        f"{rival.name} ({score_text(metric, rival.difference.mean, rival.difference.ci95, sign='+')}"
+        f"{scheme_label(rival.name)} ({score_text(metric, rival.difference.mean, rival.difference.ci95, sign='+')}"
         f"{', over the budget' if rival.over_budget else ''})"
         for rival in rivals
         if rival.difference

@@ -56,7 +56,7 @@ const Charts = (() => {
   }
   function line(scheme, x, y, more = {}) {
     const look = { color: colour(scheme), width: 2.2, dash: Page.looks[scheme].dash };
-    return { type: "scatter", mode: "lines", name: plain(scheme), x, y, line: look, ...more };
+    return { type: "scatter", mode: "lines", name: plain(Page.looks[scheme].label), x, y, line: look, ...more };
   }
 
   /* Marks of broken lines are hollow: colours come again. */
@@ -93,7 +93,7 @@ const Charts = (() => {
 
   function drawShares() {
     const dots = groups().reverse().map(([scheme, group]) => ({
-      type: "box", orientation: "h", name: plain(scheme), x: scaled(group.budget_shares, 100), boxpoints: "all", jitter: 0.7, pointpos: 0, width: 0.62,
+      type: "box", orientation: "h", name: plain(Page.looks[scheme].label), x: scaled(group.budget_shares, 100), boxpoints: "all", jitter: 0.7, pointpos: 0, width: 0.62,
       marker: { color: faint(colour(scheme), 0.55), size: 4.5 }, line: { color: colour(scheme), width: 1.2 }, fillcolor: faint(colour(scheme), 0.1),
       hoveron: "points", hovertemplate: "%{x:.0f} % of its budget<extra></extra>",
     }));
@@ -183,7 +183,7 @@ const Charts = (() => {
         chip.setAttribute("aria-pressed", String(!hidden.has(scheme)));
         const gaps = { solid: "", dash: "7 3", dot: "2 3", dashdot: "7 3 2 3" }[Page.looks[scheme].dash];
         chip.innerHTML = `<svg width="26" height="8" aria-hidden="true"><line x1="0" x2="26" y1="4" y2="4" stroke="${colour(scheme)}" stroke-width="3" stroke-dasharray="${gaps}"/></svg>`;
-        chip.append(scheme);
+        chip.append(Page.looks[scheme].label);
         chip.addEventListener("click", () => {
           if (!hidden.delete(scheme)) hidden.add(scheme);
           drawAll();
