@@ -159,3 +159,29 @@ def test_distances_do_not_depend_on_how_many_contacts_there_are() -> None:
     whole = [row for row in rows_of(shorter) if row[3] < shorter.duration_s]
     assert set(whole) <= set(rows_of(longer))
     assert len(whole) > 20
+
+
+@pytest.mark.parametrize(
+    ("rows", "expected"),
+    [
+        ([(0, SERVER, 0, 5), (0, SERVER, 5, 9)], [(0, SERVER, 0, 9)]),
+        ([(0, SERVER, 0, 5), (0, SERVER, 6, 9)], [(0, SERVER, 0, 5), (0, SERVER, 6, 9)]),
+        ([(0, 1, 0, 5), (0, 1, 3, 9), (0, SERVER, 2, 4)], [(0, 1, 0, 9), (0, SERVER, 2, 4)]),
+        ([(0, 1, 0, 5), (0, 2, 3, 9), (1, 2, 3, 9)], [(0, 1, 0, 5), (0, 2, 3, 9), (1, 2, 3, 9)]),
+    ],
+)
+def test_listed_contacts_of_a_pair_that_overlap_or_touch_are_one(
+    rows: list[tuple[int, int, float, float]], expected: list[tuple[int, int, float, float]]
+) -> None:
+    plan = plan_of(*((*row, 7.0) for row in rows))
+    meetings = Meetings(
+        devices=3,
+        device=plan.device,
+        peer=plan.peer,
+        start_s=plan.start_s,
+        end_s=plan.end_s,
+        distance_m=plan.distance_m,
+    )
+    found = draw.plan_from_meetings(meetings, 80.0, 100.0, 5)
+    assert [row[:4] for row in rows_of(found)] == expected
+    assert set(found.distance_m.tolist()) == {7.0}

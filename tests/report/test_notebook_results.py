@@ -95,7 +95,7 @@ def test_a_study_of_several_points_shows_what_varies(tmp_path: Path) -> None:
     done = wayfare.sweep(plan_of({**table, "set": nested}), out=tmp_path, jobs=1).results
     assert isinstance(done, ShownResults)
     assert "<th>rounds</th>" in done._repr_html_()
-    with pytest.raises(InputError, match="several points"):
+    with pytest.raises(InputError, match="needs a study of one point"):
         done.plot()
 
 

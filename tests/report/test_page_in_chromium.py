@@ -379,7 +379,7 @@ def test_a_trace_is_replayed_with_its_names_and_absences(browser: Any, small: Sc
     assert console_errors(browser) == []
     (tmp_path / "fixes.csv").unlink()
     open_page(browser, write_report(folder, tmp_path / "trace.html")[0])
-    assert "There is no map: " in browser.find_element("id", "replay-unavailable").text
+    assert "No map: " in browser.find_element("id", "replay-unavailable").text
     assert console_errors(browser) == []
 
 
@@ -387,7 +387,7 @@ def test_contacts_without_positions_are_drawn_as_a_ring(browser: Any, small: Sce
     ring = load("fashion-small", ["rounds=30", "fleet.devices=5", "learning.hidden=[4]", "mobility.model=exponential"])
     folder = compare(ring, ["mads"], seeds=1, jobs=1, out=tmp_path).folder
     open_page(browser, write_report(folder, tmp_path / "ring.html")[0], width=NARROW)
-    assert "Its contacts come without positions" in browser.find_element("id", "map-note").text
+    assert "Its contacts have no positions" in browser.find_element("id", "map-note").text
     browser.find_element("id", "next").click()
     assert len(script(browser, "return wayfareReplay.inContact()")) == 1
     assert console_errors(browser) == []

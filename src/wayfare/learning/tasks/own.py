@@ -169,7 +169,7 @@ def own_task(
     ``test_vehicles`` names the vehicle of each test sample, so that the model is also evaluated for each vehicle.
     """
     if test is None and not isinstance(train, Mapping):
-        raise InputError(f"{name}: test = None, must be test data; only a dictionary with train and test needs none")
+        raise InputError(f"{name}: test = None: must be test data, unless train is a dictionary with train and test")
     (train_inputs, train_targets), (test_inputs, test_targets) = (
         read_pair(data, name, part) for part, data in (("train", train), ("test", train if test is None else test))
     )
