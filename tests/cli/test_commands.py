@@ -81,7 +81,7 @@ def test_errors_in_metres_fit_too(wayfare_command: Type, tmp_path: Path) -> None
     settings = [word for one in small for word in ("--set", one)]
     schemes = ("--schemes", "mads,afl", "--seeds", "2")
     done = wayfare_command("compare", "argoverse-small", *schemes, *settings, "--out", tmp_path, "--no-models")
-    table = [line for line in done.out.splitlines() if line.startswith(("mads", "afl"))]
+    table = [line for line in done.out.splitlines() if line.startswith(("MADS", "AFL"))]
     assert len(table) == 2
     assert not any("…" in line for line in table)
     assert "ADE" in done.out
@@ -92,7 +92,7 @@ def test_run_leaves_a_folder_that_show_reads(wayfare_command: Type, tmp_path: Pa
     done = wayfare_command("run", *SETTINGS, "--scheme", "optimal", "--seed", 3, "--out", tmp_path, "--json")
     assert done.code == 0
     assert (done.json["scheme"], done.json["seed"]) == ("optimal", 3)
-    assert "one alone is not a result" in wayfare_command("show", done.json["folder"]).out
+    assert "a single seed is not a result" in wayfare_command("show", done.json["folder"]).out
 
 
 def test_progress_and_results_do_not_mix(wayfare_command: Type, tmp_path: Path) -> None:
@@ -105,8 +105,8 @@ def test_relays_are_told_below_the_table(wayfare_command: Type, tmp_path: Path) 
     words = [*SETTINGS, "--seeds", "1", "--jobs", "1", "--out", tmp_path, "--schemes"]
     done = wayfare_command("compare", *words, "afl,fedmobile:billed:paced")
     assert done.code == 0
-    assert "relays     fedmobile:billed:paced, per device: " in done.out
-    assert "relays     afl" not in done.out
+    assert "relays     paced billed FedMobile, per device: " in done.out
+    assert "relays     AFL" not in done.out
     told = wayfare_command("compare", *words, "fedasync:hinge,fedmobile:billed", "--json").json["rows"]
     assert [row["scheme"] for row in told] == ["fedasync:hinge", "fedmobile:billed"]
     failed = [row["metrics"]["failed_relays_per_device"]["mean"] for row in told]
@@ -190,7 +190,7 @@ def test_every_command_has_help_with_an_example(command: str, wayfare_command: T
         ),
         (["compare", "no-such-preset"], "scenario = 'no-such-preset': neither a preset"),
         (["compare", "--schemes", "mads,gossip"], "schemes = 'gossip': unknown"),
-        (["compare", "--schemes", ","], "name at least one scheme"),
+        (["compare", "--schemes", ","], "must name at least one scheme"),
         (["compare", "--seeds", "0"], "seeds = 0: must be at least 1"),
         (["compare", "--jobs", "-1"], "jobs = -1: must be at least 1"),
         (["compare", "paper-cifar10-waypoint", "--jobs", "1"], "fetch it with `wayfare data fetch cifar10`"),
@@ -200,11 +200,11 @@ def test_every_command_has_help_with_an_example(command: str, wayfare_command: T
         (["run", "--precision", "fp8"], "--precision = 'fp8': must be one of fp32, tf32, bf16"),
         (["run", "--precision", "tf32", "--device", "cpu"], "needs a CUDA device"),
         (["compare", "--device-state", "tape"], "--device-state = 'tape': must be one of memory, disk"),
-        (["run", "--seed", "-1"], "seed = -1: must be 0 or more"),
+        (["run", "--seed", "-1"], "seed = -1: must be at least 0"),
         (["run", "--out", "/proc/nowhere"], "cannot write here"),
         (["show", "/nowhere"], "/nowhere: no such folder"),
-        (["resume", "/nowhere"], "/nowhere: there is no such run or folder of runs"),
-        (["resume", "."], "holds no unfinished run"),
+        (["resume", "/nowhere"], "/nowhere: no such run or folder of runs"),
+        (["resume", "."], "contains no unfinished run"),
         (["run", "--checkpoint-every-s", "0"], "--checkpoint-every-s = 0.0: must be above 0"),
         (["show", "."], "neither a run nor a folder of runs"),
         (["compare", "--set", "name=a:x:b"], "name = 'a:x:b': string should match pattern"),
@@ -238,7 +238,7 @@ def test_runs_of_two_scenarios_are_not_thrown_together(wayfare_command: Type, tm
         assert wayfare_command("run", *SETTINGS, "--set", f"rounds={rounds}", "--out", tmp_path).code == 0
     done = wayfare_command("show", tmp_path)
     assert done.code == 2
-    assert "holds runs of 2 scenarios" in done.err
+    assert "has runs of 2 scenarios" in done.err
 
 
 def test_bad_input_in_a_worker_is_told_like_any_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -102,10 +102,9 @@ def test_a_run_that_was_stopped_is_resumed_by_its_folder(wayfare_command: Type, 
         process.send_signal(signal.SIGTERM)
         _, errors = process.communicate(timeout=30)
     assert process.returncode == 143
-    assert "mads-seed0: stopped after round " in errors
-    assert ", safe in a checkpoint" in errors
+    assert "mads-seed0: stopped; a checkpoint holds everything up to round " in errors
     folder = next(tmp_path.glob("*/mads-seed0.partial"))
-    assert "goes on only as what it began as" in wayfare_command("resume", folder, "--set", "radio.range_m=5").err
+    assert "only `rounds` of a run may change" in wayfare_command("resume", folder, "--set", "radio.range_m=5").err
     assert "resume with `wayfare resume " in wayfare_command("show", folder).err
     done = wayfare_command("resume", folder.parent, "--json")
     assert done.code == 0

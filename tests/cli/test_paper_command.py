@@ -32,7 +32,7 @@ def test_a_figure_is_drawn_recorded_and_drawn_again_from_what_is_there(wayfare_c
     words = ["paper", "fig8c", "--quick", "--jobs", "1", "--out", tmp_path / "runs"]
     none = wayfare_command(*words, "--finished")
     assert none.code == 2
-    assert "holds no finished run of fig8c in fp32" in none.err
+    assert "contains no finished run of fig8c in fp32" in none.err
     done = wayfare_command(*words, "--record", tmp_path / "page")
     assert done.code == 0
     assert "65.66" in done.out
@@ -108,8 +108,8 @@ def test_data_that_are_missing_are_told_once(
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["fig6", "--set", "control.weight=auto"], "control.weight = 'auto': cannot be set: fig6 has its own"),
-        (["fig4", "--set", "rounds=3"], "rounds = '3': cannot be set: fig4 has its own"),
+        (["fig6", "--set", "control.weight=auto"], "control.weight = 'auto': cannot be set: fig6 sets it"),
+        (["fig4", "--set", "rounds=3"], "rounds = '3': cannot be set: fig4 sets it"),
         (["fig4", "--jobs", "-3"], "--jobs = -3"),
         (["fig8b", "--finished", "--device", "foo"], "--device = 'foo'"),
         (["fig4", "--precision", "fp7"], "--precision = 'fp7'"),
@@ -132,6 +132,6 @@ def test_a_quick_figure_on_record_says_what_it_is_and_gives_a_command_to_paste(
     words = ["fig8c", "--quick", "--set", "fleet.devices= 3"]
     wayfare_command("paper", *words, "--jobs", "1", "--out", tmp_path / "runs", "--record", tmp_path / "page")
     page = (tmp_path / "page" / "fig8c.md").read_text(encoding="utf-8")
-    assert "**Quick: fashion-small, not what the paper has.**" in page
-    assert "| | paper | here, quick: fashion-small, not what the paper has |" in page
+    assert "**Quick: fashion-small instead of the paper's task.**" in page
+    assert "| | paper | here, quick: fashion-small instead of the paper's task |" in page
     assert "--set 'fleet.devices= 3'" in page

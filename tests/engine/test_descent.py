@@ -262,7 +262,7 @@ def test_a_vector_that_is_missing_or_not_declared_is_refused() -> None:
         ("clip_norm", (0.0, -1.0, math.nan, math.inf), "must be a finite number above 0, or None"),
         ("weight_decay", (-0.1, math.nan, math.inf), "must be a finite number of at least 0"),
         ("momentum", (-0.1, 1.0, math.nan), "must be at least 0 and below 1"),
-        ("steps_per_round", (0, -1, 1.5), "must be a whole number of at least 1"),
+        ("steps_per_round", (0, -1, 1.5), "must be an integer of at least 1"),
     ],
 )
 def test_values_are_checked_when_a_descent_is_made(field: str, values: tuple[float, ...], rule: str) -> None:

@@ -36,7 +36,7 @@ from wayfare.learning.data.sets import IMAGE_SETS
 from wayfare.mobility.traces import read_recording, select
 from wayfare.records import RunRecord, find_unfinished, read_run, reject_changes, reopen
 from wayfare.scenario import load, preset_names
-from wayfare.studies.resuming import what_it_is
+from wayfare.studies.resuming import recorded_inputs
 from wayfare.world import World, draw_world
 
 LONGEST_S = 5.0
@@ -301,7 +301,7 @@ def take_partial(sound: Examples, folder: Path) -> None:
     found = find_unfinished(folder / "run")
     if found is None or found.is_complete:
         return
-    what_it_is(folder / "run", found.meta)
+    recorded_inputs(folder / "run", found.meta)
     reject_changes(found, sound.meta)
     writer, _ = reopen(found, sound.world)
     writer.__exit__(None, None, None)

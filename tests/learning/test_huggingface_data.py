@@ -13,6 +13,7 @@ from torch.utils.data import Subset, TensorDataset
 
 from wayfare.errors import InputError
 from wayfare.identity.fingerprint import fingerprint
+from wayfare.learning.tasks import own_task
 
 datasets: Any = pytest.importorskip("datasets", reason="needs datasets: pip install 'wayfare[dev]'")
 pandas: Any = pytest.importorskip("pandas", reason="needs pandas: pip install 'wayfare[dev]'")
@@ -67,8 +68,16 @@ def test_tokens_are_taken() -> None:
 
 def test_the_splits_of_a_dictionary_are_taken_by_their_names() -> None:
     data = datasets.DatasetDict(train=rows_set(), test=rows_set().select(range(10)))
-    task = task_of(data)
-    assert (len(task.train[1]), len(task.test[1])) == (30, 10)
+    alone = own_task("mine", train=data, network=rows_network)
+    for task in (task_of(data), alone):
+        assert (len(task.train[1]), len(task.test[1])) == (30, 10)
+
+
+def test_a_missing_test_set_is_told() -> None:
+    with pytest.raises(InputError, match="mine: test = None: must be test data"):
+        own_task("mine", train=rows_set(), network=rows_network)
+    with pytest.raises(InputError, match="test: has train; give one of them"):
+        own_task("mine", train=datasets.DatasetDict(train=rows_set()), network=rows_network)
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ import pytest
 
 import wayfare
 from wayfare.errors import InputError, UnavailableError
+from wayfare.methods import scheme_label
 from wayfare.report.labels import named_with_task
 from wayfare.report.notebook import ShownResults
 from wayfare.scenario import Scenario
@@ -25,14 +26,14 @@ def done(small: Scenario, tmp_path_factory: pytest.TempPathFactory) -> ShownResu
 def test_a_comparison_shows_itself_as_a_table(done: ShownResults) -> None:
     html = done._repr_html_()
     assert html.count("<tr>") == 3
-    assert "<td>mads</td>" in html
+    assert "<td>MADS</td>" in html
     assert "<th>scheme</th>" in html
     assert "<caption>" in html
 
 
 def test_a_comparison_and_its_runs_print_as_what_they_found(done: ShownResults) -> None:
     assert str(done).startswith(done.manifest.name)
-    assert all(row.scheme in str(done) for row in done.rows)
+    assert all(scheme_label(row.scheme) in str(done) for row in done.rows)
     assert max(map(len, str(done).splitlines())) <= 100
     assert str(done.runs[0]).startswith("<RunRecord of mads, seed 0, ")
 
@@ -94,7 +95,7 @@ def test_a_study_of_several_points_shows_what_varies(tmp_path: Path) -> None:
     done = wayfare.sweep(plan_of({**table, "set": nested}), out=tmp_path, jobs=1).results
     assert isinstance(done, ShownResults)
     assert "<th>rounds</th>" in done._repr_html_()
-    with pytest.raises(InputError, match="several points"):
+    with pytest.raises(InputError, match="needs a study of one point"):
         done.plot()
 
 
@@ -108,3 +109,12 @@ def test_a_study_of_several_points_shows_what_varies(tmp_path: Path) -> None:
 )
 def test_titles_name_the_task_unless_the_name_does(name: str, task: str, title: str) -> None:
     assert named_with_task(name, task) == title
+
+
+def test_a_notebook_gets_plain_text_once(done: ShownResults, monkeypatch: pytest.MonkeyPatch) -> None:
+    def displayed(*_: object) -> None:
+        raise AssertionError("shown a second time")
+
+    monkeypatch.setattr("rich.console._is_jupyter", lambda: True)
+    monkeypatch.setattr("rich.jupyter.display", displayed)
+    assert "\x1b" not in repr(done)

@@ -319,7 +319,7 @@ def test_broken_lines_lie_on_whole_ones(browser: Any, tmp_path: Path) -> None:
     open_page(browser, write_report(folder, tmp_path / "order.html")[0])
     for plot in ("study-plot", "curves"):
         names = script(browser, f"return document.getElementById('{plot}').data.map((trace) => trace.name)")
-        assert names[-1] == "optimal"
+        assert names[-1] == "Optimal"
     assert console_errors(browser) == []
 
 
@@ -338,7 +338,7 @@ def test_points_with_long_names_stand_below_each_other(browser: Any, tmp_path: P
     lanes = script(
         browser, "return document.getElementById('study-plot').data.map((trace) => [trace.name, ...trace.y])"
     )
-    assert lanes == [["mads", 1 / 3, 1 + 1 / 3], ["afl", 2 / 3, 1 + 2 / 3]]
+    assert lanes == [["MADS", 1 / 3, 1 + 1 / 3], ["AFL", 2 / 3, 1 + 2 / 3]]
     assert console_errors(browser) == []
 
 
@@ -378,7 +378,7 @@ def test_a_trace_is_replayed_with_its_names_and_absences(browser: Any, small: Sc
     assert console_errors(browser) == []
     (tmp_path / "fixes.csv").unlink()
     open_page(browser, write_report(folder, tmp_path / "trace.html")[0])
-    assert "There is no map: " in browser.find_element("id", "replay-unavailable").text
+    assert "No map: " in browser.find_element("id", "replay-unavailable").text
     assert console_errors(browser) == []
 
 
@@ -386,7 +386,7 @@ def test_contacts_without_positions_are_drawn_as_a_ring(browser: Any, small: Sce
     ring = load("fashion-small", ["rounds=30", "fleet.devices=5", "learning.hidden=[4]", "mobility.model=exponential"])
     folder = compare(ring, ["mads"], seeds=1, jobs=1, out=tmp_path).folder
     open_page(browser, write_report(folder, tmp_path / "ring.html")[0], width=NARROW)
-    assert "Its contacts come without positions" in browser.find_element("id", "map-note").text
+    assert "Its contacts have no positions" in browser.find_element("id", "map-note").text
     browser.find_element("id", "next").click()
     assert len(script(browser, "return wayfareReplay.inContact()")) == 1
     assert console_errors(browser) == []

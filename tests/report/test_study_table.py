@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
+from wayfare.methods import scheme_label
 from wayfare.report.columns import Column, in_terminal
 from wayfare.report.markdown import table_lines
 from wayfare.report.notebook import ShownResults
@@ -55,7 +56,7 @@ def test_numbers_and_names_are_whole_in_every_window(width: int, results: StudyR
     assert words.count("20,212,345") == words.count("20,212,345!") == 2
     assert words.count("2,021,234,500") == len(results.rows)  # kept, in per cent
     assert words.count("51.2") == len(results.rows)
-    folded = in_terminal([Column(heading="scheme", cells=[LONG_NAME])])[0].cells[0]
+    folded = in_terminal([Column(heading="scheme", cells=[scheme_label(LONG_NAME)])])[0].cells[0]
     assert set(folded.split()) <= set(words)
 
 

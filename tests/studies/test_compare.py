@@ -116,7 +116,7 @@ def test_a_run_that_always_kills_its_worker_fails_and_the_others_finish(small: S
         RunError, match=r"1 of 3 runs failed: doomed, seed 0: .*killed \(signal 9.*The other 2 are"
     ) as told:
         wayfare.compare(small, ["mads", Doomed(None), "afl"], seeds=1, jobs=2, out=tmp_path, progress=watch)
-    assert "again runs only what is missing" in str(told.value)
+    assert "repeats only the missing runs" in str(told.value)
     assert len(watch.lost) == TRIES - 1
     assert {run.parent.name.rpartition("-")[0] for run in tmp_path.rglob("runs/*/run.sqlite")} == {
         "mads-seed0",
@@ -144,7 +144,7 @@ def test_a_scheme_that_cannot_travel_is_refused_with_a_way_out(small: Scenario, 
     class Homebody(Murmur):
         name = "homebody"
 
-    with pytest.raises(InputError, match=r"cannot be sent to another process .* jobs=1"):
+    with pytest.raises(InputError, match=r"cannot be sent to another process .* `jobs=1`"):
         wayfare.compare(small, [Homebody()], seeds=2, jobs=2, out=tmp_path)
     assert len(wayfare.compare(small, [Homebody()], seeds=2, jobs=1, out=tmp_path).runs) == 2
 
@@ -159,12 +159,12 @@ def test_the_worlds_of_a_seed_are_paired(small: Scenario, tmp_path: Path) -> Non
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"schemes": []}, "name at least one scheme"),
-        ({"schemes": ["mads", "mads"]}, "must not be named twice"),
-        ({"schemes": ["afl", "afl:greedy"]}, "must not be named twice"),
+        ({"schemes": []}, "must name at least one scheme"),
+        ({"schemes": ["mads", "mads"]}, "must not be listed twice"),
+        ({"schemes": ["afl", "afl:greedy"]}, "must not be listed twice"),
         ({"seeds": 0}, "seeds"),
         ({"seeds": [1, 1]}, "must not repeat"),
-        ({"seeds": [-1]}, "must be 0 or more"),
+        ({"seeds": [-1]}, "must be at least 0"),
         ({"jobs": 0}, "must be at least 1"),
         ({"execution": wayfare.Execution(engine="steam")}, "must be one of auto"),
         ({"execution": wayfare.Execution(device="abacus")}, "must be auto, cpu, cuda"),
@@ -225,7 +225,7 @@ def test_runs_of_another_world_are_not_taken_for_those_that_are_there(small: Sce
     assert one.meta["world"] == other.meta["world"]
     assert "of seed 0 differ" not in _text(whole.runs)
     one.meta["world"]["contacts"] = "others"
-    assert "worlds     of seed 0 differ: a trace, data or the code changed" in _text(whole.runs)
+    assert "worlds     of seed 0 differ: a trace, data or code changed" in _text(whole.runs)
 
 
 SMALL_TRACE = ("rounds=40", "fleet.devices=6", "learning.hidden=[8]", "mobility.model=trace", "mobility.repeat=true")

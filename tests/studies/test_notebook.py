@@ -43,7 +43,7 @@ def outcome(code: str, folder: Path, *, piped: bool) -> subprocess.CompletedProc
         (SCHEME, False, "Mine is defined in a notebook cell or at a prompt"),
         (TASK, False, "<lambda> is defined in a notebook cell or at a prompt"),
         (OURS, False, ""),
-        (SCHEME, True, "the program comes from <stdin>"),
+        (SCHEME, True, "worker processes cannot read the program <stdin>"),
     ],
 )
 def test_what_workers_cannot_find_runs_in_this_process(code: str, piped: bool, line: str, tmp_path: Path) -> None:
@@ -51,4 +51,4 @@ def test_what_workers_cannot_find_runs_in_this_process(code: str, piped: bool, l
     assert (done.returncode, done.stdout) == (0, "2\n"), done.stderr
     lines = done.stderr.splitlines()
     assert len(lines) == bool(line), done.stderr
-    assert not line or f"runs one after another in this process: {line}" in lines[0]
+    assert not line or f"runs use one process: {line}" in lines[0]

@@ -113,7 +113,7 @@ def test_two_nodes_give_the_bits_of_one_process_also_when_one_is_killed(
 
 
 @pytest.mark.parametrize(
-    ("address", "message"), [("127.0.0.1:1", "no Ray cluster there"), ("nonsense", "must be auto, or an address")]
+    ("address", "message"), [("127.0.0.1:1", "found no Ray cluster"), ("nonsense", "must be auto or HOST:PORT")]
 )
 def test_a_cluster_that_is_not_there_is_told_at_once(address: str, message: str) -> None:
     with pytest.raises((UnavailableError, ScenarioError), match=message):
@@ -121,7 +121,7 @@ def test_a_cluster_that_is_not_there_is_told_at_once(address: str, message: str)
 
 
 def test_needs_that_make_no_sense_are_refused() -> None:
-    with pytest.raises(ScenarioError, match="must not be below 0"):
+    with pytest.raises(ScenarioError, match="must have CPUs above 0"):
         RayCluster("auto", Shared(execution=Execution()), Needs(cpus=0))
 
 

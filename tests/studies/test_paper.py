@@ -136,7 +136,7 @@ def test_schemes_beside_those_of_the_paper_are_told_apart_in_curves(tmp_path: Pa
     picture = svg_of("fig2", {**table, "schemes": ["optimal", "mads"]}, tmp_path, quick=True)
     for label in ("Optimal, contact 1 s", "MADS, contact 1 s", "Optimal, contact 2 s", "MADS, contact 2 s"):
         assert picture.count(f"<!-- {label} -->") == 1
-    assert "quick: fashion-small, not what the paper has" in picture
+    assert "quick: fashion-small instead of the paper's task" in picture
 
 
 def test_targets_that_no_run_reaches_are_marked(tmp_path: Path) -> None:

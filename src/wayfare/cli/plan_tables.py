@@ -10,6 +10,7 @@ from rich.table import Table
 
 from wayfare.cli.terminal import facts, number_text
 from wayfare.cli.words import with_options
+from wayfare.methods import scheme_label
 from wayfare.report.columns import Column, rich_table, side_by_side
 from wayfare.theory.planner import Forecast, Rehearsed
 from wayfare.theory.warnings import warnings_of
@@ -44,7 +45,7 @@ def _print_warnings(console: Console, lines: Sequence[str]) -> None:
 
 def print_forecasts(console: Console, forecasts: Sequence[Forecast]) -> None:
     first = forecasts[0]
-    scheme = first.rehearsed.scheme if first.rehearsed else ""
+    scheme = scheme_label(first.rehearsed.scheme) if first.rehearsed else ""
     title = (
         f"{first.name}: {first.link.parameters:,} parameters, budget {first.budget_joules:,.0f} J, {scheme} rehearsed"
     )
@@ -173,7 +174,7 @@ def _uploads(forecast: Forecast) -> Table:
 
 
 def _heading(played: Rehearsed) -> str:
-    return f"{played.scheme}\nV = {played.weight}" if played.scheme == "mads" else f"{played.scheme}\nrehearsed"
+    return f"{scheme_label(played.scheme)}\n" + (f"V = {played.weight}" if played.scheme == "mads" else "rehearsed")
 
 
 def _advice(forecast: Forecast) -> list[str]:

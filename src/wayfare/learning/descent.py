@@ -43,7 +43,7 @@ class Descent:
         if not 0 <= self.momentum < 1:
             raise ScenarioError("descent.momentum", self.momentum, "must be at least 0 and below 1")
         if not isinstance(self.steps_per_round, int) or self.steps_per_round < 1:
-            raise ScenarioError("descent.steps_per_round", self.steps_per_round, "must be a whole number of at least 1")
+            raise ScenarioError("descent.steps_per_round", self.steps_per_round, "must be an integer of at least 1")
 
     @property
     def is_plain(self) -> bool:

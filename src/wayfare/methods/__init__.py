@@ -36,7 +36,7 @@ from wayfare.methods.parts import (
     State,
     UploadRule,
 )
-from wayfare.methods.registry import choices_of, descriptions, part_descriptions
+from wayfare.methods.registry import choices_of, descriptions, part_descriptions, scheme_label
 from wayfare.methods.uploads import power_and_allowance, send_dense, send_top_k
 
 __all__ = [
@@ -69,6 +69,7 @@ __all__ = [
     "part_descriptions",
     "power_and_allowance",
     "reject_edited",
+    "scheme_label",
     "send_dense",
     "send_top_k",
     "split_names",

@@ -38,8 +38,9 @@ _BILLED: dict[str, str] = {"energy": "budget", "attempts": "all", "delivery": "s
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A method of the table: its description, the choices of its name, and its parts."""
+    """A method of the table: its label, its description, the choices of its name, and its parts."""
 
+    label: str
     about: str
     choices: Choices
     parts: Callable[..., tuple[Part, ...]]
@@ -74,101 +75,121 @@ def _published(base: str, *names: str) -> Callable[..., tuple[Part, ...]]:
 
 TABLE: Mapping[str, Row] = {
     "mads": Row(
+        "MADS",
         "MADS: power by drift plus penalty on an energy queue, then as many entries as fit at that power.",
         (),
         lambda scenario: (Mads(scenario.control),),
     ),
     "mads-rd": Row(
+        "MADS-RD",
         "MADS-RD: MADS with the rate-distortion curve of the device's own update; indices and values are coded.",
         (get_args(Step),),
         lambda scenario, step: (MadsRd(scenario.control, step=step),),
     ),
     "optimal": Row(
+        "Optimal",
         "Optimal: full power in every contact at any cost; an ideal reference.",
         (),
         lambda scenario: (Fitting("unlimited"),),
     ),
     "afl-spar": Row(
+        "AFL-Spar",
         "AFL-Spar: asynchronous uploads with top-k and error feedback, without a controller.",
         (RULES,),
         lambda scenario, rule: (_fitting(rule),),
     ),
     "afl": Row(
+        "AFL",
         "AFL (Avdiukhin and Kasiviswanathan 2021): asynchronous dense uploads, all or nothing.",
         _WHOLE,
         lambda scenario, fitting, rule: (_whole(fitting, rule),),
     ),
     "fedmobile": Row(
+        "FedMobile",
         "FedMobile (Bian and Xu 2022): AFL; devices in contact relay updates and newer models for each other.",
         (("", "billed"), *_WHOLE),
         _fedmobile,
     ),
     "fedasync": Row(
+        "FedAsync",
         "FedAsync (Xie, Koyejo and Gupta 2019): the server mixes whole models, with weights that fall with staleness.",
         (get_args(StalenessFunction), *_WHOLE),
         _fedasync,
     ),
     "sfl-spar": Row(
+        "SFL-Spar",
         "SFL-Spar: devices train only in rounds with a contact; uploads with top-k and error feedback.",
         (RULES,),
         lambda scenario, rule: (_fitting(rule), LocalRule(trains_between_contacts=False)),
     ),
     "fedbuff": Row(
+        "FedBuff",
         "FedBuff (Nguyen et al. 2022): AFL; the server steps along the mean of every full buffer of updates.",
         _WHOLE,
         _published("afl", "buffer"),
     ),
     "staleness-weighted": Row(
+        "Staleness-weighted",
         "Staleness-weighted updates (Zhang et al. 2016): AFL with weights that fall with staleness.",
         _WHOLE,
         _published("afl", "staleness-weights"),
     ),
     "ca2fl": Row(
+        "CA2FL",
         "CA2FL (Wang, Cao et al. 2024): FedBuff, calibrated by the last update of every device.",
         _WHOLE,
         _published("afl", "calibrated-buffer"),
     ),
     "fadas": Row(
+        "FADAS",
         "FADAS (Wang, Wang et al. 2024): FedBuff with an AMSGrad step, which shrinks after long delays.",
         _WHOLE,
         _published("afl", "adaptive-buffer"),
     ),
     "scaffold": Row(
+        "SCAFFOLD",
         "SCAFFOLD (Karimireddy et al. 2020): AFL; control variates correct the gradients of local steps.",
         _WHOLE,
         _published("afl", "control-variates", "corrected"),
     ),
     "feddyn": Row(
+        "FedDyn",
         "FedDyn (Acar et al. 2021): AFL; a dynamic regulariser aligns each device with the fleet.",
         _WHOLE,
         _published("afl", "dynamic-server", "dynamic-regulariser"),
     ),
     "ef21-sgdm": Row(
+        "EF21-SGDM",
         "EF21-SGDM (Fatkhullin, Tyurin and Richtarik 2023): the server keeps an estimate of every device's update.",
         (RULES,),
         _published("afl-spar", "ef21", "estimates"),
     ),
     "dgc": Row(
+        "DGC",
         "DGC (Lin et al. 2018): AFL-Spar with momentum correction and momentum factor masking.",
         (RULES,),
         _published("afl-spar", "momentum-correction"),
     ),
     "random-k": Row(
+        "Random-k",
         "Random-k (Stich, Cordonnier and Jaggi 2018): AFL-Spar with random entries, sent without indices.",
         (RULES,),
         _published("afl-spar", "random-k"),
     ),
     "threshold": Row(
+        "Threshold",
         "Hard threshold (Sahu et al. 2021): AFL-Spar with all entries above a multiple of the root mean square.",
         (RULES,),
         _published("afl-spar", "threshold"),
     ),
     "qsgd": Row(
+        "QSGD",
         "QSGD (Alistarh et al. 2017): AFL with values rounded at random to a few levels, without memory.",
         _WHOLE,
         _published("afl", "qsgd", "forgetting"),
     ),
     "mobility-aware": Row(
+        "Mobility-aware",
         "Mobility-aware (after Ballotta et al. 2025): AFL-Spar in the best contacts that the budget pays for.",
         (),
         _published("afl-spar", "mobility-aware"),
@@ -310,6 +331,16 @@ def _pick(text: str, chosen: list[str], groups: Choices) -> list[str]:
 
 def _listed(group: tuple[str, ...]) -> str:
     return ", ".join(f":{choice}" for choice in group if choice)
+
+
+def scheme_label(name: str) -> str:
+    """The label of a method in figures, tables and pages: ``afl-spar:paced`` is paced AFL-Spar. Other names stay.
+
+    Commands and machine-readable files use the name itself.
+    """
+    first, plus, parts = name.partition(" + ")
+    base, *choices = first.split(":")
+    return " ".join([*reversed(choices), TABLE[base].label]) + plus + parts if base in TABLE else name
 
 
 def choices_of(name: str) -> list[list[str]]:

@@ -1,4 +1,4 @@
-"""The page of a run, a comparison or a study: one HTML file that needs nothing beside it."""
+"""The page of a run, a comparison or a study: one self-contained HTML file."""
 
 from __future__ import annotations
 
@@ -14,11 +14,12 @@ from markupsafe import Markup
 
 from wayfare.errors import RunFolderError, ScenarioError, UnavailableError
 from wayfare.files import writing
+from wayfare.methods import scheme_label
 from wayfare.records import RunRecord
 from wayfare.report import sections
 from wayfare.report.columns import ENERGY
 from wayfare.report.digest import RunDigest, detail_of, digest_run, group_json
-from wayfare.report.labels import axis_label, metric_words_and_unit
+from wayfare.report.labels import axis_label, metric_words_and_unit, task_label
 from wayfare.report.palette import look_of
 from wayfare.report.repeat import made_with, recipe_of
 from wayfare.report.replay import replay_json
@@ -36,9 +37,9 @@ _SCRIPTS = ("theme.js", "charts.js", "theory.js", "world.js", "draw.js", "replay
 
 @dataclass(kw_only=True)
 class Material:
-    """What a page is made of: results, the digests of all runs, and the whole records of one world."""
+    """The data of a page: results, digests of all runs, and the full records of one world."""
 
-    seed: int | None = None  # whose world the map shows; without one the first
+    seed: int | None = None  # the seed whose world the map shows; None: the first
     results: StudyResults = field(init=False)
     digests: dict[tuple[int, str], list[RunDigest]] = field(default_factory=dict)
     world: list[RunRecord] = field(default_factory=list)
@@ -53,7 +54,7 @@ class Material:
 
 
 def read_material(folder: Path, *, seed: int | None = None, on_run: Callable[[str], None] | None = None) -> Material:
-    """Read the runs of a folder once; the map will show the world of a seed, or of the first there is."""
+    """Read the runs of a folder once; the map shows the world of `seed`, by default the first one."""
     material = Material(seed=seed)
 
     def take(run: PlannedRun, record: RunRecord) -> None:
@@ -63,13 +64,13 @@ def read_material(folder: Path, *, seed: int | None = None, on_run: Callable[[st
 
     material.results = read_results(folder, take)
     if material.results.metric is None:
-        raise RunFolderError(f"{folder}: no run is finished yet, there is nothing to report")
+        raise RunFolderError(f"{folder}: contains no finished run to report")
     if not material.world:
         there = sorted({run.seed for run in material.results.manifest.runs if run.point == 0})
         if seed is not None:
-            raise ScenarioError("seed", seed, f"no run has this seed; there are {', '.join(map(str, there))}")
-        # The first point has no finished run yet: there is no map, but all the rest.
-    order = {name: place for place, name in enumerate(material.results.manifest.schemes)}
+            raise ScenarioError("seed", seed, f"no run has this seed; must be one of {', '.join(map(str, there))}")
+        # The first point has no finished run yet: the page has no map.
+    order = {name: index for index, name in enumerate(material.results.manifest.schemes)}
     material.world.sort(key=lambda record: order[record.scheme])
     return material
 
@@ -93,7 +94,7 @@ def page_html(material: Material) -> str:
             results=sections.results_section(results),
             points=[manifest.point_name(point) for point in range(len(manifest.points))],
             varies=bool(manifest.axes),
-            schemes=[record.scheme for record in material.world],
+            schemes=[scheme_label(record.scheme) for record in material.world],
             failures=sections.failures_section(results, material.digests),
             recipe=recipe_of(results, meta),
             made_with=made_with(meta, [*material.walls_s.values()]) | {"page written by": f"Wayfare {__version__}"},
@@ -105,7 +106,7 @@ def page_html(material: Material) -> str:
 
 
 def templates() -> Environment:
-    """The templates of a page; names of schemes, files and studies are escaped where they are put in."""
+    """The templates of a page; they escape the names of schemes, files and studies."""
     loader = FunctionLoader(_static)
     found = Environment(loader=loader, autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=StrictUndefined)
     found.globals["ENERGY"] = ENERGY
@@ -119,7 +120,10 @@ def page_json(material: Material) -> dict[str, Any]:
     words, unit = metric_words_and_unit(metric)
     return {
         "metric": {"words": words, "unit": unit, "percent": metric.percent},
-        "looks": {scheme: asdict(look_of(scheme, manifest.schemes)) for scheme in manifest.schemes},
+        "looks": {
+            scheme: {"label": scheme_label(scheme), **asdict(look_of(scheme, manifest.schemes))}
+            for scheme in manifest.schemes
+        },
         "reference": results.reference,
         "points": [
             {"name": manifest.point_name(point), "groups": point_groups(material, point)}
@@ -153,7 +157,7 @@ def plotly_script() -> str:
 def _replay(material: Material) -> dict[str, Any]:
     if not material.world:
         return {"unavailable": "no run of the first point is finished"}
-    # Charts of a large study need the room.
+    # A large study needs the space for its charts.
     room = 1.0 if detail_of(len(material.digests)) == 1.0 else 0.25
     return replay_json(material.world, room) | {"point": material.results.manifest.point_name(0)}
 
@@ -188,14 +192,14 @@ def _holdings(world: Sequence[RunRecord]) -> dict[str, Any] | None:
     counts, trace = world[0].class_counts, world[0].trace
     return {
         "seed": world[0].seed,
-        "task": world[0].scenario.learning.task,
+        "task": task_label(world[0].scenario.learning.task),
         "names": list(trace.device_names) if trace and trace.device_names else None,
         "counts": counts.astype(int).tolist(),
     }
 
 
 def _for_script(content: dict[str, Any]) -> str:
-    """JSON that cannot end the script it stands in: nothing in it opens or closes a tag."""
+    """JSON without `<`, so that it cannot close the script element around it."""
     return json.dumps(content, allow_nan=False, separators=(",", ":")).replace("<", "\\u003c")
 
 

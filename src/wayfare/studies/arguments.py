@@ -1,4 +1,4 @@
-"""What a call in Python is given, checked before anything runs: errors name argument, value and rule."""
+"""Checks of arguments in Python calls, before anything runs; errors name argument, value and rule."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from wayfare.scenario.section import Section
 
 
 def checked_scenario(scenario: object) -> Scenario:
-    """A scenario whose fields are valid; pydantic's `model_copy` does not look at them."""
+    """A validated scenario; pydantic's `model_copy` does not validate."""
     if not isinstance(scenario, Scenario):
         example = repr(scenario) if isinstance(scenario, str) else "'fashion-small'"
-        raise ScenarioError("scenario", _short(scenario), f"must be a Scenario; `wayfare.load({example})` makes one")
-    _refuse_unknown(scenario, "")
+        raise ScenarioError("scenario", _short(scenario), f"must be a Scenario, such as `wayfare.load({example})`")
+    _reject_unknown(scenario, "")
     return parse(scenario.model_dump(mode="json", warnings=False))
 
 
 def checked_schemes(schemes: object) -> Sequence[Recipe] | None:
-    """Several schemes, or none for those of the scenario."""
+    """A list of schemes, or None for the schemes of the scenario."""
     if schemes is None:
         return None
     if isinstance(schemes, str):
@@ -32,9 +32,9 @@ def checked_schemes(schemes: object) -> Sequence[Recipe] | None:
 
 
 def checked_seeds(seeds: object) -> list[int]:
-    """The seeds of a study: 0, 1, ... for a number of them, or those of a list."""
-    rule = "must be a whole number of seeds, or a list of them such as [1, 2, 3]"
-    if _is_whole(seeds):
+    """The seeds of a study: 0, 1, ... for a number, or the entries of a list."""
+    rule = "must be a number of seeds, or a list of seeds such as [1, 2, 3]"
+    if _is_integer(seeds):
         if int(seeds) < 1:  # type: ignore[call-overload]
             raise ScenarioError("seeds", seeds, "must be at least 1")
         return list(range(int(seeds)))  # type: ignore[call-overload]
@@ -49,26 +49,26 @@ def checked_seeds(seeds: object) -> list[int]:
 
 
 def checked_seed(seed: object, name: str = "seed") -> int:
-    if not _is_whole(seed):
-        raise ScenarioError(name, _short(seed), "must be a whole number of 0 or more")
+    if not _is_integer(seed):
+        raise ScenarioError(name, _short(seed), "must be an integer of at least 0")
     if int(seed) < 0:  # type: ignore[call-overload]
-        raise ScenarioError(name, seed, "must be 0 or more")
+        raise ScenarioError(name, seed, "must be at least 0")
     return int(seed)  # type: ignore[call-overload,no-any-return]
 
 
-def _is_whole(value: object) -> bool:
+def _is_integer(value: object) -> bool:
     return isinstance(value, Integral) and not isinstance(value, bool)
 
 
-def _refuse_unknown(section: Section, path: str) -> None:
+def _reject_unknown(section: Section, path: str) -> None:
     known = type(section).model_fields
     for name, value in vars(section).items():
         if name not in known:
-            raise ScenarioError(f"{path}{name}", _short(value), f"no such field; there are {', '.join(known)}")
+            raise ScenarioError(f"{path}{name}", _short(value), f"no such field; known fields: {', '.join(known)}")
         if isinstance(value, Section):
-            _refuse_unknown(value, f"{path}{name}.")
+            _reject_unknown(value, f"{path}{name}.")
 
 
 def _short(value: object) -> object:
-    """Objects whose text is long are told by their class."""
+    """The class name of objects with a long text."""
     return value if isinstance(value, str | int | float | list | tuple) or value is None else type(value).__name__

@@ -1,4 +1,4 @@
-"""How long runs take: a guess before any has run, and an estimate from those that have."""
+"""Run times: a rough relative cost, and estimates from finished runs."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from wayfare.learning.tasks import Task, model_of
 from wayfare.methods import Method
 from wayfare.scenario import Scenario
 
-# A scheme that trains in contacts only takes about a quarter of the time on the embedded default (1.4 s against 5.8 s).
+# A scheme that trains only in contacts takes about a quarter of the time on the default preset (1.4 s against 5.8 s).
 _IN_CONTACT_ONLY = 0.25
 
 
 def relative_cost(scenario: Scenario, scheme: Method, task: Task | None = None) -> float:
-    """Multiplications of the local steps, roughly: good for putting runs in order, not for a clock."""
+    """The approximate number of multiplications in local steps; it ranks runs but does not predict seconds."""
     steps = scenario.rounds * scenario.fleet.devices * scenario.learning.batch_size
     share = 1.0 if scheme.local.trains_between_contacts else _IN_CONTACT_ONLY
     model = task.model if task else model_of(scenario.learning)
@@ -24,7 +24,7 @@ def relative_cost(scenario: Scenario, scheme: Method, task: Task | None = None) 
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """A finished run: what it is like, and how long it took."""
+    """The cost and wall time of a finished run."""
 
     point: int
     scheme: str
@@ -33,7 +33,7 @@ class Measured:
 
 
 class Estimates:
-    """Seconds of runs to come by those that have run: of the same point and scheme, else of the scheme, else of all."""
+    """Estimated wall times, from finished runs of the same point and scheme, else of the scheme, else of all."""
 
     def __init__(self, measured: Sequence[Measured]) -> None:
         self._alike: dict[tuple[int, str], list[float]] = {}

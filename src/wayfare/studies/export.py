@@ -1,4 +1,4 @@
-"""Studies as tidy tables for other programs: one row for each run, and one for each evaluation."""
+"""Studies as tidy tables, with one row per run and one row per evaluation."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Record = dict[str, Any]
 
 
 def run_rows(results: StudyResults) -> list[Record]:
-    """One row for each run: what it is, every measure, and when it reached the targets (empty: never)."""
+    """One row per run: its key and settings, all measures, and when it reached the targets (empty: never)."""
     rows = []
     for result in results.results:
         row = _identity(results.manifest, result.run) | {
@@ -49,7 +49,7 @@ def write_csv(rows: Sequence[Record], file: Path) -> None:
 
 
 def write_parquet(rows: Sequence[Record], file: Path) -> None:
-    """Columns with their types, by pyarrow (the extra `parquet`)."""
+    """Write typed columns with pyarrow (the extra `parquet`)."""
     try:
         import pyarrow
         from pyarrow import parquet
@@ -62,7 +62,7 @@ def write_parquet(rows: Sequence[Record], file: Path) -> None:
 
 
 def write_tensorboard(record: RunRecord, folder: Path) -> None:
-    """The curves of a run for TensorBoard (the extra `tensorboard`), rounds as steps."""
+    """Write the curves of a run for TensorBoard (the extra `tensorboard`), with rounds as steps."""
     try:
         from torch.utils.tensorboard import SummaryWriter
     except ImportError:
@@ -88,6 +88,6 @@ def _evaluations(manifest: Manifest, result: RunResult) -> Iterator[Record]:
     record = read_run(result.folder)
     identity = _identity(manifest, result.run) | {"metric": result.metric.name}
     columns = record.evaluations | record.others
-    for place in range(len(record.evaluations["round"])):
-        numbers = {name: float(values[place]) for name, values in columns.items()}
+    for index in range(len(record.evaluations["round"])):
+        numbers = {name: float(values[index]) for name, values in columns.items()}
         yield identity | numbers | {"round": int(numbers["round"])}

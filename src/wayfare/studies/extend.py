@@ -1,4 +1,4 @@
-"""Makes a run longer: what it did so far counts, where a longer run would have done the same."""
+"""Extends a run: the longer run reuses the rounds in which both are equal."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ def extend(
     execution: Execution,
     on_round: Callable[[int], None] | None,
 ) -> RunRecord:
-    """The run of a folder with more rounds, in a folder of its own; the shorter one stays as it is."""
+    """Run the scenario of a folder with more rounds, in a new folder; the shorter run stays unchanged."""
     if rounds < scenario.rounds:
-        raise ScenarioError("rounds", rounds, f"must not be less than the {scenario.rounds} of this run")
+        raise ScenarioError("rounds", rounds, f"must be at least {scenario.rounds}, the rounds of this run")
     if not scheme.is_extendable():
         rule = f"{scheme.name} may pace its energy over all {scenario.rounds} rounds of this run"
         raise ScenarioError("rounds", rounds, f"{rule}; start a new run")
     if scenario.learning.schedule != "constant":
-        rule = f"learning.schedule = {scenario.learning.schedule!r} falls over all {scenario.rounds} rounds of this run"
+        rule = f"learning.schedule = {scenario.learning.schedule!r} depends on the {scenario.rounds} rounds of this run"
         raise ScenarioError("rounds", rounds, f"{rule}; start a new run")
     longer = parse({**scenario.model_dump(mode="json"), "rounds": rounds})
     folder = run_folder(longer, scheme, meta["seed"], source.parent.parent)
@@ -53,7 +53,7 @@ def extend(
 
 
 def same_until(shorter: World, longer: World) -> int:
-    """The last round up to which two worlds agree in every contact and channel; -1 if they begin differently."""
+    """The last round up to which two worlds agree in every contact and channel; -1 if they differ from the start."""
     one, other = world_digests(shorter), world_digests(longer)
     if any(one[part] != other[part] for part in ("budgets", "samples", "initial model")):
         return -1
@@ -71,9 +71,9 @@ def same_until(shorter: World, longer: World) -> int:
 
 
 def _copy(source: Path, folder: Path, meta: Mapping[str, Any], shorter: World, longer: World) -> None:
-    """Begin the longer run with what the shorter one did while both were the same."""
+    """Start the longer run with the rounds that it has in common with the shorter one."""
     if world_digests(shorter) != meta.get("world"):
-        raise RunFolderError(f"{source}: what is drawn or read from files is not what it was when this run began")
+        raise RunFolderError(f"{source}: the drawn world or its files have changed since this run started")
     last = same_until(shorter, longer)
     try:
         with closing(connect(source)) as database:
@@ -82,8 +82,8 @@ def _copy(source: Path, folder: Path, meta: Mapping[str, Any], shorter: World, l
             usable = next((one for one in found if one.state.round <= last), None)
             if usable is None:
                 raise RunFolderError(
-                    f"{source}: no checkpoint to go on from up to round {last}, where a longer run is still the same"
-                    f"{''.join(f'; {note}' for note in damaged)}; runs keep one with `keep_checkpoint=True`"
+                    f"{source}: has no checkpoint up to round {last}, the last round that a longer run has in common"
+                    f"{''.join(f'; {note}' for note in damaged)}; `keep_checkpoint=True` keeps one"
                 )
             _begin(folder, database, usable, meta, longer)
     except (OSError, sqlite3.Error, DamagedError, ValueError, TypeError) as error:
@@ -97,7 +97,7 @@ def _begin(
     found = stored_rows(database, "contacts", state.round)
     contacts = [dict(zip(COLUMNS["contacts"], row, strict=True)) for row in found]
     devices = _paced(contacts, state.devices, world.scenario.rounds)
-    # The last round of the shorter run was evaluated because it was the last.
+    # Drop the evaluation of the shorter run's last round, unless it is due in the longer run too.
     rows = {
         table: [row for row in stored_rows(database, table, state.round) if row[0] % every == 0]
         for table in ("evaluations", "metrics")
@@ -110,9 +110,9 @@ def _begin(
 
 
 def _paced(contacts: list[dict[str, Any]], devices: list[DeviceState], rounds: int) -> list[DeviceState]:
-    """The energy queue of every device, gone through again at the pace of the longer run, in rows and states.
+    """Recompute the energy queue of every device at the pace of the longer run, in rows and states.
 
-    Only schemes that never look at the queue are made longer; what the records say of it is to be right all the same.
+    Only schemes that ignore the queue can be extended, but their records must still contain the correct queue.
     """
     paces = [device.budget_joules / rounds for device in devices]
     backlogs, begun = [0.0] * len(devices), [1] * len(devices)

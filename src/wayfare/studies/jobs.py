@@ -1,8 +1,7 @@
-"""Runs to be done, whoever does them: the jobs, the queue they wait in, and what happens to them.
+"""Jobs, their queue and their outcomes, for any back end.
 
-A back end (processes of this machine, a Ray cluster) takes jobs from the queue and tells what becomes of them;
-`conduct` decides what that means: a worker that dies costs its job another try, a run that fails is not tried again,
-and the others go on.
+A back end (processes on this machine, a Ray cluster) takes jobs from the queue and reports events. `conduct` handles
+them: it retries a job whose worker died, it does not retry a run that failed, and the other jobs continue.
 """
 
 from __future__ import annotations
@@ -22,24 +21,24 @@ from wayfare.scenario import Scenario
 from wayfare.studies.keys import run_key
 from wayfare.studies.single import Execution, carry_out
 
-# A job that loses its worker more often than this is likely to be the reason.
+# A job that loses its worker this often is likely to be the cause.
 TRIES = 3
-# A worker goes on with the world it has drawn if that job is at least so long compared with the longest that waits.
+# A worker prefers a job in its current world if that job has at least this share of the longest waiting job's cost.
 _LONG_ENOUGH = 0.5
-# Failures that a message names.
-_TOLD = 3
+# Maximum number of failures that a message names.
+_LISTED = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
-    name: str  # for people
+    name: str  # for display
     scenario: Scenario
     scheme: Method
     seed: int
-    work: Path  # the folder of the run while it is under way
-    folder: Path  # and when it is finished
-    cost: float = 1.0  # how long it takes, in whatever unit the jobs of a list share
-    key: str = ""  # of the run as it was planned
+    work: Path  # the folder of the unfinished run
+    folder: Path  # the folder of the finished run
+    cost: float = 1.0  # duration, in a unit common to all jobs of a list
+    key: str = ""  # key of the planned run
 
     @property
     def rounds(self) -> int:
@@ -47,7 +46,7 @@ class Job:
 
     @property
     def error_file(self) -> Path:
-        """Where the trace of a failure is written; gone when the run is done after all."""
+        """The file for the traceback of a failure; deleted when the run succeeds later."""
         return error_file(self.folder)
 
 
@@ -57,34 +56,34 @@ def error_file(folder: Path) -> Path:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shared:
-    """What all jobs of a list have in common; it goes to a worker once."""
+    """What all jobs of a list share; it is sent to a worker once."""
 
     execution: Execution
     task: Task | None = None
 
 
 def perform(job: Job, shared: Shared, on_round: Callable[[int], None] | None) -> None:
-    """Do a job in this process, or take it as it is if somebody has resumed it to its end."""
+    """Perform a job in this process, unless `wayfare resume` has already finished it."""
     execution = shared.execution
-    _refuse_changed_task(job, execution)
+    _reject_changed_task(job, execution)
     if execution.safeguards.fresh or not is_finished(job.work):
         carry_out(
             job.work, job.scenario, job.scheme, job.seed, task=shared.task, execution=execution, on_round=on_round
         )
-    bring_home(job.work, job.folder)
+    move_finished(job.work, job.folder)
 
 
-def _refuse_changed_task(job: Job, execution: Execution) -> None:
-    """A task in a file is read where the run is done: it must be the one that was planned."""
+def _reject_changed_task(job: Job, execution: Execution) -> None:
+    """Raise ScenarioError if the file of a task has changed since the run was planned."""
     if not job.key or not is_from_file(job.scenario.learning):
         return
     if run_key(job.scenario, job.scheme, job.seed, execution) != job.key:
-        rule = "its code or data changed after this run was planned, or are drawn anew each time; start again"
+        rule = "its code or data changed after this run was planned, or are random in every process; start again"
         raise ScenarioError("learning.task", job.scenario.learning.task, rule)
 
 
-def bring_home(work: Path, folder: Path) -> None:
-    """Move a finished run to its place; an older run there goes."""
+def move_finished(work: Path, folder: Path) -> None:
+    """Move a finished run to its final folder, replacing an older run."""
     if work != folder:
         folder.parent.mkdir(parents=True, exist_ok=True)
         shutil.rmtree(folder, ignore_errors=True)
@@ -92,57 +91,57 @@ def bring_home(work: Path, folder: Path) -> None:
 
 
 def is_finished(folder: Path) -> bool:
-    """Whether a whole run lies here; the folder of one that is not whole has another name."""
+    """Whether the folder has a finished run; an unfinished one has another folder name."""
     return folder.is_dir()
 
 
 @dataclass(frozen=True, slots=True)
 class Finished:
-    """A run is whole, and its records are in the folder of its job."""
+    """A run is finished, and its records are in the folder of its job."""
 
-    place: int
+    index: int
 
 
 @dataclass(frozen=True, slots=True)
 class Broken:
-    """A run ended with an exception; it would do so again."""
+    """A run raised an exception; a retry would raise it again."""
 
-    place: int
+    index: int
     error: BaseException
     trace: str
 
 
 @dataclass(frozen=True, slots=True)
 class Lost:
-    """The worker of a job died, or its machine; the job itself may be fine."""
+    """The worker of a job or its machine died; the job itself may be fine."""
 
-    place: int
+    index: int
     reason: str
 
 
 Event: TypeAlias = Finished | Broken | Lost
 
 OnRound: TypeAlias = Callable[[int, int], None]
-"""Told that the run at a place of the list has come to a round."""
+"""Receives the index of a job and the round that it has reached."""
 
 
 class Progress(Protocol):
-    """Told how a list of jobs goes; jobs are known by their place in the list."""
+    """Receives the progress of a list of jobs; a job is identified by its index in the list."""
 
     def begin(self, jobs: Sequence[Job], finished: int) -> None:
-        """All jobs are about to start; so many more were finished before."""
+        """The jobs are about to start; `finished` runs are not in the list because they were already finished."""
 
-    def advance(self, place: int, round_: int) -> None:
-        """One run has begun (round 0) or come to a round."""
+    def advance(self, index: int, round_: int) -> None:
+        """A run has started (round 0) or reached a round."""
 
-    def done(self, place: int, summary: RunSummary, *, elsewhere: bool) -> None:
-        """One run is finished, here or by somebody else who works on the same study."""
+    def done(self, index: int, summary: RunSummary, *, elsewhere: bool) -> None:
+        """A run is finished, here or by another sweep of the same study."""
 
-    def failed(self, place: int, reason: str) -> None:
-        """One run failed and will not be tried again."""
+    def failed(self, index: int, reason: str) -> None:
+        """A run failed and will not be retried."""
 
-    def again(self, place: int, reason: str) -> None:
-        """One run lost its worker and will be tried again."""
+    def again(self, index: int, reason: str) -> None:
+        """A run lost its worker and will be retried."""
 
 
 Claim: TypeAlias = Literal["mine", "busy", "done"]
@@ -153,45 +152,45 @@ def _mine(_: int) -> Claim:
 
 
 class Queue:
-    """Jobs that wait: the longest first, so that the last ones to end are short."""
+    """Waiting jobs, the longest first, so that the last jobs are short."""
 
     def __init__(self, jobs: Sequence[Job], claim: Callable[[int], Claim] = _mine) -> None:
         self.jobs = jobs
         self._claim = claim
-        self._waiting = sorted(range(len(jobs)), key=lambda place: (-jobs[place].cost, place))
+        self._waiting = sorted(range(len(jobs)), key=lambda index: (-jobs[index].cost, index))
         self._elsewhere: list[int] = []
 
     def __len__(self) -> int:
         return len(self._waiting)
 
     def take(self, after: int | None = None) -> int | None:
-        """The next job for a worker, or None when there is none now; others may hold those that still wait."""
-        for place in list(self._preferred(after)):
-            claim = self._claim(place)
+        """The next job for a worker, or None if there is none now; another sweep may hold the waiting ones."""
+        for index in list(self._preferred(after)):
+            claim = self._claim(index)
             if claim == "busy":
                 continue
-            self._waiting.remove(place)
+            self._waiting.remove(index)
             if claim == "mine":
-                return place
-            self._elsewhere.append(place)
+                return index
+            self._elsewhere.append(index)
         return None
 
     def done_elsewhere(self) -> list[int]:
-        """The jobs that somebody else has finished since this was asked last."""
+        """The jobs that other sweeps have finished since the last call."""
         found, self._elsewhere = self._elsewhere, []
         return found
 
-    def put_back(self, place: int) -> None:
-        """A job that lost its worker waits again, before all others."""
-        self._waiting.insert(0, place)
+    def put_back(self, index: int) -> None:
+        """Put a job that lost its worker at the front of the queue."""
+        self._waiting.insert(0, index)
 
     def _preferred(self, after: int | None) -> Iterable[int]:
-        """A job in the world that the worker has drawn already comes first, unless much longer ones wait."""
+        """Jobs in the worker's current world come first, unless much longer ones wait."""
         if after is None or not self._waiting:
             return self._waiting
         least = _LONG_ENOUGH * self.jobs[self._waiting[0]].cost
-        same = [place for place in self._waiting if self._same_world(place, after) and self.jobs[place].cost >= least]
-        return [*same, *(place for place in self._waiting if place not in same)]
+        same = [index for index in self._waiting if self._same_world(index, after) and self.jobs[index].cost >= least]
+        return [*same, *(index for index in self._waiting if index not in same)]
 
     def _same_world(self, one: int, other: int) -> bool:
         return self.jobs[one].seed == self.jobs[other].seed and self.jobs[one].scenario == self.jobs[other].scenario
@@ -199,7 +198,7 @@ class Queue:
 
 class Backend(Protocol):
     def run(self, queue: Queue, on_round: OnRound) -> Generator[Event, None, None]:
-        """Take jobs until none waits and none runs; closing the iterator ends what is under way."""
+        """Take jobs until none waits and none runs; closing the iterator stops running jobs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -218,71 +217,71 @@ def conduct(
     progress: Progress | None = None,
     same_input: bool = False,
 ) -> list[Failure]:
-    """Do all jobs of a queue; the failures, in the order in which they happened.
+    """Perform all jobs of a queue; return the failures in the order in which they happened.
 
-    With ``same_input`` what is wrong with the input of one is wrong with all, so it is raised at once.
+    With ``same_input`` all jobs share their input, so an input error of one is raised at once.
     """
     failures: list[Failure] = []
     losses: dict[int, int] = {}
 
-    def finish(place: int, *, elsewhere: bool = False) -> None:
-        queue.jobs[place].error_file.unlink(missing_ok=True)
-        record = read_run(queue.jobs[place].folder)
-        on_finished(place, record)
+    def finish(index: int, *, elsewhere: bool = False) -> None:
+        queue.jobs[index].error_file.unlink(missing_ok=True)
+        record = read_run(queue.jobs[index].folder)
+        on_finished(index, record)
         if progress:
-            progress.done(place, summarise_run(record), elsewhere=elsewhere)
+            progress.done(index, summarise_run(record), elsewhere=elsewhere)
 
-    def fail(place: int, reason: str, trace: str = "", error: BaseException | None = None) -> None:
-        job = queue.jobs[place]
+    def fail(index: int, reason: str, trace: str = "", error: BaseException | None = None) -> None:
+        job = queue.jobs[index]
         failures.append(Failure(job=job, reason=reason, error=error))
-        # What went wrong is told in any case; a disk that takes no file is no reason to stop the others.
+        # The failure is reported in any case; a full disk must not stop the other jobs.
         with suppress(OSError):
             job.error_file.parent.mkdir(parents=True, exist_ok=True)
             job.error_file.write_text(trace or f"{reason}\n", encoding="utf-8")
         if on_failed:
-            on_failed(place)
+            on_failed(index)
         if progress:
-            progress.failed(place, reason)
+            progress.failed(index, reason)
 
-    def tell(place: int, round_: int) -> None:
+    def advance(index: int, round_: int) -> None:
         if progress:
-            progress.advance(place, round_)
+            progress.advance(index, round_)
 
-    with closing(backend.run(queue, tell)) as events:
+    with closing(backend.run(queue, advance)) as events:
         for event in events:
             match event:
-                case Finished(place):
-                    finish(place)
-                case Broken(place, error, trace):
+                case Finished(index):
+                    finish(index)
+                case Broken(index, error, trace):
                     if same_input and isinstance(error, InputError | UnavailableError):
                         raise error
-                    fail(place, reason_of(error), trace, error)
-                case Lost(place, reason):
-                    losses[place] = losses.get(place, 0) + 1
-                    if losses[place] < TRIES:
-                        queue.put_back(place)
+                    fail(index, reason_of(error), trace, error)
+                case Lost(index, reason):
+                    losses[index] = losses.get(index, 0) + 1
+                    if losses[index] < TRIES:
+                        queue.put_back(index)
                         if progress:
-                            progress.again(place, reason)
+                            progress.again(index, reason)
                     else:
-                        fail(place, f"{reason}, {TRIES} times")
-            for place in queue.done_elsewhere():
-                finish(place, elsewhere=True)
-    for place in queue.done_elsewhere():
-        finish(place, elsewhere=True)
+                        fail(index, f"{reason}, {TRIES} times")
+            for index in queue.done_elsewhere():
+                finish(index, elsewhere=True)
+    for index in queue.done_elsewhere():
+        finish(index, elsewhere=True)
     return failures
 
 
 def reason_of(error: BaseException) -> str:
-    """One line; the kind of an error is told where its text alone would not be understood."""
+    """The reason in one line, with the class of errors that are not Wayfare's."""
     text = str(error).strip().split("\n")[0]
     ours = type(error).__module__.startswith("wayfare.")
     return text if ours and text else f"{type(error).__name__}: {text}" if text else type(error).__name__
 
 
 def failures_text(failures: Sequence[Failure], runs: int) -> str:
-    """Which runs failed and why: the reason once if all have the same, as when data are missing; else the first few."""
+    """Which runs failed and why: one reason if all share it, otherwise the first few."""
     if len(failures) == runs > 1 and len({failure.reason for failure in failures}) == 1:
         return f"all {runs} runs failed: {failures[0].reason}"
-    told = "; ".join(f"{failure.job.name}: {failure.reason}" for failure in failures[:_TOLD])
-    more = f"; and {len(failures) - _TOLD} more" if len(failures) > _TOLD else ""
-    return f"{len(failures)} of {runs} runs failed: {told}{more}"
+    listed = "; ".join(f"{failure.job.name}: {failure.reason}" for failure in failures[:_LISTED])
+    more = f"; and {len(failures) - _LISTED} more" if len(failures) > _LISTED else ""
+    return f"{len(failures)} of {runs} runs failed: {listed}{more}"

@@ -1,4 +1,4 @@
-"""Keeps a run safe while it goes on: checkpoints when they are due, and an orderly stop when one is asked for."""
+"""Writes checkpoints during a run, and stops it cleanly on request."""
 
 from __future__ import annotations
 
@@ -14,24 +14,24 @@ from wayfare.records import RunWriter
 from wayfare.signals import StopRequest
 from wayfare.simulator import Checks, Simulation
 
-# Unless told otherwise a checkpoint is due after so many seconds, and no sooner than so many times what the last took:
-# however large a fleet is, less than 2 % of the time goes into checkpoints.
+# By default a checkpoint is due after this many seconds, and after this many times the duration of the last one, so
+# that checkpoints take less than 2 % of the time for a fleet of any size.
 _DEFAULT_EVERY_S = 30.0
 _TIMES_ITS_COST = 50.0
-# A clock that is set right by an hour is worth a word; one that is kept right by fractions is not.
+# Note only large jumps of the clock, not regular small corrections.
 _CLOCK_JUMP_S = 60.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Safeguards:
-    """What is done so that a run survives. None of it changes what comes out."""
+    """Checkpoints and checks of a run. They do not affect its results."""
 
-    checkpoint_every_s: float | None = None  # None: 30 s, or longer where a checkpoint takes long
+    checkpoint_every_s: float | None = None  # None: 30 s, or longer if writing a checkpoint is slow
     checkpoint_every_rounds: int | None = None
-    keep_checkpoint: bool = False  # also after the end, so that the run can be made longer
+    keep_checkpoint: bool = False  # keep one after the end, so that the run can be extended
     allow_divergence: bool = False
     paranoid: bool = False
-    fresh: bool = False  # an unfinished run of the same name is started over
+    fresh: bool = False  # ignore finished runs and checkpoints
 
     def __post_init__(self) -> None:
         if self.checkpoint_every_s is not None and not self.checkpoint_every_s > 0:
@@ -45,11 +45,11 @@ class Safeguards:
 
 
 class StoppedError(Exception):
-    """Unwinds a run that was asked to stop and has saved where it was."""
+    """Unwinds a run that was asked to stop and has written a checkpoint."""
 
 
 class Keeper:
-    """An observer that hands everything to the writer, writes checkpoints, and stops a run that is asked to."""
+    """An observer that passes events to the writer, writes checkpoints, and stops a run on request."""
 
     def __init__(
         self,
@@ -62,41 +62,41 @@ class Keeper:
     ) -> None:
         self._safeguards, self._stop, self._on_round = safeguards, stop, on_round
         self._method, self._before = method, method_identity(method, files=False)
-        # Up to this round a longer run is the same.
+        # Up to this round a longer run is equal.
         self._extend_from = extend_from
         self._started = self._last = time.monotonic()
         self._clock = time.time()
         self._cost_s = 0.0
 
     def open(self, writer: RunWriter, simulation: Simulation) -> None:
-        # The simulation holds this observer. Holding it in turn would keep its models, gigabytes of them in a large
-        # network, until Python looks for such rings, which may be many runs later.
+        # The simulation refers to this observer. A strong reference back would be a cycle, which keeps gigabytes of
+        # models alive until Python's garbage collector runs, perhaps many runs later.
         self._writer, self._simulation = writer, weakref.proxy(simulation)
         self.on_contact, self.on_relay, self.on_evaluation = writer.on_contact, writer.on_relay, writer.on_evaluation
 
     @property
     def elapsed_s(self) -> float:
-        """Seconds since this process began the run, by a clock that is never set."""
+        """Seconds since this process started the run, by a monotonic clock."""
         return time.monotonic() - self._started
 
     def on_round(self, round_: int) -> None:
-        """Show progress; write a checkpoint if one is due; stop if asked to."""
+        """Report progress, write a checkpoint if one is due, and stop if requested."""
         if self._on_round is not None:
             self._on_round(round_)
         if self._stop.signal is not None:
             self.checkpoint()
             raise StoppedError
-        # Early, so that a fault of the first contacts does not cost hours; all checkpoints look as well.
+        # Check early, so that a fault in the first contacts does not cost hours; every checkpoint checks too.
         if round_.bit_count() == 1:
-            self.refuse_state()
+            self.reject_changed_parts()
         pinned = self._safeguards.keep_checkpoint and round_ == self._extend_from
         if pinned or self._due(round_):
             self.checkpoint(pinned=pinned)
 
     def checkpoint(self, *, pinned: bool = False) -> None:
-        """Make everything up to now safe. A state that has diverged is not worth going on from."""
+        """Save everything so far; raise DivergenceError instead of saving a diverged state."""
         began = time.monotonic()
-        self.refuse_state()
+        self.reject_changed_parts()
         state = self._simulation.state()
         if not self._safeguards.allow_divergence and (where := state.first_nonfinite()):
             raise DivergenceError(f"training diverged: after round {state.round} {where} holds NaN or infinity")
@@ -107,17 +107,17 @@ class Keeper:
         if abs(jump_s) > _CLOCK_JUMP_S:
             self._clock += jump_s
             self._writer.note(
-                f"the clock of this machine jumped by {jump_s:+.0f} s; times in the records are not affected, "
-                "they come from a clock that is never set"
+                f"the clock of this machine jumped by {jump_s:+.0f} s; run times are not affected, because they come "
+                "from a monotonic clock"
             )
 
-    def refuse_state(self) -> None:
-        """A part that changed would carry state to the next run, and lose it when this one is resumed."""
+    def reject_changed_parts(self) -> None:
+        """Raise InvariantError if a part changed: its state would leak into the next run and be lost on resume."""
         changed = changes({"scheme": self._before}, {"scheme": method_identity(self._method, files=False)})
         if changed:
             raise InvariantError(
-                f"the scheme {self._method.name} changed during its run: {'; '.join(changed)}. Parts must not change: "
-                "keep what devices or the server remember in the state of a memory rule, local rule or server rule"
+                f"the scheme {self._method.name} changed during its run: {'; '.join(changed)}. Parts must not change; "
+                "keep state of devices and server in the state of a memory rule, local rule or server rule"
             )
 
     def _due(self, round_: int) -> bool:

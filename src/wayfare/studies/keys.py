@@ -1,4 +1,4 @@
-"""The key of a run: a hash of everything its numbers depend on."""
+"""The key of a run: a hash of everything that its results depend on."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ _CHARACTERS = 16
 def run_key(scenario: Scenario, scheme: Method, seed: int, execution: Execution, task: Task | None = None) -> str:
     """Scenario, scheme with its parameters, seed, the version of the algorithm, and the precision of its numbers.
 
-    Scheme, task and files count by `identity_of`: code and content, not places. Settings of the controller, of mixing
-    and of relays count for the schemes that use them: as values of their parts. The name of a scenario and the schemes
-    it lists do not count. Engine and device do not count either: they decide about speed, and rounding at most.
+    Scheme, task and files count by `identity_of`: by code and content, not by path. Settings of the controller, of
+    mixing and of relays count only for the schemes that use them, as values of their parts. The name of a scenario and
+    its list of schemes do not count, nor do engine and device, which affect only speed and rounding.
     """
     identity = identity_of(scenario, scheme, task)
     content = without_parts(scenario.model_dump(mode="json", exclude={"name", "schemes"}))

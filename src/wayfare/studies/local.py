@@ -1,7 +1,7 @@
 """Jobs on this machine: in this process, or in worker processes with one thread each.
 
-Workers live as long as the list of jobs: PyTorch takes seconds to import, and data that one run has loaded serves the
-next. A worker that dies (out of memory, kill -9) takes nothing with it but its own job.
+Workers live as long as the list of jobs, because PyTorch takes seconds to import and runs can share loaded data. A
+worker that dies (out of memory, kill -9) affects only its own job.
 """
 
 from __future__ import annotations
@@ -33,69 +33,69 @@ from wayfare.studies.single import Execution
 
 _log = logging.getLogger("wayfare")
 
-# How often a worker tells its round, and how often jobs that somebody else holds are asked for again.
+# How often a worker reports its round, and how often to ask again for jobs that another sweep holds.
 _REPORT_EVERY_S = 0.2
 _ASK_EVERY_S = 0.5
-# What a worker that is told to end may take for its last words.
+# Time for a terminated worker to write its checkpoint.
 _GRACE_S = 10.0
-# How soon a second Ctrl-C is noticed while these are waited for.
+# How often to look for a second Ctrl-C during this time.
 _LOOK_EVERY_S = 0.1
 
 
 def default_jobs(execution: Execution) -> int:
-    """One run at a time on a GPU, else one for each core this process may use: a container may have few of many."""
+    """One run at a time on a GPU, otherwise one per available core; a container may have fewer than the machine."""
     if execution.compute().device.type == "cuda":
         return 1
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def local_backend(jobs: int | None, waiting: Sequence[Job], shared: Shared) -> InThisProcess | WorkerProcesses:
-    """As many workers as asked for, or as make sense; one job at a time needs no other process.
+    """The back end for `jobs` parallel runs, or for the default number; a single one runs in this process.
 
-    Schemes and tasks of a notebook run in this process.
+    Schemes and tasks that are defined in a notebook also run in this process.
     """
     if jobs is not None and jobs < 1:
         raise ScenarioError("jobs", jobs, "must be at least 1")
-    # Where all is done already, a machine that could not do it may still show it.
+    # If nothing waits, do not look for a GPU: a machine without one can still show the results.
     workers = min(jobs or default_jobs(shared.execution), len(waiting)) if waiting else 0
     if workers <= 1:
         return InThisProcess(shared)
-    reason = _why_only_here([shared.task, *(job.scheme for job in waiting)])
+    reason = _obstacle_to_workers([shared.task, *(job.scheme for job in waiting)])
     if reason is None:
         return WorkerProcesses(shared, workers)
-    _log.warning("runs one after another in this process: %s; put it into a .py file to use all cores", reason)
+    _log.warning("runs use one process: %s; put it into a .py file to use all cores", reason)
     return InThisProcess(shared)
 
 
-def _why_only_here(things: Sequence[object]) -> str | None:
-    """Why runs that need some objects must stay in this process; None where workers can have them, or will say why not.
+def _obstacle_to_workers(things: Sequence[object]) -> str | None:
+    """Why runs that need some objects must stay in this process; None if workers can import them.
 
-    A worker process imports what a file defines. The main program of a notebook, a prompt or a pipe has no file.
+    A worker process imports definitions from files. The main program of a notebook, a prompt or a pipe has no file.
     """
     file = getattr(sys.modules.get("__main__"), "__file__", None)
     if file is not None and Path(file).is_file():
         return None
     if file is not None:
-        return f"the program comes from {file}, which worker processes cannot read"
+        return f"worker processes cannot read the program {file}"
     finder = _Finder()
-    # What no process could be sent is refused when it is sent.
+    # Objects that cannot be pickled at all raise an error when they are sent.
     with suppress(pickle.PicklingError, AttributeError, TypeError):
         for thing in things:
             finder.dump(thing)
     if finder.found is None:
         return None
-    return f"{finder.found} is defined in a notebook cell or at a prompt, where worker processes cannot find it"
+    return f"{finder.found} is defined in a notebook cell or at a prompt, which worker processes cannot import"
 
 
 class _Finder(pickle.Pickler):
-    """Goes through objects as pickle does and keeps the name of one that only the main program defines."""
+    """Traverses objects like pickle and keeps the name of one that only the main program defines."""
 
     def __init__(self) -> None:
         super().__init__(cast(Any, SimpleNamespace(write=lambda _: None)), protocol=5)
         self.found: str | None = None
 
     def reducer_override(self, thing: Any) -> Any:
-        """Look at classes and functions; numbers of tensors do not matter."""
+        """Look at classes and functions; skip the values of tensors."""
         if isinstance(thing, torch.Tensor):
             return tuple, ()
         if isinstance(thing, FunctionType | type) and thing.__module__ == "__main__":
@@ -108,27 +108,27 @@ class InThisProcess:
         self._shared = shared
 
     def run(self, queue: Queue, on_round: OnRound) -> Generator[Event, None, None]:
-        place: int | None = None
+        index: int | None = None
         while len(queue):
-            place = queue.take(place)
-            if place is None:
+            index = queue.take(index)
+            if index is None:
                 time.sleep(_ASK_EVERY_S if len(queue) else 0)
                 continue
-            on_round(place, 0)
+            on_round(index, 0)
             try:
-                perform(queue.jobs[place], self._shared, partial(on_round, place))
+                perform(queue.jobs[index], self._shared, partial(on_round, index))
             except Exception as error:
-                yield Broken(place, error, traceback.format_exc())
+                yield Broken(index, error, traceback.format_exc())
             else:
-                yield Finished(place)
+                yield Finished(index)
 
 
 class WorkerProcesses:
-    """Several jobs at a time, each in a process that lives on for the next."""
+    """Runs several jobs at a time, in processes that are reused for the next jobs."""
 
     def __init__(self, shared: Shared, workers: int) -> None:
         self._shared, self._most = shared, workers
-        # Fresh processes: a forked copy of a process that has used torch may hang.
+        # Spawn, because a forked copy of a process that has used PyTorch may hang.
         self._context = multiprocessing.get_context("spawn")
         self._workers: list[_Worker] = []
 
@@ -137,7 +137,7 @@ class WorkerProcesses:
             try:
                 while True:
                     self._hand_out(queue, on_round)
-                    busy = [worker for worker in self._workers if worker.place is not None]
+                    busy = [worker for worker in self._workers if worker.index is not None]
                     if not busy and not len(queue):
                         break
                     idle = len(busy) < self._most and len(queue) > 0
@@ -145,7 +145,7 @@ class WorkerProcesses:
                     for pipe in wait(list(pipes), timeout=_ASK_EVERY_S if idle else None):
                         yield from self._hear(pipes[pipe], on_round)  # type: ignore[index]
             finally:
-                # Whatever ended this, runs under way are not waited for; finished ones are safe on disk.
+                # Do not wait for running jobs; finished ones are on disk.
                 self._end(interrupts)
 
     def _end(self, interrupts: Interrupts) -> None:
@@ -164,53 +164,53 @@ class WorkerProcesses:
 
     def _hand_out(self, queue: Queue, on_round: OnRound) -> None:
         while True:
-            worker = next((worker for worker in self._workers if worker.place is None), None)
+            worker = next((worker for worker in self._workers if worker.index is None), None)
             if worker is None and len(self._workers) == self._most:
                 return
-            place = queue.take(worker.last if worker else None)
-            if place is None:
+            index = queue.take(worker.last if worker else None)
+            if index is None:
                 return
             if worker is None:
                 worker = _Worker(self._context, self._shared)
                 self._workers.append(worker)
-            worker.begin(place, queue.jobs[place])
-            on_round(place, 0)
+            worker.begin(index, queue.jobs[index])
+            on_round(index, 0)
 
     def _hear(self, worker: _Worker, on_round: OnRound) -> Generator[Event, None, None]:
-        """One message of a worker, or the end of it."""
-        place = worker.place
-        assert place is not None
+        """Handle one message of a worker, or its end."""
+        index = worker.index
+        assert index is not None
         try:
             match worker.pipe.recv():
                 case "ready":
                     worker.ready = True
                 case int(round_):
-                    on_round(place, round_)
+                    on_round(index, round_)
                 case "finished":
-                    worker.place = None
-                    yield Finished(place)
+                    worker.index = None
+                    yield Finished(index)
                 case BaseException() as error, str(trace):
-                    worker.place = None
-                    yield Broken(place, error, trace)
+                    worker.index = None
+                    yield Broken(index, error, trace)
         except (EOFError, OSError):
             self._workers.remove(worker)
             reason = worker.end()
-            # One that was killed may have been so while it started; one that ended by itself will not start next time.
+            # A worker may be killed while it starts, but one that exits by itself will not start next time either.
             if not worker.ready and (worker.process.exitcode or 0) >= 0:
                 raise RunError(
-                    f"a worker process could not start ({reason}); a script that compares or sweeps has to do so below "
-                    '`if __name__ == "__main__":`, and `jobs=1` needs no other process'
+                    f"a worker process could not start ({reason}); a script must call compare or sweep below "
+                    '`if __name__ == "__main__":`, or use `jobs=1`, which needs no other process'
                 ) from None
-            yield Lost(place, reason)
+            yield Lost(index, reason)
 
 
 class _Worker:
-    """A process that does jobs, as the parent sees it."""
+    """The parent's view of a worker process."""
 
     def __init__(self, context: SpawnContext, shared: Shared) -> None:
         self.pipe, theirs = context.Pipe()
         self.process: SpawnProcess = context.Process(target=_work, args=(theirs, shared), daemon=True)
-        self.place: int | None = None  # of the job under way
+        self.index: int | None = None  # index of the running job
         self.last: int | None = None
         self.ready = False
         try:
@@ -218,32 +218,32 @@ class _Worker:
                 self.process.start()
         except _NOT_PORTABLE as error:
             raise _cannot_travel(error) from None
-        # The other end belongs to the worker alone, so that its death closes the pipe.
+        # Only the worker keeps the other end, so that its death closes the pipe.
         theirs.close()
 
-    def begin(self, place: int, job: Job) -> None:
-        self.place = self.last = place
+    def begin(self, index: int, job: Job) -> None:
+        self.index = self.last = index
         try:
-            # One that died while it was idle is found out at the next look at its pipe.
+            # The next read of the pipe detects a worker that died while idle.
             with suppress(OSError):
                 self.pipe.send(job)
         except _NOT_PORTABLE as error:
             raise _cannot_travel(error) from None
 
     def end(self) -> str:
-        """How a worker that is gone came to its end."""
+        """How a worker ended."""
         self.process.join(_GRACE_S)
         self.pipe.close()
         code = self.process.exitcode
         if code is None:
             self.process.kill()
             self.process.join()
-            return "its worker process hung up"
+            return "its worker process stopped responding"
         if code == -signal.SIGKILL:
-            return "its worker process was killed (signal 9; a machine that runs out of memory does that)"
+            return "its worker process was killed (signal 9; often because the machine is out of memory)"
         if code < 0:
-            return f"its worker process was ended by signal {-code}"
-        return f"its worker process ended with code {code}"
+            return f"its worker process was killed by signal {-code}"
+        return f"its worker process exited with code {code}"
 
 
 _NOT_PORTABLE = (pickle.PicklingError, AttributeError, TypeError)
@@ -251,16 +251,16 @@ _NOT_PORTABLE = (pickle.PicklingError, AttributeError, TypeError)
 
 def _cannot_travel(error: Exception) -> InputError:
     return InputError(
-        f"a scheme or task of your own cannot be sent to another process ({error}): define it at the top of a module, "
-        "or use jobs=1"
+        f"your scheme or task cannot be sent to another process ({error}): define it at the top level of a module, "
+        "or use `jobs=1`"
     )
 
 
 def _work(pipe: Connection, shared: Shared) -> None:
-    """The life of a worker process: job after job, until the parent ends it."""
+    """The main function of a worker process: perform jobs until the parent ends it."""
     ignore_interrupts()
     threading.Thread(target=_end_with_parent, daemon=True).start()
-    # A pipe that breaks has lost its parent: there is nobody left to work for, or to tell.
+    # A broken pipe means that the parent is gone, so there is nothing to report.
     with suppress(EOFError, ConnectionError):
         _do_jobs(pipe, shared)
 
@@ -278,7 +278,7 @@ def _do_jobs(pipe: Connection, shared: Shared) -> None:
 
 
 class _Reports:
-    """Tells the parent the round, not too often."""
+    """Reports the round to the parent, at a limited rate."""
 
     def __init__(self, pipe: Connection) -> None:
         self._pipe, self._next_s = pipe, 0.0
@@ -291,7 +291,7 @@ class _Reports:
 
 
 def _end_with_parent() -> None:
-    """A worker whose parent is killed must not go on in secret: whoever starts the work again would find it in use."""
+    """Exit if the parent is killed; otherwise a restarted sweep would find the run locked."""
     parent = multiprocessing.parent_process()
     if parent is not None:
         wait([parent.sentinel])
@@ -299,7 +299,7 @@ def _end_with_parent() -> None:
 
 
 def _portable(error: Exception) -> Exception:
-    """An exception as it can be sent; one that cannot becomes its text."""
+    """An exception that can be pickled; others become a RunError with their text."""
     try:
         pickle.loads(pickle.dumps(error))
     except Exception:

@@ -1,8 +1,8 @@
 """Jobs on a Ray cluster (the extra `ray`); the only file that imports ray.
 
-A job is a Ray task with declared needs. It works in a folder of its node and its records come back as bytes, so the
-nodes need no folder in common with the driver. Data sets and whatever jobs share lie in the object store: they reach a
-node once. Ray's own retries are off: a lost job goes back into the queue like that of a local worker.
+A job is a Ray task with declared needs. It works in a local folder of its node, and its records return as bytes, so
+nodes and driver need no shared folder. Data sets and other shared objects are in the object store, so that each node
+fetches them once. Ray's own retries are off: a lost job returns to the queue, like that of a local worker.
 """
 
 from __future__ import annotations
@@ -36,29 +36,29 @@ if TYPE_CHECKING:
 
 _ASK_EVERY_S = 0.5
 _ANSWER_S = 10.0
-# Tasks handed to Ray beyond what runs, so that no core waits for the driver.
+# Tasks submitted beyond the running ones, so that no core waits for the driver.
 _AHEAD = 2
 _CODE = (__version__, ALGORITHM)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Needs:
-    """What a run occupies while it runs; a fraction of a GPU lets several share it."""
+    """The resources of a run; with a fraction of a GPU, several runs share it."""
 
     cpus: float = 1.0
     gpus: float = 0.0
 
 
 class RayCluster:
-    """As many jobs at a time as the cluster has room for; nodes may come and go."""
+    """Runs as many jobs at a time as the cluster can hold; nodes may join and leave."""
 
     def __init__(self, address: str, shared: Shared, needs: Needs | None = None) -> None:
         self._address, self._needs = address, needs or Needs()
-        # A run that declares no GPU must not take one that happens to be there.
+        # A run that declares no GPU must not use one that is present by chance.
         on_cpu = self._needs.gpus == 0 and shared.execution.device == "auto"
         self._shared = replace(shared, execution=replace(shared.execution, device="cpu")) if on_cpu else shared
         if self._needs.cpus <= 0 or self._needs.gpus < 0:
-            raise ScenarioError("needs", self._needs, "must not be below 0, nor the CPUs 0")
+            raise ScenarioError("needs", self._needs, "must have CPUs above 0 and GPUs of at least 0")
         self._ray = _import_ray()
 
     def slots(self) -> int:
@@ -66,7 +66,7 @@ class RayCluster:
             return self._slots()
 
     def run(self, queue: Queue, on_round: OnRound) -> Generator[Event, None, None]:
-        """Keep the cluster full. Rounds are not told: a run is under way from the time Ray has it."""
+        """Keep the cluster busy. Rounds are not reported; a run counts as started when Ray has it."""
         with self._connected():
             shared = self._ray.put(self._shared)
             sets = self._put_sets(job.scenario.learning.task for job in queue.jobs)
@@ -74,32 +74,32 @@ class RayCluster:
             running: dict[Any, int] = {}
             try:
                 while len(queue) or running:
-                    while len(running) < self._slots() + _AHEAD and (place := queue.take()) is not None:
-                        running[task.remote(_CODE, queue.jobs[place], [shared], sets)] = place
-                        on_round(place, 0)
+                    while len(running) < self._slots() + _AHEAD and (index := queue.take()) is not None:
+                        running[task.remote(_CODE, queue.jobs[index], [shared], sets)] = index
+                        on_round(index, 0)
                     if not running:
                         time.sleep(_ASK_EVERY_S)
                         continue
                     ended, _ = self._ray.wait(list(running), timeout=_ASK_EVERY_S)
                     for reference in ended:
-                        place = running.pop(reference)
-                        yield self._outcome(reference, place, queue.jobs[place])
+                        index = running.pop(reference)
+                        yield self._outcome(reference, index, queue.jobs[index])
             finally:
                 for reference in running:
                     self._ray.cancel(reference, force=True)
 
-    def _outcome(self, reference: Any, place: int, job: Job) -> Event:
+    def _outcome(self, reference: Any, index: int, job: Job) -> Event:
         from ray.exceptions import RayError, RayTaskError
 
         try:
-            _bring_home(self._ray.get(reference), job.folder)
+            _write_records(self._ray.get(reference), job.folder)
         except RayTaskError as error:
-            return Broken(place, error.cause, error.traceback_str)
+            return Broken(index, error.cause, error.traceback_str)
         except RayError as error:
-            return Lost(place, _reason(error))
+            return Lost(index, _reason(error))
         except OSError as error:
-            return Broken(place, error, traceback.format_exc())
-        return Finished(place)
+            return Broken(index, error, traceback.format_exc())
+        return Finished(index)
 
     def _slots(self) -> int:
         there = self._ray.cluster_resources()
@@ -107,13 +107,13 @@ class RayCluster:
         return min(slots, int(there.get("GPU", 0.0) / self._needs.gpus)) if self._needs.gpus else slots
 
     def _put_sets(self, tasks: Iterable[str]) -> dict[str, Any]:
-        """The files of the data sets that the driver has, in the object store; a node takes them from there once."""
+        """Put the driver's cached data sets into the object store."""
         here = {name: cached_file(IMAGE_SETS[name]) for name in set(tasks) if name in IMAGE_SETS}
         return {name: self._ray.put(np.fromfile(file, np.uint8)) for name, file in here.items() if file.is_file()}
 
     @contextmanager
     def _connected(self) -> Generator[None, None, None]:
-        """A connection that was there before stays."""
+        """Connect to the cluster; an existing connection is kept."""
         if self._ray.is_initialized():
             yield
             return
@@ -125,8 +125,8 @@ class RayCluster:
         try:
             if not self._slots():
                 raise UnavailableError(
-                    f"{self._address}: no node has room for a run that needs {self._needs.cpus:g} CPUs and "
-                    f"{self._needs.gpus:g} GPUs"
+                    f"{self._address}: no node has the {self._needs.cpus:g} CPUs and {self._needs.gpus:g} GPUs that a "
+                    "run needs"
                 )
             yield
         finally:
@@ -134,13 +134,13 @@ class RayCluster:
 
 
 def _check_address(address: str) -> None:
-    """Ask whether anybody answers; Ray itself would try for minutes."""
+    """Check that the address answers; Ray itself would retry for minutes."""
     named = os.environ.get("RAY_ADDRESS", "auto") if address == "auto" else address
     host, colon, port = named.removeprefix("ray://").rpartition(":")
     if named == "auto":
         return
     if not colon or not port.isdigit():
-        raise ScenarioError("address", address, "must be auto, or an address written as HOST:PORT")
+        raise ScenarioError("address", address, "must be auto or HOST:PORT")
     try:
         socket.create_connection((host, int(port)), timeout=_ANSWER_S).close()
     except (OSError, OverflowError) as error:
@@ -148,11 +148,11 @@ def _check_address(address: str) -> None:
 
 
 def _no_cluster(address: str, reason: str) -> UnavailableError:
-    return UnavailableError(f"{address}: no Ray cluster there ({reason}); start a head node with `ray start`")
+    return UnavailableError(f"{address}: found no Ray cluster ({reason}); start a head node with `ray start`")
 
 
 def _import_ray() -> Any:
-    # Its future default, without the warning about it.
+    # Ray's future default; setting it avoids a warning.
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
     try:
         import ray
@@ -167,10 +167,12 @@ def _run_on_node(
     import ray
 
     if code != _CODE:
-        raise RunError(f"a node has Wayfare {_CODE[0]} (algorithm {_CODE[1]}), the driver {code[0]} ({code[1]})")
+        raise RunError(
+            f"a node has Wayfare {_CODE[0]} (algorithm {_CODE[1]}), but the driver has {code[0]} (algorithm {code[1]})"
+        )
     for name, reference in sets.items():
         place_set(name, partial(ray.get, reference))  # type: ignore[arg-type]
-    # Two nodes on one machine must not meet in one folder; a second try on the same node may go on where the first was.
+    # Two nodes on one machine must not share a folder; a second attempt on the same node can resume the first.
     node = ray.get_runtime_context().get_node_id()
     work = Path(tempfile.gettempdir()) / f"wayfare-{_user()}-{node[:12]}" / job.folder.name
     perform(replace(job, work=work, folder=work), ray.get(shared[0]), None)
@@ -180,7 +182,7 @@ def _run_on_node(
 
 
 def place_set(name: str, content: Callable[[], NDArray[np.uint8]]) -> None:
-    """Write the file of a data set into the cache of this node unless it is there; others wait while one writes."""
+    """Write a data set into the cache of this node unless it exists; other processes wait meanwhile."""
     file = cached_file(IMAGE_SETS[name])
     if file.is_file():
         return
@@ -190,13 +192,13 @@ def place_set(name: str, content: Callable[[], NDArray[np.uint8]]) -> None:
                 content().tofile(target)
 
 
-def _bring_home(records: Mapping[str, bytes], folder: Path) -> None:
-    """Write the records of a run; the folder has its name only when all of it is there."""
+def _write_records(records: Mapping[str, bytes], folder: Path) -> None:
+    """Write the records of a run atomically."""
     with make_folder_atomically(folder) as arriving:
         for name, content in records.items():
             (arriving / name).parent.mkdir(parents=True, exist_ok=True)
             (arriving / name).write_bytes(content)
-        # An older run goes.
+        # Delete an older run.
         shutil.rmtree(folder, ignore_errors=True)
 
 
@@ -205,7 +207,7 @@ def _reason(error: Exception) -> str:
 
     match error:
         case OutOfMemoryError():
-            return "its worker was killed because its node ran out of memory"
+            return "its worker was killed, because its node ran out of memory"
         case NodeDiedError():
             return "its node died"
         case WorkerCrashedError():

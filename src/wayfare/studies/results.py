@@ -1,4 +1,4 @@
-"""What a study has found so far: its finished runs as numbers, and what the seeds allow to say about them."""
+"""The results of a study: measures of its finished runs, and statistics over seeds."""
 
 from __future__ import annotations
 
@@ -46,9 +46,9 @@ class RunResult:
     measures: dict[str, float]
     reached: list[Reached]  # for each target of the study
     rounds: int
-    averaged: int  # evaluations that its score is the mean of
+    averaged: int  # number of evaluations in the mean that is its score
     wall_s: float
-    trace: TraceUse | None  # None where mobility is no trace
+    trace: TraceUse | None  # None if mobility is not a trace
 
     @property
     def metric(self) -> Metric:
@@ -63,12 +63,12 @@ class Row:
     scheme: str
     energy_rule: str
     results: list[RunResult]
-    estimates: dict[str, Estimate]  # of the study's metrics
-    to_reference: Difference | None  # in score, over the seeds that both have
+    estimates: dict[str, Estimate]  # the study's metrics
+    to_reference: Difference | None  # difference in score, over the seeds that both have
     rounds_to: list[Censored]  # for each target
     time_s_to: list[Censored]
     energy_joules_to: list[Censored]
-    shared: bool  # whether its runs stand at other points too
+    shared: bool  # whether other points share its runs
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,7 +79,7 @@ class StudyResults:
     rows: list[Row]
     reference: str
     failed: int
-    missing: int  # failed ones included
+    missing: int  # including failed runs
     unknown_metrics: list[str]
 
     @property
@@ -92,7 +92,7 @@ class StudyResults:
 
     @cached_property
     def runs(self) -> list[RunRecord]:
-        """The records of all finished runs, read when they are first asked for."""
+        """The records of all finished runs, read on first use."""
         return [read_run(folder) for folder in self.folders]
 
     @property
@@ -124,7 +124,7 @@ def result_of(record: RunRecord, run: PlannedRun, targets: Sequence[float]) -> R
 
 
 def summarise(records: Sequence[RunRecord]) -> list[SchemeSummary]:
-    """A line for each scheme, in the order in which schemes first appear."""
+    """One summary per scheme, in the order in which schemes first appear."""
     by_scheme: dict[str, list[RunSummary]] = {}
     for record in records:
         by_scheme.setdefault(record.scheme, []).append(summarise_run(record))
@@ -132,7 +132,7 @@ def summarise(records: Sequence[RunRecord]) -> list[SchemeSummary]:
 
 
 def measures_of(record: RunRecord) -> dict[str, float]:
-    """Every number of a run that a table may show; evaluations count as the mean of the last ones, like the score."""
+    """All measures of a run that a table may show; metrics are means of the last evaluations, like the score."""
     summary, last = summarise_run(record), final_evaluations(record)
     return {
         "score": summary.score,
@@ -150,9 +150,9 @@ def measures_of(record: RunRecord) -> dict[str, float]:
 
 
 def read_results(path: Path, on_record: Callable[[PlannedRun, RunRecord], None] | None = None) -> StudyResults:
-    """The results of a study's folder, or of any folder of runs of one scenario, which is a study of one point.
+    """The results of a study's folder, or of any folder with runs of one scenario, which is a study of one point.
 
-    Records are read once and one after another; whoever wants more of them than the results sees each as it passes.
+    Records are read once, one after another; ``on_record`` receives each of them.
     """
     folder, failed = StudyFolder(path), 0
     found: dict[PlannedRun, RunResult] = {}
@@ -229,18 +229,18 @@ def _medians(results: Sequence[RunResult], targets: int, of: Callable[[Reached],
 
 
 def _loose_runs(path: Path) -> tuple[Manifest, dict[PlannedRun, Path]]:
-    """The runs below a folder that is no study's, as a study."""
+    """The runs in a folder that is not a study, as a study of one point."""
     records = [read_run(folder) for folder in find_runs(path)]
     scenarios = {record.scenario.model_copy(update={"schemes": (), "name": ""}) for record in records}
     if len(scenarios) > 1:
-        raise RunFolderError(f"{path}: holds runs of {len(scenarios)} scenarios and is no study; take one of them")
+        raise RunFolderError(f"{path}: is not a study, and has runs of {len(scenarios)} scenarios; choose one of them")
     runs = {
         PlannedRun(key=record.folder.name, point=0, scheme=record.scheme, seed=record.seed, cost=1.0): record.folder
         for record in records
     }
     (scheme, seed), times = Counter((record.scheme, record.seed) for record in records).most_common(1)[0]
     if times > 1:
-        raise RunFolderError(f"{path}: holds {times} runs of {scheme} with seed {seed} and is no study; take one")
+        raise RunFolderError(f"{path}: is not a study, and has {times} runs of {scheme} with seed {seed}; choose one")
     first, present = records[0].scenario, list(dict.fromkeys(record.scheme for record in records))
     manifest = Manifest(
         name=first.name,
@@ -248,7 +248,7 @@ def _loose_runs(path: Path) -> tuple[Manifest, dict[PlannedRun, Path]]:
         axes=[],
         points=[{}],
         scenarios=[first.model_dump(mode="json")],
-        # In the order of the scenario's own list; others after it.
+        # In the order of the scenario's list, then the others.
         schemes=sorted(
             present, key=lambda name: first.schemes.index(name) if name in first.schemes else len(first.schemes)
         ),

@@ -1,4 +1,4 @@
-"""Takes up runs by their folders: those that broke off, and those that are to become longer."""
+"""Resumes interrupted runs by their folders, and extends runs."""
 
 from __future__ import annotations
 
@@ -21,24 +21,24 @@ from wayfare.scenario import Scenario, parse
 from wayfare.scenario.difference import differences
 from wayfare.scenario.load import with_overrides
 from wayfare.studies.extend import extend
-from wayfare.studies.jobs import bring_home
+from wayfare.studies.jobs import move_finished
 from wayfare.studies.keeping import Safeguards
 from wayfare.studies.single import Execution, carry_out
 from wayfare.studies.store import home_of
 
 
 def unfinished_runs(folder: Path) -> list[Path]:
-    """The runs at or below a folder that began and did not finish, in the order of their names."""
+    """The unfinished runs at or below a folder, in the order of their names."""
     named = final_folder(folder)
     if partial_folder(named).is_dir():
         return [named]
     if not folder.is_dir():
-        raise RunFolderError(f"{folder}: there is no such run or folder of runs")
+        raise RunFolderError(f"{folder}: no such run or folder of runs")
     if (folder / FILE).is_file():
         raise RunFolderError(f"{folder}: this run is finished")
     found = [final_folder(file.parent) for file in sorted(folder.rglob(FILE)) if file.parent.name.endswith(".partial")]
     if not found:
-        raise RunFolderError(f"{folder}: holds no unfinished run; those that never began start with their study")
+        raise RunFolderError(f"{folder}: contains no unfinished run; runs that never started begin with their study")
     return found
 
 
@@ -49,14 +49,14 @@ def resume(
     safeguards: Safeguards | None = None,
     on_round: Callable[[int], None] | None = None,
 ) -> RunRecord:
-    """Go on with one run where it was, to the same bits; with more ``rounds``, in the folder of the longer run."""
+    """Resume a run; the result is bit-identical. With more ``rounds``, extend it in a new folder."""
     forget_tasks()
     folder = final_folder(Path(folder))
-    meta = described(folder, finished_too=bool(overrides))
-    scenario, scheme, execution = what_it_is(folder, meta)
+    meta = recorded_meta(folder, finished_too=bool(overrides))
+    scenario, scheme, execution = recorded_inputs(folder, meta)
     execution = replace(execution, safeguards=safeguards or Safeguards())
     wanted = with_overrides(scenario, overrides)
-    _refuse_all_but_rounds(folder, scenario, wanted)
+    _reject_other_overrides(folder, scenario, wanted)
     if wanted.rounds != scenario.rounds:
         source = partial_folder(folder) if partial_folder(folder).is_dir() else folder
         return extend(source, meta, scenario, scheme, wanted.rounds, execution=execution, on_round=on_round)
@@ -64,26 +64,25 @@ def resume(
         return read_run(folder)
     record = carry_out(folder, scenario, scheme, meta["seed"], execution=execution, on_round=on_round)
     home = home_of(folder)
-    bring_home(folder, home)
+    move_finished(folder, home)
     return record if home == folder else read_run(home)
 
 
-def _refuse_all_but_rounds(folder: Path, scenario: Scenario, wanted: Scenario) -> None:
+def _reject_other_overrides(folder: Path, scenario: Scenario, wanted: Scenario) -> None:
     same_length = wanted.model_copy(update={"rounds": scenario.rounds})
     changed = differences(scenario.model_dump(mode="json"), same_length.model_dump(mode="json"))
     if changed:
         raise RunFolderError(
-            f"{folder}: goes on only as what it began as, and only `rounds` may grow: {'; '.join(changed)}. "
-            "With other numbers start a new run"
+            f"{folder}: only `rounds` of a run may change, not {'; '.join(changed)}. Start a new run for other settings"
         )
 
 
-def described(folder: Path, *, finished_too: bool = False) -> dict[str, Any]:
+def recorded_meta(folder: Path, *, finished_too: bool = False) -> dict[str, Any]:
     found = find_unfinished(folder)
     if found is not None:
         return found.meta
     if partial_folder(folder).is_dir():
-        raise RunFolderError(f"{folder}: ended before it had saved anything; start it again")
+        raise RunFolderError(f"{folder}: ended before it saved anything; start it again")
     if not (folder / FILE).is_file():
         raise RunFolderError(f"{folder}: not a run (no {FILE} in it)")
     if not finished_too:
@@ -95,8 +94,8 @@ def described(folder: Path, *, finished_too: bool = False) -> dict[str, Any]:
         raise RunFolderError(f"{folder / FILE}: damaged, or not the records of a run: {error}") from None
 
 
-def what_it_is(folder: Path, meta: Mapping[str, Any]) -> tuple[Scenario, Method, Execution]:
-    """Scenario, scheme and way of carrying out a run, made again from its records."""
+def recorded_inputs(folder: Path, meta: Mapping[str, Any]) -> tuple[Scenario, Method, Execution]:
+    """Scenario, scheme and execution of a run, from its records."""
     try:
         scenario = parse(meta["scenario"])
         how = meta["execution"]
@@ -115,5 +114,5 @@ def what_it_is(folder: Path, meta: Mapping[str, Any]) -> tuple[Scenario, Method,
         return scenario, make_method(str(meta.get("scheme_text")), scenario), execution
     except ScenarioError as error:
         raise RunFolderError(
-            f"{folder}: {error}. A scheme of your own goes on when the program that has it is started again"
+            f"{folder}: {error}. To resume your own scheme, run the program that defines it again"
         ) from None

@@ -1,4 +1,4 @@
-"""One run: a scheme in the world of a scenario and a seed, with its records; begun, or taken up where it broke off."""
+"""Starts or resumes one run: a scheme in the world of a scenario and a seed, with its records."""
 
 from __future__ import annotations
 
@@ -47,16 +47,16 @@ _log = logging.getLogger("wayfare")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Execution:
-    """How a run is carried out. It decides how long that takes, and rounding, but not what the run means."""
+    """How a run is executed. This affects its speed and rounding, but not its meaning."""
 
     engine: str = "auto"
     policy: Policy = "ahead"
     device: str = "auto"  # auto, cpu, cuda or cuda:NUMBER
     precision: Precision = "fp32"
-    fast: bool = False  # speed may cost repeatability
-    device_state: Place = "memory"  # where the vectors of error feedback lie between contacts
+    fast: bool = False  # faster, but repeats may not be bit-identical
+    device_state: Place = "memory"  # where the devices' state is between contacts
     safeguards: Safeguards = field(default_factory=Safeguards)
-    keep_model: bool = True  # in the records; without, they have its hash and are as small as their tables
+    keep_model: bool = True  # record the final model, not only its hash
 
     def compute(self) -> Compute:
         return Compute.named(self.device, self.precision, fast=self.fast)
@@ -82,9 +82,10 @@ def run(
     execution: Execution | None = None,
     on_round: Callable[[int], None] | None = None,
 ) -> RunRecord:
-    """Run one scheme with one seed and read back its records; a task of one's own takes the place of the scenario's.
+    """Run one scheme with one seed and return its records. ``task`` replaces the scenario's task.
 
-    An interrupted run resumes where it stopped, to the same bits. It is refused if its code or data changed since.
+    An interrupted run resumes where it stopped, and the result is bit-identical. If its code or data have changed, it
+    raises RunFolderError.
     """
     execution = execution or Execution()
     forget_tasks()
@@ -104,10 +105,10 @@ def carry_out(
     execution: Execution,
     on_round: Callable[[int], None] | None = None,
 ) -> RunRecord:
-    """Begin a run in a folder, or go on with the one that is there unfinished."""
+    """Start a run in a folder, or resume the unfinished run there."""
     compute = execution.compute()
     if task is None and is_from_file(scenario.learning):
-        # One object for identity and world, so that the numbers are those of what is recorded.
+        # One object for identity and world, so that the recorded identity belongs to the results.
         task = load_task(scenario.learning)
     stop, record = StopRequest(), None
     try:
@@ -117,10 +118,10 @@ def carry_out(
             identity = identity_of(scenario, scheme, task)
             if found is not None and found.is_complete:
                 reject_other_code(found, identity)
-                # It was ended between its last transaction and its name.
+                # It was interrupted between its last transaction and the renaming.
                 complete(folder)
             else:
-                world = draw_world(scenario, seed, task)  # type: ignore[arg-type]  # a task is hashed by what it is
+                world = draw_world(scenario, seed, task)  # type: ignore[arg-type]  # tasks are hashed by identity
                 job = _Job(
                     folder=folder, world=world, scheme=scheme, identity=identity, execution=execution, found=found
                 )
@@ -132,7 +133,7 @@ def carry_out(
     # Everything is saved and unlocked.
     stop.raise_again()
     if record is None:
-        # Whoever handles the signal did not end the program, but the run did end.
+        # The signal's handler did not end the program, but the run has ended.
         raise KeyboardInterrupt
     return record
 
@@ -165,14 +166,16 @@ def _conduct(job: _Job, compute: Compute, keeper: Keeper, shelf: Shelf) -> None:
         keeper.open(writer, simulation)
         try:
             outcome = simulation.run()
-            keeper.refuse_state()
+            keeper.reject_changed_parts()
         except StoppedError:
-            raise StoppedError(f"{job.folder}: stopped after round {writer.safe_round}, safe in a checkpoint") from None
+            raise StoppedError(
+                f"{job.folder}: stopped; a checkpoint holds everything up to round {writer.safe_round}"
+            ) from None
         except DivergenceError as error:
             rate = world.scenario.learning.learning_rate
             raise DivergenceError(
-                f"{job.folder}: {error}. {writer.saved_progress()} It diverges again there; `allow_divergence=True` "
-                f"records it and continues, and a new run may need a learning.learning_rate below {rate:g}"
+                f"{job.folder}: {error}. {writer.saved_progress()} A resumed run diverges again, unless "
+                f"`allow_divergence=True` lets it continue; a new run may need a learning.learning_rate below {rate:g}"
             ) from None
         except InvariantError as error:
             raise InvariantError(f"{job.folder}: {error}. {writer.saved_progress()}") from None
@@ -192,7 +195,7 @@ def _opened(job: _Job, meta: dict[str, Any]) -> Iterator[tuple[RunWriter, Simula
 
 
 def execution_record(execution: Execution, engine: str, compute: Compute) -> dict[str, Any]:
-    """What of the way a run is carried out decides its last bits."""
+    """The execution settings that affect the last bits of the results."""
     return {
         "engine": engine,
         "policy": execution.policy,
@@ -203,7 +206,7 @@ def execution_record(execution: Execution, engine: str, compute: Compute) -> dic
 
 
 def naming_task(scenario: Scenario, task: Task | None) -> Scenario:
-    """The scenario with the name of a task of one's own in it, and with its partition where the task has one."""
+    """The scenario with the name of your own task, and with its partition if the task has one."""
     if task is None:
         return scenario
     update: dict[str, Any] = {"task": task.name}
@@ -213,31 +216,31 @@ def naming_task(scenario: Scenario, task: Task | None) -> Scenario:
 
 
 def scenario_name_of(scenario: Scenario) -> str:
-    """The name of the folder for runs of a scenario: its own, and eight characters that stand for all its numbers."""
+    """The name of the folder for runs of a scenario: the scenario's name and a hash of its fields."""
     return f"{scenario.name}-{digest(scenario)}"
 
 
 def run_name_of(scheme: str, seed: int) -> str:
-    """The name of a run's folder: its scheme, which may have any name where a folder may not, and its seed."""
+    """The name of a run's folder: the scheme, without characters that are invalid in folders, and the seed."""
     return f"{''.join(letter if letter.isalnum() or letter in '._-' else '-' for letter in scheme)}-seed{seed}"
 
 
 def run_folder(scenario: Scenario, scheme: Method, seed: int, out: Path) -> Path:
-    """Where one run lies that belongs to no study."""
+    """The folder of a single run outside a study."""
     return out / scenario_name_of(scenario) / run_name_of(scheme.name, seed)
 
 
 @contextmanager
 def _enough_memory(folder: Path) -> Iterator[None]:
-    """A run that does not fit into memory ends with a sentence."""
+    """Turn an out-of-memory error into a RunError."""
     try:
         yield
     except (MemoryError, RuntimeError) as error:
-        # PyTorch has an error of its own for a GPU, and only words for a processor.
+        # PyTorch has an exception class for a GPU, but only a message for a CPU.
         if not isinstance(error, MemoryError | torch.OutOfMemoryError) and "allocate memory" not in str(error):
             raise
-        reason = str(error).splitlines()[0][:200] if str(error) else "no more to be had"
+        reason = f": {str(error).splitlines()[0][:200]}" if str(error) else ""
         raise RunError(
-            f"{folder}: out of memory: {reason}. A smaller fleet.devices, rounds or network needs less; "
-            f"checkpoints already written are safe: {resume_call(folder)}"
+            f"{folder}: out of memory{reason}. Use a smaller fleet.devices, rounds or network, or resume from the last "
+            f"checkpoint with {resume_call(folder)}"
         ) from None

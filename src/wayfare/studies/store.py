@@ -1,15 +1,15 @@
-"""The folder of a study: what belongs to it, the finished runs, and who works on which.
+"""The folder of a study: its manifest, finished runs, and locks of running ones.
 
 ::
 
     <study>/
-      study.json          what the study asks and which runs belong to it; enough to read it without its file
+      study.json          the manifest: settings and runs of the study
       runs/<run>/         finished runs, each named after its scheme, seed and key
       runs/<run>.error.txt  why a run failed
-      work/<run>          runs under way
-      work/<key>.lock     locked by the driver that does the run; the lock dies with it, so it is never stale
+      work/<run>          unfinished runs
+      work/<key>.lock     a lock of the process that performs the run; it ends with the process
 
-Studies that ask for the same runs may share a pool, a folder that holds `runs` and `work` for all of them.
+Studies with common runs may share a pool, a folder that holds `runs` and `work` for all of them.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class PlannedRun:
     point: int
     scheme: str
     seed: int
-    cost: float  # relative to the other runs
+    cost: float  # relative to other runs
 
     @property
     def folder_name(self) -> str:
@@ -52,10 +52,10 @@ class PlannedRun:
 
 @dataclass(frozen=True, kw_only=True)
 class Manifest:
-    """What a study asks, and its runs: all that is needed to read its folder.
+    """The settings and runs of a study: everything needed to read its folder.
 
-    Points that differ only in what a scheme does not use share the runs of that scheme. Each point has an entry for
-    them, with the same key.
+    Points that differ only in settings that a scheme does not use share the runs of that scheme. Each point has an
+    entry for them, with the same key.
     """
 
     name: str
@@ -67,13 +67,13 @@ class Manifest:
     metrics: list[str]
     targets: list[float]
     runs: list[PlannedRun]
-    labels: list[str] = field(default_factory=list)  # of every point, where they have any
-    labelled: list[str] = field(default_factory=list)  # the axes that labels stand for
-    recipes: dict[str, str] = field(default_factory=dict)  # what schemes are made of, where a name does not say it
+    labels: list[str] = field(default_factory=list)  # of the points; empty without labels
+    labelled: list[str] = field(default_factory=list)  # the axes that labels replace
+    recipes: dict[str, str] = field(default_factory=dict)  # compositions of schemes
 
     @cached_property
     def places(self) -> dict[str, list[PlannedRun]]:
-        """Every run by its key, at each point that has it."""
+        """The runs by key, one entry for each point that has the run."""
         found: dict[str, list[PlannedRun]] = {}
         for run in self.runs:
             found.setdefault(run.key, []).append(run)
@@ -81,7 +81,7 @@ class Manifest:
 
     @property
     def distinct(self) -> list[PlannedRun]:
-        """Every run once, at the first point that has it."""
+        """Every run once, with the first point that has it."""
         return [places[0] for places in self.places.values()]
 
     def is_shared(self, run: PlannedRun) -> bool:
@@ -90,12 +90,12 @@ class Manifest:
 
     @property
     def is_comparison(self) -> bool:
-        """Whether the table of a comparison answers everything: one point, the usual measures, no targets."""
+        """Whether the study is a comparison: one point, the usual metrics, no targets."""
         return not self.axes and not self.targets and self.metrics == list(USUAL_METRICS)
 
     @property
     def varies(self) -> list[str]:
-        """The axes as people see them: those that labels stand for are one, `point`."""
+        """The displayed axes; labelled axes appear as one axis, `point`."""
         return [axis for axis in self.axes if axis not in self.labelled] + ([_POINT] if self.labelled else [])
 
     def place_of(self, point: int) -> dict[str, Any]:
@@ -103,7 +103,7 @@ class Manifest:
         return {axis: everything[axis] for axis in self.varies}
 
     def point_name(self, point: int, axes: Sequence[str] | None = None) -> str:
-        """What a point is called in one line, or as far as some axes go; the last word of a field says enough."""
+        """The name of a point, from all axes or some, with the last part of each field's name."""
         place = self.place_of(point)
         return ", ".join(
             value_text(place[axis]) if axis == _POINT else f"{axis.split('.')[-1]} {value_text(place[axis])}"
@@ -119,13 +119,13 @@ class Manifest:
 
 def manifest_of(plan: Plan, execution: Execution) -> Manifest:
     runs = []
-    for place, point in enumerate(plan.points):
+    for index, point in enumerate(plan.points):
         for name in plan.schemes:
             scheme = plan.scheme_at(point, name)
             cost = relative_cost(point.scenario, scheme, plan.task)
             for seed in plan.seeds:
                 key = run_key(point.scenario, scheme, seed, execution, plan.task)
-                runs.append(PlannedRun(key=key, point=place, scheme=name, seed=seed, cost=cost))
+                runs.append(PlannedRun(key=key, point=index, scheme=name, seed=seed, cost=cost))
     return Manifest(
         name=plan.study.name,
         title=plan.study.title,
@@ -143,7 +143,7 @@ def manifest_of(plan: Plan, execution: Execution) -> Manifest:
 
 
 class StudyFolder:
-    """A study on disk. Several drivers may use it at the same time."""
+    """A study on disk. Several processes may use it at the same time."""
 
     def __init__(self, path: Path, pool: Path | None = None) -> None:
         self.path = path
@@ -151,8 +151,8 @@ class StudyFolder:
         self._locks: dict[str, IO[str]] = {}
 
     def write(self, manifest: Manifest) -> None:
-        """Keep what the study asks; the last driver to start has its way."""
-        # Relative, so that studies and their pool can be moved together.
+        """Write the manifest; the last process to start overwrites it."""
+        # A relative path, so that studies and their pool can be moved together.
         pool = None if self._home == self.path else os.path.relpath(self._home, self.path)
         text = json.dumps({"version": _VERSION, "pool": pool, **asdict(manifest)}, indent=1)
         try:
@@ -164,12 +164,12 @@ class StudyFolder:
             raise RunFolderError(f"{self.path}: cannot write here: {error.strerror}") from None
 
     def read(self) -> Manifest:
-        """What the study asks; from then on its runs are looked for where it says."""
+        """Read the manifest, and use its pool from then on."""
         file = self.path / STUDY_FILE
         try:
             data = json.loads(file.read_text(encoding="utf-8"))
             if data.pop("version") != _VERSION:
-                raise RunFolderError(f"{file}: not of the version that this Wayfare reads ({_VERSION})")
+                raise RunFolderError(f"{file}: has another version; this Wayfare reads {_VERSION}")
             pool = data.pop("pool", None)
             self._home = self.path / pool if pool else self.path
             return Manifest(**data | {"runs": [PlannedRun(**run) for run in data["runs"]]})
@@ -201,7 +201,7 @@ class StudyFolder:
         )
 
     def claim(self, run: PlannedRun, *, again: bool = False) -> Claim:
-        """Try to get a run for oneself; ``again`` also one that is finished."""
+        """Try to lock a run for this process; with ``again`` also a finished one."""
         if not again and self.is_finished(run):
             return "done"
         claim = self._claim_file(run).open("a+", encoding="utf-8")
@@ -210,7 +210,7 @@ class StudyFolder:
         except BlockingIOError:
             claim.close()
             return "busy"
-        # Whoever had it before may have finished it between the two looks.
+        # Another process may have finished it between the two checks.
         if not again and self.is_finished(run):
             claim.close()
             return "done"
@@ -223,10 +223,10 @@ class StudyFolder:
             self.clear(run)
 
     def clear(self, run: PlannedRun) -> None:
-        """Remove what the work on a finished run left, perhaps of a driver that died at its end."""
+        """Remove leftovers of a finished run, perhaps of a process that was killed."""
         for left in (self._work(run), partial_folder(self._work(run))):
             shutil.rmtree(left, ignore_errors=True)
-        # Safe only because the run is finished: whoever locks the old file sees that first.
+        # Safe only because the run is finished: a process that locks the old file checks this first.
         self._claim_file(run).unlink(missing_ok=True)
 
     def _work(self, run: PlannedRun) -> Path:
@@ -237,13 +237,13 @@ class StudyFolder:
 
 
 def home_of(work: Path) -> Path:
-    """Where a run that is worked on in a study's folder belongs when it is finished; any other run stays."""
+    """The final folder of a run in a study's work folder; the folder itself for any other run."""
     runs = work.parent.parent / "runs"
     return runs / work.name if work.parent.name == "work" and runs.is_dir() else work
 
 
 def value_text(value: Any) -> str:
-    """A value of a point for people; a table goes by its kind."""
+    """The displayed value of a point; a table appears as its kind."""
     if isinstance(value, dict):
         return str(value.get("model") or value.get("kind") or json.dumps(value))
     return f"{value:g}" if isinstance(value, float) else str(value)

@@ -1,21 +1,21 @@
-"""Studies: a base scenario, what varies, schemes and seeds, as a TOML file.
+"""Studies: a base scenario, varied settings, schemes and seeds, as a TOML file.
 
 ::
 
     name = "speeds"
-    scenario = "fashion-small"           # a preset, or a scenario file beside this one
+    scenario = "fashion-small"           # a preset, or a scenario file in the same folder
     schemes = ["mads", "afl-spar:paced"]
-    seeds = 5                            # or a list of them
-    targets = ["60 %"]                   # rounds, time and energy to this score
+    seeds = 5                            # or a list of seeds
+    targets = ["60 %"]                   # report rounds, time and energy to reach this score
 
-    [set]                                # the same for all runs
+    [set]                                # common to all runs
     rounds = 500
 
     [grid]                               # every combination
     mobility.speed_mps = [5, 10, 20]
 
-    [[paired]]                           # values that belong together, each table one of them
-    label = "small"                      # what to call it; without, its values
+    [[paired]]                           # values that change together, one table per point
+    label = "small"                      # optional name of the point
     fleet = { devices = 10, energy_total_joules = 250 }
     [[paired]]
     label = "large"
@@ -46,13 +46,13 @@ from wayfare.studies.single import naming_task, scenario_name_of
 
 _PRESETS = files("wayfare.studies") / "presets"
 USUAL_METRICS = ("score", "energy_joules", "kept_fraction")
-"""What a table shows unless a study asks for something else."""
+"""The default columns of a study's table."""
 
-_NOT_IN_A_GRID = {"schemes": "name the schemes with `schemes`", "name": "points have no names, a study has one"}
+_NOT_IN_A_GRID = {"schemes": "set the schemes with `schemes`", "name": "cannot vary: a study has one name"}
 
 
 class Study(Section):
-    """A study as its file has it."""
+    """The fields of a study file."""
 
     name: Annotated[str, Field(min_length=1, pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", max_length=80)]
     title: str = ""
@@ -60,10 +60,10 @@ class Study(Section):
     settings: Annotated[dict[str, Any], Field(alias="set", default_factory=dict)]
     grid: Annotated[dict[str, Any], Field(default_factory=dict)]
     paired: tuple[dict[str, Any], ...] = ()
-    # Without any: those of the scenario.
+    # Default: the schemes of the scenario.
     schemes: tuple[str, ...] | None = None
     seeds: Annotated[int, Field(ge=1)] | tuple[Annotated[int, Field(ge=0)], ...] = 3
-    # Columns of the table; `score` is what the task is judged by, whatever its name.
+    # Columns of the table; `score` is the task's metric.
     metrics: tuple[str, ...] = USUAL_METRICS
     # Scores to reach, as numbers or as "60 %".
     targets: tuple[float, ...] = ()
@@ -83,26 +83,26 @@ class Study(Section):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Point:
-    """One combination of what varies: dotted fields with their values, and the scenario they make."""
+    """One combination of the varied settings: dotted fields with their values, and the resulting scenario."""
 
     values: Mapping[str, Any]
     scenario: Scenario
-    label: str = ""  # what its paired values are called
+    label: str = ""  # name of its paired values
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """A study drawn out: its points, and the schemes and seeds that run at each of them."""
+    """An expanded study: its points, and the schemes and seeds that run at each of them."""
 
     study: Study
     folder_name: str
     axes: list[str]  # the fields that vary
-    labelled: list[str]  # those of them that labels stand for
+    labelled: list[str]  # the axes that labels replace
     points: list[Point]
     schemes: list[str]
     seeds: list[int]
-    recipes: Mapping[str, Recipe]  # what each scheme is made of
-    task: Task | None  # in place of the scenarios'
+    recipes: Mapping[str, Recipe]  # how to build each scheme
+    task: Task | None  # replaces the task of the scenarios
 
     def scheme_at(self, point: Point, name: str) -> Method:
         return make_method(self.recipes.get(name, name), point.scenario)
@@ -113,7 +113,7 @@ def study_presets() -> list[str]:
 
 
 def load_study(source: str | Path) -> Plan:
-    """The study of a preset name or a TOML file, validated down to the scenario of every point."""
+    """The study of a preset name or a TOML file; the scenario of every point is validated."""
     text, folder = _text(str(source))
     try:
         data = tomllib.loads(text)
@@ -135,7 +135,7 @@ def comparison_plan(
     seeds: int | Sequence[int] = 3,
     task: Task | None = None,
 ) -> Plan:
-    """The study of one point that compares schemes on a scenario; a task of one's own takes the place of its task."""
+    """The study of one point that compares schemes on a scenario. ``task`` replaces the scenario's task."""
     scenario = naming_task(checked_scenario(scenario), task)
     study, point = _validated({"name": scenario.name}), Point(values={}, scenario=scenario)
     return drawn_out(study, [point], checked_schemes(schemes), seeds, folder_name=scenario_name_of(scenario), task=task)
@@ -159,7 +159,7 @@ def _validated(data: dict[str, Any]) -> Study:
     except ValidationError as error:
         raise first_problem(error, Study) from None
     except (TypeError, ValueError) as error:
-        raise InputError(f"the study holds a value that is no number, text, list or table: {error}") from None
+        raise InputError(f"the study contains a value that is not a number, text, list or table: {error}") from None
 
 
 def _plan(study: Study, folder: Path | None) -> Plan:
@@ -194,7 +194,7 @@ def drawn_out(
     labelled: Sequence[str] = (),
     task: Task | None = None,
 ) -> Plan:
-    """The plan of a study whose schemes and seeds make sense at every point; without schemes, those of the scenario."""
+    """The plan of a study, with schemes and seeds checked at every point. The default is the scenario's schemes."""
     first = points[0].scenario
     given = first.schemes if schemes is None else schemes
     names = [make_method(recipe, first).name for recipe in given]
@@ -210,10 +210,10 @@ def drawn_out(
         task=task,
     )
     if not plan.schemes:
-        raise ScenarioError("schemes", [], "name at least one scheme")
+        raise ScenarioError("schemes", [], "must name at least one scheme")
     for name in plan.schemes:
         if plan.schemes.count(name) > 1:
-            raise ScenarioError("schemes", name, "must not be named twice")
+            raise ScenarioError("schemes", name, "must not be listed twice")
     for point in points:
         for name in plan.schemes:
             plan.scheme_at(point, name)
@@ -221,7 +221,7 @@ def drawn_out(
 
 
 def _anchored(table: dict[str, Any], folder: Path | None) -> dict[str, Any]:
-    """A trace that a study names lies beside the study."""
+    """Make paths relative to the folder of the study."""
     if folder is not None:
         anchor_files(table, folder)
     return table
@@ -231,7 +231,7 @@ def _grid(table: Mapping[str, Any]) -> dict[str, list[Any]]:
     grid = dict(_leaves(table))
     for field, values in grid.items():
         if not isinstance(values, list) or not values:
-            raise ScenarioError(f"grid.{field}", values, "must be a list of values, at least one")
+            raise ScenarioError(f"grid.{field}", values, "must be a list with at least one value")
         _check_repeats(f"grid.{field}", values)
     return grid
 
@@ -239,22 +239,22 @@ def _grid(table: Mapping[str, Any]) -> dict[str, list[Any]]:
 def _paired(tables: Sequence[Mapping[str, Any]]) -> tuple[list[str], list[dict[str, Any]]]:
     paired = [dict(_leaves(table)) for table in tables]
     labels = [values.pop("label", "") for values in paired]
-    for place, label in enumerate(labels):
+    for index, label in enumerate(labels):
         if not isinstance(label, str) or bool(label) != bool(labels[0]):
             raise ScenarioError(
-                f"paired.{place}.label", label, "must be a text, and all paired tables have one or none"
+                f"paired.{index}.label", label, "must be a text; either all paired tables have a label or none"
             )
-    for place, values in enumerate(paired):
+    for index, values in enumerate(paired):
         if not values or values.keys() != paired[0].keys():
             fields = ", ".join(paired[0]) or "at least one"
-            raise ScenarioError(f"paired.{place}", list(values), f"must set the same fields as the first: {fields}")
+            raise ScenarioError(f"paired.{index}", list(values), f"must set the same fields as the first: {fields}")
     _check_repeats("paired", paired)
     _check_repeats("paired.label", [label for label in labels if label])
     return labels, paired
 
 
 def _leaves(table: Mapping[str, Any], path: tuple[str, ...] = ()) -> Iterator[tuple[str, Any]]:
-    """Dotted fields and their values, however the file nests them."""
+    """Dotted fields and their values, for any nesting in the file."""
     for key, value in table.items():
         if isinstance(value, dict):
             yield from _leaves(value, (*path, key))
@@ -272,7 +272,7 @@ def _nested(field: str, value: Any) -> dict[str, Any]:
 def _combinations(
     grid: Mapping[str, Sequence[Any]], paired: Sequence[Mapping[str, Any]], labels: Sequence[str]
 ) -> Iterator[tuple[dict[str, Any], str]]:
-    """The first field changes slowest; paired values change fastest, and bring their label."""
+    """All points: the first field changes slowest, and paired values with their label change fastest."""
     for values in itertools.product(*grid.values()):
         for together, label in zip(paired or ({},), labels or ("",), strict=True):
             yield dict(zip(grid, values, strict=True)) | dict(together), label
@@ -283,7 +283,7 @@ def _check_axis(axis: str, grid: Sequence[str], axes: Sequence[str]) -> None:
     if axis in _NOT_IN_A_GRID:
         raise ScenarioError(f"{where}.{axis}", "...", _NOT_IN_A_GRID[axis])
     if axes.count(axis) > 1:
-        raise ScenarioError(f"paired.{axis}", "...", "varies in the grid already")
+        raise ScenarioError(f"paired.{axis}", "...", "is already in the grid")
 
 
 def _check_repeats(field: str, values: Sequence[Any]) -> None:
@@ -294,20 +294,21 @@ def _check_repeats(field: str, values: Sequence[Any]) -> None:
 
 
 def _check_points(points: Sequence[Point]) -> None:
-    """Values that look different may make the same scenario."""
+    """Reject points with the same scenario: values that look different may be equal."""
     seen: dict[Scenario, Point] = {}
     for point in points:
         other = seen.setdefault(point.scenario, point)
         if other is not point:
-            raise ScenarioError("grid", dict(point.values), f"makes the same scenario as {dict(other.values)}")
+            raise ScenarioError("grid", dict(point.values), f"gives the same scenario as {dict(other.values)}")
 
 
 def _check_targets(targets: Sequence[float], points: Sequence[Point]) -> None:
-    """An accuracy is a share: who writes 60 means 60 %."""
+    """Reject an accuracy above 1: a user who writes 60 means 60 %."""
     classifies = any(TASKS[task].classifies for point in points if (task := point.scenario.learning.task) in TASKS)
     for target in targets if classifies else ():
         if not 0 < target <= 1:
-            raise ScenarioError("targets", target, f'is an accuracy, above 0 and at most 1; as per cent "{target:g} %"')
+            rule = f'must be an accuracy above 0 and at most 1, or in per cent: "{target:g} %"'
+            raise ScenarioError("targets", target, rule)
 
 
 def _target(target: object) -> object:

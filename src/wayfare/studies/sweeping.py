@@ -1,4 +1,4 @@
-"""Sweeps and comparisons: do what is missing of a study."""
+"""Sweeps and comparisons: perform the missing runs of a study."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Outlook:
     manifest: Manifest
     finished: list[PlannedRun]
     waiting: list[PlannedRun]
-    run_seconds: float | None  # of all that waits, one after another; None before the first run is finished
+    run_seconds: float | None  # of all waiting runs, one after another; None before the first run is finished
     workers: int
 
     @property
@@ -41,14 +41,14 @@ class Sweep:
     failures: list[Failure]
 
     def raise_failures(self) -> None:
-        """Say which runs failed, what is safe and how to resume; nothing if none failed."""
+        """Raise a RunError that names failed runs and says how to resume; do nothing if none failed."""
         if not self.failures:
             return
         finished, traces = self.results.finished, self.failures[0].job.folder.parent
-        safe = f"The other {finished} are finished and safe in {self.results.folder}. " if finished else ""
+        safe = f"The other {finished} are finished, in {self.results.folder}. " if finished else ""
         raise RunError(
-            f"{failures_text(self.failures, len(self.results.manifest.distinct))}. {safe}Traces are in "
-            f"{traces}/*.error.txt. The same call or command again runs only what is missing"
+            f"{failures_text(self.failures, len(self.results.manifest.distinct))}. {safe}Tracebacks are in "
+            f"{traces}/*.error.txt. The same call or command repeats only the missing runs"
         ) from self.failures[0].error
 
 
@@ -59,7 +59,7 @@ def study_folder(plan: Plan, out: Path | str = RUNS) -> Path:
 def outlook(
     plan: Plan, *, out: Path | str = RUNS, execution: Execution | None = None, workers: int | None = None
 ) -> Outlook:
-    """What a sweep would do, and how long it would take by the runs that are finished. Nothing is written."""
+    """The runs that a sweep would perform, and their estimated time. Writes nothing."""
     execution = execution or Execution()
     folder, manifest = StudyFolder(study_folder(plan, out)), manifest_of(plan, execution)
     finished = [run for run in manifest.distinct if folder.is_finished(run)]
@@ -90,13 +90,13 @@ def sweep(
     run_missing: bool = True,
     same_input: bool = False,
 ) -> Sweep:
-    """Do every run of a study that is not finished yet: on this machine, or wherever the back end has its workers.
+    """Perform all unfinished runs of a study, on this machine or on another ``backend``.
 
     Finished runs are found by their key and never repeated, unless ``execution`` asks for fresh ones. Several sweeps of
-    one study may go on at the same time: each takes the runs that no other has taken; and so do sweeps of studies with
-    one ``pool``, which holds the runs of all of them. ``on_record`` is told of every run that comes in. Without
-    ``run_missing`` it only reads what is there. All runs of one point need the same data, and with ``same_input`` those
-    of all points do: the first that misses them ends the study.
+    one study may run at the same time: each takes runs that no other has taken. The same holds for studies with a
+    common ``pool``, which holds the runs of all of them. ``on_record`` receives every finished run. Without
+    ``run_missing`` the sweep only reads finished runs. All runs of one point need the same data, and with
+    ``same_input`` those of all points do: the first run without its data ends the study.
     """
     forget_tasks()
     shared = Shared(execution=execution or Execution(), task=plan.task)
@@ -123,23 +123,23 @@ def sweep(
     folder.write(manifest)
     held: set[int] = set()
 
-    def claim(place: int) -> Claim:
-        # A job that lost its worker waits again, and is still ours.
-        if place in held:
+    def claim(index: int) -> Claim:
+        # A job that lost its worker waits again, and still belongs to this sweep.
+        if index in held:
             return "mine"
-        answer = folder.claim(waiting[place], again=fresh)
+        answer = folder.claim(waiting[index], again=fresh)
         if answer == "mine":
-            held.add(place)
+            held.add(index)
         return answer
 
-    def release(place: int) -> None:
-        if place in held:
-            held.remove(place)
-            folder.release(waiting[place])
+    def release(index: int) -> None:
+        if index in held:
+            held.remove(index)
+            folder.release(waiting[index])
 
-    def arrived(place: int, record: RunRecord) -> None:
-        keep(waiting[place], record)
-        release(place)
+    def arrived(index: int, record: RunRecord) -> None:
+        keep(waiting[index], record)
+        release(index)
 
     if progress and run_missing:
         progress.begin(todo, len(found))
@@ -153,9 +153,9 @@ def sweep(
             same_input=same_input or len(plan.points) == 1,
         )
     finally:
-        # However it ends, others may have what was taken and not done.
-        for place in list(held):
-            release(place)
+        # In any case, let other sweeps take the runs that are not finished.
+        for index in list(held):
+            release(index)
     in_order = [replace(found[run.key], run=run) for run in manifest.runs if run.key in found]
     return Sweep(results=results_of(folder.path, manifest, in_order, len(failures)), failures=failures)
 
@@ -171,10 +171,10 @@ def compare(
     execution: Execution | None = None,
     progress: Progress | None = None,
 ) -> StudyResults:
-    """Run every scheme with every seed: a study of one point. All schemes of a seed meet the identical world.
+    """Run every scheme with every seed: a study of one point. All schemes of a seed share one world.
 
-    Finished runs are taken as they are. A task of one's own takes the place of the scenario's; with several jobs it
-    travels to other processes, so its network and loss must be functions of a module.
+    Finished runs are reused. ``task`` replaces the scenario's task. With several jobs it is sent to other processes, so
+    its network and loss must be module-level functions.
     """
     plan = comparison_plan(scenario, schemes, seeds=seeds, task=task)
     done = sweep(plan, out=out, jobs=jobs, execution=execution, progress=progress)

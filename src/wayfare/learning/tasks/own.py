@@ -51,7 +51,7 @@ class _Accumulating(Protocol):
     def reset(self) -> None: ...
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class OwnTask:
     """A task with samples in memory, any network and any loss; built by `own_task`."""
 
@@ -69,6 +69,10 @@ class OwnTask:
     class_names: tuple[str, ...] = ()
     division: Division | None = None
     test_division: Division | None = None
+
+    def __repr__(self) -> str:
+        samples = f"{len(self.train[1]):,} training samples, {len(self.test[1]):,} test samples"
+        return f"<OwnTask {self.name}: {samples}, {self.model.parameters:,} parameters, {self.metric.name}>"
 
     def class_of_samples(self) -> Ints:
         return self.kinds
@@ -135,7 +139,7 @@ def own_task(
     name: str,
     *,
     train: Data,
-    test: Data,
+    test: Data | None = None,
     network: Callable[[], nn.Module] | nn.Module,
     loss: Judge | None = None,
     score: Judge | None = None,
@@ -149,9 +153,9 @@ def own_task(
     """Build a task from data, a network and a loss.
 
     ``train`` and ``test`` are pairs (inputs, targets) of arrays, tensors, frames or lists, or data sets of PyTorch,
-    torchvision or Hugging Face. Both may be one dictionary of data sets with these names. Bytes are words or pixels,
-    depending on what the network accepts; pixels are scaled to 0..1 and have the channels first. ``network`` is a
-    function that builds the network, or a module; every run starts with the weights of a module.
+    torchvision or Hugging Face. A dictionary with both, such as a `DatasetDict`, needs no ``test``. Bytes are words or
+    pixels, depending on what the network accepts; pixels are scaled to 0..1 and have the channels first. ``network`` is
+    a function that builds the network, or a module; every run starts with the weights of a module.
 
     Integer and string targets are classes: the default loss is cross-entropy, the score is the accuracy, and a
     partition uses the classes. Other targets need a ``loss``, which is also the score.
@@ -164,13 +168,20 @@ def own_task(
     training sample; on a trace, the vehicle of that name gets the samples. Either replaces the scenario's partition.
     ``test_vehicles`` names the vehicle of each test sample, so that the model is also evaluated for each vehicle.
     """
+    if test is None and not isinstance(train, Mapping):
+        raise InputError(f"{name}: test = None: must be test data, unless train is a dictionary with train and test")
     (train_inputs, train_targets), (test_inputs, test_targets) = (
-        read_pair(data, name, part) for part, data in (("train", train), ("test", test))
+        read_pair(data, name, part) for part, data in (("train", train), ("test", train if test is None else test))
+    )
+    _reject_uncallable(
+        {"loss": loss, "score": score, **{f"others.{key}": each for key, each in (others or {}).items()}}, name
     )
     build = Copies(copy.deepcopy(network)) if isinstance(network, nn.Module) else network
     # Two samples, because normalisation cannot train on one.
     few = train_inputs[[0, min(1, len(train_inputs) - 1)]]
     form, outputs = find_form(Wrapped(build), few, name)
+    if test_inputs.shape[1:] != train_inputs.shape[1:]:
+        find_form(Wrapped(build), test_inputs[[0, min(1, len(test_inputs) - 1)]], f"{name}: test")
     constants = constants_of(Wrapped(build), form.converted(form.arranged(few), torch.float32), name)
     targets, judged_by, class_names = _numbers(train_targets, test_targets, outputs, loss, name)
     labelled = _are_classes(targets)
@@ -206,6 +217,14 @@ def own_task(
     )
     _reject_missing_values(task)
     return task
+
+
+def _reject_uncallable(judges: Mapping[str, object], name: str) -> None:
+    for field_, judge in judges.items():
+        if isinstance(judge, type):
+            raise InputError(f"{name}: {field_} = {judge.__name__}: is a class; write {judge.__name__}()")
+        if judge is not None and not callable(judge):
+            raise InputError(f"{name}: {field_} = {judge!r}: must be a function of outputs and targets")
 
 
 def _numbers(

@@ -1,4 +1,4 @@
-"""The figures of the paper: of each a study, and how it is drawn."""
+"""The figures of the paper, each with its study and drawing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a figure of the paper is: a study, how it is drawn, and what the paper says about it."""
+"""A figure of the paper: its study, its drawing, and the paper's claim and numbers."""
 
 from __future__ import annotations
 
@@ -9,11 +9,12 @@ from statistics import fmean
 from typing import Any, Literal, TypeAlias
 
 from wayfare.errors import ScenarioError
+from wayfare.methods import scheme_label
 from wayfare.scenario.load import merge, table_of
 from wayfare.studies.results import StudyResults
 
 Drawing: TypeAlias = Literal["curves", "metric", "rounds to target", "contact times"]
-"""Score against rounds; a number against what varies; rounds to a target against it; or no training at all."""
+"""Score against rounds; a metric or the rounds to a target against the varied setting; or contacts without training."""
 
 SCHEMES = [
     "mads",
@@ -28,40 +29,41 @@ SCHEMES = [
     "fedasync",
     "sfl-spar",
 ]
-"""All schemes of the paper with greedy energy, AFL-Spar with both rules, and both readings of what sends whole models.
+"""All schemes of the paper with greedy energy, AFL-Spar with both energy rules, and two readings of dense schemes.
 
-The paper does not say who pays for relays, nor whether an upload is started that cannot finish."""
+The paper does not say who pays for relays, nor whether a device starts an upload that cannot finish."""
 
 BILLED_SCHEMES = [name for name in SCHEMES if name != "fedmobile" and not name.endswith(":fitting")]
-"""One reading of each: relays are billed, and uploads are started that cannot finish."""
+"""One reading of each: relays cost energy, and devices start uploads that cannot finish."""
 
 QUICK = {"scenario": "fashion-small", "seeds": 1}
-"""The embedded default stands in for CIFAR-10; one seed, to see the shape and nothing more."""
+"""The default preset instead of CIFAR-10, and one seed: enough to see how the figure is made."""
 
 SPEEDS = {"mobility": {"speed_mps": [1.0, 5.0, 10.0, 20.0, 40.0]}}
 
 MILD = {"learning": {"partition": {"concentration": 1.0, "dealing": "once"}}}
-"""The paper gives rho for Fig. 8 alone. Its Fig. 9 has MADS at 71.15 % where Fig. 8 has 65.66 % for rho = 0.1, so data
-there are more alike; rho = 1 lies between the two others of Fig. 8, and its runs serve both."""
+"""The paper states rho only for Fig. 8. MADS reaches 71.15 % in Fig. 9, but 65.66 % in Fig. 8 with rho = 0.1, so the
+data of Fig. 9 are less skewed. We use rho = 1, the middle value of Fig. 8, so that both figures share runs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Quoted:
-    """A number of the paper, and where ours is found."""
+    """A number of the paper, and how to find ours."""
 
     paper: float
     scheme: str
-    below: str | None = None  # the number is how far the scheme is below this one
-    at: float | None = None  # the value of what varies
+    below: str | None = None  # the number is the distance below this scheme
+    at: float | None = None  # the value of the varied setting
     metric: str = "score"
 
     @property
     def what(self) -> str:
         place = "" if self.at is None else f" at {self.at:g}"
-        return f"{self.scheme}{place}" if self.below is None else f"{self.scheme}{place}, below {self.below}"
+        below = "" if self.below is None else f", below {scheme_label(self.below)}"
+        return f"{scheme_label(self.scheme)}{place}{below}"
 
     def ours(self, results: StudyResults) -> float | None:
-        """The same number in a study, a mean over its seeds, of a difference over those that both have; or None."""
+        """The same number in a study: a mean over seeds, of a difference over common seeds; None if it is missing."""
         mine = self._by_seed(results, self.scheme)
         others = dict.fromkeys(mine, 0.0) if self.below is None else self._by_seed(results, self.below)
         seeds = mine.keys() & others.keys()
@@ -82,7 +84,7 @@ class Quoted:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QuotedGain:
-    """How many percent the error of one scheme is below that of the best of others; nothing while one is missing."""
+    """By how many percent the error of a scheme is below that of the best of others; None while one is missing."""
 
     paper: float
     scheme: str
@@ -90,10 +92,10 @@ class QuotedGain:
 
     @property
     def what(self) -> str:
-        return f"{self.scheme}, % below the best of {', '.join(self.others)}"
+        return f"{scheme_label(self.scheme)}, % below the best of {', '.join(map(scheme_label, self.others))}"
 
     def ours(self, results: StudyResults) -> float | None:
-        """The same number in a study, of means over its seeds; or None."""
+        """The same number in a study, from means over its seeds; None if it is missing."""
         mean = {row.scheme: row.estimates["score"].mean for row in results.rows if row.results}
         if len(results.manifest.points) > 1 or not {self.scheme, *self.others} <= mean.keys():
             return None
@@ -102,28 +104,28 @@ class QuotedGain:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PaperFigure:
-    """One figure: the study at full size, what is different in the quick one, and what to set beside it."""
+    """One figure: its full study, the changes for the quick one, and the paper's numbers."""
 
     name: str
     title: str
-    claim: str  # what the paper reads from it
+    claim: str  # the paper's conclusion
     drawing: Drawing
     full: Mapping[str, Any]
     quick: Mapping[str, Any]
     metric: str = "score"
     numbers: tuple[Quoted | QuotedGain, ...] = ()
     overrides: tuple[str, ...] = ()
-    also: tuple[str, ...] = ()  # schemes beside those of the paper
+    also: tuple[str, ...] = ()  # further schemes
     seeds: int | Sequence[int] | None = None  # another number of seeds, or other seeds
-    fixed: tuple[str, ...] = ()  # fields that are the figure's own, beside those that vary
+    fixed: tuple[str, ...] = ()  # fields that the figure sets, besides those that vary
 
     @property
     def stand_in(self) -> str:
-        return f"quick: {self.quick['scenario']}, not what the paper has"
+        return f"quick: {self.quick['scenario']} instead of the paper's task"
 
     @property
     def seeds_text(self) -> str:
-        """Its number of seeds, or its seeds with commas between them; one seed has a comma behind it."""
+        """The number of seeds, or the seeds separated by commas; a single seed ends with a comma."""
         if self.seeds is None or isinstance(self.seeds, int):
             return str(self.seeds)
         return ",".join(map(str, self.seeds)) + ("," if len(self.seeds) == 1 else "")
@@ -134,7 +136,7 @@ class PaperFigure:
         return replace(self, overrides=tuple(overrides), also=tuple(also), seeds=seeds)
 
     def study(self, *, quick: bool) -> dict[str, Any]:
-        """The study as a table; figures of one study share its name, and one that was changed has a name of its own."""
+        """The study as a table; figures with the same study share its name, and a changed study gets a new name."""
         chosen = {"metrics": ["score", "energy_joules", "kept_fraction", "uploads_per_device"], **self.full}
         chosen |= self.quick if quick else {}
         name = f"{'quick-' if quick else ''}{chosen['name']}"
@@ -142,7 +144,7 @@ class PaperFigure:
         for override in self.overrides:
             field, _, value = override.partition("=")
             if field.strip() in (*varied, *self.fixed):
-                raise ScenarioError(field.strip(), value, f"cannot be set: {self.name} has its own")
+                raise ScenarioError(field.strip(), value, f"cannot be set: {self.name} sets it")
         if self.overrides:
             chosen["set"] = merge(dict(chosen.get("set", {})), table_of(self.overrides))
         if self.also:

@@ -1,4 +1,4 @@
-"""The figures of the paper that can be drawn again: the study of each, in full and quick."""
+"""The figures of the paper that Wayfare can repeat, each with a full and a quick study."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 from wayfare.studies.paper.base import BILLED_SCHEMES, MILD, QUICK, SCHEMES, SPEEDS, PaperFigure, Quoted, QuotedGain
 
 _CIFAR10, _ARGOVERSE = "paper-cifar10-waypoint", "paper-argoverse-waypoint"
-# Of Fig. 6 and Fig. 7, which are one study.
+# Fig. 6 and Fig. 7 share one study.
 _WEIGHTS = {
     "name": "weight",
     "scenario": _CIFAR10,
@@ -18,12 +18,12 @@ _WEIGHTS = {
     "grid": {"control": {"weight": [1e-5, 1e-4, 3e-4, 1e-3, 1e-2, 1e-1]}},
 }
 _QUICK_WEIGHTS = {**QUICK, "set": {"rounds": 600}}
-# The paper's division; argoverse-small gives every device a city.
+# The paper's partition; argoverse-small gives every device one city.
 _UNIFORM = {"kind": "iid"}
 
 
 def _times(name: str, varies: str, claim: str, mean_s: list[float], *, quick: dict[str, float]) -> PaperFigure:
-    """Fig. 2 and Fig. 3: one of the two mean times varies; a quick figure has its own value of the other."""
+    """Fig. 2 and Fig. 3: one of the two mean times varies; the quick figure has another value of the other."""
     return PaperFigure(
         name=name,
         title=f"Test accuracy against rounds, for different mean {varies} times",
@@ -42,7 +42,7 @@ def _times(name: str, varies: str, claim: str, mean_s: list[float], *, quick: di
 
 
 def _all_schemes(letter: str, concentration: float, numbers: tuple[Quoted, ...] = ()) -> PaperFigure:
-    """Fig. 8: all schemes, on data that is more and less alike."""
+    """Fig. 8: all schemes, for data of different skew."""
     return PaperFigure(
         name=f"fig8{letter}",
         title=f"Test accuracy of all schemes against rounds, rho = {concentration:g}",
@@ -81,7 +81,7 @@ _FIGURES = (
         [100.0, 200.0, 400.0, 800.0, 1600.0],
         quick={"contact_s": 7.0},
     ),
-    # What speed does to contacts. Nothing is trained.
+    # The effect of speed on contacts, without training.
     PaperFigure(
         name="fig4",
         title="Contact and inter-contact time against speed",
