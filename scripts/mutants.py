@@ -26,7 +26,7 @@ _OTHERS = (
     *("ReplaceTrueWithFalse", "ReplaceFalseWithTrue", "ReplaceAndWithOr", "ReplaceOrWithAnd", "NumberReplacer"),
     *("ReplaceUnaryOperator_Delete_Not", "ReplaceUnaryOperator_Delete_USub"),
 )
-# Only here are * and / operators: elsewhere a star unpacks, or ends the positional parameters.
+# Only in these nodes are * and / operators: elsewhere they unpack or separate parameters.
 _EXPRESSIONS = {"arith_expr", "term", "power", "shift_expr", "and_expr", "xor_expr", "expr"}
 
 _Position = tuple[int, int]
@@ -46,11 +46,11 @@ class Mutant:
 
     @property
     def name(self) -> str:
-        """In lists of results."""
+        """The line for lists of results."""
         return f"{self.module}:{self.line}: {self.was} -> {self.becomes}"
 
     def is_among(self, equivalent: set[tuple[str, str, str]]) -> bool:
-        """Whether a list of equivalent mutants has it, or any change of its line; other lines may move."""
+        """Whether a list of equivalent mutants contains it, or any change of its line."""
         return any((self.module, self.was, change) in equivalent for change in (self.becomes, "any change"))
 
 
@@ -60,24 +60,24 @@ class _AugmentedAssignment(Operator):  # type: ignore[misc]
     _TURNED: ClassVar[dict[str, str]] = {"+=": "-=", "-=": "+=", "*=": "/=", "/=": "*=", "|=": "&=", "&=": "|="}
 
     def mutation_positions(self, node: Any) -> Iterator[_Span]:
-        """Where it can be applied."""
+        """The positions where it can be applied."""
         if node.type == "operator" and node.value in self._TURNED:
             yield node.start_pos, node.end_pos
 
     def mutate(self, node: Any, index: int) -> Any:
-        """The node with its operator turned."""
+        """The node with its operator replaced."""
         node.value = self._TURNED[node.value]
         return node
 
     @classmethod
     def examples(cls) -> tuple[object, ...]:
-        """None; the base class asks for them."""
+        """None; the base class requires this method."""
         return ()
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a module can be changed; making the mutant takes much longer than finding the place."""
+    """A position in a module that can be changed. Finding it is much faster than making the mutant."""
 
     module: Path
     source_root: Path
@@ -128,7 +128,7 @@ def _operators() -> list[Operator]:
 
 
 def _plain(line: str) -> str:
-    """A line without comment; Cosmic Ray leaves a blank before a number."""
+    """A line without comment and double spaces; Cosmic Ray leaves a space before a number."""
     return re.sub(r"(?<=\S) +", " ", line.partition("  # ")[0].strip())
 
 
@@ -139,7 +139,7 @@ def _is_expression(node: Any) -> bool:
 
 
 def _is_huge(node: Any) -> bool:
-    """Whether a number is so large that one more is the same."""
+    """Whether a number is so large that adding one does not change it."""
     return node.type == "number" and (value := float(ast.literal_eval(node.value))) + 1 == value
 
 

@@ -1,11 +1,10 @@
-"""Add finished runs to a figure of the paper on record, and write its CSV files, picture and tables again.
+"""Add finished runs to a recorded figure of the paper, and update its CSV files, picture and tables.
 
     python scripts/record_figure.py fig8b [STUDY_FOLDER ...]
 
-Runs on record are read from docs/results/paper/FIG-runs.csv and FIG-evaluations.csv. Runs of the study folders that
-belong to the figure are added; where both have a run of one point, scheme and seed the new one counts. In FIG.md the
-first table and the table of the paper's numbers are replaced; all other words stay. Runs of the figure that nobody has
-done yet are listed in not-run.csv.
+It reads recorded runs from docs/results/paper/FIG-runs.csv and FIG-evaluations.csv and adds the figure's runs from the
+study folders. A new run replaces a recorded one of the same point, scheme and seed. In FIG.md it replaces the first
+table and the table of the paper's numbers, and nothing else. It lists missing runs in not-run.csv.
 """
 
 from __future__ import annotations
@@ -54,7 +53,7 @@ def new_rows(plan: Plan, folder: Path) -> tuple[Rows, Rows]:
     runs, evaluations = [], []
     nameless = {"name": "", "schemes": ()}
     for result in found.results:
-        # A run that points share has the scenario of one of them in its records.
+        # The record of a run that several points share has the scenario of one of them.
         scenario = parse(found.manifest.scenarios[result.run.point]).model_copy(update=nameless)
         alone = replace(found, results=[result])
         for point in plan.points:
@@ -84,7 +83,7 @@ def merged(plan: Plan, old: Rows, new: Rows) -> Rows:
 
 
 def results_from(plan: Plan, runs: Rows) -> StudyResults:
-    """Results as a study folder would give them, for the seeds on record."""
+    """The results of a study folder, for the recorded seeds."""
     manifest = manifest_of(replace(plan, seeds=sorted({int(row["seed"]) for row in runs})), Execution())
     points = [tuple(str(point.values[axis]) for axis in plan.axes) for point in plan.points]
     rows = {place_of(plan, row): row for row in runs}
@@ -123,7 +122,7 @@ def results_from(plan: Plan, runs: Rows) -> StudyResults:
 
 
 def attempts(measures: dict[str, float], devices: int) -> int:
-    """The uploads that all devices started. CSV files do not count contacts, and each upload was in one."""
+    """The number of uploads of all devices. CSV files do not count contacts, but each upload was in one."""
     return round((measures["uploads_per_device"] + measures["failed_uploads_per_device"]) * devices)
 
 
@@ -174,7 +173,7 @@ def write_page(figure: PaperFigure, results: StudyResults, page: Path) -> None:
 
 
 def write_not_run(figure: PaperFigure, plan: Plan, runs: Rows) -> int:
-    """List what the figure still lacks for the seeds that are on record; how many runs that is."""
+    """List the missing runs of the figure for the recorded seeds; return their number."""
     file = RECORDED / "not-run.csv"
     rows = [row for row in read_rows(file) if row["figure"] != figure.name] if file.exists() else []
     done = {place_of(plan, row) for row in runs}
@@ -218,7 +217,7 @@ def main() -> None:
     draw(figure, results, RECORDED / f"{figure.name}.png", curve_of=curve_of)
     write_page(figure, results, RECORDED / f"{figure.name}.md")
     not_run = write_not_run(figure, plan, runs)
-    print(f"{figure.name}: {len(runs)} runs on record, {len(added)} folders read, {not_run} runs not done")
+    print(f"{figure.name}: {len(runs)} runs recorded, {len(added)} folders read, {not_run} runs missing")
 
 
 if __name__ == "__main__":

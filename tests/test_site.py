@@ -35,7 +35,9 @@ def test_the_site_builds_with_executed_notebooks_and_without_dead_links(tmp_path
         for target in re.findall(r'(?:href|src)="?([^"\s>]+)', page.read_text(encoding="utf-8")):
             path = unescape(target).partition("#")[0]
             if path and not re.match(r"[a-z]+:", path):
-                assert (page.parent / path).exists(), f"{page.relative_to(tmp_path)}: {target}"
+                file = page.parent / path
+                there = file / "index.html" if file.is_dir() else file
+                assert there.exists(), f"{page.relative_to(tmp_path)}: {target}"
 
 
 def command_names(command: Any, name: str) -> Iterator[str]:

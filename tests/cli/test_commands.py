@@ -92,7 +92,7 @@ def test_run_leaves_a_folder_that_show_reads(wayfare_command: Type, tmp_path: Pa
     done = wayfare_command("run", *SETTINGS, "--scheme", "optimal", "--seed", 3, "--out", tmp_path, "--json")
     assert done.code == 0
     assert (done.json["scheme"], done.json["seed"]) == ("optimal", 3)
-    assert "one alone is not a result" in wayfare_command("show", done.json["folder"]).out
+    assert "a single seed is not a result" in wayfare_command("show", done.json["folder"]).out
 
 
 def test_progress_and_results_do_not_mix(wayfare_command: Type, tmp_path: Path) -> None:

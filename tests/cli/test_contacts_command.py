@@ -85,7 +85,7 @@ def test_the_range_and_any_field_can_be_changed():
 def test_bad_lines_are_an_error_and_lenient_counts_them_in_words_and_numbers(trace, tmp_path):
     broken = tmp_path / "broken.csv"
     broken.write_text(LIST + "5,1,hub,x\nrubbish\n")
-    with pytest.raises(TraceError, match="line 92: ends at 1, before it starts at 5"):
+    with pytest.raises(TraceError, match="line 92: the contact ends at 1, before it starts at 5"):
         call(str(broken))
     assert json.loads(call(str(broken), "--lenient", "--json"))["skipped_lines"] == 2
     assert "2 lines skipped; the first:" in call(str(broken), "--lenient")

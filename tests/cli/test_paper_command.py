@@ -32,7 +32,7 @@ def test_a_figure_is_drawn_recorded_and_drawn_again_from_what_is_there(wayfare_c
     words = ["paper", "fig8c", "--quick", "--jobs", "1", "--out", tmp_path / "runs"]
     none = wayfare_command(*words, "--finished")
     assert none.code == 2
-    assert "holds no finished run of fig8c in fp32" in none.err
+    assert "contains no finished run of fig8c in fp32" in none.err
     done = wayfare_command(*words, "--record", tmp_path / "page")
     assert done.code == 0
     assert "65.66" in done.out

@@ -68,7 +68,7 @@ def test_where_there_is_no_browser_the_place_of_the_page_is_told(
     ("words", "message"),
     [
         (["--figures", "bmp"], "--figures = 'bmp': must be one of pdf, svg, png"),
-        (["--seed", "99"], "--seed = 99: no run has this seed; there are 0, 1"),
+        (["--seed", "99"], "--seed = 99: no run has this seed; must be one of 0, 1"),
         (["--out", "/proc/nowhere"], "/proc/nowhere: cannot write here"),
         (["--out", "/proc/nowhere/page.html"], "/proc/nowhere: cannot write here"),
     ],

@@ -98,6 +98,8 @@ def test_entries_begin_where_the_message_says() -> None:
 
 
 def test_statistics_go_all_together_or_not_at_all() -> None:
+    assert Layout.of("plain", [(2, 3), (4,)]) == Layout(Layout.of("plain", [(2, 3), (4,)]).model_id, 10)
+    assert Layout(b"12345678", 10).statistics == 0
     every = Sparse(torch.tensor([3, 1000, 1001]), torch.tensor([1.0, 2.0, 3.0]))
     assert decode(encode(every, LAYOUT).data, LAYOUT).indices.tolist() == [3, 1000, 1001]
     with pytest.raises(WireError, match="1 statistics: a message carries all 2 or none"):

@@ -9,6 +9,7 @@ import torch
 from wayfare.codec import widths as module
 from wayfare.codec.values import ValueBits, lower_scale, middles_of, quantise, restore, steps_of
 from wayfare.codec.widths import profile
+from wayfare.control.rate_distortion import index_bits
 from wayfare.sparsify.spectrum import Spectrum, spectrum
 
 
@@ -98,3 +99,13 @@ def test_the_scale_of_an_update_changes_nothing(scale: float) -> None:
     for one, other in zip(plain.widths, scaled.widths, strict=True):
         np.testing.assert_allclose(other.bits, one.bits, rtol=1e-9)
         np.testing.assert_allclose(other.lost, one.lost, rtol=1e-6, atol=1e-15)
+
+
+def test_a_table_of_gaps_has_six_mean_gaps_and_at_most_a_byte() -> None:
+    kept = np.array([500_000.0, 10_000.0])
+    # Gaps of 2 and 100: 12 places in the table, and all 256.
+    expected = [(16 + 8 * 12) / 500_000, (16 + 8 * 256) / 10_000]
+    np.testing.assert_allclose(module._index_table_bits(kept, 1_000_000), expected, rtol=1e-12)
+    # One entry has no table: its gap takes a byte and one more for each 255 places.
+    alone = module._index_table_bits(np.array([1.0]), 5100)
+    np.testing.assert_allclose(alone, 8 * (1 + 5100 / 255) - index_bits(np.array([1.0]), 5100), rtol=1e-12)

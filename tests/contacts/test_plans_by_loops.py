@@ -11,7 +11,7 @@ from tests.contacts.plans import plan_of
 
 import wayfare
 from wayfare import mobility
-from wayfare.contacts import ContactPlan, draw, draw_plan, opportunities, pairs
+from wayfare.contacts import ContactPlan, draw, draw_plan, opportunities
 from wayfare.contacts.exchanges import split_into_exchanges
 from wayfare.contacts.plan import peer_opportunities
 from wayfare.contacts.statistics import plan_statistics
@@ -143,15 +143,11 @@ def test_a_listed_contact_without_a_distance_lies_in_the_disc(seed: int) -> None
     assert (np.diff(found.start_s)[np.diff(found.device) == 0] >= 0).all()
 
 
-@pytest.mark.parametrize(
-    ("module", "name"), [(pairs, "_SOLVED"), (pairs, "_TESTED"), (draw, "_LARGE")], ids=["legs", "slabs", "rows"]
-)
-def test_the_size_of_a_batch_changes_nothing(module: object, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_size_of_the_parts_of_a_plan_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     scenario = wayfare.load("fashion-small", ["rounds=40", "mobility.width_m=500", "mobility.height_m=500"])
     expected = draw_plan(scenario, 0, devices_meet=True)
-    monkeypatch.setattr(module, name, 7)
-    for found in (draw_plan(scenario, 0, devices_meet=True), draw_plan(scenario, 0)):
-        assert rows_of(found) == rows_of(expected if len(found) == len(expected) else expected.with_server())
+    monkeypatch.setattr(draw, "_LARGE", 7)
+    assert rows_of(draw_plan(scenario, 0, devices_meet=True)) == rows_of(expected)
     assert len(expected) > 100
 
 
@@ -163,3 +159,29 @@ def test_distances_do_not_depend_on_how_many_contacts_there_are() -> None:
     whole = [row for row in rows_of(shorter) if row[3] < shorter.duration_s]
     assert set(whole) <= set(rows_of(longer))
     assert len(whole) > 20
+
+
+@pytest.mark.parametrize(
+    ("rows", "expected"),
+    [
+        ([(0, SERVER, 0, 5), (0, SERVER, 5, 9)], [(0, SERVER, 0, 9)]),
+        ([(0, SERVER, 0, 5), (0, SERVER, 6, 9)], [(0, SERVER, 0, 5), (0, SERVER, 6, 9)]),
+        ([(0, 1, 0, 5), (0, 1, 3, 9), (0, SERVER, 2, 4)], [(0, 1, 0, 9), (0, SERVER, 2, 4)]),
+        ([(0, 1, 0, 5), (0, 2, 3, 9), (1, 2, 3, 9)], [(0, 1, 0, 5), (0, 2, 3, 9), (1, 2, 3, 9)]),
+    ],
+)
+def test_listed_contacts_of_a_pair_that_overlap_or_touch_are_one(
+    rows: list[tuple[int, int, float, float]], expected: list[tuple[int, int, float, float]]
+) -> None:
+    plan = plan_of(*((*row, 7.0) for row in rows))
+    meetings = Meetings(
+        devices=3,
+        device=plan.device,
+        peer=plan.peer,
+        start_s=plan.start_s,
+        end_s=plan.end_s,
+        distance_m=plan.distance_m,
+    )
+    found = draw.plan_from_meetings(meetings, 80.0, 100.0, 5)
+    assert [row[:4] for row in rows_of(found)] == expected
+    assert set(found.distance_m.tolist()) == {7.0}

@@ -74,7 +74,7 @@ def test_the_splits_of_a_dictionary_are_taken_by_their_names() -> None:
 
 
 def test_a_missing_test_set_is_told() -> None:
-    with pytest.raises(InputError, match="mine: test = None, must be test data"):
+    with pytest.raises(InputError, match="mine: test = None: must be test data"):
         own_task("mine", train=rows_set(), network=rows_network)
     with pytest.raises(InputError, match="test: has train; give one of them"):
         own_task("mine", train=datasets.DatasetDict(train=rows_set()), network=rows_network)

@@ -15,6 +15,7 @@ from wayfare.errors import InputError
 from wayfare.identity.fingerprint import fingerprint
 from wayfare.learning.evaluate import Evaluator
 from wayfare.learning.tasks import class_names, own_task
+from wayfare.learning.tasks.base import ACCURACY
 from wayfare.learning.tasks.own import OwnTask
 
 RNG = np.random.default_rng(0)
@@ -290,3 +291,36 @@ def masked(outputs: Tensor, targets: Tensor) -> Tensor:
 
 def test_missing_values_that_a_loss_leaves_out_are_accepted() -> None:
     assert np.isfinite(loss_of(task_of((ROWS, with_hole(ROWS[:, :3])), loss=masked)))
+
+
+def test_test_samples_that_the_network_does_not_accept_are_rejected_at_once() -> None:
+    with pytest.raises(InputError, match=r"mine: test: the network does not accept a batch of shape \(2, 3\)"):
+        task_of(None, train=(ROWS, LABELS), test=(ROWS[:, :3], LABELS))
+
+
+def test_test_samples_may_have_another_shape_that_the_network_accepts() -> None:
+    def mean_network() -> nn.Module:
+        return nn.Sequential(nn.AdaptiveAvgPool1d(4), nn.Linear(4, 3))
+
+    longer = np.repeat(ROWS, 2, axis=1)
+    task = task_of(None, mean_network, train=(ROWS, LABELS), test=(longer, LABELS))
+    assert np.isfinite(loss_of(task))
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"loss": nn.MSELoss}, r"mine: loss = MSELoss: is a class; write MSELoss\(\)"),
+        ({"loss": "mse"}, "mine: loss = 'mse': must be a function"),
+        ({"others": {"mae": nn.L1Loss}}, r"mine: others\.mae = L1Loss: is a class"),
+        ({"score": 3, "metric": ACCURACY}, "mine: score = 3: must be a function"),
+    ],
+)
+def test_a_loss_or_metric_that_cannot_be_called_is_rejected(given: dict[str, Any], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        task_of((ROWS, LABELS), **given)
+
+
+def test_a_task_shows_its_size_and_not_its_data() -> None:
+    shown = repr(task_of((ROWS, LABELS)))
+    assert shown == "<OwnTask mine: 30 training samples, 30 test samples, 15 parameters, accuracy>"

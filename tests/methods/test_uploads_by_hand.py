@@ -12,7 +12,7 @@ import pytest
 import wayfare
 from wayfare.control.auto_weight import Demand, Experience
 from wayfare.control.closed_form import optimal_power_watts
-from wayfare.control.rate_distortion import Profile, Width, uniform_profile
+from wayfare.control.rate_distortion import Problem, Profile, Width, uniform_profile
 from wayfare.methods import NOTHING, SKIPPED, Encounter, Upload, make_method
 from wayfare.methods.account import Account, Meeting, meet, pay
 from wayfare.methods.mads_rd import MadsRd
@@ -229,7 +229,10 @@ def test_mads_rd_sends_nothing_for_no_worth_no_weight_or_no_energy() -> None:
     rule = MadsRd(Control(weight="auto"))
     seen = replace(MEETING, profile=two_widths)
     wanted = rule.demand(seen, LINK)
-    assert wanted is not None
+    # 3 theta |x|^2, and the contact as it is.
+    assert isinstance(wanted, Problem)
+    assert (wanted.value, wanted.contact_s, wanted.gain_per_watt) == (3 * 4 * 7.0, 0.5, 15.0)
+    assert (wanted.bandwidth_hz, wanted.max_power_watts) == (1e3, 0.2)
     experienced = replace(
         seen,
         round=100,

@@ -54,7 +54,7 @@ def test_speeds_without_any_time_to_draw_are_named(tmp_path, contact_s, missing)
         SpeedPoint(model="waypoint", speed_mps=speed_mps, contacts=0, contact_s=contact_s, inter_contact_s=None)
         for speed_mps in (5.0, 20.0)
     ]
-    with pytest.raises(InputError, match=f"there was no whole {missing} at 5, 20 m/s"):
+    with pytest.raises(InputError, match=f"there was no complete {missing} at 5, 20 m/s"):
         plot_speeds(points, tmp_path / "speeds.png", title="nothing")
 
 

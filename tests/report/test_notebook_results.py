@@ -95,7 +95,7 @@ def test_a_study_of_several_points_shows_what_varies(tmp_path: Path) -> None:
     done = wayfare.sweep(plan_of({**table, "set": nested}), out=tmp_path, jobs=1).results
     assert isinstance(done, ShownResults)
     assert "<th>rounds</th>" in done._repr_html_()
-    with pytest.raises(InputError, match="several points"):
+    with pytest.raises(InputError, match="needs a study of one point"):
         done.plot()
 
 
@@ -109,3 +109,12 @@ def test_a_study_of_several_points_shows_what_varies(tmp_path: Path) -> None:
 )
 def test_titles_name_the_task_unless_the_name_does(name: str, task: str, title: str) -> None:
     assert named_with_task(name, task) == title
+
+
+def test_a_notebook_gets_plain_text_once(done: ShownResults, monkeypatch: pytest.MonkeyPatch) -> None:
+    def displayed(*_: object) -> None:
+        raise AssertionError("shown a second time")
+
+    monkeypatch.setattr("rich.console._is_jupyter", lambda: True)
+    monkeypatch.setattr("rich.jupyter.display", displayed)
+    assert "\x1b" not in repr(done)

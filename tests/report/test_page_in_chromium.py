@@ -19,6 +19,7 @@ from wayfare import mobility
 from wayfare.contacts import draw_plan
 from wayfare.mobility import Motion
 from wayfare.records import find_runs, read_run
+from wayfare.report.labels import number_text
 from wayfare.report.write import write_report
 from wayfare.scenario import Scenario, load
 from wayfare.studies import compare, run
@@ -83,7 +84,7 @@ def test_figures_in_the_table_are_those_of_the_records(browser: Any, page: Path,
         interval = 12.706 * np.std([first[0], second[0]], ddof=1) / np.sqrt(2)
         # A mean of thirds may lie on the edge between two roundings.
         assert [float(part) for part in cells[1].split(" ± ")] == pytest.approx([score, interval], abs=0.0501)
-        assert cells[3].split()[0] == f"{energy:,.0f}"
+        assert cells[3].split()[0] == number_text(energy)
         assert cells[4:] == [f"{kept:.0f}", f"{uploads:.1f}", f"{failed:.1f}", f"{age:.0f}"]
 
 
@@ -378,7 +379,7 @@ def test_a_trace_is_replayed_with_its_names_and_absences(browser: Any, small: Sc
     assert console_errors(browser) == []
     (tmp_path / "fixes.csv").unlink()
     open_page(browser, write_report(folder, tmp_path / "trace.html")[0])
-    assert "There is no map: " in browser.find_element("id", "replay-unavailable").text
+    assert "No map: " in browser.find_element("id", "replay-unavailable").text
     assert console_errors(browser) == []
 
 
@@ -386,7 +387,7 @@ def test_contacts_without_positions_are_drawn_as_a_ring(browser: Any, small: Sce
     ring = load("fashion-small", ["rounds=30", "fleet.devices=5", "learning.hidden=[4]", "mobility.model=exponential"])
     folder = compare(ring, ["mads"], seeds=1, jobs=1, out=tmp_path).folder
     open_page(browser, write_report(folder, tmp_path / "ring.html")[0], width=NARROW)
-    assert "Its contacts come without positions" in browser.find_element("id", "map-note").text
+    assert "Its contacts have no positions" in browser.find_element("id", "map-note").text
     browser.find_element("id", "next").click()
     assert len(script(browser, "return wayfareReplay.inContact()")) == 1
     assert console_errors(browser) == []

@@ -79,7 +79,7 @@ def test_a_world_that_changed_is_not_shown(comparison: Path) -> None:
     record = read_run(next(comparison.glob("runs/mads-seed0-*")))
     assert "unavailable" not in replay_json([record])
     other = replace(record, scenario=record.scenario.model_copy(update={"rounds": 40}))
-    assert "not the one of the records" in replay_json([other])["unavailable"]
+    assert "differs from the recorded one" in replay_json([other])["unavailable"]
 
 
 def test_a_world_too_large_for_the_page_is_cut_in_time(comparison: Path, monkeypatch: pytest.MonkeyPatch) -> None:

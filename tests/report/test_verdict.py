@@ -40,15 +40,23 @@ def test_the_best_scheme_within_the_budget_wins() -> None:
     )
     assert headline(verdict) == "MADS has the best accuracy within the energy budget: 71.0 ± 2.5 %"
     text = " ".join(details(verdict))
-    assert "Ahead of MADS, over the budget: lavish (+10.0 ± 0.0, over the budget) percentage points." in text
-    assert "Behind by more than chance explains: poor (\u221220.0 ± 0.0) percentage points." in text
+    assert (
+        "Significantly ahead of MADS, but over the budget: lavish (+10.0 ± 0.0, over the budget) percentage points."
+        in text
+    )
+    assert "Significantly behind: poor (\u221220.0 ± 0.0) percentage points." in text
+
+
+def test_little_energy_is_not_called_none() -> None:
+    (line, *_) = details(verdict_of([runs("mads", [0.7, 0.8], energy_joules=0.25)]))
+    assert line.startswith("MADS spends 0.25 J of 100 J ")
 
 
 def test_what_seeds_do_not_tell_apart_is_not_called_a_win() -> None:
     verdict = verdict_of([runs("mads", [0.70, 0.60, 0.80]), runs("other", [0.60, 0.65, 0.70])])
-    assert not verdict.rivals[0].told_apart
-    assert "Not told apart from MADS by 3 seeds: other (\u22125.0 ± 21.5" in " ".join(details(verdict))
-    assert beside(verdict) == ", not told apart from the others"
+    assert not verdict.rivals[0].is_significant
+    assert "No significant difference to MADS with 3 seeds: other (\u22125.0 ± 21.5" in " ".join(details(verdict))
+    assert beside(verdict) == ", no significant difference to the others"
 
 
 def test_schemes_with_equal_digits_share_the_place_and_the_thrifty_one_is_named_first() -> None:
@@ -59,13 +67,13 @@ def test_schemes_with_equal_digits_share_the_place_and_the_thrifty_one_is_named_
 def test_lower_is_better_for_an_error() -> None:
     verdict = verdict_of([runs("mads", [1.5, 1.6], metric=ADE), runs("other", [1.2, 1.3], metric=ADE)])
     assert headline(verdict).startswith("other has the lowest ADE within the energy budget: 1.250")
-    assert beside(verdict) == ", ahead of all others by more than chance explains"
+    assert beside(verdict) == ", significantly ahead of all others"
 
 
 def test_one_seed_claims_nothing_beyond_itself() -> None:
     verdict = verdict_of([runs("mads", [0.7]), runs("other", [0.5])])
     assert verdict.one_seed
-    assert "Differences on this one world: other (\u221220.0) percentage points." in details(verdict)
+    assert "Differences in this one world: other (\u221220.0) percentage points." in details(verdict)
     assert beside(verdict) == ""
 
 
@@ -75,7 +83,7 @@ def test_a_lone_scheme_is_told_without_a_contest() -> None:
 
 def test_no_scheme_within_the_budget_is_said() -> None:
     verdict = verdict_of([runs("a", [0.7], 200.0), runs("b", [0.5], 300.0)])
-    assert "(no scheme kept to the energy budget)" in headline(verdict)
+    assert "(all schemes exceeded the energy budget)" in headline(verdict)
 
 
 @pytest.mark.parametrize(("value", "text"), [(-0.0001, "+0.0"), (0.0, "+0.0"), (-0.012, "\u22121.2"), (0.5, "+50.0")])
@@ -88,7 +96,7 @@ def test_a_scheme_that_diverged_comes_last(metric: Metric) -> None:
     nan = float("nan")
     verdict = verdict_of([runs("gone", [nan, 0.1], metric=metric), runs("mads", [0.7, 0.8], metric=metric)])
     assert verdict.winner.name == "mads"
-    assert [rival.told_apart for rival in verdict.rivals] == [False]
+    assert [rival.is_significant for rival in verdict.rivals] == [False]
     alone = verdict_of([runs("gone", [nan], metric=metric)])
     assert "nan" in headline(alone)
 
@@ -106,7 +114,7 @@ def test_the_headline_of_a_study_is_a_sentence_about_all_points() -> None:
     assert study_headline([clear, close, lost]).endswith(" the best accuracy within the energy budget at 2 of 3 points")
     assert study_details([clear, close, lost]) == [
         "Best elsewhere: AFL (1).",
-        "The lead over every other scheme is more than chance explains at 2 of 3 points.",
+        "The lead over every other scheme is significant at 2 of 3 points.",
     ]
 
 

@@ -1,14 +1,21 @@
-"""The model of norms, fitted to contacts that were made by it."""
+"""What is taken from runs: the model of norms, and the constants of the bounds."""
 
 from __future__ import annotations
 
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
 
+import wayfare
 from wayfare.errors import RunFolderError
+from wayfare.methods import Method
+from wayfare.simulator import Observer
+from wayfare.theory import constants
+from wayfare.theory.constants import Constants, measure_run
 from wayfare.theory.norms import captured_share, norms_of_run
+from wayfare.world import World
 
 
 @pytest.mark.parametrize("growth", [0.0, 0.3, 1.0, 2.0])
@@ -61,3 +68,27 @@ def test_every_device_counts_from_its_second_contact_on() -> None:
     single = {name: column[:2] for name, column in contacts.items()}
     with pytest.raises(RunFolderError, match="no device has two contacts"):
         norms_of_run(SimpleNamespace(contacts=single, parameters=10, folder="here"))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(("rounds", "every"), [(16, 1), (17, 2), (40, 3), (5, 1)])
+def test_a_measured_run_is_looked_at_sixteen_times(rounds: int, every: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Told(Observer):
+        """A run of which a watch sees two contacts and three evaluations."""
+
+        def __init__(self, world: World, method: Method, watch: Any) -> None:
+            assert world.scenario.learning.evaluate_every_rounds == every
+            self.parameters, self.watch = world.link.parameters, watch
+
+        def run(self) -> None:
+            watch = self.watch
+            watch.rounds, watch.loss, watch.gradient_sq = [0, 3, 5], [7.0, 1.5, 2.0], [9.0, 4.0, 1.0]
+            watch.smoothness, watch.largest_sq, watch.noise_sq = 2.0, 11.0, 3.0
+            watch.entries, watch.staleness = [self.parameters, self.parameters // 2], [1, 3]
+
+    monkeypatch.setattr(constants, "Simulation", Told)
+    scenario = wayfare.load("fashion-small", [f"rounds={rounds}", "fleet.devices=2", "learning.hidden=[4]"])
+    found = measure_run(scenario, "afl", seed=3)
+    assert found.constants == Constants(smoothness=2.0, gradient_sq=11.0, noise_sq=3.0, initial_gap=5.5)
+    assert (found.kept_share, found.staleness_square) == (pytest.approx(0.75), 5.0)
+    assert (found.rounds.tolist(), found.gradient_sq.tolist()) == ([0, 3, 5], [9.0, 4.0, 1.0])
+    assert (found.scheme, found.seed) == ("afl", 3)

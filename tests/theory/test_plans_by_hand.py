@@ -27,7 +27,7 @@ from wayfare.theory.bounds import lemma_2_staleness, mobility_coefficient
 from wayfare.theory.norms import NormModel, captured_share, typical_norms
 from wayfare.theory.planner import BestSpeed, FixedWeight, Forecast, FullPower, Rehearsed
 from wayfare.theory.rehearsal import Stage, energies_by_weight, rehearse
-from wayfare.theory.warnings import warnings_of
+from wayfare.theory.warnings import PlanWarning, warnings_of
 
 LINK = Link(
     bandwidth_hz=1e3, max_power_watts=0.2, parameters=50, bits_per_entry=40.0, dense_bits=1700.0, statistics_bits=100.0
@@ -220,7 +220,7 @@ PLAYED = Rehearsed(
 FINE = {"fit": SimpleNamespace(verdict="holds", ks_distance=0.05)}
 
 
-def kinds(**changes: object) -> list[str]:
+def warnings(**changes: object) -> list[PlanWarning]:
     few = {"contact": SimpleNamespace(mean_s=5.0, count=99, **FINE), "inter_contact": SimpleNamespace(count=99, **FINE)}
     plain = {"statistics": statistics(**few), "scenario": wayfare.load("fashion-small"), "full_power": FULL}
     plain |= {
@@ -230,7 +230,11 @@ def kinds(**changes: object) -> list[str]:
     }
     plain |= {"best_speed": BestSpeed(speed_mps=10.0, factor=3.0, own_speed_mps=20.0, own_factor=6.0)}
     forecast: Forecast = SimpleNamespace(**{**plain, **changes})  # type: ignore[assignment]
-    return [warning.kind for warning in warnings_of(forecast)]
+    return warnings_of(forecast)
+
+
+def kinds(**changes: object) -> list[str]:
+    return [warning.kind for warning in warnings(**changes)]
 
 
 def test_a_plan_at_every_limit_has_no_warning() -> None:
@@ -267,6 +271,20 @@ def test_a_plan_at_every_limit_has_no_warning() -> None:
 )
 def test_each_warning_beyond_its_limit(changes: dict[str, object], kind: str) -> None:
     assert kinds(**changes) == [kind]
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"full_power": replace(FULL, dense_chance=0.042)}, "into 4.2 % of the contacts"),
+        ({"best_speed": BestSpeed(speed_mps=7.0, factor=3.0, own_speed_mps=20.0, own_factor=7.5)}, "2.5 times"),
+        ({"budget_joules": 1234.0}, "can use 100 J, less than the budget of 1,234 J"),
+        ({"rehearsed": replace(PLAYED, energy_joules=125.0)}, "V = 0.5 exceeds the budget by 25 %"),
+        ({"rehearsed": replace(PLAYED, energy_joules=20.0)}, "V = 0.5 leaves 80 % of the energy unused"),
+    ],
+)
+def test_a_warning_has_the_numbers_it_rests_on(changes: dict[str, object], said: str) -> None:
+    assert said in warnings(**changes)[0].text
 
 
 def test_weights_are_the_business_of_mads_alone() -> None:

@@ -100,7 +100,7 @@ def paper_command(
         )
     if finished and not done.results.results:
         raise InputError(
-            f"{home}: holds no finished run of {chosen.name} in {execution.precision}; omit --finished to start runs"
+            f"{home}: contains no finished run of {chosen.name} in {execution.precision}; omit --finished to start runs"
         )
     if record is not None and done.results.results:
         command = _command(chosen, quick, execution)

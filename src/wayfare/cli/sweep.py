@@ -147,7 +147,9 @@ def _print_outlook(found: Outlook, as_json: bool) -> None:
     ]
     output.print(listing(("point", "scheme", "finished", "to run"), rows))
     if any("=" in row for row in rows):
-        output.print("=  the runs of an earlier point: the scheme does not use what differs", highlight=False)
+        output.print(
+            "=  reuses the runs of an earlier point: the scheme does not use the settings that differ", highlight=False
+        )
     if not found.waiting:
         time = "all are finished"
     elif found.seconds is None:

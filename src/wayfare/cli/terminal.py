@@ -37,7 +37,9 @@ SetOption: TypeAlias = Annotated[
     list[str], typer.Option("--set", metavar="KEY=VALUE", help="Override a field, e.g. `--set radio.bandwidth_hz=2e6`.")
 ]
 OutOption: TypeAlias = Annotated[Path, typer.Option("--out", help="The folder for run folders.")]
-JobsOption: TypeAlias = Annotated[int | None, typer.Option(help="Number of parallel runs; default: one per core.")]
+JobsOption: TypeAlias = Annotated[
+    int | None, typer.Option(help="Number of parallel runs; default: one per core, or one on a GPU.")
+]
 JsonOption: TypeAlias = Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")]
 SeedsOption: TypeAlias = Annotated[
     str,

@@ -29,7 +29,7 @@ class Encounter:
     rounds: int
     met_s: float  # seconds of contact so far, this one included
     experience: Experience = NO_EXPERIENCE  # of the device's contacts so far, this one included
-    # Rate-distortion profile of the update, computed on the first call. None where there is no update.
+    # Rate-distortion profile of the update, computed on the first call. None if there is no update.
     profile: Callable[[], Profile] | None = field(default=None, compare=False, repr=False)
     device: int = 0
     contacts: int = 1  # so far, this one included

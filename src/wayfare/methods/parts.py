@@ -178,7 +178,7 @@ UNKNOWN_REACH = 0.0
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Arrival:
     device: int
-    sent: Sparse  # entries of an update, or a whole model where the server rule takes models
+    sent: Sparse  # entries of an update, or a whole model if the server rule takes models
     staleness_rounds: int = 1  # rounds since the device received the model it trained from
     round: int = 1
     samples: int | None = None  # held by the device; None if unknown

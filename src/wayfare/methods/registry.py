@@ -38,7 +38,7 @@ _BILLED: dict[str, str] = {"energy": "budget", "attempts": "all", "delivery": "s
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A method of the table: how people write it, one line about it, what its name may carry, and its parts."""
+    """A method of the table: its label, its description, the choices of its name, and its parts."""
 
     label: str
     about: str
@@ -334,9 +334,9 @@ def _listed(group: tuple[str, ...]) -> str:
 
 
 def scheme_label(name: str) -> str:
-    """What figures, tables and pages call a method: ``afl-spar:paced`` is paced AFL-Spar. Other names stay.
+    """The label of a method in figures, tables and pages: ``afl-spar:paced`` is paced AFL-Spar. Other names stay.
 
-    Commands, and files for programs, have the name itself.
+    Commands and machine-readable files use the name itself.
     """
     first, plus, parts = name.partition(" + ")
     base, *choices = first.split(":")

@@ -1,4 +1,4 @@
-"""Sheets to draw figures on: wide for a screen, or one column of a journal."""
+"""Figures with a common style: wide for a screen, or one column of a journal."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ POSITIVE: Bounds = (0.0, None)
 
 BUDGET = "energy budget"
 BUDGET_LINE: dict[str, Any] = {"color": "#444444", "ls": ":", "lw": 1.2, "zorder": 1.5}
-"""How every figure shows what the fleet may spend."""
+"""The line of the energy budget in every figure."""
 
 COLUMN_IN = 3.5
 """The width of one column of an IEEE journal, 88.9 mm."""
 
 _PLAIN: dict[Any, Any] = {
-    "text.parse_math": False,  # names are shown as they are: a dollar begins no formula
+    "text.parse_math": False,  # a dollar in a name must not start a formula
     "axes.spines.top": False,
     "axes.spines.right": False,
     "axes.titlelocation": "left",
@@ -38,7 +38,7 @@ _PANELS: dict[Any, Any] = _PLAIN | {
     "grid.linewidth": 0.8,
     "legend.fontsize": 9,
 }
-# Text stays text in SVG and PDF, and is readable at the size at which it is printed.
+# Text stays text in SVG and PDF, and is readable in print.
 _COLUMN: dict[Any, Any] = _PLAIN | {
     "font.size": 8,
     "axes.labelsize": 8,
@@ -59,7 +59,7 @@ _FORMATS = (".png", ".svg", ".pdf", ".jpg", ".jpeg", ".webp", ".eps", ".ps", ".t
 
 
 def checked_picture(option: str, file: Path) -> Path:
-    """A file that a figure can be written to, by its name: said before the work that it is to show."""
+    """Check the suffix of a figure's file before the work starts."""
     if file.suffix.lower() not in _FORMATS:
         raise ScenarioError(option, str(file), f"must end in one of {', '.join(_FORMATS)}")
     return file
@@ -70,13 +70,13 @@ def column_figure(file: Path, *, height_in: float = 2.5) -> AbstractContextManag
 
 
 def wide_figure(file: Path | str, *, width_in: float = 7.2, height_in: float = 4.0) -> AbstractContextManager[Any]:
-    """A figure for a screen, written when it is drawn."""
+    """A figure for a screen, written when the block ends."""
     return _figure(file, (width_in, height_in), dpi=150, style=_PLAIN)
 
 
 @contextmanager
 def panels_figure(file: Path | str, size_in: tuple[float, float], title: str, **edges: float) -> Iterator[Any]:
-    """A figure for a screen under a title, with its panels between edges that are shares of its size."""
+    """A figure for a screen with a title; `edges` are the margins of its panels as shares of its size."""
     with _figure(file, size_in, dpi=150, style=_PANELS, layout=None) as figure:
         figure.subplots_adjust(**edges)
         figure.suptitle(title, x=edges["left"], ha="left", fontsize=13, fontweight="bold")
@@ -84,7 +84,7 @@ def panels_figure(file: Path | str, size_in: tuple[float, float], title: str, **
 
 
 def keep_within(axes: Any, *, x: Bounds = (None, None), y: Bounds = (None, None)) -> None:
-    """No more of an axis than can be: no accuracy above 100 %, no energy below 0 J."""
+    """Limit axes to possible values: no accuracy above 100 %, no energy below 0 J."""
     for (least, most), limits, set_limits in ((x, axes.get_xlim, axes.set_xlim), (y, axes.get_ylim, axes.set_ylim)):
         low, high = limits()
         set_limits(low if least is None else max(low, least), high if most is None else min(high, most))
@@ -120,7 +120,7 @@ def _figure(
     except ImportError:
         raise UnavailableError("figures need matplotlib: pip install 'wayfare[report]'") from None
     with rc_context(style):
-        # Without pyplot there is no global state and no window.
+        # Without pyplot, matplotlib has no global state and opens no window.
         figure = Figure(figsize=size_in, layout=layout)
         yield figure
         for axis in (axis for axes in figure.axes for axis in (axes.xaxis, axes.yaxis)):
@@ -132,7 +132,7 @@ def _figure(
 
 
 def _plain_numbers(axis: Any) -> None:
-    """0.01 at the ticks of a logarithmic axis: matplotlib sets powers of ten as formulas, which `_PLAIN` turns off."""
+    """Write 0.01 at the ticks of a logarithmic axis: matplotlib writes formulas there, which `_PLAIN` disables."""
     from matplotlib.ticker import LogFormatter
 
     class PlainNumbers(LogFormatter):

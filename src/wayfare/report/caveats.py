@@ -1,4 +1,4 @@
-"""What a reader must know beside the numbers: warnings, and what of a trace was used."""
+"""Warnings for the reader, and the part of a trace that was used."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from wayfare.records import RunSummary
 from wayfare.studies.results import StudyResults
 
 NOTHING_LEARNED = (
-    "No device met the server in any run: every score is that of the untrained model. "
-    "A larger radio.range_m, more rounds, more devices or another server gives contacts"
+    "No device met the server in any run, so every score is that of the untrained model. "
+    "For contacts, try a larger radio.range_m, more rounds, more devices or another server"
 )
 
 
@@ -22,14 +22,14 @@ def caveats_of(results: StudyResults) -> list[str]:
 
 
 def no_contact(runs: Sequence[tuple[str, RunSummary]]) -> str | None:
-    """Which runs, each with the name of its point, had no contact at all; None if all had some."""
+    """A warning about runs without contacts, each with the name of its point; None if all runs had contacts."""
     worlds = dict.fromkeys((point, run.seed) for point, run in runs if not run.contacts)
     if not worlds:
         return None
     if all(not run.contacts for _, run in runs):
         return NOTHING_LEARNED
     listed = ", ".join(f"{point}, seed {seed}" if point else f"seed {seed}" for point, seed in worlds)
-    return f"No device met the server ({listed}): the scores there are those of the untrained model"
+    return f"No device met the server ({listed}): these scores are those of the untrained model"
 
 
 def distinct(traces: Iterable[TraceUse | None]) -> list[TraceUse]:
@@ -43,8 +43,8 @@ def trace_text(use: TraceUse) -> str:
     exchanges = "" if use.max_exchange_s is None else f" in exchanges of at most {use.max_exchange_s:g} s"
     why = "other nodes or times"
     if use.min_contact_s > 0:
-        elsewhere = use.contacts_dropped - use.contacts_too_short
-        why = f"{elsewhere:,} of {why}, {use.contacts_too_short:,} shorter than {use.min_contact_s:g} s"
+        others_dropped = use.contacts_dropped - use.contacts_too_short
+        why = f"{others_dropped:,} of {why}, {use.contacts_too_short:,} shorter than {use.min_contact_s:g} s"
     return (
         f"{name} ({use.format}), server {use.server}, {use.devices:,} of {others:,} other nodes; "
         f"{use.used_s:,.0f} of {use.duration_s:,.0f} s from {use.start_s:,.0f} s on{repeated}; "

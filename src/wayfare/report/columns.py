@@ -1,4 +1,4 @@
-"""Columns of a table, and how a terminal shows them without cutting a number or a name."""
+"""Columns of a table, and their layout in a terminal without truncated numbers or names."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from rich.text import Text
 
 from wayfare.records import SchemeSummary
 
-# A controller steers by a queue, not by a wall: a little more than the budget does not count as over it.
+# A controller with a queue may exceed the budget slightly; this does not count as over budget.
 OVER_BUDGET = 1.03
 ENERGY = "energy\nJ"
 SCHEME = "scheme"
@@ -27,7 +27,7 @@ class Column:
     heading: str
     cells: list[str]
     left: bool = False
-    marked: Sequence[bool] = ()  # cells that stand out: the best score, energy over the budget
+    marked: Sequence[bool] = ()  # highlighted cells: the best score, energy over the budget
 
     @property
     def width(self) -> int:
@@ -38,12 +38,12 @@ class Column:
 
 
 def over_budget(scheme: SchemeSummary) -> bool:
-    """Whether a scheme spends more than its budget, beyond what steering by a queue explains."""
+    """Whether a scheme exceeds its budget by more than a queue explains."""
     return scheme.energy_joules_mean > OVER_BUDGET * scheme.budget_joules
 
 
 def plainly(column: Column) -> Column:
-    """The column with an exclamation mark at energy over the budget, for text without colour."""
+    """The column with an exclamation mark after energy over the budget, for text without colour."""
     if column.heading != ENERGY:
         return column
     cells = [f"{text}{'!' if column.is_marked(row) else ''}" for row, text in enumerate(column.cells)]
@@ -51,7 +51,7 @@ def plainly(column: Column) -> Column:
 
 
 def in_terminal(columns: Sequence[Column]) -> list[Column]:
-    """Columns for text of fixed width: long names fold, and marks show without colour."""
+    """Columns for a terminal: long names wrap, and marks are visible without colour."""
     return [
         replace(column, cells=[_folded(name) for name in column.cells]) if column.heading == SCHEME else plainly(column)
         for column in columns
@@ -63,7 +63,7 @@ def total_width(columns: Sequence[Column], gap: int = 1) -> int:
 
 
 def side_by_side(columns: Sequence[Column], width: int, gap: int = 1) -> list[list[Column]]:
-    """Groups of columns that fit into a window, each with the first column to know the rows by."""
+    """Groups of columns that fit into a window; each starts with the first column, which names the rows."""
     first, *others = columns
     groups = [[first]]
     for column in others:
@@ -74,11 +74,11 @@ def side_by_side(columns: Sequence[Column], width: int, gap: int = 1) -> list[li
 
 
 def rich_table(columns: Sequence[Column], rows: Sequence[int], *, headed: bool = True, indent: str = "") -> Table:
-    """A table of some rows; its columns are as wide as all rows need."""
+    """A table of some rows, with columns wide enough for all rows."""
     table = Table(box=None, padding=(0, 1, 0, 0), pad_edge=False, header_style="bold cyan", show_header=headed)
-    for place, column in enumerate(columns):
+    for index, column in enumerate(columns):
         justify: Literal["left", "right"] = "left" if column.left else "right"
-        width = column.width + (0 if place else len(indent))
+        width = column.width + (0 if index else len(indent))
         table.add_column(column.heading, justify=justify, min_width=width, no_wrap=True)
     for row in rows:
         name, *cells = (Text(column.cells[row], _style(column, row)) for column in columns)
@@ -94,7 +94,7 @@ def _style(column: Column, row: int) -> str:
 
 
 def _folded(name: str) -> str:
-    """A long name continues on the next line: at a space, before a colon, else after a hyphen or an underscore."""
+    """Wrap a long name at a space or before a colon, else after a hyphen or underscore."""
     lines, width = [""], _NAME_WIDTH if len(name) <= _NAME_WIDTH else _FOLDED_WIDTH
     for piece in re.findall(r" ?(?:\+ )?[^: ]+| ?:[^: ]*", name) or [name]:
         apart = " " if piece.startswith(" ") else ""

@@ -1,7 +1,4 @@
-"""Pictures of contacts: a timeline with distributions against the exponential fit, and times against speed (Fig. 4).
-
-matplotlib is an extra and is imported where it is used.
-"""
+"""Figures of contacts: a timeline, distributions with their exponential fit, and times against speed (Fig. 4)."""
 
 from __future__ import annotations
 
@@ -18,7 +15,7 @@ from wayfare.errors import InputError
 from wayfare.report.canvas import panels_figure
 
 _BLUE, _ORANGE, _GREY = "#2b6cb0", "#dd6b20", "#718096"
-# The Okabe-Ito colours, which people with any colour vision tell apart.
+# The Okabe-Ito colours, which colour-blind readers can distinguish.
 _CYCLE = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000")
 _MARKERS = "osD^vPX"
 _ROWS_SHOWN = 60
@@ -36,7 +33,7 @@ def plot_contacts(
 
 
 def plot_speeds(points: Sequence[SpeedPoint], file: Path | str, *, title: str) -> None:
-    _refuse_empty(points, file)
+    _reject_empty(points, file)
     times = {"Contact time": "contact_s", "Inter-contact time": "inter_contact_s"}
     models = list(dict.fromkeys(point.model for point in points))
     with panels_figure(file, (11.0, 4.8), title, left=0.07, right=0.98, top=0.84, bottom=0.13, wspace=0.2) as figure:
@@ -59,19 +56,19 @@ def plot_speeds(points: Sequence[SpeedPoint], file: Path | str, *, title: str) -
                 axes.legend()
 
 
-def _refuse_empty(points: Sequence[SpeedPoint], file: Path | str) -> None:
-    """A logarithmic axis needs a time; without any the picture would say nothing."""
+def _reject_empty(points: Sequence[SpeedPoint], file: Path | str) -> None:
+    """Raise InputError without any time, which a logarithmic axis cannot show."""
     for attribute, what in (("contact_s", "contact"), ("inter_contact_s", "time between two contacts")):
         if points and all(getattr(point, attribute) is None for point in points):
             speeds = ", ".join(f"{speed_mps:g}" for speed_mps in sorted({point.speed_mps for point in points}))
             raise InputError(
-                f"{file}: nothing to draw, there was no whole {what} at {speeds} m/s; more devices, a smaller area or "
-                "a longer radio.range_m give more contacts"
+                f"{file}: nothing to draw, because there was no complete {what} at {speeds} m/s; use more devices, a "
+                "smaller area or a larger radio.range_m"
             )
 
 
 def _timeline(axes: Any, plan: ContactPlan, names: Sequence[str]) -> None:
-    """One row a device, the devices with the most contacts when there are too many for a page."""
+    """One row per device; only the devices with most contacts if there are too many for a page."""
     served = plan.with_server()
     counts = np.bincount(served.device, minlength=plan.devices)
     shown = np.sort(np.argsort(-counts, kind="stable")[:_ROWS_SHOWN])
@@ -96,12 +93,12 @@ def _survival(axes: Any, times: Distribution, name: str) -> None:
     """Share of times longer than t on a logarithmic axis, where the exponential model is a straight line."""
     axes.set_title(name)
     if times.fit is None:
-        axes.text(0.5, 0.5, "none lies whole inside the plan", ha="center", va="center", color=_GREY)
+        axes.text(0.5, 0.5, "none is complete within the plan", ha="center", va="center", color=_GREY)
         axes.set_axis_off()
         return
     unit_s, unit = _unit(float(times.times_s[-1]))
     count = len(times.times_s)
-    # Just before the k-th of n sorted times a share (n - k + 1) / n is longer.
+    # A share (n - k + 1) / n is longer than a time just before the k-th of n sorted times.
     share = 1.0 - np.arange(count) / count
     axes.step(np.append(0, times.times_s) / unit_s, np.append(1.0, share), where="pre", color=_BLUE, linewidth=1.8)
     reach_s = np.linspace(0, min(float(times.times_s[-1]), times.fit.mean_s * np.log(count * 3.0)), 200)

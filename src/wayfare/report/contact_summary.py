@@ -1,4 +1,4 @@
-"""What a contact plan means for uploads: how much of an update fits into a contact, and how often all of it does."""
+"""Uploads that a contact plan allows: the share of an update that fits a contact, and how often all of it fits."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from wayfare.scenario.model import Learning
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UploadOutlook:
-    """Uploads at full power, one at each opportunity, without regard to energy."""
+    """Uploads at full power, one per opportunity, without an energy budget."""
 
     parameters: int
     bits_per_entry: float

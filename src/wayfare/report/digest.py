@@ -1,4 +1,4 @@
-"""What a page keeps of a run: everything it draws, thinned to what a screen can show."""
+"""The data of a run for a page, thinned to the resolution of a screen."""
 
 from __future__ import annotations
 
@@ -11,35 +11,35 @@ import numpy as np
 from wayfare.arrays import Floats
 from wayfare.records import RunRecord
 
-# More points than this no screen tells apart.
+# A screen cannot show more points.
 CURVE_POINTS = 240
 _SAMPLES = 400
 _TIME_BINS = 60
 _TAIL_POINTS = 120
 _DEVICE_DOTS = 300
-# Schemes times points that a page shows in full.
+# Maximum number of schemes times points that a page shows in full.
 _FULL_GROUPS = 100
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunDigest:
-    """One run, thinned. Samples are quantiles, so that they can be thrown together with those of other seeds."""
+    """One run, thinned. Samples are quantiles, so that samples of several seeds can be combined."""
 
     seed: int
     evaluations: dict[str, Floats]  # also the other metrics, by name
     budget_shares: Floats  # spent / budget of every device
     kept_fractions: Floats  # samples over contacts
     staleness_rounds: Floats
-    backlog_joules: Floats  # mean of the contacts in each bin of time; NaN in one without
-    backlog_high_joules: Floats  # nine tenths of the contacts in the bin lie below
+    backlog_joules: Floats  # mean over the contacts in each time bin; NaN without contacts
+    backlog_high_joules: Floats  # 90 % quantile in each time bin
     contacts: int
-    silent: int  # contacts in which nothing was sent
+    silent: int  # contacts without an upload
     failed: int
     failed_joules: float
     parameters: int
-    contact_s: float  # mean of the contacts
-    gap_s: float  # mean of the time between two contacts of a device
-    full_rates_bps: Floats  # samples of what full power would give
+    contact_s: float  # mean contact time
+    gap_s: float  # mean inter-contact time
+    full_rates_bps: Floats  # samples of the rate at full power
 
 
 def digest_run(record: RunRecord) -> RunDigest:
@@ -75,12 +75,12 @@ def digest_run(record: RunRecord) -> RunDigest:
 
 
 def detail_of(groups: int) -> float:
-    """The share of its points that a chart keeps: all on a page of few groups, fewer on that of a large study."""
+    """The share of points that a chart keeps: all of them for few groups, fewer for a large study."""
     return min(1.0, _FULL_GROUPS / max(groups, 1))
 
 
 def group_json(runs: Sequence[RunDigest], rounds: int, round_s: float, detail: float = 1.0) -> dict[str, Any]:
-    """One scheme at one point over its seeds, as the charts of a page take it."""
+    """One scheme at one point over its seeds, for the charts of a page."""
     shortest = min(len(run.evaluations["round"]) for run in runs)
     rows = thinned(shortest, max(int(CURVE_POINTS * detail), 24))
     names = [name for name in runs[0].evaluations if all(name in run.evaluations for run in runs)]
@@ -111,44 +111,44 @@ def group_json(runs: Sequence[RunDigest], rounds: int, round_s: float, detail: f
 
 
 def thinned(length: int, most: int) -> np.ndarray:
-    """Rows to keep of so many, evenly spread, the first and the last among them."""
+    """At most `most` evenly spaced rows, including the first and the last."""
     return np.unique(np.linspace(0, length - 1, min(length, most)).round().astype(np.int64))
 
 
 def numbers(values: Floats, digits: int = 5) -> list[float | None]:
-    """Numbers for JSON, to a few figures; what is none is null."""
+    """Numbers for JSON with a few digits; NaN and infinity become null."""
     return [float(f"{value:.{digits}g}") if np.isfinite(value) else None for value in values.tolist()]
 
 
 def _mean(values: Floats) -> Floats:
-    """The mean over runs of what is known; NaN where nothing is."""
+    """The mean over runs, ignoring NaN; NaN if all are."""
     known = np.isfinite(values)
     sums, counts = np.where(known, values, 0.0).sum(0), known.sum(0)
     return np.asarray(np.divide(sums, counts, out=np.full(sums.shape, np.nan), where=counts > 0))
 
 
 def _samples(values: Floats, most: int) -> Floats:
-    """All values in order, or as many quantiles."""
+    """All values sorted, or `most` quantiles."""
     if len(values) <= most:
         return np.sort(values)
     return np.asarray(np.quantile(values, np.linspace(0, 1, most)))
 
 
 def _in_bins(rounds: Floats, values: Floats, last: int) -> tuple[Floats, Floats]:
-    place = np.minimum(((rounds - 1) / last * _TIME_BINS).astype(np.int64), _TIME_BINS - 1)
+    bins = np.minimum(((rounds - 1) / last * _TIME_BINS).astype(np.int64), _TIME_BINS - 1)
     mean, high = np.full(_TIME_BINS, np.nan), np.full(_TIME_BINS, np.nan)
-    for bin_ in np.unique(place):
-        mine = values[place == bin_]
+    for bin_ in np.unique(bins):
+        mine = values[bins == bin_]
         mean[bin_], high[bin_] = mine.mean(), np.quantile(mine, 0.9)
     return mean, high
 
 
 def _tail(values: Floats, points: int) -> dict[str, list[float | None]]:
-    """The share of values that are at least so large, in per cent."""
+    """The share of values of at least a size, in per cent."""
     if len(values) == 0:
         return {"at_least": [], "percent": []}
     ordered = np.sort(values)
     rows = thinned(len(ordered), points)
-    # Of equal values the first counts: it has the most at or above it.
+    # Of equal values the first one counts, because all others are at or above it.
     first = np.searchsorted(ordered, ordered[rows], side="left")
     return {"at_least": numbers(ordered[rows]), "percent": numbers(100 * (1 - first / len(ordered)))}

@@ -12,18 +12,18 @@ from wayfare.files import writing
 from wayfare.learning.tasks import Metric
 from wayfare.records import RunRecord, SchemeSummary
 from wayfare.report import canvas
-from wayfare.report.labels import figure_label, metric_label
+from wayfare.report.labels import figure_label, metric_label, number_text
 from wayfare.report.palette import colour_of, dashes_of
 from wayfare.report.study_figures import study_figure
 from wayfare.studies.results import StudyResults
 
 Format: TypeAlias = Literal["pdf", "svg", "png"]
 Groups: TypeAlias = Mapping[str, Mapping[str, Any]]
-"""What a page draws of every scheme (``digest.group_json``)."""
+"""The chart data of every scheme (``digest.group_json``)."""
 
 
 def score_curves(schemes: Sequence[SchemeSummary], runs: Sequence[RunRecord], file: Path) -> None:
-    """Score against rounds, a line for each scheme and a band from the least to the greatest seed."""
+    """Score against rounds, with a line per scheme and a band from the lowest to the highest seed."""
     metric = schemes[0].metric
     names = [scheme.name for scheme in schemes]
     with canvas.wide_figure(file, height_in=4.2) as figure:
@@ -32,16 +32,16 @@ def score_curves(schemes: Sequence[SchemeSummary], runs: Sequence[RunRecord], fi
             mine = [run for run in runs if run.scheme == scheme.name]
             rounds = mine[0].evaluations["round"]
             score = metric.scale * np.array([run.evaluations["score"] for run in mine])
-            look = _look(scheme.name, names, f" ({scheme.energy_joules_mean:,.0f} J)")
+            look = _look(scheme.name, names, f" ({number_text(scheme.energy_joules_mean)} J)")
             axes.plot(rounds, score.mean(axis=0), lw=1.8, **look)
             axes.fill_between(rounds, score.min(axis=0), score.max(axis=0), color=look["color"], alpha=0.15, lw=0)
-        axes.set_title(f"{runs[0].scenario.name}: budget {schemes[0].budget_joules:,.0f} J")
+        axes.set_title(f"{runs[0].scenario.name}: budget {number_text(schemes[0].budget_joules)} J")
         _label_scores(axes, metric, "round")
         axes.legend(fontsize=9)
 
 
 def write_figures(results: StudyResults, groups: Groups, folder: Path, kind: Format) -> list[Path]:
-    """Every figure of a comparison or a study, each readable in one column of a journal."""
+    """Write all figures of a comparison or a study, for one column of a journal."""
     with writing(folder):
         folder.mkdir(parents=True, exist_ok=True)
     if results.manifest.axes:
@@ -57,7 +57,7 @@ def write_figures(results: StudyResults, groups: Groups, folder: Path, kind: For
         "energy-devices": _shares,
         "queue": _queue,
         "kept": lambda axes, shown: _tails(axes, shown, "kept", "delivered at least (% of an update)"),
-        "staleness": lambda axes, shown: _tails(axes, shown, "staleness", "model age at least (rounds)", log=True),
+        "staleness": lambda axes, shown: _tails(axes, shown, "staleness", "staleness at least (rounds)", log=True),
     }
     for name, drawing in drawings.items():
         with canvas.column_figure(folder / f"{name}.{kind}") as figure:
@@ -92,7 +92,7 @@ def _shares(axes: Any, groups: Groups) -> None:
     names = list(groups)[::-1]
     for row, scheme in enumerate(names):
         shares = 100 * _floats(groups[scheme]["budget_shares"])
-        # Dots of one row are spread in a fixed way, so that the figure is the same every time.
+        # Spread the dots of a row deterministically, so that the figure is reproducible.
         spread = 0.28 * np.sin(2.4 * np.arange(len(shares)))
         axes.plot(shares, row + spread, ".", ms=4, alpha=0.6, mew=0, color=colour_of(scheme, list(groups)))
     axes.axvline(100, **canvas.BUDGET_LINE)

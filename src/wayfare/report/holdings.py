@@ -1,4 +1,4 @@
-"""Who holds what: a table and a picture of the training samples of every device."""
+"""A table and a figure of the training samples on every device."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ from wayfare.scenario import Scenario
 from wayfare.studies.store import value_text
 from wayfare.world import held_samples
 
-# Ten colours that neighbours are told apart by, also without colour vision (Tol's muted scheme and grey).
+# Ten colours whose neighbours colour-blind readers can distinguish (Tol's muted scheme and grey).
 _COLOURS = (
     *("#332288", "#88CCEE", "#44AA99", "#117733", "#999933"),
     *("#DDCC77", "#CC6677", "#882255", "#AA4499", "#BBBBBB"),
 )
 _LONGEST_NAME = 10
-# Ticks of a picture, which are as high as 16 inches.
+# Maximum number of tick labels in a figure of up to 16 inches.
 _MOST_LABELS = 60
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Holdings:
-    """How many training samples of each class every device holds."""
+    """The number of training samples of each class on every device."""
 
     scenario: str
     partition: str
@@ -42,7 +42,7 @@ class Holdings:
 
     @property
     def largest_share_mean(self) -> float:
-        """The share of a device's commonest class, mean over devices: how far the data are from alike."""
+        """The share of a device's most common class, averaged over devices: a measure of skew."""
         return float((self.counts.max(axis=1) / self.counts.sum(axis=1)).mean())
 
 
@@ -62,7 +62,7 @@ def holdings_of(scenario: Scenario, seed: int) -> Holdings:
 def holdings_table(held: Holdings) -> Group:
     title = (
         f"{held.scenario}: {held.partition}; "
-        f"the commonest class has {100 * held.largest_share_mean:.0f} % of a device's samples"
+        f"the most common class has {100 * held.largest_share_mean:.0f} % of a device's samples"
     )
     table = Table(box=None, padding=(0, 1, 0, 0), pad_edge=False)
     table.add_column("device", justify="right")
@@ -82,8 +82,8 @@ def plot_holdings(held: Holdings, file: Path) -> None:
     with wide_figure(file, width_in=8.0, height_in=min(1.4 + 0.22 * devices, 16.0)) as figure:
         axes = figure.add_subplot()
         left = np.zeros(devices, dtype=np.int64)
-        for place, (name, counts) in enumerate(zip(held.classes, held.counts.T, strict=True)):
-            colour, hatch = _COLOURS[place % len(_COLOURS)], "//" if place >= len(_COLOURS) else None
+        for index, (name, counts) in enumerate(zip(held.classes, held.counts.T, strict=True)):
+            colour, hatch = _COLOURS[index % len(_COLOURS)], "//" if index >= len(_COLOURS) else None
             axes.barh(np.arange(devices), counts, left=left, color=colour, hatch=hatch, label=name, height=0.8)
             left += counts
         axes.set(xlabel="training samples", ylabel="device", ylim=(devices - 0.5, -0.5))

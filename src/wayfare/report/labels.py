@@ -1,4 +1,4 @@
-"""Names of fields and measures as an axis shows them: words and a unit."""
+"""Display names of schemes, fields and metrics: words and a unit."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ _UNITS = {
     "rounds": "rounds",
 }
 ASSUMED = "free downlink, free computing, the full band for every device"
-"""What all results share (docs/assumptions.md), for the notes below a table."""
+"""The assumptions of all results (docs/assumptions.md), for the notes below a table."""
 
-# Words that are letters.
+# Abbreviations in upper case.
 _SHORT = ("ade", "fde", "mse", "rmse")
 
 
 def words_and_unit(name: str) -> tuple[str, str]:
-    """``mobility.speed_mps`` is a speed in m/s; a name without a unit has an empty one."""
+    """Words and unit of a field: ``mobility.speed_mps`` is `speed` in `m/s`; the unit may be empty."""
     last = name.rpartition(".")[2]
     words, _, suffix = last.rpartition("_")
     if words and suffix in _UNITS:
@@ -41,35 +41,35 @@ def _words(name: str) -> str:
 
 
 def figure_label(scheme: str) -> str:
-    """The label of a scheme for matplotlib, which leaves out labels that begin with an underscore."""
+    """The label of a scheme for matplotlib, which omits labels that begin with an underscore."""
     label = scheme_label(scheme)
     return f"\u200b{label}" if label.startswith("_") else label
 
 
 def value_label(name: str, value: str) -> str:
-    """One value of a field: ``contact_s`` and 4 is contact 4 s."""
+    """The label of a value: ``contact_s`` and 4 is `contact 4 s`."""
     words, unit = words_and_unit(name)
     return " ".join(part for part in (words, value, unit) if part)
 
 
 def metric_words_and_unit(metric: Metric) -> tuple[str, str]:
-    """What a score is called: ``ade_m`` is an ADE in m, accuracy a share in %."""
+    """Words and unit of a score: ``ade_m`` is `ADE` in `m`, accuracy is in `%`."""
     words, unit = (metric.name.replace("_", " "), "%") if metric.percent else words_and_unit(metric.name)
     return " ".join(word.upper() if word in _SHORT else word for word in words.split()), unit
 
 
 def metric_heading(metric: Metric) -> str:
-    """For the head of a column: the unit below the name."""
+    """The heading of a column, with the unit below the name."""
     return "\n".join(part for part in metric_words_and_unit(metric) if part)
 
 
 def is_of_devices(name: str, metric: Metric) -> bool:
-    """Whether a further metric is the score for devices: ``accuracy_worst_tenth``."""
+    """Whether a further metric is a score over devices: ``accuracy_worst_tenth``."""
     return name.startswith(f"{metric.name}_")
 
 
 def other_heading(name: str, metric: Metric) -> str:
-    """For the head of the column of a further metric."""
+    """The heading of the column of a further metric."""
     if not is_of_devices(name, metric):
         return name.replace("_", "\n", 1)
     _, _, which = name.removeprefix(metric.name).partition("_")
@@ -80,16 +80,21 @@ def other_text(name: str, value: float, metric: Metric) -> str:
     """The value of a further metric, in the unit of its heading."""
     if is_of_devices(name, metric):
         return f"{100 * value:.1f}" if metric.percent else f"{value:.3f}"
+    return number_text(value)
+
+
+def number_text(value: float) -> str:
+    """Three digits, or all digits of a larger whole number."""
     return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
 
 
 def axis_label(name: str) -> str:
-    """For a figure: ``speed (m/s)``."""
+    """The label of an axis: ``speed (m/s)``."""
     return _labelled(*words_and_unit(name))
 
 
 def metric_label(metric: Metric) -> str:
-    """For a figure: ``accuracy (%)``."""
+    """The label of a score: ``accuracy (%)``."""
     return _labelled(*metric_words_and_unit(metric))
 
 
@@ -103,5 +108,5 @@ def task_label(task: str) -> str:
 
 
 def named_with_task(name: str, task: str) -> str:
-    """A scenario or study with its task, unless its name tells it."""
+    """The name of a scenario or study with its task, unless the name contains it."""
     return name if task.split("-")[0] in name else f"{name}, task {task_label(task)}"

@@ -1,4 +1,4 @@
-"""A report as Markdown: the table, what its columns mean, and links to the figures beside it."""
+"""A report as Markdown: the table, notes on its columns, and links to figures."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def write_markdown(results: StudyResults, file: Path, figures: Sequence[Path]) -
 def markdown(results: StudyResults, figures: Sequence[str]) -> str:
     warnings = [line for caveat in caveats_of(results) for line in (f"**Warning:** {caveat}.", "")]
     lines = [f"# {study_title(results)}", "", *warnings, *table_lines(results), ""]
-    # Pages show pictures, not documents.
+    # Show images inline; link to PDF files.
     lines += [f"{'' if figure.endswith('.pdf') else '!'}[{Path(figure).stem}]({figure})\n" for figure in figures]
     return "\n".join(lines)
 
@@ -33,5 +33,5 @@ def table_lines(results: StudyResults) -> list[str]:
 
 
 def _row(cells: Sequence[str]) -> str:
-    """A row of the table; what a reader's program would take for markup is text."""
+    """A row of the table, with markup escaped."""
     return f"| {' | '.join(cell.replace('|', '/').replace('<', '&lt;') for cell in cells)} |"

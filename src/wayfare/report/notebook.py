@@ -37,14 +37,14 @@ class Picture:
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class ShownResults(StudyResults):
-    """Results that show themselves as a table, printed or in a notebook."""
+    """Results that display themselves as a table, printed or in a notebook."""
 
     @classmethod
     def of(cls, results: StudyResults) -> ShownResults:
         return cls(**{field.name: getattr(results, field.name) for field in fields(StudyResults)})
 
     def __repr__(self) -> str:
-        console = Console(file=StringIO(), width=100)
+        console = Console(file=StringIO(), width=100, force_jupyter=False, color_system=None)
         with console.capture() as printed:
             console.print(study_table(self, width=console.width))
         return printed.get().strip("\n")
@@ -57,19 +57,19 @@ class ShownResults(StudyResults):
         return f"<table>{''.join(lines)}</table><p>{notes}</p>"
 
     def frame(self) -> Any:
-        """A pandas DataFrame with one row for each run: what it is, and every measure."""
+        """A pandas DataFrame with one row per run: its settings and all measures."""
         return _frame(run_rows(self))
 
     def evaluations_frame(self) -> Any:
-        """A pandas DataFrame with one row for each evaluation of each run."""
+        """A pandas DataFrame with one row per evaluation of each run."""
         return _frame(evaluation_rows(self))
 
     def plot(self, file: Path | str | None = None) -> Picture:
-        """The score against rounds, a line for each scheme; by default ``curves.png`` in the folder of the results."""
+        """Plot the score against rounds, with a line per scheme; default: ``curves.png`` in the results' folder."""
         if self.manifest.axes:
-            raise InputError(f"{self.folder}: a study of several points has no single curve; `report()` draws them all")
+            raise InputError(f"{self.folder}: plot() needs a study of one point; `report()` draws all points")
         if not self.results:
-            raise InputError(f"{self.folder}: holds no finished run to plot")
+            raise InputError(f"{self.folder}: contains no finished run to plot")
         target = self.folder / "curves.png" if file is None else Path(file)
         score_curves(self.schemes, self.runs, target)
         return Picture(target)
@@ -97,9 +97,9 @@ def _sweeping(call: Callable[P, Sweep]) -> Callable[P, Sweep]:
 
 
 compare = _comparing(studies.compare)
-"""As in `wayfare.studies`, with results that a notebook shows."""
+"""Like `wayfare.studies.compare`, with results that a notebook displays."""
 sweep = _sweeping(studies.sweep)
-"""As in `wayfare.studies`, with results that a notebook shows."""
+"""Like `wayfare.studies.sweep`, with results that a notebook displays."""
 
 
 def _frame(rows: Sequence[dict[str, Any]]) -> Any:

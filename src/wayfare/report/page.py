@@ -1,4 +1,4 @@
-"""The page of a run, a comparison or a study: one HTML file that needs nothing beside it."""
+"""The page of a run, a comparison or a study: one self-contained HTML file."""
 
 from __future__ import annotations
 
@@ -37,9 +37,9 @@ _SCRIPTS = ("theme.js", "charts.js", "theory.js", "world.js", "draw.js", "replay
 
 @dataclass(kw_only=True)
 class Material:
-    """What a page is made of: results, the digests of all runs, and the whole records of one world."""
+    """The data of a page: results, digests of all runs, and the full records of one world."""
 
-    seed: int | None = None  # whose world the map shows; without one the first
+    seed: int | None = None  # the seed whose world the map shows; None: the first
     results: StudyResults = field(init=False)
     digests: dict[tuple[int, str], list[RunDigest]] = field(default_factory=dict)
     world: list[RunRecord] = field(default_factory=list)
@@ -54,7 +54,7 @@ class Material:
 
 
 def read_material(folder: Path, *, seed: int | None = None, on_run: Callable[[str], None] | None = None) -> Material:
-    """Read the runs of a folder once; the map will show the world of a seed, or of the first there is."""
+    """Read the runs of a folder once; the map shows the world of `seed`, by default the first one."""
     material = Material(seed=seed)
 
     def take(run: PlannedRun, record: RunRecord) -> None:
@@ -64,13 +64,13 @@ def read_material(folder: Path, *, seed: int | None = None, on_run: Callable[[st
 
     material.results = read_results(folder, take)
     if material.results.metric is None:
-        raise RunFolderError(f"{folder}: no run is finished yet, there is nothing to report")
+        raise RunFolderError(f"{folder}: contains no finished run to report")
     if not material.world:
         there = sorted({run.seed for run in material.results.manifest.runs if run.point == 0})
         if seed is not None:
-            raise ScenarioError("seed", seed, f"no run has this seed; there are {', '.join(map(str, there))}")
-        # The first point has no finished run yet: there is no map, but all the rest.
-    order = {name: place for place, name in enumerate(material.results.manifest.schemes)}
+            raise ScenarioError("seed", seed, f"no run has this seed; must be one of {', '.join(map(str, there))}")
+        # The first point has no finished run yet: the page has no map.
+    order = {name: index for index, name in enumerate(material.results.manifest.schemes)}
     material.world.sort(key=lambda record: order[record.scheme])
     return material
 
@@ -106,7 +106,7 @@ def page_html(material: Material) -> str:
 
 
 def templates() -> Environment:
-    """The templates of a page; names of schemes, files and studies are escaped where they are put in."""
+    """The templates of a page; they escape the names of schemes, files and studies."""
     loader = FunctionLoader(_static)
     found = Environment(loader=loader, autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=StrictUndefined)
     found.globals["ENERGY"] = ENERGY
@@ -157,7 +157,7 @@ def plotly_script() -> str:
 def _replay(material: Material) -> dict[str, Any]:
     if not material.world:
         return {"unavailable": "no run of the first point is finished"}
-    # Charts of a large study need the room.
+    # A large study needs the space for its charts.
     room = 1.0 if detail_of(len(material.digests)) == 1.0 else 0.25
     return replay_json(material.world, room) | {"point": material.results.manifest.point_name(0)}
 
@@ -199,7 +199,7 @@ def _holdings(world: Sequence[RunRecord]) -> dict[str, Any] | None:
 
 
 def _for_script(content: dict[str, Any]) -> str:
-    """JSON that cannot end the script it stands in: nothing in it opens or closes a tag."""
+    """JSON without `<`, so that it cannot close the script element around it."""
     return json.dumps(content, allow_nan=False, separators=(",", ":")).replace("<", "\\u003c")
 
 

@@ -1,4 +1,4 @@
-"""Colours and dashes of schemes: the same in every table, curve, map and figure."""
+"""Colours and dashes of schemes, the same in every table, curve, map and figure."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ class Look:
     dash: Dash
 
 
-# Okabe and Ito's palette, told apart by colour-blind readers, and a violet. Black and yellow vanish on one of the two
-# grounds and have a shade for each.
+# Okabe and Ito's palette, which colour-blind readers can distinguish, and a violet: (light, dark theme). Black and
+# yellow would be invisible in one of the themes.
 _COLOURS = (
     ("#0072B2", "#3B9BD6"),
     ("#D55E00", "#E8772E"),
@@ -30,11 +30,11 @@ _COLOURS = (
     ("#7A3E9D", "#B07CD0"),
 )
 _KNOWN = ("mads", "optimal", "afl-spar", "afl-spar:paced", "afl", "sfl-spar", "fedmobile", "fedasync", "mads-rd")
-# Curves that lie on each other stay visible: ideal and paced ones are broken.
+# Curves that coincide stay visible, because ideal and paced schemes are dashed.
 _DASHES: dict[str, Dash] = {"optimal": "dash", "afl-spar:paced": "dot"}
-# A variant such as `afl:fitting` has the colour of its scheme and a broken line.
+# A variant such as `afl:fitting` has the colour of its scheme and a dashed line.
 _VARIANTS: tuple[Dash, ...] = ("dash", "dot", "dashdot")
-# Schemes beyond the palette have its colours again, broken as none of ours is; then as few of ours are.
+# Further schemes repeat the colours of the palette with other dashes.
 _ROUNDS: tuple[Dash, ...] = ("solid", "dashdot", "dash", "dot")
 _MATPLOTLIB = {"solid": "-", "dash": (0, (5, 3)), "dot": (0, (1, 1.6)), "dashdot": (0, (5, 2, 1, 2))}
 
@@ -42,7 +42,7 @@ _MARKS: dict[Dash, str] = {"solid": "o", "dash": "o", "dot": "^", "dashdot": "s"
 
 
 def look_of(scheme: str, others: Sequence[str]) -> Look:
-    """The look of a scheme: fixed for ours, in order of appearance for others."""
+    """The look of a scheme: fixed for Wayfare's schemes, by order of appearance for others."""
     if scheme in _KNOWN:
         place, dash = _KNOWN.index(scheme), _DASHES.get(scheme, "solid")
     elif _base(scheme) in _KNOWN:
@@ -51,7 +51,7 @@ def look_of(scheme: str, others: Sequence[str]) -> Look:
         dash = _VARIANTS[variants.index(scheme) % len(_VARIANTS)]
     else:
         taken = {_KNOWN.index(name if name in _KNOWN else _base(name)) for name in others if _base(name) in _KNOWN}
-        # Colours that nobody here has come first, then all of them again.
+        # Unused colours come first, then all of them again.
         places = [*(place for place in range(len(_COLOURS)) if place not in taken), *range(len(_COLOURS))]
         number = [name for name in others if _base(name) not in _KNOWN].index(scheme)
         free = len(_COLOURS) - len(taken)
@@ -71,12 +71,12 @@ def colour_of(scheme: str, others: Sequence[str]) -> str:
 
 
 def height_of(scheme: str, others: Sequence[str]) -> float:
-    """Where matplotlib draws the line of a scheme: broken ones last, or a whole one on the same course hides them."""
+    """The z-order of a scheme's line: dashed lines are on top, so that solid ones do not hide them."""
     return 2.0 if look_of(scheme, others).dash == "solid" else 2.5
 
 
 def mark_of(scheme: str, others: Sequence[str]) -> dict[str, str]:
-    """How matplotlib marks the points of a scheme, where no line tells variants apart."""
+    """The marker of a scheme, which distinguishes variants in plots without lines."""
     look = look_of(scheme, others)
     return {"marker": _MARKS[look.dash], "mfc": look.light if look.dash == "solid" else "white"}
 

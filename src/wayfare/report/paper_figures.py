@@ -1,4 +1,4 @@
-"""Draws the figures of the paper out of the runs of their studies."""
+"""Draws the figures of the paper from the runs of their studies."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from wayfare.studies.store import value_text
 Curve: TypeAlias = tuple[Floats, Floats]
 """Rounds and scores of a run."""
 
-# Points of a grid, from few to many of what varies.
+# Points of a grid, in the order of the varied setting.
 _SHADES = ("#9ECAE1", "#6BAED6", "#4292C6", "#2171B5", "#08519C", "#08306B")
-# Schemes, where shades are points; targets, where colours are schemes.
+# Dashes distinguish schemes if shades are points, and targets if colours are schemes.
 _DASHES = ("-", "--", ":", "-.")
-# More bands than this hide the lines; bars beside the curves show the seeds instead.
+# More bands than this hide the lines; then bars to the right of the curves show the range of the seeds.
 _MOST_BANDS = 6
-# Where the first bar stands behind the last round, and how far apart bars are, as shares of the rounds.
+# Distance of the first bar from the last round, and between bars, as shares of the rounds.
 _FIRST_BAR, _BAR_STEP = 0.03, 0.016
 
 
@@ -45,7 +45,7 @@ def draw(
     quick: bool = False,
     curve_of: Callable[[RunResult], Curve] = _recorded_curve,
 ) -> None:
-    """The figure, from what its study has found so far; a quick one says that it is not the paper's."""
+    """Draw a figure from the finished runs of its study; the title of a quick one says so."""
     if figure.drawing == "metric":
         study_figure(results, figure.metric, file, title=_titled(figure, quick))
         return
@@ -67,11 +67,11 @@ def _titled(figure: PaperFigure, quick: bool) -> str:
 
 
 def _curves(results: StudyResults, axes: Any, curve_of: Callable[[RunResult], Curve]) -> None:
-    """Score against rounds: a line for each point of the grid, or for each scheme where there is one point."""
+    """Score against rounds, with a line per point of the grid, or per scheme if there is one point."""
     metric = results.metric
     scale = 1.0 if metric is None else metric.scale
     banded = len(results.rows) <= _MOST_BANDS
-    for place, row in enumerate(results.rows):
+    for index, row in enumerate(results.rows):
         found = [curve_of(result) for result in row.results]
         score = scale * np.array([scores for _, scores in found])
         colour, label, dashes = _line(results, row)
@@ -82,7 +82,7 @@ def _curves(results: StudyResults, axes: Any, curve_of: Callable[[RunResult], Cu
             axes.fill_between(rounds, score.min(axis=0), score.max(axis=0), color=colour, alpha=0.15, lw=0)
         elif len(found) > 1:
             final = [scale * result.summary.score for result in row.results]
-            behind = rounds[-1] * (1 + _FIRST_BAR + _BAR_STEP * place)
+            behind = rounds[-1] * (1 + _FIRST_BAR + _BAR_STEP * index)
             axes.plot([behind, behind], [min(final), max(final)], color=colour, lw=1.7)
             axes.plot(behind, fmean(final), marker="o", ms=4, color=colour, mfc=colour if dashes == "-" else "white")
     axes.set_xlabel("round")
@@ -104,10 +104,10 @@ def _line(results: StudyResults, row: Row) -> tuple[str, str, Any]:
 
 
 def _rounds_to_target(results: StudyResults, axes: Any) -> None:
-    """Rounds to each target against what varies; a point that never gets there is marked at the end of the run."""
+    """Rounds to each target against the varied setting; a point that misses the target is marked at the end."""
     manifest, axis = results.manifest, results.manifest.axes[0]
     end, beyond = max(result.rounds for result in results.results), False
-    for place, scheme in enumerate(manifest.schemes):
+    for index, scheme in enumerate(manifest.schemes):
         rows = [row for row in results.rows if row.scheme == scheme]
         for number, target in enumerate(manifest.targets):
             found = [(manifest.points[row.point][axis], row.rounds_to[number].median) for row in rows]
@@ -116,9 +116,9 @@ def _rounds_to_target(results: StudyResults, axes: Any) -> None:
             label = f"{target:.0%}" if len(manifest.schemes) == 1 else f"{figure_label(scheme)}, {target:.0%}"
             colour, dashes, width = _SHADES[2 + number], "-", 1.6
             if len(manifest.schemes) > 1:
-                # Schemes that need as many rounds lie on each other: the first ones are seen on both sides of the last.
+                # Lines of schemes with equal rounds coincide, so earlier schemes have wider lines.
                 colour, dashes = colour_of(scheme, manifest.schemes), _DASHES[number % len(_DASHES)]
-                width += 1.1 * (len(manifest.schemes) - 1 - place)
+                width += 1.1 * (len(manifest.schemes) - 1 - index)
             places, heights = zip(*known, strict=True) if known else ((), ())
             axes.plot(places, heights, marker="o", ms=3 + width, lw=width, ls=dashes, color=colour, label=label)
             axes.plot(never, [end] * len(never), marker="^", ms=5 + width, ls="none", color=colour, mfc="white")

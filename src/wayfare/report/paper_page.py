@@ -1,4 +1,4 @@
-"""A figure of the paper on the record: picture, table, the paper's numbers beside ours, and where it all came from."""
+"""The page of a figure: picture, table, the paper's numbers and ours, and how it was run."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def write_figure_page(
         folder.mkdir(parents=True, exist_ok=True)
         draw(figure, results, folder / f"{figure.name}.png", quick=quick)
         for name, rows in (("runs", run_rows(results)), ("evaluations", evaluation_rows(results))):
-            # Where the runs lay is of no use to a reader elsewhere.
+            # Local folders mean nothing to other readers.
             write_csv(
                 [{key: value for key, value in row.items() if key != "folder"} for row in rows],
                 folder / f"{figure.name}-{name}.csv",
@@ -39,7 +39,7 @@ def write_figure_page(
 def write_contact_times_page(
     figure: PaperFigure, points: Sequence[SpeedPoint], folder: Path, *, command: str, seed: int
 ) -> None:
-    """The same for a figure without training: contacts alone, drawn anew in seconds."""
+    """Write the page of a figure without training, which shows only contacts."""
     with writing(folder):
         folder.mkdir(parents=True, exist_ok=True)
         plot_speeds(list(points), folder / f"{figure.name}.png", title=figure.title)

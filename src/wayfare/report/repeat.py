@@ -1,4 +1,4 @@
-"""How to do it again: the files, the exact commands, and what it was done with."""
+"""How to repeat a study: files, exact commands, and versions."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _SCENARIO_FILE = "scenario.toml"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recipe:
-    """Files to save under their names, commands to type beside them, and what has to be said about that."""
+    """Files to save, commands to run in their folder, and notes."""
 
     files: dict[str, str]
     commands: list[str]
@@ -31,15 +31,15 @@ class Recipe:
 
 
 def recipe_of(results: StudyResults, meta: Mapping[str, Any]) -> Recipe:
-    """The recipe of a run, a comparison or a study; ``meta`` is what one of its runs says of itself."""
+    """The recipe of a run, a comparison or a study; ``meta`` is that of one of its runs."""
     manifest = results.manifest
     flags = _execution_flags(meta.get("execution", {}))
     notes = []
     foreign = [name for name in manifest.schemes if not is_ours(manifest.recipes.get(name, name))]
     if foreign:
-        notes.append(f"The package or file that has {', '.join(foreign)} is needed.")
+        notes.append(f"You need the package or file that defines {', '.join(foreign)}.")
     if "file" in manifest.scenarios[0]["mobility"]:
-        notes.append("The trace that mobility.file names has to lie where it says.")
+        notes.append("You need the trace at the path in mobility.file.")
     files, commands = (_comparison if manifest.is_comparison else _study)(manifest, flags)
     return Recipe(files=files, commands=commands, notes=notes)
 
@@ -50,17 +50,17 @@ def _comparison(manifest: Manifest, flags: Sequence[str]) -> tuple[dict[str, str
     if len(every) > 1 and seeds == list(range(len(seeds))) and len(every) == len(manifest.schemes) * len(seeds):
         schemes = ",".join(_texts(manifest))
         return files, [_line("compare", _SCENARIO_FILE, "--schemes", schemes, "--seeds", str(len(seeds)), *flags)]
-    # One run, or some runs of a rectangle only: each by itself.
+    # One run, or not every scheme with every seed: one command per run.
     return files, [_run_line(_SCENARIO_FILE, manifest, scheme, seed, flags) for scheme, seed in sorted(every)]
 
 
 def _study(manifest: Manifest, flags: Sequence[str]) -> tuple[dict[str, str], list[str]]:
-    """A study file on the scenario of the first point; where that asks for something else, each point by itself."""
+    """A study file based on the scenario of the first point; if it differs from the study, one command per run."""
     name = f"{manifest.name}.toml"
     files = {_SCENARIO_FILE: to_toml(parse(manifest.scenarios[0])), name: _study_toml(manifest)}
-    if _asks_for(files, name) == [_content(scenario) for scenario in manifest.scenarios]:
+    if _points_of(files, name) == [_content(scenario) for scenario in manifest.scenarios]:
         return files, [_line("sweep", name, *flags)]
-    files = {f"scenario-{place}.toml": to_toml(parse(one)) for place, one in enumerate(manifest.scenarios, start=1)}
+    files = {f"scenario-{number}.toml": to_toml(parse(one)) for number, one in enumerate(manifest.scenarios, start=1)}
     return files, [
         _run_line(file, manifest, scheme, seed, flags)
         for file in files
@@ -77,7 +77,7 @@ def _texts(manifest: Manifest) -> list[str]:
     return [manifest.recipes.get(name, name) for name in manifest.schemes]
 
 
-def _asks_for(files: Mapping[str, str], study: str) -> list[dict[str, Any]]:
+def _points_of(files: Mapping[str, str], study: str) -> list[dict[str, Any]]:
     with tempfile.TemporaryDirectory() as folder:
         for name, content in files.items():
             (Path(folder) / name).write_text(content, encoding="utf-8")
@@ -89,7 +89,7 @@ def _asks_for(files: Mapping[str, str], study: str) -> list[dict[str, Any]]:
 
 
 def _content(scenario: dict[str, Any]) -> dict[str, Any]:
-    """What makes a scenario, but for its name and for where its trace lies."""
+    """The fields of a scenario, except its name and the path of its trace."""
     mobility = {key: value for key, value in scenario["mobility"].items() if key != "file"}
     return {key: value for key, value in scenario.items() if key not in ("name", "schemes")} | {"mobility": mobility}
 
@@ -119,7 +119,7 @@ def _study_toml(manifest: Manifest) -> str:
 
 
 def _execution_flags(execution: Mapping[str, Any]) -> list[str]:
-    """Only what the numbers depend on."""
+    """The flags that affect results."""
     flags = []
     if execution.get("precision", "fp32") != "fp32":
         flags += ["--precision", str(execution["precision"])]

@@ -1,7 +1,7 @@
-"""The world of one seed for the map of a page: how everyone moved and met, and what each scheme made of it.
+"""The world of one seed for the map of a page: motion, contacts, and the uploads of each scheme.
 
-Records hold no positions. The world is drawn again from its scenario and seed, or read again from its trace, and is
-checked against the contacts that were recorded.
+Records contain no positions. The world is drawn again from its scenario and seed, or read again from its trace, and
+verified against the recorded contacts.
 """
 
 from __future__ import annotations
@@ -23,21 +23,21 @@ from wayfare.report.digest import CURVE_POINTS, numbers, thinned
 from wayfare.scenario import Scenario
 from wayfare.scenario.mobility import SpatialMobility
 
-# What a page has room for; of a world with more the map shows the beginning.
+# Limits of a page; the map shows the beginning of a larger world.
 _MOST_KNOTS = 400_000
 _MOST_OUTCOMES = 600_000
-# A knot that lies this share of the area beside the straight way is not seen to be missing.
+# A deviation below this share of the area is invisible, so such a knot can be dropped.
 _INVISIBLE = 1 / 4000
-# Coordinates are 16-bit numbers; this one says that a node is absent from here on.
+# Coordinates are 16-bit numbers; _ABSENT marks a node that is absent from then on.
 _GRID = 65_534
 _ABSENT = 65_535
-# Of an outcome: the exchange did not complete.
+# The outcome of an exchange that did not complete.
 _FAILED = 65_535
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Knots:
-    """Motion as knots with straight lines between them, sorted by node and then by time; NaN: absent from here on."""
+    """Motion as knots with straight lines between them, sorted by node and time; NaN: absent from then on."""
 
     node: Ints
     time_s: Floats
@@ -49,9 +49,9 @@ class Knots:
 
 
 def replay_json(records: Sequence[RunRecord], room: float = 1.0) -> dict[str, Any]:
-    """The world that the runs of one scenario and seed share, or why it cannot be shown.
+    """The common world of runs with one scenario and seed, or the reason why it cannot be shown.
 
-    ``room`` is the share of the room for a map that a page has left.
+    ``room`` is the share of a page's limits that the map may use.
     """
     try:
         return _replay(records, room)
@@ -70,8 +70,8 @@ def _replay(records: Sequence[RunRecord], room: float) -> dict[str, Any]:
     keys = meets.round * scenario.fleet.devices + meets.device
     for record in records:
         if not np.array_equal(_keys(record), keys):
-            return {"unavailable": "the world drawn again is not the one of the records: has its trace changed?"}
-    knots, until_s = _that_fit(knots, plan, len(records), scenario, room)
+            return {"unavailable": "the world differs from the recorded one; has its trace changed?"}
+    knots, until_s = _within_limits(knots, plan, len(records), scenario, room)
     plan = plan.take(plan.start_s < until_s)
     rounds = np.floor(plan.start_s / scenario.round_s).astype(np.int64) + 1
     counted = rounds <= scenario.rounds
@@ -101,7 +101,7 @@ def _replay(records: Sequence[RunRecord], room: float) -> dict[str, Any]:
 
 
 def knots_of(motion: Motion) -> Knots:
-    """The knots of a motion: the beginning of every leg, and its end where the next one does not begin there."""
+    """The knots of a motion: the start of every leg, and its end if the next leg does not start there."""
     x_end = motion.x_m + motion.vx_mps * (motion.end_s - motion.start_s)
     y_end = motion.y_m + motion.vy_mps * (motion.end_s - motion.start_s)
     follows = np.append(motion.node[1:] == motion.node[:-1], False)
@@ -120,10 +120,10 @@ def knots_of(motion: Motion) -> Knots:
 
 
 def straightened(knots: Knots, most: int, tolerance_m: float) -> Knots:
-    """The knots without those that lie on the straight way between their neighbours, until so many are left."""
+    """Drop knots that lie on the straight line between their neighbours, until at most `most` are left."""
     idle, odd = 0, True
     while len(knots.node) > most and idle < 2:
-        # Never two neighbours at once, for each was judged by the other: every second knot, then those between.
+        # Never drop two neighbours at once, because each check uses the other: every second knot, then the rest.
         middle = np.arange(1 if odd else 2, len(knots.node) - 1, 2)
         before, after = middle - 1, middle + 1
         span_s = knots.time_s[after] - knots.time_s[before]
@@ -131,7 +131,7 @@ def straightened(knots: Knots, most: int, tolerance_m: float) -> Knots:
         share = (knots.time_s[middle] - knots.time_s[before]) / np.where(same, span_s, 1.0)
         x_m = knots.x_m[before] + share * (knots.x_m[after] - knots.x_m[before])
         y_m = knots.y_m[before] + share * (knots.y_m[after] - knots.y_m[before])
-        # Comparisons with NaN are false: knots beside an absence stay.
+        # Comparisons with NaN are false, so knots next to an absence stay.
         beside = np.hypot(knots.x_m[middle] - x_m, knots.y_m[middle] - y_m) < tolerance_m
         stays = np.ones(len(knots.node), dtype=np.bool_)
         stays[middle] = ~(same & beside)
@@ -140,10 +140,10 @@ def straightened(knots: Knots, most: int, tolerance_m: float) -> Knots:
     return knots
 
 
-def _that_fit(
+def _within_limits(
     knots: Knots | None, plan: ContactPlan, schemes: int, scenario: Scenario, room: float
 ) -> tuple[Knots | None, float]:
-    """The knots a page has room for, and until when they and the contacts go."""
+    """The knots within the limits of a page, and the time until which the map shows motion and contacts."""
     until_s = scenario.duration_s
     most_knots, most_outcomes = int(_MOST_KNOTS * room), int(_MOST_OUTCOMES * room)
     if len(plan) * schemes > most_outcomes:
@@ -155,7 +155,7 @@ def _that_fit(
     if len(knots.node) > most_knots:
         until_s = min(until_s, float(np.partition(knots.time_s, most_knots)[most_knots]))
     if until_s < scenario.duration_s:
-        # The first knot beyond the end still says where a node was heading.
+        # Keep the first knot beyond the end, which gives the direction of a node.
         inside = knots.time_s <= until_s
         knots = knots.take(inside | np.append(False, inside[:-1] & (knots.node[1:] == knots.node[:-1])))
     return knots, until_s
@@ -199,7 +199,7 @@ def _scheme_json(record: RunRecord, outcomes: int, most_bits: float) -> dict[str
 
 
 def _stale_rounds(records: Sequence[RunRecord]) -> float:
-    """The age at which the colour of a device says "old": most contacts of most schemes are younger."""
+    """The staleness that gets the colour for old models: most contacts of most schemes are below it."""
     ages = [float(np.quantile(record.contacts["staleness_rounds"], 0.9)) for record in records if len(_keys(record))]
     return max(float(np.median(ages)), 1.0) if ages else 1.0
 

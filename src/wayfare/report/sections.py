@@ -1,4 +1,4 @@
-"""What the text and the tables of a page say; `static/page.html` says how they look, and escapes every name."""
+"""The texts and tables of a page; `static/page.html` formats them and escapes every name."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from wayfare.methods import scheme_label
 from wayfare.report.caveats import caveats_of
 from wayfare.report.columns import OVER_BUDGET, Column, side_by_side
 from wayfare.report.digest import RunDigest
-from wayfare.report.labels import task_label
+from wayfare.report.labels import number_text, task_label
 from wayfare.report.palette import look_of
 from wayfare.report.study_tables import study_columns, study_notes
 from wayfare.report.tables import comparison_columns, comparison_notes
@@ -20,12 +20,12 @@ from wayfare.scenario import parse
 from wayfare.studies.jobs import error_file
 from wayfare.studies.results import StudyResults
 
-# What fits beside each other on a page of 1280 px, in characters, the space between two columns included.
+# Width of a page of 1280 px and gap between two columns, in characters.
 _PAGE_WIDTH, _PAGE_GAP = 125, 3
 
 
 def header(results: StudyResults) -> dict[str, Any]:
-    """Who won, by how much, and what was compared."""
+    """The winner, its lead, and the compared settings."""
     manifest, scenario = results.manifest, parse(results.manifest.scenarios[0])
     runs, seeds = results.finished, results.seeds
     facts = [
@@ -46,11 +46,11 @@ def header(results: StudyResults) -> dict[str, Any]:
         claim, lines = "Nothing was learned: no device met the server", []
     warnings = caveats_of(results)
     if seeds == 1:
-        warnings.insert(0, "One seed is one world: it shows what can happen, not what holds. Take at least three.")
+        warnings.insert(0, "One seed is one world, which is not a result. Use at least three seeds.")
     elif min(len(row.results) for row in results.rows) < seeds:
         text = (
-            "Not every scheme has all the seeds. The headline counts those that all have; of the table, compare "
-            "differences only, which are paired."
+            "Not every scheme has all seeds. The headline uses the seeds that all schemes have. In the table, compare "
+            "only differences, which are paired."
         )
         warnings.insert(0, text)
     if results.missing:
@@ -68,8 +68,8 @@ def results_section(results: StudyResults) -> dict[str, Any]:
         traces = [result.trace for result in results.results]
         notes = comparison_notes(results.schemes, results.results[0].averaged, traces)
     rows = []
-    for place, row in enumerate(results.rows):
-        begins = place == 0 or results.rows[place - 1].point != row.point
+    for index, row in enumerate(results.rows):
+        begins = index == 0 or results.rows[index - 1].point != row.point
         point = manifest.point_name(row.point) if manifest.axes and begins else ""
         rows.append({"point": point, "scheme": row.scheme, "look": look_of(row.scheme, manifest.schemes)})
     tables = side_by_side(columns, _PAGE_WIDTH, _PAGE_GAP)
@@ -77,7 +77,7 @@ def results_section(results: StudyResults) -> dict[str, Any]:
 
 
 def failures_section(results: StudyResults, digests: Mapping[tuple[int, str], Sequence[RunDigest]]) -> dict[str, Any]:
-    """Uploads that a contact cut short, contacts without any, devices over budget; and runs that failed."""
+    """Interrupted uploads, contacts without an upload, devices over budget, and failed runs."""
     rows = []
     for row in results.rows:
         runs = digests[row.point, row.scheme]
@@ -87,8 +87,8 @@ def failures_section(results: StudyResults, digests: Mapping[tuple[int, str], Se
             "scheme": scheme_label(row.scheme),
             "contacts": f"{contacts:,}",
             "nothing sent, %": _percent(sum(run.silent for run in runs), contacts),
-            "uploads cut short, %": _percent(sum(run.failed for run in runs), contacts),
-            "energy lost, J": f"{sum(run.failed_joules for run in runs) / len(runs):,.0f}",
+            "uploads interrupted, %": _percent(sum(run.failed for run in runs), contacts),
+            "energy lost, J": number_text(sum(run.failed_joules for run in runs) / len(runs)),
             "devices over budget, %": f"{100 * sum(share > OVER_BUDGET for share in shares) / len(shares):.0f}",
         }
         point = {"point": results.manifest.point_name(row.point)} if results.manifest.axes else {}
@@ -98,21 +98,22 @@ def failures_section(results: StudyResults, digests: Mapping[tuple[int, str], Se
         for name in rows[0]
     ]
     notes = [
-        "contacts: of all seeds; energy lost: mean over seeds, all devices, relays too; over budget: by more than 3 %"
+        "contacts: sum over seeds; energy lost: mean over seeds, for all devices including relays; over budget: by "
+        "more than 3 %"
     ]
     plain = [{"point": "", "look": None}] * len(rows)
     return {"columns": columns, "rows": plain, "notes": notes, "runs": _failed_runs(results)}
 
 
 def in_line(heading: str) -> str:
-    """The lines of a heading as one; a unit follows a comma."""
+    """Join the lines of a heading, with a comma before a unit."""
     name, _, unit = heading.partition("\n")
     joined = f"{name}, {unit}" if unit in ("%", "J", "s", "rounds", "Mbit") else f"{name} {unit}".strip()
     return joined.replace(" /", " per ")
 
 
 def _note(note: str) -> str:
-    """`word      meaning` of a terminal as `word: meaning`."""
+    """Turn `word      meaning` of a terminal into `word: meaning`."""
     word, gap, meaning = note.partition("  ")
     return f"{word}: {meaning.strip()}" if gap else note
 
@@ -131,7 +132,7 @@ def _failed_runs(results: StudyResults) -> list[str]:
             said = file.read_text(encoding="utf-8", errors="replace").strip().splitlines()
         except OSError:
             said = []
-        lines.append(f"{file.name.removesuffix('.error.txt')}: {said[-1] if said else 'no reason known'}")
+        lines.append(f"{file.name.removesuffix('.error.txt')}: {said[-1] if said else 'unknown reason'}")
     return lines
 
 

@@ -1,4 +1,4 @@
-"""Figures of a study: its metrics against what varies, a line for each scheme."""
+"""Figures of a study: metrics against the varied setting, with a line per scheme."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from wayfare.report.palette import colour_of, dashes_of, height_of, mark_of
 from wayfare.studies.results import Row, StudyResults
 from wayfare.studies.store import value_text
 
-# Values that span more than this are drawn on a logarithmic axis.
+# Values that span more than this factor get a logarithmic axis.
 _WIDE = 8
-# Points with names longer than this stand below each other, where they can be read.
+# Points with longer names are listed from top to bottom, where there is space for the names.
 _LONG = 12
-# Differences of less than this many points, drawn as high as the figure, would look like more than they are.
+# The axis spans at least this many percentage points, so that small differences do not look large.
 _LEAST_POINTS = 5.0
-# Inches that a scheme takes at such a point, and what is around them.
+# Height of a scheme at such a point in inches, and of everything around.
 _NAMED_IN, _AROUND_IN = 0.075, 1.2
-# How far apart the schemes of a point are drawn: a share of the axis, or of the room between two named points.
+# Distance between the schemes of a point: a share of the axis, or of the space between two named points.
 _BESIDE, _NAMED_BESIDE = 0.012, 0.5
 _NEVER_NEGATIVE = (
     *("energy_joules", "budget_joules", "bits", "wall_s", "staleness_rounds"),
@@ -34,10 +34,10 @@ _TWO = 2
 
 
 def study_figure(results: StudyResults, metric_name: str, file: Path, *, column: bool = False, title: str = "") -> None:
-    """One metric against the first field that varies; a panel for each combination of the others.
+    """Draw a metric against the first varied field, with a panel for each combination of the others.
 
-    Panels stand side by side, or one below the other in a journal's column, which has its title in the text. Energy has
-    a line at the budget.
+    Panels are side by side, or in a journal's column from top to bottom and without a title. Energy has a line at the
+    budget.
     """
     panels = panels_of(results)
     names = _long_names(results)
@@ -79,7 +79,7 @@ def _draw_panels(results: StudyResults, metric_name: str, panels: dict[str, list
         else:
             _draw(results, metric_name, rows, panel)
             panel.set_ylabel(_label(results, metric_name))
-    # Panels may share an axis: its limits are set when all of them are drawn.
+    # Set limits after drawing all panels, because panels may share an axis.
     bounds = _bounds(results, metric_name)
     for panel in axes:
         if names:
@@ -93,7 +93,7 @@ def _draw_panels(results: StudyResults, metric_name: str, panels: dict[str, list
 
 
 def panels_of(results: StudyResults) -> dict[str, list[Row]]:
-    """Rows by everything that varies but the first field; fields that always change with the first are part of it."""
+    """Rows by the values of all varied fields except the first, and except fields that always change with it."""
     manifest, panels = results.manifest, dict[str, list[Row]]()
     others = [axis for axis in manifest.varies[1:] if not _follows(results, axis)]
     for row in results.rows:
@@ -111,7 +111,7 @@ def _follows(results: StudyResults, axis: str) -> bool:
 
 
 def _long_names(results: StudyResults) -> list[str]:
-    """The values of the first field that varies, if they are words that need room."""
+    """The values of the first varied field, if they are long names."""
     manifest = results.manifest
     if not manifest.varies:
         return []
@@ -121,7 +121,7 @@ def _long_names(results: StudyResults) -> list[str]:
 
 
 def _draw_named(results: StudyResults, metric_name: str, rows: list[Row], names: list[str], panel: Any) -> None:
-    """A line for each point from top to bottom, and on it the schemes below each other."""
+    """Draw points from top to bottom, with the schemes of each point below each other."""
     manifest, scale = results.manifest, 100.0 if _percent(results, metric_name) else 1.0
     step = 1.0 / (len(manifest.schemes) + 1)
     for number, scheme in enumerate(manifest.schemes, start=1):
@@ -165,7 +165,7 @@ def _draw(results: StudyResults, metric_name: str, rows: list[Row], panel: Any) 
     ordered: list[Any] = sorted(set(values)) if numeric else []
     logarithmic = bool(ordered) and ordered[0] > 0 and ordered[-1] / ordered[0] >= _WIDE
     for number, scheme in enumerate(manifest.schemes):
-        # Bars of schemes that come out alike stand beside each other, not on each other.
+        # Shift schemes sideways, so that bars with equal values do not hide each other.
         beside = number - (len(manifest.schemes) - 1) / 2
         mine = [(row, value) for row, value in zip(rows, values, strict=True) if row.scheme == scheme]
         found = [(row.estimates[metric_name], value) for row, value in mine if metric_name in row.estimates]
@@ -203,7 +203,7 @@ def _draw(results: StudyResults, metric_name: str, rows: list[Row], panel: Any) 
 
 
 def _draw_budget(budgets: Mapping[float, float], panel: Any) -> None:
-    """The budget across the panel, or from point to point where it varies."""
+    """A line at the budget across the panel, or from point to point if it varies."""
     if len(set(budgets.values())) == 1:
         panel.axhline(next(iter(budgets.values())), label=canvas.BUDGET, **canvas.BUDGET_LINE)
     else:
@@ -216,7 +216,7 @@ def _budget_joules(row: Row) -> float:
 
 
 def _bounds(results: StudyResults, metric_name: str) -> canvas.Bounds:
-    """Between which values a metric lies by its nature; a score that is no share may have any."""
+    """The possible range of a metric; a score that is not a share has none."""
     if _percent(results, metric_name):
         return canvas.PERCENT
     return canvas.POSITIVE if metric_name in _NEVER_NEGATIVE else (None, None)

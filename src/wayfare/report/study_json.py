@@ -1,4 +1,4 @@
-"""The results of a study for programs."""
+"""The results of a study as JSON."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def results_json(results: StudyResults) -> dict[str, Any]:
 
 
 def _estimates(results: Sequence[RunResult]) -> dict[str, Any]:
-    """Every number of the runs over their seeds: what a table may show, and what relays did."""
+    """Estimates over seeds of all measures of the runs, including those of relays."""
     runs = [{**_numbers(result.summary), **result.measures} for result in results]
     return {name: asdict(estimate([run[name] for run in runs])) for name in runs[0] if all(name in run for run in runs)}
 

@@ -1,4 +1,4 @@
-"""Tables of a study: for the terminal, and as plain cells for any page."""
+"""Tables of a study, for the terminal and as plain cells for pages."""
 
 from __future__ import annotations
 
@@ -29,6 +29,7 @@ from wayfare.report.labels import (
     metric_heading,
     metric_words_and_unit,
     named_with_task,
+    number_text,
     other_heading,
     other_text,
 )
@@ -44,7 +45,7 @@ _HEADINGS = {
     "wall_s": "run\ns",
     "bits": "sent\nMbit",
 }
-_SHARED = " ="
+_SHARED = "="
 _SCALES = {"kept_fraction": 100.0, "bits": 1e-6}
 
 
@@ -53,7 +54,7 @@ def study_columns(results: StudyResults) -> list[Column]:
 
 
 def plain_table(results: StudyResults) -> list[list[str]]:
-    """The table of a study in one: what varies and all columns, the headings first."""
+    """The whole table of a study as text: varied settings and all columns, headings first."""
     columns, manifest = [plainly(column) for column in study_columns(results)], results.manifest
     headings = [*manifest.varies, *(column.heading.replace("\n", " ") for column in columns)]
     places = [map(str, manifest.place_of(row.point).values()) for row in results.rows]
@@ -61,9 +62,9 @@ def plain_table(results: StudyResults) -> list[list[str]]:
 
 
 def study_table(results: StudyResults, *, width: int = 80) -> Group:
-    """The tables of a study in the terminal, points below each other; targets have a table of their own.
+    """The tables of a study in the terminal, with points below each other and a separate table for targets.
 
-    Columns that a window is too narrow for follow in a table of their own, so that no number and no name is cut.
+    Columns that do not fit the window follow in another table, so that no number or name is truncated.
     """
     lines: list[Text | Table] = [Text(study_title(results), "bold"), Text()]
     if results.rows:
@@ -75,7 +76,7 @@ def study_table(results: StudyResults, *, width: int = 80) -> Group:
 
 
 def _rich(results: StudyResults, columns: Sequence[Column], width: int) -> list[Text | Table]:
-    """A table for each point under its name, however long that is; columns are as wide in all of them."""
+    """A table for each point under its name, with the same column widths in all tables."""
     indent = "  " if results.manifest.axes else ""
     parts: list[Text | Table] = []
     for group in side_by_side(in_terminal(columns), width - len(indent)):
@@ -90,10 +91,8 @@ def _rich(results: StudyResults, columns: Sequence[Column], width: int) -> list[
 
 def _schemes(results: StudyResults) -> list[Column]:
     return [
-        Column(
-            heading=SCHEME, cells=[scheme_label(row.scheme) + _SHARED * row.shared for row in results.rows], left=True
-        ),
-        Column(heading="seeds", cells=[str(len(row.results)) for row in results.rows]),
+        Column(heading=SCHEME, cells=[scheme_label(row.scheme) for row in results.rows], left=True),
+        Column(heading="seeds", cells=[f"{len(row.results)}{_SHARED * row.shared}" for row in results.rows]),
     ]
 
 
@@ -104,7 +103,7 @@ def _measures(results: StudyResults) -> list[Column]:
         if name == "score":
             columns += _score_columns(results, of)
         else:
-            cells = ["" if one is None else _number(one.mean * _SCALES.get(name, 1.0)) for one in of]
+            cells = ["" if one is None else number_text(one.mean * _SCALES.get(name, 1.0)) for one in of]
             marked = [over_budget(scheme) for scheme in results.schemes] if name == "energy_joules" else ()
             heading, metric = _HEADINGS.get(name, name), results.results[0].metric
             if is_of_devices(name, metric):
@@ -140,10 +139,10 @@ def study_title(results: StudyResults) -> str:
 
 def study_notes(results: StudyResults) -> list[str]:
     if results.metric is None:
-        return ["no run is finished yet"]
+        return ["no finished run yet"]
     notes, seeds, name = missing_notes(results), results.seeds, metric_words_and_unit(results.metric)[0]
     if min(len(row.results) for row in results.rows) == 1:
-        notes.append("one seed    is one world: numbers without ± are no result")
+        notes.append("one seed    is one world: numbers without ± are not a result")
     last = results.results[0].averaged
     notes.append(f"{name:11} of a run: mean of its last {last} evaluation{'s' if last > 1 else ''}")
     if seeds > 1:
@@ -159,20 +158,20 @@ def study_notes(results: StudyResults) -> list[str]:
     if any("energy_joules" in row.estimates for row in results.rows):
         notes.append(f"energy      {BUDGET_NOTE}")
     if any(row.shared for row in results.rows):
-        notes.append(f"{_SHARED.strip():11} ran once: the scheme does not use what differs between these points")
+        notes.append(f"{_SHARED:11} ran once: the scheme does not use the settings that differ between these points")
     notes.append(f"assumed     {ASSUMED}")
     notes += [f"trace       {trace_text(use)}" for use in distinct(result.trace for result in results.results)]
     if results.manifest.targets:
-        notes.append("reached     medians of all seeds; one that never got there lies beyond the end")
+        notes.append("reached     medians over all seeds; a missed target counts as beyond the end")
     if results.unknown_metrics:
         known = ", ".join(results.results[0].measures)
-        notes.append(f"metrics     {', '.join(results.unknown_metrics)}: not recorded; known are {known}")
+        notes.append(f"metrics     {', '.join(results.unknown_metrics)}: not recorded; recorded: {known}")
     return notes
 
 
 def missing_notes(results: StudyResults) -> list[str]:
     failed = f" ({results.failed} failed: runs/*.error.txt)" if results.failed else ""
-    note = f"incomplete  {results.missing} runs missing{failed}; the command of the study does them"
+    note = f"incomplete  {results.missing} runs missing{failed}; repeat the study's command to run them"
     return [note] if results.missing else []
 
 
@@ -196,7 +195,3 @@ def _score_columns(results: StudyResults, of: Sequence[Estimate | None]) -> list
 
 def _median(censored: Censored, beyond: str, scale: float = 1.0) -> str:
     return beyond if censored.median is None else f"{scale * censored.median:,.0f}"
-
-
-def _number(value: float) -> str:
-    return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"

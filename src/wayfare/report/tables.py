@@ -1,4 +1,4 @@
-"""Tables and small curves for the terminal."""
+"""Tables and sparklines for the terminal."""
 
 from __future__ import annotations
 
@@ -31,6 +31,7 @@ from wayfare.report.labels import (
     metric_heading,
     metric_words_and_unit,
     named_with_task,
+    number_text,
     other_heading,
     other_text,
 )
@@ -38,17 +39,16 @@ from wayfare.report.labels import (
 _BARS = "▁▂▃▄▅▆▇█"
 _SHORTEST_CURVE, _LONGEST_CURVE = 10, 40
 _TABLE_WIDTH = 80
-# Headings of columns that a narrow window does without, the first one first.
+# Headings of columns that a narrow window omits, in this order.
 _LEAVES_FIRST = ("age", "failed", "uploads\n/device", "kept\n%", "energy\nrule", ENERGY)
 
 
 def comparison_table(
     schemes: Sequence[SchemeSummary], runs: Sequence[RunRecord], *, width: int = _TABLE_WIDTH
 ) -> Group:
-    """Score, energy against budget and how much of each update got through, for every scheme.
+    """The table of a comparison: score, energy and delivered share of updates for every scheme.
 
-    Neither a number nor a name is ever cut: where a window is too narrow, whole columns are left out, and a note says
-    which.
+    Numbers and names are never truncated. A narrow window omits whole columns, and a note names them.
     """
     of = [[summarise_run(run) for run in runs if run.scheme == scheme.name] for scheme in schemes]
     columns, left_out = in_terminal(comparison_columns(schemes, of)), []
@@ -65,14 +65,14 @@ def comparison_table(
     tables = [rich_table(group, range(len(schemes))) for group in side_by_side(columns, width)]
     notes = comparison_notes(schemes, final_evaluations(runs[0]), [run.trace for run in runs])
     if left_out:
-        notes.append(f"left out   {', '.join(reversed(left_out))}: the window is too narrow")
+        notes.append(f"omitted    {', '.join(reversed(left_out))}: the window is too narrow")
     warnings = [Text(warning, "yellow") for warning in _warnings(schemes, runs)]
     return Group(Text(_title(schemes, runs), "bold"), Text(), *tables, Text(), Text("\n".join(notes), "dim"), *warnings)
 
 
 def comparison_columns(schemes: Sequence[SchemeSummary], runs: Sequence[Sequence[RunSummary]]) -> list[Column]:
     metric, names = schemes[0].metric, [scheme.name for scheme in schemes]
-    # The others are set against MADS where it is there, else against the first.
+    # Differences are to MADS if present, otherwise to the first scheme.
     reference = "mads" if "mads" in names else names[0]
     scores = [scheme.score_mean for scheme in schemes]
     best = (max if metric.better == "higher" else min)([score for score in scores if np.isfinite(score)], default=None)
@@ -88,7 +88,7 @@ def comparison_columns(schemes: Sequence[SchemeSummary], runs: Sequence[Sequence
         Column(heading=f"difference\nto {scheme_label(reference)}", cells=[_difference(mine, theirs) for mine in runs]),
         Column(
             heading=ENERGY,
-            cells=[f"{scheme.energy_joules_mean:,.0f}" for scheme in schemes],
+            cells=[number_text(scheme.energy_joules_mean) for scheme in schemes],
             marked=[over_budget(scheme) for scheme in schemes],
         ),
         Column(heading="kept\n%", cells=[f"{100 * scheme.kept_fraction_mean:.0f}" for scheme in schemes]),
@@ -123,15 +123,15 @@ def mean_curve(runs: Sequence[RunRecord]) -> Floats:
 
 def sparkline(values: Floats, width: int) -> str:
     """A curve of values between 0 and 1 in one line of text."""
-    places = np.linspace(0, len(values) - 1, min(width, len(values))).round().astype(int)
-    shown = values[places]
+    indices = np.linspace(0, len(values) - 1, min(width, len(values))).round().astype(int)
+    shown = values[indices]
     heights = np.clip(np.nan_to_num(shown) * len(_BARS), 0, len(_BARS) - 1).astype(int)
-    # Where there was no number there is no bar.
+    # NaN gets no bar.
     return "".join(_BARS[height] if known else " " for height, known in zip(heights, np.isfinite(shown), strict=True))
 
 
 def _interval(metric: Metric, value: float, half_width: float | None, sign: str = "") -> str:
-    # Beside an interval there is no room for a third digit, and seldom a meaning.
+    # With an interval, a third digit does not fit and rarely means anything.
     digits = 1 if metric.percent else 3 if half_width is None else 2
     return metric.with_interval(value, half_width, digits, sign)
 
@@ -150,7 +150,7 @@ def _title(schemes: Sequence[SchemeSummary], runs: Sequence[RunRecord]) -> str:
     return (
         f"{named_with_task(scenario.name, scenario.learning.task)}: {scenario.fleet.devices} devices, "
         f"{scenario.rounds:,} rounds, "
-        f"energy budget {schemes[0].budget_joules:,.0f} J, {seeds} seed{'s' if most > 1 else ''}"
+        f"energy budget {number_text(schemes[0].budget_joules)} J, {seeds} seed{'s' if most > 1 else ''}"
     )
 
 
@@ -160,23 +160,23 @@ def comparison_notes(schemes: Sequence[SchemeSummary], last: int, traces: Sequen
     spread = "±          95 % interval; differences are paired: same seed, same world"
     return [
         f"{name:10} on test data, mean of the last {last} evaluations" + (" and of the seeds" if several else ""),
-        spread if several else "seed       one alone is not a result",
+        spread if several else "seed       a single seed is not a result",
         f"energy     {BUDGET_NOTE}",
-        "kept       share of an update delivered in a contact; the rest is offered again",
-        "failed     uploads per device that a contact cut short: energy for nothing",
-        "age        rounds since a device received its model, when it meets the server",
+        "kept       share of an update delivered in a contact; the rest stays in memory",
+        "failed     uploads per device that did not finish in their contact; they waste energy",
+        "age        mean staleness: rounds since a device received its model",
         f"assumed    {ASSUMED}",
         *(
-            ["device     mean over devices, and over the worst tenth of them; each by its own data"]
+            ["device     mean over devices, and over the worst tenth; each device is scored on its own data"]
             if any(is_of_devices(name, schemes[0].metric) for name in schemes[0].others)
             else []
         ),
         *(f"trace      {trace_text(use)}" for use in distinct(traces)),
         *(
-            f"relays     {scheme_label(scheme.name)}, per device: {scheme.relayed_per_device:.1f} updates handed on, "
+            f"relays     {scheme_label(scheme.name)}, per device: {scheme.relayed_per_device:.1f} updates relayed, "
             f"{scheme.delivered_per_device:.1f} delivered,\n"
             f"           {scheme.models_taken_per_device:.1f} newer models taken, "
-            f"{scheme.failed_relays_per_device:.1f} attempts for nothing"
+            f"{scheme.failed_relays_per_device:.1f} failed attempts"
             for scheme in schemes
             if scheme.relayed_per_device or scheme.models_taken_per_device or scheme.failed_relays_per_device
         ),
@@ -188,16 +188,16 @@ def _warnings(schemes: Sequence[SchemeSummary], runs: Sequence[RunRecord]) -> It
         yield f"contacts   {silent}"
     if mixed := sorted({run.seed for run in runs} - _same_worlds(runs)):
         listed = ", ".join(map(str, mixed))
-        yield f"worlds     of seed {listed} differ: a trace, data or the code changed between runs. Run them again"
+        yield f"worlds     of seed {listed} differ: a trace, data or code changed between runs. Repeat them"
     if len({scheme.seeds for scheme in schemes}) > 1:
         counts = ", ".join(f"{scheme_label(scheme.name)} {scheme.seeds}" for scheme in schemes)
-        yield f"uneven     not all have all the seeds: {counts}\n           only differences are over the same ones"
+        yield f"uneven     numbers of seeds differ: {counts}\n           only differences use common seeds"
 
 
 def _same_worlds(runs: Sequence[RunRecord]) -> set[int]:
-    """The seeds of which all runs met the same contacts, channels, budgets and data."""
+    """The seeds whose runs all have the same contacts, channels, budgets and data."""
     worlds: dict[int, list[dict[str, str]]] = {}
     for run in runs:
         worlds.setdefault(run.seed, []).append(run.meta.get("world", {}))
-    # Schemes that relay also say which devices met each other.
+    # Schemes with relays also record contacts between devices.
     return {seed for seed, met in worlds.items() if all(one | other == other | one for one in met for other in met)}

@@ -1,4 +1,4 @@
-"""Learning curves in a terminal, drawn with the dots of Braille letters."""
+"""Learning curves in a terminal, drawn with Braille characters."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from wayfare.report.palette import look_of
 from wayfare.report.tables import mean_curve
 
 _WIDTH, _HEIGHT = 64, 9
-# A letter has two columns of four dots; the bits of Unicode's Braille block.
+# A character has two columns of four dots; these are the bits in Unicode's Braille block.
 _BLANK = 0x2800
 _DOTS = np.array([[0x01, 0x08], [0x02, 0x10], [0x04, 0x20], [0x40, 0x80]])
 
@@ -43,12 +43,12 @@ def terminal_curves(schemes: Sequence[SchemeSummary], runs: Sequence[RunRecord],
     last = f"{runs[0].scenario.rounds:,} rounds"
     lines.append(Text(" " * 8 + "└" + "─" * columns, "dim"))
     lines.append(Text(f"{' ' * 9}0{last:>{columns - 1}}", "dim"))
-    # On a black and white terminal the order of the ends tells lines apart.
-    order = sorted(range(len(names)), key=lambda place: -curves[place][-1] if np.isfinite(curves[place][-1]) else 0)
+    # On a terminal without colours, the order of the final values identifies the lines.
+    order = sorted(range(len(names)), key=lambda index: -curves[index][-1] if np.isfinite(curves[index][-1]) else 0)
     legend = Text(" " * 9)
-    for place in order:
-        legend.append("━ ", look_of(names[place], names).dark)
-        legend.append(f"{scheme_label(names[place])}  ")
+    for index in order:
+        legend.append("━ ", look_of(names[index], names).dark)
+        legend.append(f"{scheme_label(names[index])}  ")
     words, unit = metric_words_and_unit(metric)
     return Group(Text(f"{words}{', ' + unit if unit else ''} over rounds", "bold"), *lines, legend)
 
@@ -56,20 +56,20 @@ def terminal_curves(schemes: Sequence[SchemeSummary], runs: Sequence[RunRecord],
 def _braille(
     curves: Sequence[Floats], low: float, high: float, columns: int
 ) -> tuple[list[list[int]], list[list[int]]]:
-    """Letters and the curve that drew last in each; the first curve is drawn on top."""
+    """Characters, and the curve that drew last in each; the first curve is on top."""
     letters = np.full((_HEIGHT, columns), _BLANK)
     owners = np.full((_HEIGHT, columns), -1)
     across, down = 2 * columns, 4 * _HEIGHT
     for number in reversed(range(len(curves))):
         curve = curves[number]
-        places = np.linspace(0, len(curve) - 1, across)
-        values = np.interp(places, np.arange(len(curve)), curve)
+        positions = np.linspace(0, len(curve) - 1, across)
+        values = np.interp(positions, np.arange(len(curve)), curve)
         rows = np.where(np.isfinite(values), (high - values) / (high - low) * (down - 1), -1).round().astype(int)
         for column in range(across):
             if rows[column] < 0:
                 continue
             before = rows[column - 1] if column and rows[column - 1] >= 0 else rows[column]
-            # A steep curve has no holes: everything between two neighbours is drawn.
+            # Fill the space between two neighbours, so that a steep curve has no gaps.
             for row in range(min(before, rows[column]), max(before, rows[column]) + 1):
                 letters[row // 4, column // 2] |= int(_DOTS[row % 4, column % 2])
                 owners[row // 4, column // 2] = number

@@ -1,9 +1,9 @@
-"""Theory beside experiment: what the bound says of speed, and what was measured.
+"""Theory against experiment, for studies that vary only the speed of devices.
 
-Where a study varies the speed of its devices and nothing else, three things can be set against each other: the bound of
-Corollary 1 and what it cost to learn, the age of models at a contact, and the share of an update that a contact
-delivers. The last two are predictions in the same unit as the measurement: exponential times with the means of the
-recorded contacts, which go as 1 / speed, and full power at the recorded channels.
+Three comparisons: the bound of Corollary 1 with the cost of learning, the staleness at a contact, and the share of an
+update that a contact delivers. The last two are predictions in the unit of the measurement. They assume exponential
+times with the means of the recorded contacts, which are proportional to 1 / speed, and full power at the recorded
+channels.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _POINTS = 60
 
 
 def theory_json(results: StudyResults, digests: Mapping[tuple[int, str], Sequence[RunDigest]]) -> dict[str, Any] | None:
-    """The three pictures of a study over speeds; None for any other."""
+    """The data of the three charts of a study over speeds; None for any other study."""
     manifest = results.manifest
     if manifest.axes != [_SPEED] or len({row.point for row in results.rows}) < 2:
         return None
@@ -35,7 +35,7 @@ def theory_json(results: StudyResults, digests: Mapping[tuple[int, str], Sequenc
     seen = [(speeds[point], run) for (point, _), runs in digests.items() for run in runs if run.contacts]
     if not seen:
         return None
-    # What a device covers in a contact, and between two, hardly depends on its speed.
+    # The distance that a device covers in a contact, and between two, hardly depends on its speed.
     contact_m = float(np.mean([speed_mps * run.contact_s for speed_mps, run in seen]))
     gap_m = float(np.mean([speed_mps * run.gap_s for speed_mps, run in seen]))
     rates_bps = np.concatenate([run.full_rates_bps for _, run in seen])

@@ -1,4 +1,4 @@
-"""Pictures of the bounds."""
+"""Figures of the bounds."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _DOTS = "#d55e00"
 def plot_curves(
     label: str, values: Floats, curves: Sequence[Curve], dots: Sequence[Dot], file: Path | str, *, title: str
 ) -> None:
-    """The mobility factor of Theorem 2 with its minima, and beside it the two lemmas it is made of."""
+    """Draw the mobility factor of Theorem 2 with its minima, and the two lemmas that it is made of."""
     panels = (
         ("Theorem 2: mean |v - w|² / (η²G²)", "factor", "divergence"),
         ("Lemma 3: sparsification error", "sparsification_error", "sparsification_error"),
@@ -37,20 +37,20 @@ def plot_curves(
         for axes, (name, of_curve, of_dot) in zip(figure.subplots(1, 3), panels, strict=True):
             for curve in curves:
                 if of_curve != "factor" and curve.variant == "sharp":
-                    continue  # Both lemmas are the same in it.
+                    continue  # The lemmas are those of the corrected variant.
                 colour, line, text = _STYLES[curve.variant]
                 axes.plot(values, getattr(curve, of_curve), color=colour, linestyle=line, linewidth=1.8, label=text)
                 if of_curve == "factor" and curve.inside:
                     _mark(axes, curve, colour)
-            places, found = [dot.at for dot in dots], [getattr(dot, of_dot) for dot in dots]
-            axes.plot(places, found, "o", markersize=5, color=_DOTS, label="Monte Carlo")
+            at, found = [dot.at for dot in dots], [getattr(dot, of_dot) for dot in dots]
+            axes.plot(at, found, "o", markersize=5, color=_DOTS, label="Monte Carlo")
             axes.set(xscale="log", yscale="log", xlabel=label, title=name)
             axes.legend()
 
 
 def plot_measured(measured: MeasuredRun, file: Path | str) -> None:
     run = f"{measured.scenario.name}, {scheme_label(measured.scheme)}, seed {measured.seed}"
-    title = f"{run}: Theorem 1 over what was measured"
+    title = f"{run}: Theorem 1 and measured gradients"
     with panels_figure(file, (8.0, 4.8), "", left=0.1, right=0.97, top=0.86, bottom=0.13) as figure:
         axes, rounds = figure.add_subplot(), measured.rounds
         axes.set_title(title, fontsize=12, fontweight="bold")
@@ -64,7 +64,7 @@ def plot_measured(measured: MeasuredRun, file: Path | str) -> None:
 
 def _mark(axes: Any, curve: Curve, colour: str) -> None:
     axes.plot([curve.best], [curve.best_factor], marker="v", markersize=8, color=colour)
-    # Two minima lie close together: one number goes above its mark, the other below.
+    # Two minima are close together, so one label is above its marker and the other below.
     above = curve.variant != "sharp"
     axes.annotate(
         f"{curve.best:,.3g}" if curve.best < 1000 else f"{curve.best:,.0f}",

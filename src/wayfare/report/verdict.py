@@ -1,4 +1,4 @@
-"""Who won and by how much, in sentences that claim no more than the seeds allow."""
+"""The winner and its lead, in sentences that claim no more than the seeds allow."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from wayfare.methods import scheme_label
 from wayfare.records import RunSummary, SchemeSummary, paired_difference, summarise_scheme
 from wayfare.records.statistics import Difference
 from wayfare.report.columns import over_budget
-from wayfare.report.labels import metric_words_and_unit
+from wayfare.report.labels import metric_words_and_unit, number_text
 
-_CLEAR = ", ahead of all others by more than chance explains"
+_CLEAR = ", significantly ahead of all others"
 _MINUS = "\u2212"
-# Half of the last digit shown, of a share as of an error in metres.
+# Half of the last displayed digit, both of a share and of an error in metres.
 _LEVEL = 5e-4
 
 
@@ -27,18 +27,18 @@ class Rival:
     over_budget: bool
 
     @property
-    def told_apart(self) -> bool:
-        """Whether the 95 % interval of the difference leaves out 0."""
+    def is_significant(self) -> bool:
+        """Whether the 95 % interval of the difference excludes 0."""
         found = self.difference
         return found is not None and found.ci95 is not None and abs(found.mean) > found.ci95
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
-    """The best scheme that keeps to the energy budget (of all, if none does), and the others beside it."""
+    """The best scheme within the energy budget (of all schemes, if none is), and its rivals."""
 
     winner: SchemeSummary
-    level: list[str]  # schemes whose score is the same in all the digits that are shown
+    level: list[str]  # schemes with the same score in all displayed digits
     within_budget: bool
     rivals: list[Rival]
 
@@ -48,7 +48,7 @@ class Verdict:
 
 
 def verdict_of(runs: Sequence[Sequence[RunSummary]]) -> Verdict:
-    """The verdict on schemes, each with the runs of its seeds; those count that all schemes have, if there are any."""
+    """The verdict on schemes, each with its runs; only common seeds count, if there are any."""
     common = set[int].intersection(*({run.seed for run in mine} for mine in runs))
     if common:
         runs = [[run for run in mine if run.seed in common] for mine in runs]
@@ -58,7 +58,7 @@ def verdict_of(runs: Sequence[Sequence[RunSummary]]) -> Verdict:
     worth = {scheme.name: _worth(sign * scheme.score_mean) for scheme in inside or schemes}
     best = max(worth.values())
     level = [scheme for scheme in inside or schemes if worth[scheme.name] > best - _LEVEL or not isfinite(best)]
-    # Of those that are level the one that spends least.
+    # Of schemes with equal scores, the one that spends least wins.
     winner = min(level, key=lambda scheme: scheme.energy_joules_mean)
     theirs = runs[schemes.index(winner)]
     seeds = {run.seed for run in theirs}
@@ -81,7 +81,7 @@ def verdict_of(runs: Sequence[Sequence[RunSummary]]) -> Verdict:
 
 
 def _worth(score: float) -> float:
-    """A score to rank by: one that is no number, of a run that diverged, comes last."""
+    """A score for ranking; NaN, from a diverged run, comes last."""
     return score if isfinite(score) else -inf
 
 
@@ -91,7 +91,7 @@ def headline(verdict: Verdict) -> str:
     words, _ = metric_words_and_unit(metric)
     if not verdict.rivals:
         return f"{scheme_label(winner.name)} reaches {words} {score}"
-    condition = "within the energy budget" if verdict.within_budget else "(no scheme kept to the energy budget)"
+    condition = "within the energy budget" if verdict.within_budget else "(all schemes exceeded the energy budget)"
     best = "best" if metric.better == "higher" else "lowest"
     names, verb = " and ".join(map(scheme_label, [winner.name, *verdict.level])), "share" if verdict.level else "has"
     return f"{names} {verb} the {best} {words} {condition}: {score}"
@@ -102,25 +102,27 @@ def details(verdict: Verdict) -> list[str]:
     lines = []
     spent, budget = winner.energy_joules_mean, winner.budget_joules
     lines.append(
-        f"{scheme_label(winner.name)} spends {spent:,.0f} J of {budget:,.0f} J ({100 * spent / budget:.0f} %) "
-        f"and delivers {100 * winner.kept_fraction_mean:.0f} % of an update in a contact."
+        f"{scheme_label(winner.name)} spends {number_text(spent)} J of {number_text(budget)} J "
+        f"({100 * spent / budget:.0f} %) and delivers {100 * winner.kept_fraction_mean:.0f} % of an update per contact."
     )
     if verdict.one_seed:
         if verdict.rivals:
-            lines.append(_sentence("Differences on this one world", metric, verdict.rivals))
+            lines.append(_sentence("Differences in this one world", metric, verdict.rivals))
         return lines
     for title, apart in (
-        ("Behind by more than chance explains", True),
-        (f"Not told apart from {scheme_label(winner.name)} by {winner.seeds} seeds", False),
+        ("Significantly behind", True),
+        (f"No significant difference to {scheme_label(winner.name)} with {winner.seeds} seeds", False),
     ):
-        # Only schemes that spend more than the budget can be ahead of the winner.
-        chosen = [rival for rival in verdict.rivals if rival.difference and rival.told_apart == apart]
+        # Only schemes over the budget can be ahead of the winner.
+        chosen = [rival for rival in verdict.rivals if rival.difference and rival.is_significant == apart]
         chosen = [rival for rival in chosen if not (apart and _ahead(metric, rival))]
         if chosen:
             lines.append(_sentence(title, metric, chosen))
-    ahead = [rival for rival in verdict.rivals if rival.told_apart and _ahead(metric, rival)]
+    ahead = [rival for rival in verdict.rivals if rival.is_significant and _ahead(metric, rival)]
     if ahead:
-        lines.append(_sentence(f"Ahead of {scheme_label(winner.name)}, over the budget", metric, ahead))
+        lines.append(
+            _sentence(f"Significantly ahead of {scheme_label(winner.name)}, but over the budget", metric, ahead)
+        )
     return lines
 
 
@@ -142,32 +144,30 @@ def study_details(verdicts: Sequence[Verdict]) -> list[str]:
     judged = [verdict for verdict in verdicts if verdict.rivals and not verdict.one_seed]
     if judged:
         clear = sum(beside(verdict) == _CLEAR for verdict in judged)
-        lines.append(
-            f"The lead over every other scheme is more than chance explains at {clear} of {len(judged)} points."
-        )
+        lines.append(f"The lead over every other scheme is significant at {clear} of {len(judged)} points.")
     return lines
 
 
 def beside(verdict: Verdict) -> str:
-    """How the winner stands to the others, in half a sentence."""
+    """The lead of the winner over the others, as the end of a sentence."""
     ahead = [
         scheme_label(rival.name)
         for rival in verdict.rivals
-        if rival.told_apart and not _ahead(verdict.winner.metric, rival)
+        if rival.is_significant and not _ahead(verdict.winner.metric, rival)
     ]
     if not verdict.rivals or verdict.one_seed:
         return ""
     if len(ahead) == len(verdict.rivals):
         return _CLEAR
-    return (
-        f", ahead of {', '.join(ahead)}; not told apart from the rest" if ahead else ", not told apart from the others"
-    )
+    if ahead:
+        return f", significantly ahead of {', '.join(ahead)}; no significant difference to the others"
+    return ", no significant difference to the others"
 
 
 def score_text(metric: Metric, value: float, half_width: float | None, *, sign: str = "", unit: bool = False) -> str:
     scale, digits = (100, 1) if metric.percent else (1, 3)
     interval = "" if half_width is None else f" ± {scale * half_width:.{digits}f}"
-    # No number is below zero when all its digits are zero.
+    # Avoid a minus sign before zeros.
     number = f"{round(scale * value, digits) + 0.0:{sign}.{digits}f}".replace("-", _MINUS)
     return f"{number}{interval}{' ' + metric_words_and_unit(metric)[1] if unit else ''}".rstrip()
 

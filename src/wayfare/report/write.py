@@ -1,4 +1,4 @@
-"""The whole report of a folder: page, Markdown and figures."""
+"""Writes the report of a folder: page, Markdown and figures."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ def write_report(
     seed: int | None = None,
     on_run: Callable[[str], None] | None = None,
 ) -> list[Path]:
-    """Write the report of a run, a comparison or a study; the files written, the page first.
+    """Write the report of a run, a comparison or a study; return the files, the page first.
 
-    An ``out`` that ends with .html is the page, and there is no Markdown; any other is a folder.
+    If ``out`` ends with .html, it is the page, and there is no Markdown file; otherwise it is a folder.
     """
     alone = out is not None and out.suffix.lower() in (".html", ".htm")
     target = (out.parent if alone else out) if out is not None else folder / "report"
@@ -31,7 +31,7 @@ def write_report(
         target.mkdir(parents=True, exist_ok=True)
     write_page(material, page)
     drawn: list[Path] = []
-    # The Markdown page of a study says little without its figures.
+    # The Markdown page of a study needs its figures.
     kind = figures or ("png" if material.results.manifest.axes and not alone else None)
     if kind is not None:
         drawn = write_figures(material.results, point_groups(material, 0), target, kind)

@@ -174,8 +174,8 @@ def _conduct(job: _Job, compute: Compute, keeper: Keeper, shelf: Shelf) -> None:
         except DivergenceError as error:
             rate = world.scenario.learning.learning_rate
             raise DivergenceError(
-                f"{job.folder}: {error}. {writer.saved_progress()} It diverges again there; `allow_divergence=True` "
-                f"records it and continues, and a new run may need a learning.learning_rate below {rate:g}"
+                f"{job.folder}: {error}. {writer.saved_progress()} A resumed run diverges again, unless "
+                f"`allow_divergence=True` lets it continue; a new run may need a learning.learning_rate below {rate:g}"
             ) from None
         except InvariantError as error:
             raise InvariantError(f"{job.folder}: {error}. {writer.saved_progress()}") from None

@@ -1,7 +1,7 @@
 """Products of rows with per-device matrices, and convolutions over time as such products.
 
-Weights are stored transposed, with the outputs last, like rows. So nothing is transposed in a step, and gradients have
-the layout of the weights, so that one call can update all of them.
+Weights are stored transposed, with the outputs last, like rows. A step then transposes nothing, gradients have the
+layout of the weights, and one call can update all of them.
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ def convolution(tracks: Tensor, kernel: Tensor, stride: int = 1) -> Tensor:
 
 
 def _around(tracks: Tensor, stride: int) -> Tensor:
-    """(devices, actors, time, features) -> (devices, actors, time / stride, 3 features): every step between the one
-    before it and the one after, 0 beyond the ends."""
+    """(devices, actors, time, features) -> (devices, actors, time / stride, 3 features): every step with its
+    predecessor and successor, 0 beyond the ends."""
     rows: Tensor = _Around.apply(tracks, stride)  # type: ignore[no-untyped-call]
     return rows
 

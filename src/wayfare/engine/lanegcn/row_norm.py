@@ -14,8 +14,9 @@ _FUSED_TYPES = (torch.float32, torch.bfloat16)
 
 
 def normalised(rows: Tensor, weight: Tensor, bias: Tensor, added: Tensor | None = None, *, rectified: bool) -> Tensor:
-    """(devices, rows, ..., features): normalised over all but the first two, times ``weight`` (devices, features), and
-    plus a bias, as in `nn.LayerNorm`; optionally ``added`` is added and ReLU applied.
+    """Normalise (devices, rows, ..., features) over all axes but the first two, as `nn.LayerNorm` does.
+
+    ``weight`` (devices, features) scales the result, and the bias is added. ``added`` and ReLU are optional.
 
     Rows in bfloat16 stay in bfloat16; sums have the type of the weights. On a GPU it is one kernel.
     """

@@ -51,7 +51,7 @@ class _Accumulating(Protocol):
     def reset(self) -> None: ...
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class OwnTask:
     """A task with samples in memory, any network and any loss; built by `own_task`."""
 
@@ -69,6 +69,10 @@ class OwnTask:
     class_names: tuple[str, ...] = ()
     division: Division | None = None
     test_division: Division | None = None
+
+    def __repr__(self) -> str:
+        samples = f"{len(self.train[1]):,} training samples, {len(self.test[1]):,} test samples"
+        return f"<OwnTask {self.name}: {samples}, {self.model.parameters:,} parameters, {self.metric.name}>"
 
     def class_of_samples(self) -> Ints:
         return self.kinds
@@ -165,14 +169,19 @@ def own_task(
     ``test_vehicles`` names the vehicle of each test sample, so that the model is also evaluated for each vehicle.
     """
     if test is None and not isinstance(train, Mapping):
-        raise InputError(f"{name}: test = None, must be test data; only a dictionary with train and test needs none")
+        raise InputError(f"{name}: test = None: must be test data, unless train is a dictionary with train and test")
     (train_inputs, train_targets), (test_inputs, test_targets) = (
         read_pair(data, name, part) for part, data in (("train", train), ("test", train if test is None else test))
+    )
+    _reject_uncallable(
+        {"loss": loss, "score": score, **{f"others.{key}": each for key, each in (others or {}).items()}}, name
     )
     build = Copies(copy.deepcopy(network)) if isinstance(network, nn.Module) else network
     # Two samples, because normalisation cannot train on one.
     few = train_inputs[[0, min(1, len(train_inputs) - 1)]]
     form, outputs = find_form(Wrapped(build), few, name)
+    if test_inputs.shape[1:] != train_inputs.shape[1:]:
+        find_form(Wrapped(build), test_inputs[[0, min(1, len(test_inputs) - 1)]], f"{name}: test")
     constants = constants_of(Wrapped(build), form.converted(form.arranged(few), torch.float32), name)
     targets, judged_by, class_names = _numbers(train_targets, test_targets, outputs, loss, name)
     labelled = _are_classes(targets)
@@ -208,6 +217,14 @@ def own_task(
     )
     _reject_missing_values(task)
     return task
+
+
+def _reject_uncallable(judges: Mapping[str, object], name: str) -> None:
+    for field_, judge in judges.items():
+        if isinstance(judge, type):
+            raise InputError(f"{name}: {field_} = {judge.__name__}: is a class; write {judge.__name__}()")
+        if judge is not None and not callable(judge):
+            raise InputError(f"{name}: {field_} = {judge!r}: must be a function of outputs and targets")
 
 
 def _numbers(

@@ -1,5 +1,5 @@
 "use strict";
-/* The charts of the page. A scheme has one colour and one dash in all of them; its chip hides it in all of them. */
+/* The charts of the page. A scheme has the same colour and dash in all charts, and its chip hides it in all charts. */
 const Page = JSON.parse(document.getElementById("data").textContent);
 
 const Charts = (() => {
@@ -15,12 +15,12 @@ const Charts = (() => {
     bits: { title: "transmitted, Mbit", factor: 1e-6 },
     loss: { title: "test loss", factor: 1 },
     kept_fraction: { title: "kept share of an update, %", factor: 100 },
-    staleness_rounds: { title: "model age, rounds", factor: 1 },
+    staleness_rounds: { title: "staleness, rounds", factor: 1 },
     round: { title: "round", factor: 1 },
-    wall_s: { title: "time of a run, s", factor: 1 },
+    wall_s: { title: "wall time, s", factor: 1 },
   };
 
-  /* Plotly reads a little HTML in its texts: names are to be shown as they are. */
+  /* Plotly interprets some HTML in its texts, so escape names. */
   function plain(text) { return String(text).replaceAll("&", "&amp;").replaceAll("<", "&lt;").replaceAll(">", "&gt;"); }
   function unit(name) { return units[name] ?? { title: name.replaceAll("_", " "), factor: 1 }; }
   function timeUnit(span) {
@@ -49,7 +49,7 @@ const Charts = (() => {
       hoverlabel: { bgcolor: Theme.colour("surface"), bordercolor: Theme.colour("line"), font: { color: ink } },
       hovermode: "x unified", dragmode: false, xaxis, yaxis, ...more,
     };
-    /* Broken lines are drawn last: under a whole one on the same course nobody would see them. */
+    /* Draw dashed lines last, so that solid lines do not hide them. */
     const broken = (trace) => Number((trace.line?.dash ?? "solid") !== "solid");
     const ordered = [...traces].sort((one, other) => broken(one) - broken(other));
     Plotly.react(id, ordered, layout, { displayModeBar: false, responsive: true, doubleClick: "reset" });
@@ -59,7 +59,7 @@ const Charts = (() => {
     return { type: "scatter", mode: "lines", name: plain(Page.looks[scheme].label), x, y, line: look, ...more };
   }
 
-  /* Marks of broken lines are hollow: colours come again. */
+  /* Dashed lines have hollow markers, because colours repeat. */
   function mark(scheme) { return { size: 7, symbol: Page.looks[scheme].dash === "solid" ? "circle" : "circle-open" }; }
 
   function drawCurves() {
@@ -86,7 +86,7 @@ const Charts = (() => {
     }
     const costs = choice.x === "energy_joules" || choice.x === "bits";
     byId("curve-note").textContent = seeds > 1
-      ? `Lines are means of ${seeds} seeds, bands go from the least to the greatest${costs ? "; cost is the mean of the seeds" : ""}.`
+      ? `Lines are means over ${seeds} seeds; bands range from the lowest to the highest seed${costs ? "; costs are means over seeds" : ""}.`
       : "One seed: one world.";
     draw("curves", traces, axis(across.title, { rangemode: "tozero" }), axis(of.title), costs ? { hovermode: "closest" } : {});
   }
@@ -113,7 +113,7 @@ const Charts = (() => {
     const kept = groups().map(([scheme, group]) => line(scheme, group.kept.at_least, group.kept.percent, { line: { color: colour(scheme), width: 2, dash: Page.looks[scheme].dash, shape: "vh" }, hovertemplate: "%{y:.0f} % keep at least %{x:.0f} %" }));
     draw("kept", kept, axis("delivered at least, % of an update", { range: [0, 101] }), shares, { hovermode: "closest" });
     const ages = groups().map(([scheme, group]) => line(scheme, group.staleness.at_least, group.staleness.percent, { line: { color: colour(scheme), width: 2, dash: Page.looks[scheme].dash, shape: "vh" }, hovertemplate: "%{y:.0f} % at least %{x:.0f} rounds" }));
-    draw("staleness", ages, axis("model age at the contact, rounds", { type: "log", dtick: 1 }), shares, { hovermode: "closest" });
+    draw("staleness", ages, axis("staleness at the contact, rounds", { type: "log", dtick: 1 }), shares, { hovermode: "closest" });
   }
 
   function drawHoldings() {
@@ -122,7 +122,7 @@ const Charts = (() => {
     if (byId("holdings-section").hidden) return;
     const classes = held.counts[0].map((_, label) => held.counts.map((row) => row[label]));
     byId("holdings-note").textContent = `Training samples of each class of ${held.task} on each device; seed ${held.seed}.`;
-    // Plotly reads tags in its texts.
+    // Plotly interprets tags in its texts.
     const names = held.names?.map((name) => name.replaceAll("<", "&lt;"));
     const heat = {
       type: "heatmap", z: classes, x: names, xgap: held.counts.length > 120 ? 0 : 1, ygap: 1, colorscale: [[0, Theme.colour("surface")], [1, Theme.colour("accent")]],
@@ -139,7 +139,7 @@ const Charts = (() => {
     const numeric = places.every((x) => typeof x === "number");
     const wide = numeric && Math.min(...places) > 0 && Math.max(...places) / Math.min(...places) >= 8;
     const schemes = [...new Set(rows.map((row) => row.scheme))].filter((scheme) => !hidden.has(scheme));
-    /* Long names have room below each other only. */
+    /* Long names need a layout from top to bottom. */
     const named = !numeric && Math.max(...places.map((x) => String(x).length)) > 12;
     byId("study-plot").style.height = named ? `${80 + 12 * places.length * (schemes.length + 1)}px` : "";
     if (named) {
@@ -159,7 +159,7 @@ const Charts = (() => {
     draw("study-plot", traces, axis(Page.study.axis, { type: wide ? "log" : numeric ? "linear" : "category", ...ticks }), axis(of.title));
   }
 
-  /* A band for each point from top to bottom, and in it the schemes below each other. */
+  /* One band per point from top to bottom, with the schemes below each other. */
   function drawNamed(rows, places, schemes, of) {
     const traces = schemes.map((scheme, number) => {
       const mine = rows.filter((row) => row.scheme === scheme);

@@ -1,9 +1,9 @@
 "use strict";
-/* Painting of the replay: map, timeline of contacts, score with a cursor. All on canvases, for hundreds of devices. */
+/* Draws the replay: map, timeline of contacts, and score with a cursor, on canvases for hundreds of devices. */
 function makePainter(world) {
   const { replay, contacts } = world;
   const byId = (id) => document.getElementById(id);
-  // From fresh to old: blue to vermilion, which colour-blind readers tell apart.
+  // From fresh to old: blue to vermilion, which colour-blind readers can distinguish.
   const AGES = [[0, 114, 178], [86, 180, 233], [240, 228, 66], [230, 159, 0], [213, 94, 0]];
   const still = {};
   let colours = {};
@@ -64,7 +64,7 @@ function makePainter(world) {
     brush.setLineDash([]);
   }
   function amount(outcome) {
-    if (outcome.failed) return "cut short";
+    if (outcome.failed) return "interrupted";
     return outcome.kept > 0 ? `${(100 * outcome.kept).toFixed(outcome.kept < 0.095 ? 1 : 0)} %` : "nothing sent";
   }
   function label(brush, text, x, y, ink) {
@@ -74,7 +74,7 @@ function makePainter(world) {
     brush.fillStyle = ink; brush.fillText(text, x, y);
   }
 
-  /* A place a little further from the server, where a label hides no link. */
+  /* A position further from the server, where a label hides no link. */
   function beyond(place, server) {
     const [x, y] = [place[0] - server[0], place[1] - server[1]], length = Math.hypot(x, y) || 1;
     return [place[0] + (22 * x) / length, place[1] + (y ? 18 * y : -18) / length];
@@ -93,7 +93,7 @@ function makePainter(world) {
     const busy = new Map(active.map((contact) => [contacts.device[contact], world.outcome(scheme, contact)]));
     const labels = [];
     const places = [];
-    // A short tail says where a device comes from; all tails are one path, which is several times faster.
+    // A short tail shows the direction of a device; drawing all tails as one path is several times faster.
     brush.strokeStyle = colours.tail; brush.lineWidth = many ? 1 : 2;
     brush.beginPath();
     for (let device = 0; device < replay.devices; device++) {
@@ -122,7 +122,7 @@ function makePainter(world) {
       brush.beginPath(); brush.arc(...place, busy.has(device) ? radius + 1.5 : radius, 0, 2 * Math.PI);
       brush.fillStyle = ageColour(world.age(scheme, device, time_s)); brush.fill();
       brush.strokeStyle = busy.has(device) ? colours.ink : colours.ground; brush.lineWidth = busy.has(device) ? 2 : 1; brush.stroke();
-      // Two numbers side by side would read as a third.
+      // Two adjacent numbers would look like one.
       const free = numbered.every(([x, y]) => Math.abs(x - place[0]) > 20 || Math.abs(y - place[1]) > 11);
       if (replay.devices <= 40 && !busy.has(device) && free) {
         numbered.push(place);
@@ -140,7 +140,7 @@ function makePainter(world) {
     return places.some((place) => place);
   }
 
-  /* ---- pictures that stay, with a cursor on top ---- */
+  /* ---- static images with a cursor on top ---- */
   function blit(name, canvas, height, paint, cursor) {
     const { brush, width, ratio } = sized(canvas, height);
     const key = `${canvas.width}x${canvas.height}`;
@@ -218,7 +218,7 @@ function makePainter(world) {
       cursorLine(brush, scales.x(time_s), scales.top, scales.bottom);
       const one = replay.schemes[scheme], place = world.lastUpTo(one.time_s, time_s);
       if (place < 0 || one.score[place] === null) return;
-      // On the line, between the evaluation before and the one after.
+      // Interpolate between the previous and the next evaluation.
       const after = Math.min(place + 1, one.time_s.length - 1), span = one.time_s[after] - one.time_s[place];
       const share = span && one.score[after] !== null ? (time_s - one.time_s[place]) / span : 0;
       const score = one.score[place] + share * ((one.score[after] ?? 0) - one.score[place]);

@@ -6,7 +6,7 @@
   if (replay.unavailable) {
     byId("replay").hidden = true;
     byId("replay-unavailable").hidden = false;
-    byId("replay-unavailable").textContent = `There is no map: ${replay.unavailable}`;
+    byId("replay-unavailable").textContent = `No map: ${replay.unavailable}`;
     return;
   }
   const world = makeWorld(replay), painter = makePainter(world);
@@ -24,11 +24,11 @@
   const where = `World of seed ${replay.seed}${replay.point ? ` at ${replay.point}` : ""}`;
   const mapNote = (world.motion
     ? `${where}; the disc is the radio range (${replay.range_m} m).`
-    : `${where}. Its contacts come without positions: devices stand in a ring, distances mean nothing.`) + shortened;
+    : `${where}. Its contacts have no positions, so devices form a ring and distances have no meaning.`) + shortened;
 
   let listed = "";
   function list(active) {
-    // Rewriting the list in every frame would keep screen readers and the layout busy for nothing.
+    // Do not rewrite an unchanged list in every frame, which would burden screen readers and the layout.
     const key = `${state.scheme}:${active.join()}`;
     if (key === listed) return;
     listed = key;
@@ -43,7 +43,7 @@
     if (active.length > 5 || !active.length) {
       const row = document.createElement("li");
       row.className = "none";
-      row.textContent = active.length ? `and ${active.length - 5} more` : "nobody";
+      row.textContent = active.length ? `and ${active.length - 5} more` : "none";
       rows.push(row);
     }
     byId("now").replaceChildren(...rows);
@@ -75,7 +75,7 @@
   }
   function frame(now) {
     if (!state.playing) return;
-    // A tab that slept does not leap.
+    // Limit the step after a suspended tab.
     const passed = state.last === null ? 0 : Math.min((now - state.last) / 1000, 0.1);
     state.last = now;
     state.time_s = Math.min(state.time_s + passed * state.speed, replay.until_s);
@@ -92,7 +92,7 @@
   }
   function next() {
     const start_s = world.nextContact(state.time_s);
-    // A moment into it, where the link is seen.
+    // Shortly after its start, so that the link is visible.
     if (start_s !== null) seek(start_s + 0.5);
   }
   function fresh() { painter.layMap(); painter.forget(); painter.paintAges(); paint(); }
@@ -117,19 +117,19 @@
       " ": () => play(!state.playing), ArrowRight: () => seek(state.time_s + step), ArrowLeft: () => seek(state.time_s - step),
       Home: () => seek(0), End: () => seek(replay.until_s), n: next, N: next,
     };
-    // A button that has the focus is pressed by the space bar already.
+    // The space bar already presses a focused button.
     if (!(event.key in keys) || (event.key === " " && event.target.tagName === "BUTTON")) return;
     event.preventDefault();
     keys[event.key]();
   });
 
-  byId("timeline-note").textContent = "A row for each device; stronger colour: more of the update delivered; red: cut short; grey: nothing sent. Click to go there.";
+  byId("timeline-note").textContent = "One row per device. Stronger colour: more of the update delivered. Red: interrupted. Grey: nothing sent. Click to jump there.";
   byId("ages-high").textContent = `${Math.round(replay.stale_rounds)}+ rounds`;
   Theme.onChange(() => { painter.newTheme(); fresh(); });
   new ResizeObserver(fresh).observe(byId("replay"));
   fresh();
 
-  /* For tests, and for whoever opens the console. */
+  /* For tests and the browser console. */
   window.wayfareReplay = {
     seek, play, world,
     state: () => ({ ...state }),

@@ -1,5 +1,5 @@
 "use strict";
-/* Light or dark: what the reader's system prefers, until the button is pressed. */
+/* Light or dark theme: the system's preference, until the user presses the button. */
 const Theme = (() => {
   const root = document.documentElement, button = document.getElementById("theme");
   const preference = window.matchMedia("(prefers-color-scheme: dark)");
@@ -25,7 +25,7 @@ const Theme = (() => {
     apply(chosen);
   });
   preference.addEventListener("change", () => apply(current()));
-  // Paper is white.
+  // Print with the light theme.
   window.addEventListener("beforeprint", () => apply("light"));
   window.addEventListener("afterprint", () => apply(current()));
   apply(current());
@@ -44,7 +44,7 @@ for (const button of document.querySelectorAll(".copy")) {
       await navigator.clipboard.writeText(text);
       button.textContent = "Copied";
     } catch {
-      // Without the permission the text is marked, ready to be copied by hand.
+      // Without permission, select the text so that the user can copy it.
       window.getSelection().selectAllChildren(button.nextElementSibling);
     }
     setTimeout(() => { button.textContent = "Copy"; }, 1500);

@@ -1,5 +1,5 @@
 "use strict";
-/* Theory beside experiment: lines are predictions, points are measured. */
+/* Theory and experiment: lines are predictions, points are measurements. */
 (() => {
   const theory = Page.theory;
   if (!theory) return;
@@ -8,8 +8,8 @@
   const target = Page.metric.percent ? `${100 * theory.target} %` : theory.target;
   const measuredTitle = rounds ? `rounds to ${target}` : Charts.scoreTitle;
   document.getElementById("theory-note").textContent =
-    `Lines: Corollary 1 over its own least value, with ${theory.contact_m} m covered in a contact and ${theory.gap_m} m between two : solid as corrected, dashed sharp, dotted as printed. ` +
-    `Points: ${measuredTitle}${rounds ? ", median of the seeds" : ", mean and 95 % interval"}. A bound says where learning is hard, not how long it takes.`;
+    `Lines: Corollary 1 relative to its minimum, with ${theory.contact_m} m covered in a contact and ${theory.gap_m} m between contacts. Solid: corrected; dashed: sharp; dotted: printed. ` +
+    `Points: ${measuredTitle}${rounds ? ", median over seeds" : ", mean and 95 % interval"}. The bound shows where learning is hard, not how long it takes.`;
 
   function schemes() { return [...new Set(theory.measured.map((one) => one.scheme))].filter((scheme) => !Charts.isHidden(scheme)); }
   function points(value, half, more = {}) {
@@ -34,11 +34,11 @@
     const bounds = Object.entries(theory.bound).map(([variant, y]) => prediction(...[named[variant][0], y, named[variant][1]]));
     const value = rounds ? (one) => one.rounds : (one) => one.score.mean * Charts.scale;
     const half = rounds ? () => 0 : (one) => (one.score.ci95 === null ? null : one.score.ci95 * Charts.scale);
-    // Two panels, one above the other: two scales on one panel would suggest that they belong together.
-    const above = Charts.axis("bound, times its least", { type: "log", dtick: 1, domain: [0.54, 1] });
+    // Use two panels, because two scales in one panel would suggest a relation.
+    const above = Charts.axis("bound / minimum", { type: "log", dtick: 1, domain: [0.54, 1] });
     const below = Charts.axis(measuredTitle, { rangemode: "tozero", domain: [0, 0.44] });
     Charts.draw("theory-bound", [...bounds, ...points(value, half, { yaxis: "y2" })], { ...speedAxis(), anchor: "y2" }, above, { yaxis2: below });
-    Charts.draw("theory-age", [prediction("theory", theory.age, "solid"), ...points((one) => one.staleness_rounds.mean, (one) => one.staleness_rounds.ci95)], speedAxis(), Charts.axis("model age, rounds", { rangemode: "tozero" }));
+    Charts.draw("theory-age", [prediction("theory", theory.age, "solid"), ...points((one) => one.staleness_rounds.mean, (one) => one.staleness_rounds.ci95)], speedAxis(), Charts.axis("staleness, rounds", { rangemode: "tozero" }));
     Charts.draw("theory-kept", [prediction("theory", theory.kept, "solid"), ...points((one) => 100 * one.kept_fraction.mean, (one) => (one.kept_fraction.ci95 === null ? null : 100 * one.kept_fraction.ci95))], speedAxis(), Charts.axis("kept, %", { rangemode: "tozero" }));
   });
 })();

@@ -1,5 +1,5 @@
 "use strict";
-/* The world of the replay: where everyone is at a time, who is in contact, and what a scheme made of it. */
+/* The world of the replay: positions, contacts, and the uploads of each scheme at a time. */
 function makeWorld(replay) {
   const ABSENT = 65535, FAILED = 65535, GRID = 65534;
   const kinds = { f4: Float32Array, u2: Uint16Array, u4: Uint32Array };
@@ -9,7 +9,7 @@ function makeWorld(replay) {
     for (let place = 0; place < text.length; place++) bytes[place] = text.charCodeAt(place);
     return new kinds[kind](bytes.buffer);
   }
-  /* The place of the last of sorted numbers that is not above a value; -1 if all are. */
+  /* The index of the last of sorted numbers that is at most a value; -1 if there is none. */
   function lastUpTo(sorted, value, from = 0, to = sorted.length) {
     let low = from, high = to;
     while (low < high) {
@@ -22,12 +22,12 @@ function makeWorld(replay) {
   const contacts = Object.fromEntries(Object.entries(replay.contacts).map(([name, column]) => [name, unpack(column)]));
   const schemes = replay.schemes.map((scheme) => ({ ...scheme, kept: unpack(scheme.kept), bits: unpack(scheme.bits), received: null }));
   const motion = replay.motion && { ...replay.motion, time_s: unpack(replay.motion.time_s), x: unpack(replay.motion.x), y: unpack(replay.motion.y) };
-  // A world without positions is drawn as a ring around its server.
+  // Draw a world without positions as a ring around its server.
   const area = motion ? { width_m: motion.width_m, height_m: motion.height_m } : { width_m: 1, height_m: 1 };
   let longest = 0;
   for (let place = 0; place < contacts.start_s.length; place++) longest = Math.max(longest, contacts.end_s[place] - contacts.start_s[place]);
 
-  /* Where a node is, in metres from the lower left corner of the area; null while it is absent. */
+  /* The position of a node in metres from the lower left corner of the area; null while it is absent. */
   function position(node, time_s) {
     if (!motion) {
       const turn = (2 * Math.PI * node) / replay.devices;
@@ -45,7 +45,7 @@ function makeWorld(replay) {
     return [(x / GRID) * area.width_m, (y / GRID) * area.height_m];
   }
 
-  /* The contacts that go on at a time, by their places. */
+  /* The indices of the contacts at a time. */
   function contactsAt(time_s) {
     const found = [];
     for (let place = lastUpTo(contacts.start_s, time_s); place >= 0 && contacts.start_s[place] >= time_s - longest; place--) {
@@ -58,7 +58,7 @@ function makeWorld(replay) {
     return place < contacts.start_s.length ? contacts.start_s[place] : null;
   }
 
-  /* What a scheme made of a contact: the share of the update that was kept, the bits, and whether it completed. */
+  /* The outcome of a contact for a scheme: kept share of the update, bits, and whether it completed. */
   function outcome(scheme, contact) {
     const place = contacts.outcome[contact], kept = schemes[scheme].kept[place];
     const failed = kept === FAILED;
@@ -67,7 +67,7 @@ function makeWorld(replay) {
 
   function roundAt(time_s) { return Math.floor(time_s / replay.round_s) + 1; }
 
-  /* When each device received a model from a scheme's server, in order of time. */
+  /* The times at which each device received a model from a scheme's server, sorted. */
   function received(scheme) {
     if (!schemes[scheme].received) {
       const times = Array.from({ length: replay.devices }, () => []);
@@ -78,7 +78,7 @@ function makeWorld(replay) {
     }
     return schemes[scheme].received;
   }
-  /* The age of a device's model in rounds; every device begins with the first model. */
+  /* The staleness of a device's model in rounds; every device starts with the initial model. */
   function age(scheme, device, time_s) {
     const times = received(scheme)[device];
     const last = lastUpTo(times, time_s);
