@@ -206,7 +206,7 @@ def test_a_backbone_of_ones_own_is_a_function_of_a_file(tmp_path: Path) -> None:
             {"backbone": "efficientnet-lite0", "task": "fashion-small", "backbone_pixels": 224},
             "learning.backbone_pixels = 224: fashion-small holds features at 160 pixels only",
         ),
-        ({"network": "linear"}, "learning.network = 'linear': cifar10 trains resnet9 or cnn"),
+        ({"network": "linear"}, "learning.network = 'linear': must be resnet9 or cnn for the task cifar10"),
     ],
 )
 def test_settings_that_do_not_fit_a_backbone_are_refused(settings: dict[str, object], message: str) -> None:
