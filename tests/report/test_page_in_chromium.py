@@ -19,6 +19,7 @@ from wayfare import mobility
 from wayfare.contacts import draw_plan
 from wayfare.mobility import Motion
 from wayfare.records import find_runs, read_run
+from wayfare.report.labels import number_text
 from wayfare.report.write import write_report
 from wayfare.scenario import Scenario, load
 from wayfare.studies import compare, run
@@ -83,7 +84,7 @@ def test_figures_in_the_table_are_those_of_the_records(browser: Any, page: Path,
         interval = 12.706 * np.std([first[0], second[0]], ddof=1) / np.sqrt(2)
         # A mean of thirds may lie on the edge between two roundings.
         assert [float(part) for part in cells[1].split(" ± ")] == pytest.approx([score, interval], abs=0.0501)
-        assert cells[3].split()[0] == f"{energy:,.0f}"
+        assert cells[3].split()[0] == number_text(energy)
         assert cells[4:] == [f"{kept:.0f}", f"{uploads:.1f}", f"{failed:.1f}", f"{age:.0f}"]
 
 

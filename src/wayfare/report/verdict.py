@@ -103,8 +103,7 @@ def details(verdict: Verdict) -> list[str]:
     spent, budget = winner.energy_joules_mean, winner.budget_joules
     lines.append(
         f"{scheme_label(winner.name)} spends {number_text(spent)} J of {number_text(budget)} J "
-        f"({100 * spent / budget:.0f} %) and delivers {100 * winner.kept_fraction_mean:.0f} % of an update "
-        "in a contact."
+        f"({100 * spent / budget:.0f} %) and delivers {100 * winner.kept_fraction_mean:.0f} % of an update per contact."
     )
     if verdict.one_seed:
         if verdict.rivals:
