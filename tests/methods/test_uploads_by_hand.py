@@ -233,6 +233,9 @@ def test_mads_rd_sends_nothing_for_no_worth_no_weight_or_no_energy() -> None:
     assert isinstance(wanted, Problem)
     assert (wanted.value, wanted.contact_s, wanted.gain_per_watt) == (3 * 4 * 7.0, 0.5, 15.0)
     assert (wanted.bandwidth_hz, wanted.max_power_watts) == (1e3, 0.2)
+    # However weak and short a contact is, it wants something.
+    for little in ({"gain_per_watt": 0.5}, {"contact_s": 0.01}, {"update_norm_sq": 0.01}):
+        assert rule.demand(replace(seen, **little), LINK) is not None
     experienced = replace(
         seen,
         round=100,
@@ -243,7 +246,8 @@ def test_mads_rd_sends_nothing_for_no_worth_no_weight_or_no_energy() -> None:
     assert some.max_joules == 0.25
     # Half a joule of a budget is left, and still some is sent.
     assert rule.decide(replace(experienced, budget_joules=1.25), LINK).entries > 0
-    assert rule.decide(replace(experienced, spent_joules=1.0), LINK) is NOTHING
+    for spent_joules in (1.0, 1.5):
+        assert rule.decide(replace(experienced, spent_joules=spent_joules), LINK) is NOTHING
     for changes in ({"contact_s": 0.0}, {"gain_per_watt": 0.0}, {"update_norm_sq": 0.0}, {"update_norm_sq": math.inf}):
         assert rule.decide(replace(experienced, **changes), LINK) is NOTHING
     weightless = MadsRd(Control(weight=0.0))
