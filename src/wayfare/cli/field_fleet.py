@@ -133,7 +133,7 @@ def status_table(status: FleetStatus) -> Group:
     )
     table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0))
     table.add_column("device", no_wrap=True)
-    for column in ("heard", "model", "behind", "met", "chunks", "again", "refused", "up MB", "down MB", "J"):
+    for column in ("seen", "version", "behind", "exchanges", "chunks", "resent", "rejected", "up MB", "down MB", "J"):
         table.add_column(column, justify="right")
     for device in status.devices:
         table.add_row(
