@@ -338,6 +338,10 @@ def test_a_network_may_give_several_outputs() -> None:
         ({"train": 3}, "sides: train: must be a pair of arrays, or a data set of PyTorch or Hugging Face"),
         ({"kinds": SIDES - 1}, "sides: kinds must be an integer of at least 0 for each of the 40 samples"),
         ({"score": nn.functional.mse_loss}, "sides: metric = None: must name the score and say which is better"),
+        (
+            {"metric": nn.functional.mse_loss},
+            r"metric = mse_loss: is a function; give it as the score: `score=mse_loss",
+        ),
     ],
 )
 def test_a_task_of_ones_own_that_cannot_be_is_refused(changes: dict[str, object], message: str) -> None:

@@ -196,6 +196,10 @@ def own_task(
     if score is None:
         score = accuracy if labelled else loss
         metric = metric or (ACCURACY if labelled else LOSS)
+    if callable(metric) and not isinstance(metric, Metric):
+        called = getattr(metric, "__name__", type(metric).__name__)
+        example = f'`score={called}, metric=wayfare.Metric(name="{called}", better="higher")` or "lower"'
+        raise InputError(f"{name}: metric = {called}: is a function; give it as the score: {example}")
     if not isinstance(metric, Metric):
         example = f'`metric=wayfare.Metric(name="{metric or "R2"}", better="higher")` or "lower"'
         raise InputError(f"{name}: metric = {metric!r}: must name the score and say which is better: {example}")
