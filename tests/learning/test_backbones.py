@@ -214,6 +214,16 @@ def test_settings_that_do_not_fit_a_backbone_are_refused(settings: dict[str, obj
         model_of(Learning.model_validate({"task": "cifar10", **settings}))
 
 
+def test_a_backbone_does_not_apply_to_a_task_of_ones_own(tmp_path: Path) -> None:
+    data = np.ones((20, 3), np.float32), np.arange(20) % 2
+    task = wayfare.own_task("mine", train=data, test=data, network=lambda: nn.Linear(3, 2))
+    scenario = wayfare.load(overrides=["learning.backbone=efficientnet-lite0"])
+    with pytest.raises(
+        ScenarioError, match="learning.backbone = 'efficientnet-lite0': does not apply to your own task"
+    ):
+        wayfare.compare(scenario, ["mads"], seeds=1, task=task, out=tmp_path)
+
+
 def test_a_library_that_is_not_there_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "timm", None)
     with pytest.raises(UnavailableError, match="needs timm: pip install timm"):

@@ -13,7 +13,7 @@ import torch
 
 from wayfare.engine import Compute, Place, Policy, Precision, Shelf, open_shelf
 from wayfare.engine.compute import one_thread
-from wayfare.errors import DivergenceError, InvariantError, RunError
+from wayfare.errors import DivergenceError, InvariantError, RunError, ScenarioError
 from wayfare.identity import identity_of
 from wayfare.learning.tasks import Task, forget_tasks, is_from_file, load_task
 from wayfare.learning.tasks.division import Divided
@@ -35,6 +35,7 @@ from wayfare.records import (
 from wayfare.records.layout import resume_call
 from wayfare.scenario import Scenario
 from wayfare.scenario.dump import digest
+from wayfare.scenario.model import NO_BACKBONE
 from wayfare.scenario.partition import OwnPartition
 from wayfare.signals import StopRequest
 from wayfare.simulator import Simulation, SimulationState
@@ -209,6 +210,11 @@ def naming_task(scenario: Scenario, task: Task | None) -> Scenario:
     """The scenario with the name of your own task, and with its partition if the task has one."""
     if task is None:
         return scenario
+    if scenario.learning.backbone != NO_BACKBONE:
+        rule = (
+            "does not apply to your own task; compute the features yourself, or make the backbone part of its network"
+        )
+        raise ScenarioError("learning.backbone", scenario.learning.backbone, rule)
     update: dict[str, Any] = {"task": task.name}
     if isinstance(task, Divided) and task.division is not None:
         update["partition"] = OwnPartition()

@@ -112,7 +112,7 @@ class Intake:
         if version is None:
             return Manifest(state="wait")
         offered = self.downloads.offer(self.ledger, version, asked.have_version)
-        # A device whose contact was cut short gets the previous model, although its upload counts.
+        # A device whose contact was cut short gets the previous model, but the state that its own upload led to.
         counted = self.gathering.version_for(self.ledger, asked.round, cut_short=False)
         handed = self.downloads.hand_down(self.ledger, device, version if counted is None else counted)
         self.counts[device].exchanges += 1
