@@ -219,7 +219,7 @@ def test_a_backbone_does_not_apply_to_a_task_of_ones_own(tmp_path: Path) -> None
     task = wayfare.own_task("mine", train=data, test=data, network=lambda: nn.Linear(3, 2))
     scenario = wayfare.load(overrides=["learning.backbone=efficientnet-lite0"])
     with pytest.raises(
-        ScenarioError, match="learning.backbone = 'efficientnet-lite0': does not apply to your own task"
+        ScenarioError, match=r"learning\.backbone = 'efficientnet-lite0': does not apply to your own task"
     ):
         wayfare.compare(scenario, ["mads"], seeds=1, task=task, out=tmp_path)
 
