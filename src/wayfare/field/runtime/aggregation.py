@@ -15,7 +15,7 @@ from torch import Tensor
 from wayfare.errors import InvariantError
 from wayfare.field.runtime.messages import Chunk, joined
 from wayfare.methods import UNKNOWN_REACH, Arrival, Method, ServerRule, ServerTerms
-from wayfare.server import Senders, ServerState, aggregate, average, begin_server, senders_of
+from wayfare.server import Senders, ServerState, aggregate, average, begin_server, senders_of, server_terms_of
 from wayfare.world import World
 
 # States of the latest versions kept, for devices that download one while the server makes the next.
@@ -61,7 +61,7 @@ def aggregation_of(world: World, method: Method) -> Aggregation:
     scenario = world.scenario
     return Aggregation(
         rule=method.server,
-        terms=ServerTerms(devices=scenario.fleet.devices, statistics=world.task.model.statistics),
+        terms=server_terms_of(world),
         senders=senders_of(world, method),
         average_rounds=scenario.server.average_rounds,
     )

@@ -11,7 +11,7 @@ import threading
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, TypeVar
 from nats.js.api import AckPolicy, ConsumerConfig, DiscardPolicy, RetentionPolicy, StorageType, StreamConfig
 from nats.js.errors import NotFoundError
 
+from wayfare.codec.whole import MAX_WHOLE
 from wayfare.errors import InputError, RefusedError
 from wayfare.field.fleet import Bundle
 from wayfare.field.fleet.subjects import device_of, may_answer
@@ -67,7 +68,7 @@ def open_intake(work: Work, names: Sequence[str], options: ServerOptions) -> Int
         layout=work.layout,
         aggregation=aggregation_of(world, work.method),
         identity=work.identity(" ".join(names)),
-        limits=options.limits,
+        limits=replace(options.limits, largest_value=MAX_WHOLE) if world.link.sums else options.limits,
     )
     gathering: Gathering = ByPlan(world.meets, work.scenario.rounds) if options.by_plan else OnArrival()
     return Intake(ledger, gathering, work.layout, names)

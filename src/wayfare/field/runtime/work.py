@@ -14,7 +14,7 @@ from wayfare.field.runtime.messages import layout_of
 from wayfare.identity import identity_of
 from wayfare.methods import Method, make_method
 from wayfare.scenario import Scenario
-from wayfare.world import World, draw_world, local_training
+from wayfare.world import World, draw_world, local_training, world_for
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,7 +37,7 @@ class Work:
 
     @property
     def world(self) -> World:
-        return draw_world(self.scenario, self.seed)
+        return world_for(draw_world(self.scenario, self.seed), self.method)
 
     @property
     def layout(self) -> Layout:
