@@ -245,7 +245,7 @@ def test_an_update_is_clipped_to_its_norm_and_the_replay_knows(tmp_path: Path) -
 
 
 def test_a_model_comes_down_as_a_delta_when_that_is_smaller(tmp_path: Path) -> None:
-    ledger, downloads = open_ledger(tmp_path), Downloads(LAYOUT)
+    ledger, downloads = open_ledger(tmp_path), Downloads(LAYOUT, tmp_path)
     versions = {0: ledger.model}
     for number in range(1, 6):
         vector = noise(number, 0.1)
@@ -289,13 +289,13 @@ def test_a_version_that_is_past_can_still_be_had(tmp_path: Path) -> None:
     for version, model in enumerate(models):
         assert torch.equal(ledger.model_at(version), model)
         for have in range(version + 1):
-            offered = Downloads(LAYOUT).offer(ledger, version, have)
+            offered = Downloads(LAYOUT, tmp_path).offer(ledger, version, have)
             base = None if offered.base_version is None else models[have]
             assert torch.equal(unpacked(offered.data, LAYOUT, base=base, digest=offered.digest), model)
 
 
 def test_downloads_beyond_their_room_are_made_again(tmp_path: Path) -> None:
-    ledger, downloads = open_ledger(tmp_path), Downloads(LAYOUT, kept_bytes=3000)
+    ledger, downloads = open_ledger(tmp_path), Downloads(LAYOUT, tmp_path, kept_bytes=3000)
     for number in range(1, 6):
         deliver(ledger, 0, chunks_of(number, number=number))
         downloads.offer(ledger, ledger.version, number - 1)

@@ -252,7 +252,7 @@ def test_any_version_comes_down_to_any_device_to_the_bit(name: str, tmp_path: Pa
     for version, model in enumerate(models):
         assert torch.equal(ledger.model_at(version), model)
         for have in range(version + 1):
-            offered = Downloads(LAYOUT).offer(ledger, version, have)
+            offered = Downloads(LAYOUT, tmp_path).offer(ledger, version, have)
             base = None if offered.base_version is None else models[have]
             assert torch.equal(unpacked(offered.data, LAYOUT, base=base, digest=offered.digest), model)
 

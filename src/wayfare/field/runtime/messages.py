@@ -152,6 +152,16 @@ class Mark(_Message):
     refused: Annotated[str, Field(max_length=500)] | None = None
 
 
+class Begun(_Message):
+    """From a device: the download that it has begun and wants to continue, and how much of it is missing."""
+
+    version: Version
+    base_version: Version | None = None
+    digest: Annotated[str, Field(max_length=64)]
+    handed_digest: Annotated[str, Field(max_length=64)] = ""
+    left_bytes: Annotated[int, Field(ge=0, le=2**40)]
+
+
 class Finish(_Message):
     """From a device: this round's update is delivered; it downloads the model or not."""
 
@@ -160,6 +170,7 @@ class Finish(_Message):
     have_version: Version | None = None
     take: bool = True
     cut_short: bool = False  # the planned contact ended before the round's model existed: use the one before
+    begun: Begun | None = None
 
 
 class Manifest(_Message):

@@ -78,6 +78,7 @@ class Outbox:
         identity: str,
         audit: bool = False,
     ) -> None:
+        self.file = file
         self._layout, self._method = layout, method
         self._database = Database(file, _SCHEMA, _FORMAT)
         self._all = self._database.rows
