@@ -45,7 +45,7 @@ def update(seed: int, number: int, *, base_version: int, round_: int, received_r
     return [
         Chunk(
             update=number, chunk=place, chunks=len(pieces), round=round_, received_round=received_round,
-            base_version=base_version, spent_joules=0.0, entries=piece,
+            base_version=base_version, spent_joules=0.0, entries=piece.kept,
         ).packed(LAYOUT)
         for place, piece in enumerate(pieces)
     ]  # fmt: skip

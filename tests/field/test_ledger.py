@@ -45,7 +45,7 @@ def chunks_of(seed: int, *, number: int = 1, round_: int = 1, scale: float = 0.1
         Chunk(
             update=number, chunk=place, chunks=len(pieces), round=round_, received_round=0, base_version=0,
             spent_joules=spent,
-            entries=piece,
+            entries=piece.kept,
         ).packed(LAYOUT)
         for place, piece in enumerate(pieces)
     ]  # fmt: skip
@@ -87,7 +87,7 @@ def test_chunks_add_up_to_what_the_simulator_would_aggregate(tmp_path: Path) -> 
 def test_pieces_of_an_upload_are_the_upload_again_with_the_largest_first() -> None:
     vector = noise(3)
     sent = with_tail(top_k(vector[: LAYOUT.parameters], 250), vector, LAYOUT.parameters)
-    pieces = split(sent, LAYOUT, 600)
+    pieces = [piece.kept for piece in split(sent, LAYOUT, 600)]
     assert len(pieces) > 2
     again = joined(pieces)
     assert torch.equal(again.indices, sent.indices)

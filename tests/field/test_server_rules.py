@@ -50,7 +50,7 @@ def model_chunks(seed: int, *, number: int = 1, round_: int = 1, received_round:
     return [
         Chunk(
             update=number, chunk=place, chunks=len(pieces), round=round_, received_round=received_round,
-            base_version=0, spent_joules=0.0, entries=piece,
+            base_version=0, spent_joules=0.0, entries=piece.kept,
         ).packed(LAYOUT)
         for place, piece in enumerate(pieces)
     ]  # fmt: skip

@@ -1,8 +1,8 @@
 """The begun download of a device: its manifest and the parts that have arrived.
 
-Parts stay in memory while a contact lasts. When it ends, or the device stops, the new ones are appended to a file beside
-the store, so that a download that completes in one contact costs no writes. Nothing here needs to be durable: a lost
-part is requested again, and the digest in the manifest checks the result.
+Parts stay in memory while a contact lasts. When it ends, or the device stops, the new ones are appended to a file
+beside the store, so that a download that completes in one contact costs no writes. Nothing here needs to be durable: a
+lost part is requested again, and the digest in the manifest checks the result.
 """
 
 from __future__ import annotations

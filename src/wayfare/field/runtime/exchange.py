@@ -18,7 +18,7 @@ import nats.errors
 
 from wayfare.codec.errors import WireError
 from wayfare.codec.wire import Layout
-from wayfare.device import Terms, contact, payload
+from wayfare.device import Terms, coded_pieces, contact, payload
 from wayfare.errors import FieldError, RefusedError
 from wayfare.field.runtime.begun import BegunDownload
 from wayfare.field.runtime.downloads import unpacked, unpacked_state
@@ -158,12 +158,15 @@ class Exchanger:
             sending = contact(outbox.state, outbox.local, occasion, terms, occasion.lasts_s)
             # No payload: nothing to send, or an incomplete upload; `sent` distinguishes them.
             sent = payload(sending, outbox.local, terms.method) or sending.sent
+            # Whole models are sent with exact values.
+            coded = coded_pieces(sending) if terms.method.server.takes == "updates" else ()
             outbox.cut(
                 sending.state,
                 sent,
                 round_=occasion.round,
                 next_update=next_update,
                 chunk_bytes=occasion.chunk_bytes,
+                coded=coded,
                 cut_short=sending.cut,
             )
         self._radio.set_power_watts(sending.upload.power_watts)
