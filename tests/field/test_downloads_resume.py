@@ -201,9 +201,11 @@ def test_a_device_with_short_contacts_gets_its_model_within_three_contacts(
     first = torch.randn(65_000, generator=torch.Generator().manual_seed(0)) * 0.02
     method = make_method("mads", Scenario())
     link = Link(bandwidth_hz=1e6, max_power_watts=0.2, parameters=65_000, bits_per_entry=42.0, dense_bits=2e6)
-    outbox = Outbox(tmp_path / "d.sqlite", first, method, layout=layout, budget_joules=10.0, identity="one")
-    ledger = Ledger(tmp_path / "mes", first, layout=layout, aggregation=aggregation(), identity="fleet")
-    intake, stop = Intake(ledger, OnArrival(), layout, fleet.devices), threading.Event()
+    outbox = Outbox(tmp_path / "d.sqlite", first, method, layout=layout, budget_joules=10.0, identity={"fleet": "one"})
+    ledger = Ledger(
+        tmp_path / "mes", first, layout=layout, aggregation=aggregation(), identity={"fleet": "a"}, names=fleet.devices
+    )
+    intake, stop = Intake(ledger, OnArrival(), layout), threading.Event()
 
     async def others() -> None:
         for seed in range(1000):
