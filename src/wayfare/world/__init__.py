@@ -7,7 +7,7 @@ Design decisions:
   unaffected. Pair numbers do not depend on the size of the fleet.
 """
 
-from wayfare.world.collecting import world_for
+from wayfare.world.collecting import link_of, world_for
 from wayfare.world.draw import World, draw_world, last_common_round, local_training, world_digests
 from wayfare.world.holding import held_samples
 from wayfare.world.judging import device_scores
@@ -22,6 +22,7 @@ __all__ = [
     "draw_world",
     "held_samples",
     "last_common_round",
+    "link_of",
     "local_training",
     "make_timetable",
     "peer_digests",

@@ -8,11 +8,21 @@ import numpy as np
 import torch
 
 from wayfare.codec import make_link
+from wayfare.learning.models.base import Model
 from wayfare.learning.sums import Sums, SumsModel, vectors_of
 from wayfare.learning.tasks.base import Classification
 from wayfare.learning.tasks.own import OwnTask
 from wayfare.methods import Method
+from wayfare.radio import Link
+from wayfare.scenario import Scenario
 from wayfare.world.draw import World
+
+
+def link_of(scenario: Scenario, model: Model) -> Link:
+    """The link of a scenario for the vectors of a model."""
+    if not isinstance(model, SumsModel):
+        return make_link(scenario, model.parameters, model.statistics)
+    return make_link(scenario, model.parameters, sums=model.layout.entries, first_sums=model.layout.first)
 
 
 def world_for(world: World, method: Method) -> World:
@@ -29,5 +39,9 @@ def world_for(world: World, method: Method) -> World:
     )
     model = SumsModel(layout)
     assert isinstance(task, Classification | OwnTask)
-    link = make_link(world.scenario, model.parameters, sums=layout.entries, first_sums=layout.first)
-    return replace(world, task=replace(task, model=model), link=link, initial_model=torch.zeros(model.parameters))
+    return replace(
+        world,
+        task=replace(task, model=model),
+        link=link_of(world.scenario, model),
+        initial_model=torch.zeros(model.parameters),
+    )
