@@ -15,6 +15,7 @@ from torch import Tensor
 from wayfare.errors import InvariantError
 from wayfare.field.runtime.messages import Chunk, joined
 from wayfare.methods import UNKNOWN_REACH, Arrival, Method, ServerRule, ServerTerms
+from wayfare.methods.guard import Guard
 from wayfare.server import Senders, ServerState, aggregate, average, begin_server, senders_of
 from wayfare.world import World
 
@@ -26,15 +27,21 @@ PreviousVersion = Callable[[int, int], float]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Aggregation:
-    """The server rule, its terms, and the length of the mean of the models."""
+    """The server rule, its terms, its guard, and the length of the mean of the models."""
 
     rule: ServerRule
     terms: ServerTerms
     senders: Senders
     average_rounds: int = 0
+    guard: Guard | None = None
+
+    @property
+    def takes_pieces(self) -> bool:
+        """Whether pieces of an upload may be applied as they arrive. A guard judges whole uploads."""
+        return self.rule.takes_pieces and self.guard is None
 
     def begin(self, model: Tensor) -> ServerState:
-        return begin_server(model, self.rule, self.terms, averages=self.average_rounds > 0)
+        return begin_server(model, self.rule, self.terms, averages=self.average_rounds > 0, guard=self.guard)
 
     def arrivals(self, chunks: Iterable[tuple[int, Chunk]], previous: PreviousVersion) -> list[Arrival]:
         """Join the chunks of each upload, in the order given.
@@ -54,7 +61,8 @@ class Aggregation:
         return arrivals
 
     def after_round(self, state: ServerState, round_: int, arrivals: Sequence[Arrival]) -> ServerState:
-        return average(aggregate(state, self.rule, arrivals, self.terms), round_, self.average_rounds)
+        state = aggregate(state, self.rule, arrivals, self.terms, self.guard)
+        return average(state, round_, self.average_rounds)
 
 
 def aggregation_of(world: World, method: Method) -> Aggregation:
@@ -64,6 +72,7 @@ def aggregation_of(world: World, method: Method) -> Aggregation:
         terms=ServerTerms(devices=scenario.fleet.devices, statistics=world.task.model.statistics),
         senders=senders_of(world, method),
         average_rounds=scenario.server.average_rounds,
+        guard=method.guard,
     )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
 from wayfare.codec.wire import Layout
 from wayfare.device import Terms, terms_of
@@ -13,6 +13,7 @@ from wayfare.errors import ScenarioError
 from wayfare.field.runtime.messages import layout_of
 from wayfare.identity import identity_of
 from wayfare.methods import Method, make_method
+from wayfare.methods.guard import Guard
 from wayfare.scenario import Scenario
 from wayfare.world import World, draw_world, local_training
 
@@ -25,6 +26,7 @@ class Work:
     seed: int = 0
     scheme_name: str = "mads"
     engine_name: str = "auto"
+    guard: Guard | None = field(default_factory=Guard)  # unless the scheme names one
 
     def __post_init__(self) -> None:
         samples, method = self.scenario.learning.recalibrate_statistics, self.method
@@ -45,7 +47,8 @@ class Work:
 
     @property
     def method(self) -> Method:
-        return make_method(self.scheme_name, self.scenario)
+        method = make_method(self.scheme_name, self.scenario)
+        return method if method.guard is not None else replace(method, guard=self.guard)
 
     @property
     def terms(self) -> Terms:
