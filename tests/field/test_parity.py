@@ -82,7 +82,7 @@ async def live(work: Work, names: list[str], intake: Intake, folder: Path) -> li
 def fleet_of(case: Case, folder: Path) -> Audit:
     """A fleet lives through the plan of a case, and ends with the vectors of the simulator to the bit."""
     simulated = goldens.run(case)
-    work = Work(scenario=case.world().scenario, scheme_name=case.scheme, engine_name="reference")
+    work = Work(scenario=case.world().scenario, scheme_name=case.scheme, engine_name="reference", guard=None)
     names = [f"device-{number}" for number in range(work.scenario.fleet.devices)]
     options = ServerOptions(state=folder / "server", by_plan=True)
     intake = open_intake(work, names, options)
