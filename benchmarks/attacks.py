@@ -1,7 +1,7 @@
 """Poisoned updates in the simulator: what one hostile device of ten costs, with and without the guard.
 
-    python benchmarks/attacks.py                      # all attacks, seeds 0 to 4
-    python benchmarks/attacks.py --attacks sign-flipped --seeds 2 --scheme "afl + geometric-median"
+python benchmarks/attacks.py                      # all attacks, seeds 0 to 4
+python benchmarks/attacks.py --attacks sign-flipped --seeds 2 --scheme "afl + geometric-median"
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from statistics import mean
 
-import numpy as np
 import torch
 
 from wayfare.errors import DivergenceError
@@ -108,7 +107,7 @@ def main() -> None:
     for attack in arguments.attacks:
         row = []
         for scheme in (arguments.scheme, f"{arguments.scheme} + {arguments.guard}"):
-            found = 100 * np.mean([score(attack, scheme, seed) for seed in range(arguments.seeds)])
+            found = 100 * mean(score(attack, scheme, seed) for seed in range(arguments.seeds))
             clean.setdefault(scheme, found)
             row.append((found, clean[arguments.scheme] - found))
         print(f"| {attack} | " + " | ".join(f"{value:.1f}" for value, _ in row), end=" | ")

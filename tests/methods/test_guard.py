@@ -22,7 +22,7 @@ from wayfare.sparsify import Sparse
 from wayfare.world import draw_world
 
 ENTRIES, TERMS = 50, ServerTerms(devices=10)
-MODEL = torch.ones(ENTRIES)
+MODEL, GUARD = torch.ones(ENTRIES), Guard()
 
 
 def arrival(device: int, values: Tensor | float, *, round_: int = 1) -> Arrival:
@@ -31,7 +31,7 @@ def arrival(device: int, values: Tensor | float, *, round_: int = 1) -> Arrival:
     return Arrival(device=device, sent=Sparse(torch.arange(ENTRIES), values), round=round_)
 
 
-def usual(guard: Guard = Guard(), devices: int = 5) -> ServerState:
+def usual(guard: Guard = GUARD, devices: int = 5) -> ServerState:
     """A server that has seen honest devices, whose updates have a norm of 0.1 sqrt(50)."""
     state = begin_server(MODEL, Add(), TERMS, averages=False, guard=guard)
     for round_ in range(1, 9):
@@ -39,7 +39,7 @@ def usual(guard: Guard = Guard(), devices: int = 5) -> ServerState:
     return state
 
 
-def moved(state: ServerState, *arrivals: Arrival, guard: Guard = Guard()) -> tuple[float, ServerState]:
+def moved(state: ServerState, *arrivals: Arrival, guard: Guard = GUARD) -> tuple[float, ServerState]:
     """How far some arrivals move the model, in updates of the usual norm divided by the fleet."""
     after = aggregate(state, Add(), list(arrivals), TERMS, guard)
     return float((state.model - after.model).norm()) / (0.1 * math.sqrt(ENTRIES) / TERMS.devices), after
@@ -103,7 +103,7 @@ def test_one_device_with_many_uploads_has_one_vote_and_a_bounded_weight() -> Non
     assert total == pytest.approx(2 * 8 + 5 * 2 - 8, rel=0.1)
     assert moved(state, arrival(1, 0.9))[0] == pytest.approx(2.0, rel=1e-4)
     # When the others go on, so may this one.
-    for round_ in range(5):
+    for _ in range(5):
         state = aggregate(state, Add(), [arrival(n, 0.1) for n in range(4)], TERMS, Guard())
     assert moved(state, arrival(4, 0.1))[0] == pytest.approx(1.0, rel=1e-4)
 
@@ -121,7 +121,7 @@ def test_weights_stay_bounded_and_latecomers_start_like_the_others() -> None:
 def test_models_are_pulled_towards_the_global_model() -> None:
     guard, rule = Guard(), Mix()
     state = begin_server(MODEL, rule, TERMS, averages=False, guard=guard)
-    for round_ in range(3):
+    for _ in range(3):
         state = aggregate(state, rule, [arrival(n, state.model + 0.1) for n in range(4)], TERMS, guard)
     passed, _ = guard.screen(state.model, state.guard_state, [arrival(1, state.model + 0.9)], rule)
     honest, _ = guard.screen(state.model, state.guard_state, [arrival(1, state.model + 0.1)], rule)

@@ -46,7 +46,11 @@ class Guard(Part):
     strikes: int = 3  # a device is quarantined after so many outliers in a row
 
     def __post_init__(self) -> None:
-        for name, value, least in (("clip", self.clip, 0.0), ("share", self.share, 1.0), ("outlier", self.outlier, 1.0)):
+        for name, value, least in (
+            ("clip", self.clip, 0.0),
+            ("share", self.share, 1.0),
+            ("outlier", self.outlier, 1.0),
+        ):
             if not least < value < math.inf:
                 raise ScenarioError(name, value, f"must be a finite number above {least:g}")
         if not isinstance(self.strikes, int) or self.strikes < 1:
@@ -68,7 +72,9 @@ class Guard(Part):
 
     def released(self, state: State, device: int) -> State:
         """The state after a person released a device from quarantine; its history is forgotten."""
-        kept = {kind: {name: row for name, row in table.items() if name != str(device)} for kind, table in state.items()}
+        kept = {
+            kind: {name: row for name, row in table.items() if name != str(device)} for kind, table in state.items()
+        }
         return {**kept, "weights": state["weights"]}
 
     def _share(self, model: Tensor, tables: _Tables, arrival: Arrival, rule: ServerRule) -> float:

@@ -62,7 +62,9 @@ class TrimmedMean(_Centre):
     def __post_init__(self) -> None:
         super().__post_init__()
         if not isinstance(self.trim, int) or not 0 < 2 * self.trim < self.size:
-            raise ScenarioError("trim", self.trim, f"must be a whole number of at least 1, below half of size = {self.size}")
+            raise ScenarioError(
+                "trim", self.trim, f"must be a whole number of at least 1, below half of size = {self.size}"
+            )
 
     def centre(self, updates: list[Tensor]) -> Tensor:
         import torch

@@ -51,7 +51,7 @@ class ServerSide:
                 self._ledger.given(self._terms.devices * mean_update(self.state.model, arrived, self._terms))
 
     def taken(self) -> Tensor | None:
-        """The sum of all updates so far, up to a constant; None if the rule does not report it or a guard scales them."""
+        """The sum of all updates so far, up to a constant; None if the rule does not report it, or with a guard."""
         if self._guard is not None:
             return None
         return self._rule.taken(self.state.model, self.state.rule_state, self._terms)
