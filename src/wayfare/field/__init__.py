@@ -57,6 +57,14 @@ so with a guard no rule takes pieces. Its state is part of the server's, so a re
 round by round with all devices that a plan has in that round, first all uploads, then all downloads, as in the
 simulator. With a plan, and trainers that follow it, devices and server end with the simulator's model.
 
+Who counts
+----------
+
+The server knows a device from its first message on: the broker lets only members of the fleet through. N of the server
+rule is the number of devices that delivered lately (`membership.py`). The ledger keeps N of every version and the
+weight of every chunk. A device whose model is the initial one or outdated is told so when it asks. It discards what it
+learned and continues from the current model. All devices train at most a fixed number of steps after a model.
+
 Trainer and exchanger of a device share only its store. Training during an exchange is not lost:
 it is base - local for the new base. A proximal term pulls towards the last model, not towards base.
 
