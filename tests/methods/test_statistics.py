@@ -172,6 +172,7 @@ def test_your_own_task_with_vectors_has_statistics(tmp_path) -> None:  # type: i
     [
         ("statistics + add", "statistics need the server rule add-sums"),
         ("statistics + forgetting", "keeps everything that was not sent"),
+        ("statistics + guard", "statistics must arrive as they are"),
         ("statistics + relays", "relays do not carry statistics"),
         ("statistics + class-statistics(min_count=0)", "must be a whole number of at least 1"),
     ],

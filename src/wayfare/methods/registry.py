@@ -17,6 +17,7 @@ from typing import Any, TypeAlias, cast, get_args
 from wayfare.errors import ScenarioError
 from wayfare.methods.collection import CLASSIFIERS, Classifier
 from wayfare.methods.encounter import EnergyRule
+from wayfare.methods.guard import Guard
 from wayfare.methods.mads_rd import MadsRd, Step
 from wayfare.methods.parts import Compressor, LocalRule, MemoryRule, Method, Part, PeerRule, ServerRule, UploadRule
 from wayfare.methods.servers import Add, Mix, Optimise, StalenessFunction
@@ -227,6 +228,9 @@ PARTS: Mapping[str, str] = {
     "sums-first": "statistics:SumsFirst",
     "class-statistics": "statistics:ClassStatistics",
     "add-sums": "statistics:AddSums",
+    "guard": "guard:Guard",
+    "trimmed-mean": "robust:TrimmedMean",
+    "geometric-median": "robust:GeometricMedian",
     "buffer": "published.fedbuff:Buffer",
     "staleness-weights": "published.staleness_weighted:StalenessWeights",
     "calibrated-buffer": "published.ca2fl:CalibratedBuffer",
@@ -250,6 +254,7 @@ KINDS: Mapping[str, type[Part]] = {
     "local": LocalRule,
     "server": ServerRule,
     "peers": PeerRule,
+    "guard": Guard,
 }
 
 

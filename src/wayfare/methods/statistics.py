@@ -43,6 +43,8 @@ class ClassStatistics(Collection, LocalRule):
             return "statistics need the server rule add-sums"
         if not method.memory.conserves:
             return "statistics need a memory rule that keeps everything that was not sent"
+        if method.guard is not None:
+            return "a guard scales uploads, and statistics must arrive as they are"
         if method.peers is not None:
             return "relays do not carry statistics"
         return None

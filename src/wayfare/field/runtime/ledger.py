@@ -139,7 +139,7 @@ class Ledger:
     def due(self, round_: int | None = None) -> list[Key]:
         """Chunks that can be applied. Some rules must wait until an update is complete or sealed."""
         keys = self.queued(round_)
-        if self._aggregation.rule.takes_pieces:
+        if self._aggregation.takes_pieces:
             return keys
         return [key for key in keys if not self._devices[key.device].is_open(key.number)]
 

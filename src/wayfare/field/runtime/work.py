@@ -6,7 +6,7 @@ It needs no data. The simulated world, with motion, contacts and a partition, ex
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from torch import Tensor
@@ -23,6 +23,7 @@ from wayfare.identity import method_identity
 from wayfare.learning.models.base import Model
 from wayfare.learning.tasks import model_of, name_of
 from wayfare.methods import Method, ServerTerms, make_method
+from wayfare.methods.guard import Guard
 from wayfare.radio import Link
 from wayfare.scenario import Scenario
 from wayfare.server import senders_of, unknown_senders
@@ -38,6 +39,7 @@ class Work:
     seed: int = 0
     scheme_name: str = "mads"
     engine_name: str = "auto"
+    guard: Guard | None = field(default_factory=Guard)  # unless the scheme names one
 
     def __post_init__(self) -> None:
         samples, method = self.scenario.learning.recalibrate_statistics, self.method
@@ -72,7 +74,8 @@ class Work:
 
     @property
     def method(self) -> Method:
-        return make_method(self.scheme_name, self.scenario)
+        method = make_method(self.scheme_name, self.scenario)
+        return method if method.guard is not None else replace(method, guard=self.guard)
 
     @property
     def link(self) -> Link:
@@ -98,6 +101,7 @@ class Work:
             terms=ServerTerms(devices=scenario.fleet.devices, statistics=self.model.statistics, sums=self.link.sums),
             senders=senders_of(self.world, method) if membership is None else unknown_senders(scenario, method),
             average_rounds=scenario.server.average_rounds,
+            guard=method.guard,
             membership=membership,
         )
 
@@ -112,7 +116,8 @@ class Work:
                 "parameters": layout.parameters,
                 "statistics": layout.statistics,
             },
-            "method": method_identity(self.method, files=False),
+            # Only the server has a guard.
+            "method": method_identity(replace(self.method, guard=None), files=False),
         }
 
     def server_identity(self, fleet: str, who: str) -> dict[str, Any]:
@@ -121,6 +126,7 @@ class Work:
         replay: dict[str, Any] = {
             "initial_model": hashlib.sha256(vector_bytes(self.initial_model)).hexdigest()[:16],
             "server.average_rounds": server.average_rounds,
+            "guard": repr(self.method.guard),
         }
         if self.method.server.uses_reach:
             replay |= {"learning.learning_rate": learning.learning_rate, "learning.schedule": learning.schedule}
