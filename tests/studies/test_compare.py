@@ -225,7 +225,7 @@ def test_runs_of_another_world_are_not_taken_for_those_that_are_there(small: Sce
     assert one.meta["world"] == other.meta["world"]
     assert "of seed 0 differ" not in _text(whole.runs)
     one.meta["world"]["contacts"] = "others"
-    assert "worlds     of seed 0 differ: a trace, data or code changed" in _text(whole.runs)
+    assert "of seed 0 differ: a trace, data or code changed" in _text(whole.runs)
 
 
 SMALL_TRACE = ("rounds=40", "fleet.devices=6", "learning.hidden=[8]", "mobility.model=trace", "mobility.repeat=true")
