@@ -45,7 +45,7 @@ def update(seed: int, number: int, *, base_version: int, round_: int, received_r
     return [
         Chunk(
             update=number, chunk=place, chunks=len(pieces), round=round_, received_round=received_round,
-            base_version=base_version, spent_joules=0.0, entries=piece,
+            base_version=base_version, spent_joules=0.0, entries=piece.kept,
         ).packed(LAYOUT)
         for place, piece in enumerate(pieces)
     ]  # fmt: skip
@@ -147,7 +147,7 @@ def test_the_bytes_of_a_download_are_the_model_and_what_is_handed_down(tmp_path:
 
 
 def test_the_states_handed_down_last_are_kept_within_bounds(tmp_path: Path) -> None:
-    ledger, downloads = open_ledger(tmp_path, rule=RULE), Downloads(LAYOUT, kept_bytes=5000)
+    ledger, downloads = open_ledger(tmp_path, rule=RULE), Downloads(LAYOUT, tmp_path, kept_bytes=5000)
     for device in range(3):
         deliver(ledger, device, update(device, 1, base_version=ledger.version, round_=1))
     made = [downloads.hand_down(ledger, device, 3) for device in range(3)]

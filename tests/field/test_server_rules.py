@@ -50,7 +50,7 @@ def model_chunks(seed: int, *, number: int = 1, round_: int = 1, received_round:
     return [
         Chunk(
             update=number, chunk=place, chunks=len(pieces), round=round_, received_round=received_round,
-            base_version=0, spent_joules=0.0, entries=piece,
+            base_version=0, spent_joules=0.0, entries=piece.kept,
         ).packed(LAYOUT)
         for place, piece in enumerate(pieces)
     ]  # fmt: skip
@@ -252,7 +252,7 @@ def test_any_version_comes_down_to_any_device_to_the_bit(name: str, tmp_path: Pa
     for version, model in enumerate(models):
         assert torch.equal(ledger.model_at(version), model)
         for have in range(version + 1):
-            offered = Downloads(LAYOUT).offer(ledger, version, have)
+            offered = Downloads(LAYOUT, tmp_path).offer(ledger, version, have)
             base = None if offered.base_version is None else models[have]
             assert torch.equal(unpacked(offered.data, LAYOUT, base=base, digest=offered.digest), model)
 

@@ -26,6 +26,7 @@ class Measured:
 
     bits: int
     delivered: Sparse
+    value_bits: ValueBits = 32
 
 
 def measure(kept: Sparse, parameters: int, value_bits: ValueBits, chosen: int | None = None) -> Measured:
@@ -45,7 +46,7 @@ def measure(kept: Sparse, parameters: int, value_bits: ValueBits, chosen: int | 
     length = HEADER_BYTES + _index_bytes(of_gaps, chosen) + _value_bytes(of_codes, chosen, value_bits)
     values = values.to(statistics.dtype)
     delivered = torch.cat([values, statistics]) if len(statistics) else values
-    return Measured(8 * (length + 4 * len(statistics)), Sparse(kept.indices, delivered))
+    return Measured(8 * (length + 4 * len(statistics)), Sparse(kept.indices, delivered), value_bits)
 
 
 def _quantised(values: Tensor, bits: ValueBits) -> tuple[Tensor, Tensor]:

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from wayfare.codec.fitting import CodedUpload, arriving, fit, fit_pieces, piece_entries, united
 from wayfare.codec.length import Measured
+from wayfare.codec.pieces import Piece
 from wayfare.codec.values import value_width
 from wayfare.codec.widths import profile
 from wayfare.device.checks import Checks
@@ -80,6 +81,7 @@ class Transmission:
     upload: Upload  # with the entries, bits and energy that were actually sent
     sent: Sparse | None  # the entries that arrived; None if the upload did not complete
     cut: bool = False  # the contact ended during a piece
+    messages: tuple[Measured, ...] = ()  # of a coded upload: those that arrived; together they are `sent`
 
 
 def contact(
@@ -159,6 +161,18 @@ def payload(transmission: Transmission, local_model: Tensor, method: Method) -> 
     return Sparse(torch.arange(len(local_model), device=local_model.device), local_model)
 
 
+def coded_pieces(transmission: Transmission) -> list[Piece]:
+    """The messages of a coded upload with their exact values, for an encoder; none if the upload is not coded."""
+    update, parameters = transmission.offer.update, transmission.offer.parameters
+    pieces = []
+    for message in transmission.messages:
+        indices = message.delivered.indices
+        if len(indices):
+            statistics = len(indices) - int(torch.searchsorted(indices, parameters))
+            pieces.append(Piece(Sparse(indices, update[indices]), message.value_bits, statistics))
+    return pieces
+
+
 def transmit(offer: Offer, upload: Upload, terms: Terms, lasts_s: float | None = None) -> Transmission:
     """Pay for an upload and send it. An incomplete upload delivers nothing, and the device keeps its update."""
     forecast_s, link = offer.encounter.contact_s, terms.link
@@ -187,7 +201,7 @@ def transmit(offer: Offer, upload: Upload, terms: Terms, lasts_s: float | None =
     room_bits = rate_bps * min(forecast_s, upload.max_joules / upload.power_watts)
     entries, fitting = fit(coded, upload.entries, room_bits)
     upload = _with_cost(upload, entries, fitting.bits, fitting.bits / rate_bps)
-    return _all_or_nothing(offer, upload, fitting.delivered, terms, lasts_s)
+    return replace(_all_or_nothing(offer, upload, fitting.delivered, terms, lasts_s), messages=(fitting,))
 
 
 def _all_or_nothing(offer: Offer, upload: Upload, sent: Sparse, terms: Terms, lasts_s: float) -> Transmission:
@@ -229,7 +243,7 @@ def _in_pieces(
         arrived += through
     whole = united(arrived, coded.nothing)
     upload = _with_cost(upload, max(len(whole.delivered) - coded.statistics, 0), whole.bits, airtime_s)
-    return replace(_delivered(offer, upload, whole.delivered, terms), cut=cut)
+    return replace(_delivered(offer, upload, whole.delivered, terms), cut=cut, messages=tuple(arrived))
 
 
 def _delivered(offer: Offer, upload: Upload, sent: Sparse, terms: Terms) -> Transmission:

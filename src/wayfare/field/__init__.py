@@ -19,8 +19,9 @@ Methods without memory and servers that mix models do not conserve mass. Their c
 1. **Cut** (device, one transaction). `wayfare.device.contact` decides what to send, as in the simulator, with its
    checks. The memory rule forms x from memory and base - local. The payload is entries of x, or the whole local model
    if the server rule takes models. It is split into chunks, the largest entries first, each a message of
-   `wayfare.codec.wire`. Outbox += chunks, base = local, and memory and part states are updated. There is at most one
-   open update, and its number is never reused.
+   `wayfare.codec.wire`. A coded upload is split between blocks of its quantiser, so its chunks have the decided width
+   and decode to the decided values. Outbox += chunks, base = local, and memory and part states are updated. There is
+   at most one open update, and its number is never reused.
 2. **Ask.** In a contact the device first asks ``up.<device>.ask`` which chunks of its open update are recorded. It
    resumes an update of the same contact. It *seals* an older one: the server durably promises to record no more of
    it, and the memory rule takes back the unrecorded entries, so that they compete with newer ones. A model that was
@@ -37,6 +38,9 @@ Methods without memory and servers that mix models do not conserve mass. Their c
    device, such as SCAFFOLD's correction, follows. The device pulls the bytes in parts (``up.<device>.part``), so a cut
    costs one part, and verifies their digests. One transaction stores both: base = the model, local = the model plus
    what the trainer learned meanwhile.
+   A download that takes several contacts is *begun*: the device keeps its parts, continues it beside the next upload,
+   and names it in ``finish``. The server serves that version until the device has it, or a newer one takes fewer bytes.
+   With a plan the version of a round is fixed.
 
 A delta holds the new values of changed entries, not differences, so the device gets the server's model in every bit.
 

@@ -5,12 +5,14 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Literal, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from rich.table import Table
 from rich.text import Text
 
-from wayfare.records import SchemeSummary
+if TYPE_CHECKING:
+    # Records import PyTorch, and plans do not need it.
+    from wayfare.records import SchemeSummary
 
 # A controller with a queue may exceed the budget slightly; this does not count as over budget.
 OVER_BUDGET = 1.03

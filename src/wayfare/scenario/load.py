@@ -111,8 +111,8 @@ def _read(source: str, seen: tuple[str, ...]) -> dict[str, Any]:
 
 # Fields that name a file or a folder.
 _PATHS = (("mobility", "file"), ("learning", "argoverse", "folder"), ("learning", "argoverse", "map_folder"))
-# A field that names a task, which may be in a file.
-_TASK = ("learning", "task")
+# Fields with a name that may contain a file.
+_NAMES = (("learning", "task"), ("learning", "backbone"))
 
 
 def names_python_file(text: str) -> bool:
@@ -123,13 +123,19 @@ def names_python_file(text: str) -> bool:
 
 def anchor_files(data: dict[str, Any], folder: Path) -> None:
     """Make the paths in a scenario relative to the scenario file, not to the current folder."""
-    for *sections, field in (*_PATHS, _TASK):
+    for path in (*_PATHS, *_NAMES):
+        *sections, field = path
         table: Any = data
         for section in sections:
             table = table.get(section) if isinstance(table, dict) else None
         named = table.get(field) if isinstance(table, dict) else None
-        if isinstance(named, str) and (field != "task" or names_python_file(named)):
+        if not isinstance(named, str):
+            continue
+        library, at, weights = named.partition("@")
+        if path in _PATHS or names_python_file(named):
             table[field] = str(folder / named)
+        elif field == "backbone" and at:
+            table[field] = f"{library}@{folder / weights}"
 
 
 def _text(source: str) -> tuple[str, str, Path | None]:

@@ -45,7 +45,7 @@ class Intake:
     counts: list[Counts] = field(init=False)
 
     def __post_init__(self) -> None:
-        self.downloads = Downloads(self.layout)
+        self.downloads = Downloads(self.layout, self.ledger.folder / "downloads")
         self.counts = [Counts() for _ in self.names]
         # Resume after a kill between recording and applying.
         with self.ledger.transaction():
@@ -111,10 +111,17 @@ class Intake:
         version = self.gathering.version_for(self.ledger, asked.round, cut_short=asked.cut_short)
         if version is None:
             return Manifest(state="wait")
-        offered = self.downloads.offer(self.ledger, version, asked.have_version)
-        # A device whose contact was cut short gets the previous model, but the state that its own upload led to.
-        counted = self.gathering.version_for(self.ledger, asked.round, cut_short=False)
-        handed = self.downloads.hand_down(self.ledger, device, version if counted is None else counted)
+        # A plan fixes the version; otherwise a begun download continues.
+        begun = None if self.gathering.by_round else asked.begun
+        offered = self.downloads.resume(self.ledger, device, begun, version, asked.have_version) if begun else None
+        if offered is None:
+            offered = self.downloads.offer(self.ledger, version, asked.have_version)
+            # A device whose contact was cut short gets the previous model, but the state that its own upload led to.
+            counted = self.gathering.version_for(self.ledger, asked.round, cut_short=False)
+            handed = self.downloads.hand_down(self.ledger, device, version if counted is None else counted)
+        else:
+            handed = self.downloads.handed(device)
+        self.downloads.begin(device, offered)
         self.counts[device].exchanges += 1
         self.counts[device].version = offered.version
         return Manifest(
@@ -138,6 +145,12 @@ class Intake:
         piece = self.downloads.part(device, asked.version, asked.base_version, asked.offset, end)
         self.counts[device].sent_bytes += len(piece)
         return piece
+
+    def close(self) -> None:
+        """Keep begun downloads and close the ledger."""
+        self.downloads.store_begun()
+        self.ledger.save_model()
+        self.ledger.close()
 
     def _refuse(self, device: int, what: str, error: WireError) -> None:
         self.counts[device].refused += 1

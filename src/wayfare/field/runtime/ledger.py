@@ -67,7 +67,7 @@ class Ledger:
         identity: str,
         limits: Limits | None = None,
     ) -> None:
-        self._folder, self._layout, self._aggregation = folder, layout, aggregation
+        self.folder, self._layout, self._aggregation = folder, layout, aggregation
         self._initial, self._limits = initial, limits or Limits()
         self._takes_models = aggregation.rule.takes == "models"
         if self._takes_models and self._limits.clip_norm is not None:
@@ -289,13 +289,13 @@ class Ledger:
         """Write the model file, register it, and delete older ones."""
         if self._moment == self._saved:
             return
-        name, sha256 = write_model(self._folder, self._versions.latest)
+        name, sha256 = write_model(self.folder, self._versions.latest)
         with self._database.transaction() as connection:
             connection.execute("INSERT OR REPLACE INTO models VALUES (?, ?, ?)", (self.version, name, sha256))
             old = connection.execute("SELECT version, file FROM models ORDER BY version DESC").fetchall()[2:]
             connection.executemany("DELETE FROM models WHERE version = ?", [(version,) for version, _ in old])
         for _, file in old:
-            (self._folder / file).unlink(missing_ok=True)
+            (self.folder / file).unlink(missing_ok=True)
         self._saved = self._moment
 
     def close(self) -> None:
@@ -343,7 +343,7 @@ class Ledger:
         """The newest valid model file, up to a version if given; otherwise the initial model."""
         named = self._all("SELECT version, file, sha256 FROM models ORDER BY version DESC")
         wanted = [row for row in named if most is None or row[0] <= most]
-        found = newest_model(self._folder, wanted, len(self._initial))
+        found = newest_model(self.folder, wanted, len(self._initial))
         first = Versions.from_first(self._aggregation, self._initial)
         return first if found is None else Versions(self._aggregation, found)
 

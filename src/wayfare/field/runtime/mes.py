@@ -79,8 +79,7 @@ def run_server(bundle: Bundle, names: Sequence[str], work: Work, options: Server
         try:
             asyncio.run(_run(bundle, intake, options, stop))
         finally:
-            intake.ledger.save_model()
-            intake.ledger.close()
+            intake.close()
 
 
 async def _run(bundle: Bundle, intake: Intake, options: ServerOptions, stop: threading.Event) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import json
 import time
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
@@ -19,12 +19,13 @@ import torch
 from torch import Tensor
 
 from wayfare.arrays import Floats
+from wayfare.codec.pieces import Piece
 from wayfare.codec.wire import Layout
 from wayfare.control.auto_weight import Experience
 from wayfare.device import DeviceState, begin_device, receive
 from wayfare.errors import InvariantError, RunFolderError
 from wayfare.field.runtime.database import Database, tree_bytes, tree_of, vector_bytes, vector_of
-from wayfare.field.runtime.messages import Chunk, joined, split, unpack
+from wayfare.field.runtime.messages import Chunk, joined, split, split_coded, unpack
 from wayfare.methods import NO_STATE, Method, State
 from wayfare.sparsify import Sparse
 
@@ -78,6 +79,7 @@ class Outbox:
         identity: str,
         audit: bool = False,
     ) -> None:
+        self.file = file
         self._layout, self._method = layout, method
         self._database = Database(file, _SCHEMA, _FORMAT)
         self._all = self._database.rows
@@ -172,9 +174,13 @@ class Outbox:
         round_: int,
         next_update: int,
         chunk_bytes: int,
+        coded: Sequence[Piece] = (),
         cut_short: bool = False,
     ) -> OpenUpdate | None:
-        """Put the chunks of a contact into the outbox. None sends nothing, keeps everything and skips the download."""
+        """Put the chunks of a contact into the outbox. None sends nothing, keeps everything and skips the download.
+
+        ``coded`` are the messages of a coded upload, with exact values; decoded they give ``sent``.
+        """
         with self._transaction() as connection:
             if self.open_update() is not None:
                 raise InvariantError("a new update was cut while another is open")
@@ -182,7 +188,8 @@ class Outbox:
                 self._state = replace(state, received=self._vectors["base"], memory=self._vectors["memory"])
                 self._advance(cut_round=round_, cut_s=time.time(), takes_model=False)
                 return None
-            pieces = split(sent, self._layout, chunk_bytes)
+            fit = self._layout, chunk_bytes
+            pieces = split_coded(coded, *fit) if coded else split(sent, *fit)
             number = max(self.progress.last_update + 1, next_update) if pieces else self.progress.last_update
             for place, piece in enumerate(pieces):
                 data = Chunk(
@@ -193,7 +200,8 @@ class Outbox:
                     received_round=state.received_round,
                     base_version=self.progress.version or 0,
                     spent_joules=state.spent_joules,
-                    entries=piece,
+                    entries=piece.kept,
+                    value_bits=piece.value_bits,
                 ).packed(self._layout)
                 connection.execute("INSERT INTO chunks VALUES (?, ?, ?, ?, NULL)", (number, place, digest(data), data))
             if pieces:
