@@ -144,10 +144,10 @@ def study_notes(results: StudyResults) -> list[Note]:
         return [Note("runs", "none is finished yet")]
     notes, seeds, name = missing_notes(results), results.seeds, metric_words_and_unit(results.metric)[0]
     if min(len(row.results) for row in results.rows) == 1:
-        notes.append(Note("one seed", "is one world: numbers without ± are not a result"))
+        notes.append(Note("one seed", "a single world; numbers without ± are not a result"))
     last = results.results[0].averaged
-    over = "last evaluation" if last == 1 else f"mean of its last {last} evaluations"
-    notes.append(Note(name, f"of a run: {over}"))
+    over = "the last evaluation" if last == 1 else f"mean of the last {last} evaluations"
+    notes.append(Note(name, f"{over} of a run"))
     if seeds > 1:
         notes.append(Note("±", "95 % interval of the mean over seeds; sd: standard deviation over seeds"))
     tested = sum(row.to_reference is not None for row in results.rows)
