@@ -50,9 +50,20 @@ the file and replays later chunks through the rule. A rule gets the device, its 
 chunk's header), its samples and the reach of its steps (which the server knows). The reach is unknown if the
 device received no model since its previous update; the header names its version.
 
+A guard (`wayfare.methods.guard`) stands before the rule: it scales or drops unusual updates. It judges whole uploads,
+so with a guard no rule takes pieces. Its state is part of the server's, so a replay repeats its decisions.
+
 `Gathering` decides when recorded chunks are applied: on arrival, where every version counts as a round of the mean, or
 round by round with all devices that a plan has in that round, first all uploads, then all downloads, as in the
 simulator. With a plan, and trainers that follow it, devices and server end with the simulator's model.
+
+Who counts
+----------
+
+The server knows a device from its first message on: the broker lets only members of the fleet through. N of the server
+rule is the number of devices that delivered lately (`membership.py`). The ledger keeps N of every version and the
+weight of every chunk. A device whose model is the initial one or outdated is told so when it asks. It discards what it
+learned and continues from the current model. All devices train at most a fixed number of steps after a model.
 
 Trainer and exchanger of a device share only its store. Training during an exchange is not lost:
 it is base - local for the new base. A proximal term pulls towards the last model, not towards base.

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     # PyTorch takes seconds to import, and plans do not need it.
     from torch import Tensor
 
+    from wayfare.methods.guard import Guard
     from wayfare.sparsify import Sparse
 
 State: TypeAlias = Mapping[str, Any]
@@ -267,7 +268,7 @@ class PeerRule(Part):
 
 @dataclass(frozen=True, kw_only=True)
 class Method:
-    """Six parts and a name."""
+    """Six parts, a name, and a guard in front of the server rule if there is one."""
 
     name: str
     upload: UploadRule
@@ -276,6 +277,7 @@ class Method:
     server: ServerRule
     local: LocalRule = field(default_factory=LocalRule)
     peers: PeerRule | None = None
+    guard: Guard | None = None
     # The composition that makes it again, if the name alone does not.
     text: str = field(default="", compare=False, repr=False)
 
@@ -294,6 +296,7 @@ class Method:
             "local": self.local,
             "server": self.server,
             "peers": self.peers,
+            "guard": self.guard,
         }
         return {kind: part for kind, part in every.items() if part is not None}
 

@@ -16,6 +16,7 @@ from typing import Any, TypeAlias, cast, get_args
 
 from wayfare.errors import ScenarioError
 from wayfare.methods.encounter import EnergyRule
+from wayfare.methods.guard import Guard
 from wayfare.methods.mads_rd import MadsRd, Step
 from wayfare.methods.parts import Compressor, LocalRule, MemoryRule, Method, Part, PeerRule, ServerRule, UploadRule
 from wayfare.methods.servers import Add, Mix, Optimise, StalenessFunction
@@ -209,6 +210,9 @@ PARTS: Mapping[str, str] = {
     "add": "servers:Add",
     "mix": "servers:Mix",
     "relays": "parts:PeerRule",
+    "guard": "guard:Guard",
+    "trimmed-mean": "robust:TrimmedMean",
+    "geometric-median": "robust:GeometricMedian",
     "buffer": "published.fedbuff:Buffer",
     "staleness-weights": "published.staleness_weighted:StalenessWeights",
     "calibrated-buffer": "published.ca2fl:CalibratedBuffer",
@@ -232,6 +236,7 @@ KINDS: Mapping[str, type[Part]] = {
     "local": LocalRule,
     "server": ServerRule,
     "peers": PeerRule,
+    "guard": Guard,
 }
 
 

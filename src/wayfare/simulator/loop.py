@@ -78,7 +78,9 @@ class Simulation:
         retires = self._relays is None or not self._relays.free
         self._fleet = DeviceSide(world, initial, nothing, terms, self._trainer, shelf, retires=retires)
         server_terms = ServerTerms(devices=scenario.fleet.devices, statistics=task.model.statistics)
-        self._server = ServerSide(initial, method.server, server_terms, scenario.server, self._checks, self._ledger)
+        self._server = ServerSide(
+            initial, method.server, server_terms, scenario.server, self._checks, self._ledger, method.guard
+        )
         self._initial, self._evaluate = initial, Evaluator(task, device_scores(world, task))
         self._recalibrate = make_recalibration(scenario.learning, task, world.held, world.seed, self._compute.device)
         self._round, self._bits = 0, 0.0
