@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import hashlib
 import json
+import sqlite3
 import time
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
@@ -19,16 +20,18 @@ import torch
 from torch import Tensor
 
 from wayfare.arrays import Floats
+from wayfare.codec.pieces import Piece
 from wayfare.codec.wire import Layout
 from wayfare.control.auto_weight import Experience
 from wayfare.device import DeviceState, begin_device, receive
 from wayfare.errors import InvariantError, RunFolderError
 from wayfare.field.runtime.database import Database, tree_bytes, tree_of, vector_bytes, vector_of
-from wayfare.field.runtime.messages import Chunk, joined, split, unpack
+from wayfare.field.runtime.messages import Chunk, joined, split, split_coded, unpack
+from wayfare.field.runtime.stores import check_identity
 from wayfare.methods import NO_STATE, Method, State
 from wayfare.sparsify import Sparse
 
-_FORMAT = 2
+_FORMAT = 3
 _SCHEMA = """
 CREATE TABLE facts (name TEXT PRIMARY KEY, value TEXT NOT NULL);
 CREATE TABLE vectors (name TEXT PRIMARY KEY, data BLOB NOT NULL);
@@ -75,11 +78,12 @@ class Outbox:
         *,
         layout: Layout,
         budget_joules: float,
-        identity: str,
+        identity: Mapping[str, Any],
         audit: bool = False,
     ) -> None:
+        self.file = file
         self._layout, self._method = layout, method
-        self._database = Database(file, _SCHEMA, _FORMAT)
+        self._database = Database(file, _SCHEMA, _FORMAT, {2: _same_tables})
         self._all = self._database.rows
         self.lock = self._database.lock
         with self._database.transaction() as connection:
@@ -91,20 +95,21 @@ class Outbox:
                     self._vectors["velocity"] = zero
                 self.progress = Progress()
                 self._state = begin_device(initial, zero, budget_joules, method)
-                self._set("identity", identity)
                 self._advance()
                 self._keep(*self._vectors, *_TREES)
                 self.learned: Floats | None = np.zeros(len(initial)) if audit else None
                 self._keep_learned()
             else:
-                if json.loads(found["identity"]) != identity:
-                    raise RunFolderError(f"{file}: contains the state of another device, task, method or seed")
+                known = json.loads(found["identity"])
+                if not isinstance(known, str):  # format 2 had only a hash of the whole scenario
+                    check_identity(file, known, identity)
                 rows = dict(connection.execute("SELECT name, data FROM vectors"))
                 self._vectors = {name: vector_of(rows[name]) for name in _VECTORS if name in rows}
                 self.learned = np.frombuffer(rows["learned"], "<f8").copy() if "learned" in rows else None
                 self.progress = Progress(**json.loads(found["progress"]))
                 trees = {name: tree_of(rows[name]) for name in _TREES}
                 self._state = _state_of({**json.loads(found["state"]), **trees}, self._vectors)
+            self._set("identity", identity)
         if any(len(vector) != len(initial) for vector in self._vectors.values()):
             raise RunFolderError(f"{file}: contains models of another size")
 
@@ -172,9 +177,13 @@ class Outbox:
         round_: int,
         next_update: int,
         chunk_bytes: int,
+        coded: Sequence[Piece] = (),
         cut_short: bool = False,
     ) -> OpenUpdate | None:
-        """Put the chunks of a contact into the outbox. None sends nothing, keeps everything and skips the download."""
+        """Put the chunks of a contact into the outbox. None sends nothing, keeps everything and skips the download.
+
+        ``coded`` are the messages of a coded upload, with exact values; decoded they give ``sent``.
+        """
         with self._transaction() as connection:
             if self.open_update() is not None:
                 raise InvariantError("a new update was cut while another is open")
@@ -182,7 +191,8 @@ class Outbox:
                 self._state = replace(state, received=self._vectors["base"], memory=self._vectors["memory"])
                 self._advance(cut_round=round_, cut_s=time.time(), takes_model=False)
                 return None
-            pieces = split(sent, self._layout, chunk_bytes)
+            fit = self._layout, chunk_bytes
+            pieces = split_coded(coded, *fit) if coded else split(sent, *fit)
             number = max(self.progress.last_update + 1, next_update) if pieces else self.progress.last_update
             for place, piece in enumerate(pieces):
                 data = Chunk(
@@ -193,7 +203,8 @@ class Outbox:
                     received_round=state.received_round,
                     base_version=self.progress.version or 0,
                     spent_joules=state.spent_joules,
-                    entries=piece,
+                    entries=piece.kept,
+                    value_bits=piece.value_bits,
                 ).packed(self._layout)
                 connection.execute("INSERT INTO chunks VALUES (?, ?, ?, ?, NULL)", (number, place, digest(data), data))
             if pieces:
@@ -207,6 +218,24 @@ class Outbox:
                 cut_round=round_, cut_s=time.time(), takes_model=True, cut_short=cut_short, last_update=number
             )
             return OpenUpdate(number, round_, len(pieces)) if pieces else None
+
+    def start_over(self, round_: int) -> None:
+        """Discard what was learned and not delivered, because the model is outdated; then download the current one."""
+        with self._transaction():
+            if self.open_update() is not None:
+                raise InvariantError("the device starts over while an update is open")
+            if self.learned is not None:
+                lost = self._vectors["memory"].double() + (self._vectors["base"].double() - self.local.double())
+                self.learned = self.learned - lost.numpy()
+                self._keep_learned()
+            base, zero = self._vectors["base"], torch.zeros_like(self._vectors["base"])
+            self._vectors |= {"local": base, "memory": zero}
+            fresh = begin_device(base, zero, self._state.budget_joules, self._method)
+            self._state = replace(
+                self._state, memory=zero, memory_state=fresh.memory_state, local_state=fresh.local_state
+            )
+            self._keep("local", "memory", *_TREES)
+            self._advance(cut_round=round_, cut_s=time.time(), takes_model=True, cut_short=False)
 
     def settle(self, number: int, recorded: Collection[int]) -> bool:
         """Mark chunks as recorded; return whether the update is completely delivered."""
@@ -310,6 +339,10 @@ class Outbox:
             self._database.connection.execute(
                 "INSERT OR REPLACE INTO vectors VALUES ('learned', ?)", (self.learned.astype("<f8").tobytes(),)
             )
+
+
+def _same_tables(connection: sqlite3.Connection) -> None:
+    """Format 3 has the tables of format 2; only the identity changed, which the store checks itself."""
 
 
 def digest(data: bytes) -> str:
