@@ -112,6 +112,11 @@ class Exchanger:
             except RefusedError as error:
                 _log.error("refused", extra={"device": self._name, "reason": str(error)})
                 await asyncio.sleep(self._patience.refused_s)
+            except nats.errors.NoRespondersError:
+                # The server is away, or it does not know this device yet.
+                await self._client.publish(f"up.{self._name}.hello", b"")
+                _log.info("no server answers", extra={"device": self._name})
+                await asyncio.sleep(self._patience.again_s)
             except (*PASSING, WireError) as error:
                 _log.info("exchange interrupted", extra={"device": self._name, "reason": f"{error}" or repr(error)})
                 await asyncio.sleep(self._patience.again_s)
