@@ -126,7 +126,7 @@ class Exchanger:
         progress = self._outbox.progress
         resumes = progress.cut_round > progress.finished_round and self._guide.resumes(progress)
         occasion = None if resumes else self._guide.occasion(progress, self._outbox.state)
-        if not resumes and occasion is None:
+        if not resumes and (occasion is None or not self._outbox.may_exchange):
             return False
         # A begun download continues beside the upload, which uses the other direction of the link.
         continuing = asyncio.ensure_future(self._continue_download())
