@@ -10,6 +10,7 @@ from torch import Tensor
 
 from wayfare.learning.schedule import Schedule
 from wayfare.methods import Arrival, Method, ServerRule, ServerTerms, State
+from wayfare.scenario import Scenario
 from wayfare.sparsify import Sparse
 from wayfare.world import World
 
@@ -54,7 +55,7 @@ def average(state: ServerState, round_: int, rounds: int) -> ServerState:
 class Senders:
     """Facts about the devices that the server knows itself and need not trust them for."""
 
-    samples: tuple[int, ...]  # number of samples of each device
+    samples: tuple[int, ...] | None  # number of samples of each device; None: unknown
     learning_rate: float
     schedule: Schedule = field(default_factory=Schedule)
     trains_between_contacts: bool = True
@@ -70,7 +71,7 @@ class Senders:
             sent=sent,
             staleness_rounds=staleness_rounds,
             round=round_,
-            samples=self.samples[device],
+            samples=None if self.samples is None else self.samples[device],
             reach=self._reach(round_, staleness_rounds),
         )
 
@@ -92,12 +93,16 @@ def weights_of(world: World) -> tuple[float, ...] | None:
 
 
 def senders_of(world: World, method: Method) -> Senders:
-    learning = world.scenario.learning
+    samples = tuple(len(held) for held in world.held)
+    return replace(unknown_senders(world.scenario, method), samples=samples, weights=weights_of(world))
+
+
+def unknown_senders(scenario: Scenario, method: Method) -> Senders:
+    """The senders of a fleet whose data the server does not know."""
     return Senders(
-        samples=tuple(len(held) for held in world.held),
-        learning_rate=learning.learning_rate,
-        schedule=Schedule(learning.schedule, world.scenario.rounds),
+        samples=None,
+        learning_rate=scenario.learning.learning_rate,
+        schedule=Schedule(scenario.learning.schedule, scenario.rounds),
         trains_between_contacts=method.local.trains_between_contacts,
         steps_per_round=method.local.steps_per_round,
-        weights=weights_of(world),
     )

@@ -68,6 +68,7 @@ def test_a_server_and_two_devices_learn_together(fleet: Fleet, tmp_path: Path) -
 
 
 def _check_the_ledger(fleet: Fleet) -> None:
+    from wayfare.field.fleet import load_bundle
     from wayfare.field.rig.audit import audit
     from wayfare.field.runtime.device import DeviceOptions, open_store
     from wayfare.field.runtime.mes import ServerOptions, open_intake
@@ -75,9 +76,14 @@ def _check_the_ledger(fleet: Fleet) -> None:
     from wayfare.scenario import load
 
     work = Work(scenario=load("fashion-small", [text for text in WORK if text != "--set"]))
-    intake = open_intake(work, fleet.devices, ServerOptions(state=fleet.server_folder / "state"))
+    intake = open_intake(load_bundle(fleet.server_folder), work, ServerOptions(state=fleet.server_folder / "state"))
     stores = [
-        open_store(name, number, work, DeviceOptions(state=fleet.device_folder(name) / "state"))
+        open_store(
+            load_bundle(fleet.device_folder(name)),
+            number,
+            work,
+            DeviceOptions(state=fleet.device_folder(name) / "state"),
+        )
         for number, name in enumerate(fleet.devices)
     ]
     assert audit(intake.ledger, stores, work.layout).promised == 0
@@ -95,7 +101,7 @@ def _check_the_ledger(fleet: Fleet) -> None:
     [
         (("device", "{fleet}/mes"), "is the server's bundle"),
         (("mes", "{fleet}/devices/bus-1"), "is the bundle of bus-1"),
-        (("mes", "{fleet}/mes", "--set", "fleet.devices=5"), "fleet.devices = 5: must be 2"),
+        (("mes", "{fleet}/mes", "--active-days", "0"), "active_days = 0.0: must be above 0"),
         (("device", "{fleet}/devices/bus-2", "--set", "fleet.devices=1"), "fleet.devices = 1: must be above 1"),
         (("mes", "{fleet}/nothing"), "is not a bundle"),
         (("mes", "{fleet}/mes", "--clip-norm", "0"), "--clip-norm = 0.0: must be above 0"),

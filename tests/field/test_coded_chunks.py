@@ -55,7 +55,7 @@ def test_an_upload_takes_the_bits_that_its_method_decided_on(scheme: str, tmp_pa
     link = replace(LINK, parameters=PARAMETERS, dense_bits=32.0 * PARAMETERS, statistics_bits=32.0 * STATISTICS)
     method = make_method(scheme, Scenario())
     first = torch.zeros(PARAMETERS + STATISTICS)
-    outbox = Outbox(tmp_path / "d.sqlite", first, method, layout=WIDE, budget_joules=10.0, identity="one")
+    outbox = Outbox(tmp_path / "d.sqlite", first, method, layout=WIDE, budget_joules=10.0, identity={"fleet": "one"})
     outbox.trained(first, first + update(), 1)
     meeting = Meeting(round=1, contact_s=0.15, gain_per_watt=1e3)
     sending = contact(outbox.state, outbox.local, meeting, Terms(method=method, link=link, rounds=100))

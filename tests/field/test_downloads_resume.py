@@ -108,11 +108,11 @@ def test_a_download_resumes_after_a_restart_of_the_device(site: Site, tmp_path: 
 
 def test_a_download_resumes_after_a_restart_of_the_server(tmp_path: Path) -> None:
     ledger = open_ledger(tmp_path)
-    intake = Intake(ledger, OnArrival(), LAYOUT, ["bus-1", "bus-2", "drone"])
+    intake = Intake(ledger, OnArrival(), LAYOUT)
     another_device_exchanges(intake, 1)
     offered = intake.finish(0, Finish(round=1).packed())
     intake.close()
-    again = Intake(open_ledger(tmp_path), OnArrival(), LAYOUT, ["bus-1", "bus-2", "drone"])
+    again = Intake(open_ledger(tmp_path), OnArrival(), LAYOUT)
     another_device_exchanges(again, 2)
     assert again.finish(0, Finish(round=2, begun=begun(offered, left_bytes=10)).packed()) == offered
     assert len(again.downloads.part(0, offered.version, None, 0, 1 << 20)) == offered.size_bytes
@@ -129,7 +129,7 @@ def begun(manifest: Manifest, *, left_bytes: int) -> Begun:
 
 
 def test_a_begun_version_is_superseded_if_the_newest_takes_fewer_bytes(tmp_path: Path) -> None:
-    intake = Intake(open_ledger(tmp_path), OnArrival(), LAYOUT, ["bus-1", "bus-2", "drone"])
+    intake = Intake(open_ledger(tmp_path), OnArrival(), LAYOUT)
     another_device_exchanges(intake, 1)
     old = intake.finish(0, Finish(round=1, have_version=0).packed())
     small = Chunk(
@@ -151,7 +151,7 @@ def replace_left(asked: Finish, left_bytes: int) -> Finish:
 
 
 def test_a_begun_version_that_the_server_cannot_serve_is_superseded(tmp_path: Path) -> None:
-    intake = Intake(open_ledger(tmp_path), OnArrival(), LAYOUT, ["bus-1", "bus-2", "drone"])
+    intake = Intake(open_ledger(tmp_path), OnArrival(), LAYOUT)
     another_device_exchanges(intake, 1)
     unknown = Begun(version=1, digest="0" * 64, handed_digest="", left_bytes=1)
     assert intake.finish(0, Finish(round=1, begun=unknown).packed()).version == 1
@@ -159,7 +159,7 @@ def test_a_begun_version_that_the_server_cannot_serve_is_superseded(tmp_path: Pa
 
 def test_begun_versions_that_do_not_fit_into_memory_go_to_disk_and_the_oldest_are_dropped(tmp_path: Path) -> None:
     ledger = open_ledger(tmp_path / "mes")
-    intake = Intake(ledger, OnArrival(), LAYOUT, ["bus-1", "bus-2", "drone"])
+    intake = Intake(ledger, OnArrival(), LAYOUT)
     downloads = Downloads(LAYOUT, tmp_path / "downloads", kept_bytes=1500, stored_bytes=2500)
     made = []
     for device in (0, 1, 2):
@@ -201,9 +201,11 @@ def test_a_device_with_short_contacts_gets_its_model_within_three_contacts(
     first = torch.randn(65_000, generator=torch.Generator().manual_seed(0)) * 0.02
     method = make_method("mads", Scenario())
     link = Link(bandwidth_hz=1e6, max_power_watts=0.2, parameters=65_000, bits_per_entry=42.0, dense_bits=2e6)
-    outbox = Outbox(tmp_path / "d.sqlite", first, method, layout=layout, budget_joules=10.0, identity="one")
-    ledger = Ledger(tmp_path / "mes", first, layout=layout, aggregation=aggregation(), identity="fleet")
-    intake, stop = Intake(ledger, OnArrival(), layout, fleet.devices), threading.Event()
+    outbox = Outbox(tmp_path / "d.sqlite", first, method, layout=layout, budget_joules=10.0, identity={"fleet": "one"})
+    ledger = Ledger(
+        tmp_path / "mes", first, layout=layout, aggregation=aggregation(), identity={"fleet": "a"}, names=fleet.devices
+    )
+    intake, stop = Intake(ledger, OnArrival(), layout), threading.Event()
 
     async def others() -> None:
         for seed in range(1000):

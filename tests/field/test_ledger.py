@@ -319,5 +319,5 @@ def test_an_outbox_and_a_ledger_agree_on_every_chunk(tmp_path: Path) -> None:
 
 def test_the_ledger_of_another_fleet_is_refused(tmp_path: Path) -> None:
     open_ledger(tmp_path).close()
-    with pytest.raises(RunFolderError, match="another fleet"):
-        Ledger(tmp_path, INITIAL, layout=LAYOUT, aggregation=aggregation(), identity="other")
+    with pytest.raises(RunFolderError, match="fleet: 'fleet' -> 'other'"):
+        Ledger(tmp_path, INITIAL, layout=LAYOUT, aggregation=aggregation(), identity={"fleet": "other"})

@@ -27,9 +27,15 @@ def _all_files(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def lazy_outbox(folder: Path) -> Outbox:
     return Outbox(
-        folder / "device.sqlite", INITIAL, METHOD, layout=LAYOUT, budget_joules=10.0, identity="one", audit=True,
+        folder / "device.sqlite",
+        INITIAL,
+        METHOD,
+        layout=LAYOUT,
+        budget_joules=10.0,
+        identity={"fleet": "one"},
+        audit=True,
         writes=LAZY,
-    )  # fmt: skip
+    )
 
 
 def files(folder: Path) -> list[Path]:

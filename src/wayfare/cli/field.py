@@ -69,6 +69,24 @@ def mes_command(
     clip_norm: Annotated[
         float | None, typer.Option("--clip-norm", help="Scale down updates with a larger norm.")
     ] = None,
+    active_days: Annotated[
+        float, typer.Option("--active-days", help="Devices count in the mean for this long after an upload.")
+    ] = 7.0,
+    least_devices: Annotated[
+        int, typer.Option("--least-devices", help="The mean is over at least this many devices.")
+    ] = 1,
+    discount_days: Annotated[
+        float | None,
+        typer.Option(
+            "--discount-days",
+            help="Updates count less if their model was superseded longer ago than this; default: all count.",
+            show_default=False,
+        ),
+    ] = None,
+    outdated_days: Annotated[
+        float,
+        typer.Option("--outdated-days", help="Reject updates if their model was superseded longer ago than this."),
+    ] = 30.0,
     metrics_host: Annotated[
         str, typer.Option("--metrics-host", help="Host of /metrics and /status; unauthenticated.")
     ] = "127.0.0.1",
@@ -82,6 +100,7 @@ def mes_command(
     """
     from wayfare.field.fleet import load_bundle
     from wayfare.field.runtime.logs import log_to_stderr
+    from wayfare.field.runtime.membership import Membership
     from wayfare.field.runtime.mes import ServerOptions, run_server
     from wayfare.field.runtime.rules import Limits
     from wayfare.signals import stop_at_signals
@@ -96,11 +115,17 @@ def mes_command(
         state=state or bundle / "state",
         url=url,
         limits=Limits(clip_norm=clip_norm),
+        membership=Membership(
+            active_days=active_days,
+            least_devices=least_devices,
+            discount_days=discount_days,
+            outdated_days=outdated_days,
+        ),
         metrics_host=metrics_host,
         metrics_port=metrics_port or None,
     )
     work = _work(scenario, set_, seed, scheme)
-    run_server(loaded, loaded.devices, work, options, stop_at_signals())
+    run_server(loaded, work, options, stop_at_signals())
 
 
 @field_app.command("device")
@@ -114,6 +139,9 @@ def device_command(
     state: StateOption = None,
     url: UrlOption = None,
     steps: Annotated[int | None, typer.Option(help="Stop after this many local steps; default: never.")] = None,
+    max_local_steps: Annotated[
+        int, typer.Option("--max-local-steps", min=1, help="Stop training after this many steps without a new model.")
+    ] = 1000,
     step_every_s: Annotated[float, typer.Option("--step-every-s", help="Seconds between local steps.")] = 0.0,
     exchange_every_s: Annotated[
         float, typer.Option("--exchange-every-s", help="Seconds between exchanges while a contact lasts.")
@@ -145,6 +173,7 @@ def device_command(
         state=state or bundle / "state",
         url=url,
         steps=steps,
+        max_local_steps=max_local_steps,
         step_every_s=step_every_s,
         exchange_every_s=exchange_every_s,
     )

@@ -17,6 +17,7 @@ A bundle gives its holder the identity of that device. The fleet folder contains
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import shutil
@@ -77,10 +78,11 @@ class Bundle:
 
     folder: Path
     fleet: str
+    fleet_id: str  # tells fleets of the same name apart
     name: str
     url: str
     number: int | None = None  # of a device in the fleet
-    devices: tuple[str, ...] = ()  # for the server: every device, by number
+    devices: tuple[str, ...] = ()  # for the server: the devices at the time, by number
 
 
 def create_fleet(
@@ -178,6 +180,7 @@ def load_bundle(folder: Path) -> Bundle:
     bundle = Bundle(
         folder=folder,
         fleet=_text(folder, content, "fleet"),
+        fleet_id=content.get("fleet_id") or _id_of(folder),
         name=check_name(f"{folder / BUNDLE_NAME}: name", _text(folder, content, "name")),
         url=_text(folder, content, "url"),
         number=content.get("number"),
@@ -212,10 +215,21 @@ def _join(fleet: Fleet, names: Sequence[str], valid_days: int) -> Fleet:
         if name != SERVER_NAME:
             # The server joined first and has no number.
             number = list(public_keys).index(name) - 1
-            content = {"fleet": fleet.name, "name": name, "url": fleet.url, "number": number}
-            _write_json(folder / BUNDLE_NAME, content)
+            _write_json(folder / BUNDLE_NAME, _about(fleet, name) | {"number": number})
     _write_registry(larger := replace(fleet, public_keys=public_keys))
     return larger
+
+
+def _about(fleet: Fleet, name: str) -> dict[str, Any]:
+    return {"fleet": fleet.name, "fleet_id": _id_of(fleet.folder), "name": name, "url": fleet.url}
+
+
+def _id_of(folder: Path) -> str:
+    """The digest of the fleet's first authority, which every bundle has."""
+    try:
+        return hashlib.sha256((folder / "ca.pem").read_bytes()).hexdigest()[:16]
+    except OSError as error:
+        raise InputError(f"{folder / 'ca.pem'}: cannot be read: {error.strerror}") from None
 
 
 def _write_registry(fleet: Fleet) -> None:
@@ -224,8 +238,7 @@ def _write_registry(fleet: Fleet) -> None:
         for name, key in fleet.public_keys.items()
         if key
     }
-    server = {"fleet": fleet.name, "name": SERVER_NAME, "url": fleet.url, "devices": list(fleet.devices)}
-    _write_json(fleet.server_folder / BUNDLE_NAME, server)
+    _write_json(fleet.server_folder / BUNDLE_NAME, _about(fleet, SERVER_NAME) | {"devices": list(fleet.devices)})
     content = {"version": VERSION, "name": fleet.name, "url": fleet.url, "public_keys": dict(fleet.public_keys)}
     content["connections_per_device"] = fleet.connections_per_device
     _write(fleet.broker_folder / USERS_NAME, users_text(permissions, fleet.connections_per_device))

@@ -132,7 +132,9 @@ class Exchanger:
         continuing = asyncio.ensure_future(self._continue_download())
         try:
             standing = await self._settle_open_update(seal=not resumes)
-            if occasion is not None:
+            if occasion is not None and standing.outdated:
+                await asyncio.to_thread(self._outbox.start_over, occasion.round)
+            elif occasion is not None:
                 await asyncio.to_thread(self._cut, occasion, standing.next_update)
             number = await self._deliver()
             await self._finish(number, continuing)
@@ -146,8 +148,14 @@ class Exchanger:
         """Ask which chunks of the open update are recorded; send the others again, or return them to the memory."""
         opened = self._outbox.open_update()
         number = opened.number if opened else None
-        fresh = self._outbox.progress.last_update == 0
-        asked = Ask(update=number, seal=seal and opened is not None, fresh=fresh)
+        progress = self._outbox.progress
+        asked = Ask(
+            update=number,
+            seal=seal and opened is not None,
+            fresh=progress.last_update == 0,
+            version=progress.version,
+            samples=self._guide.samples(),
+        )
         standing = parse(Standing, await self._request("ask", asked.packed()))
         if number is not None:
             if standing.sealed:

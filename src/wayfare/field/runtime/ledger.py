@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,34 +20,22 @@ from torch import Tensor
 from wayfare.arrays import Ints
 from wayfare.codec.errors import WireError
 from wayfare.codec.wire import Layout
-from wayfare.errors import InputError, RunFolderError
-from wayfare.field.runtime.aggregation import Aggregation, Snapshot, Versions, differing
+from wayfare.errors import InputError
+from wayfare.field.runtime.aggregation import Aggregation, Piece, Snapshot, Versions, differing
 from wayfare.field.runtime.database import Database
+from wayfare.field.runtime.ledger_format import FORMAT, MIGRATIONS, SCHEMA
 from wayfare.field.runtime.messages import Chunk, unpack
 from wayfare.field.runtime.model_files import newest_model, write_model
 from wayfare.field.runtime.outbox import digest
-from wayfare.field.runtime.rules import Bits, Latest, Limits, check_chunk, check_rest
+from wayfare.field.runtime.roster import Roster
+from wayfare.field.runtime.rules import Bits, Limits, check_chunk, check_rest
+from wayfare.field.runtime.stores import check_identity
 from wayfare.methods import NO_STATE, Arrival, State
 from wayfare.server import ServerState
 
 FILE = "ledger.sqlite"
-_FORMAT = 2
 # The version of chunks that are recorded but in no model, because the rest of a whole model never arrived.
 _VOID = 0
-_SCHEMA = """
-CREATE TABLE facts (name TEXT PRIMARY KEY, value TEXT NOT NULL);
-CREATE TABLE devices (
-    device INTEGER PRIMARY KEY, number INTEGER NOT NULL DEFAULT 0, open INTEGER NOT NULL DEFAULT 0,
-    norm_sq REAL NOT NULL DEFAULT 0, spent_joules REAL NOT NULL DEFAULT 0);
-CREATE TABLE chunks (
-    device INTEGER NOT NULL, number INTEGER NOT NULL, chunk INTEGER NOT NULL, chunks INTEGER NOT NULL,
-    round INTEGER NOT NULL, received_round INTEGER NOT NULL, digest TEXT NOT NULL, scale REAL NOT NULL,
-    version INTEGER, data BLOB NOT NULL, PRIMARY KEY (device, number, chunk));
-CREATE INDEX by_version ON chunks (version);
-CREATE TABLE finished (device INTEGER NOT NULL, round INTEGER NOT NULL, PRIMARY KEY (device, round)) WITHOUT ROWID;
-CREATE TABLE rounds (round INTEGER PRIMARY KEY, version INTEGER NOT NULL);
-CREATE TABLE models (version INTEGER PRIMARY KEY, file TEXT NOT NULL, sha256 TEXT NOT NULL)
-"""
 
 
 class Key(NamedTuple):
@@ -64,31 +52,37 @@ class Ledger:
         *,
         layout: Layout,
         aggregation: Aggregation,
-        identity: str,
+        identity: Mapping[str, Any],
+        names: Sequence[str] = (),
         limits: Limits | None = None,
     ) -> None:
+        """``names`` are the first devices, by number. Others get the next numbers when they are first heard."""
         self.folder, self._layout, self._aggregation = folder, layout, aggregation
         self._initial, self._limits = initial, limits or Limits()
         self._takes_models = aggregation.rule.takes == "models"
         if self._takes_models and self._limits.clip_norm is not None:
             rule = "not allowed: the server mixes whole models, and only updates can be clipped"
             raise InputError(f"clip_norm = {self._limits.clip_norm!r}: {rule}")
-        devices = aggregation.terms.devices
-        self._database = Database(folder / FILE, _SCHEMA, _FORMAT)
+        membership = aggregation.membership
+        if self._takes_models and membership is not None and membership.discount_days is not None:
+            rule = "not allowed: the server mixes whole models, and only updates can be discounted"
+            raise InputError(f"discount_days = {membership.discount_days!r}: {rule}")
+        self._database = Database(folder / FILE, SCHEMA, FORMAT, MIGRATIONS)
         self._all = self._database.rows
+        self.roster = Roster(self._database, membership, aggregation.terms.devices)
         with self._database.transaction() as connection:
             facts = dict(connection.execute("SELECT name, value FROM facts"))
-            if not facts:
-                connection.execute("INSERT INTO facts VALUES ('identity', ?)", (json.dumps(identity),))
-                connection.executemany("INSERT INTO devices (device) VALUES (?)", [(n,) for n in range(devices)])
-            elif json.loads(facts["identity"]) != identity:
-                raise RunFolderError(f"{folder}: contains the ledger of another fleet, task or seed")
+            known = json.loads(facts["identity"]) if facts else {}
+            if not isinstance(known, str):  # format 2 had only a hash of the whole scenario
+                check_identity(folder / FILE, known, identity)
+            connection.execute("INSERT OR REPLACE INTO facts VALUES ('identity', ?)", (json.dumps(identity),))
         self._load()
+        self.roster.begin(names)
 
     def _load(self) -> None:
         connection = self._database.connection
-        rows = connection.execute("SELECT number, open, norm_sq, spent_joules FROM devices ORDER BY device").fetchall()
-        self._devices = [Latest(number, bool(open_), norm_sq, spent) for number, open_, norm_sq, spent in rows]
+        self.roster.load()
+        self._devices = self.roster.devices
         self._taken: dict[int, Bits] = {}  # entries of open updates that have arrived
         for device, latest in enumerate(self._devices):
             if latest.open:
@@ -234,14 +228,19 @@ class Ledger:
             scale = self._limits.share(latest.norm_sq, norm_sq)
             latest.norm_sq += norm_sq
             latest.spent_joules = chunk.spent_joules
-            row = (*key, chunk.chunks, chunk.round, chunk.received_round, digest(data), scale, None, data)
-            self._database.connection.execute("INSERT INTO chunks VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", row)
+            latest.delivered_s = self.roster.now_s()
+            row = (*key, chunk.chunks, chunk.round, chunk.received_round, digest(data), scale, data)
+            self._database.connection.execute(
+                "INSERT INTO chunks (device, number, chunk, chunks, round, received_round, digest, scale, data)"
+                " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
+                row,
+            )
             self._queue[key] = chunk.scaled(scale)
             self._take(device, chunk.entries.indices.numpy())
             (count,) = self._all("SELECT count(*) FROM chunks WHERE device = ? AND number = ?", *key[:2])[0]
             if count == chunk.chunks:
                 self._close(device, whole=True)
-            self._keep(device)
+            self.roster.keep(device)
         return chunk, True
 
     def seal(self, device: int, number: int) -> None:
@@ -254,14 +253,14 @@ class Ledger:
         with self.transaction():
             self._close(device)
             latest.number = number
-            self._keep(device)
+            self.roster.keep(device)
 
     def reset_device(self, device: int) -> None:
         """Reset a device that lost its store, with its energy account and its open update."""
         with self.transaction():
             self._devices[device].spent_joules = 0.0
             self._close(device)
-            self._keep(device)
+            self.roster.keep(device)
 
     def finish(self, device: int, round_: int) -> None:
         with self.transaction():
@@ -277,13 +276,17 @@ class Ledger:
         round_, version = (next_round or self.next_round + 1) - 1, self.version + bool(keys)
         with self.transaction():
             connection, rows = self._database.connection, sorted(keys)
-            arrivals = self._arrivals((key.device, self._queue.pop(key)) for key in rows)
-            self._versions.advance(round_, version, arrivals)
+            devices = self.roster.active_devices
+            pieces = [self.roster.weighed(key.device, self._queue[key]) for key in rows]
+            for key in rows:
+                del self._queue[key]
+            self._versions.advance(round_, version, self._arrivals(pieces), devices)
             connection.executemany(
-                "UPDATE chunks SET version = ? WHERE device = ? AND number = ? AND chunk = ?",
-                [(version, *key) for key in rows],
+                "UPDATE chunks SET version = ?, weight = ?, samples = ? WHERE device = ? AND number = ? AND chunk = ?",
+                [(version, piece.weight, piece.samples, *key) for key, piece in zip(rows, pieces, strict=True)],
             )
-            connection.execute("INSERT INTO rounds VALUES (?, ?)", (round_, version))
+            made = (round_, version, devices, self.roster.now_s())
+            connection.execute("INSERT INTO rounds VALUES (?, ?, ?, ?)", made)
 
     def save_model(self) -> None:
         """Write the model file, register it, and delete older ones."""
@@ -305,6 +308,7 @@ class Ledger:
 
     def _check(self, device: int, chunk: Chunk) -> None:
         check_chunk(chunk, self._devices[device], self._limits, self.version)
+        self.roster.check_base(chunk)
         others = self._all(
             "SELECT chunks, round, received_round FROM chunks WHERE device = ? AND number = ?", device, chunk.update
         )
@@ -328,13 +332,6 @@ class Ledger:
         latest.open = False
         self._taken.pop(device, None)
 
-    def _keep(self, device: int) -> None:
-        latest = self._devices[device]
-        self._database.connection.execute(
-            "UPDATE devices SET number = ?, open = ?, norm_sq = ?, spent_joules = ? WHERE device = ?",
-            (latest.number, latest.open, latest.norm_sq, latest.spent_joules, device),
-        )
-
     @property
     def _moment(self) -> tuple[int, int]:
         return self._versions.latest.version, self._versions.latest.round
@@ -347,22 +344,25 @@ class Ledger:
         first = Versions.from_first(self._aggregation, self._initial)
         return first if found is None else Versions(self._aggregation, found)
 
-    def _history(self, after: Snapshot) -> Iterator[tuple[int, int, list[Arrival]]]:
-        """Replay history: round, version, and the arrivals if they made a version."""
+    def _history(self, after: Snapshot) -> Iterator[tuple[int, int, list[Arrival], int]]:
+        """Replay history: round, version, the arrivals if they made a version, and the devices that counted."""
         version = after.version
-        rounds = self._all("SELECT round, version FROM rounds WHERE round > ? ORDER BY round", after.round)
-        for round_, reached in rounds:
-            yield round_, reached, self._applied_in(reached) if reached > version else []
+        rounds = self._all("SELECT round, version, devices FROM rounds WHERE round > ? ORDER BY round", after.round)
+        for round_, reached, devices in rounds:
+            yield round_, reached, self._applied_in(reached) if reached > version else [], devices
             version = reached
 
     def _applied_in(self, version: int) -> list[Arrival]:
         rows = self._all(
-            "SELECT device, scale, data FROM chunks WHERE version = ? ORDER BY device, number, chunk", version
+            "SELECT device, scale, data, weight, samples FROM chunks WHERE version = ? ORDER BY device, number, chunk",
+            version,
         )
-        return self._arrivals((device, unpack(data, self._layout).scaled(scale)) for device, scale, data in rows)
+        return self._arrivals(
+            Piece(device, unpack(data, self._layout).scaled(scale), *others) for device, scale, data, *others in rows
+        )
 
-    def _arrivals(self, chunks: Iterable[tuple[int, Chunk]]) -> list[Arrival]:
-        return self._aggregation.arrivals(chunks, self._previous_version)
+    def _arrivals(self, pieces: Iterable[Piece]) -> list[Arrival]:
+        return self._aggregation.arrivals(pieces, self._previous_version)
 
     def _previous_version(self, device: int, number: int) -> float:
         """The version that includes a device's previous update; infinity while there is none."""
@@ -375,10 +375,10 @@ class Ledger:
         state = self._versions.find(version)
         if state is None:
             versions = self._newest(version)
-            for round_, reached, arrivals in self._history(versions.latest):
-                if reached > version:
+            for step in self._history(versions.latest):
+                if step[1] > version:
                     break
-                versions.advance(round_, reached, arrivals)
+                versions.advance(*step)
             state = versions.latest.state
             self._versions.remember(version, state)
         return state

@@ -10,9 +10,9 @@ import logging
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
@@ -24,7 +24,6 @@ from wayfare.codec.errors import WireError
 from wayfare.errors import InputError, RefusedError
 from wayfare.field.fleet import Bundle
 from wayfare.field.fleet.subjects import device_of
-from wayfare.field.runtime.aggregation import aggregation_of
 from wayfare.field.runtime.connect import FieldClient, connect
 from wayfare.field.runtime.endpoint import serving
 from wayfare.field.runtime.exchange import PASSING
@@ -32,6 +31,7 @@ from wayfare.field.runtime.fairness import FairSubscriptions, Rates, TokenBucket
 from wayfare.field.runtime.gathering import ByPlan, Gathering, OnArrival
 from wayfare.field.runtime.intake import Intake
 from wayfare.field.runtime.ledger import Ledger
+from wayfare.field.runtime.membership import Membership
 from wayfare.field.runtime.messages import Mark, Part, parse
 from wayfare.field.runtime.rules import Limits
 from wayfare.field.runtime.status import FleetStatus, status_of
@@ -54,6 +54,7 @@ class ServerOptions:
     url: str | None = None
     by_plan: bool = False
     limits: Limits = field(default_factory=Limits)
+    membership: Membership = field(default_factory=Membership)  # without a plan
     save_every_s: float = 5.0
     stored_bytes: int = 256 << 20  # of all devices' chunks in the broker
     stored_chunks: int = 64  # per device
@@ -62,25 +63,26 @@ class ServerOptions:
     metrics_port: int | None = None  # None: no metrics
 
 
-def open_intake(work: Work, names: Sequence[str], options: ServerOptions) -> Intake:
-    if len(names) != work.scenario.fleet.devices:
-        raise InputError(f"fleet.devices = {work.scenario.fleet.devices}: must be {len(names)}, the size of the fleet")
-    world = work.world
+def open_intake(bundle: Bundle, work: Work, options: ServerOptions) -> Intake:
+    """The server holds no data: only a plan needs the simulated world."""
+    by_samples = work.scenario.server.weighting == "samples"
+    membership = None if options.by_plan else replace(options.membership, by_samples=by_samples)
     ledger = Ledger(
         options.state,
-        world.initial_model,
+        work.initial_model,
         layout=work.layout,
-        aggregation=aggregation_of(world, work.method),
-        identity=work.identity(" ".join(names)),
+        aggregation=work.aggregation(membership),
+        identity=work.server_identity(bundle.fleet_id, bundle.name),
+        names=bundle.devices,
         limits=options.limits,
     )
-    gathering: Gathering = ByPlan(world.meets, work.scenario.rounds) if options.by_plan else OnArrival()
-    return Intake(ledger, gathering, work.layout, names)
+    gathering: Gathering = ByPlan(work.world.meets, work.scenario.rounds) if options.by_plan else OnArrival()
+    return Intake(ledger, gathering, work.layout)
 
 
-def run_server(bundle: Bundle, names: Sequence[str], work: Work, options: ServerOptions, stop: threading.Event) -> None:
+def run_server(bundle: Bundle, work: Work, options: ServerOptions, stop: threading.Event) -> None:
     with RunLock(options.state):
-        intake = open_intake(work, names, options)
+        intake = open_intake(bundle, work, options)
         try:
             asyncio.run(_run(bundle, intake, options, stop))
         finally:
@@ -107,8 +109,7 @@ class MobileEdgeServer:
 
     def __init__(self, client: FieldClient, intake: Intake, options: ServerOptions) -> None:
         self._client, self._intake, self._options = client, intake, options
-        self._numbers = {name: number for number, name in enumerate(intake.names)}
-        self._heard_at_s: list[float | None] = [None] * len(intake.names)
+        self._heard_at_s: dict[int, float] = {}
         pace = options.rates.bytes_per_s, options.rates.bytes_burst
         self._sent, self._received = (defaultdict[int, TokenBucket](lambda: TokenBucket(*pace)) for _ in range(2))
         self._began_s = time.monotonic()
@@ -315,11 +316,10 @@ class MobileEdgeServer:
     def _number_of(self, subject: str) -> int | None:
         """The number of the device that sent a message, guaranteed by the broker."""
         try:
-            number = self._numbers.get(device_of(subject))
+            number = self._intake.ledger.roster.number_of(device_of(subject))
         except InputError:
             return None
-        if number is not None:
-            self._heard_at_s[number] = time.monotonic()
+        self._heard_at_s[number] = time.monotonic()
         return number
 
     def _wake(self) -> None:

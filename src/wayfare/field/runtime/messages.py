@@ -167,6 +167,8 @@ class Ask(_Message):
     update: Number | None = None
     seal: bool = False
     fresh: bool = False  # a device with a new store: its energy account restarts
+    version: Version | None = None  # of its model
+    samples: Number | None = None  # in its folder
 
 
 class Standing(_Message):
@@ -176,6 +178,7 @@ class Standing(_Message):
     recorded: list[Number] = Field(default=[], max_length=MAX_CHUNKS)
     sealed: bool = False
     version: Version
+    outdated: bool = False  # the device's model is too old: start from the current one, without what was learned
 
 
 class Mark(_Message):

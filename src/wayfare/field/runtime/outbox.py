@@ -11,9 +11,9 @@ from __future__ import annotations
 import hashlib
 import json
 import time
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -24,16 +24,16 @@ from torch import Tensor
 from wayfare.arrays import Floats
 from wayfare.codec.pieces import Piece
 from wayfare.codec.wire import Layout
-from wayfare.control.auto_weight import Experience
 from wayfare.device import DeviceState, begin_device, receive
 from wayfare.errors import InvariantError, RunFolderError
 from wayfare.field.runtime.database import Database, tree_bytes, tree_of
 from wayfare.field.runtime.messages import Chunk, joined, split, split_coded, unpack
+from wayfare.field.runtime.stores import TREES, check_identity, device_state, plain_state
 from wayfare.field.runtime.writes import EVERYTHING, VectorStore, WriteBudget, WriteLimits
 from wayfare.methods import NO_STATE, Method, State
 from wayfare.sparsify import Sparse
 
-_FORMAT = 2
+_FORMAT = 3
 _SCHEMA = """
 CREATE TABLE facts (name TEXT PRIMARY KEY, value TEXT NOT NULL);
 CREATE TABLE vectors (name TEXT PRIMARY KEY, data BLOB NOT NULL);
@@ -44,8 +44,6 @@ CREATE TABLE chunks (
     outcome TEXT CHECK (outcome IN ('recorded', 'returned')), PRIMARY KEY (number, chunk))
 """
 _VECTORS = ("base", "memory", "local", "model", "velocity")
-# The states of the method's parts, each a tree in one row.
-_TREES = ("memory_state", "local_state")
 # Closed updates whose chunks stay listed, without an audit.
 _LISTED_UPDATES = 16
 
@@ -82,7 +80,7 @@ class Outbox:
         *,
         layout: Layout,
         budget_joules: float,
-        identity: str,
+        identity: Mapping[str, Any],
         audit: bool = False,
         writes: WriteLimits | None = None,
     ) -> None:
@@ -91,7 +89,8 @@ class Outbox:
         self._budget = WriteBudget(writes or EVERYTHING)
         self._local_on_disk: Tensor | None = None
         self._layout, self._method = layout, method
-        self._database = Database(file, _SCHEMA, _FORMAT)
+        # Format 3 has the tables of format 2; only the identity changed, which is checked below.
+        self._database = Database(file, _SCHEMA, _FORMAT, {2: lambda connection: None})
         self._all = self._database.rows
         self._vector_store = VectorStore(self._database, file, self._budget)
         self.lock = self._database.lock
@@ -105,22 +104,23 @@ class Outbox:
                     self._vectors["velocity"] = zero
                 self.progress = Progress()
                 self._state = begin_device(initial, zero, budget_joules, method)
-                self._set("identity", identity)
                 self._advance()
                 self.learned: Floats | None = np.zeros(len(initial)) if audit else None
-                self._keep(*self._vectors, *_TREES)
+                self._keep(*self._vectors, *TREES)
             else:
-                if json.loads(found["identity"]) != identity:
-                    raise RunFolderError(f"{file}: contains the state of another device, task, method or seed")
+                known = json.loads(found["identity"])
+                if not isinstance(known, str):  # format 2 had only a hash of the whole scenario
+                    check_identity(file, known, identity)
                 if "writes" in found:
                     self._budget.resume(*json.loads(found["writes"]))
                 self._vectors = self._vector_store.vectors(_VECTORS, len(initial))
-                rows = self._vector_store.rows(*_TREES, "learned")
+                rows = self._vector_store.rows(*TREES, "learned")
                 self.learned = np.frombuffer(rows["learned"], "<f8").copy() if "learned" in rows else None
                 self.progress = Progress(**json.loads(found["progress"]))
                 self._kept_round = self.progress.trained_round
-                trees = {name: tree_of(rows[name]) for name in _TREES}
-                self._state = _state_of({**json.loads(found["state"]), **trees}, self._vectors)
+                trees = {name: tree_of(rows[name]) for name in TREES}
+                self._state = device_state({**json.loads(found["state"]), **trees}, self._vectors)
+            self._set("identity", identity)
         self._local_on_disk = self._vectors["local"]
         self._vector_store.delete_unused()
         if any(len(vector) != len(initial) for vector in self._vectors.values()):
@@ -246,11 +246,29 @@ class Outbox:
             # A memory of zeros may be one expanded zero.
             self._vectors |= {"base": self.local, "memory": state.memory.contiguous()}
             self._state = replace(state, received=self.local, memory=self._vectors["memory"])
-            self._keep("local", "base", "memory", *_TREES)
+            self._keep("local", "base", "memory", *TREES)
             self._advance(
                 cut_round=round_, cut_s=time.time(), takes_model=True, cut_short=cut_short, last_update=number
             )
             return OpenUpdate(number, round_, len(pieces)) if pieces else None
+
+    def start_over(self, round_: int) -> None:
+        """Discard what was learned and not delivered, because the model is outdated; then download the current one."""
+        with self._transaction():
+            if self.open_update() is not None:
+                raise InvariantError("the device starts over while an update is open")
+            if self.learned is not None:
+                lost = self._vectors["memory"].double() + (self._vectors["base"].double() - self.local.double())
+                self.learned = self.learned - lost.numpy()
+                self._keep_learned()
+            base, zero = self._vectors["base"], torch.zeros_like(self._vectors["base"])
+            self._vectors |= {"local": base, "memory": zero}
+            fresh = begin_device(base, zero, self._state.budget_joules, self._method)
+            self._state = replace(
+                self._state, memory=zero, memory_state=fresh.memory_state, local_state=fresh.local_state
+            )
+            self._keep("local", "memory", *TREES)
+            self._advance(cut_round=round_, cut_s=time.time(), takes_model=True, cut_short=False)
 
     def settle(self, number: int, recorded: Collection[int]) -> bool:
         """Mark chunks as recorded; return whether the update is completely delivered."""
@@ -351,7 +369,7 @@ class Outbox:
         self.progress = replace(self.progress, **changes)
         # A killed device repeats the steps after its local model on disk.
         self._set("progress", asdict(replace(self.progress, trained_round=self._kept_round)))
-        self._set("state", _plain(self._state))
+        self._set("state", plain_state(self._state))
         self._set("writes", self._budget.as_fact())
 
     def _set(self, name: str, value: object) -> None:
@@ -369,10 +387,8 @@ class Outbox:
             if name in self._vectors:
                 self._vector_store.write(name, self._vectors[name])
             else:
-                self._vector_store.write_bytes(name, tree_bytes(self._tree(name)))
-
-    def _tree(self, name: str) -> State:
-        return self._state.memory_state if name == "memory_state" else self._state.local_state
+                trees = {"memory_state": self._state.memory_state, "local_state": self._state.local_state}
+                self._vector_store.write_bytes(name, tree_bytes(trees[name]))
 
     def _keep_learned(self) -> None:
         if self.learned is not None:
@@ -381,16 +397,3 @@ class Outbox:
 
 def digest(data: bytes) -> str:
     return hashlib.blake2b(data, digest_size=16).hexdigest()
-
-
-def _plain(state: DeviceState) -> dict[str, Any]:
-    """The scalar fields of a device's state, without vectors and trees."""
-    others = ("received", "memory", *_TREES)
-    numbers = {field.name: getattr(state, field.name) for field in fields(state) if field.name not in others}
-    numbers["experience"] = asdict(state.experience)
-    return {name: value.item() if isinstance(value, np.generic) else value for name, value in numbers.items()}
-
-
-def _state_of(others: dict[str, Any], vectors: dict[str, Tensor]) -> DeviceState:
-    experience = Experience.of(others.pop("experience"))
-    return DeviceState(received=vectors["base"], memory=vectors["memory"], experience=experience, **others)

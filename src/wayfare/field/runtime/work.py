@@ -1,19 +1,33 @@
-"""The common work of a fleet: scenario, seed and method, equal on the server and on every device."""
+"""The common work of a fleet: model, method and terms, equal on the server and on every device.
+
+It needs no data. The simulated world, with motion, contacts and a partition, exists only for a plan.
+"""
 
 from __future__ import annotations
 
 import hashlib
-import json
 from dataclasses import dataclass
+from typing import Any
 
+from torch import Tensor
+
+from wayfare.codec import make_link
 from wayfare.codec.wire import Layout
 from wayfare.device import Terms, terms_of
 from wayfare.engine import Engine, make_engine
 from wayfare.errors import ScenarioError
+from wayfare.field.runtime.aggregation import Aggregation
+from wayfare.field.runtime.database import vector_bytes
+from wayfare.field.runtime.membership import Membership
 from wayfare.field.runtime.messages import layout_of
-from wayfare.identity import identity_of
-from wayfare.methods import Method, make_method
+from wayfare.identity import method_identity
+from wayfare.learning.models.base import Model
+from wayfare.learning.tasks import model_of, name_of
+from wayfare.methods import Method, ServerTerms, make_method
+from wayfare.radio import Link
 from wayfare.scenario import Scenario
+from wayfare.server import senders_of, unknown_senders
+from wayfare.streams import FLEET, Stream, generator
 from wayfare.world import World, draw_world, local_training
 
 
@@ -37,25 +51,78 @@ class Work:
 
     @property
     def world(self) -> World:
+        """The simulated world of a plan."""
         return draw_world(self.scenario, self.seed)
+
+    def engine(self) -> Engine:
+        """Trains on the data of the simulated world."""
+        return make_engine(self.engine_name, local_training(self.world, self.method))
+
+    @property
+    def model(self) -> Model:
+        return model_of(self.scenario.learning)
+
+    @property
+    def initial_model(self) -> Tensor:
+        return self.model.initial(generator(self.seed, Stream.INITIAL_MODEL, FLEET))
 
     @property
     def layout(self) -> Layout:
-        return layout_of(self.world.task.name, self.world.task.model)
+        return layout_of(name_of(self.scenario.learning), self.model)
 
     @property
     def method(self) -> Method:
         return make_method(self.scheme_name, self.scenario)
 
     @property
+    def link(self) -> Link:
+        model = self.model
+        return make_link(self.scenario, model.parameters, model.statistics)
+
+    @property
     def terms(self) -> Terms:
-        return terms_of(self.scenario, self.method, self.world.link, seed=self.seed)
+        return terms_of(self.scenario, self.method, self.link, seed=self.seed)
 
-    def engine(self) -> Engine:
-        return make_engine(self.engine_name, local_training(self.world, self.method))
+    @property
+    def budget_joules(self) -> float:
+        """The energy budget of a device without a plan: the mean of the scenario."""
+        fleet = self.scenario.fleet
+        if fleet.energy_total_joules is not None:
+            return fleet.energy_total_joules / fleet.devices
+        return (fleet.energy_min_joules + fleet.energy_max_joules) / 2
 
-    def identity(self, who: str) -> str:
-        """A hash of this work and its participant. A store only works with the work it was created for."""
-        identity = json.dumps(identity_of(self.scenario, self.method), sort_keys=True)
-        text = f"{self.scenario.model_dump_json()}:{self.seed}:{identity}:{who}"
-        return hashlib.sha256(text.encode()).hexdigest()[:32]
+    def aggregation(self, membership: Membership | None) -> Aggregation:
+        """What the server does with uploads; without a membership as in the simulator, with all devices of a plan."""
+        method, scenario = self.method, self.scenario
+        return Aggregation(
+            rule=method.server,
+            terms=ServerTerms(devices=scenario.fleet.devices, statistics=self.model.statistics),
+            senders=senders_of(self.world, method) if membership is None else unknown_senders(scenario, method),
+            average_rounds=scenario.server.average_rounds,
+            membership=membership,
+        )
+
+    def identity(self, fleet: str, who: str) -> dict[str, Any]:
+        """What ties a store to this work. Everything else, such as the learning rate, may change between starts."""
+        layout = self.layout
+        return {
+            "fleet": fleet,
+            "name": who,
+            "model": {
+                "id": layout.model_id.hex(),
+                "parameters": layout.parameters,
+                "statistics": layout.statistics,
+            },
+            "method": method_identity(self.method, files=False),
+        }
+
+    def server_identity(self, fleet: str, who: str) -> dict[str, Any]:
+        """The identity of a ledger: also what its replay depends on."""
+        learning, server = self.scenario.learning, self.scenario.server
+        replay: dict[str, Any] = {
+            "initial_model": hashlib.sha256(vector_bytes(self.initial_model)).hexdigest()[:16],
+            "server.average_rounds": server.average_rounds,
+        }
+        if self.method.server.uses_reach:
+            replay |= {"learning.learning_rate": learning.learning_rate, "learning.schedule": learning.schedule}
+        return self.identity(fleet, who) | {"replay": replay}
