@@ -50,6 +50,9 @@ the file and replays later chunks through the rule. A rule gets the device, its 
 chunk's header), its samples and the reach of its steps (which the server knows). The reach is unknown if the
 device received no model since its previous update; the header names its version.
 
+A guard (`wayfare.methods.guard`) stands before the rule: it scales or drops unusual updates. It judges whole uploads,
+so with a guard no rule takes pieces. Its state is part of the server's, so a replay repeats its decisions.
+
 `Gathering` decides when recorded chunks are applied: on arrival, where every version counts as a round of the mean, or
 round by round with all devices that a plan has in that round, first all uploads, then all downloads, as in the
 simulator. With a plan, and trainers that follow it, devices and server end with the simulator's model.

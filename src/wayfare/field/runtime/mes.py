@@ -21,6 +21,7 @@ from nats.js.api import AckPolicy, ConsumerConfig, DiscardPolicy, RetentionPolic
 from nats.js.errors import NotFoundError
 
 from wayfare.codec.errors import WireError
+from wayfare.codec.whole import MAX_WHOLE
 from wayfare.errors import InputError, RefusedError
 from wayfare.field.fleet import Bundle
 from wayfare.field.fleet.subjects import device_of
@@ -74,7 +75,7 @@ def open_intake(bundle: Bundle, work: Work, options: ServerOptions) -> Intake:
         aggregation=work.aggregation(membership),
         identity=work.server_identity(bundle.fleet_id, bundle.name),
         names=bundle.devices,
-        limits=options.limits,
+        limits=replace(options.limits, largest_value=MAX_WHOLE) if work.link.sums else options.limits,
     )
     gathering: Gathering = ByPlan(work.world.meets, work.scenario.rounds) if options.by_plan else OnArrival()
     return Intake(ledger, gathering, work.layout)
