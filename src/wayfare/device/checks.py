@@ -57,13 +57,13 @@ class Checks:
         """Convert a decision to plain numbers and reject invalid ones."""
         try:
             plain = Upload(
-                entries=_whole(upload.entries),
+                entries=_whole("entries", upload.entries),
                 bits=float(upload.bits),
                 power_watts=float(upload.power_watts),
                 energy_joules=float(upload.energy_joules),
                 completes=bool(upload.completes),
-                value_bits=None if upload.value_bits is None else value_width(_whole(upload.value_bits)),
-                max_entries=None if upload.max_entries is None else _whole(upload.max_entries),
+                value_bits=None if upload.value_bits is None else value_width(_whole("value_bits", upload.value_bits)),
+                max_entries=None if upload.max_entries is None else _whole("max_entries", upload.max_entries),
                 max_joules=float(upload.max_joules),
             )
         except (AttributeError, TypeError, ValueError, OverflowError, WireError) as error:
@@ -106,11 +106,11 @@ class Checks:
             raise DivergenceError(f"training diverged in round {round_}: the loss of the global model is {loss}")
 
 
-def _whole(number: float) -> int:
+def _whole(field: str, number: float) -> int:
     """Convert a whole number of any type to int; reject fractions."""
     whole = int(number)
     if whole != number:
-        raise ValueError(f"{number!r} is not a whole number")
+        raise ValueError(f"{field} = {number!r} is not an integer")
     return whole
 
 

@@ -39,7 +39,7 @@ from wayfare.scenario.model import NO_BACKBONE
 from wayfare.scenario.partition import OwnPartition
 from wayfare.signals import StopRequest
 from wayfare.simulator import Simulation, SimulationState
-from wayfare.studies.arguments import checked_scenario, checked_seed
+from wayfare.studies.arguments import checked_scenario, checked_seed, checked_task
 from wayfare.studies.keeping import Keeper, Safeguards, StoppedError
 from wayfare.world import World, draw_world, last_common_round, world_for
 
@@ -211,6 +211,7 @@ def naming_task(scenario: Scenario, task: Task | None) -> Scenario:
     """The scenario with the name of your own task, and with its partition if the task has one."""
     if task is None:
         return scenario
+    checked_task(task)
     if scenario.learning.backbone != NO_BACKBONE:
         rule = (
             "does not apply to your own task; compute the features yourself, or make the backbone part of its network"
