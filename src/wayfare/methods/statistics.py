@@ -99,6 +99,8 @@ class AddSums(ServerRule):
     ) -> tuple[Tensor, State]:
         from wayfare.sparsify import Sparse, subtract
 
+        if not any(len(arrival.sent) for arrival in arrivals):
+            return model, state
         model = model.clone()
         for arrival in arrivals:
             sent = arrival.sent
