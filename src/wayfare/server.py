@@ -102,6 +102,13 @@ class Senders:
         return float(self.learning_rate * self.steps_per_round * shares)
 
 
+def server_terms_of(world: World) -> ServerTerms:
+    link = world.link
+    return ServerTerms(
+        devices=world.scenario.fleet.devices, statistics=len(world.initial_model) - link.parameters, sums=link.sums
+    )
+
+
 def weights_of(world: World) -> tuple[float, ...] | None:
     """N times each device's share of all samples: a rule that divides by N then averages over samples."""
     if world.scenario.server.weighting == "equal":

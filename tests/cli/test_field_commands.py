@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
-import os
 import signal
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -16,6 +13,7 @@ import torch
 
 from tests.cli.conftest import Finished
 from tests.field.brokers import needs_broker
+from tests.processes import start_command
 from wayfare.field.fleet import Fleet, create_fleet
 from wayfare.field.rig.broker import Broker
 
@@ -23,12 +21,6 @@ WORK = (
     *("--set", "fleet.devices=2", "--set", "fleet.energy_total_joules=50", "--set", "rounds=400"),
     *("--set", "learning.hidden=[16]", "--set", "learning.batch_size=8"),
 )
-
-
-def wayfare(*arguments: str | Path) -> subprocess.Popen[str]:
-    command = [sys.executable, "-m", "wayfare", "field", *map(str, arguments)]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment)
 
 
 @pytest.fixture(scope="module")
@@ -46,24 +38,33 @@ def _logs_as_before() -> Iterator[None]:
     logger.setLevel(before[1])
 
 
+def one_thread() -> None:
+    torch.set_num_threads(1)
+
+
 @pytest.mark.system
 def test_a_server_and_two_devices_learn_together(fleet: Fleet, tmp_path: Path) -> None:
     needs_broker()
     pace = ("--step-every-s", "0.02", "--exchange-every-s", "0.3")
     with Broker(fleet, store=tmp_path / "store", port=0) as broker:
-        server = wayfare("mes", fleet.server_folder, *WORK, "--url", broker.url)
+        url = ("--url", broker.url)
+        server = start_command(
+            "field", "mes", fleet.server_folder, *WORK, *url, logs=tmp_path / "mes", prepare=one_thread
+        )
         devices = [
-            wayfare("device", fleet.device_folder(name), *WORK, *pace, "--steps", "30", "--url", broker.url)
+            start_command(
+                *("field", "device", fleet.device_folder(name), *WORK, *pace, "--steps", "30", *url),
+                logs=tmp_path / name,
+                prepare=one_thread,
+            )
             for name in fleet.devices
         ]
         for device in devices:
-            _, log = device.communicate(timeout=250)
-            assert device.returncode == 0, log
-            (ended,) = [line for line in map(json.loads, log.splitlines()) if line["message"] == "ended"]
+            assert device.ended() == 0, device.errors
+            (ended,) = [line for line in map(json.loads, device.errors.splitlines()) if line["message"] == "ended"]
             assert ended["round"] >= 30
         server.send_signal(signal.SIGTERM)
-        _, log = server.communicate(timeout=60)
-        assert server.returncode == 0, log
+        assert server.ended() == 0, server.errors
     _check_the_ledger(fleet)
 
 

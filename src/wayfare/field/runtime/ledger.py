@@ -66,6 +66,9 @@ class Ledger:
             rule = "not allowed: the server mixes whole models, and only updates can be clipped"
             raise InputError(f"clip_norm = {self._limits.clip_norm!r}: {rule}")
         membership = aggregation.membership
+        scales = self._limits.clip_norm is not None or (membership is not None and membership.discount_days is not None)
+        if aggregation.terms.sums and scales:
+            raise InputError("clip_norm and discount_days: not allowed, because statistics must arrive as they are")
         if self._takes_models and membership is not None and membership.discount_days is not None:
             rule = "not allowed: the server mixes whole models, and only updates can be discounted"
             raise InputError(f"discount_days = {membership.discount_days!r}: {rule}")

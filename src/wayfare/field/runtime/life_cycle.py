@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import sqlite3
 import warnings
 from contextlib import closing
@@ -92,10 +91,10 @@ def write_onnx(module: nn.Module, sample: Tensor, file: Path) -> None:
         import onnx  # noqa: F401
     except ImportError:
         raise InputError("onnx is not installed: pip install 'wayfare[onnx]'") from None
-    buffer, names = io.BytesIO(), ["inputs"]
+    part, names = file.with_name(f".{file.name}.part"), ["inputs"]
     with warnings.catch_warnings():
         # PyTorch's newer exporter takes ten seconds for a perceptron and needs another package.
         warnings.simplefilter("ignore", DeprecationWarning)
         axes = {"inputs": {0: "batch"}}
-        torch.onnx.export(module, (sample[None],), buffer, input_names=names, dynamic_axes=axes, dynamo=False)
-    write_atomically(file, buffer.getvalue())
+        torch.onnx.export(module, (sample[None],), part, input_names=names, dynamic_axes=axes, dynamo=False)
+    part.replace(file)
