@@ -69,8 +69,15 @@ def _fedmobile(scenario: Scenario, billed: str, fitting: str, rule: str) -> tupl
 
 
 def _statistics(scenario: Scenario, classifier: str, rule: str) -> tuple[Part, ...]:
-    collected = ClassStatistics(classifier=cast(Classifier, classifier))
-    return SumsFirst(cast(EnergyRule, rule)), collected, AddSums()
+    return SumsFirst(cast(EnergyRule, rule)), ClassStatistics(classifier=cast(Classifier, classifier)), AddSums()
+
+
+def _mads_rd(scenario: Scenario, step: str, begin: str) -> tuple[Part, ...]:
+    rule = MadsRd(scenario.control, step=cast(Step, step))
+    if not begin:
+        return (rule,)
+    server = AddSums(scenario.server.step_size) if scenario.server.optimizer == "sgd" else AddSums()
+    return SumsFirst(rule.energy_rule, then=rule), ClassStatistics(classifier="lda", trains=True), server
 
 
 def _published(base: str, *names: str) -> Callable[..., tuple[Part, ...]]:
@@ -93,8 +100,8 @@ TABLE: Mapping[str, Row] = {
     "mads-rd": Row(
         "MADS-RD",
         "MADS-RD: MADS with the rate-distortion curve of the device's own update; indices and values are coded.",
-        (get_args(Step),),
-        lambda scenario, step: (MadsRd(scenario.control, step=step),),
+        (get_args(Step), ("", "from-statistics")),
+        _mads_rd,
     ),
     "optimal": Row(
         "Optimal",
@@ -313,7 +320,12 @@ def assemble(name: str, parts: tuple[Part, ...], scenario: Scenario, text: str) 
 def _reject_incompatible(method: Method, scenario: Scenario) -> None:
     """Reject server rules that ignore the scenario's server settings or do not work with its local loss."""
     server, own = scenario.server, method.server
-    if not server.is_plain and not isinstance(own, Optimise):
+    collected = method.local.collects()
+    # Statistics leave nothing to optimise, and their server rule has a step for what is trained after them.
+    is_used = isinstance(own, Optimise) or (
+        collected is not None and (not collected.trains or server.optimizer == "sgd")
+    )
+    if not server.is_plain and not is_used:
         field, value = ("step", server.step) if server.optimizer == "sgd" else ("optimizer", server.optimizer)
         what = "mixes models and has no updates to optimise" if own.takes == "models" else "has its own server rule"
         rule = f"{method.name} {what}; drop the scheme, or use sgd with a step of 1"
@@ -333,8 +345,8 @@ def _reject_unweightable(method: Method) -> None:
         why = "relays sums of several devices' updates and has no single updates to weight"
     elif method.local.corrects:
         why = "corrects gradients with equal weights"
-    elif method.local.collects() is not None:
-        why = "adds up statistics, which count every sample once"
+    elif (collected := method.local.collects()) is not None and collected.trains:
+        why = "adds up statistics and updates, with one weight for both"
     else:
         return
     raise ScenarioError("server.weighting", "samples", f"{method.name} {why}; must be equal")
