@@ -65,6 +65,11 @@ rule is the number of devices that delivered lately (`membership.py`). The ledge
 weight of every chunk. A device whose model is the initial one or outdated is told so when it asks. It discards what it
 learned and continues from the current model. All devices train at most a fixed number of steps after a model.
 
+The broker enforces that a device only uses subjects of its own name: every device has an account, and answers stay in
+it. The server hears each device through a subscription with a credit, which the broker counts; a device that is not
+heard says ``up.<device>.hello``. Training may stay in memory for some time, to spare flash memory, so a killed device
+repeats steps; a cut writes everything.
+
 Trainer and exchanger of a device share only its store. Training during an exchange is not lost:
 it is base - local for the new base. A proximal term pulls towards the last model, not towards base.
 
