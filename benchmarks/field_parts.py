@@ -21,7 +21,7 @@ from wayfare.device import DeviceState, Terms
 from wayfare.field.fleet import Bundle, Fleet, load_bundle
 from wayfare.field.runtime.aggregation import Aggregation
 from wayfare.field.runtime.connect import connect
-from wayfare.field.runtime.endpoint import fetch_status, serving
+from wayfare.field.runtime.endpoint import fetch_status, fleet_pages, serving
 from wayfare.field.runtime.exchange import Exchanger, Patience, Radio
 from wayfare.field.runtime.gathering import OnArrival
 from wayfare.field.runtime.guide import Occasion
@@ -139,7 +139,7 @@ def _serve(fleet: Fleet, url: str, state: Path, parameters: int, told: Connectio
         async def status() -> FleetStatus:
             return await server.status(fleet.name)
 
-        async with serving(status, port=0) as port:
+        async with serving(fleet_pages(status), port=0) as port:
             running = asyncio.ensure_future(server.run(stop))
             told.send(port)
             await asyncio.to_thread(told.recv)
