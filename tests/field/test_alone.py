@@ -9,7 +9,6 @@ import threading
 import time
 import urllib.error
 import urllib.request
-from functools import partial
 from pathlib import Path
 
 import pytest
@@ -55,8 +54,8 @@ def test_a_server_without_a_broker_is_healthy_says_so_and_ends_when_told(
                 await asyncio.sleep(0.02)
         url = next(vars(record)["url"] for record in caplog.records if record.message == "metrics")
         address = url.removeprefix("http://").removesuffix("/metrics")
-        ask = partial(asyncio.to_thread, get, address)
-        assert (await ask("/healthz"), await ask("/readyz")) == (200, 503)
+        pages = [await asyncio.to_thread(get, address, page) for page in ("/healthz", "/readyz")]
+        assert pages == [200, 503]
         assert not (await asyncio.to_thread(fetch_status, address)).broker_in_reach
         stop.set()
         await asyncio.wait_for(running, 5)

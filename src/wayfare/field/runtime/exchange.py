@@ -46,7 +46,8 @@ class Patience:
     again_s: float = 0.05  # after a failure; twice as long after each further one
     longest_again_s: float = 2.0
     refused_s: float = 2.0
-    window: int = 3
+    window: int = 3  # chunks on the way to the broker
+    part_window: int = 8  # requests for parts; those that wait cost no air
     download_s: float = 3600.0  # after this time a begun download gives way to a newer version
 
     def after(self, failures: int) -> float:
@@ -327,8 +328,10 @@ class Exchanger:
             faster = time.monotonic() - began_s < 0.1
             self._part_bytes = min(self._part_bytes * 2, _MOST_PART_BYTES) if faster else self._part_bytes
 
+        # On a slow link, many requests would wait longer than an answer may take.
+        patience, is_fast = self._patience, self._part_bytes > _FIRST_PART_BYTES
         for hole in self._begun.holes():
-            await _windowed(pull, self._places(*hole), self._patience.window)
+            await _windowed(pull, self._places(*hole), patience.part_window if is_fast else patience.window)
 
     def _places(self, begin: int, end: int) -> Iterator[tuple[int, int]]:
         """Split a missing range into parts, with the best size at the time of each request."""

@@ -1,6 +1,7 @@
 """The process of the mobile edge server: passes the broker's messages to the intake and returns its answers.
 
-One thread does all work on the ledger in order; the event loop stays free for the broker's pings.
+One thread does all work on the ledger in order, another one serves parts of models; the event loop stays free for the
+broker's pings.
 """
 
 from __future__ import annotations
@@ -101,8 +102,8 @@ async def _run(bundle: Bundle, intake: Intake, options: ServerOptions, stop: thr
     async def status() -> FleetStatus:
         if server is not None:
             return await server.status(bundle.fleet)
-        known = {"fleet": bundle.fleet, "heard_at_s": {}, "began_s": began_s, "broker_in_reach": False, "leads": False}
-        return await asyncio.to_thread(status_of, intake, **known)
+        away = partial(status_of, intake, fleet=bundle.fleet, heard_at_s={}, began_s=began_s)
+        return await asyncio.to_thread(away, broker_in_reach=False, leads=False)
 
     async with AsyncExitStack() as ending:
         # Before the first contact with the broker, which may be hours away.
@@ -128,6 +129,7 @@ class MobileEdgeServer:
         self._sent, self._received = (defaultdict[int, TokenBucket](lambda: TokenBucket(*pace)) for _ in range(2))
         self._began_s = time.monotonic()
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="ledger")
+        self._parts = ThreadPoolExecutor(1, thread_name_prefix="parts")
         # Bounded by the consumer's limit of unacknowledged messages.
         self._arrived: asyncio.Queue[Msg] = asyncio.Queue()
         self._newcomer = asyncio.Event()
@@ -150,6 +152,7 @@ class MobileEdgeServer:
             await asyncio.gather(leasing, return_exceptions=True)
             await self._lease.release()
             self._thread.shutdown()
+            self._parts.shutdown()
 
     async def _lead(self, stop: threading.Event, leasing: asyncio.Future[None]) -> None:
         """Record and answer until ``stop`` is set or the lease is lost."""
@@ -321,7 +324,8 @@ class MobileEdgeServer:
         pace = self._sent[device]
         while not pace.take(size_bytes):
             await asyncio.sleep(pace.wait_s(size_bytes))
-        return await self._in_thread(lambda: self._intake.part(device, data))
+        # Not behind the ledger's work: a contact is too short to wait for the chunks of others.
+        return await asyncio.get_running_loop().run_in_executor(self._parts, self._intake.part, device, data)
 
     def _answering(self, answer: Callable[[int, bytes], Awaitable[bytes | None]]) -> Callable[[Msg], Awaitable[None]]:
         """A subscription that answers each request in its own task, so that a waiting one does not block others."""
