@@ -133,8 +133,8 @@ def test_invalid_rules_are_named(rules: dict[str, Any], message: str) -> None:
 def with_membership(site: Site, clock: Clock, **rules: Any) -> None:
     """Let the server of a site count active devices."""
     ledger = site.wire.intake.ledger
-    ledger._aggregation = counting(clock, **rules)
-    ledger.roster._membership = ledger._aggregation.membership
+    ledger._history.versions.aggregation = counting(clock, **rules)
+    ledger.roster._membership = ledger._history.aggregation.membership
 
 
 def test_a_device_that_joins_starts_from_the_current_model(tmp_path: Path) -> None:
