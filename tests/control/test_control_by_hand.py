@@ -289,3 +289,13 @@ def test_power_and_bits_of_a_contact() -> None:
         joules_per_bit = 0.2 / 1000
         worth_it = problem.value * problem.curve.slopes >= math.exp(log_price) * joules_per_bit
         assert problem.worthwhile_bits(0.2, log_price) == problem.curve.bits[worth_it.sum()]
+
+
+def test_the_hull_ends_at_the_first_of_its_highest_points() -> None:
+    # Twice as many entries hold no more, so they lie on no corner.
+    width = Width(value_bits=32, bits=np.array([10.0, 10.0]), lost=np.zeros(2))
+    profile = Profile(
+        kept=np.array([0.0, 4.0, 8.0]), captured=np.array([0.0, 1.0, 1.0]), widths=[width], overhead_bits=0.0
+    )
+    assert profile.curve.captured.tolist() == [0.0, 1.0]
+    assert profile.curve.bits[-1] == profile.message_bits[0, 1] < profile.message_bits[0, 2]

@@ -27,7 +27,9 @@ from wayfare.device import (
     transmit,
     undelivered,
 )
-from wayfare.methods import Compressor
+from wayfare.methods import Compressor, LocalRule
+from wayfare.methods.memories import ErrorFeedback
+from wayfare.methods.parts import State
 from wayfare.methods.servers import Mix
 from wayfare.sparsify import Sparse, top_k
 
@@ -208,3 +210,31 @@ def test_a_coded_upload_of_nothing_costs_nothing() -> None:
     done = contact(STATE, LOCAL, MEETING, terms(Decided(nothing)))
     assert done.sent is not None
     assert (len(done.sent), done.upload.bits, done.state.spent_joules) == (0, 0.0, 4.0)
+
+
+@dataclass(frozen=True)
+class CountingMemory(ErrorFeedback):
+    """Counts the updates that it offered."""
+
+    def offer(self, memory: Tensor, change: Tensor, state: State) -> tuple[Tensor, State]:
+        return memory + change, {"offered": state.get("offered", torch.zeros(1)) + 1}
+
+
+@dataclass(frozen=True)
+class CountingSteps(LocalRule):
+    """Counts the updates that arrived."""
+
+    def delivered(self, state: State, change: Tensor) -> State:
+        return {"arrived": state.get("arrived", torch.zeros(1)) + 1}
+
+
+def test_states_of_the_memory_and_of_local_steps_follow_a_contact() -> None:
+    rule = Decided(sending(3, 3 * 35.0 + 32.0))
+    method = replace(made_of(rule), memory=CountingMemory(), local=CountingSteps())
+    twice = STATE
+    for arrived in (1, 2):
+        done = contact(twice, LOCAL, MEETING, replace(terms(rule), method=method))
+        assert done.offer.memory_state["offered"] == arrived
+        assert done.state.memory_state["offered"] == arrived
+        assert done.state.local_state["arrived"] == arrived
+        twice = replace(STATE, memory_state=done.state.memory_state, local_state=done.state.local_state)
