@@ -1,4 +1,4 @@
-"""What the documentation points at is there: files, headings, commands and their options."""
+"""The documentation names only existing files, headings, commands and options."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def commands_on(page: Path) -> list[str]:
 
 
 def found(words: list[str]) -> list[Any]:
-    """The commands that words begin with, of which ``list|fetch`` are two; what is no command is an argument."""
+    """The commands at the start of a command line; ``list|fetch`` are two, and other words are arguments."""
     commands: list[Any] = [typer.main.get_command(app)]
     for word in words:
         below = [command.commands for command in commands if hasattr(command, "commands")]

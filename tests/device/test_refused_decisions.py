@@ -1,4 +1,4 @@
-"""Each limit of a decision: what lies on it is accepted, what lies beyond it is refused by name."""
+"""Decisions at each limit are accepted; decisions beyond it are rejected by name."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Figures of studies, as far as a machine can look at them."""
+"""Figures of studies: their text, bars and lines."""
 
 from __future__ import annotations
 
