@@ -41,6 +41,12 @@ def test_no_merge_was_left_unfinished(page: Path) -> None:
     assert not re.search(r"^(<<<<<<<|=======|>>>>>>>)", page.read_text(encoding="utf-8"), re.MULTILINE)
 
 
+@pages
+def test_commands_stand_outside_of_lists(page: Path) -> None:
+    # The site takes an indented block in a list for a paragraph.
+    assert not re.search(r"^\n {5,7}\S", page.read_text(encoding="utf-8"), re.MULTILINE)
+
+
 def commands_on(page: Path) -> list[str]:
     """Every command that is shown, up to a comment."""
     text = re.sub(r"\\\n\s*", " ", page.read_text(encoding="utf-8"))
