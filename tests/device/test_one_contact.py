@@ -258,6 +258,8 @@ def test_statistics_travel_with_coded_entries_and_are_not_counted_as_such(in_pie
     assert sum(piece.statistics for piece in pieces) == statistics
     assert sum(len(piece.kept) for piece in pieces) == len(done.sent)
     assert all(torch.equal(piece.kept.values, update[piece.kept.indices]) for piece in pieces)
+    # In a contact that ends at once nothing arrives, statistics included.
+    assert transmit(offer, upload, of, lasts_s=1e-6).upload.entries == 0
 
 
 def test_a_coded_upload_that_diverged_has_plain_values() -> None:
