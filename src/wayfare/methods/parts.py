@@ -16,6 +16,7 @@ import numpy as np
 
 from wayfare.control.auto_weight import Wanted, demand
 from wayfare.errors import ScenarioError
+from wayfare.methods.collection import Collection
 from wayfare.methods.encounter import Encounter, EnergyRule, Upload
 from wayfare.radio import Link
 from wayfare.scenario.exchange import Relays
@@ -151,6 +152,10 @@ class LocalRule(Part):
     # Whether the vector `correction` of the state, initially 0, is added to every gradient.
     corrects: ClassVar[bool] = False
 
+    def collects(self) -> Collection | None:
+        """The statistics that devices collect. Their sums are the first entries of the vector; None: it is a model."""
+        return None
+
     def pull(self) -> float:
         """The factor of (w - received) that is added to every gradient, as by a proximal term."""
         return self.prox
@@ -193,6 +198,9 @@ class ServerTerms:
 
     devices: int
     statistics: int = 0  # normalisation statistics at the end of a vector; rules average them without a step size
+    sums: int = 0  # class statistics at the beginning of a vector, which add up
+    # The trained entries that statistics give, from the sums; None if nothing is trained after them.
+    classifier: Callable[[Tensor], Tensor] | None = field(default=None, compare=False, repr=False)
 
 
 class ServerRule(Part, ABC):

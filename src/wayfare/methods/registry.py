@@ -15,11 +15,14 @@ from importlib.metadata import entry_points
 from typing import Any, TypeAlias, cast, get_args
 
 from wayfare.errors import ScenarioError
+from wayfare.methods.collection import CLASSIFIERS, Classifier
+from wayfare.methods.compatibility import reject_incompatible
 from wayfare.methods.encounter import EnergyRule
 from wayfare.methods.guard import Guard
 from wayfare.methods.mads_rd import MadsRd, Step
 from wayfare.methods.parts import Compressor, LocalRule, MemoryRule, Method, Part, PeerRule, ServerRule, UploadRule
 from wayfare.methods.servers import Add, Mix, Optimise, StalenessFunction
+from wayfare.methods.statistics import AddSums, ClassStatistics, SumsFirst
 from wayfare.methods.uploads import Fitting, Mads, Whole
 from wayfare.scenario import Scenario
 
@@ -33,6 +36,8 @@ GROUP = "wayfare.schemes"
 Choices: TypeAlias = tuple[tuple[str, ...], ...]
 _FITTING = ("", "fitting")
 _WHOLE: Choices = (_FITTING, RULES)
+# Statistics are few, and a joule carries most of them at low power.
+_PACED_FIRST = ("paced", "greedy", "unlimited")
 _BILLED: dict[str, str] = {"energy": "budget", "attempts": "all", "delivery": "separate"}
 """`:billed` treats a relay like any upload: devices make and pay for every attempt."""
 
@@ -64,6 +69,18 @@ def _fedmobile(scenario: Scenario, billed: str, fitting: str, rule: str) -> tupl
     return _whole(fitting, rule), PeerRule(relays)
 
 
+def _statistics(scenario: Scenario, classifier: str, rule: str) -> tuple[Part, ...]:
+    return SumsFirst(cast(EnergyRule, rule)), ClassStatistics(classifier=cast(Classifier, classifier)), AddSums()
+
+
+def _mads_rd(scenario: Scenario, step: str, begin: str) -> tuple[Part, ...]:
+    rule = MadsRd(scenario.control, step=cast(Step, step))
+    if not begin:
+        return (rule,)
+    server = AddSums(scenario.server.step_size) if scenario.server.optimizer == "sgd" else AddSums()
+    return SumsFirst(rule.energy_rule, then=rule), ClassStatistics(classifier="lda", trains=True), server
+
+
 def _published(base: str, *names: str) -> Callable[..., tuple[Part, ...]]:
     """The parts of another row, some replaced by those named in `PARTS`."""
 
@@ -84,8 +101,8 @@ TABLE: Mapping[str, Row] = {
     "mads-rd": Row(
         "MADS-RD",
         "MADS-RD: MADS with the rate-distortion curve of the device's own update; indices and values are coded.",
-        (get_args(Step),),
-        lambda scenario, step: (MadsRd(scenario.control, step=step),),
+        (get_args(Step), ("", "from-statistics")),
+        _mads_rd,
     ),
     "optimal": Row(
         "Optimal",
@@ -122,6 +139,12 @@ TABLE: Mapping[str, Row] = {
         "SFL-Spar: devices train only in rounds with a contact; uploads with top-k and error feedback.",
         (RULES,),
         lambda scenario, rule: (_fitting(rule), LocalRule(trains_between_contacts=False)),
+    ),
+    "statistics": Row(
+        "Statistics",
+        "Class statistics instead of training: sums that the server turns into a classifier; inputs must be vectors.",
+        (CLASSIFIERS, _PACED_FIRST),
+        _statistics,
     ),
     "fedbuff": Row(
         "FedBuff",
@@ -210,6 +233,9 @@ PARTS: Mapping[str, str] = {
     "add": "servers:Add",
     "mix": "servers:Mix",
     "relays": "parts:PeerRule",
+    "sums-first": "statistics:SumsFirst",
+    "class-statistics": "statistics:ClassStatistics",
+    "add-sums": "statistics:AddSums",
     "guard": "guard:Guard",
     "trimmed-mean": "robust:TrimmedMean",
     "geometric-median": "robust:GeometricMedian",
@@ -288,36 +314,8 @@ def assemble(name: str, parts: tuple[Part, ...], scenario: Scenario, text: str) 
     if "server" not in chosen:
         chosen["server"] = Add() if scenario.server.is_plain else Optimise(scenario.server)
     method = Method(name=name, text=text, **chosen)
-    _reject_incompatible(method, scenario)
+    reject_incompatible(method, scenario)
     return method
-
-
-def _reject_incompatible(method: Method, scenario: Scenario) -> None:
-    """Reject server rules that ignore the scenario's server settings or do not work with its local loss."""
-    server, own = scenario.server, method.server
-    if not server.is_plain and not isinstance(own, Optimise):
-        field, value = ("step", server.step) if server.optimizer == "sgd" else ("optimizer", server.optimizer)
-        what = "mixes models and has no updates to optimise" if own.takes == "models" else "has its own server rule"
-        rule = f"{method.name} {what}; drop the scheme, or use sgd with a step of 1"
-        raise ScenarioError(f"server.{field}", value, rule)
-    if server.weighting == "samples":
-        _reject_unweightable(method)
-    if own.uses_reach and scenario.learning.local_loss == "prox":
-        rule = f"{method.name} derives gradients from updates; choose another loss"
-        raise ScenarioError("learning.local_loss", scenario.learning.local_loss, rule)
-
-
-def _reject_unweightable(method: Method) -> None:
-    """Reject methods without single updates to weight."""
-    if method.server.takes == "models":
-        why = "mixes models and has no updates to weight"
-    elif method.peers is not None:
-        why = "relays sums of several devices' updates and has no single updates to weight"
-    elif method.local.corrects:
-        why = "corrects gradients with equal weights"
-    else:
-        return
-    raise ScenarioError("server.weighting", "samples", f"{method.name} {why}; must be equal")
 
 
 def _pick(text: str, chosen: list[str], groups: Choices) -> list[str]:

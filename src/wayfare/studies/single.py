@@ -41,7 +41,7 @@ from wayfare.signals import StopRequest
 from wayfare.simulator import Simulation, SimulationState
 from wayfare.studies.arguments import checked_scenario, checked_seed, checked_task
 from wayfare.studies.keeping import Keeper, Safeguards, StoppedError
-from wayfare.world import World, draw_world, last_common_round
+from wayfare.world import World, draw_world, last_common_round, world_for
 
 _log = logging.getLogger("wayfare")
 
@@ -122,7 +122,8 @@ def carry_out(
                 # It was interrupted between its last transaction and the renaming.
                 complete(folder)
             else:
-                world = draw_world(scenario, seed, task)  # type: ignore[arg-type]  # tasks are hashed by identity
+                drawn = draw_world(scenario, seed, task)  # type: ignore[arg-type]  # tasks are hashed by identity
+                world = world_for(drawn, scheme)
                 job = _Job(
                     folder=folder, world=world, scheme=scheme, identity=identity, execution=execution, found=found
                 )

@@ -11,7 +11,6 @@ from typing import Any
 
 from torch import Tensor
 
-from wayfare.codec import make_link
 from wayfare.codec.wire import Layout
 from wayfare.device import Terms, terms_of
 from wayfare.engine import Engine, make_engine
@@ -23,13 +22,13 @@ from wayfare.field.runtime.messages import layout_of
 from wayfare.identity import method_identity
 from wayfare.learning.models.base import Model
 from wayfare.learning.tasks import model_of, name_of
-from wayfare.methods import Method, ServerTerms, make_method
+from wayfare.methods import Method, make_method
 from wayfare.methods.guard import Guard
 from wayfare.radio import Link
 from wayfare.scenario import Scenario
-from wayfare.server import senders_of, unknown_senders
+from wayfare.server import senders_of, terms_for, unknown_senders
 from wayfare.streams import FLEET, Stream, generator
-from wayfare.world import World, draw_world, local_training
+from wayfare.world import World, draw_world, link_of, local_training, world_for
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,7 +53,7 @@ class Work:
     @property
     def world(self) -> World:
         """The simulated world of a plan."""
-        return draw_world(self.scenario, self.seed)
+        return world_for(draw_world(self.scenario, self.seed), self.method)
 
     def engine(self) -> Engine:
         """Trains on the data of the simulated world."""
@@ -62,7 +61,8 @@ class Work:
 
     @property
     def model(self) -> Model:
-        return model_of(self.scenario.learning)
+        """A model that is named needs no data. The steps of class statistics depend on the samples."""
+        return model_of(self.scenario.learning) if self.method.local.collects() is None else self.world.task.model
 
     @property
     def initial_model(self) -> Tensor:
@@ -79,8 +79,7 @@ class Work:
 
     @property
     def link(self) -> Link:
-        model = self.model
-        return make_link(self.scenario, model.parameters, model.statistics)
+        return link_of(self.scenario, self.model)
 
     @property
     def terms(self) -> Terms:
@@ -99,7 +98,7 @@ class Work:
         method, scenario = self.method, self.scenario
         return Aggregation(
             rule=method.server,
-            terms=ServerTerms(devices=scenario.fleet.devices, statistics=self.model.statistics),
+            terms=terms_for(self.model, scenario),
             senders=senders_of(self.world, method) if membership is None else unknown_senders(scenario, method),
             average_rounds=scenario.server.average_rounds,
             guard=method.guard,

@@ -1,0 +1,57 @@
+"""The world of a method whose vector holds class statistics."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from wayfare.codec import make_link
+from wayfare.learning.models.base import Model
+from wayfare.learning.sums import Sums, SumsModel, vectors_of, with_model
+from wayfare.methods import Method
+from wayfare.radio import Link
+from wayfare.scenario import Scenario
+from wayfare.streams import FLEET, Stream, generator
+from wayfare.world.draw import World
+
+
+def link_of(scenario: Scenario, model: Model) -> Link:
+    """The link of a scenario for the vectors of a model."""
+    if not isinstance(model, SumsModel):
+        return make_link(scenario, model.parameters, model.statistics)
+    return make_link(scenario, model.parameters, sums=model.layout.entries, first_sums=model.layout.first)
+
+
+def principal_axes(inputs: Tensor, samples: int, seed: int) -> Tensor | None:
+    """The principal axes of some samples as columns, those of the largest variance first; None without samples."""
+    if samples == 0:
+        return None
+    chosen = generator(seed, Stream.PILOT_SAMPLES, FLEET).choice(len(inputs), min(samples, len(inputs)), replace=False)
+    values = inputs[torch.from_numpy(chosen)].double()
+    axes: Tensor = torch.linalg.svd(values - values.mean(0), full_matrices=True).Vh
+    return axes.T.float()
+
+
+def world_for(world: World, method: Method) -> World:
+    """The same world with the vector of a method: a model, or class statistics of the same samples."""
+    collection, task = method.local.collects(), world.task
+    if collection is None or isinstance(task.model, SumsModel):
+        return world
+    inputs, _, classes = vectors_of(task, method.name)
+    layout = Sums(
+        collection=collection,
+        classes=classes,
+        features=inputs.shape[1],
+        samples=float(np.mean([len(held) for held in world.held])),
+        basis=principal_axes(inputs, collection.pilot, world.seed),
+    )
+    model = SumsModel(layout)
+    return replace(
+        world,
+        task=with_model(task, model),
+        link=link_of(world.scenario, model),
+        initial_model=torch.zeros(model.parameters),
+    )
