@@ -262,10 +262,11 @@ class MobileEdgeServer:
             await asyncio.sleep(50 * (time.monotonic() - began_s))
 
     async def _keep_house(self) -> None:
-        """Carry out orders, and compact history that is outside the window."""
+        """Carry out orders, log contacts, and compact history that is outside the window."""
         ledger, compacted_s = self._intake.ledger, -math.inf
         while True:
             await self._in_thread(ledger.obey)
+            await self._in_thread(ledger.contacts.flush)
             if not self._options.by_plan and time.monotonic() - compacted_s > _COMPACT_EVERY_S:
                 found = await self._in_thread(partial(ledger.compact, self._options.window))
                 if found.chunks:
