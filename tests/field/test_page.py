@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -118,7 +119,7 @@ def test_the_page_shows_the_fleet_and_follows_it() -> None:
         assert [line for line in console_errors(browser) if "favicon" not in line] == []
 
 
-def _wait_for(browser: object, text: str) -> None:
+def _wait_for(browser: Any, text: str) -> None:
     from selenium.webdriver.support.ui import WebDriverWait
 
     WebDriverWait(browser, 20).until(lambda one: text in one.find_element("id", "summary").text)
