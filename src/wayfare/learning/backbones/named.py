@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import importlib
-import pickle
 from collections.abc import Callable, Mapping
 from functools import lru_cache
 from pathlib import Path
@@ -51,7 +50,7 @@ def _installed(name: str, changed_ns: int) -> Backbone:
         except ImportError:
             rule = f"needs {library}: pip install {library}"
             raise UnavailableError(f"{_FIELD} = {name!r}: {rule}") from None
-        except (ValueError, KeyError, RuntimeError, OSError, EOFError, pickle.UnpicklingError) as error:
+        except (ValueError, KeyError, RuntimeError, OSError) as error:
             reason = " ".join(str(error).split())
             raise UnavailableError(f"{_FIELD} = {name!r}: {library} cannot load it: {reason}") from None
     rule = "must be none, efficientnet-lite0, torchvision:NAME, timm:NAME, or your own as FILE.py:FUNCTION"
@@ -118,12 +117,18 @@ _LIBRARIES: dict[str, Callable[[str, str, str], Backbone]] = {"torchvision": _to
 def _load_weights(module: nn.Module, file: str, last: str) -> None:
     """Load a state dict. It must hold every entry of the network, and besides them only those of its last layer."""
     state: Any
-    if file.endswith(".safetensors"):
-        state = importlib.import_module("safetensors.torch").load_file(file)
-    else:
-        state = torch.load(file, map_location="cpu", weights_only=True)
-        if isinstance(state, Mapping) and isinstance(state.get("state_dict"), Mapping):
-            state = state["state_dict"]
+    try:
+        if file.endswith(".safetensors"):
+            state = importlib.import_module("safetensors.torch").load_file(file)
+        else:
+            state = torch.load(file, map_location="cpu", weights_only=True)
+    except ImportError:
+        raise ValueError(f"{file} needs safetensors: pip install safetensors") from None
+    except Exception as error:
+        # A damaged file can raise any error.
+        raise ValueError(f"{file} cannot be read: {type(error).__name__}: {error}") from None
+    if isinstance(state, Mapping) and isinstance(state.get("state_dict"), Mapping):
+        state = state["state_dict"]
     if not (isinstance(state, Mapping) and all(isinstance(entry, Tensor) for entry in state.values())):
         raise ValueError(f"{file} is not a state dict: a table of tensors by name")
     found = module.load_state_dict(dict(state), strict=False)
