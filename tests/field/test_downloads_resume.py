@@ -196,7 +196,7 @@ def test_a_file_of_a_begun_download_that_was_cut_short_keeps_its_whole_parts(tmp
 def test_a_device_with_short_contacts_gets_its_model_within_a_few_contacts(
     fleet: Fleet, broker: Broker, tmp_path: Path
 ) -> None:
-    """Three contacts on an idle machine, as in docs/results/field-speed.md with the whole model; before, none sufficed."""
+    """On an idle machine three, as with the whole model in docs/results/field-speed.md. Once no number sufficed."""
     layout = Layout.of("hundredth", [(65_000,)])
     first = torch.randn(65_000, generator=torch.Generator().manual_seed(0)) * 0.02
     method = make_method("mads", Scenario())
