@@ -1,4 +1,4 @@
-"""The properties that every method of the registry has, whatever its parts: a table of names and one small world."""
+"""Properties of every method in the registry, in one small world."""
 
 from __future__ import annotations
 
@@ -52,6 +52,7 @@ def names() -> list[Any]:
     for name, row in TABLE.items():
         found.append(name)
         found += [f"{name}:paced"] if RULES in row.choices else []
+        found += [f"{name}:from-statistics"] if ("", "from-statistics") in row.choices else []
     return found
 
 
