@@ -40,6 +40,7 @@ from wayfare.field.runtime.lease import LASTS_S, Lease, holder_of
 from wayfare.field.runtime.ledger import Ledger
 from wayfare.field.runtime.membership import Membership
 from wayfare.field.runtime.messages import Mark, Part, parse
+from wayfare.field.runtime.page import live_page, token_of
 from wayfare.field.runtime.rules import Limits
 from wayfare.field.runtime.status import FleetStatus, status_of
 from wayfare.field.runtime.work import Work
@@ -71,6 +72,7 @@ class ServerOptions:
     lease_s: float = LASTS_S  # another server takes over after this time
     metrics_host: str = "127.0.0.1"
     metrics_port: int | None = None  # None: no metrics
+    page: tuple[str, int] | None = None  # host and port of the live page alone; it is also beside the metrics
 
 
 def open_intake(bundle: Bundle, work: Work, options: ServerOptions) -> Intake:
@@ -111,10 +113,13 @@ async def _run(bundle: Bundle, intake: Intake, options: ServerOptions, stop: thr
 
     async with AsyncExitStack() as ending:
         # Before the first contact with the broker, which may be hours away.
+        page = live_page(token_of(options.state), status)
         if options.metrics_port is not None:
-            pages = serving(fleet_pages(status), host=options.metrics_host, port=options.metrics_port)
+            pages = serving({**fleet_pages(status), **page}, host=options.metrics_host, port=options.metrics_port)
             port = await ending.enter_async_context(pages)
             _log.info("metrics", extra={"url": f"http://{options.metrics_host}:{port}/metrics"})
+        if options.page is not None:
+            await ending.enter_async_context(serving(page, host=options.page[0], port=options.page[1]))
         client = await connect_unless(stop, bundle, url=options.url)
         if client is not None:
             ending.push_async_callback(client.close)
@@ -301,10 +306,11 @@ class MobileEdgeServer:
             await asyncio.sleep(50 * (time.monotonic() - began_s))
 
     async def _keep_house(self) -> None:
-        """Carry out orders, and compact history that is outside the window."""
+        """Carry out orders, log contacts, and compact history that is outside the window."""
         ledger, compacted_s = self._intake.ledger, -math.inf
         while True:
             await self._in_thread(ledger.obey)
+            await self._in_thread(ledger.contacts.flush)
             if not self._options.by_plan and time.monotonic() - compacted_s > _COMPACT_EVERY_S:
                 found = await self._in_thread(partial(ledger.compact, self._options.window))
                 if found.chunks:
