@@ -322,7 +322,7 @@ def small_network(classes: int) -> nn.Sequential:
 
 
 def test_a_library_without_the_weights_is_refused_by_name(timm: dict[str, object]) -> None:
-    rule = "its weights are not at hand and cannot be downloaded .no such host.; name a file with its weights as NAME@"
+    rule = "its weights are not available here and cannot be downloaded .no such host.; name a file with its weights as NAME@"
     with pytest.raises(UnavailableError, match=f"learning.backbone = 'timm:small': timm cannot load it: {rule}"):
         load_backbone("timm:small")
     timm["hf_hub_id"] = None
@@ -388,6 +388,9 @@ def test_a_network_of_one_image_size_says_so(tmp_path: Path) -> None:
     file.write_text(f"import torch\nbackbone = {network.replace('SIZE', '50')}", encoding="utf-8")
     with pytest.raises(ScenarioError, match="takes no images of 64, 224, 256, 384 pixels"):
         load_backbone(str(file))
+    file.write_text("import torch\nbackbone = torch.nn.Flatten()", encoding="utf-8")
+    with pytest.raises(ScenarioError, match=r"160: .* gives 76800 features for this size, but 12288 for another"):
+        load_task(learning)
 
 
 @pytest.mark.parametrize(

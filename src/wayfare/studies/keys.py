@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from functools import reduce
+from typing import Any
 
 from wayfare.identity import identity_of, without_parts
 from wayfare.learning.tasks import Task
@@ -28,7 +29,7 @@ def run_key(scenario: Scenario, scheme: Method, seed: int, execution: Execution,
     for field, found in identity["files"].items():
         *sections, last = field.split(".")
         reduce(dict.__getitem__, sections, content)[last] = found
-    everything = {
+    everything: dict[str, Any] = {
         "algorithm": ALGORITHM,
         "scenario": content,
         "scheme": {"name": scheme.name, **identity["scheme"]},

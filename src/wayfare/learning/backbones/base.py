@@ -59,11 +59,14 @@ class Backbone:
         """Raise ScenarioError if the network does not take images of a size."""
         try:
             with torch.inference_mode():
-                self.module(torch.zeros(1, 3, pixels, pixels))
+                found = self.module(torch.zeros(1, 3, pixels, pixels))
         except Exception as error:
             # Networks raise many kinds of errors for a wrong size.
             rule = f"{self.name} does not take images of this size: {error}"
             raise ScenarioError("learning.backbone_pixels", pixels, rule) from None
+        if found.shape != (1, self.features):
+            rule = f"{self.name} gives {found.numel()} features for this size, but {self.features} for another"
+            raise ScenarioError("learning.backbone_pixels", pixels, rule)
 
     def __call__(self, images: Tensor, pixels: int) -> Tensor:
         """Features of images, each vector with mean 0 and deviation 1."""
