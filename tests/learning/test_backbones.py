@@ -322,7 +322,7 @@ def small_network(classes: int) -> nn.Sequential:
 
 
 def test_a_library_without_the_weights_is_refused_by_name(timm: dict[str, object]) -> None:
-    rule = "its weights are not available here and cannot be downloaded .no such host.; name a file with its weights as NAME@"
+    rule = "its weights are not available here and cannot be downloaded .no such host.; name a file with its"
     with pytest.raises(UnavailableError, match=f"learning.backbone = 'timm:small': timm cannot load it: {rule}"):
         load_backbone("timm:small")
     timm["hf_hub_id"] = None
