@@ -80,10 +80,10 @@ def _torchvision(name: str, model: str, weights: str) -> Backbone:
     try:
         module: nn.Module = models.get_model(model, weights=None if weights else entry)
     except OSError as error:
-        raise OSError(f"its weights are not at hand and cannot be downloaded ({error}); {_LOCAL}") from None
+        raise OSError(f"its weights are not available here and cannot be downloaded ({error}); {_LOCAL}") from None
     last = next((layer for layer in _LAST_LAYERS if hasattr(module, layer)), None)
     if last is None:
-        raise ValueError(f"has none of the last layers {', '.join(_LAST_LAYERS)}; give it as a function of your own")
+        raise ValueError(f"has none of the last layers {', '.join(_LAST_LAYERS)}; give your own function")
     setattr(module, last, nn.Identity())
     if weights:
         _load_weights(module, weights, last)
@@ -106,7 +106,7 @@ def _timm(name: str, model: str, weights: str) -> Backbone:
             module = timm.create_model(model, pretrained=True, num_classes=0)
         except Exception as error:
             # The hub raises errors of several libraries.
-            raise OSError(f"its weights are not at hand and cannot be downloaded ({error}); {_LOCAL}") from None
+            raise OSError(f"its weights are not available here and cannot be downloaded ({error}); {_LOCAL}") from None
     found = timm.data.resolve_model_data_config(module)
     return _measured(name, module, *_in_bytes(found["mean"], found["std"]), found["interpolation"])
 
