@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import importlib
-import pickle
 from collections.abc import Callable, Mapping
 from functools import lru_cache
 from pathlib import Path
@@ -23,6 +22,8 @@ _FIELD = "learning.backbone"
 _IMAGENET_MEAN, _IMAGENET_DEVIATION = (123.675, 116.28, 103.53), (58.395, 57.12, 57.375)
 # The last layers of torchvision's classifiers, by the name of the attribute that holds them.
 _LAST_LAYERS = ("fc", "classifier", "heads", "head")
+# Convolutional networks take the first size. Vision transformers take only the one that they were trained with.
+_SIZES = (64, 224, 256, 384)
 _LOCAL = "name a file with its weights as NAME@FILE"
 
 
@@ -51,7 +52,7 @@ def _installed(name: str, changed_ns: int) -> Backbone:
         except ImportError:
             rule = f"needs {library}: pip install {library}"
             raise UnavailableError(f"{_FIELD} = {name!r}: {rule}") from None
-        except (ValueError, KeyError, RuntimeError, OSError, EOFError, pickle.UnpicklingError) as error:
+        except (ValueError, KeyError, RuntimeError, OSError) as error:
             reason = " ".join(str(error).split())
             raise UnavailableError(f"{_FIELD} = {name!r}: {library} cannot load it: {reason}") from None
     rule = "must be none, efficientnet-lite0, torchvision:NAME, timm:NAME, or your own as FILE.py:FUNCTION"
@@ -118,12 +119,18 @@ _LIBRARIES: dict[str, Callable[[str, str, str], Backbone]] = {"torchvision": _to
 def _load_weights(module: nn.Module, file: str, last: str) -> None:
     """Load a state dict. It must hold every entry of the network, and besides them only those of its last layer."""
     state: Any
-    if file.endswith(".safetensors"):
-        state = importlib.import_module("safetensors.torch").load_file(file)
-    else:
-        state = torch.load(file, map_location="cpu", weights_only=True)
-        if isinstance(state, Mapping) and isinstance(state.get("state_dict"), Mapping):
-            state = state["state_dict"]
+    try:
+        if file.endswith(".safetensors"):
+            state = importlib.import_module("safetensors.torch").load_file(file)
+        else:
+            state = torch.load(file, map_location="cpu", weights_only=True)
+    except ImportError:
+        raise ValueError(f"{file} needs safetensors: pip install safetensors") from None
+    except Exception as error:
+        # A damaged file can raise any error.
+        raise ValueError(f"{file} cannot be read: {type(error).__name__}: {error}") from None
+    if isinstance(state, Mapping) and isinstance(state.get("state_dict"), Mapping):
+        state = state["state_dict"]
     if not (isinstance(state, Mapping) and all(isinstance(entry, Tensor) for entry in state.values())):
         raise ValueError(f"{file} is not a state dict: a table of tensors by name")
     found = module.load_state_dict(dict(state), strict=False)
@@ -154,9 +161,18 @@ def _from_file(name: str) -> Backbone:
 
 
 def _measured(name: str, module: nn.Module, mean: Any, deviation: Any, interpolation: str, code: str = "") -> Backbone:
-    """Count the features by one image."""
-    with torch.inference_mode():
-        features = module.eval()(torch.zeros(1, 3, 64, 64))
+    """Count the features by one image, of the first size that the network takes."""
+    for pixels in _SIZES:
+        try:
+            with torch.inference_mode():
+                features = module.eval()(torch.zeros(1, 3, pixels, pixels))
+            break
+        except Exception as error:
+            # Networks raise many kinds of errors for a wrong size.
+            problem = error
+    else:
+        sizes = ", ".join(map(str, _SIZES))
+        raise ScenarioError(_FIELD, name, f"takes no images of {sizes} pixels: {problem}")
     if features.ndim != 2:
         raise ScenarioError(_FIELD, name, f"gives {tuple(features.shape)} for one image; must be (1, features)")
     return Backbone(
@@ -166,5 +182,6 @@ def _measured(name: str, module: nn.Module, mean: Any, deviation: Any, interpola
         mean=mean,
         deviation=deviation,
         interpolation="bilinear" if interpolation == "bilinear" else "bicubic",
+        trial_pixels=pixels,
         code=code,
     )
