@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     # PyTorch takes seconds to import, and plans do not need it.
     from torch import Tensor
 
+    from wayfare.methods.privacy import Private
     from wayfare.sparsify import Sparse
 
 State: TypeAlias = Mapping[str, Any]
@@ -52,6 +53,8 @@ class UploadRule(Part, ABC):
     energy_rule: EnergyRule = "unlimited"
     # Whether it reads position and speed, which take time to compute.
     needs_position: ClassVar[bool] = False
+    # Whether decisions depend on the update. Otherwise a private device can ignore a contact at no cost in privacy.
+    uses_update: ClassVar[bool] = True
 
     @abstractmethod
     def decide(self, encounter: Encounter, link: Link) -> Upload:
@@ -267,7 +270,7 @@ class PeerRule(Part):
 
 @dataclass(frozen=True, kw_only=True)
 class Method:
-    """Six parts and a name."""
+    """Six parts, an optional privacy rule, and a name."""
 
     name: str
     upload: UploadRule
@@ -276,6 +279,7 @@ class Method:
     server: ServerRule
     local: LocalRule = field(default_factory=LocalRule)
     peers: PeerRule | None = None
+    privacy: Private | None = None
     # The composition that makes it again, if the name alone does not.
     text: str = field(default="", compare=False, repr=False)
 
@@ -294,6 +298,7 @@ class Method:
             "local": self.local,
             "server": self.server,
             "peers": self.peers,
+            "privacy": self.privacy,
         }
         return {kind: part for kind, part in every.items() if part is not None}
 

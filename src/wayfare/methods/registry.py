@@ -18,6 +18,7 @@ from wayfare.errors import ScenarioError
 from wayfare.methods.encounter import EnergyRule
 from wayfare.methods.mads_rd import MadsRd, Step
 from wayfare.methods.parts import Compressor, LocalRule, MemoryRule, Method, Part, PeerRule, ServerRule, UploadRule
+from wayfare.methods.privacy import Private
 from wayfare.methods.servers import Add, Mix, Optimise, StalenessFunction
 from wayfare.methods.uploads import Fitting, Mads, Whole
 from wayfare.scenario import Scenario
@@ -209,6 +210,7 @@ PARTS: Mapping[str, str] = {
     "add": "servers:Add",
     "mix": "servers:Mix",
     "relays": "parts:PeerRule",
+    "private": "privacy:Private",
     "buffer": "published.fedbuff:Buffer",
     "staleness-weights": "published.staleness_weighted:StalenessWeights",
     "calibrated-buffer": "published.ca2fl:CalibratedBuffer",
@@ -232,6 +234,7 @@ KINDS: Mapping[str, type[Part]] = {
     "local": LocalRule,
     "server": ServerRule,
     "peers": PeerRule,
+    "privacy": Private,
 }
 
 
@@ -306,6 +309,8 @@ def _reject_unweightable(method: Method) -> None:
     """Reject methods without single updates to weight."""
     if method.server.takes == "models":
         why = "mixes models and has no updates to weight"
+    elif method.privacy is not None:
+        why = "would reveal how many samples a private device holds"
     elif method.peers is not None:
         why = "relays sums of several devices' updates and has no single updates to weight"
     elif method.local.corrects:

@@ -33,6 +33,7 @@ from wayfare.report.labels import (
     other_heading,
     other_text,
 )
+from wayfare.report.tables import epsilon_note
 from wayfare.studies.results import StudyResults
 
 _HEADINGS = {
@@ -159,6 +160,8 @@ def study_notes(results: StudyResults) -> list[str]:
         notes.append(f"energy      {BUDGET_NOTE}")
     if any(row.shared for row in results.rows):
         notes.append(f"{_SHARED:11} ran once: the scheme does not use the settings that differ between these points")
+    if any("epsilon" in row.estimates for row in results.rows):
+        notes += [f"epsilon     {note}" for note in epsilon_note(results.schemes)]
     notes.append(f"assumed     {ASSUMED}")
     notes += [f"trace       {trace_text(use)}" for use in distinct(result.trace for result in results.results)]
     if results.manifest.targets:
