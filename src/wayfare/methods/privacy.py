@@ -9,8 +9,8 @@ contact is S(e + f), where the memory e holds remainders of earlier f. So it is 
 feedback, retransmissions and entries that the field takes back cost no privacy.
 
 The unit is the device: two neighbouring data sets are any two, because the server is not trusted and knows who sends.
-Clipped changes differ by at most 2 C, so one contribution is a Gaussian mechanism of mu = 2 / noise, whatever the device
-received before. T contributions compose to exactly mu = 2 sqrt(T) / noise (Dong, Roth and Su 2022, corollary 2), with
+Clipped changes differ by at most 2 C, so one contribution is a Gaussian mechanism of mu = 2 / noise, whatever came
+before. T contributions compose to exactly mu = 2 sqrt(T) / noise (Dong, Roth and Su 2022, corollary 2), with
 
     delta(epsilon) = Phi(mu / 2 - epsilon / mu) - e^epsilon Phi(-mu / 2 - epsilon / mu)
 
