@@ -143,6 +143,8 @@ def test_presets_are_listed(wayfare_command: Type) -> None:
         "fleet-size": 60,
         "paper-bits": 100,
         "paper-open": 291,  # 324 rows: 33 runs serve two points
+        "private": 33,
+        "private-head": 78,
         "schemes-by-speed": 60,
         "tuned-rate": 48,
         "weight-against-energy": 30,

@@ -116,6 +116,8 @@ def test_presets_load_and_say_what_they_ask() -> None:
         "fleet-size",
         "paper-bits",
         "paper-open",
+        "private",
+        "private-head",
         "schemes-by-speed",
         "tuned-rate",
         "weight-against-energy",

@@ -26,6 +26,8 @@ from dataclasses import dataclass
 from functools import cache, partial
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+import numpy as np
+
 from wayfare.arrays import Floats
 from wayfare.errors import ScenarioError, UnavailableError
 from wayfare.methods.encounter import Upload
@@ -148,7 +150,9 @@ def _is_finite(vector: Tensor) -> bool:
 def _epsilon(noise: float, delta: float, releases: int) -> float:
     if releases == 0:
         return 0.0
-    return float(_accountant().get_epsilon_gaussian(noise / (2 * math.sqrt(releases)), delta))
+    # In its search the library takes the logarithm of a delta that underflows to 0.
+    with np.errstate(divide="ignore"):
+        return float(_accountant().get_epsilon_gaussian(noise / (2 * math.sqrt(releases)), delta))
 
 
 @cache
