@@ -9,7 +9,9 @@ import torch
 from torch import Tensor
 
 from wayfare.learning.schedule import Schedule
-from wayfare.methods import Arrival, Method, ServerRule, ServerTerms, State
+from wayfare.methods import NO_STATE, Arrival, Method, ServerRule, ServerTerms, State
+from wayfare.methods.guard import Guard
+from wayfare.scenario import Scenario
 from wayfare.sparsify import Sparse
 from wayfare.world import World
 
@@ -21,6 +23,7 @@ class ServerState:
     model: Tensor
     rule_state: State = field(default_factory=dict)
     averaged: Tensor | None = None  # the mean of the model over the last rounds; None if not averaged
+    guard_state: State = field(default_factory=dict)
 
     @property
     def judged(self) -> Tensor:
@@ -28,12 +31,28 @@ class ServerState:
         return self.model if self.averaged is None else self.averaged
 
 
-def begin_server(model: Tensor, rule: ServerRule, terms: ServerTerms, *, averages: bool) -> ServerState:
-    return ServerState(model=model, rule_state=rule.init(model, terms), averaged=model if averages else None)
+def begin_server(
+    model: Tensor, rule: ServerRule, terms: ServerTerms, *, averages: bool, guard: Guard | None = None
+) -> ServerState:
+    return ServerState(
+        model=model,
+        rule_state=rule.init(model, terms),
+        averaged=model if averages else None,
+        guard_state=NO_STATE if guard is None else guard.init(),
+    )
 
 
-def aggregate(state: ServerState, rule: ServerRule, arrivals: Sequence[Arrival], terms: ServerTerms) -> ServerState:
-    """Apply the server rule to the uploads of a round. A round without arrivals changes nothing."""
+def aggregate(
+    state: ServerState,
+    rule: ServerRule,
+    arrivals: Sequence[Arrival],
+    terms: ServerTerms,
+    guard: Guard | None = None,
+) -> ServerState:
+    """Apply the server rule to the uploads of a round that pass the guard. Without any, the model stays."""
+    if guard is not None and arrivals:
+        arrivals, guard_state = guard.screen(state.model, state.guard_state, arrivals, rule)
+        state = replace(state, guard_state=guard_state)
     if not arrivals:
         return state
     model, rule_state = rule.apply(state.model, state.rule_state, arrivals, terms)
@@ -54,7 +73,7 @@ def average(state: ServerState, round_: int, rounds: int) -> ServerState:
 class Senders:
     """Facts about the devices that the server knows itself and need not trust them for."""
 
-    samples: tuple[int, ...]  # number of samples of each device
+    samples: tuple[int, ...] | None  # number of samples of each device; None: unknown
     learning_rate: float
     schedule: Schedule = field(default_factory=Schedule)
     trains_between_contacts: bool = True
@@ -70,7 +89,7 @@ class Senders:
             sent=sent,
             staleness_rounds=staleness_rounds,
             round=round_,
-            samples=self.samples[device],
+            samples=None if self.samples is None else self.samples[device],
             reach=self._reach(round_, staleness_rounds),
         )
 
@@ -83,6 +102,13 @@ class Senders:
         return float(self.learning_rate * self.steps_per_round * shares)
 
 
+def server_terms_of(world: World) -> ServerTerms:
+    link = world.link
+    return ServerTerms(
+        devices=world.scenario.fleet.devices, statistics=len(world.initial_model) - link.parameters, sums=link.sums
+    )
+
+
 def weights_of(world: World) -> tuple[float, ...] | None:
     """N times each device's share of all samples: a rule that divides by N then averages over samples."""
     if world.scenario.server.weighting == "equal":
@@ -92,12 +118,16 @@ def weights_of(world: World) -> tuple[float, ...] | None:
 
 
 def senders_of(world: World, method: Method) -> Senders:
-    learning = world.scenario.learning
+    samples = tuple(len(held) for held in world.held)
+    return replace(unknown_senders(world.scenario, method), samples=samples, weights=weights_of(world))
+
+
+def unknown_senders(scenario: Scenario, method: Method) -> Senders:
+    """The senders of a fleet whose data the server does not know."""
     return Senders(
-        samples=tuple(len(held) for held in world.held),
-        learning_rate=learning.learning_rate,
-        schedule=Schedule(learning.schedule, world.scenario.rounds),
+        samples=None,
+        learning_rate=scenario.learning.learning_rate,
+        schedule=Schedule(scenario.learning.schedule, scenario.rounds),
         trains_between_contacts=method.local.trains_between_contacts,
         steps_per_round=method.local.steps_per_round,
-        weights=weights_of(world),
     )

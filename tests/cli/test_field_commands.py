@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
-import os
 import signal
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -16,6 +13,7 @@ import torch
 
 from tests.cli.conftest import Finished
 from tests.field.brokers import needs_broker
+from tests.processes import start_command
 from wayfare.field.fleet import Fleet, create_fleet
 from wayfare.field.rig.broker import Broker
 
@@ -23,12 +21,6 @@ WORK = (
     *("--set", "fleet.devices=2", "--set", "fleet.energy_total_joules=50", "--set", "rounds=400"),
     *("--set", "learning.hidden=[16]", "--set", "learning.batch_size=8"),
 )
-
-
-def wayfare(*arguments: str | Path) -> subprocess.Popen[str]:
-    command = [sys.executable, "-m", "wayfare", "field", *map(str, arguments)]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment)
 
 
 @pytest.fixture(scope="module")
@@ -46,28 +38,38 @@ def _logs_as_before() -> Iterator[None]:
     logger.setLevel(before[1])
 
 
+def one_thread() -> None:
+    torch.set_num_threads(1)
+
+
 @pytest.mark.system
 def test_a_server_and_two_devices_learn_together(fleet: Fleet, tmp_path: Path) -> None:
     needs_broker()
     pace = ("--step-every-s", "0.02", "--exchange-every-s", "0.3")
     with Broker(fleet, store=tmp_path / "store", port=0) as broker:
-        server = wayfare("mes", fleet.server_folder, *WORK, "--url", broker.url)
+        url = ("--url", broker.url)
+        server = start_command(
+            "field", "mes", fleet.server_folder, *WORK, *url, logs=tmp_path / "mes", prepare=one_thread
+        )
         devices = [
-            wayfare("device", fleet.device_folder(name), *WORK, *pace, "--steps", "30", "--url", broker.url)
+            start_command(
+                *("field", "device", fleet.device_folder(name), *WORK, *pace, "--steps", "30", *url),
+                logs=tmp_path / name,
+                prepare=one_thread,
+            )
             for name in fleet.devices
         ]
         for device in devices:
-            _, log = device.communicate(timeout=250)
-            assert device.returncode == 0, log
-            (ended,) = [line for line in map(json.loads, log.splitlines()) if line["message"] == "ended"]
+            assert device.ended() == 0, device.errors
+            (ended,) = [line for line in map(json.loads, device.errors.splitlines()) if line["message"] == "ended"]
             assert ended["round"] >= 30
         server.send_signal(signal.SIGTERM)
-        _, log = server.communicate(timeout=60)
-        assert server.returncode == 0, log
+        assert server.ended() == 0, server.errors
     _check_the_ledger(fleet)
 
 
 def _check_the_ledger(fleet: Fleet) -> None:
+    from wayfare.field.fleet import load_bundle
     from wayfare.field.rig.audit import audit
     from wayfare.field.runtime.device import DeviceOptions, open_store
     from wayfare.field.runtime.mes import ServerOptions, open_intake
@@ -75,9 +77,14 @@ def _check_the_ledger(fleet: Fleet) -> None:
     from wayfare.scenario import load
 
     work = Work(scenario=load("fashion-small", [text for text in WORK if text != "--set"]))
-    intake = open_intake(work, fleet.devices, ServerOptions(state=fleet.server_folder / "state"))
+    intake = open_intake(load_bundle(fleet.server_folder), work, ServerOptions(state=fleet.server_folder / "state"))
     stores = [
-        open_store(name, number, work, DeviceOptions(state=fleet.device_folder(name) / "state"))
+        open_store(
+            load_bundle(fleet.device_folder(name)),
+            number,
+            work,
+            DeviceOptions(state=fleet.device_folder(name) / "state"),
+        )
         for number, name in enumerate(fleet.devices)
     ]
     assert audit(intake.ledger, stores, work.layout).promised == 0
@@ -95,7 +102,7 @@ def _check_the_ledger(fleet: Fleet) -> None:
     [
         (("device", "{fleet}/mes"), "is the server's bundle"),
         (("mes", "{fleet}/devices/bus-1"), "is the bundle of bus-1"),
-        (("mes", "{fleet}/mes", "--set", "fleet.devices=5"), "fleet.devices = 5: must be 2"),
+        (("mes", "{fleet}/mes", "--active-days", "0"), "active_days = 0.0: must be above 0"),
         (("device", "{fleet}/devices/bus-2", "--set", "fleet.devices=1"), "fleet.devices = 1: must be above 1"),
         (("mes", "{fleet}/nothing"), "is not a bundle"),
         (("mes", "{fleet}/mes", "--clip-norm", "0"), "--clip-norm = 0.0: must be above 0"),

@@ -32,6 +32,7 @@ from wayfare.methods import (
     UploadRule,
     make_method,
 )
+from wayfare.methods.guard import Guard
 from wayfare.methods.memories import ErrorFeedback
 from wayfare.methods.servers import Add, Mix, mean_update
 from wayfare.radio import Link
@@ -41,7 +42,8 @@ from wayfare.sparsify import Sparse
 
 LAYOUT = Layout.of("small", [(300,)], statistics=4)
 ENTRIES = LAYOUT.parameters + LAYOUT.statistics
-FLEET = 3
+NAMES = ("bus-1", "bus-2", "drone")
+FLEET = len(NAMES)
 
 
 def noise(seed: int, scale: float = 1.0) -> Tensor:
@@ -74,7 +76,10 @@ class Told:
         self.left, self._resumes = exchanges, resumes
         self.heard: list[str | float] = []
 
-    def trains_until(self, progress: Progress) -> int | None:
+    def trains_until(self, progress: Progress, state: DeviceState) -> int:
+        return state.received_round + 1000
+
+    def samples(self) -> int | None:
         return None
 
     def occasion(self, progress: Progress, state: DeviceState) -> Occasion | None:
@@ -171,21 +176,30 @@ MIXING = replace(METHOD, server=Mix())
 
 def open_outbox(folder: Path, *, audit: bool = True, method: Method = METHOD) -> Outbox:
     file = folder / "device.sqlite"
-    return Outbox(file, INITIAL, method, layout=LAYOUT, budget_joules=10.0, identity="one", audit=audit)
+    return Outbox(file, INITIAL, method, layout=LAYOUT, budget_joules=10.0, identity={"fleet": "one"}, audit=audit)
 
 
-def aggregation(rule: ServerRule | None = None, average_rounds: int = 0) -> Aggregation:
+def aggregation(rule: ServerRule | None = None, average_rounds: int = 0, guard: Guard | None = None) -> Aggregation:
     """What the server does with the uploads of a small fleet."""
     return Aggregation(
         rule=rule or Add(),
         terms=ServerTerms(devices=FLEET, statistics=LAYOUT.statistics),
         senders=Senders(samples=tuple(range(10, 10 + FLEET)), learning_rate=0.1),
         average_rounds=average_rounds,
+        guard=guard,
     )
 
 
 def open_ledger(folder: Path, limits: Limits | None = None, rule: Aggregation | None = None) -> Ledger:
-    return Ledger(folder, INITIAL, layout=LAYOUT, aggregation=rule or aggregation(), identity="fleet", limits=limits)
+    return Ledger(
+        folder,
+        INITIAL,
+        layout=LAYOUT,
+        aggregation=rule or aggregation(),
+        identity={"fleet": "fleet"},
+        names=NAMES,
+        limits=limits,
+    )
 
 
 def train(outbox: Outbox, seed: int, round_: int) -> None:

@@ -14,11 +14,12 @@ from tests.field.parts import INITIAL, LAYOUT, LINK, METHOD, MIXING, REMEMBERING
 from tests.field.test_outbox import everything
 from wayfare.device import Terms
 from wayfare.engine import Burst
-from wayfare.errors import DivergenceError, InvariantError
+from wayfare.errors import DivergenceError, InvariantError, RunFolderError
 from wayfare.field.runtime.exchange import Exchanger, Radio
 from wayfare.field.runtime.guide import ByExperience, Occasion
 from wayfare.field.runtime.messages import joined, unpack
 from wayfare.field.runtime.outbox import Outbox
+from wayfare.field.runtime.stores import check_identity
 from wayfare.field.runtime.trainer import LocalTrainer
 from wayfare.field.runtime.work import Work
 from wayfare.methods import LocalRule, Method
@@ -86,7 +87,7 @@ class Noting:
 
 def test_training_is_pulled_towards_the_last_model_also_while_an_upload_is_on_its_way(tmp_path: Path) -> None:
     outbox, engine = open_outbox(tmp_path), Noting()
-    trainer = LocalTrainer(outbox, engine, 4, ByExperience(LINK, steps=100), METHOD.local)
+    trainer = LocalTrainer(outbox, engine, 4, ByExperience(LINK, steps=60), METHOD.local)
     trainer._burst()
     cut(outbox, outbox.progress.trained_round)
     assert not torch.equal(outbox.state.received, INITIAL)
@@ -96,8 +97,8 @@ def test_training_is_pulled_towards_the_last_model_also_while_an_upload_is_on_it
     assert [burst.received is INITIAL for burst in engine.bursts] == [True, True]
     outbox.settle(1, range(9))
     model = noise(5)
-    outbox.receive(model, 1, 100)
-    outbox.progress = replace(outbox.progress, trained_round=60)
+    outbox.receive(model, 1, 55)
+    outbox.progress = replace(outbox.progress, trained_round=50)
     trainer._burst()
     assert engine.bursts[-1].received is model
     assert {burst.device for burst in engine.bursts} == {4}
@@ -147,10 +148,14 @@ def test_a_store_goes_on_only_with_the_method_it_was_begun_with(tmp_path: Path) 
     )
     names = ["mads", "mads-rd", "mads + decay", "mads + decay(share=0.5)", "afl", "fedasync", "fedasync:hinge"]
     works = [Work(scenario=Scenario(), scheme_name=name) for name in (*names, f"{mine}:Mine")]
-    works += [Work(scenario=Scenario(), seed=1), Work(scenario=Scenario(rounds=7))]
-    identities = [work.identity("bus-1") for work in works]
-    assert len(set(identities)) == len(works)
-    assert Work(scenario=Scenario(), scheme_name="m = mads + decay").identity("bus-1") == identities[2]
-    assert Work(scenario=Scenario()).identity("bus-2") != identities[0]
+    identities = [work.identity("fleet", "bus-1") for work in works]
+    assert len({str(identity) for identity in identities}) == len(works)
+    assert Work(scenario=Scenario(), scheme_name="m = mads + decay").identity("fleet", "bus-1") == identities[2]
+    assert Work(scenario=Scenario()).identity("fleet", "bus-2") != identities[0]
+    with pytest.raises(RunFolderError, match=r"method\.memory\.values\.share: 0\.9 -> 0\.5"):
+        check_identity(tmp_path, identities[2], identities[3])
+    # A setting that another version does not know has its default.
+    newer = {**identities[2], "method": {**identities[2]["method"], "peers": {"class": "new"}}}
+    check_identity(tmp_path, identities[2], newer)
     mine.write_text(mine.read_text(encoding="utf-8").replace("0.1", "0.2"), encoding="utf-8")
-    assert works[len(names)].identity("bus-1") != identities[len(names)]
+    assert works[len(names)].identity("fleet", "bus-1") != identities[len(names)]

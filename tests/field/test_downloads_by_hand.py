@@ -13,7 +13,8 @@ from tests.field.parts import ENTRIES, Told, train
 from tests.field.without_broker import Site
 from wayfare.codec.errors import WireError
 from wayfare.errors import FieldError, RefusedError
-from wayfare.field.runtime.exchange import Patience, _holes, _windowed
+from wayfare.field.runtime.begun import BegunDownload
+from wayfare.field.runtime.exchange import Exchanger, Patience, _windowed
 from wayfare.field.runtime.messages import Manifest
 
 
@@ -52,7 +53,7 @@ def test_a_delta_on_another_version_is_not_taken_and_the_next_model_comes_whole(
     with pytest.raises(WireError, match="got a delta on version 0, this device has 1"):
         finish(exchanger._finish(None))
     assert site.outbox.progress.version is None
-    assert exchanger._parts is None
+    assert exchanger._begun.manifest is None
 
 
 def test_a_whole_model_with_another_digest_leaves_the_version_alone(site: Site) -> None:
@@ -72,13 +73,18 @@ def offered(site: Site) -> Manifest:
     return Manifest(state="ready", size_bytes=len(download.data), digest=download.digest)
 
 
+def pulled(exchanger: Exchanger, manifest: Manifest) -> bytes:
+    finish(exchanger._pull(manifest))
+    return exchanger._begun.data()
+
+
 def test_a_model_larger_than_ours_can_be_is_not_begun(site: Site) -> None:
     most = 8 * ENTRIES + 4096
     with pytest.raises(WireError, match=f"a download of {most + 1} bytes, the limit is {most}"):
         finish(site.exchanger(Told())._pull(Manifest(state="ready", size_bytes=most + 1)))
     exchanger = site.exchanger(Told())
     site.wire.between["part"] = lambda seen, data: b"x" * json.loads(data)["size_bytes"]
-    assert len(finish(exchanger._pull(Manifest(state="ready", size_bytes=most)))) == most
+    assert len(pulled(exchanger, Manifest(state="ready", size_bytes=most))) == most
 
 
 def test_parts_grow_while_they_are_quick_and_shrink_when_one_is_lost(site: Site) -> None:
@@ -86,7 +92,7 @@ def test_parts_grow_while_they_are_quick_and_shrink_when_one_is_lost(site: Site)
     exchanger._max_bytes = 1 << 30
     site.wire.between["part"] = lambda seen, data: b"x" * json.loads(data)["size_bytes"]
     big = Manifest(state="ready", size_bytes=1_000_000)
-    assert len(finish(exchanger._pull(big))) == 1_000_000
+    assert len(pulled(exchanger, big)) == 1_000_000
     sizes = [data["size_bytes"] for _, data in site.wire.asked]
     assert (sizes[0], max(sizes)) == (16 << 10, 256 << 10)
     assert exchanger._part_bytes == 256 << 10
@@ -102,7 +108,7 @@ def test_parts_grow_while_they_are_quick_and_shrink_when_one_is_lost(site: Site)
 
     site.wire.between["part"] = fails
     for expected in (64 << 10, 16 << 10, 4 << 10, 1 << 10, 1 << 10):
-        exchanger._parts = None
+        exchanger._begun.clear()
         exchanger._patience = Patience(answer_s=0.3, window=1)
         with pytest.raises(FieldError, match="gone"):
             finish(exchanger._pull(big))
@@ -116,7 +122,8 @@ def test_a_slow_part_leaves_the_size_as_it_is(site: Site, monkeypatch: pytest.Mo
     site.wire.between["part"] = lambda seen, data: b"x" * json.loads(data)["size_bytes"]
 
     async def pull() -> bytes:
-        return await exchanger._pull(Manifest(state="ready", size_bytes=1000))
+        await exchanger._pull(Manifest(state="ready", size_bytes=1000))
+        return exchanger._begun.data()
 
     loop = asyncio.new_event_loop()
     try:
@@ -140,18 +147,17 @@ def test_parts_that_came_before_a_cut_are_not_asked_for_again(site: Site) -> Non
     site.wire.between["part"] = breaks_off
     with pytest.raises(FieldError, match="gone"):
         finish(exchanger._pull(manifest))
-    assert exchanger._parts is not None
-    had = dict(exchanger._parts[1])
+    had = dict(exchanger._begun._parts)
     assert had
     before = len(site.wire.asked)
-    data = finish(exchanger._pull(manifest))
+    data = pulled(exchanger, manifest)
     assert len(data) == manifest.size_bytes
     again = [asked["offset"] for _, asked in site.wire.asked[before:]]
     assert not set(again) & set(had)
     # Another model begins anew.
     site.wire.between["part"] = lambda seen, asked: b"y" * json.loads(asked)["size_bytes"]
     other = Manifest(state="ready", size_bytes=300, digest="other")
-    assert finish(exchanger._pull(other)) == b"y" * 300
+    assert pulled(exchanger, other) == b"y" * 300
 
 
 def test_a_model_that_is_not_kept_any_more_is_asked_for_anew(site: Site) -> None:
@@ -159,7 +165,7 @@ def test_a_model_that_is_not_kept_any_more_is_asked_for_anew(site: Site) -> None
     site.wire.between["part"] = lambda seen, data: b""
     with pytest.raises(WireError, match="no longer keeps this model"):
         finish(exchanger._pull(offered(site)))
-    assert exchanger._parts is None
+    assert exchanger._begun.manifest is None
 
 
 @pytest.mark.parametrize(
@@ -173,8 +179,14 @@ def test_a_model_that_is_not_kept_any_more_is_asked_for_anew(site: Site) -> None
         ({0: b"0123456789"}, []),
     ],
 )
-def test_holes_are_where_bytes_are_missing(parts: dict[int, bytes], holes: list[tuple[int, int]]) -> None:
-    assert _holes(parts, 10) == holes
+def test_holes_are_where_bytes_are_missing(
+    parts: dict[int, bytes], holes: list[tuple[int, int]], tmp_path: Path
+) -> None:
+    begun = BegunDownload(tmp_path / "device.sqlite")
+    begun.begin(Manifest(state="ready", size_bytes=10))
+    for offset, piece in parts.items():
+        begun.add(offset, piece)
+    assert begun.holes() == holes
 
 
 @pytest.mark.parametrize("window", [1, 3])

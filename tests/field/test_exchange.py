@@ -49,7 +49,7 @@ class Site:
     async def server(self, **options: int) -> AsyncIterator[Intake]:
         ledger = self.ledger()
         client = await connect(load_bundle(self.fleet.server_folder), url=self.broker.url, wait_s=10)
-        intake, stop = Intake(ledger, OnArrival(), LAYOUT, self.fleet.devices), threading.Event()
+        intake, stop = Intake(ledger, OnArrival(), LAYOUT), threading.Event()
         running = asyncio.ensure_future(
             MobileEdgeServer(client, intake, ServerOptions(state=self.folder / "mes", **options)).run(stop)
         )

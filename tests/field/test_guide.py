@@ -101,11 +101,18 @@ def test_exchanges_in_a_contact_keep_their_distance_and_no_two_share_a_round() -
 
 def test_a_device_with_a_number_of_steps_ends_after_their_exchange() -> None:
     guide = ByExperience(LINK, steps=10)
-    assert guide.trains_until(Progress()) == 10
+    assert guide.trains_until(Progress(), STATE) == 10
     assert not guide.is_over(Progress(trained_round=10))
     assert not guide.is_over(Progress(trained_round=10, cut_round=10, finished_round=9))
     assert guide.is_over(Progress(trained_round=10, cut_round=10, finished_round=10))
-    assert ByExperience(LINK).trains_until(Progress()) is None
+
+
+def test_a_device_without_a_new_model_stops_after_so_many_steps() -> None:
+    guide = ByExperience(LINK, max_local_steps=50)
+    assert guide.trains_until(Progress(trained_round=10**6), replace(STATE, received_round=200)) == 250
+    assert ByExperience(LINK, max_local_steps=50, steps=220).trains_until(
+        Progress(), replace(STATE, received_round=200)
+    ) == 220  # fmt: skip
 
 
 def test_by_plan_contacts_come_in_order_with_their_own_channels(small: Scenario) -> None:
@@ -113,7 +120,7 @@ def test_by_plan_contacts_come_in_order_with_their_own_channels(small: Scenario)
     device = int(world.meets.device[0])
     guide, progress, rounds = ByPlan(world, device, METHOD.upload), Progress(), []
     while not guide.is_over(progress):
-        until = guide.trains_until(progress)
+        until = guide.trains_until(progress, STATE)
         assert guide.occasion(progress, STATE) is None
         progress = replace(progress, trained_round=until)
         occasion = guide.occasion(progress, STATE)
@@ -123,4 +130,4 @@ def test_by_plan_contacts_come_in_order_with_their_own_channels(small: Scenario)
         rounds.append(occasion.round)
         progress = replace(progress, finished_round=occasion.round)
     assert rounds == world.meets.round[world.meets.device == device].tolist()
-    assert guide.trains_until(progress) == progress.trained_round
+    assert guide.trains_until(progress, STATE) == progress.trained_round

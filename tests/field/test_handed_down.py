@@ -45,7 +45,7 @@ def update(seed: int, number: int, *, base_version: int, round_: int, received_r
     return [
         Chunk(
             update=number, chunk=place, chunks=len(pieces), round=round_, received_round=received_round,
-            base_version=base_version, spent_joules=0.0, entries=piece,
+            base_version=base_version, spent_joules=0.0, entries=piece.kept,
         ).packed(LAYOUT)
         for place, piece in enumerate(pieces)
     ]  # fmt: skip
@@ -111,7 +111,7 @@ def test_two_updates_of_one_batch_are_replayed_as_they_were_applied(tmp_path: Pa
 
 
 def test_the_bytes_of_a_download_are_the_model_and_what_is_handed_down(tmp_path: Path) -> None:
-    intake = Intake(open_ledger(tmp_path, rule=RULE), OnArrival(), LAYOUT, NAMES)
+    intake = Intake(open_ledger(tmp_path, rule=RULE), OnArrival(), LAYOUT)
     deliver(intake.ledger, 0, update(1, 1, base_version=0, round_=1))
     asked = Finish(round=1, update=1, have_version=0).packed()
     manifest = intake.finish(0, asked)
@@ -140,14 +140,14 @@ def test_the_bytes_of_a_download_are_the_model_and_what_is_handed_down(tmp_path:
     other = intake.finish(1, Finish(round=1, have_version=0).packed())
     assert (other.handed_bytes, other.size_bytes) == (0, manifest.size_bytes)
     # A server that has just started knows of no offer: the device asks again.
-    intake = Intake(intake.ledger, OnArrival(), LAYOUT, NAMES)
+    intake = Intake(intake.ledger, OnArrival(), LAYOUT)
     assert pull(total) == b""
     assert intake.finish(0, asked) == manifest
     assert pull(total) == data
 
 
 def test_the_states_handed_down_last_are_kept_within_bounds(tmp_path: Path) -> None:
-    ledger, downloads = open_ledger(tmp_path, rule=RULE), Downloads(LAYOUT, kept_bytes=5000)
+    ledger, downloads = open_ledger(tmp_path, rule=RULE), Downloads(LAYOUT, tmp_path, kept_bytes=5000)
     for device in range(3):
         deliver(ledger, device, update(device, 1, base_version=ledger.version, round_=1))
     made = [downloads.hand_down(ledger, device, 3) for device in range(3)]
@@ -159,7 +159,7 @@ def test_the_states_handed_down_last_are_kept_within_bounds(tmp_path: Path) -> N
 def test_a_contact_cut_short_hands_down_what_the_upload_made(tmp_path: Path) -> None:
     one = np.ones(1)
     meets = Opportunities(round=np.array([1]), device=np.array([0]), contact_s=one, distance_m=one)
-    intake = Intake(open_ledger(tmp_path, rule=RULE), ByPlan(meets, rounds=1), LAYOUT, NAMES)
+    intake = Intake(open_ledger(tmp_path, rule=RULE), ByPlan(meets, rounds=1), LAYOUT)
     intake.chunks([(0, data) for data in update(1, 1, base_version=0, round_=1)])
     manifest = intake.finish(0, Finish(round=1, update=1, cut_short=True).packed())
     assert manifest.version == 0
@@ -204,6 +204,9 @@ class Always:
     def occasion(self, progress: Any, state: object) -> Occasion:
         return Occasion(round=progress.cut_round + 1, contact_s=1.0, gain_per_watt=1e3, chunk_bytes=300)
 
+    def samples(self) -> int | None:
+        return None
+
     def __getattr__(self, name: str) -> Callable[..., bool]:
         return lambda *_: True
 
@@ -212,9 +215,9 @@ def test_a_device_takes_the_model_and_what_comes_with_it_or_neither(tmp_path: Pa
     file = tmp_path / "device.sqlite"
 
     def opened() -> Outbox:
-        return Outbox(file, INITIAL, SCAFFOLD, layout=LAYOUT, budget_joules=10.0, identity="one")
+        return Outbox(file, INITIAL, SCAFFOLD, layout=LAYOUT, budget_joules=10.0, identity={"fleet": "one"})
 
-    outbox, intake = opened(), Intake(open_ledger(tmp_path, rule=RULE), OnArrival(), LAYOUT, NAMES)
+    outbox, intake = opened(), Intake(open_ledger(tmp_path, rule=RULE), OnArrival(), LAYOUT)
     terms = Terms(method=SCAFFOLD, link=LINK, rounds=100)
 
     async def exchange(*, damaged: bool) -> None:

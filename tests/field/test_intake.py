@@ -22,7 +22,7 @@ from wayfare.field.runtime.rules import Limits
 
 def open_intake(folder: Path, gathering: Gathering | None = None) -> Intake:
     ledger = open_ledger(folder, Limits(budget_joules=1e6))
-    return Intake(ledger, gathering or OnArrival(), LAYOUT, ("a", "b", "c"))
+    return Intake(ledger, gathering or OnArrival(), LAYOUT)
 
 
 @pytest.fixture(autouse=True)
@@ -41,7 +41,7 @@ def test_ten_thousand_fuzzed_uploads_neither_crash_nor_change_the_model(tmp_path
     assert set(refused) == {kind.__name__ for kind in KINDS}
     assert everything(intake.ledger) == before
     assert intake.ledger.model is model
-    assert sum(counts.refused for counts in intake.counts) == refused.total()
+    assert sum(counts.refused for counts in intake.counts.values()) == refused.total()
     # A sound chunk of the next update still gets in, among broken ones.
     marks = intake.chunks([(0, b"x"), (1, valid(rng)), (2, KINDS[1](rng))])
     assert [mark.recorded for _, mark in marks if not mark.refused] == [[0]]
@@ -133,4 +133,5 @@ def test_a_device_without_a_past_goes_on_with_a_free_number(tmp_path: Path) -> N
 
 
 def test_messages_hold_nothing_but_what_they_say() -> None:
-    assert json.loads(Ask(update=3).packed()) == {"update": 3, "seal": False, "fresh": False}
+    asked = json.loads(Ask(update=3).packed())
+    assert asked == {"update": 3, "seal": False, "fresh": False, "version": None, "samples": None}

@@ -45,7 +45,7 @@ def chunks_of(seed: int, *, number: int = 1, round_: int = 1, scale: float = 0.1
         Chunk(
             update=number, chunk=place, chunks=len(pieces), round=round_, received_round=0, base_version=0,
             spent_joules=spent,
-            entries=piece,
+            entries=piece.kept,
         ).packed(LAYOUT)
         for place, piece in enumerate(pieces)
     ]  # fmt: skip
@@ -87,7 +87,7 @@ def test_chunks_add_up_to_what_the_simulator_would_aggregate(tmp_path: Path) -> 
 def test_pieces_of_an_upload_are_the_upload_again_with_the_largest_first() -> None:
     vector = noise(3)
     sent = with_tail(top_k(vector[: LAYOUT.parameters], 250), vector, LAYOUT.parameters)
-    pieces = split(sent, LAYOUT, 600)
+    pieces = [piece.kept for piece in split(sent, LAYOUT, 600)]
     assert len(pieces) > 2
     again = joined(pieces)
     assert torch.equal(again.indices, sent.indices)
@@ -245,7 +245,7 @@ def test_an_update_is_clipped_to_its_norm_and_the_replay_knows(tmp_path: Path) -
 
 
 def test_a_model_comes_down_as_a_delta_when_that_is_smaller(tmp_path: Path) -> None:
-    ledger, downloads = open_ledger(tmp_path), Downloads(LAYOUT)
+    ledger, downloads = open_ledger(tmp_path), Downloads(LAYOUT, tmp_path)
     versions = {0: ledger.model}
     for number in range(1, 6):
         vector = noise(number, 0.1)
@@ -289,13 +289,13 @@ def test_a_version_that_is_past_can_still_be_had(tmp_path: Path) -> None:
     for version, model in enumerate(models):
         assert torch.equal(ledger.model_at(version), model)
         for have in range(version + 1):
-            offered = Downloads(LAYOUT).offer(ledger, version, have)
+            offered = Downloads(LAYOUT, tmp_path).offer(ledger, version, have)
             base = None if offered.base_version is None else models[have]
             assert torch.equal(unpacked(offered.data, LAYOUT, base=base, digest=offered.digest), model)
 
 
 def test_downloads_beyond_their_room_are_made_again(tmp_path: Path) -> None:
-    ledger, downloads = open_ledger(tmp_path), Downloads(LAYOUT, kept_bytes=3000)
+    ledger, downloads = open_ledger(tmp_path), Downloads(LAYOUT, tmp_path, kept_bytes=3000)
     for number in range(1, 6):
         deliver(ledger, 0, chunks_of(number, number=number))
         downloads.offer(ledger, ledger.version, number - 1)
@@ -319,5 +319,5 @@ def test_an_outbox_and_a_ledger_agree_on_every_chunk(tmp_path: Path) -> None:
 
 def test_the_ledger_of_another_fleet_is_refused(tmp_path: Path) -> None:
     open_ledger(tmp_path).close()
-    with pytest.raises(RunFolderError, match="another fleet"):
-        Ledger(tmp_path, INITIAL, layout=LAYOUT, aggregation=aggregation(), identity="other")
+    with pytest.raises(RunFolderError, match="fleet: 'fleet' -> 'other'"):
+        Ledger(tmp_path, INITIAL, layout=LAYOUT, aggregation=aggregation(), identity={"fleet": "other"})

@@ -232,8 +232,10 @@ def test_a_contact_with_nothing_to_send_promises_nothing(tmp_path: Path) -> None
 
 def test_the_store_of_another_device_is_refused(tmp_path: Path) -> None:
     open_outbox(tmp_path).close()
-    with pytest.raises(RunFolderError, match="another device"):
-        Outbox(tmp_path / "device.sqlite", INITIAL, METHOD, layout=LAYOUT, budget_joules=10.0, identity="two")
+    with pytest.raises(RunFolderError, match="fleet: 'one' -> 'two'"):
+        Outbox(
+            tmp_path / "device.sqlite", INITIAL, METHOD, layout=LAYOUT, budget_joules=10.0, identity={"fleet": "two"}
+        )
 
 
 def test_a_file_that_is_no_store_is_refused(tmp_path: Path) -> None:

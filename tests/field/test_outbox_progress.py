@@ -141,13 +141,20 @@ def test_what_was_learned_since_a_cut_goes_on_top_of_the_next_model(tmp_path: Pa
 def test_models_of_another_size_are_refused(tmp_path: Path) -> None:
     open_outbox(tmp_path).close()
     with pytest.raises(RunFolderError, match="models of another size"):
-        Outbox(tmp_path / "device.sqlite", INITIAL[:-1], METHOD, layout=LAYOUT, budget_joules=10.0, identity="one")
+        Outbox(
+            tmp_path / "device.sqlite",
+            INITIAL[:-1],
+            METHOD,
+            layout=LAYOUT,
+            budget_joules=10.0,
+            identity={"fleet": "one"},
+        )
 
 
-def test_a_store_has_format_2_and_keeps_no_sum_unless_asked(tmp_path: Path) -> None:
+def test_a_store_has_format_3_and_keeps_no_sum_unless_asked(tmp_path: Path) -> None:
     file = tmp_path / "device.sqlite"
-    plain = Outbox(file, INITIAL, METHOD, layout=LAYOUT, budget_joules=10.0, identity="one")
+    plain = Outbox(file, INITIAL, METHOD, layout=LAYOUT, budget_joules=10.0, identity={"fleet": "one"})
     assert plain.learned is None
     plain.close()
     with sqlite3.connect(file) as connection:
-        assert connection.execute("PRAGMA user_version").fetchone() == (2,)
+        assert connection.execute("PRAGMA user_version").fetchone() == (3,)

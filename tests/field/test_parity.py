@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import ExitStack, closing
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -21,6 +22,7 @@ from tests.simulator import goldens
 from tests.simulator.golden_cases import Case
 from wayfare.engine.compute import one_thread
 from wayfare.errors import ScenarioError
+from wayfare.field.fleet import Bundle
 from wayfare.field.rig.audit import Audit, audit
 from wayfare.field.runtime.device import DeviceOptions, make_guide, open_store
 from wayfare.field.runtime.exchange import Exchanger, Patience, Radio
@@ -61,12 +63,16 @@ class Direct:
                 return SimpleNamespace(data=self._intake.part(self._device, data))
 
 
-async def live(work: Work, names: list[str], intake: Intake, folder: Path) -> list[Outbox]:
+def bundle_of(name: str) -> Bundle:
+    return Bundle(folder=Path(), fleet="small", fleet_id="0", name=name, url="")
+
+
+async def live(work: Work, names: Sequence[str], intake: Intake, folder: Path) -> list[Outbox]:
     """Every device trains and exchanges by the plan, to its last contact."""
 
     async def one(number: int, name: str) -> Outbox:
         options, radio = DeviceOptions(state=folder / name, by_plan=True, audit=True), Radio(terms=work.terms)
-        outbox, guide = open_store(name, number, work, options), make_guide(number, work, options)
+        outbox, guide = open_store(bundle_of(name), number, work, options), make_guide(number, work, options)
         trainer = LocalTrainer(outbox, work.engine(), number, guide, work.method.local)
         exchanger = Exchanger(Direct(intake, number), name, outbox, guide, radio, work.layout, EAGER)
         exchanging = asyncio.ensure_future(exchanger.run(threading.Event()))
@@ -82,17 +88,18 @@ async def live(work: Work, names: list[str], intake: Intake, folder: Path) -> li
 def fleet_of(case: Case, folder: Path) -> Audit:
     """A fleet lives through the plan of a case, and ends with the vectors of the simulator to the bit."""
     simulated = goldens.run(case)
-    work = Work(scenario=case.world().scenario, scheme_name=case.scheme, engine_name="reference")
-    names = [f"device-{number}" for number in range(work.scenario.fleet.devices)]
+    work = Work(scenario=case.world().scenario, scheme_name=case.scheme, engine_name="reference", guard=None)
+    names = tuple(f"device-{number}" for number in range(work.scenario.fleet.devices))
+    bundle = replace(bundle_of("mes"), devices=names)
     options = ServerOptions(state=folder / "server", by_plan=True)
-    intake = open_intake(work, names, options)
+    intake = open_intake(bundle, work, options)
     with ExitStack() as stores:
         with closing(intake.ledger), one_thread():
             outboxes = finish(live(work, names, intake, folder))
         for outbox in outboxes:
             stores.enter_context(closing(outbox))
         # What is on the disk is all that there is.
-        intake = open_intake(work, names, options)
+        intake = open_intake(bundle, work, options)
         stores.enter_context(closing(intake.ledger))
         assert not torch.equal(intake.ledger.model, simulated.initial)
         assert torch.equal(intake.ledger.state.judged, simulated.model)

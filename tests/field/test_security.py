@@ -110,7 +110,9 @@ def test_a_broker_of_another_fleet_is_refused_by_the_device(other_fleet: Fleet, 
 
 def test_a_broker_under_another_name_is_refused_by_the_device(fleet: Fleet, broker: Broker, tmp_path: Path) -> None:
     bundle = altered(load_bundle(fleet.device_folder("bus-1")), tmp_path / "b")
-    elsewhere = Bundle(folder=bundle.folder, fleet=bundle.fleet, name=bundle.name, url="tls://elsewhere.example:4222")
+    elsewhere = Bundle(
+        folder=bundle.folder, fleet_id="0", fleet=bundle.fleet, name=bundle.name, url="tls://elsewhere.example:4222"
+    )
     assert "the broker's certificate is not from this fleet" in finish(refusal(elsewhere, broker))
 
 
@@ -180,7 +182,7 @@ def test_another_devices_subjects_and_the_store_are_out_of_bounds(fleet: Fleet, 
             heard.append((await overheard.next_msg()).subject)
         await server.close()
         await device.close()
-        return [subject for subject in heard if not subject.startswith(("$JS", "_INBOX_mes", "_INBOX_bus-1"))]
+        return [subject for subject in heard if not subject.startswith(("$JS", "_INBOX_mes", "_R_"))]
 
     assert finish(try_everything()) == ["up.bus-1.chunk.1"]
 

@@ -50,7 +50,7 @@ def model_chunks(seed: int, *, number: int = 1, round_: int = 1, received_round:
     return [
         Chunk(
             update=number, chunk=place, chunks=len(pieces), round=round_, received_round=received_round,
-            base_version=0, spent_joules=0.0, entries=piece,
+            base_version=0, spent_joules=0.0, entries=piece.kept,
         ).packed(LAYOUT)
         for place, piece in enumerate(pieces)
     ]  # fmt: skip
@@ -163,7 +163,7 @@ class Spy(ServerRule):
 def test_a_rule_that_takes_no_pieces_gets_whole_uploads_and_what_is_left_of_sealed_ones(tmp_path: Path) -> None:
     spy = Spy()
     ledger = open_ledger(tmp_path, rule=aggregation(spy))
-    intake = Intake(ledger, OnArrival(), LAYOUT, ("a", "b", "c"))
+    intake = Intake(ledger, OnArrival(), LAYOUT)
     chunks = chunks_of(1)
     intake.chunks([(0, data) for data in chunks[:-1]])
     assert (ledger.version, spy.seen) == (0, [])
@@ -252,7 +252,7 @@ def test_any_version_comes_down_to_any_device_to_the_bit(name: str, tmp_path: Pa
     for version, model in enumerate(models):
         assert torch.equal(ledger.model_at(version), model)
         for have in range(version + 1):
-            offered = Downloads(LAYOUT).offer(ledger, version, have)
+            offered = Downloads(LAYOUT, tmp_path).offer(ledger, version, have)
             base = None if offered.base_version is None else models[have]
             assert torch.equal(unpacked(offered.data, LAYOUT, base=base, digest=offered.digest), model)
 
@@ -277,7 +277,7 @@ def meetings(*pairs: tuple[int, int]) -> Opportunities:
 def test_by_plan_the_mean_is_taken_in_every_round_with_contacts_or_without(tmp_path: Path) -> None:
     rule = RULES["adam and average"]
     plan = ByPlan(meetings((2, 0), (2, 1), (6, 2)), rounds=9)
-    intake = Intake(open_ledger(tmp_path, rule=rule), plan, LAYOUT, ("a", "b", "c"))
+    intake = Intake(open_ledger(tmp_path, rule=rule), plan, LAYOUT)
     state = begin_server(INITIAL, rule.rule, rule.terms, averages=True)
     seeds = {2: {0: 1, 1: 2}, 6: {2: 3}}
 
@@ -296,7 +296,7 @@ def test_by_plan_the_mean_is_taken_in_every_round_with_contacts_or_without(tmp_p
             exchange(device, round_, seed)
         intake.ledger.save_model()
         intake.ledger.close()
-        intake = Intake(open_ledger(tmp_path, rule=rule), plan, LAYOUT, ("a", "b", "c"))
+        intake = Intake(open_ledger(tmp_path, rule=rule), plan, LAYOUT)
     assert intake.ledger.next_round == 10
     assert torch.equal(intake.ledger.model, state.model)
     assert torch.equal(intake.ledger.state.judged, state.judged)

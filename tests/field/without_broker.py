@@ -28,7 +28,7 @@ class Wire:
     """Stands for client, broker and network: answers of a real intake, unless somebody is in between."""
 
     def __init__(self, folder: Path) -> None:
-        self.intake = Intake(open_ledger(folder / "mes"), OnArrival(), LAYOUT, ["bus-1", "bus-2", "drone"])
+        self.intake = Intake(open_ledger(folder / "mes"), OnArrival(), LAYOUT)
         self.connected = asyncio.Event()
         self.connected.set()
         self.asked: list[tuple[str, Any]] = []

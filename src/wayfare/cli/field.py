@@ -48,6 +48,10 @@ SchemeOption: TypeAlias = Annotated[
     typer.Option(help="A scheme, see `wayfare schemes`; default: the scenario's first.", show_default=False),
 ]
 SeedOption: TypeAlias = Annotated[int, typer.Option(help="The seed; must be the same on all machines.")]
+GuardOption: TypeAlias = Annotated[
+    bool,
+    typer.Option("--guard/--no-guard", help="Clip unusual updates and quarantine outliers; `guard(...)` sets values."),
+]
 UrlOption: TypeAlias = Annotated[
     str | None, typer.Option("--url", help="The broker's URL; default: the one in the bundle.")
 ]
@@ -66,9 +70,28 @@ def mes_command(
     scheme: SchemeOption = None,
     state: StateOption = None,
     url: UrlOption = None,
+    guard: GuardOption = True,
     clip_norm: Annotated[
         float | None, typer.Option("--clip-norm", help="Scale down updates with a larger norm.")
     ] = None,
+    active_days: Annotated[
+        float, typer.Option("--active-days", help="Devices count in the mean for this long after an upload.")
+    ] = 7.0,
+    least_devices: Annotated[
+        int, typer.Option("--least-devices", help="The mean is over at least this many devices.")
+    ] = 1,
+    discount_days: Annotated[
+        float | None,
+        typer.Option(
+            "--discount-days",
+            help="Updates count less if their model was superseded longer ago than this; default: all count.",
+            show_default=False,
+        ),
+    ] = None,
+    outdated_days: Annotated[
+        float,
+        typer.Option("--outdated-days", help="Reject updates if their model was superseded longer ago than this."),
+    ] = 30.0,
     metrics_host: Annotated[
         str, typer.Option("--metrics-host", help="Host of /metrics and /status; unauthenticated.")
     ] = "127.0.0.1",
@@ -82,6 +105,7 @@ def mes_command(
     """
     from wayfare.field.fleet import load_bundle
     from wayfare.field.runtime.logs import log_to_stderr
+    from wayfare.field.runtime.membership import Membership
     from wayfare.field.runtime.mes import ServerOptions, run_server
     from wayfare.field.runtime.rules import Limits
     from wayfare.signals import stop_at_signals
@@ -96,11 +120,17 @@ def mes_command(
         state=state or bundle / "state",
         url=url,
         limits=Limits(clip_norm=clip_norm),
+        membership=Membership(
+            active_days=active_days,
+            least_devices=least_devices,
+            discount_days=discount_days,
+            outdated_days=outdated_days,
+        ),
         metrics_host=metrics_host,
         metrics_port=metrics_port or None,
     )
-    work = _work(scenario, set_, seed, scheme)
-    run_server(loaded, loaded.devices, work, options, stop_at_signals())
+    work = _work(scenario, set_, seed, scheme, guarded=guard)
+    run_server(loaded, work, options, stop_at_signals())
 
 
 @field_app.command("device")
@@ -114,6 +144,9 @@ def device_command(
     state: StateOption = None,
     url: UrlOption = None,
     steps: Annotated[int | None, typer.Option(help="Stop after this many local steps; default: never.")] = None,
+    max_local_steps: Annotated[
+        int, typer.Option("--max-local-steps", min=1, help="Stop training after this many steps without a new model.")
+    ] = 1000,
     step_every_s: Annotated[float, typer.Option("--step-every-s", help="Seconds between local steps.")] = 0.0,
     exchange_every_s: Annotated[
         float, typer.Option("--exchange-every-s", help="Seconds between exchanges while a contact lasts.")
@@ -145,6 +178,7 @@ def device_command(
         state=state or bundle / "state",
         url=url,
         steps=steps,
+        max_local_steps=max_local_steps,
         step_every_s=step_every_s,
         exchange_every_s=exchange_every_s,
     )
@@ -157,6 +191,7 @@ def demo_command(
     set_: SetOption = [],  # noqa: B006
     seed: Annotated[int, typer.Option(help="The seed of the world.")] = 0,
     scheme: SchemeOption = None,
+    guard: GuardOption = True,
     faults: Annotated[int, typer.Option(help="Number of faults: cut links and killed processes.")] = 0,
     fault_seed: Annotated[int, typer.Option("--fault-seed", help="The seed of the faults.")] = 0,
     strict: Annotated[
@@ -178,7 +213,7 @@ def demo_command(
 
     if faults < 0:
         raise InputError(f"--faults = {faults}: must be at least 0")
-    work = _demo_work(scenario, set_, seed, scheme)
+    work = _demo_work(scenario, set_, seed, scheme, guarded=guard)
     progress = bars(MofNCompleteColumn(), TextColumn("rounds"), TimeElapsedColumn())
     shown = progress.add_task("keys", total=work.scenario.rounds)
 
@@ -206,17 +241,20 @@ def demo_command(
         output.print(f"Keys, stores and logs: {keep}", markup=False, soft_wrap=True)
 
 
-def _work(scenario: str, set_: list[str], seed: int, scheme: str | None, engine: str = "auto") -> Work:
+def _work(
+    scenario: str, set_: list[str], seed: int, scheme: str | None, engine: str = "auto", *, guarded: bool = True
+) -> Work:
     from wayfare.field.runtime.work import Work
+    from wayfare.methods.guard import Guard
 
     if seed < 0:
         raise InputError(f"--seed = {seed}: must be at least 0")
     resolved = load(scenario, set_)
     named = scheme if scheme is not None else next(iter(resolved.schemes), "mads")
-    return Work(scenario=resolved, seed=seed, scheme_name=named, engine_name=engine)
+    return Work(scenario=resolved, seed=seed, scheme_name=named, engine_name=engine, guard=Guard() if guarded else None)
 
 
-def _demo_work(scenario: str, set_: list[str], seed: int, scheme: str | None) -> Work:
+def _demo_work(scenario: str, set_: list[str], seed: int, scheme: str | None, *, guarded: bool) -> Work:
     """Use plain PyTorch in the field and in the simulator, so that their models are bit-identical."""
     if scenario in _EMBEDDED:
         given = dict(text.partition("=")[::2] for text in set_)
@@ -226,7 +264,7 @@ def _demo_work(scenario: str, set_: list[str], seed: int, scheme: str | None) ->
             joules = _DEMO_JOULES_PER_DEVICE_ROUND * max(int(devices) * int(rounds), 1)
             sized = [f"fleet.devices={devices}", f"rounds={rounds}", f"fleet.energy_total_joules={joules:g}"]
             set_ = [*sized, *set_]
-    return _work(scenario, set_, seed, scheme, "reference")
+    return _work(scenario, set_, seed, scheme, "reference", guarded=guarded)
 
 
 def _print_outcome(work: Work, outcome: DemoOutcome) -> None:

@@ -129,6 +129,12 @@ def message_bytes(data: bytes) -> int | None:
     return int(HEADER_BYTES + index_bytes + value_bytes + 4 * statistics)
 
 
+def value_count(data: bytes) -> int:
+    """The number of values of a message of ours, statistics included."""
+    *_, statistics, _, _, kept, _, _, _ = _HEADER.unpack_from(data)
+    return int(kept + statistics)
+
+
 def span_of(indices: NDArray[np.int64]) -> tuple[int, int]:
     """The first index, and the length of the range from it to the last."""
     return (int(indices[0]), int(indices[-1] - indices[0]) + 1) if len(indices) else (0, 0)

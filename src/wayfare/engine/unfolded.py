@@ -18,8 +18,11 @@ from torch.nn import functional
 def unfold_convolutions(module: nn.Module, max_pixels: int, max_weight_pixels: int = 0) -> None:
     """Compute 3x3 convolutions, or only the gradients of their kernels, as products on small images."""
     for name, layer in module.named_children():
-        if isinstance(layer, nn.Conv2d) and is_plain(layer):
+        # Subclasses may compute something else.
+        if type(layer) is nn.Conv2d and is_plain(layer):
             unfolded = UnfoldedConv2d(layer.in_channels, layer.out_channels, 3, padding=1, bias=layer.bias is not None)
+            # The same parameters, because frozen ones keep their values.
+            unfolded.weight, unfolded.bias = layer.weight, layer.bias
             unfolded.max_pixels, unfolded.max_weight_pixels = max_pixels, max_weight_pixels
             setattr(module, name, unfolded)
         else:

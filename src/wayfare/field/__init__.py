@@ -19,8 +19,9 @@ Methods without memory and servers that mix models do not conserve mass. Their c
 1. **Cut** (device, one transaction). `wayfare.device.contact` decides what to send, as in the simulator, with its
    checks. The memory rule forms x from memory and base - local. The payload is entries of x, or the whole local model
    if the server rule takes models. It is split into chunks, the largest entries first, each a message of
-   `wayfare.codec.wire`. Outbox += chunks, base = local, and memory and part states are updated. There is at most one
-   open update, and its number is never reused.
+   `wayfare.codec.wire`. A coded upload is split between blocks of its quantiser, so its chunks have the decided width
+   and decode to the decided values. Outbox += chunks, base = local, and memory and part states are updated. There is
+   at most one open update, and its number is never reused.
 2. **Ask.** In a contact the device first asks ``up.<device>.ask`` which chunks of its open update are recorded. It
    resumes an update of the same contact. It *seals* an older one: the server durably promises to record no more of
    it, and the memory rule takes back the unrecorded entries, so that they compete with newer ones. A model that was
@@ -37,6 +38,9 @@ Methods without memory and servers that mix models do not conserve mass. Their c
    device, such as SCAFFOLD's correction, follows. The device pulls the bytes in parts (``up.<device>.part``), so a cut
    costs one part, and verifies their digests. One transaction stores both: base = the model, local = the model plus
    what the trainer learned meanwhile.
+   A download that takes several contacts is *begun*: the device keeps its parts, continues it beside the next upload,
+   and names it in ``finish``. The server serves that version until the device has it, or a newer one takes fewer bytes.
+   With a plan the version of a round is fixed.
 
 A delta holds the new values of changed entries, not differences, so the device gets the server's model in every bit.
 
@@ -46,9 +50,25 @@ the file and replays later chunks through the rule. A rule gets the device, its 
 chunk's header), its samples and the reach of its steps (which the server knows). The reach is unknown if the
 device received no model since its previous update; the header names its version.
 
+A guard (`wayfare.methods.guard`) stands before the rule: it scales or drops unusual updates. It judges whole uploads,
+so with a guard no rule takes pieces. Its state is part of the server's, so a replay repeats its decisions.
+
 `Gathering` decides when recorded chunks are applied: on arrival, where every version counts as a round of the mean, or
 round by round with all devices that a plan has in that round, first all uploads, then all downloads, as in the
 simulator. With a plan, and trainers that follow it, devices and server end with the simulator's model.
+
+Who counts
+----------
+
+The server knows a device from its first message on: the broker lets only members of the fleet through. N of the server
+rule is the number of devices that delivered lately (`membership.py`). The ledger keeps N of every version and the
+weight of every chunk. A device whose model is the initial one or outdated is told so when it asks. It discards what it
+learned and continues from the current model. All devices train at most a fixed number of steps after a model.
+
+The broker enforces that a device only uses subjects of its own name: every device has an account, and answers stay in
+it. The server hears each device through a subscription with a credit, which the broker counts; a device that is not
+heard says ``up.<device>.hello``. Training may stay in memory for some time, to spare flash memory, so a killed device
+repeats steps; a cut writes everything.
 
 Trainer and exchanger of a device share only its store. Training during an exchange is not lost:
 it is base - local for the new base. A proximal term pulls towards the last model, not towards base.

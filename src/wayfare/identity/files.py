@@ -8,6 +8,7 @@ from pathlib import Path
 
 from wayfare.learning.tasks import is_from_file
 from wayfare.scenario import Scenario
+from wayfare.scenario.load import names_python_file
 
 # Increased whenever a trace gives other contacts than before.
 _READING = 2
@@ -22,6 +23,10 @@ def files_of(scenario: Scenario) -> dict[str, str | None]:
     if is_from_file(scenario.learning):
         # The task's own entry has its code and data.
         found["learning.task"] = Path(scenario.learning.task).name
+    library, at, _ = scenario.learning.backbone.partition("@")
+    if at or names_python_file(library):
+        # The digest of the backbone has its weights and code.
+        found["learning.backbone"] = library if at else Path(library).name
     trace = scenario.model_dump(mode="json", include={"mobility"})["mobility"].get("file")
     if trace is not None:
         found["mobility.file"] = f"{_READING} {content_of(trace)}"

@@ -111,8 +111,8 @@ def _read(source: str, seen: tuple[str, ...]) -> dict[str, Any]:
 
 # Fields that name a file or a folder.
 _PATHS = (("mobility", "file"), ("learning", "argoverse", "folder"), ("learning", "argoverse", "map_folder"))
-# A field that names a task, which may be in a file.
-_TASK = ("learning", "task")
+# Fields with a name that may contain a file.
+_NAMES = (("learning", "task"), ("learning", "backbone"))
 
 
 def names_python_file(text: str) -> bool:
@@ -123,13 +123,19 @@ def names_python_file(text: str) -> bool:
 
 def anchor_files(data: dict[str, Any], folder: Path) -> None:
     """Make the paths in a scenario relative to the scenario file, not to the current folder."""
-    for *sections, field in (*_PATHS, _TASK):
+    for path in (*_PATHS, *_NAMES):
+        *sections, field = path
         table: Any = data
         for section in sections:
             table = table.get(section) if isinstance(table, dict) else None
         named = table.get(field) if isinstance(table, dict) else None
-        if isinstance(named, str) and (field != "task" or names_python_file(named)):
+        if not isinstance(named, str):
+            continue
+        library, at, weights = named.partition("@")
+        if path in _PATHS or names_python_file(named):
             table[field] = str(folder / named)
+        elif field == "backbone" and at:
+            table[field] = f"{library}@{folder / weights}"
 
 
 def _text(source: str) -> tuple[str, str, Path | None]:
@@ -190,7 +196,7 @@ def _value(text: str) -> Any:
 def first_problem(error: ValidationError, root: type[BaseModel]) -> ScenarioError:
     """The first validation error, with field, value and rule."""
     problem = error.errors(include_url=False)[0]
-    path, section, tag_key = _walk(problem["loc"], root)
+    path, section, tag_key, kinds = _walk(problem["loc"], root)
     field, value, context = ".".join(path) or root.__name__.lower(), problem["input"], problem.get("ctx", {})
     rule = problem["msg"].removeprefix("Value error, ")
     match problem["type"]:
@@ -205,14 +211,14 @@ def first_problem(error: ValidationError, root: type[BaseModel]) -> ScenarioErro
         case "missing":
             return ScenarioError(field, None, "is required")
         case "union_tag_not_found":
-            rule = f"needs a `{tag_key}`"
+            return ScenarioError(f"{field}.{tag_key}", None, f"is required: one of {', '.join(kinds)}")
     return ScenarioError(field, "{...}" if isinstance(value, dict) else value, rule[0].lower() + rule[1:])
 
 
 def _walk(
     location: tuple[int | str, ...], root: type[BaseModel]
-) -> tuple[list[str], type[BaseModel] | None, str | None]:
-    """The path as the user wrote it, the section it leads to, and the key that selects the kind of that section.
+) -> tuple[list[str], type[BaseModel] | None, str | None, list[str]]:
+    """The path as the user wrote it, the section it leads to, and the key and values that select its kind.
 
     Pydantic's location also contains the tag of every union on the way, which is not part of the path.
     """
@@ -234,4 +240,4 @@ def _walk(
         elif isinstance(info.discriminator, str):
             tag_key = info.discriminator
             kinds = {variant.model_fields[tag_key].default: variant for variant in get_args(info.annotation)}
-    return path, section, tag_key
+    return path, section, tag_key, list(kinds)

@@ -68,6 +68,7 @@ class Upload(Section):
 NO_BACKBONE = "none"
 Schedule = Literal["constant", "linear", "cosine"]
 LocalLoss = Literal["plain", "logit-adjusted", "prox"]
+Trained = Literal["head", "norms", "adapters", "last-block", "everything"]
 
 
 def _none_or_several(count: int) -> int:
@@ -84,11 +85,22 @@ class Learning(Section):
     # `auto` depends on the task: a perceptron for fashion, ResNet-9 for cifar10, LaneGCN for argoverse. On top of a
     # backbone it is `linear`, one layer.
     network: Literal["auto", "mlp", "cnn", "resnet9", "lanegcn", "linear"] = "auto"
-    # A frozen pre-trained network. Its features replace the images, and only the network on top of it is trained:
-    # `none`, `efficientnet-lite0`, `torchvision:NAME`, `timm:NAME`, or your own (`mine.py:backbone`).
+    # A pre-trained network: `none`, `efficientnet-lite0`, `torchvision:NAME`, `timm:NAME` (`NAME@FILE` with a file of
+    # weights), or your own (`mine.py:backbone`).
     backbone: str = NO_BACKBONE
     # Width and height to which images are resized for the backbone.
     backbone_pixels: Annotated[int, Field(ge=32, le=1024)] = 160
+    # What is trained, sent and billed: the network on top of the backbone (`head`), and in addition scale and shift of
+    # the normalisations in its last blocks (`norms`), low-rank adapters in them (`adapters`), all their weights
+    # (`last-block`), or all weights (`everything`). The rest is frozen.
+    trained: Trained = "head"
+    # How many of the last blocks of the backbone `norms`, `adapters` and `last-block` change. Blocks before them are
+    # computed once and cached.
+    trained_blocks: Count = 2
+    # r of W + (alpha / r) B A. A layer of m inputs and n outputs has r (m + n) trained entries.
+    adapter_rank: Count = 8
+    # alpha: scales adapters, and the length of their steps with its square.
+    adapter_alpha: Positive = 16.0
     # Hidden layers of a perceptron.
     hidden: tuple[Count, ...] = (256, 128)
     # Normalisation in ResNet-9. Batch normalisation has statistics, which every update carries; group has none.
@@ -127,6 +139,12 @@ class Learning(Section):
     def _kind(cls, partition: object) -> object:
         """The default kind is the paper's."""
         return {"kind": "dirichlet", **partition} if isinstance(partition, dict) else partition
+
+    @model_validator(mode="after")
+    def _has_what_it_trains(self) -> Learning:
+        if self.trained != "head" and self.backbone == NO_BACKBONE:
+            raise ValueError(f"trained ({self.trained}) needs a backbone; without one, all of the network is trained")
+        return self
 
     @model_validator(mode="after")
     def _pull_stops_short(self) -> Learning:

@@ -17,6 +17,7 @@ A bundle gives its holder the identity of that device. The fleet folder contains
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import shutil
@@ -50,6 +51,7 @@ class Fleet:
     name: str
     url: str
     public_keys: Mapping[str, str | None]  # of the server and of every device, in the order of joining
+    connections_per_device: int = 16
 
     @property
     def devices(self) -> tuple[str, ...]:
@@ -76,10 +78,11 @@ class Bundle:
 
     folder: Path
     fleet: str
+    fleet_id: str  # tells fleets of the same name apart
     name: str
     url: str
     number: int | None = None  # of a device in the fleet
-    devices: tuple[str, ...] = ()  # for the server: every device, by number
+    devices: tuple[str, ...] = ()  # for the server: the devices at the time, by number
 
 
 def create_fleet(
@@ -119,7 +122,13 @@ def create_fleet(
         _write(broker / "server.pem", server.certificate)
         _write(broker / "server.key", server.key, secret=True)
         _write(broker / CONFIG_NAME, config_text(name, port, limits or Limits()))
-        fleet = Fleet(folder=draft, name=name, url=f"tls://{_in_url(host)}:{port}", public_keys={})
+        fleet = Fleet(
+            folder=draft,
+            name=name,
+            url=f"tls://{_in_url(host)}:{port}",
+            public_keys={},
+            connections_per_device=(limits or Limits()).connections_per_device,
+        )
         fleet = _join(fleet, [SERVER_NAME, *devices], valid_days)
         (draft / "systemd").mkdir()
         for unit in files("wayfare.field.fleet").joinpath("systemd").iterdir():
@@ -154,8 +163,15 @@ def load_fleet(folder: Path) -> Fleet:
         raise InputError(f"{folder / FLEET_NAME}: public_keys must have a key for every participant")
     for name in keys:
         check_name(f"{folder / FLEET_NAME}: device", name)
+    connections = content.get("connections_per_device", Limits().connections_per_device)
+    if not isinstance(connections, int) or connections < 1:
+        raise InputError(f"{folder / FLEET_NAME}: connections_per_device = {connections!r}: must be at least 1")
     return Fleet(
-        folder=folder, name=_text(folder, content, "name"), url=_text(folder, content, "url"), public_keys=keys
+        folder=folder,
+        name=_text(folder, content, "name"),
+        url=_text(folder, content, "url"),
+        public_keys=keys,
+        connections_per_device=connections,
     )
 
 
@@ -164,6 +180,7 @@ def load_bundle(folder: Path) -> Bundle:
     bundle = Bundle(
         folder=folder,
         fleet=_text(folder, content, "fleet"),
+        fleet_id=content.get("fleet_id") or _id_of(folder),
         name=check_name(f"{folder / BUNDLE_NAME}: name", _text(folder, content, "name")),
         url=_text(folder, content, "url"),
         number=content.get("number"),
@@ -198,10 +215,21 @@ def _join(fleet: Fleet, names: Sequence[str], valid_days: int) -> Fleet:
         if name != SERVER_NAME:
             # The server joined first and has no number.
             number = list(public_keys).index(name) - 1
-            content = {"fleet": fleet.name, "name": name, "url": fleet.url, "number": number}
-            _write_json(folder / BUNDLE_NAME, content)
+            _write_json(folder / BUNDLE_NAME, _about(fleet, name) | {"number": number})
     _write_registry(larger := replace(fleet, public_keys=public_keys))
     return larger
+
+
+def _about(fleet: Fleet, name: str) -> dict[str, Any]:
+    return {"fleet": fleet.name, "fleet_id": _id_of(fleet.folder), "name": name, "url": fleet.url}
+
+
+def _id_of(folder: Path) -> str:
+    """The digest of the fleet's first authority, which every bundle has."""
+    try:
+        return hashlib.sha256((folder / "ca.pem").read_bytes()).hexdigest()[:16]
+    except OSError as error:
+        raise InputError(f"{folder / 'ca.pem'}: cannot be read: {error.strerror}") from None
 
 
 def _write_registry(fleet: Fleet) -> None:
@@ -210,10 +238,10 @@ def _write_registry(fleet: Fleet) -> None:
         for name, key in fleet.public_keys.items()
         if key
     }
-    server = {"fleet": fleet.name, "name": SERVER_NAME, "url": fleet.url, "devices": list(fleet.devices)}
-    _write_json(fleet.server_folder / BUNDLE_NAME, server)
+    _write_json(fleet.server_folder / BUNDLE_NAME, _about(fleet, SERVER_NAME) | {"devices": list(fleet.devices)})
     content = {"version": VERSION, "name": fleet.name, "url": fleet.url, "public_keys": dict(fleet.public_keys)}
-    _write(fleet.broker_folder / USERS_NAME, users_text(permissions))
+    content["connections_per_device"] = fleet.connections_per_device
+    _write(fleet.broker_folder / USERS_NAME, users_text(permissions, fleet.connections_per_device))
     _write_json(fleet.folder / FLEET_NAME, content)
 
 

@@ -107,7 +107,7 @@ async def _live(work: Work, options: DemoOptions, fleet: Fleet) -> tuple[int, in
         broker = ending.enter_context(Broker(fleet, store=folder / "broker", port=0))
         links = [await Link(broker.port).start() for _ in fleet.devices]
         serves = ServerOptions(state=folder / "server", url=broker.url, by_plan=not options.strict)
-        serve = partial(run_server, load_bundle(fleet.server_folder), fleet.devices, work, serves)
+        serve = partial(run_server, load_bundle(fleet.server_folder), work, serves)
         server = Member("server", serve, folder / "server.log")
         devices = []
         for number, name in enumerate(fleet.devices):
@@ -157,9 +157,9 @@ def _device_options(work: Work, options: DemoOptions, name: str, url: str) -> De
 
 def _audited(work: Work, options: DemoOptions, fleet: Fleet) -> tuple[torch.Tensor, Audit]:
     server = ServerOptions(state=options.folder / "server", by_plan=not options.strict)
-    intake = open_intake(work, fleet.devices, server)
+    intake = open_intake(load_bundle(fleet.server_folder), work, server)
     outboxes = [
-        open_store(name, number, work, _device_options(work, options, name, ""))
+        open_store(load_bundle(fleet.device_folder(name)), number, work, _device_options(work, options, name, ""))
         for number, name in enumerate(fleet.devices)
     ]
     try:

@@ -6,6 +6,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -13,10 +14,11 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from wayfare.errors import InvariantError
+from wayfare.field.runtime.membership import Membership
 from wayfare.field.runtime.messages import Chunk, joined
-from wayfare.methods import UNKNOWN_REACH, Arrival, Method, ServerRule, ServerTerms
-from wayfare.server import Senders, ServerState, aggregate, average, begin_server, senders_of
-from wayfare.world import World
+from wayfare.methods import UNKNOWN_REACH, Arrival, ServerRule, ServerTerms
+from wayfare.methods.guard import Guard
+from wayfare.server import Senders, ServerState, aggregate, average, begin_server
 
 # States of the latest versions kept, for devices that download one while the server makes the next.
 _MOST_PAST = 4
@@ -24,47 +26,56 @@ _MOST_PAST = 4
 PreviousVersion = Callable[[int, int], float]
 
 
+class Piece(NamedTuple):
+    """A recorded chunk, with the weight and the samples of its device when it was applied."""
+
+    device: int
+    chunk: Chunk
+    weight: float = 1.0
+    samples: int | None = None
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Aggregation:
-    """The server rule, its terms, and the length of the mean of the models."""
+    """The server rule, its terms, its guard, and the length of the mean of the models."""
 
     rule: ServerRule
     terms: ServerTerms
     senders: Senders
     average_rounds: int = 0
+    guard: Guard | None = None
+    membership: Membership | None = None  # None: all devices of the terms count, as in a plan
+
+    @property
+    def takes_pieces(self) -> bool:
+        """Whether pieces of an upload may be applied as they arrive. A guard judges whole uploads."""
+        return self.rule.takes_pieces and self.guard is None
 
     def begin(self, model: Tensor) -> ServerState:
-        return begin_server(model, self.rule, self.terms, averages=self.average_rounds > 0)
+        return begin_server(model, self.rule, self.terms, averages=self.average_rounds > 0, guard=self.guard)
 
-    def arrivals(self, chunks: Iterable[tuple[int, Chunk]], previous: PreviousVersion) -> list[Arrival]:
+    def arrivals(self, pieces: Iterable[Piece], previous: PreviousVersion) -> list[Arrival]:
         """Join the chunks of each upload, in the order given.
 
         A device that received no model since its previous upload trained from a model that the server does not know.
         The reach of its update is then unknown.
         """
         arrivals = []
-        for (device, number), group in groupby(chunks, key=lambda pair: (pair[0], pair[1].update)):
-            pieces = [chunk for _, chunk in group]
-            first, sent = pieces[0], joined([piece.entries for piece in pieces])
+        for (device, number), group in groupby(pieces, key=lambda piece: (piece.device, piece.chunk.update)):
+            parts = [*group]
+            first, sent = parts[0].chunk, joined([part.chunk.scaled(part.weight).entries for part in parts])
             stale = first.round - first.received_round
             arrival = self.senders.arrival(device, sent, round_=first.round, staleness_rounds=stale)
+            if self.membership is not None:
+                arrival = replace(arrival, samples=parts[0].samples)
             if self.rule.uses_reach and first.base_version < previous(device, number):
                 arrival = replace(arrival, reach=UNKNOWN_REACH)
             arrivals.append(arrival)
         return arrivals
 
-    def after_round(self, state: ServerState, round_: int, arrivals: Sequence[Arrival]) -> ServerState:
-        return average(aggregate(state, self.rule, arrivals, self.terms), round_, self.average_rounds)
-
-
-def aggregation_of(world: World, method: Method) -> Aggregation:
-    scenario = world.scenario
-    return Aggregation(
-        rule=method.server,
-        terms=ServerTerms(devices=scenario.fleet.devices, statistics=world.task.model.statistics),
-        senders=senders_of(world, method),
-        average_rounds=scenario.server.average_rounds,
-    )
+    def after_round(self, state: ServerState, round_: int, arrivals: Sequence[Arrival], devices: int) -> ServerState:
+        state = aggregate(state, self.rule, arrivals, replace(self.terms, devices=devices), self.guard)
+        return average(state, round_, self.average_rounds)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,12 +100,15 @@ class Versions:
         unchanged = np.zeros(len(initial), dtype=np.int64)
         return cls(aggregation, Snapshot(version=0, round=0, state=aggregation.begin(initial), changed=unchanged))
 
-    def advance(self, round_: int, version: int, arrivals: Sequence[Arrival]) -> None:
-        """End a round, with a new version if there were arrivals. Skipped rounds before it were idle."""
+    def advance(self, round_: int, version: int, arrivals: Sequence[Arrival], devices: int) -> None:
+        """End a round, with a new version if there were arrivals of a fleet of so many devices.
+
+        Skipped rounds before it were idle.
+        """
         before = state = self.latest.state
         for idle in range(self.latest.round + 1, round_):
-            state = self._aggregation.after_round(state, idle, ())
-        state = self._aggregation.after_round(state, round_, arrivals)
+            state = self._aggregation.after_round(state, idle, (), devices)
+        state = self._aggregation.after_round(state, round_, arrivals, devices)
         if state.model is not before.model:
             if not bool(torch.isfinite(state.model.sum())) and not bool(torch.isfinite(state.model).all()):
                 raise InvariantError(f"version {version} of the model would contain NaN or infinity")

@@ -5,10 +5,10 @@ from __future__ import annotations
 import io
 import sqlite3
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import torch
@@ -18,11 +18,17 @@ from wayfare.errors import RunFolderError, StorageError
 from wayfare.methods import State
 from wayfare.methods.states import mapped
 
+Migration: TypeAlias = Callable[[sqlite3.Connection], None]
+NO_MIGRATIONS: Mapping[int, Migration] = {}
+
 
 class Database:
     """One connection, used by one thread at a time, with explicit transactions."""
 
-    def __init__(self, file: Path, schema: str, format_: int) -> None:
+    def __init__(
+        self, file: Path, schema: str, format_: int, migrations: Mapping[int, Migration] = NO_MIGRATIONS
+    ) -> None:
+        """``migrations`` lead from a format to the next one, in the transaction that opens the file."""
         self.lock = threading.RLock()
         self._file, self._depth = file, 0
         file.parent.mkdir(parents=True, exist_ok=True)
@@ -33,6 +39,10 @@ class Database:
             self.connection.execute("PRAGMA synchronous = FULL")
             with self.transaction():
                 (found,) = self.connection.execute("PRAGMA user_version").fetchone()
+                while found in migrations:
+                    migrations[found](self.connection)
+                    found += 1
+                    self.connection.execute(f"PRAGMA user_version = {found}")
                 if found not in (0, format_):
                     raise RunFolderError(f"{file}: has format {found}, this Wayfare reads format {format_}")
                 if found == 0:

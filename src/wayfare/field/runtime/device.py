@@ -13,10 +13,11 @@ from wayfare.errors import ScenarioError
 from wayfare.field.fleet import Bundle
 from wayfare.field.runtime.connect import FieldClient, connect
 from wayfare.field.runtime.exchange import Exchanger, Patience, Radio, no_radio
-from wayfare.field.runtime.guide import ByExperience, ByPlan, Guide, Sighting, no_sighting
+from wayfare.field.runtime.guide import MAX_LOCAL_STEPS, ByExperience, ByPlan, Guide, Sighting, no_sighting
 from wayfare.field.runtime.outbox import Outbox
 from wayfare.field.runtime.trainer import LocalTrainer
 from wayfare.field.runtime.work import Work
+from wayfare.field.runtime.writes import WriteLimits
 from wayfare.records.lock import RunLock
 
 _log = logging.getLogger("wayfare.field")
@@ -28,10 +29,12 @@ class DeviceOptions:
     state: Path  # the folder of its store
     url: str | None = None  # overrides the bundle's address of the broker
     by_plan: bool = False
-    steps: int | None = None  # without a plan: the number of steps; None: no limit
+    steps: int | None = None  # without a plan: the number of steps; None: no end
+    max_local_steps: int = MAX_LOCAL_STEPS  # after the last model
     step_every_s: float = 0.0
     exchange_every_s: float = 10.0
     audit: bool = False
+    writes: WriteLimits = field(default_factory=WriteLimits)
     patience: Patience = field(default_factory=Patience)
     set_power_watts: Callable[[float], None] = no_radio
     sighting: Callable[[], Sighting | None] = no_sighting
@@ -40,38 +43,39 @@ class DeviceOptions:
 def run_device(bundle: Bundle, number: int, work: Work, options: DeviceOptions, stop: threading.Event) -> None:
     """Train and exchange until ``stop`` is set or nothing is left to do."""
     with RunLock(options.state):
-        outbox = open_store(bundle.name, number, work, options)
+        outbox = open_store(bundle, number, work, options)
         try:
             asyncio.run(_run(bundle, number, work, options, outbox, stop))
         finally:
             outbox.close()
 
 
-def open_store(name: str, number: int, work: Work, options: DeviceOptions) -> Outbox:
-    world, method = work.world, work.method
+def open_store(bundle: Bundle, number: int, work: Work, options: DeviceOptions) -> Outbox:
+    method = work.method
     return Outbox(
         options.state / STORE,
-        world.initial_model,
+        work.initial_model,
         method,
         layout=work.layout,
-        budget_joules=float(world.budgets_joules[number]),
-        identity=work.identity(name),
+        budget_joules=float(work.world.budgets_joules[number]) if options.by_plan else work.budget_joules,
+        identity=work.identity(bundle.fleet_id, bundle.name),
         # Without conservation of mass there is nothing to balance.
         audit=options.audit and method.memory.conserves and method.server.takes == "updates",
+        writes=None if options.audit else options.writes,
     )
 
 
 def make_guide(number: int, work: Work, options: DeviceOptions) -> Guide:
-    world, method = work.world, work.method
+    method = work.method
     if options.by_plan:
-        return ByPlan(world, number, method.upload)
+        return ByPlan(work.world, number, method.upload)
     if not method.local.trains_between_contacts:
         rule = "trains only in the rounds of its contacts, so it needs a plan"
         raise ScenarioError("scheme", work.scheme_name, rule)
     return ByExperience(
-        world.link,
+        work.link,
         device=number,
-        samples=len(world.held[number]),
+        max_local_steps=options.max_local_steps,
         every_s=options.exchange_every_s,
         steps=options.steps,
         sighting=options.sighting,

@@ -2,28 +2,44 @@
 
 A delta carries new values, not differences, so the device's model is bit-identical to the server's. The state that a
 server rule hands to one device (`ServerRule.handed`) follows the bytes of the model.
+
+A download that a device has begun is served until the device has it, or wants another: it stays in memory, and moves to
+disk when memory is full or the server stops. Each device has at most one.
 """
 
 from __future__ import annotations
 
+import hashlib
+import struct
+import zlib
 from collections import OrderedDict
 from dataclasses import dataclass
-from typing import Any
+from pathlib import Path
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from wayfare.codec.errors import WireError
-from wayfare.codec.wire import Layout, decode, encode
+from wayfare.codec.wire import Layout, decode, encode, value_count
 from wayfare.field.runtime.database import tree_bytes, tree_of, vector_bytes
 from wayfare.field.runtime.ledger import Ledger
+from wayfare.field.runtime.messages import Begun
 from wayfare.field.runtime.outbox import digest
+from wayfare.files import write_atomically
 from wayfare.methods import NO_STATE, State
 from wayfare.methods.states import same_kind, vectors_of
 from wayfare.sparsify import Sparse
 
-# Cache of encoded models while devices pull them. The oldest beyond this size are encoded again on demand.
-_KEPT_BYTES = 128 << 20
+# Encoded models in memory, and begun ones on disk. The oldest beyond these sizes are dropped.
+_KEPT_BYTES, _STORED_BYTES = 128 << 20, 512 << 20
+_DIGEST_BYTES = 64
+# The bytes of a value in a delta, at least: three that are not compressed.
+_LEAST_VALUE_BYTES = 3
+# The length of everything before the values, their number, and the length of their compressed bytes.
+_HEAD = struct.Struct("<III")
+
+Key = tuple[int, int | None]  # version and base version
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +51,10 @@ class Download:
     data: bytes
     digest: str  # of the resulting model
 
+    @property
+    def key(self) -> Key:
+        return self.version, self.base_version
+
 
 @dataclass(frozen=True, slots=True)
 class Handed:
@@ -45,23 +65,47 @@ class Handed:
     digest: str  # of the bytes
 
 
+_NOTHING = Handed(0, b"", digest(b""))
+
+
 class Downloads:
-    def __init__(self, layout: Layout, kept_bytes: int = _KEPT_BYTES) -> None:
-        self._layout, self._kept_bytes = layout, kept_bytes
-        self._made: OrderedDict[tuple[int, int | None], Download] = OrderedDict()
+    def __init__(
+        self, layout: Layout, folder: Path, kept_bytes: int = _KEPT_BYTES, stored_bytes: int = _STORED_BYTES
+    ) -> None:
+        self._layout, self._folder, self._kept_bytes, self._stored_bytes = layout, folder, kept_bytes, stored_bytes
+        self._made: OrderedDict[Key, Download] = OrderedDict()
         self._handed: OrderedDict[int, Handed] = OrderedDict()  # the last one of each device
+        self._begun: dict[int, Key] = {}  # the last offer to each device
 
     def offer(self, ledger: Ledger, version: int, have_version: int | None) -> Download:
         """Encode a version for a device that has another, as delta or whole, whichever is smaller."""
-        whole = self._made_of(ledger, version, None)
-        if have_version is None or have_version > version:
-            return whole
-        newer = torch.from_numpy(ledger.changed_between(have_version, version))
-        if bool(newer.all()):
-            # All entries changed, as after an optimiser step: a delta would be longer.
-            return whole
-        delta = self._made_of(ledger, version, have_version, newer)
-        return delta if len(delta.data) < len(whole.data) else whole
+        if have_version is not None and have_version <= version:
+            newer = torch.from_numpy(ledger.changed_between(have_version, version))
+            # If most entries changed, as after an optimiser step, a delta is hardly shorter, and only one device
+            # can use it.
+            if 8 * int(newer.sum()) < 7 * len(newer):
+                return self._made_of(ledger, version, have_version, newer)
+        return self._made_of(ledger, version, None)
+
+    def resume(
+        self, ledger: Ledger, device: int, begun: Begun, version: int, have_version: int | None
+    ) -> Download | None:
+        """The download that a device has begun; None if it is gone, or the newest version takes fewer bytes."""
+        found, handed = self._find((begun.version, begun.base_version)), self.handed(device)
+        if found is None or (found.digest, handed.digest) != (begun.digest, begun.handed_digest):
+            return None
+        if begun.version > version or begun.base_version not in (None, have_version):
+            return None
+        if have_version is not None and have_version <= version:
+            changed = int(ledger.changed_between(have_version, version).sum())
+            if _LEAST_VALUE_BYTES * changed < begun.left_bytes:
+                newest = self.offer(ledger, version, have_version)
+                return found if begun.left_bytes <= len(newest.data) else None
+        return found
+
+    def begin(self, device: int, offered: Download) -> None:
+        """A device downloads this now: keep it until the device asks for another."""
+        self._begun[device] = offered.key
 
     def hand_down(self, ledger: Ledger, device: int, version: int) -> Handed:
         """The state that the rule hands to a device with a version."""
@@ -71,37 +115,116 @@ class Downloads:
             data = tree_bytes(state) if state else b""
             made = Handed(version, data, digest(data))
         self._handed[device] = made
-        self._forget_oldest(self._handed)
+        while len(self._handed) > 1 and sum(len(one.data) for one in self._handed.values()) > self._kept_bytes:
+            self._handed.popitem(last=False)
         return made
+
+    def handed(self, device: int) -> Handed:
+        """The state last handed to a device."""
+        return self._handed.get(device, _NOTHING)
 
     def part(self, device: int, version: int, base_version: int | None, begin: int, end: int) -> bytes:
         """Bytes of the model and of the handed state after it; fewer than requested if they are no longer kept."""
-        model, handed = self._made.get((version, base_version)), self._handed.get(device)
+        model = self._find((version, base_version))
         if model is None:
             return b""
         behind = max(begin - len(model.data), 0), max(end - len(model.data), 0)
-        return model.data[begin:end] + (handed.data[slice(*behind)] if handed else b"")
+        return model.data[begin:end] + self.handed(device).data[slice(*behind)]
+
+    def store_begun(self) -> None:
+        """Write all begun downloads to disk, before the server stops."""
+        for made in list(self._made.values()):
+            self._store(made)
 
     def _made_of(self, ledger: Ledger, version: int, base_version: int | None, newer: Tensor | None = None) -> Download:
-        key = version, base_version
+        if (found := self._find((version, base_version))) is not None:
+            return found
+        model = ledger.model_at(version)
+        message = encode(_entries(model, newer, self._layout), self._layout).data
+        made = Download(version, base_version, squeezed(message), model_digest(model))
+        self._keep(made)
+        return made
+
+    def _find(self, key: Key) -> Download | None:
+        """A download in memory, or from disk."""
         if key in self._made:
             self._made.move_to_end(key)
             return self._made[key]
-        model = ledger.model_at(version)
-        made = Download(*key, encode(_entries(model, newer, self._layout), self._layout).data, model_digest(model))
-        self._made[key] = made
-        self._forget_oldest(self._made)
+        try:
+            content = self._file(key).read_bytes()
+        except OSError:
+            return None
+        made = Download(*key, content[_DIGEST_BYTES:], content[:_DIGEST_BYTES].decode("latin-1"))
+        self._keep(made)
         return made
 
-    def _forget_oldest(self, kept: OrderedDict[Any, Any]) -> None:
-        while len(kept) > 1 and sum(len(one.data) for one in kept.values()) > self._kept_bytes:
-            kept.popitem(last=False)
+    def _keep(self, made: Download) -> None:
+        self._made[made.key] = made
+        while len(self._made) > 1 and sum(len(one.data) for one in self._made.values()) > self._kept_bytes:
+            self._store(self._made.popitem(last=False)[1])
+
+    def _store(self, made: Download) -> None:
+        """Write a download to disk if a device has begun it, and drop what nobody needs, then the oldest."""
+        wanted, file = set(self._begun.values()), self._file(made.key)
+        if made.key in wanted and not file.exists():
+            self._folder.mkdir(parents=True, exist_ok=True)
+            # Not durable: a lost file costs a device one download.
+            write_atomically(file, made.digest.encode() + made.data, durable=False)
+        names = {self._file(key).name for key in wanted}
+        stored = sorted(self._folder.glob("*.model"), key=lambda each: each.stat().st_mtime_ns, reverse=True)
+        room = self._stored_bytes
+        for each in stored:
+            room -= each.stat().st_size
+            # Before every device has called again after a restart, nobody knows which files are needed.
+            if room < 0 or (len(self._begun) > len(stored) and each.name not in names):
+                each.unlink(missing_ok=True)
+
+    def _file(self, key: Key) -> Path:
+        version, base_version = key
+        return self._folder / f"{version}-{'whole' if base_version is None else base_version}.model"
+
+
+def squeezed(message: bytes) -> bytes:
+    """Compress the highest byte of every value without loss: sign and exponent, 2 to 3 bits of information.
+
+    The other bytes of a value are noise. Huffman codes alone are fastest, and longer matches do not occur.
+    """
+    count = value_count(message)
+    at = len(message) - 4 * count
+    highest = np.frombuffer(message, np.uint8, offset=at).reshape(-1, 4)
+    halves = np.frombuffer(message, "<u2", offset=at).reshape(-1, 2)
+    coder = zlib.compressobj(1, zlib.DEFLATED, -15, 9, zlib.Z_HUFFMAN_ONLY)
+    coded = coder.compress(highest[:, 3].tobytes()) + coder.flush()
+    head = _HEAD.pack(at, count, len(coded))
+    return b"".join([head, message[:at], coded, halves[:, 0].tobytes(), highest[:, 2].tobytes()])
+
+
+def expanded(data: bytes, most: int) -> bytes:
+    """Reverse `squeezed`, for at most ``most`` values; anything else raises WireError."""
+    if len(data) < _HEAD.size:
+        raise WireError(f"a download of {len(data)} bytes is shorter than its header")
+    at, count, coded_bytes = _HEAD.unpack_from(data)
+    if count > most or len(data) != _HEAD.size + at + coded_bytes + 3 * count:
+        raise WireError(f"a download of {len(data)} bytes does not hold {count} values")
+    begin = _HEAD.size + at
+    coder = zlib.decompressobj(-15)
+    try:
+        highest = coder.decompress(data[begin : begin + coded_bytes], count + 1)
+    except zlib.error as error:
+        raise WireError(f"a download is damaged: {error}") from None
+    if len(highest) != count or not coder.eof:
+        raise WireError(f"a download has {len(highest)} exponents, expected {count}")
+    values = np.empty((count, 4), np.uint8)
+    values.view("<u2")[:, 0] = np.frombuffer(data, "<u2", count, begin + coded_bytes)
+    values[:, 2] = np.frombuffer(data, np.uint8, count, begin + coded_bytes + 2 * count)
+    values[:, 3] = np.frombuffer(highest, np.uint8)
+    return data[_HEAD.size : begin] + values.tobytes()
 
 
 def unpacked(data: bytes, layout: Layout, *, base: Tensor | None, digest: str) -> Tensor:
     """Decode a download on top of the device's model. Raises WireError unless it equals the server's in every bit."""
-    entries = decode(data, layout)
     size = layout.parameters + layout.statistics
+    entries = decode(expanded(data, size), layout)
     if base is None and len(entries) != size:
         raise WireError(f"a whole model has {len(entries)} entries, expected {size}")
     model = entries.values if base is None else base.index_copy(0, entries.indices, entries.values)
@@ -129,7 +252,8 @@ def unpacked_state(data: bytes, expected_digest: str, like: State) -> State:
 
 
 def model_digest(model: Tensor) -> str:
-    return digest(vector_bytes(model))
+    """SHA-256: CPUs have instructions for it, which makes it twice as fast as BLAKE2."""
+    return hashlib.sha256(vector_bytes(model)).hexdigest()
 
 
 def _entries(model: Tensor, newer: Tensor | None, layout: Layout) -> Sparse:

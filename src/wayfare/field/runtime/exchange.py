@@ -18,8 +18,9 @@ import nats.errors
 
 from wayfare.codec.errors import WireError
 from wayfare.codec.wire import Layout
-from wayfare.device import Terms, contact, payload
+from wayfare.device import Terms, coded_pieces, contact, payload
 from wayfare.errors import FieldError, RefusedError
+from wayfare.field.runtime.begun import BegunDownload
 from wayfare.field.runtime.downloads import unpacked, unpacked_state
 from wayfare.field.runtime.guide import Guide, Occasion
 from wayfare.field.runtime.messages import Ask, Finish, Manifest, Mark, Part, Standing, parse
@@ -45,6 +46,7 @@ class Patience:
     again_s: float = 0.05
     refused_s: float = 2.0
     window: int = 3
+    download_s: float = 3600.0  # after this time a begun download gives way to a newer version
 
 
 def no_radio(power_watts: float) -> None:
@@ -81,7 +83,7 @@ class Exchanger:
         self._recorded: set[tuple[int, int]] = set()
         self._refused: str | None = None
         self._news = asyncio.Event()
-        self._parts: tuple[tuple[int, int | None, str, str], dict[int, bytes]] | None = None
+        self._begun = BegunDownload(outbox.file)
         self._part_bytes = _FIRST_PART_BYTES
         # A value and an index per entry, and a header: no download of this model is larger.
         self._max_bytes = 8 * (layout.parameters + layout.statistics) + 4096
@@ -110,6 +112,11 @@ class Exchanger:
             except RefusedError as error:
                 _log.error("refused", extra={"device": self._name, "reason": str(error)})
                 await asyncio.sleep(self._patience.refused_s)
+            except nats.errors.NoRespondersError:
+                # The server is away, or it does not know this device yet.
+                await self._client.publish(f"up.{self._name}.hello", b"")
+                _log.info("no server answers", extra={"device": self._name})
+                await asyncio.sleep(self._patience.again_s)
             except (*PASSING, WireError) as error:
                 _log.info("exchange interrupted", extra={"device": self._name, "reason": f"{error}" or repr(error)})
                 await asyncio.sleep(self._patience.again_s)
@@ -119,13 +126,21 @@ class Exchanger:
         progress = self._outbox.progress
         resumes = progress.cut_round > progress.finished_round and self._guide.resumes(progress)
         occasion = None if resumes else self._guide.occasion(progress, self._outbox.state)
-        if not resumes and occasion is None:
+        if not resumes and (occasion is None or not self._outbox.may_exchange):
             return False
-        standing = await self._settle_open_update(seal=not resumes)
-        if occasion is not None:
-            await asyncio.to_thread(self._cut, occasion, standing.next_update)
-        number = await self._deliver()
-        await self._finish(number)
+        # A begun download continues beside the upload, which uses the other direction of the link.
+        continuing = asyncio.ensure_future(self._continue_download())
+        try:
+            standing = await self._settle_open_update(seal=not resumes)
+            if occasion is not None and standing.outdated:
+                await asyncio.to_thread(self._outbox.start_over, occasion.round)
+            elif occasion is not None:
+                await asyncio.to_thread(self._cut, occasion, standing.next_update)
+            number = await self._deliver()
+            await self._finish(number, continuing)
+        finally:
+            await _cancelled(continuing)
+            await asyncio.to_thread(self._begun.save)
         self._guide.exchanged()
         return True
 
@@ -133,8 +148,14 @@ class Exchanger:
         """Ask which chunks of the open update are recorded; send the others again, or return them to the memory."""
         opened = self._outbox.open_update()
         number = opened.number if opened else None
-        fresh = self._outbox.progress.last_update == 0
-        asked = Ask(update=number, seal=seal and opened is not None, fresh=fresh)
+        progress = self._outbox.progress
+        asked = Ask(
+            update=number,
+            seal=seal and opened is not None,
+            fresh=progress.last_update == 0,
+            version=progress.version,
+            samples=self._guide.samples(),
+        )
         standing = parse(Standing, await self._request("ask", asked.packed()))
         if number is not None:
             if standing.sealed:
@@ -150,12 +171,15 @@ class Exchanger:
             sending = contact(outbox.state, outbox.local, occasion, terms, occasion.lasts_s)
             # No payload: nothing to send, or an incomplete upload; `sent` distinguishes them.
             sent = payload(sending, outbox.local, terms.method) or sending.sent
+            # Whole models are sent with exact values.
+            coded = coded_pieces(sending) if terms.method.server.takes == "updates" else ()
             outbox.cut(
                 sending.state,
                 sent,
                 round_=occasion.round,
                 next_update=next_update,
                 chunk_bytes=occasion.chunk_bytes,
+                coded=coded,
                 cut_short=sending.cut,
             )
         self._radio.set_power_watts(sending.upload.power_watts)
@@ -214,8 +238,8 @@ class Exchanger:
             except TimeoutError:
                 continue
 
-    async def _finish(self, number: int | None) -> None:
-        """Report that everything is delivered, and download the model."""
+    async def _finish(self, number: int | None, continuing: asyncio.Future[None] | None = None) -> None:
+        """Report that everything is delivered, and download the model. ``continuing`` may be doing so already."""
         progress = self._outbox.progress
         while True:
             self._check_stop()
@@ -225,6 +249,7 @@ class Exchanger:
                 have_version=progress.version,
                 take=progress.takes_model,
                 cut_short=progress.cut_short,
+                begun=self._begun.as_message(),
             )
             manifest = parse(Manifest, await self._request("finish", asked.packed()))
             if manifest.state == "refused":
@@ -235,7 +260,11 @@ class Exchanger:
         if not progress.takes_model:
             await asyncio.to_thread(self._outbox.finish, progress.cut_round)
             return
-        data = await self._pull(manifest)
+        if continuing is not None:
+            # Otherwise the server offers another version, which takes fewer bytes.
+            await (continuing if manifest == self._begun.manifest else _cancelled(continuing))
+        await self._pull(manifest)
+        data = self._begun.data()
         base = self._outbox.model if manifest.base_version is not None else None
         try:
             if manifest.base_version not in (None, progress.version):
@@ -245,22 +274,31 @@ class Exchanger:
             like = self._outbox.state.local_state
             handed = unpacked_state(data[manifest.size_bytes :], manifest.handed_digest, like)
         except WireError:
-            self._parts = None
+            self._begun.clear()
             if base is not None:
                 await asyncio.to_thread(self._outbox.forget_version)
             raise
         await asyncio.to_thread(self._outbox.receive, model, manifest.version, progress.cut_round, handed)
-        self._parts = None
+        self._begun.clear()
 
-    async def _pull(self, manifest: Manifest) -> bytes:
-        """Download in parts; parts from before a cut are not requested again."""
+    async def _continue_download(self) -> None:
+        """Pull what is missing of the begun download, unless it is too old."""
+        begun, age_s = self._begun, time.time() - self._begun.began_s
+        if begun.manifest is None or not 0 <= age_s < self._patience.download_s:
+            begun.clear()
+            return
+        try:
+            await self._pull(begun.manifest)
+        except WireError as error:
+            # The upload is not affected, and the server then offers another version.
+            _log.info("download begun again", extra={"device": self._name, "reason": str(error)})
+
+    async def _pull(self, manifest: Manifest) -> None:
+        """Download in parts; parts of an earlier contact are not requested again."""
         most = max(manifest.size_bytes, manifest.handed_bytes)
         if most > self._max_bytes:
             raise WireError(f"a download of {most} bytes, the limit is {self._max_bytes}")
-        key = manifest.version, manifest.base_version, manifest.digest, manifest.handed_digest
-        if self._parts is None or self._parts[0] != key:
-            self._parts = key, {}
-        parts = self._parts[1]
+        self._begun.begin(manifest)
 
         async def pull(place: tuple[int, int]) -> None:
             offset, size_bytes = place
@@ -274,16 +312,15 @@ class Exchanger:
                 self._part_bytes = max(self._part_bytes // 4, _LEAST_PART_BYTES)
                 raise
             if len(piece) != size_bytes:
-                self._parts = None
+                self._begun.clear()
                 raise WireError("the server no longer keeps this model")
-            parts[offset] = piece
+            self._begun.add(offset, piece)
             # Parts of about a tenth of a second: a cut costs little, and so do round trips.
             faster = time.monotonic() - began_s < 0.1
             self._part_bytes = min(self._part_bytes * 2, _MOST_PART_BYTES) if faster else self._part_bytes
 
-        for hole in _holes(parts, manifest.size_bytes + manifest.handed_bytes):
+        for hole in self._begun.holes():
             await _windowed(pull, self._places(*hole), self._patience.window)
-        return b"".join(parts[offset] for offset in sorted(parts))
 
     def _places(self, begin: int, end: int) -> Iterator[tuple[int, int]]:
         """Split a missing range into parts, with the best size at the time of each request."""
@@ -314,14 +351,9 @@ class Exchanger:
         self._news.set()
 
 
-def _holes(parts: dict[int, bytes], total: int) -> list[tuple[int, int]]:
-    """The missing byte ranges, as (begin, end)."""
-    holes, at = [], 0
-    for offset in sorted(parts):
-        if offset > at:
-            holes.append((at, offset))
-        at = offset + len(parts[offset])
-    return [*holes, (at, total)] if at < total else holes
+async def _cancelled(task: asyncio.Future[None]) -> None:
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
 
 
 async def _windowed(work: Callable[[_Job], Coroutine[Any, Any, None]], jobs: Iterable[_Job], window: int) -> None:

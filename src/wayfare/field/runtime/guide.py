@@ -26,6 +26,8 @@ from wayfare.world import World
 # Assumptions before the first measurement: the length and the rate of a contact.
 _FIRST_CONTACT_S, _FIRST_RATE_BPS = 5.0, 1e6
 _REMEMBERED = 8
+# The most local steps after the last model. docs/how-to/field.md has the measurement behind it.
+MAX_LOCAL_STEPS = 1000
 # The largest log2(1 + SNR) of a real radio. Higher rates mean that the scenario's bandwidth is not the real one.
 _MAX_BITS_PER_HZ = 40.0
 
@@ -39,10 +41,10 @@ class Occasion(Meeting):
 
 
 class Guide(Protocol):
-    """Guides a device. Guides without measurements need not override the last four methods."""
+    """Guides a device. Guides without measurements need not override the last five methods."""
 
-    def trains_until(self, progress: Progress) -> int | None:
-        """The last round that the trainer may train now; None: no limit."""
+    def trains_until(self, progress: Progress, state: DeviceState) -> int:
+        """The last round that the trainer may train now."""
 
     def occasion(self, progress: Progress, state: DeviceState) -> Occasion | None:
         """The contact to use now, if there is one."""
@@ -52,6 +54,10 @@ class Guide(Protocol):
 
     def is_over(self, progress: Progress) -> bool:
         """Whether there is nothing left to do."""
+
+    def samples(self) -> int | None:
+        """The number of samples to report to the server; None: none."""
+        return None
 
     def in_reach(self) -> None:
         return
@@ -80,7 +86,7 @@ class ByPlan(Guide):
         rows = np.flatnonzero(world.meets.device == device)
         self._contacts = [_occasion(world, int(row), upload) for row in rows]
 
-    def trains_until(self, progress: Progress) -> int | None:
+    def trains_until(self, progress: Progress, state: DeviceState) -> int:
         """The round of the next contact; steps after the last are never needed."""
         following = self._following(progress)
         return following.round if following else progress.trained_round
@@ -121,6 +127,10 @@ def no_sighting() -> None:
     """The default: positions are unknown."""
 
 
+def no_samples() -> None:
+    """The default: the number of samples is unknown."""
+
+
 def seconds_in_range(sighting: Sighting) -> float:
     """The time until the two are out of range at constant velocity: the later root of |d + v t| = range, in seconds."""
     dx, dy = np.subtract(sighting.position_m, sighting.server_position_m)
@@ -135,7 +145,8 @@ class ByExperience(Guide):
     """Guided by measurements: goodput for the rate, recent contacts or a sighting for the time.
 
     In a contact it exchanges at once and then every ``every_s`` seconds. An update older than ``resumes_s`` is taken
-    back, because the device has something better to send by then.
+    back, because the device has something better to send by then. After ``max_local_steps`` steps without a new model
+    it stops training: the further a local model drifts, the less its update helps the fleet.
     """
 
     def __init__(
@@ -143,7 +154,8 @@ class ByExperience(Guide):
         link: Link,
         *,
         device: int = 0,
-        samples: int | None = None,
+        samples: Callable[[], int | None] = no_samples,
+        max_local_steps: int = MAX_LOCAL_STEPS,
         every_s: float = 10.0,
         resumes_s: float = 10.0,
         steps: int | None = None,
@@ -151,6 +163,7 @@ class ByExperience(Guide):
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._link, self._device, self._samples = link, device, samples
+        self._max_local_steps = max_local_steps
         self._every_s, self._resumes_s, self._steps = every_s, resumes_s, steps
         self._sighting, self._clock = sighting, clock
         self._contacts_s: deque[float] = deque(maxlen=_REMEMBERED)
@@ -173,8 +186,13 @@ class ByExperience(Guide):
         # A contact longer than usual is expected to last as long again.
         return max(usual_s - elapsed_s, elapsed_s / 2, 0.5)
 
-    def trains_until(self, progress: Progress) -> int | None:
-        return self._steps
+    def trains_until(self, progress: Progress, state: DeviceState) -> int:
+        """So many steps after the last model, and never beyond the last step."""
+        until = state.received_round + self._max_local_steps
+        return until if self._steps is None else min(until, self._steps)
+
+    def samples(self) -> int | None:
+        return self._samples()
 
     def occasion(self, progress: Progress, state: DeviceState) -> Occasion | None:
         """Now, unless the last exchange is too recent. Rounds are local steps, and no two exchanges share one."""
@@ -188,7 +206,7 @@ class ByExperience(Guide):
             contact_s=self.left_s,
             gain_per_watt=(2.0**bits_per_hz - 1.0) / self._link.max_power_watts,
             device=self._device,
-            samples=self._samples,
+            samples=self._samples(),
             position_m=None if seen is None else seen.position_m,
             speed_mps=None if seen is None else math.hypot(*seen.velocity_mps),
             chunk_bytes=chunk_bytes_at(self.rate_bps),
@@ -199,8 +217,8 @@ class ByExperience(Guide):
 
     def is_over(self, progress: Progress) -> bool:
         """True after all steps and a complete exchange that started after the last step."""
-        steps, finished = self._steps, progress.finished_round == progress.cut_round
-        return steps is not None and finished and progress.trained_round >= steps <= progress.cut_round
+        finished = progress.finished_round == progress.cut_round
+        return self._steps is not None and finished and progress.cut_round >= self._steps
 
     def in_reach(self) -> None:
         """A new contact: exchange without waiting."""

@@ -40,16 +40,20 @@ class Intake:
     ledger: Ledger
     gathering: Gathering
     layout: Layout
-    names: Sequence[str]
     downloads: Downloads = field(init=False)
-    counts: list[Counts] = field(init=False)
+    counts: defaultdict[int, Counts] = field(init=False)
 
     def __post_init__(self) -> None:
-        self.downloads = Downloads(self.layout)
-        self.counts = [Counts() for _ in self.names]
+        self.downloads = Downloads(self.layout, self.ledger.folder / "downloads")
+        self.counts = defaultdict(Counts)
         # Resume after a kill between recording and applying.
         with self.ledger.transaction():
             self.gathering.apply_due(self.ledger)
+
+    @property
+    def names(self) -> Sequence[str]:
+        """All known devices, by number."""
+        return self.ledger.roster.names
 
     def chunks(self, batch: Sequence[tuple[int, bytes]]) -> list[tuple[int, Mark]]:
         """Record and apply valid chunks in one transaction; return the marks for the devices."""
@@ -77,6 +81,7 @@ class Intake:
         """The recorded chunks of a device's update; None for an invalid request."""
         try:
             asked = parse(Ask, data)
+            self.ledger.roster.hold(device, asked.samples)
             if asked.fresh:
                 self.ledger.reset_device(device)
             if asked.seal and asked.update is not None:
@@ -88,7 +93,13 @@ class Intake:
             self._refuse(device, "question", error)
             return None
         next_update, recorded, sealed = self.ledger.standing(device, asked.update)
-        return Standing(next_update=next_update, recorded=recorded, sealed=sealed, version=self.ledger.version)
+        return Standing(
+            next_update=next_update,
+            recorded=recorded,
+            sealed=sealed,
+            version=self.ledger.version,
+            outdated=asked.version is not None and self.ledger.roster.is_outdated(asked.version),
+        )
 
     def finish(self, device: int, data: bytes) -> Manifest:
         """End an exchange: offer a model, or let the device wait for others."""
@@ -111,10 +122,17 @@ class Intake:
         version = self.gathering.version_for(self.ledger, asked.round, cut_short=asked.cut_short)
         if version is None:
             return Manifest(state="wait")
-        offered = self.downloads.offer(self.ledger, version, asked.have_version)
-        # A device whose contact was cut short gets the previous model, but the state that its own upload led to.
-        counted = self.gathering.version_for(self.ledger, asked.round, cut_short=False)
-        handed = self.downloads.hand_down(self.ledger, device, version if counted is None else counted)
+        # A plan fixes the version; otherwise a begun download continues.
+        begun = None if self.gathering.by_round else asked.begun
+        offered = self.downloads.resume(self.ledger, device, begun, version, asked.have_version) if begun else None
+        if offered is None:
+            offered = self.downloads.offer(self.ledger, version, asked.have_version)
+            # A device whose contact was cut short gets the previous model, but the state that its own upload led to.
+            counted = self.gathering.version_for(self.ledger, asked.round, cut_short=False)
+            handed = self.downloads.hand_down(self.ledger, device, version if counted is None else counted)
+        else:
+            handed = self.downloads.handed(device)
+        self.downloads.begin(device, offered)
         self.counts[device].exchanges += 1
         self.counts[device].version = offered.version
         return Manifest(
@@ -138,6 +156,12 @@ class Intake:
         piece = self.downloads.part(device, asked.version, asked.base_version, asked.offset, end)
         self.counts[device].sent_bytes += len(piece)
         return piece
+
+    def close(self) -> None:
+        """Keep begun downloads and close the ledger."""
+        self.downloads.store_begun()
+        self.ledger.save_model()
+        self.ledger.close()
 
     def _refuse(self, device: int, what: str, error: WireError) -> None:
         self.counts[device].refused += 1

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,34 +20,22 @@ from torch import Tensor
 from wayfare.arrays import Ints
 from wayfare.codec.errors import WireError
 from wayfare.codec.wire import Layout
-from wayfare.errors import InputError, RunFolderError
-from wayfare.field.runtime.aggregation import Aggregation, Snapshot, Versions, differing
+from wayfare.errors import InputError
+from wayfare.field.runtime.aggregation import Aggregation, Piece, Snapshot, Versions, differing
 from wayfare.field.runtime.database import Database
+from wayfare.field.runtime.ledger_format import FORMAT, MIGRATIONS, SCHEMA
 from wayfare.field.runtime.messages import Chunk, unpack
 from wayfare.field.runtime.model_files import newest_model, write_model
 from wayfare.field.runtime.outbox import digest
-from wayfare.field.runtime.rules import Bits, Latest, Limits, check_chunk, check_rest
+from wayfare.field.runtime.roster import Roster
+from wayfare.field.runtime.rules import Bits, Limits, check_chunk, check_rest
+from wayfare.field.runtime.stores import check_identity
 from wayfare.methods import NO_STATE, Arrival, State
 from wayfare.server import ServerState
 
 FILE = "ledger.sqlite"
-_FORMAT = 2
 # The version of chunks that are recorded but in no model, because the rest of a whole model never arrived.
 _VOID = 0
-_SCHEMA = """
-CREATE TABLE facts (name TEXT PRIMARY KEY, value TEXT NOT NULL);
-CREATE TABLE devices (
-    device INTEGER PRIMARY KEY, number INTEGER NOT NULL DEFAULT 0, open INTEGER NOT NULL DEFAULT 0,
-    norm_sq REAL NOT NULL DEFAULT 0, spent_joules REAL NOT NULL DEFAULT 0);
-CREATE TABLE chunks (
-    device INTEGER NOT NULL, number INTEGER NOT NULL, chunk INTEGER NOT NULL, chunks INTEGER NOT NULL,
-    round INTEGER NOT NULL, received_round INTEGER NOT NULL, digest TEXT NOT NULL, scale REAL NOT NULL,
-    version INTEGER, data BLOB NOT NULL, PRIMARY KEY (device, number, chunk));
-CREATE INDEX by_version ON chunks (version);
-CREATE TABLE finished (device INTEGER NOT NULL, round INTEGER NOT NULL, PRIMARY KEY (device, round)) WITHOUT ROWID;
-CREATE TABLE rounds (round INTEGER PRIMARY KEY, version INTEGER NOT NULL);
-CREATE TABLE models (version INTEGER PRIMARY KEY, file TEXT NOT NULL, sha256 TEXT NOT NULL)
-"""
 
 
 class Key(NamedTuple):
@@ -64,31 +52,40 @@ class Ledger:
         *,
         layout: Layout,
         aggregation: Aggregation,
-        identity: str,
+        identity: Mapping[str, Any],
+        names: Sequence[str] = (),
         limits: Limits | None = None,
     ) -> None:
-        self._folder, self._layout, self._aggregation = folder, layout, aggregation
+        """``names`` are the first devices, by number. Others get the next numbers when they are first heard."""
+        self.folder, self._layout, self._aggregation = folder, layout, aggregation
         self._initial, self._limits = initial, limits or Limits()
         self._takes_models = aggregation.rule.takes == "models"
         if self._takes_models and self._limits.clip_norm is not None:
             rule = "not allowed: the server mixes whole models, and only updates can be clipped"
             raise InputError(f"clip_norm = {self._limits.clip_norm!r}: {rule}")
-        devices = aggregation.terms.devices
-        self._database = Database(folder / FILE, _SCHEMA, _FORMAT)
+        membership = aggregation.membership
+        scales = self._limits.clip_norm is not None or (membership is not None and membership.discount_days is not None)
+        if aggregation.terms.sums and scales:
+            raise InputError("clip_norm and discount_days: not allowed, because statistics must arrive as they are")
+        if self._takes_models and membership is not None and membership.discount_days is not None:
+            rule = "not allowed: the server mixes whole models, and only updates can be discounted"
+            raise InputError(f"discount_days = {membership.discount_days!r}: {rule}")
+        self._database = Database(folder / FILE, SCHEMA, FORMAT, MIGRATIONS)
         self._all = self._database.rows
+        self.roster = Roster(self._database, membership, aggregation.terms.devices)
         with self._database.transaction() as connection:
             facts = dict(connection.execute("SELECT name, value FROM facts"))
-            if not facts:
-                connection.execute("INSERT INTO facts VALUES ('identity', ?)", (json.dumps(identity),))
-                connection.executemany("INSERT INTO devices (device) VALUES (?)", [(n,) for n in range(devices)])
-            elif json.loads(facts["identity"]) != identity:
-                raise RunFolderError(f"{folder}: contains the ledger of another fleet, task or seed")
+            known = json.loads(facts["identity"]) if facts else {}
+            if not isinstance(known, str):  # format 2 had only a hash of the whole scenario
+                check_identity(folder / FILE, known, identity)
+            connection.execute("INSERT OR REPLACE INTO facts VALUES ('identity', ?)", (json.dumps(identity),))
         self._load()
+        self.roster.begin(names)
 
     def _load(self) -> None:
         connection = self._database.connection
-        rows = connection.execute("SELECT number, open, norm_sq, spent_joules FROM devices ORDER BY device").fetchall()
-        self._devices = [Latest(number, bool(open_), norm_sq, spent) for number, open_, norm_sq, spent in rows]
+        self.roster.load()
+        self._devices = self.roster.devices
         self._taken: dict[int, Bits] = {}  # entries of open updates that have arrived
         for device, latest in enumerate(self._devices):
             if latest.open:
@@ -142,7 +139,7 @@ class Ledger:
     def due(self, round_: int | None = None) -> list[Key]:
         """Chunks that can be applied. Some rules must wait until an update is complete or sealed."""
         keys = self.queued(round_)
-        if self._aggregation.rule.takes_pieces:
+        if self._aggregation.takes_pieces:
             return keys
         return [key for key in keys if not self._devices[key.device].is_open(key.number)]
 
@@ -234,14 +231,19 @@ class Ledger:
             scale = self._limits.share(latest.norm_sq, norm_sq)
             latest.norm_sq += norm_sq
             latest.spent_joules = chunk.spent_joules
-            row = (*key, chunk.chunks, chunk.round, chunk.received_round, digest(data), scale, None, data)
-            self._database.connection.execute("INSERT INTO chunks VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", row)
+            latest.delivered_s = self.roster.now_s()
+            row = (*key, chunk.chunks, chunk.round, chunk.received_round, digest(data), scale, data)
+            self._database.connection.execute(
+                "INSERT INTO chunks (device, number, chunk, chunks, round, received_round, digest, scale, data)"
+                " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
+                row,
+            )
             self._queue[key] = chunk.scaled(scale)
             self._take(device, chunk.entries.indices.numpy())
             (count,) = self._all("SELECT count(*) FROM chunks WHERE device = ? AND number = ?", *key[:2])[0]
             if count == chunk.chunks:
                 self._close(device, whole=True)
-            self._keep(device)
+            self.roster.keep(device)
         return chunk, True
 
     def seal(self, device: int, number: int) -> None:
@@ -254,14 +256,14 @@ class Ledger:
         with self.transaction():
             self._close(device)
             latest.number = number
-            self._keep(device)
+            self.roster.keep(device)
 
     def reset_device(self, device: int) -> None:
         """Reset a device that lost its store, with its energy account and its open update."""
         with self.transaction():
             self._devices[device].spent_joules = 0.0
             self._close(device)
-            self._keep(device)
+            self.roster.keep(device)
 
     def finish(self, device: int, round_: int) -> None:
         with self.transaction():
@@ -277,25 +279,29 @@ class Ledger:
         round_, version = (next_round or self.next_round + 1) - 1, self.version + bool(keys)
         with self.transaction():
             connection, rows = self._database.connection, sorted(keys)
-            arrivals = self._arrivals((key.device, self._queue.pop(key)) for key in rows)
-            self._versions.advance(round_, version, arrivals)
+            devices = self.roster.active_devices
+            pieces = [self.roster.weighed(key.device, self._queue[key]) for key in rows]
+            for key in rows:
+                del self._queue[key]
+            self._versions.advance(round_, version, self._arrivals(pieces), devices)
             connection.executemany(
-                "UPDATE chunks SET version = ? WHERE device = ? AND number = ? AND chunk = ?",
-                [(version, *key) for key in rows],
+                "UPDATE chunks SET version = ?, weight = ?, samples = ? WHERE device = ? AND number = ? AND chunk = ?",
+                [(version, piece.weight, piece.samples, *key) for key, piece in zip(rows, pieces, strict=True)],
             )
-            connection.execute("INSERT INTO rounds VALUES (?, ?)", (round_, version))
+            made = (round_, version, devices, self.roster.now_s())
+            connection.execute("INSERT INTO rounds VALUES (?, ?, ?, ?)", made)
 
     def save_model(self) -> None:
         """Write the model file, register it, and delete older ones."""
         if self._moment == self._saved:
             return
-        name, sha256 = write_model(self._folder, self._versions.latest)
+        name, sha256 = write_model(self.folder, self._versions.latest)
         with self._database.transaction() as connection:
             connection.execute("INSERT OR REPLACE INTO models VALUES (?, ?, ?)", (self.version, name, sha256))
             old = connection.execute("SELECT version, file FROM models ORDER BY version DESC").fetchall()[2:]
             connection.executemany("DELETE FROM models WHERE version = ?", [(version,) for version, _ in old])
         for _, file in old:
-            (self._folder / file).unlink(missing_ok=True)
+            (self.folder / file).unlink(missing_ok=True)
         self._saved = self._moment
 
     def close(self) -> None:
@@ -305,6 +311,7 @@ class Ledger:
 
     def _check(self, device: int, chunk: Chunk) -> None:
         check_chunk(chunk, self._devices[device], self._limits, self.version)
+        self.roster.check_base(chunk)
         others = self._all(
             "SELECT chunks, round, received_round FROM chunks WHERE device = ? AND number = ?", device, chunk.update
         )
@@ -328,13 +335,6 @@ class Ledger:
         latest.open = False
         self._taken.pop(device, None)
 
-    def _keep(self, device: int) -> None:
-        latest = self._devices[device]
-        self._database.connection.execute(
-            "UPDATE devices SET number = ?, open = ?, norm_sq = ?, spent_joules = ? WHERE device = ?",
-            (latest.number, latest.open, latest.norm_sq, latest.spent_joules, device),
-        )
-
     @property
     def _moment(self) -> tuple[int, int]:
         return self._versions.latest.version, self._versions.latest.round
@@ -343,26 +343,29 @@ class Ledger:
         """The newest valid model file, up to a version if given; otherwise the initial model."""
         named = self._all("SELECT version, file, sha256 FROM models ORDER BY version DESC")
         wanted = [row for row in named if most is None or row[0] <= most]
-        found = newest_model(self._folder, wanted, len(self._initial))
+        found = newest_model(self.folder, wanted, len(self._initial))
         first = Versions.from_first(self._aggregation, self._initial)
         return first if found is None else Versions(self._aggregation, found)
 
-    def _history(self, after: Snapshot) -> Iterator[tuple[int, int, list[Arrival]]]:
-        """Replay history: round, version, and the arrivals if they made a version."""
+    def _history(self, after: Snapshot) -> Iterator[tuple[int, int, list[Arrival], int]]:
+        """Replay history: round, version, the arrivals if they made a version, and the devices that counted."""
         version = after.version
-        rounds = self._all("SELECT round, version FROM rounds WHERE round > ? ORDER BY round", after.round)
-        for round_, reached in rounds:
-            yield round_, reached, self._applied_in(reached) if reached > version else []
+        rounds = self._all("SELECT round, version, devices FROM rounds WHERE round > ? ORDER BY round", after.round)
+        for round_, reached, devices in rounds:
+            yield round_, reached, self._applied_in(reached) if reached > version else [], devices
             version = reached
 
     def _applied_in(self, version: int) -> list[Arrival]:
         rows = self._all(
-            "SELECT device, scale, data FROM chunks WHERE version = ? ORDER BY device, number, chunk", version
+            "SELECT device, scale, data, weight, samples FROM chunks WHERE version = ? ORDER BY device, number, chunk",
+            version,
         )
-        return self._arrivals((device, unpack(data, self._layout).scaled(scale)) for device, scale, data in rows)
+        return self._arrivals(
+            Piece(device, unpack(data, self._layout).scaled(scale), *others) for device, scale, data, *others in rows
+        )
 
-    def _arrivals(self, chunks: Iterable[tuple[int, Chunk]]) -> list[Arrival]:
-        return self._aggregation.arrivals(chunks, self._previous_version)
+    def _arrivals(self, pieces: Iterable[Piece]) -> list[Arrival]:
+        return self._aggregation.arrivals(pieces, self._previous_version)
 
     def _previous_version(self, device: int, number: int) -> float:
         """The version that includes a device's previous update; infinity while there is none."""
@@ -375,10 +378,10 @@ class Ledger:
         state = self._versions.find(version)
         if state is None:
             versions = self._newest(version)
-            for round_, reached, arrivals in self._history(versions.latest):
-                if reached > version:
+            for step in self._history(versions.latest):
+                if step[1] > version:
                     break
-                versions.advance(round_, reached, arrivals)
+                versions.advance(*step)
             state = versions.latest.state
             self._versions.remember(version, state)
         return state

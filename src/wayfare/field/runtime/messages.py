@@ -17,6 +17,8 @@ import torch
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from wayfare.codec.errors import WireError
+from wayfare.codec.pieces import Piece
+from wayfare.codec.values import BLOCK, ValueBits
 from wayfare.codec.wire import HEADER_BYTES, Layout, decode, encode
 from wayfare.learning.models.base import Model, trainable
 from wayfare.sparsify import Sparse
@@ -34,7 +36,7 @@ _MAX_JSON_BYTES = 64 << 10
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """A piece of an update. All fields except its entries form its header, in this order."""
+    """A piece of an update. The fields before its entries form its header, in this order."""
 
     update: int  # counted from 1 by the device
     chunk: int  # counted from 0, the largest entries first
@@ -44,13 +46,14 @@ class Chunk:
     base_version: int  # of the device's global model
     spent_joules: float  # so far, as reported by the device
     entries: Sparse
+    value_bits: ValueBits = 32  # of the encoding; a decoded chunk holds what the encoder's receiver sees
 
     def scaled(self, share: float) -> Chunk:
         scaled = Sparse(self.entries.indices, self.entries.values * share)
         return self if share == 1.0 else replace(self, entries=scaled)
 
     def packed(self, layout: Layout) -> bytes:
-        body = encode(self.entries, layout).data
+        body = encode(self.entries, layout, self.value_bits).data
         header = _HEADER.pack(
             *(_MAGIC, _VERSION, self.update, self.chunk, self.chunks, self.round),
             *(self.received_round, self.base_version, self.spent_joules),
@@ -92,8 +95,8 @@ def layout_of(name: str, model: Model) -> Layout:
     return Layout.of(name, shapes, model.statistics)
 
 
-def split(sent: Sparse, layout: Layout, chunk_bytes: int) -> list[Sparse]:
-    """Split an upload into pieces of about ``chunk_bytes``, the largest entries first.
+def split(sent: Sparse, layout: Layout, chunk_bytes: int) -> list[Piece]:
+    """Split an upload that is not coded into pieces of about ``chunk_bytes``, the largest entries first.
 
     All statistics go with the first piece.
     """
@@ -106,7 +109,38 @@ def split(sent: Sparse, layout: Layout, chunk_bytes: int) -> list[Sparse]:
     order = torch.argsort(sent.values[:chosen].abs(), descending=True, stable=True)
     places = [piece.sort().values for piece in order.split(room)]
     places[0] = torch.cat([places[0], torch.arange(chosen, len(sent))])
-    return [Sparse(sent.indices[piece], sent.values[piece]) for piece in places]
+    return [Piece(Sparse(sent.indices[piece], sent.values[piece]), 32) for piece in places]
+
+
+def split_coded(pieces: Sequence[Piece], layout: Layout, chunk_bytes: int) -> list[Piece]:
+    """Split coded messages into pieces of about ``chunk_bytes``, which decode to the same values.
+
+    The quantiser works on blocks of neighbouring entries, so a piece holds whole blocks. Neighbouring blocks stay
+    together, because distant indices cost bits. In each message the piece with most energy per entry comes first.
+    """
+    blocks = sum(-(-piece.chosen // BLOCK) for piece in pieces)
+    fewest = math.ceil(blocks / max(MAX_CHUNKS - len(pieces), 1))
+    found: list[Piece] = []
+    for piece in pieces:
+        indices, values = piece.kept.indices[: piece.chosen], piece.kept.values[: piece.chosen]
+        span = int(indices[-1] - indices[0]) + 1
+        entry_bits = piece.value_bits + math.log2(span / len(indices)) + 1.5
+        room = 8 * (chunk_bytes - CHUNK_HEADER_BYTES - HEADER_BYTES) / (entry_bits * BLOCK)
+        length = BLOCK * max(int(room), fewest, 1)
+        parts = [
+            Piece(Sparse(*part), piece.value_bits)
+            for part in zip(indices.split(length), values.split(length), strict=True)
+        ]
+        parts.sort(key=lambda part: -float(part.kept.values.double().square().mean()))
+        if piece.statistics:
+            tail = slice(piece.chosen, None)
+            first = Sparse(
+                torch.cat([parts[0].kept.indices, piece.kept.indices[tail]]),
+                torch.cat([parts[0].kept.values, piece.kept.values[tail]]),
+            )
+            parts[0] = Piece(first, piece.value_bits, piece.statistics)
+        found += parts
+    return found
 
 
 def joined(pieces: Sequence[Sparse]) -> Sparse:
@@ -133,6 +167,8 @@ class Ask(_Message):
     update: Number | None = None
     seal: bool = False
     fresh: bool = False  # a device with a new store: its energy account restarts
+    version: Version | None = None  # of its model
+    samples: Number | None = None  # in its folder
 
 
 class Standing(_Message):
@@ -142,6 +178,7 @@ class Standing(_Message):
     recorded: list[Number] = Field(default=[], max_length=MAX_CHUNKS)
     sealed: bool = False
     version: Version
+    outdated: bool = False  # the device's model is too old: start from the current one, without what was learned
 
 
 class Mark(_Message):
@@ -152,6 +189,16 @@ class Mark(_Message):
     refused: Annotated[str, Field(max_length=500)] | None = None
 
 
+class Begun(_Message):
+    """From a device: the download that it has begun and wants to continue, and how much of it is missing."""
+
+    version: Version
+    base_version: Version | None = None
+    digest: Annotated[str, Field(max_length=64)]
+    handed_digest: Annotated[str, Field(max_length=64)] = ""
+    left_bytes: Annotated[int, Field(ge=0, le=2**40)]
+
+
 class Finish(_Message):
     """From a device: this round's update is delivered; it downloads the model or not."""
 
@@ -160,6 +207,7 @@ class Finish(_Message):
     have_version: Version | None = None
     take: bool = True
     cut_short: bool = False  # the planned contact ended before the round's model existed: use the one before
+    begun: Begun | None = None
 
 
 class Manifest(_Message):

@@ -29,10 +29,15 @@ class Limits:
 
 @dataclass(slots=True)
 class Latest:
+    """What the server knows of a device and of its latest update."""
+
     number: int = 0
     open: bool = False
     norm_sq: float = 0.0
     spent_joules: float = 0.0
+    name: str = ""
+    delivered_s: float | None = None  # when its last chunk was recorded
+    samples: int | None = None  # as the device reports it
 
     def is_open(self, number: int) -> bool:
         return self.open and number == self.number

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -57,14 +57,14 @@ class FleetStatus:
 
 
 def status_of(
-    intake: Intake, *, fleet: str, heard_at_s: Sequence[float | None], began_s: float, broker_in_reach: bool
+    intake: Intake, *, fleet: str, heard_at_s: Mapping[int, float], began_s: float, broker_in_reach: bool
 ) -> FleetStatus:
     """The status of a server, with times of ``time.monotonic``."""
     now_s, spent = time.monotonic(), intake.ledger.spent_joules()
     devices = tuple(
         DeviceStatus(
             name=name,
-            heard_s_ago=None if (at_s := heard_at_s[number]) is None else now_s - at_s,
+            heard_s_ago=None if (at_s := heard_at_s.get(number)) is None else now_s - at_s,
             spent_joules=spent[number],
             **asdict(intake.counts[number]),
         )

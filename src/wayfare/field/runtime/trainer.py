@@ -30,7 +30,7 @@ class LocalTrainer:
     ) -> None:
         self._outbox, self._engine, self._device, self._guide = outbox, engine, device, guide
         self._rule, self._step_every_s = rule, step_every_s
-        self._steps = 8 if step_every_s == 0 else 1
+        self._steps = 64 if step_every_s == 0 else 1
         self.error: BaseException | None = None
 
     def run(self, stop: threading.Event) -> None:
@@ -48,23 +48,24 @@ class LocalTrainer:
     def _burst(self) -> bool:
         """Run some steps; False if there are none now."""
         with self._outbox.holding():
-            progress, start, received = self._outbox.progress, self._outbox.local, self._outbox.model
-            correction = self._rule.correction(self._outbox.state.local_state)
+            progress, state = self._outbox.progress, self._outbox.state
+            start, received = self._outbox.local, self._outbox.model
+            correction = self._rule.correction(state.local_state)
             velocity = None if self._outbox.velocity is None else self._outbox.velocity.clone()
-        done, until = progress.trained_round, self._guide.trains_until(progress)
-        if until is not None and until <= done:
+        # Without training, every exchange is a round of its own.
+        done, until = max(progress.trained_round, state.received_round), self._guide.trains_until(progress, state)
+        if until <= done:
             return False
-        if until is not None and not self._rule.trains_between_contacts:
+        if not self._rule.trains_between_contacts:
             # No steps in rounds without a contact.
             done = until - 1
-        # Run to a known end at once; otherwise as many steps as fit between two saves.
-        steps = until - done if until is not None and not self._step_every_s else self._steps
+        steps = min(until - done, self._steps)
         began_s, vector = time.monotonic(), start.clone()
         # A pull leads to the last received model, not to the base of the update.
         burst = Burst(self._device, done + 1, steps, received, correction, velocity)
         self._engine.run([vector], [burst])
         took_s = time.monotonic() - began_s
         self._outbox.trained(start, vector, done + steps, velocity)
-        if until is None and not self._step_every_s:
+        if not self._step_every_s and steps == self._steps:
             self._steps = max(min(int(steps * _KEEP_EVERY_S / max(took_s, 1e-3)), 2 * steps), 1)
         return True

@@ -1,20 +1,34 @@
-"""The common work of a fleet: scenario, seed and method, equal on the server and on every device."""
+"""The common work of a fleet: model, method and terms, equal on the server and on every device.
+
+It needs no data. The simulated world, with motion, contacts and a partition, exists only for a plan.
+"""
 
 from __future__ import annotations
 
 import hashlib
-import json
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from torch import Tensor
 
 from wayfare.codec.wire import Layout
 from wayfare.device import Terms, terms_of
 from wayfare.engine import Engine, make_engine
 from wayfare.errors import ScenarioError
+from wayfare.field.runtime.aggregation import Aggregation
+from wayfare.field.runtime.database import vector_bytes
+from wayfare.field.runtime.membership import Membership
 from wayfare.field.runtime.messages import layout_of
-from wayfare.identity import identity_of
-from wayfare.methods import Method, make_method
+from wayfare.identity import method_identity
+from wayfare.learning.models.base import Model
+from wayfare.learning.tasks import model_of, name_of
+from wayfare.methods import Method, ServerTerms, make_method
+from wayfare.methods.guard import Guard
+from wayfare.radio import Link
 from wayfare.scenario import Scenario
-from wayfare.world import World, draw_world, local_training
+from wayfare.server import senders_of, unknown_senders
+from wayfare.streams import FLEET, Stream, generator
+from wayfare.world import World, draw_world, link_of, local_training, world_for
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,6 +39,7 @@ class Work:
     seed: int = 0
     scheme_name: str = "mads"
     engine_name: str = "auto"
+    guard: Guard | None = field(default_factory=Guard)  # unless the scheme names one
 
     def __post_init__(self) -> None:
         samples, method = self.scenario.learning.recalibrate_statistics, self.method
@@ -37,25 +52,82 @@ class Work:
 
     @property
     def world(self) -> World:
-        return draw_world(self.scenario, self.seed)
+        """The simulated world of a plan."""
+        return world_for(draw_world(self.scenario, self.seed), self.method)
+
+    def engine(self) -> Engine:
+        """Trains on the data of the simulated world."""
+        return make_engine(self.engine_name, local_training(self.world, self.method))
+
+    @property
+    def model(self) -> Model:
+        """A model that is named needs no data. The steps of class statistics depend on the samples."""
+        return model_of(self.scenario.learning) if self.method.local.collects() is None else self.world.task.model
+
+    @property
+    def initial_model(self) -> Tensor:
+        return self.model.initial(generator(self.seed, Stream.INITIAL_MODEL, FLEET))
 
     @property
     def layout(self) -> Layout:
-        return layout_of(self.world.task.name, self.world.task.model)
+        return layout_of(name_of(self.scenario.learning), self.model)
 
     @property
     def method(self) -> Method:
-        return make_method(self.scheme_name, self.scenario)
+        method = make_method(self.scheme_name, self.scenario)
+        return method if method.guard is not None else replace(method, guard=self.guard)
+
+    @property
+    def link(self) -> Link:
+        return link_of(self.scenario, self.model)
 
     @property
     def terms(self) -> Terms:
-        return terms_of(self.scenario, self.method, self.world.link, seed=self.seed)
+        return terms_of(self.scenario, self.method, self.link, seed=self.seed)
 
-    def engine(self) -> Engine:
-        return make_engine(self.engine_name, local_training(self.world, self.method))
+    @property
+    def budget_joules(self) -> float:
+        """The energy budget of a device without a plan: the mean of the scenario."""
+        fleet = self.scenario.fleet
+        if fleet.energy_total_joules is not None:
+            return fleet.energy_total_joules / fleet.devices
+        return (fleet.energy_min_joules + fleet.energy_max_joules) / 2
 
-    def identity(self, who: str) -> str:
-        """A hash of this work and its participant. A store only works with the work it was created for."""
-        identity = json.dumps(identity_of(self.scenario, self.method), sort_keys=True)
-        text = f"{self.scenario.model_dump_json()}:{self.seed}:{identity}:{who}"
-        return hashlib.sha256(text.encode()).hexdigest()[:32]
+    def aggregation(self, membership: Membership | None) -> Aggregation:
+        """What the server does with uploads; without a membership as in the simulator, with all devices of a plan."""
+        method, scenario = self.method, self.scenario
+        return Aggregation(
+            rule=method.server,
+            terms=ServerTerms(devices=scenario.fleet.devices, statistics=self.model.statistics, sums=self.link.sums),
+            senders=senders_of(self.world, method) if membership is None else unknown_senders(scenario, method),
+            average_rounds=scenario.server.average_rounds,
+            guard=method.guard,
+            membership=membership,
+        )
+
+    def identity(self, fleet: str, who: str) -> dict[str, Any]:
+        """What ties a store to this work. Everything else, such as the learning rate, may change between starts."""
+        layout = self.layout
+        return {
+            "fleet": fleet,
+            "name": who,
+            "model": {
+                "id": layout.model_id.hex(),
+                "parameters": layout.parameters,
+                "statistics": layout.statistics,
+            },
+            # Only the server has a guard.
+            "method": method_identity(replace(self.method, guard=None), files=False),
+        }
+
+    def server_identity(self, fleet: str, who: str) -> dict[str, Any]:
+        """The identity of a ledger: also what its replay depends on."""
+        learning, server = self.scenario.learning, self.scenario.server
+        replay: dict[str, Any] = {
+            "initial_model": hashlib.sha256(vector_bytes(self.initial_model)).hexdigest()[:16],
+            "server.average_rounds": server.average_rounds,
+            "guard": repr(self.method.guard),
+        }
+        if self.method.server.uses_reach:
+            replay |= {"learning.learning_rate": learning.learning_rate, "learning.schedule": learning.schedule}
+        return self.identity(fleet, who) | {"replay": replay}

@@ -1,13 +1,18 @@
-"""A backbone: a frozen network with its preprocessing."""
+"""A backbone: a pre-trained network with its preprocessing."""
 
 from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
+
+from wayfare.learning.backbones.chain import chain_of, folded, gives_the_same, weighted
+
+_TRIAL_PIXELS = 64
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -15,7 +20,11 @@ class Backbone:
     """Turns images into vectors of ``features`` entries.
 
     ``module`` maps (n, 3, pixels, pixels) to (n, features). Pixel values are scaled as (byte - mean) / deviation,
-    channel by channel.
+    channel by channel. ``chain`` is the same network as blocks that apply one after the other, with their
+    normalisations. Without it, Wayfare tries whether the children of the module are such a chain.
+
+    Backbones stay in evaluation mode, also where they are trained: batch normalisation uses the statistics of the
+    pre-training, which are constants and do not travel, and dropout is off.
     """
 
     name: str
@@ -23,34 +32,56 @@ class Backbone:
     features: int
     mean: tuple[float, float, float]
     deviation: tuple[float, float, float]
+    interpolation: Literal["bicubic", "bilinear"] = "bicubic"
+    chain: tuple[nn.Module, ...] = ()
+    # The code of the module, if it is not part of a library: a change of it counts like a change of weights.
+    code: str = ""
 
     def __post_init__(self) -> None:
-        self.module.requires_grad_(False).eval()
+        for module in (self.module, *self.chain):
+            module.requires_grad_(False).eval()
 
     def prepare(self, images: Tensor, pixels: int) -> Tensor:
         """Bytes (n, channels, height, width) as the network takes them: three channels, resized, scaled.
 
-        Grey images repeat their channel. Resizing is bicubic, with anti-aliasing where it shrinks.
+        Grey images repeat their channel. The whole image is resized, with anti-aliasing where it shrinks.
         """
         colour = images.float().expand(-1, 3, -1, -1)
         if colour.shape[-2:] != (pixels, pixels):
             size = (pixels, pixels)
             # Bicubic interpolation overshoots at edges.
-            colour = nn.functional.interpolate(colour, size, mode="bicubic", antialias=True).clamp(0, 255)
+            colour = nn.functional.interpolate(colour, size, mode=self.interpolation, antialias=True).clamp(0, 255)
         mean, deviation = (torch.tensor(values, device=images.device).view(3, 1, 1) for values in self._scale)
         return (colour - mean) / deviation
 
     def __call__(self, images: Tensor, pixels: int) -> Tensor:
-        """Features of images, each vector with mean 0 and deviation 1.
+        """Features of images, each vector with mean 0 and deviation 1."""
+        return normalised(self.module(self.prepare(images, pixels)))
 
-        Scaling each vector by itself needs no statistics of a data set, which no device of a fleet could know.
-        """
-        return nn.functional.layer_norm(self.module(self.prepare(images, pixels)).float(), (self.features,))
+    @cached_property
+    def blocks(self) -> tuple[nn.Module, ...]:
+        """The network as a chain; empty if it is none."""
+        return self.chain or chain_of(self.module, self.trial_image)
+
+    @cached_property
+    def folded_blocks(self) -> tuple[nn.Module, ...]:
+        """The chain with its normalisations folded into convolutions, where that gives the same features."""
+        plain = nn.Sequential(*self.blocks)
+        fast = folded(plain)
+        return tuple(fast) if gives_the_same(fast, plain, self.trial_image) else self.blocks  # type: ignore[arg-type]
+
+    @cached_property
+    def cuts(self) -> tuple[int, ...]:
+        """Where the chain can be cut: ``cuts[-n]`` is the index of the first of the last n blocks with parameters."""
+        return tuple(weighted(self.blocks))
 
     @cached_property
     def digest(self) -> str:
         """SHA-256 of the weights and the preprocessing."""
-        content = hashlib.sha256(repr((self.name, self.features, self._scale, str(self.module))).encode())
+        described = self.name, self.features, self._scale, str(self.module)
+        # Only what differs from the default counts, so that older caches stay valid.
+        others = tuple(value for value in (self.code, self.interpolation) if value not in ("", "bicubic"))
+        content = hashlib.sha256(repr(described + others).encode())
         for name, tensor in sorted(self.module.state_dict().items()):
             content.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}\n".encode())
             content.update(tensor.cpu().contiguous().numpy().tobytes())
@@ -59,3 +90,17 @@ class Backbone:
     @property
     def _scale(self) -> tuple[tuple[float, ...], tuple[float, ...]]:
         return self.mean, self.deviation
+
+    @property
+    def trial_image(self) -> Tensor:
+        """An image without symmetry, to try networks on."""
+        pixels = torch.arange(3 * _TRIAL_PIXELS**2, dtype=torch.float32)
+        return torch.sin(pixels * 0.37).view(1, 3, _TRIAL_PIXELS, _TRIAL_PIXELS)
+
+
+def normalised(features: Tensor) -> Tensor:
+    """Feature vectors shifted and scaled to mean 0 and deviation 1.
+
+    Scaling each vector by itself needs no statistics of a data set, which no device of a fleet could know.
+    """
+    return nn.functional.layer_norm(features.float() if features.dtype.itemsize < 4 else features, features.shape[1:])

@@ -1,17 +1,25 @@
-"""Features of an image set, computed once and cached by content: weights, preprocessing and images."""
+"""What a frozen backbone makes of an image set, computed once and cached by content: weights, preprocessing and images.
+
+It is either feature vectors, or activations at a cut: what the first trained block gets. Files can be larger than the
+memory: they are written piece by piece, and mapped into memory when they are used.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import zipfile
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
+from typing import IO, Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor, nn
 
+from wayfare.errors import ScenarioError
 from wayfare.files import DRAFT_SUFFIX, lock, open_atomically, writing
 from wayfare.learning.backbones.base import Backbone
 from wayfare.learning.data import ImageArrays
@@ -22,25 +30,58 @@ from wayfare.progress import report_progress
 _AT_ONCE = 64
 # Part of the key: change it when the same images and weights give other features.
 _VERSION = 1
+_PARTS = ("train", "test")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Features:
-    """Feature vectors (n, features) of training and test images. Half precision: a file of half the size."""
+    """Values (n, ...) of training and test images. Half precision: a file of half the size.
+
+    Feature vectors are (n, features). Images at a cut are (n, height, width, channels), the fastest order for
+    convolutions on a CPU.
+    """
 
     train: NDArray[np.float16]
     test: NDArray[np.float16]
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class _Work:
+    """A frozen part of a backbone, as a function of bytes, and the name and key of its results."""
+
+    module: nn.Module
+    values: Callable[[Tensor], Tensor]
+    what: str
+    key: str
+
+
 def features_of(name: str, images: ImageArrays, backbone: Backbone, pixels: int) -> Features:
-    """The features of an image set, from the cache or computed now.
+    """The feature vectors of an image set, from the cache or computed now.
 
     The first process computes them and the others wait. A killed process leaves nothing but a draft, which the next
     one removes.
     """
-    key = hashlib.sha256(f"{_VERSION} {backbone.digest} {pixels} {_digest(images)}".encode()).hexdigest()[:20]
+    work = _Work(backbone.module, lambda batch: backbone(batch, pixels), "features", "")
+    return _cached(work, name, images, backbone, pixels)
+
+
+def activations_of(name: str, images: ImageArrays, backbone: Backbone, pixels: int, cut: int) -> Features:
+    """What the block ``cut`` of a backbone gets for every image of a set, from the cache or computed now."""
+    frozen = nn.Sequential(*backbone.folded_blocks[:cut])
+
+    def values(batch: Tensor) -> Tensor:
+        found: Tensor = frozen(backbone.prepare(batch, pixels))
+        return found.permute(0, 2, 3, 1) if found.ndim == 4 else found
+
+    return _cached(_Work(frozen, values, f"cut{cut}", f" cut {cut}"), name, images, backbone, pixels)
+
+
+def _cached(work: _Work, name: str, images: ImageArrays, backbone: Backbone, pixels: int) -> Features:
+    content = f"{_VERSION} {backbone.digest} {pixels} {_digest(images)}{work.key}"
     stem = "".join(letter if letter.isalnum() or letter in "-." else "-" for letter in Path(backbone.name).name)
-    file = data_folder() / "features" / f"{name}-{stem}-{pixels}px-{key}.npz"
+    what = f"{pixels}px" if work.what == "features" else f"{pixels}px-{work.what}"
+    key = hashlib.sha256(content.encode()).hexdigest()[:20]
+    file = data_folder() / "features" / f"{name}-{stem}-{what}-{key}.npz"
     found = _read(file)
     if found is not None:
         return found
@@ -51,45 +92,79 @@ def features_of(name: str, images: ImageArrays, backbone: Backbone, pixels: int)
         lock(waiting.fileno(), wait=True)
         for draft in file.parent.glob(f".{file.name}.*{DRAFT_SUFFIX}"):
             draft.unlink(missing_ok=True)
-        return _read(file) or _compute(name, file, images, backbone, pixels)
+        found = _read(file)
+        if found is None:
+            _compute(work, name, file, images)
+            found = _read(file)
+    if found is None:
+        raise ScenarioError("learning.backbone", backbone.name, f"{file} cannot be read again")
+    return found
 
 
-def _compute(name: str, file: Path, images: ImageArrays, backbone: Backbone, pixels: int) -> Features:
-    total, done = len(images.train_images) + len(images.test_images), 0
+def _compute(work: _Work, name: str, file: Path, images: ImageArrays) -> None:
+    parts = dict(zip(_PARTS, (images.train_images, images.test_images), strict=True))
+    total, done = sum(map(len, parts.values())), 0
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    backbone.module.to(device).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    work.module.to(device).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
 
-    def of(pictures: Pixels) -> NDArray[np.float16]:
+    def write(pictures: Pixels, target: IO[bytes]) -> None:
         nonlocal done
-        found = np.empty((len(pictures), backbone.features), np.float16)
         for begin in range(0, len(pictures), _AT_ONCE):
             batch = torch.from_numpy(pictures[begin : begin + _AT_ONCE]).to(device)
-            found[begin : begin + len(batch)] = backbone(batch, pixels).cpu().half().numpy()
+            values = work.values(batch).half()
+            if not bool(values.isfinite().all()):
+                rule = f"the {work.what} of image {begin} to {begin + len(batch) - 1} do not fit half precision"
+                raise ScenarioError("learning.backbone", name, rule)
+            if begin == 0:
+                header: dict[str, Any] = {"descr": "<f2", "fortran_order": False}
+                np.lib.format.write_array_header_1_0(target, {**header, "shape": (len(pictures), *values.shape[1:])})
+            target.write(values.cpu().contiguous().numpy().tobytes())
             done += len(batch)
-            report_progress(f"features of {name}", done, total)
-        return found
+            report_progress(f"{work.what} of {name}", done, total)
 
-    with torch.inference_mode():
-        features = Features(of(images.train_images), of(images.test_images))
-    backbone.module.cpu()
-    with writing(file, "cannot be written"), open_atomically(file) as target:
-        np.savez(target, train=features.train, test=features.test)
-    return features
+    try:
+        with (
+            torch.inference_mode(),
+            writing(file, "cannot be written"),
+            open_atomically(file) as target,
+            zipfile.ZipFile(target, "w", zipfile.ZIP_STORED) as archive,
+        ):
+            for part, pictures in parts.items():
+                with archive.open(f"{part}.npy", "w", force_zip64=True) as member:
+                    write(pictures, member)
+    finally:
+        work.module.cpu()
 
 
 def _read(file: Path) -> Features | None:
-    """The features of a file; None if there is none, or if it is damaged and has to be made again."""
+    """The values of a file; None if there is none, or if it is damaged and has to be made again."""
     try:
         return _loaded(file, file.stat().st_mtime_ns)
     except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile):
         return None
 
 
-@lru_cache(maxsize=1)
+@lru_cache(maxsize=2)
 def _loaded(file: Path, changed_ns: int) -> Features:
-    """Shared by all runs of a process."""
-    with file.open("rb") as content, np.load(content, allow_pickle=False) as stored:
-        return Features(stored["train"], stored["test"])
+    """Shared by all runs of a process, and mapped, so that the processes of a study share the memory too."""
+    with zipfile.ZipFile(file) as archive:
+        # Reads everything once and compares checksums.
+        if archive.testzip() is not None:
+            raise ValueError("damaged")
+        return Features(*(_mapped(file, archive.getinfo(f"{part}.npy")) for part in _PARTS))
+
+
+def _mapped(file: Path, member: zipfile.ZipInfo) -> NDArray[np.float16]:
+    """An array of an uncompressed archive. Changes stay in memory, as PyTorch accepts no array that is read-only."""
+    if member.compress_type != zipfile.ZIP_STORED:
+        raise ValueError("compressed")
+    with file.open("rb") as content:
+        content.seek(member.header_offset + 26)
+        name_bytes, extra_bytes = (int.from_bytes(content.read(2), "little") for _ in range(2))
+        content.seek(name_bytes + extra_bytes, 1)
+        np.lib.format.read_magic(content)
+        shape, _, dtype = np.lib.format.read_array_header_1_0(content)
+        return np.memmap(file, dtype, "c", content.tell(), shape)
 
 
 @lru_cache(maxsize=2)

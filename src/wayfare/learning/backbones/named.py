@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import hashlib
 import importlib
-from collections.abc import Callable
+import pickle
+from collections.abc import Callable, Mapping
 from functools import lru_cache
+from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from wayfare.errors import ScenarioError, UnavailableError
 from wayfare.learning.backbones.base import Backbone
+from wayfare.learning.backbones.chain import folded
 from wayfare.methods.from_file import module_of
 from wayfare.scenario.load import names_python_file
 
@@ -19,26 +23,37 @@ _FIELD = "learning.backbone"
 _IMAGENET_MEAN, _IMAGENET_DEVIATION = (123.675, 116.28, 103.53), (58.395, 57.12, 57.375)
 # The last layers of torchvision's classifiers, by the name of the attribute that holds them.
 _LAST_LAYERS = ("fc", "classifier", "heads", "head")
+_LOCAL = "name a file with its weights as NAME@FILE"
 
 
 def load_backbone(name: str) -> Backbone:
     """The backbone of a name, with its weights."""
-    return _from_file(name) if names_python_file(name) else _installed(name)
+    if names_python_file(name):
+        return _from_file(name)
+    _, _, weights = name.partition("@")
+    try:
+        changed_ns = Path(weights).stat().st_mtime_ns if weights else 0
+    except OSError as error:
+        raise UnavailableError(f"{_FIELD} = {name!r}: the file of weights: {error.strerror}") from None
+    return _installed(name, changed_ns)
 
 
 @lru_cache(maxsize=2)
-def _installed(name: str) -> Backbone:
+def _installed(name: str, changed_ns: int) -> Backbone:
+    """Shared by all runs of a process; a changed file of weights is read again."""
     if name == "efficientnet-lite0":
         return _efficientnet_lite0()
     library, _, model = name.partition(":")
+    model, _, weights = model.partition("@")
     if model and library in _LIBRARIES:
         try:
-            return _LIBRARIES[library](name, model)
+            return _LIBRARIES[library](f"{library}:{model}", model, weights)
         except ImportError:
             rule = f"needs {library}: pip install {library}"
             raise UnavailableError(f"{_FIELD} = {name!r}: {rule}") from None
-        except (ValueError, KeyError, RuntimeError, OSError) as error:
-            raise UnavailableError(f"{_FIELD} = {name!r}: {library} cannot load it: {error}") from None
+        except (ValueError, KeyError, RuntimeError, OSError, EOFError, pickle.UnpicklingError) as error:
+            reason = " ".join(str(error).split())
+            raise UnavailableError(f"{_FIELD} = {name!r}: {library} cannot load it: {reason}") from None
     rule = "must be none, efficientnet-lite0, torchvision:NAME, timm:NAME, or your own as FILE.py:FUNCTION"
     raise ScenarioError(_FIELD, name, rule)
 
@@ -46,29 +61,80 @@ def _installed(name: str) -> Backbone:
 def _efficientnet_lite0() -> Backbone:
     from wayfare.learning.backbones.efficientnet_lite0 import DEVIATION, FEATURES, MEAN, pretrained
 
+    network = pretrained()
     return Backbone(
-        name="efficientnet-lite0", module=pretrained(), features=FEATURES, mean=(MEAN,) * 3, deviation=(DEVIATION,) * 3
+        name="efficientnet-lite0",
+        module=folded(network),
+        features=FEATURES,
+        mean=(MEAN,) * 3,
+        deviation=(DEVIATION,) * 3,
+        chain=network.chain,
     )
 
 
-def _torchvision(name: str, model: str) -> Backbone:
-    module: nn.Module = importlib.import_module("torchvision.models").get_model(model, weights="DEFAULT")
+def _torchvision(name: str, model: str, weights: str) -> Backbone:
+    models: Any = importlib.import_module("torchvision.models")
+    known = models.get_model_weights(model)
+    entry = known["DEFAULT"] if "DEFAULT" in known.__members__ else None
+    if not weights and entry is None:
+        raise ValueError(f"torchvision has no weights for {model}; {_LOCAL}")
+    try:
+        module: nn.Module = models.get_model(model, weights=None if weights else entry)
+    except OSError as error:
+        raise OSError(f"its weights are not at hand and cannot be downloaded ({error}); {_LOCAL}") from None
     last = next((layer for layer in _LAST_LAYERS if hasattr(module, layer)), None)
     if last is None:
         raise ValueError(f"has none of the last layers {', '.join(_LAST_LAYERS)}; give it as a function of your own")
     setattr(module, last, nn.Identity())
-    return _measured(name, module, _IMAGENET_MEAN, _IMAGENET_DEVIATION)
+    if weights:
+        _load_weights(module, weights, last)
+    if entry is None:
+        return _measured(name, module, _IMAGENET_MEAN, _IMAGENET_DEVIATION, "bilinear")
+    settings = entry.transforms()
+    return _measured(name, module, *_in_bytes(settings.mean, settings.std), settings.interpolation.value)
 
 
-def _timm(name: str, model: str) -> Backbone:
+def _timm(name: str, model: str, weights: str) -> Backbone:
     timm: Any = importlib.import_module("timm")
-    module: nn.Module = timm.create_model(model, pretrained=True, num_classes=0)
-    settings = timm.data.resolve_model_data_config(module)
-    mean, deviation = (tuple(255 * value for value in settings[part]) for part in ("mean", "std"))
-    return _measured(name, module, mean, deviation)
+    module: nn.Module = timm.create_model(model, pretrained=False, num_classes=0)
+    settings: Any = module.pretrained_cfg
+    if weights:
+        _load_weights(module, weights, settings.get("classifier") or "head")
+    else:
+        if not (settings.get("url") or settings.get("hf_hub_id") or settings.get("file")):
+            raise ValueError(f"timm has no weights for {model}; {_LOCAL}")
+        try:
+            module = timm.create_model(model, pretrained=True, num_classes=0)
+        except Exception as error:
+            # The hub raises errors of several libraries.
+            raise OSError(f"its weights are not at hand and cannot be downloaded ({error}); {_LOCAL}") from None
+    found = timm.data.resolve_model_data_config(module)
+    return _measured(name, module, *_in_bytes(found["mean"], found["std"]), found["interpolation"])
 
 
-_LIBRARIES: dict[str, Callable[[str, str], Backbone]] = {"torchvision": _torchvision, "timm": _timm}
+_LIBRARIES: dict[str, Callable[[str, str, str], Backbone]] = {"torchvision": _torchvision, "timm": _timm}
+
+
+def _load_weights(module: nn.Module, file: str, last: str) -> None:
+    """Load a state dict. It must hold every entry of the network, and besides them only those of its last layer."""
+    state: Any
+    if file.endswith(".safetensors"):
+        state = importlib.import_module("safetensors.torch").load_file(file)
+    else:
+        state = torch.load(file, map_location="cpu", weights_only=True)
+        if isinstance(state, Mapping) and isinstance(state.get("state_dict"), Mapping):
+            state = state["state_dict"]
+    if not (isinstance(state, Mapping) and all(isinstance(entry, Tensor) for entry in state.values())):
+        raise ValueError(f"{file} is not a state dict: a table of tensors by name")
+    found = module.load_state_dict(dict(state), strict=False)
+    others = [name for name in found.unexpected_keys if name.partition(".")[0] != last.partition(".")[0]]
+    if found.missing_keys or others:
+        what = f"lacks {found.missing_keys[0]}" if found.missing_keys else f"also holds {others[0]}"
+        raise ValueError(f"{file} holds the weights of another network: it {what}")
+
+
+def _in_bytes(mean: Any, deviation: Any) -> tuple[Any, Any]:
+    return tuple(255 * value for value in mean), tuple(255 * value for value in deviation)
 
 
 def _from_file(name: str) -> Backbone:
@@ -78,17 +144,27 @@ def _from_file(name: str) -> Backbone:
         raise ScenarioError(_FIELD, name, f"the file has no {function or 'backbone'}")
     made = found() if callable(found) and not isinstance(found, nn.Module) else found
     if isinstance(made, nn.Module):
-        made = _measured(name, made, _IMAGENET_MEAN, _IMAGENET_DEVIATION)
+        # The name of the file without its folder: the content counts.
+        code = hashlib.sha256(Path(module.__file__ or "").read_bytes()).hexdigest()
+        made = _measured(Path(name).name, made, _IMAGENET_MEAN, _IMAGENET_DEVIATION, "bicubic", code)
     if not isinstance(made, Backbone):
         rule = f"gave {type(made).__name__}; must be a torch module from images to features, or a wayfare Backbone"
         raise ScenarioError(_FIELD, name, rule)
     return made
 
 
-def _measured(name: str, module: nn.Module, mean: Any, deviation: Any) -> Backbone:
+def _measured(name: str, module: nn.Module, mean: Any, deviation: Any, interpolation: str, code: str = "") -> Backbone:
     """Count the features by one image."""
     with torch.inference_mode():
         features = module.eval()(torch.zeros(1, 3, 64, 64))
     if features.ndim != 2:
         raise ScenarioError(_FIELD, name, f"gives {tuple(features.shape)} for one image; must be (1, features)")
-    return Backbone(name=name, module=module, features=features.shape[1], mean=mean, deviation=deviation)
+    return Backbone(
+        name=name,
+        module=module,
+        features=features.shape[1],
+        mean=mean,
+        deviation=deviation,
+        interpolation="bilinear" if interpolation == "bilinear" else "bicubic",
+        code=code,
+    )

@@ -25,6 +25,7 @@ __all__ = [
     "is_from_file",
     "load_task",
     "model_of",
+    "name_of",
     "own_task",
 ]
 
@@ -90,6 +91,11 @@ def model_of(learning: Learning) -> Model:
         rule = f"needs batch normalisation, but this {network} has none; set it to 0"
         raise ScenarioError("learning.recalibrate_statistics", learning.recalibrate_statistics, rule)
     return model
+
+
+def name_of(learning: Learning) -> str:
+    """The name of the task of a scenario, equal on every machine: a path does not count."""
+    return learning.task if learning.task in TASKS else _external_task(learning).name
 
 
 def class_names(task: Task) -> tuple[str, ...]:

@@ -1,0 +1,48 @@
+"""The tables of the ledger, and migrations from earlier formats."""
+
+from __future__ import annotations
+
+import sqlite3
+import time
+
+FORMAT = 3
+SCHEMA = """
+CREATE TABLE facts (name TEXT PRIMARY KEY, value TEXT NOT NULL);
+CREATE TABLE devices (
+    device INTEGER PRIMARY KEY, number INTEGER NOT NULL DEFAULT 0, open INTEGER NOT NULL DEFAULT 0,
+    norm_sq REAL NOT NULL DEFAULT 0, spent_joules REAL NOT NULL DEFAULT 0,
+    name TEXT NOT NULL DEFAULT '', delivered_s REAL, samples INTEGER);
+CREATE TABLE chunks (
+    device INTEGER NOT NULL, number INTEGER NOT NULL, chunk INTEGER NOT NULL, chunks INTEGER NOT NULL,
+    round INTEGER NOT NULL, received_round INTEGER NOT NULL, digest TEXT NOT NULL, scale REAL NOT NULL,
+    version INTEGER, data BLOB NOT NULL, weight REAL NOT NULL DEFAULT 1, samples INTEGER,
+    PRIMARY KEY (device, number, chunk));
+CREATE INDEX by_version ON chunks (version);
+CREATE TABLE finished (device INTEGER NOT NULL, round INTEGER NOT NULL, PRIMARY KEY (device, round)) WITHOUT ROWID;
+CREATE TABLE rounds (
+    round INTEGER PRIMARY KEY, version INTEGER NOT NULL, devices INTEGER NOT NULL DEFAULT 0,
+    made_s REAL NOT NULL DEFAULT 0);
+CREATE INDEX rounds_by_version ON rounds (version);
+CREATE TABLE models (version INTEGER PRIMARY KEY, file TEXT NOT NULL, sha256 TEXT NOT NULL)
+"""
+
+
+def _name_devices(connection: sqlite3.Connection) -> None:
+    """Format 2 had a fixed number of devices without names, and every version counted all of them."""
+    for table, column in (
+        ("devices", "name TEXT NOT NULL DEFAULT ''"),
+        ("devices", "delivered_s REAL"),
+        ("devices", "samples INTEGER"),
+        ("chunks", "weight REAL NOT NULL DEFAULT 1"),
+        ("chunks", "samples INTEGER"),
+        ("rounds", "devices INTEGER NOT NULL DEFAULT 0"),
+        ("rounds", "made_s REAL NOT NULL DEFAULT 0"),
+    ):
+        connection.execute(f"ALTER TABLE {table} ADD COLUMN {column}")
+    connection.execute("CREATE INDEX rounds_by_version ON rounds (version)")
+    now_s = time.time()
+    connection.execute("UPDATE rounds SET devices = (SELECT count(*) FROM devices), made_s = ?", (now_s,))
+    connection.execute("UPDATE devices SET delivered_s = ? WHERE number > 0", (now_s,))
+
+
+MIGRATIONS = {2: _name_devices}
