@@ -221,6 +221,7 @@ def test_noise_changes_the_model_and_nothing_of_the_world() -> None:
         ("fedasync + private(noise=1, clip_norm=1)", [], "its server takes whole models"),
         ("fedmobile + private(noise=1, clip_norm=1)", [], "relays carry updates without noise"),
         ("scaffold + private(noise=1, clip_norm=1)", [], "its server derives gradients from updates"),
+        ("statistics + private(noise=1, clip_norm=1)", [], "its devices send class statistics"),
         ("mads + private(noise=1, clip_norm=1)", ["server.weighting=samples"], "how many samples a private device"),
         ("mads + private(noise=0, clip_norm=1)", [], "noise = 0: must be a number above 0"),
         ("mads + private(noise=1, clip_norm=-1)", [], "clip_norm = -1: must be a number above 0"),

@@ -25,11 +25,8 @@ if TYPE_CHECKING:
     # PyTorch takes seconds to import, and plans do not need it.
     from torch import Tensor
 
-<<<<<<< HEAD
-    from wayfare.methods.privacy import Private
-=======
     from wayfare.methods.guard import Guard
->>>>>>> main
+    from wayfare.methods.privacy import Private
     from wayfare.sparsify import Sparse
 
 State: TypeAlias = Mapping[str, Any]
@@ -280,11 +277,7 @@ class PeerRule(Part):
 
 @dataclass(frozen=True, kw_only=True)
 class Method:
-<<<<<<< HEAD
-    """Six parts, an optional privacy rule, and a name."""
-=======
-    """Six parts, a name, and a guard in front of the server rule if there is one."""
->>>>>>> main
+    """Six parts and a name; optionally privacy before memory and compressor, and a guard before the server rule."""
 
     name: str
     upload: UploadRule
@@ -293,11 +286,8 @@ class Method:
     server: ServerRule
     local: LocalRule = field(default_factory=LocalRule)
     peers: PeerRule | None = None
-<<<<<<< HEAD
     privacy: Private | None = None
-=======
     guard: Guard | None = None
->>>>>>> main
     # The composition that makes it again, if the name alone does not.
     text: str = field(default="", compare=False, repr=False)
 
@@ -316,11 +306,8 @@ class Method:
             "local": self.local,
             "server": self.server,
             "peers": self.peers,
-<<<<<<< HEAD
             "privacy": self.privacy,
-=======
             "guard": self.guard,
->>>>>>> main
         }
         return {kind: part for kind, part in every.items() if part is not None}
 

@@ -88,6 +88,8 @@ class Private(Part):
             return "relays carry updates without noise; remove the relays or private(...)"
         if method.server.uses_reach:
             return "its server derives gradients from updates, which clipping and noise prevent; remove private(...)"
+        if method.local.collects() is not None:
+            return "its devices send class statistics, which have no common clip norm; remove private(...)"
         return None
 
     def contribution(self, change: Tensor, releases: int, normals: Callable[[int], Floats]) -> Tensor:

@@ -226,16 +226,13 @@ PARTS: Mapping[str, str] = {
     "add": "servers:Add",
     "mix": "servers:Mix",
     "relays": "parts:PeerRule",
-<<<<<<< HEAD
     "private": "privacy:Private",
-=======
     "sums-first": "statistics:SumsFirst",
     "class-statistics": "statistics:ClassStatistics",
     "add-sums": "statistics:AddSums",
     "guard": "guard:Guard",
     "trimmed-mean": "robust:TrimmedMean",
     "geometric-median": "robust:GeometricMedian",
->>>>>>> main
     "buffer": "published.fedbuff:Buffer",
     "staleness-weights": "published.staleness_weighted:StalenessWeights",
     "calibrated-buffer": "published.ca2fl:CalibratedBuffer",
@@ -259,11 +256,8 @@ KINDS: Mapping[str, type[Part]] = {
     "local": LocalRule,
     "server": ServerRule,
     "peers": PeerRule,
-<<<<<<< HEAD
     "privacy": Private,
-=======
     "guard": Guard,
->>>>>>> main
 }
 
 

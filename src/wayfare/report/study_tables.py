@@ -160,17 +160,11 @@ def study_notes(results: StudyResults) -> list[Note]:
     if any("energy_joules" in row.estimates for row in results.rows):
         notes.append(Note("energy", BUDGET_NOTE))
     if any(row.shared for row in results.rows):
-<<<<<<< HEAD
-        notes.append(f"{_SHARED:11} ran once: the scheme does not use the settings that differ between these points")
-    if any("epsilon" in row.estimates for row in results.rows):
-        notes += [f"epsilon     {note}" for note in epsilon_note(results.schemes)]
-    notes.append(f"assumed     {ASSUMED}")
-    notes += [f"trace       {trace_text(use)}" for use in distinct(result.trace for result in results.results)]
-=======
         notes.append(Note(_SHARED, "ran once: the scheme does not use the settings that differ between these points"))
+    if any("epsilon" in row.estimates for row in results.rows):
+        notes += epsilon_note(results.schemes)
     notes.append(Note("assumed", ASSUMED))
     notes += [Note("trace", trace_text(use)) for use in distinct(result.trace for result in results.results)]
->>>>>>> main
     if results.manifest.targets:
         notes.append(Note("reached", "medians over all seeds; a missed target counts as beyond the end"))
     if results.unknown_metrics:

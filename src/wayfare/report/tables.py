@@ -171,24 +171,14 @@ def comparison_notes(schemes: Sequence[SchemeSummary], last: int, traces: Sequen
     over = "the last evaluation" if last == 1 else f"the mean of the last {last} evaluations"
     spread = Note("±", "95 % interval; differences are paired: same seed, same world")
     return [
-<<<<<<< HEAD
-        f"{name:10} on test data, mean of the last {last} evaluations" + (" and of the seeds" if several else ""),
-        spread if several else "seed       a single seed is not a result",
-        f"energy     {BUDGET_NOTE}",
-        "kept       share of an update delivered in a contact; the rest stays in memory",
-        "failed     uploads per device that did not finish in their contact; they waste energy",
-        "age        mean staleness: rounds since a device received its model",
-        *(f"epsilon    {note}" for note in epsilon_note(schemes)),
-        f"assumed    {ASSUMED}",
-=======
         Note(name, f"on test data: {over}" + (", averaged over seeds" if several else "")),
         spread if several else Note("seed", "a single seed is not a result"),
         Note("energy", BUDGET_NOTE),
         Note("kept", "share of an update delivered in a contact; the rest stays in memory"),
         Note("failed", "uploads per device that did not finish in their contact; they waste energy"),
         Note("age", "mean staleness: rounds since a device received its model"),
+        *epsilon_note(schemes),
         Note("assumed", ASSUMED),
->>>>>>> main
         *(
             [Note("device", "mean over devices, and over the worst tenth; each device is scored on its own data")]
             if any(is_of_devices(name, schemes[0].metric) for name in schemes[0].others)
@@ -208,17 +198,14 @@ def comparison_notes(schemes: Sequence[SchemeSummary], last: int, traces: Sequen
     ]
 
 
-<<<<<<< HEAD
-def epsilon_note(schemes: Sequence[SchemeSummary]) -> list[str]:
+def epsilon_note(schemes: Sequence[SchemeSummary]) -> list[Note]:
     """What epsilon means, if a scheme is private."""
     at = ", ".join(dict.fromkeys(f"{scheme.delta:g}" for scheme in schemes if scheme.delta is not None))
-    return [f"differential privacy of the device with the most releases, at delta = {at}"] if at else []
+    text = f"differential privacy of the device with the most releases, at delta = {at}"
+    return [Note("epsilon", text)] if at else []
 
 
-def _warnings(schemes: Sequence[SchemeSummary], runs: Sequence[RunRecord]) -> Iterator[str]:
-=======
 def _warnings(schemes: Sequence[SchemeSummary], runs: Sequence[RunRecord]) -> Iterator[Note]:
->>>>>>> main
     if silent := no_contact([("", summarise_run(run)) for run in runs]):
         yield Note("contacts", silent)
     if mixed := sorted({run.seed for run in runs} - _same_worlds(runs)):

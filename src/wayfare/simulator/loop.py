@@ -12,14 +12,9 @@ from wayfare.device import Checks, DeviceState, Transmission, terms_of
 from wayfare.engine import AHEAD_STEPS, Compute, InMemory, Policy, Shelf, Trainer, engine_name, make_engine
 from wayfare.learning.evaluate import Evaluator
 from wayfare.learning.recalibrate import make_recalibration
-<<<<<<< HEAD
-from wayfare.methods import Method, ServerTerms
-from wayfare.methods.privacy import keyed_noise
-from wayfare.server import weights_of
-=======
 from wayfare.methods import Method
+from wayfare.methods.privacy import keyed_noise
 from wayfare.server import server_terms_of, weights_of
->>>>>>> main
 from wayfare.simulator.checkpoint import SimulationState
 from wayfare.simulator.device_side import DeviceSide, contact_rounds
 from wayfare.simulator.events import ContactEvent, EvaluationEvent, MetricEvent, Observer, RelayEvent
