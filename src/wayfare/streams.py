@@ -43,7 +43,8 @@ class Stream(IntEnum):
     RECALIBRATION = 21
     COMPRESSION = 22
     RANDOM_LAYERS = 23
-    PRIVACY_NOISE = 24
+    PILOT_SAMPLES = 24
+    PRIVACY_NOISE = 25
 
 
 def generator(seed: int, stream: Stream, device: int, *more: int) -> np.random.Generator:

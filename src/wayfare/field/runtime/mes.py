@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import threading
 import time
 from collections import defaultdict
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
@@ -25,6 +26,7 @@ from wayfare.codec.whole import MAX_WHOLE
 from wayfare.errors import InputError, RefusedError
 from wayfare.field.fleet import Bundle
 from wayfare.field.fleet.subjects import device_of
+from wayfare.field.runtime.compaction import Window
 from wayfare.field.runtime.connect import FieldClient, connect
 from wayfare.field.runtime.endpoint import serving
 from wayfare.field.runtime.exchange import PASSING
@@ -47,6 +49,7 @@ _Result = TypeVar("_Result")
 
 STREAM, CONSUMER, DELIVERY = "WAYFARE", "mes", "mes.chunks"
 _MAX_BATCH = 64
+_OBEY_EVERY_S, _COMPACT_EVERY_S = 0.5, 60.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,6 +60,7 @@ class ServerOptions:
     limits: Limits = field(default_factory=Limits)
     membership: Membership = field(default_factory=Membership)  # without a plan
     save_every_s: float = 5.0
+    window: Window = field(default_factory=Window)  # older history becomes a snapshot; without a plan
     stored_bytes: int = 256 << 20  # of all devices' chunks in the broker
     stored_chunks: int = 64  # per device
     rates: Rates = field(default_factory=Rates)
@@ -125,7 +129,8 @@ class MobileEdgeServer:
     async def run(self, stop: threading.Event) -> None:
         await self._client.subscribe(DELIVERY, cb=self._arrived.put)
         tasks: list[asyncio.Future[None]] = [
-            asyncio.ensure_future(task) for task in (self._keep_stream(), self._record(), self._save(), self._hear())
+            asyncio.ensure_future(task)
+            for task in (self._keep_stream(), self._record(), self._save(), self._hear(), self._keep_house())
         ]
         tasks.append(self._failed)
         try:
@@ -255,6 +260,18 @@ class MobileEdgeServer:
             await self._in_thread(self._intake.ledger.save_model)
             # Spend at most a fiftieth of the time on it.
             await asyncio.sleep(50 * (time.monotonic() - began_s))
+
+    async def _keep_house(self) -> None:
+        """Carry out orders, and compact history that is outside the window."""
+        ledger, compacted_s = self._intake.ledger, -math.inf
+        while True:
+            await self._in_thread(ledger.obey)
+            if not self._options.by_plan and time.monotonic() - compacted_s > _COMPACT_EVERY_S:
+                found = await self._in_thread(partial(ledger.compact, self._options.window))
+                if found.chunks:
+                    _log.info("compacted", extra=asdict(found))
+                compacted_s = time.monotonic()
+            await asyncio.sleep(_OBEY_EVERY_S)
 
     async def _on_hello(self, message: Msg) -> None:
         if self._number_of(message.subject) is not None:
