@@ -154,7 +154,8 @@ class Exchanger:
             seal=seal and opened is not None,
             fresh=progress.last_update == 0,
             version=progress.version,
-            samples=self._guide.samples(),
+            # Noise does not cover the number of samples.
+            samples=self._guide.samples() if self._radio.terms.method.privacy is None else None,
         )
         standing = parse(Standing, await self._request("ask", asked.packed()))
         if number is not None:
@@ -181,6 +182,7 @@ class Exchanger:
                 chunk_bytes=occasion.chunk_bytes,
                 coded=coded,
                 cut_short=sending.cut,
+                added=sending.offer.added,
             )
         self._radio.set_power_watts(sending.upload.power_watts)
 
@@ -250,6 +252,7 @@ class Exchanger:
                 take=progress.takes_model,
                 cut_short=progress.cut_short,
                 begun=self._begun.as_message(),
+                **self._spent(),
             )
             manifest = parse(Manifest, await self._request("finish", asked.packed()))
             if manifest.state == "refused":
@@ -280,6 +283,11 @@ class Exchanger:
             raise
         await asyncio.to_thread(self._outbox.receive, model, manifest.version, progress.cut_round, handed)
         self._begun.clear()
+
+    def _spent(self) -> dict[str, Any]:
+        """The privacy that this device has spent, if its method is private."""
+        privacy, releases = self._radio.terms.method.privacy, self._outbox.state.releases
+        return {} if privacy is None else {"releases": releases, "epsilon": privacy.epsilon(releases)}
 
     async def _continue_download(self) -> None:
         """Pull what is missing of the begun download, unless it is too old."""
