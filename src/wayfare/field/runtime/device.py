@@ -11,7 +11,7 @@ from pathlib import Path
 
 from wayfare.errors import ScenarioError
 from wayfare.field.fleet import Bundle
-from wayfare.field.runtime.connect import FieldClient, connect
+from wayfare.field.runtime.connect import connect_unless
 from wayfare.field.runtime.exchange import Exchanger, Patience, Radio, no_radio
 from wayfare.field.runtime.guide import MAX_LOCAL_STEPS, ByExperience, ByPlan, Guide, Sighting, no_sighting
 from wayfare.field.runtime.outbox import Outbox
@@ -91,7 +91,7 @@ async def _run(
     training = threading.Thread(target=trainer.run, args=(stop,), name="trainer", daemon=True)
     training.start()
     try:
-        client = await _in_reach(bundle, options, stop)
+        client = await connect_unless(stop, bundle, url=options.url)
         if client is not None:
             radio = Radio(terms=terms, set_power_watts=options.set_power_watts)
             exchanger = Exchanger(client, bundle.name, outbox, guide, radio, work.layout, options.patience)
@@ -105,15 +105,3 @@ async def _run(
     if trainer.error is not None:
         raise trainer.error
     _log.info("ended", extra={"device": bundle.name, "round": outbox.progress.finished_round})
-
-
-async def _in_reach(bundle: Bundle, options: DeviceOptions, stop: threading.Event) -> FieldClient | None:
-    """Wait for the broker and connect; None if ``stop`` is set before."""
-    connecting = asyncio.ensure_future(connect(bundle, url=options.url))
-    while not connecting.done() and not stop.is_set():
-        await asyncio.wait((connecting,), timeout=0.1)
-    if connecting.done():
-        return connecting.result()
-    connecting.cancel()
-    await asyncio.gather(connecting, return_exceptions=True)
-    return None
