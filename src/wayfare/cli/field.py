@@ -99,6 +99,10 @@ def mes_command(
         float, typer.Option("--keep-days", help="Replace older history by a snapshot of the model.")
     ] = 7.0,
     keep_mb: Annotated[float, typer.Option("--keep-mb", help="Keep at most this much history, in MB.")] = 1024.0,
+    page: Annotated[
+        str | None,
+        typer.Option("--page", metavar="HOST:PORT", help="Offer the live page here; without it, beside the metrics."),
+    ] = None,
     metrics_host: Annotated[
         str, typer.Option("--metrics-host", help="Host of /metrics and /status; unauthenticated.")
     ] = "127.0.0.1",
@@ -135,6 +139,7 @@ def mes_command(
             outdated_days=outdated_days,
         ),
         window=Window(days=keep_days, bytes=int(keep_mb * 1e6)),
+        page=_address(page),
         metrics_host=metrics_host,
         metrics_port=metrics_port or None,
     )
@@ -248,6 +253,15 @@ def demo_command(
     _print_outcome(work, outcome)
     if keep is not None:
         output.print(f"Keys, stores and logs: {keep}", markup=False, soft_wrap=True)
+
+
+def _address(text: str | None) -> tuple[str, int] | None:
+    if text is None:
+        return None
+    host, _, port = text.rpartition(":")
+    if not host or not port.isdigit() or not 0 < int(port) < 65536:
+        raise InputError(f"--page = {text!r}: must be HOST:PORT, such as 0.0.0.0:8443")
+    return host, int(port)
 
 
 def _work(

@@ -148,7 +148,8 @@ def status_table(status: FleetStatus) -> Group:
             f"{device.spent_joules:,.2f}",
             *(["-" if device.epsilon is None else f"{device.epsilon:,.3g}"] if is_private else []),
         )
-    return Group(Text(summary), table)
+    alerts = [Text(f"{alert.about}: {alert.text}", style="bold red") for alert in status.alerts]
+    return Group(Text(summary), *alerts, table)
 
 
 def _changed(fleet: Fleet, as_json: bool) -> None:
