@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -23,7 +24,7 @@ from wayfare.field.runtime.outbox import Outbox
 from wayfare.field.runtime.status import DeviceStatus, FleetStatus, metrics_of
 from wayfare.field.runtime.work import Work
 from wayfare.methods import SKIPPED, Upload
-from wayfare.methods.privacy import Private, secret_noise
+from wayfare.methods.privacy import Private, privacy_report, secret_noise
 from wayfare.scenario import Scenario
 
 RULE = Private(noise=0.5, clip_norm=0.1)
@@ -34,7 +35,8 @@ OCCASION = Occasion(round=1, contact_s=1.0, gain_per_watt=1e3, chunk_bytes=300)
 def exchanger(outbox: Outbox, method: Any = PRIVATE, samples: int | None = None) -> Exchanger:
     guide = ByExperience(LINK, samples=lambda: samples)
     radio = Radio(terms=Terms(method=method, link=LINK, rounds=100, seed=7))
-    return Exchanger(None, "bus", outbox, guide, radio, LAYOUT)  # type: ignore[arg-type]
+    client = SimpleNamespace(device_end=lambda name: None)
+    return Exchanger(client, "bus", outbox, guide, radio, LAYOUT)  # type: ignore[arg-type]
 
 
 def test_devices_of_one_seed_and_the_same_training_send_different_noise(tmp_path: Path) -> None:
@@ -121,8 +123,8 @@ def test_a_device_reports_releases_and_epsilon_and_others_report_nothing(tmp_pat
     outbox = open_outbox(tmp_path, method=PRIVATE)
     train(outbox, 1, 1)
     exchanger(outbox)._cut(OCCASION, 1)
-    assert exchanger(outbox)._spent() == {"releases": 1, "epsilon": RULE.epsilon(1)}
-    assert exchanger(outbox, METHOD)._spent() == {}
+    assert privacy_report(PRIVATE, outbox.state.releases) == {"releases": 1, "epsilon": RULE.epsilon(1)}
+    assert privacy_report(METHOD, outbox.state.releases) == {}
 
 
 def test_the_server_shows_the_epsilon_that_a_device_reported(tmp_path: Path) -> None:

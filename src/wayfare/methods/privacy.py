@@ -140,6 +140,12 @@ class Private(Part):
             raise ScenarioError("max_epsilon", self.max_epsilon, rule)
 
 
+def privacy_report(method: Method, releases: int) -> dict[str, Any]:
+    """What a device tells the server about its privacy; nothing if the method is not private."""
+    rule = method.privacy
+    return {} if rule is None else {"releases": releases, "epsilon": rule.epsilon(releases)}
+
+
 def _is_number(value: object) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
 

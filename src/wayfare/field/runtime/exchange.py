@@ -25,6 +25,7 @@ from wayfare.field.runtime.downloads import unpacked, unpacked_state
 from wayfare.field.runtime.guide import Guide, Occasion
 from wayfare.field.runtime.messages import Ask, Finish, Manifest, Mark, Part, Standing, parse
 from wayfare.field.runtime.outbox import Outbox
+from wayfare.methods.privacy import privacy_report
 
 if TYPE_CHECKING:
     from nats.aio.msg import Msg
@@ -262,7 +263,7 @@ class Exchanger:
                 take=progress.takes_model,
                 cut_short=progress.cut_short,
                 begun=self._begun.as_message(),
-                **self._spent(),
+                **privacy_report(self._radio.terms.method, self._outbox.state.releases),
             )
             manifest = parse(Manifest, await self._request("finish", asked.packed()))
             if manifest.state == "refused":
@@ -293,11 +294,6 @@ class Exchanger:
             raise
         await asyncio.to_thread(self._outbox.receive, model, manifest.version, progress.cut_round, handed)
         self._begun.clear()
-
-    def _spent(self) -> dict[str, Any]:
-        """The privacy that this device has spent, if its method is private."""
-        privacy, releases = self._radio.terms.method.privacy, self._outbox.state.releases
-        return {} if privacy is None else {"releases": releases, "epsilon": privacy.epsilon(releases)}
 
     async def _continue_download(self) -> None:
         """Pull what is missing of the begun download, unless it is too old."""
