@@ -40,6 +40,16 @@ class DeviceStatus:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Judged:
+    """The last evaluation of the global model on held-out data of the server."""
+
+    version: int
+    metric: str
+    score: float
+    loss: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class FleetStatus:
     fleet: str
     version: int  # of the global model
@@ -53,6 +63,7 @@ class FleetStatus:
     disk_bytes: int = 0  # of the server's state
     free_disk_bytes: int | None = None
     alerts: tuple[Alert, ...] = ()
+    judged: Judged | None = None
 
     def to_json(self) -> str:
         return json.dumps(asdict(self))
@@ -63,7 +74,9 @@ class FleetStatus:
             content: dict[str, Any] = json.loads(text)
             devices = tuple(DeviceStatus(**device) for device in content.pop("devices"))
             alerts = tuple(Alert(**alert) for alert in content.pop("alerts"))
-            return FleetStatus(**content, devices=devices, alerts=alerts)
+            judged = content.pop("judged")
+            found = None if judged is None else Judged(**judged)
+            return FleetStatus(**content, devices=devices, alerts=alerts, judged=found)
         except (ValueError, TypeError, KeyError, AttributeError):
             raise InputError("the answer is not a fleet status") from None
 
@@ -76,6 +89,7 @@ def status_of(
     began_s: float,
     broker_in_reach: bool,
     leads: bool = True,
+    judged: Judged | None = None,
 ) -> FleetStatus:
     """The status of a server, with times of ``time.monotonic``."""
     ledger, now_s = intake.ledger, time.monotonic()
@@ -99,6 +113,7 @@ def status_of(
         memory_bytes=_memory_bytes(),
         devices=devices,
         leads=leads,
+        judged=judged,
         base_version=ledger.base_version,
         disk_bytes=ledger.disk_bytes(),
         free_disk_bytes=shutil.disk_usage(ledger.folder).free,
@@ -117,6 +132,14 @@ def metrics_of(status: FleetStatus) -> list[Metric]:
         Metric("wayfare_alerts", "gauge", "Alerts now.", [({}, len(status.alerts))]),
         Metric("wayfare_memory_bytes", "gauge", "Resident memory of the server.", [({}, status.memory_bytes)]),
     ]
+    if (judged := status.judged) is not None:
+        metrics += [
+            Metric(
+                "wayfare_model_score", "gauge", "Score on held-out data.", [({"metric": judged.metric}, judged.score)]
+            ),
+            Metric("wayfare_model_loss", "gauge", "Loss on held-out data.", [({}, judged.loss)]),
+            Metric("wayfare_judged_version", "gauge", "Version last evaluated.", [({}, judged.version)]),
+        ]
     for name, kind, help_, field in _OF_DEVICES:
         values = [({"device": device.name}, getattr(device, field)) for device in status.devices]
         metrics.append(Metric(name, kind, help_, [(labels, +value) for labels, value in values if value is not None]))
