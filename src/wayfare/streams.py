@@ -40,6 +40,7 @@ class Stream(IntEnum):
     RECALIBRATION = 21
     COMPRESSION = 22
     RANDOM_LAYERS = 23
+    FIELD_MINIBATCH = 24
 
 
 def generator(seed: int, stream: Stream, device: int, *more: int) -> np.random.Generator:

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Annotated, TypeAlias
 import typer
 from rich.progress import MofNCompleteColumn, TextColumn, TimeElapsedColumn
 
-from wayfare.cli.execution import ENGINES
-from wayfare.cli.field_fleet import add_command, init_command, remove_command, status_command
+from wayfare.cli.field_fleet import add_command, example_command, init_command, remove_command, status_command
 from wayfare.cli.terminal import JsonOption, ScenarioArgument, SetOption, bars, errors, output, print_json
 from wayfare.errors import InputError
 from wayfare.scenario import DEFAULT_PRESET, load
@@ -30,6 +29,7 @@ field_app = typer.Typer(
     no_args_is_help=True,
 )
 field_app.command("init")(init_command)
+field_app.command("example")(example_command)
 field_app.command("add")(add_command)
 field_app.command("remove")(remove_command)
 field_app.command("status")(status_command)
@@ -47,6 +47,10 @@ SchemeOption: TypeAlias = Annotated[
     str | None,
     typer.Option(help="A scheme, see `wayfare schemes`; default: the scenario's first.", show_default=False),
 ]
+TaskOption: TypeAlias = Annotated[
+    str | None,
+    typer.Option("--task", metavar="FILE.py[:NAME]", help="Your task, built with `local_task`.", show_default=False),
+]
 SeedOption: TypeAlias = Annotated[int, typer.Option(help="The seed; must be the same on all machines.")]
 UrlOption: TypeAlias = Annotated[
     str | None, typer.Option("--url", help="The broker's URL; default: the one in the bundle.")
@@ -60,6 +64,7 @@ _DEMO_DEVICES, _DEMO_ROUNDS, _DEMO_JOULES_PER_DEVICE_ROUND = 8, 200, 0.025
 @field_app.command("mes")
 def mes_command(
     bundle: BundleArgument,
+    task: TaskOption = None,
     scenario: WorkScenarioOption = DEFAULT_PRESET,
     set_: SetOption = [],  # noqa: B006
     seed: SeedOption = 0,
@@ -96,7 +101,9 @@ def mes_command(
 ) -> None:
     """Run a fleet's server until SIGTERM or an interrupt. After a restart it resumes where it stopped.
 
-    Example: `wayfare field mes FLEET/mes --scenario fashion-small --set fleet.devices=8`
+    It needs the network of the task and none of its data.
+
+    Example: `wayfare field mes FLEET/mes --task task.py`
     """
     from wayfare.field.fleet import load_bundle
     from wayfare.field.runtime.logs import log_to_stderr
@@ -124,18 +131,24 @@ def mes_command(
         metrics_host=metrics_host,
         metrics_port=metrics_port or None,
     )
-    work = _work(scenario, set_, seed, scheme)
+    work = _work(scenario, [*set_, *_task_setting(task)], seed, scheme)
     run_server(loaded, work, options, stop_at_signals())
 
 
 @field_app.command("device")
 def device_command(
     bundle: BundleArgument,
+    task: TaskOption = None,
     scenario: WorkScenarioOption = DEFAULT_PRESET,
     set_: SetOption = [],  # noqa: B006
     seed: SeedOption = 0,
     scheme: SchemeOption = None,
-    engine: Annotated[str, typer.Option(help=ENGINES)] = "auto",
+    data: Annotated[
+        Path | None, typer.Option("--data", metavar="FOLDER", help="The folder with the data of this device.")
+    ] = None,
+    compute: Annotated[
+        str, typer.Option("--compute", help="Where to train: auto, cpu, cuda or cuda:NUMBER; auto is a GPU if present.")
+    ] = "auto",
     state: StateOption = None,
     url: UrlOption = None,
     steps: Annotated[int | None, typer.Option(help="Stop after this many local steps; default: never.")] = None,
@@ -149,7 +162,9 @@ def device_command(
 ) -> None:
     """Train, and exchange whenever the broker is reachable. After a restart it resumes where it stopped.
 
-    Example: `wayfare field device FLEET/devices/bus-1 --scenario fashion-small --set fleet.devices=8`
+    It trains on what lies in its own folder, and looks there for new files.
+
+    Example: `wayfare field device FLEET/devices/bus-1 --task task.py --data /var/lib/wayfare/data`
     """
     from wayfare.field.fleet import load_bundle
     from wayfare.field.runtime.device import DeviceOptions, run_device
@@ -157,14 +172,12 @@ def device_command(
     from wayfare.signals import stop_at_signals
 
     loaded = load_bundle(bundle)
-    work = _work(scenario, set_, seed, scheme, engine)
+    work = _work(scenario, [*set_, *_task_setting(task)], seed, scheme)
     number = loaded.number
     if number is None:
         raise InputError(f"{bundle}: is the server's bundle; bundles of devices are in FLEET/devices")
-    if number >= work.scenario.fleet.devices:
-        raise InputError(
-            f"fleet.devices = {work.scenario.fleet.devices}: must be above {number}, the number of {loaded.name}"
-        )
+    if data is None:
+        raise InputError("--data: give the folder with the data of this device")
     for name, value in (("--step-every-s", step_every_s), ("--exchange-every-s", exchange_every_s)):
         if not value >= 0:
             raise InputError(f"{name} = {value!r}: must be at least 0")
@@ -172,6 +185,8 @@ def device_command(
     options = DeviceOptions(
         state=state or bundle / "state",
         url=url,
+        data=data,
+        compute=compute,
         steps=steps,
         max_local_steps=max_local_steps,
         step_every_s=step_every_s,
@@ -233,6 +248,10 @@ def demo_command(
     _print_outcome(work, outcome)
     if keep is not None:
         output.print(f"Keys, stores and logs: {keep}", markup=False, soft_wrap=True)
+
+
+def _task_setting(task: str | None) -> list[str]:
+    return [] if task is None else [f"learning.task={task}"]
 
 
 def _work(scenario: str, set_: list[str], seed: int, scheme: str | None, engine: str = "auto") -> Work:

@@ -70,11 +70,25 @@ def init_command(
     for line in (
         f"{fleet.folder}: {len(names)} devices, broker at {fleet.url}",
         "  broker/    copy to the broker's host:  cd broker && WAYFARE_STORE=../store nats-server -c nats.conf",
-        f"  mes/       copy to the server's host:  wayfare field mes mes --set fleet.devices={len(names)}",
-        f"  devices/   copy each to its device:    wayfare field device {names[0]} --set fleet.devices={len(names)}",
-        "  systemd/   units for broker, server and devices, and work.env",
+        "  mes/       copy to the server's host:  wayfare field mes mes --task task.py",
+        f"  devices/   copy each to its device:    wayfare field device {names[0]} --task task.py --data FOLDER",
+        "  systemd/   units for broker, server and devices, with their options in mes.env and device.env",
         "  ca.key     signs devices that join later; keep this folder private",
     ):
+        say(line)
+
+
+def example_command(
+    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="A new folder.")],
+    devices: Annotated[int, typer.Option("--devices", min=1, max=100, help="Number of folders with data.")] = 3,
+) -> None:
+    """Write an example of your own: a task file, a folder of data for each device, and held-out data.
+
+    Example: `wayfare field example EXAMPLE`
+    """
+    from wayfare.field.rig.example import write_example
+
+    for line in write_example(folder, devices):
         say(line)
 
 
@@ -156,7 +170,7 @@ def _changed(fleet: Fleet, as_json: bool) -> None:
     for line in (
         f"{fleet.folder}: {members} devices, {len(fleet.devices)} numbers assigned",
         "  broker/users.conf   copy to the broker's host, then: systemctl reload wayfare-broker (or kill -HUP)",
-        "  mes/bundle.json     copy to the server's host; to accept new devices, start it with a new --state folder",
+        "  devices/            copy the bundle of a new device to it; the server needs no restart",
     ):
         say(line)
 

@@ -8,7 +8,7 @@
             mes/                     a bundle                                              -> the server's host
             devices/<device>/        a bundle                                              -> that device
 
-            systemd/                 unit files for all three
+            systemd/                 unit files for all three, each with its own file of options
 
     bundle: bundle.json ca.pem client.pem client.key user.seed
 
@@ -125,10 +125,7 @@ def create_fleet(
         fleet = _join(fleet, [SERVER_NAME, *devices], valid_days)
         (draft / "systemd").mkdir()
         for unit in files("wayfare.field.fleet").joinpath("systemd").iterdir():
-            text = unit.read_text(encoding="utf-8")
-            # Settings that the units share on all hosts of a fleet.
-            text = text.format(devices=len(devices)) if unit.name == "work.env" else text
-            _write(draft / "systemd" / unit.name, text)
+            _write(draft / "systemd" / unit.name, unit.read_text(encoding="utf-8"))
     return replace(fleet, folder=folder)
 
 

@@ -9,13 +9,23 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from wayfare.engine import Compute
 from wayfare.errors import ScenarioError
 from wayfare.field.fleet import Bundle
 from wayfare.field.runtime.connect import FieldClient, connect
 from wayfare.field.runtime.exchange import Exchanger, Patience, Radio, no_radio
-from wayfare.field.runtime.guide import MAX_LOCAL_STEPS, ByExperience, ByPlan, Guide, Sighting, no_sighting
+from wayfare.field.runtime.guide import (
+    MAX_LOCAL_STEPS,
+    ByExperience,
+    ByPlan,
+    Guide,
+    Sighting,
+    no_samples,
+    no_sighting,
+)
+from wayfare.field.runtime.local_data import LocalData
 from wayfare.field.runtime.outbox import Outbox
-from wayfare.field.runtime.trainer import LocalTrainer
+from wayfare.field.runtime.trainer import LocalTrainer, always_ready
 from wayfare.field.runtime.work import Work
 from wayfare.records.lock import RunLock
 
@@ -27,6 +37,9 @@ STORE = "device.sqlite"
 class DeviceOptions:
     state: Path  # the folder of its store
     url: str | None = None  # overrides the bundle's address of the broker
+    data: Path | None = None  # the folder with its own data; None: its share of the simulated world
+    compute: str = "auto"  # where it trains: a GPU if there is one
+    rescan_s: float = 10.0  # between two looks for new files
     by_plan: bool = False
     steps: int | None = None  # without a plan: the number of steps; None: no end
     max_local_steps: int = MAX_LOCAL_STEPS  # after the last model
@@ -62,7 +75,7 @@ def open_store(bundle: Bundle, number: int, work: Work, options: DeviceOptions) 
     )
 
 
-def make_guide(number: int, work: Work, options: DeviceOptions) -> Guide:
+def make_guide(number: int, work: Work, options: DeviceOptions, local: LocalData | None = None) -> Guide:
     method = work.method
     if options.by_plan:
         return ByPlan(work.world, number, method.upload)
@@ -72,6 +85,7 @@ def make_guide(number: int, work: Work, options: DeviceOptions) -> Guide:
     return ByExperience(
         work.link,
         device=number,
+        samples=no_samples if local is None else local.samples,
         max_local_steps=options.max_local_steps,
         every_s=options.exchange_every_s,
         steps=options.steps,
@@ -79,18 +93,48 @@ def make_guide(number: int, work: Work, options: DeviceOptions) -> Guide:
     )
 
 
+def open_data(number: int, work: Work, options: DeviceOptions) -> LocalData | None:
+    if options.data is None:
+        return None
+    schedule, rounds = work.scenario.learning.schedule, work.scenario.rounds
+    if schedule != "constant" and not (options.steps is not None and options.steps <= rounds):
+        rule = (
+            f"falls to 0 after `rounds` = {rounds} local steps, and a device without an end would learn no more; "
+            "use constant, or limit the steps to `rounds`"
+        )
+        raise ScenarioError("learning.schedule", schedule, rule)
+    return LocalData(
+        work,
+        options.data,
+        options.state / "samples",
+        device=number,
+        compute=Compute.named(options.compute),
+        rescan_s=options.rescan_s,
+    )
+
+
 async def _run(
     bundle: Bundle, number: int, work: Work, options: DeviceOptions, outbox: Outbox, stop: threading.Event
 ) -> None:
-    guide, terms = make_guide(number, work, options), work.terms
-    trainer = LocalTrainer(outbox, work.engine(), number, guide, terms.method.local, step_every_s=options.step_every_s)
+    local, terms = open_data(number, work, options), work.terms
+    guide = make_guide(number, work, options, local)
+    trainer = LocalTrainer(
+        outbox,
+        work.engine() if local is None else local,
+        number,
+        guide,
+        terms.method.local,
+        step_every_s=options.step_every_s,
+        ready=always_ready if local is None else local.ready,
+    )
     # The trainer runs whether or not the broker is in reach.
     training = threading.Thread(target=trainer.run, args=(stop,), name="trainer", daemon=True)
     training.start()
     try:
         client = await _in_reach(bundle, options, stop)
         if client is not None:
-            radio = Radio(terms=terms, set_power_watts=options.set_power_watts)
+            budget_joules = None if options.by_plan else work.budget_joules
+            radio = Radio(terms=terms, period_joules=budget_joules, set_power_watts=options.set_power_watts)
             exchanger = Exchanger(client, bundle.name, outbox, guide, radio, work.layout, options.patience)
             try:
                 await exchanger.run(stop)

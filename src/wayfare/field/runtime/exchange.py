@@ -11,14 +11,14 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Coroutine, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import nats.errors
 
 from wayfare.codec.errors import WireError
 from wayfare.codec.wire import Layout
-from wayfare.device import Terms, coded_pieces, contact, payload
+from wayfare.device import DeviceState, Terms, coded_pieces, contact, payload
 from wayfare.errors import FieldError, RefusedError
 from wayfare.field.runtime.begun import BegunDownload
 from wayfare.field.runtime.downloads import unpacked, unpacked_state
@@ -58,7 +58,16 @@ class Radio:
     """The method, its terms, and the hook that sets the power of a radio."""
 
     terms: Terms
+    period_joules: float | None = None  # the budget of each period of `terms.rounds`; None: there is one period
     set_power_watts: Callable[[float], None] = no_radio
+
+    def in_period(self, state: DeviceState, round_: int) -> tuple[DeviceState, Terms]:
+        """State and terms of a contact. A fleet has no last round: after k periods a device has had k budgets."""
+        if self.period_joules is None:
+            return state, self.terms
+        periods = max(-(-round_ // self.terms.rounds), 1)
+        budget_joules = periods * self.period_joules
+        return replace(state, budget_joules=budget_joules), replace(self.terms, rounds=periods * self.terms.rounds)
 
 
 class _StopRequestedError(Exception):
@@ -161,9 +170,10 @@ class Exchanger:
 
     def _cut(self, occasion: Occasion, next_update: int) -> None:
         """Decide as in the simulator, and put the chunks into the outbox."""
-        outbox, terms = self._outbox, self._radio.terms
+        outbox = self._outbox
         with outbox.holding():
-            sending = contact(outbox.state, outbox.local, occasion, terms, occasion.lasts_s)
+            state, terms = self._radio.in_period(outbox.state, occasion.round)
+            sending = contact(state, outbox.local, occasion, terms, occasion.lasts_s)
             # No payload: nothing to send, or an incomplete upload; `sent` distinguishes them.
             sent = payload(sending, outbox.local, terms.method) or sending.sent
             # Whole models are sent with exact values.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Callable
 
 from wayfare.engine import Burst, Engine
 from wayfare.field.runtime.guide import Guide
@@ -13,6 +14,11 @@ from wayfare.methods import LocalRule
 # The most work a kill may cost: steps since the local model was last saved.
 _KEEP_EVERY_S = 2.0
 _IDLE_S = 0.005
+
+
+def always_ready() -> bool:
+    """The default, for data that are complete."""
+    return True
 
 
 class LocalTrainer:
@@ -27,9 +33,11 @@ class LocalTrainer:
         rule: LocalRule,
         *,
         step_every_s: float = 0.0,
+        ready: Callable[[], bool] = always_ready,
     ) -> None:
+        """``ready`` says whether there are data to train on."""
         self._outbox, self._engine, self._device, self._guide = outbox, engine, device, guide
-        self._rule, self._step_every_s = rule, step_every_s
+        self._rule, self._step_every_s, self._ready = rule, step_every_s, ready
         self._steps = 64 if step_every_s == 0 else 1
         self.error: BaseException | None = None
 
@@ -54,7 +62,7 @@ class LocalTrainer:
             velocity = None if self._outbox.velocity is None else self._outbox.velocity.clone()
         # Without training, every exchange is a round of its own.
         done, until = max(progress.trained_round, state.received_round), self._guide.trains_until(progress, state)
-        if until <= done:
+        if until <= done or not self._ready():
             return False
         if not self._rule.trains_between_contacts:
             # No steps in rounds without a contact.
