@@ -23,7 +23,7 @@ class Schedule:
         return self.shape == "constant"
 
     def shares(self, first_round: int, count: int) -> Floats:
-        """The shares of `count` rounds, counted from 1. Cosine and linear fall from 1 to 0 after the last, and stay 0."""
+        """The shares of `count` rounds, counted from 1. Cosine and linear fall from 1 to 0 and stay there."""
         past = np.minimum((np.arange(first_round, first_round + count) - 1) / self.rounds, 1.0)
         match self.shape:
             case "cosine":

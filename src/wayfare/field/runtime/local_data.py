@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from wayfare.engine import Burst, Compute, LocalTraining
@@ -103,11 +104,11 @@ class LocalData:
         )
 
 
-def _moved(burst: Burst, where: object) -> Burst:
+def _moved(burst: Burst, where: torch.device) -> Burst:
     """The burst on the compute device, where this device is the only one."""
 
     def there(vector: Tensor | None) -> Tensor | None:
-        return None if vector is None else vector.to(where)  # type: ignore[call-overload,no-any-return]
+        return None if vector is None else vector.to(where)
 
     return replace(
         burst,

@@ -137,10 +137,12 @@ class Images:
 def stored(cache: Path, file: Path, blocks: Iterable[Array]) -> Array:
     """Copy numbers block by block into a file of the cache, and map it."""
     cache.mkdir(parents=True, exist_ok=True)
-    name, shape, kind, rows = cached_name(file), (), np.dtype(np.float32), 0
+    name, rows = cached_name(file), 0
+    shape: tuple[int, ...] = ()
+    kind: type[np.generic] = np.float32
     with (cache / name).open("wb") as opened:
         for block in blocks:
-            kind = np.dtype(np.uint8) if block.dtype == np.uint8 else np.dtype(np.float32)
+            kind = np.uint8 if block.dtype == np.uint8 else np.float32
             shape, rows = block.shape[1:], rows + len(block)
             opened.write(np.ascontiguousarray(block, dtype=kind).tobytes())
     if not rows:
@@ -166,8 +168,8 @@ def _mapped_member(file: Path, name: str) -> Array | None:
         version = np.lib.format.read_magic(opened)
         read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
         shape, fortran, kind = read(opened)
-        order = "F" if fortran else "C"
-        return np.memmap(file, kind, "r", offset=opened.tell(), shape=shape, order=order)
+        mapped: Array = np.memmap(file, kind, "r", offset=opened.tell(), shape=shape, order="F" if fortran else "C")
+        return mapped
 
 
 def _names(names: Sequence[Any], where: str) -> tuple[str, str]:
