@@ -27,7 +27,7 @@ from wayfare.learning.tasks import Classification
 
 DEVICES, BATCH, ROUNDS, REPEATS = 20, 32, 100, 7
 # (sizes, the goal for the ratio of `stacked` to the plain loop)
-GOALS = [((196, 256, 128, 10), 3.0), ((784, 64, 10), 4.0), ((64, 64, 10), 10.0)]
+GOALS = [((196, 256, 128, 10), 3.0), ((784, 64, 10), 4.0), ((64, 64, 10), 10.0), ((1280, 10), 3.0)]
 
 
 def training(sizes: tuple[int, ...]) -> LocalTraining:

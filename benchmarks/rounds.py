@@ -7,9 +7,9 @@ plain loop is the obvious code: for every device a module, an optimiser, `backwa
 20 x 32 does the same arithmetic without separate models: an upper limit. All alternate in
 one run, so that other load on the machine affects them equally, and the median counts.
 
-On a GPU the models are ResNet-9 and LaneGCN, and the result is milliseconds of wall time per round. On a CPU it is
-device-steps per CPU second, with one thread, of several models. LaneGCN takes minibatches of 16 scenes: synthetic ones,
-or the larger ones of a file of prepared scenes.
+On a GPU the models are ResNet-9, LaneGCN and trained parts of EfficientNet-Lite0, and the result is milliseconds of
+wall time per round. On a CPU it is device-steps per CPU second, with one thread, of several models. LaneGCN takes
+minibatches of 16 scenes: synthetic ones, or the larger ones of a file of prepared scenes.
 """
 
 from __future__ import annotations
@@ -34,14 +34,18 @@ from wayfare.engine.lanegcn.scenes import Packing
 from wayfare.learning.argoverse.cache import load_prepared
 from wayfare.learning.argoverse.scenes import SceneSettings
 from wayfare.learning.argoverse.synthetic import synthetic_scenes
+from wayfare.learning.backbones import load_backbone
 from wayfare.learning.batches import Batches
 from wayfare.learning.models.base import Model
 from wayfare.learning.models.cnn import SmallCnn
 from wayfare.learning.models.lanegcn import LaneGcn
 from wayfare.learning.models.mlp import Mlp
 from wayfare.learning.models.resnet9 import Resnet9
+from wayfare.learning.models.tuned import Tuned, Tuning
 from wayfare.learning.tasks import Classification
 from wayfare.learning.tasks.argoverse import Forecasting, forecasting
+from wayfare.learning.tasks.tuned import TunedClassification, from_activations
+from wayfare.scenario.model import Trained
 
 DEVICES, BATCH, ROUNDS = 20, 32, 400
 
@@ -60,6 +64,29 @@ class Case:
     graphs: bool = True  # whether a step can be captured, which needs inputs of one size
 
 
+def tuned_cases(*, cuda: bool) -> tuple[Case, ...]:
+    """Trained parts of EfficientNet-Lite0, on the activations of images of 160 pixels (height, width, channels)."""
+    backbone = load_backbone("efficientnet-lite0")
+    shapes = {1: (5, 5, 320), 2: (5, 5, 192), 5: (5, 5, 192), 8: (10, 10, 112)}
+    ways: tuple[Trained, ...] = ("norms", "adapters", "last-block")
+    return tuple(
+        Case(
+            name=f"EfficientNet-Lite0 {trained} {blocks}",
+            model=Tuned(
+                backbone=backbone,
+                tuning=Tuning(trained=trained, blocks=blocks, rank=8, alpha=16.0),
+                head=Mlp((backbone.features, 10)),
+            ),
+            shape=shapes[blocks],
+            goal=1.0,
+            steps=12 if cuda else 1,
+            repeats=5 if cuda else 3,
+        )
+        for trained in ways
+        for blocks in (shapes if cuda else (1, 2))
+    )
+
+
 CPU_CASES = (
     Case(name="64-64-10", model=Mlp((64, 64, 10)), shape=(64,), goal=10.0, steps=48),
     Case(name="784-64-10", model=Mlp((784, 64, 10)), shape=(784,), goal=4.0, steps=48),
@@ -68,6 +95,7 @@ CPU_CASES = (
     Case(name="small CNN 14x14", model=SmallCnn(image=(1, 14, 14)), shape=(1, 14, 14), goal=1.4, repeats=5),
     Case(name="ResNet-9", model=Resnet9(), shape=(3, 32, 32), goal=1.3, steps=1, repeats=3),
     Case(name="LaneGCN", model=LaneGcn(), shape=(), goal=1.0, steps=1, repeats=3, batch=16, graphs=False),
+    Case(name="head 1280-10", model=Mlp((1280, 10)), shape=(1280,), goal=3.0, steps=48),
 )
 GPU_CASES = (
     Case(name="ResNet-9", model=Resnet9(), shape=(3, 32, 32), goal=5.0, steps=12, repeats=5),
@@ -76,7 +104,11 @@ GPU_CASES = (
 
 
 def job(case: Case, compute: Compute, samples: int, scenes: Path | None) -> LocalTraining:
-    task = random_task(case.model, case.shape, samples) if case.shape else forecast_task(case.model, scenes)
+    task: Classification | Forecasting | TunedClassification
+    if isinstance(case.model, Tuned):
+        task = tuned_task(case.model, case.shape, 2_000)
+    else:
+        task = random_task(case.model, case.shape, samples) if case.shape else forecast_task(case.model, scenes)
     rng = np.random.default_rng(0)
     held = [rng.integers(0, len(task.class_of_samples()), 500) for _ in range(DEVICES)]
     batches = Batches(held, case.batch, ROUNDS, seed=0)
@@ -102,6 +134,24 @@ def random_task(model: Model, shape: tuple[int, ...], samples: int) -> Classific
         train_labels=labels,
         test_inputs=inputs[:1],
         test_labels=labels[:1],
+    )
+
+
+def tuned_task(model: Tuned, shape: tuple[int, ...], samples: int) -> TunedClassification:
+    """Random activations and labels."""
+    rng = np.random.default_rng(0)
+    stored = torch.from_numpy(rng.standard_normal((samples, *shape), dtype=np.float32)).half()
+    labels = torch.from_numpy(rng.integers(0, 10, samples))
+    return TunedClassification(
+        name="random",
+        model=model,
+        classes=10,
+        class_names=(),
+        train_stored=stored,
+        train_labels=labels,
+        test_stored=stored[:1],
+        test_labels=labels[:1],
+        prepare=from_activations,
     )
 
 
@@ -192,7 +242,7 @@ def changed(way: _Way, text: str) -> _Way:
 def on_gpu(settings: argparse.Namespace) -> list[dict[str, object]]:
     rows: list[dict[str, object]] = []
     fast: bool = settings.fast
-    for case in chosen(GPU_CASES, settings.only):
+    for case in chosen((*GPU_CASES, *tuned_cases(cuda=True)), settings.only):
         for precision in settings.precision:
             local = job(case, Compute.named("cuda", precision, fast=fast), 50_000, settings.scenes)
             began = time.perf_counter()
@@ -232,7 +282,7 @@ def on_cpu(settings: argparse.Namespace) -> list[dict[str, object]]:
     print(
         f"{'device-steps per CPU s':>22} {'plain loop':>11} {'stacked':>9} {'one model':>10} {'ratio':>6} {'goal':>5}"
     )
-    for case in chosen(CPU_CASES, settings.only):
+    for case in chosen((*CPU_CASES, *tuned_cases(cuda=False)), settings.only):
         local = job(case, Compute(), 2_000, settings.scenes)
         ways = {
             "plain loop": plain_loop(local),

@@ -1,6 +1,6 @@
 """Kill runs of the default preset with SIGKILL at random points and resume them; every result must be identical.
 
-    python scripts/kill_runs.py [--kills 200] [--rounds 300] [--checkpoint-every-rounds 7] [--seed 0]
+    python scripts/kill_runs.py [--kills 200] [--rounds 300] [--checkpoint-every-rounds 7] [--seed 0] [--set A=B]
 
 It covers all schemes and energy rules, with the engines `reference` and `stacked`. It exits with 1 if any resumed run
 differs from the undisturbed one in any bit of its model or records, or leaves a gap, a duplicate or a file behind.
@@ -29,8 +29,9 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=300)
     parser.add_argument("--checkpoint-every-rounds", type=int, default=7)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--set", action="append", default=[], metavar="FIELD=VALUE", help="override a field")
     arguments = parser.parse_args()
-    scenario = wayfare.load("fashion-small", [f"rounds={arguments.rounds}"])
+    scenario = wayfare.load("fashion-small", [*arguments.set, f"rounds={arguments.rounds}"])
     began = time.monotonic()
     with tempfile.TemporaryDirectory() as folder:
         harness = Harness(

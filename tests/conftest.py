@@ -10,6 +10,7 @@ import torch
 
 import wayfare
 from tests.pictures import check_every_picture
+from wayfare.forking import quick_context
 from wayfare.scenario import Scenario
 
 # A shell starts jobs in the background with Ctrl-C ignored, and whatever the tests start would inherit that.
@@ -19,6 +20,9 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 # Triton reads this when it is first imported, by whatever: without a GPU its kernels are tested in its interpreter.
 if not torch.cuda.is_available():
     os.environ.setdefault("TRITON_INTERPRET", "1")
+
+# Whichever test first starts a process, later ones of all tests are to start quickly.
+quick_context("wayfare.studies.local", "wayfare.field.rig.demo")
 
 # Everything small enough to run a scheme in a fraction of a second, and still with every kind of contact in it.
 SMALL = (

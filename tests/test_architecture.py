@@ -22,6 +22,7 @@ ORDER = (
         "places",
         "files",
         "signals",
+        "forking",
         "progress",
         "arrays",
         "units",

@@ -86,8 +86,8 @@ _HOME = {name: "methods" for name in __all__ if name != "__version__"} | {
 
 
 def __dir__() -> list[str]:
-    """The public names, imported or not."""
-    return sorted({*__all__, *globals()})
+    """The public names, imported or not, and what Python itself adds."""
+    return sorted({*__all__, *(name for name in globals() if name.startswith("__"))})
 
 
 def __getattr__(name: str) -> Any:

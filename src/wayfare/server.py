@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 
 from wayfare.learning.schedule import Schedule
-from wayfare.methods import Arrival, Method, ServerRule, ServerTerms, State
+from wayfare.methods import NO_STATE, Arrival, Method, ServerRule, ServerTerms, State
+from wayfare.methods.guard import Guard
 from wayfare.scenario import Scenario
 from wayfare.sparsify import Sparse
 from wayfare.world import World
@@ -22,6 +23,7 @@ class ServerState:
     model: Tensor
     rule_state: State = field(default_factory=dict)
     averaged: Tensor | None = None  # the mean of the model over the last rounds; None if not averaged
+    guard_state: State = field(default_factory=dict)
 
     @property
     def judged(self) -> Tensor:
@@ -29,12 +31,28 @@ class ServerState:
         return self.model if self.averaged is None else self.averaged
 
 
-def begin_server(model: Tensor, rule: ServerRule, terms: ServerTerms, *, averages: bool) -> ServerState:
-    return ServerState(model=model, rule_state=rule.init(model, terms), averaged=model if averages else None)
+def begin_server(
+    model: Tensor, rule: ServerRule, terms: ServerTerms, *, averages: bool, guard: Guard | None = None
+) -> ServerState:
+    return ServerState(
+        model=model,
+        rule_state=rule.init(model, terms),
+        averaged=model if averages else None,
+        guard_state=NO_STATE if guard is None else guard.init(),
+    )
 
 
-def aggregate(state: ServerState, rule: ServerRule, arrivals: Sequence[Arrival], terms: ServerTerms) -> ServerState:
-    """Apply the server rule to the uploads of a round. A round without arrivals changes nothing."""
+def aggregate(
+    state: ServerState,
+    rule: ServerRule,
+    arrivals: Sequence[Arrival],
+    terms: ServerTerms,
+    guard: Guard | None = None,
+) -> ServerState:
+    """Apply the server rule to the uploads of a round that pass the guard. Without any, the model stays."""
+    if guard is not None and arrivals:
+        arrivals, guard_state = guard.screen(state.model, state.guard_state, arrivals, rule)
+        state = replace(state, guard_state=guard_state)
     if not arrivals:
         return state
     model, rule_state = rule.apply(state.model, state.rule_state, arrivals, terms)
@@ -82,6 +100,13 @@ class Senders:
         known = min(rounds, self.schedule.rounds)
         shares = rounds if self.schedule.is_constant else self.schedule.shares(round_ - known + 1, known).sum()
         return float(self.learning_rate * self.steps_per_round * shares)
+
+
+def server_terms_of(world: World) -> ServerTerms:
+    link = world.link
+    return ServerTerms(
+        devices=world.scenario.fleet.devices, statistics=len(world.initial_model) - link.parameters, sums=link.sums
+    )
 
 
 def weights_of(world: World) -> tuple[float, ...] | None:

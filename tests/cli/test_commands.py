@@ -105,8 +105,8 @@ def test_relays_are_told_below_the_table(wayfare_command: Type, tmp_path: Path) 
     words = [*SETTINGS, "--seeds", "1", "--jobs", "1", "--out", tmp_path, "--schemes"]
     done = wayfare_command("compare", *words, "afl,fedmobile:billed:paced")
     assert done.code == 0
-    assert "relays     paced billed FedMobile, per device: " in done.out
-    assert "relays     AFL" not in done.out
+    assert "relays    paced billed FedMobile, per device: " in done.out
+    assert "relays    AFL" not in done.out
     told = wayfare_command("compare", *words, "fedasync:hinge,fedmobile:billed", "--json").json["rows"]
     assert [row["scheme"] for row in told] == ["fedasync:hinge", "fedmobile:billed"]
     failed = [row["metrics"]["failed_relays_per_device"]["mean"] for row in told]

@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
-import os
 import signal
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -17,17 +14,12 @@ from typer.testing import CliRunner
 
 from tests.cli.conftest import Finished
 from tests.field.brokers import needs_broker
+from tests.processes import start_command
 from wayfare.cli.app import app
 from wayfare.field.fleet import Fleet, create_fleet
 from wayfare.field.rig.broker import Broker
 
 SETTINGS = ["fleet.energy_total_joules=500", "rounds=400", "learning.batch_size=8"]
-
-
-def wayfare(*arguments: str | Path) -> subprocess.Popen[str]:
-    command = [sys.executable, "-m", "wayfare", "field", *map(str, arguments)]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment)
 
 
 @pytest.fixture(scope="module")
@@ -45,6 +37,10 @@ def _logs_as_before() -> Iterator[None]:
     logger.setLevel(before[1])
 
 
+def one_thread() -> None:
+    torch.set_num_threads(1)
+
+
 @pytest.mark.system
 def test_a_server_and_two_devices_learn_together(fleet: Fleet, tmp_path: Path) -> None:
     needs_broker()
@@ -55,22 +51,25 @@ def test_a_server_and_two_devices_learn_together(fleet: Fleet, tmp_path: Path) -
     settings = ["--task", str(task), *(word for setting in SETTINGS for word in ("--set", setting))]
     pace = ("--step-every-s", "0.02", "--exchange-every-s", "0.3")
     with Broker(fleet, store=tmp_path / "store", port=0) as broker:
-        server = wayfare("mes", fleet.server_folder, *settings, "--url", broker.url)
+        url = ("--url", broker.url)
+        server = start_command(
+            "field", "mes", fleet.server_folder, *settings, *url, logs=tmp_path / "mes", prepare=one_thread
+        )
         devices = [
-            wayfare(
-                *("device", fleet.device_folder(name), *settings, *pace, "--steps", "30", "--url", broker.url),
+            start_command(
+                *("field", "device", fleet.device_folder(name), *settings, *pace, "--steps", "30", *url),
                 *("--data", tmp_path / "example" / "data" / name),
+                logs=tmp_path / name,
+                prepare=one_thread,
             )
             for name in fleet.devices
         ]
         for device in devices:
-            _, log = device.communicate(timeout=250)
-            assert device.returncode == 0, log
-            (ended,) = [line for line in map(json.loads, log.splitlines()) if line["message"] == "ended"]
+            assert device.ended() == 0, device.errors
+            (ended,) = [line for line in map(json.loads, device.errors.splitlines()) if line["message"] == "ended"]
             assert ended["round"] >= 30
         server.send_signal(signal.SIGTERM)
-        _, log = server.communicate(timeout=60)
-        assert server.returncode == 0, log
+        assert server.ended() == 0, server.errors
     _check_the_ledger(fleet, task)
 
 

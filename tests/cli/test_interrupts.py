@@ -2,26 +2,46 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.cli.test_commands import SETTINGS, Type
+from tests.processes import start_command
 from wayfare.cli.terminal import RunProgress
+
+# Long enough to be met under way by the first worker that is up.
+COMPARE = ("compare", *SETTINGS, "--set", "rounds=800", "--schemes", "mads,afl", "--seeds", "1", "--json")
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
+    folder = tmp_path_factory.mktemp("undisturbed")
+    program = start_command(*COMPARE, "--out", folder / "runs", "--jobs", "1", logs=folder)
+    assert program.ended() == 0, program.errors
+    return rows_of(json.loads(program.out))
+
+
+def rows_of(comparison: dict[str, Any]) -> list[dict[str, Any]]:
+    """The rows of a comparison without the time that its runs took."""
+    rows: list[dict[str, Any]] = comparison["rows"]
+    for row in rows:
+        assert row["metrics"].pop("wall_s")
+    return rows
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_a_signal_saves_a_comparison_and_the_same_command_goes_on(
-    number: signal.Signals, code: int, wayfare_command: Type, tmp_path: Path
+def test_a_signal_saves_a_comparison_and_the_same_command_resumes_it(
+    number: signal.Signals, code: int, wayfare_command: Type, undisturbed: list[dict[str, Any]], tmp_path: Path
 ) -> None:
-    # Long enough to be met under way by the first worker that is up.
-    words = [*SETTINGS, "--set", "rounds=1500", "--schemes", "mads,afl", "--seeds", "1", "--json"]
-    command = [sys.executable, "-m", "wayfare", "compare", *words, "--out", str(tmp_path / "a"), "--jobs", "2"]
+    command = [sys.executable, "-m", "wayfare", *COMPARE, "--out", str(tmp_path), "--jobs", "2"]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, start_new_session=True) as process:
         deadline = time.monotonic() + 60
         while not list(tmp_path.rglob("*.partial/run.sqlite")) and time.monotonic() < deadline:
@@ -40,12 +60,8 @@ def test_a_signal_saves_a_comparison_and_the_same_command_goes_on(
         time.sleep(0.1)
     assert not alive(process.pid)
     assert list(tmp_path.rglob("*.checkpoint"))
-    again = wayfare_command("compare", *words, "--out", tmp_path / "a", "--jobs", "1")
-    undisturbed = wayfare_command("compare", *words, "--out", tmp_path / "b", "--jobs", "1")
-    rows = again.json["rows"], undisturbed.json["rows"]
-    for row in (*rows[0], *rows[1]):
-        assert row["metrics"].pop("wall_s")
-    assert rows[0] == rows[1]
+    again = wayfare_command(*COMPARE, "--out", tmp_path, "--jobs", "1")
+    assert rows_of(again.json) == undisturbed
 
 
 SLOW = """
@@ -94,15 +110,13 @@ def test_a_second_interrupt_ends_it_at_once_and_as_quietly_as_one(jobs: int, tmp
 
 
 def test_a_run_that_was_stopped_is_resumed_by_its_folder(wayfare_command: Type, tmp_path: Path) -> None:
-    words = ["run", *SETTINGS, "--set", "rounds=3000", "--out", str(tmp_path)]
-    with subprocess.Popen([sys.executable, "-m", "wayfare", *words], stderr=subprocess.PIPE, text=True) as process:
-        deadline = time.monotonic() + 60
-        while not list(tmp_path.rglob("*.partial/run.sqlite")) and time.monotonic() < deadline:
-            time.sleep(0.05)
-        process.send_signal(signal.SIGTERM)
-        _, errors = process.communicate(timeout=30)
-    assert process.returncode == 143
-    assert "mads-seed0: stopped; a checkpoint holds everything up to round " in errors
+    program = start_command("run", *SETTINGS, "--set", "rounds=800", "--out", tmp_path, logs=tmp_path / "logs")
+    deadline = time.monotonic() + 60
+    while not list(tmp_path.rglob("*.partial/run.sqlite")) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    program.send_signal(signal.SIGTERM)
+    assert program.ended() == 143
+    assert "mads-seed0: stopped; a checkpoint holds everything up to round " in program.errors
     folder = next(tmp_path.glob("*/mads-seed0.partial"))
     assert "only `rounds` of a run may change" in wayfare_command("resume", folder, "--set", "radio.range_m=5").err
     assert "resume with `wayfare resume " in wayfare_command("show", folder).err

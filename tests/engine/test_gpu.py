@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 
+import numpy as np
 import pytest
 import torch
+from tests.backbones import MODES as TRAINED
+from tests.backbones import small_task, tuned
 from tests.engine.jobs import MODELS, Job, job, run, starts
 
-from wayfare.engine import Burst, Compute, Precision, make_engine
+from wayfare.engine import Burst, Compute, LocalTraining, Precision, make_engine
 from wayfare.engine.cuda_graphs import CudaGraphs, best_recipe
+from wayfare.learning.batches import Batches
 from wayfare.learning.models.base import Model
 from wayfare.learning.models.resnet9 import Resnet9
+from wayfare.scenario.model import Trained
 
 pytestmark = pytest.mark.gpu
 
@@ -96,3 +102,43 @@ def test_slots_do_not_disturb_each_other(slots: int) -> None:
 
 def test_a_gpu_is_used_with_graphs_unless_told_otherwise() -> None:
     assert isinstance(make_engine("auto", on_gpu(MODELS[1]).training), CudaGraphs)
+
+
+@pytest.mark.parametrize("trained", TRAINED)
+@pytest.mark.parametrize("precision", ["fp32", "tf32"])
+@pytest.mark.parametrize("engine", ["reference", "vmap", "cuda_graphs"])
+def test_the_trained_part_of_a_backbone_moves_as_on_a_processor(
+    engine: str, precision: Precision, trained: Trained
+) -> None:
+    model = tuned(trained)
+    batches = Batches([np.arange(device, 30, 4) for device in range(4)], 4, 10, seed=0)
+    here, there = (
+        LocalTraining(task=small_task(model), batches=batches, learning_rate=0.1, compute=compute)
+        for compute in (Compute(), Compute.named("cuda", precision))
+    )
+    bursts = [Burst(device, 1, rounds) for device, rounds in enumerate([2, 1, 0, 3])]
+    initial = torch.stack([model.initial(np.random.default_rng(device)) for device in range(4)])
+    expected, found, again = initial.clone(), initial.cuda(), initial.cuda()
+    make_engine("reference", here).run(list(expected.unbind()), bursts)
+    for models in (found, again):
+        make_engine(engine, there).run(list(models.unbind()), bursts)
+    assert torch.equal(found, again)
+    error = float((found.cpu() - expected).norm() / (expected - initial).norm())
+    assert error <= (1e-3 if precision == "fp32" else 0.1)
+
+
+def test_a_graph_resizes_images() -> None:
+    model = tuned("everything")
+    task = replace(
+        small_task(model),
+        train_stored=torch.randint(0, 256, (30, 1, 28, 28), dtype=torch.uint8, generator=torch.Generator()),
+        prepare=partial(model.backbone.prepare, pixels=40),
+    )
+    batches = Batches([np.arange(30)], 4, 10, seed=0)
+    models = {}
+    for device, engine in (("cpu", "reference"), ("cuda", "cuda_graphs")):
+        training = LocalTraining(task=task, batches=batches, learning_rate=0.1, compute=Compute.named(device))
+        vector = model.initial(np.random.default_rng(0)).to(device)
+        make_engine(engine, training).run([vector], [Burst(0, 1, 2)])
+        models[device] = vector.cpu()
+    torch.testing.assert_close(models["cuda"], models["cpu"], rtol=1e-2, atol=1e-3)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
+import resource
+import signal
 import subprocess
-import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -13,43 +14,40 @@ import torch
 
 import wayfare
 from tests.conftest import SMALL
+from tests.processes import Program, start_command
 from wayfare.records import read_run
 
 SETTINGS = [word for override in SMALL for word in ("--set", override)]
-# The process may write no file larger than this: as good as a full disk, where nothing can be mounted.
-LIMITED = (
-    "import resource, signal, sys; signal.signal(signal.SIGXFSZ, signal.SIG_IGN);"
-    "limit = int(sys.argv.pop(1)); resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit));"
-    "from wayfare.__main__ import main; main()"
-)
 
 
-def command(out: Path, *words: str) -> list[str]:
-    return ["run", *SETTINGS, "--seed", "1", "--out", str(out), "--checkpoint-every-rounds", "5", *words]
+def write_no_large_file() -> None:
+    """The process may write no file larger than this: as good as a full disk, where nothing can be mounted."""
+    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    # Records grow to more than this in the middle of the run.
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))
 
 
-def typed(*words: str, limit_bytes: int | None = None) -> subprocess.CompletedProcess[str]:
-    python = [sys.executable, "-c", LIMITED, str(limit_bytes)] if limit_bytes else [sys.executable, "-m", "wayfare"]
-    return subprocess.run([*python, *words], capture_output=True, text=True, check=False)
+def start_run(out: Path, logs: Path, prepare: Callable[[], None] | None = None) -> Program:
+    words = ["run", *SETTINGS, "--seed", "1", "--out", out, "--checkpoint-every-rounds", "5"]
+    return start_command(*words, logs=logs, prepare=prepare)
 
 
-def assert_goes_on(done: subprocess.CompletedProcess[str], out: Path, small: wayfare.Scenario, tmp_path: Path) -> None:
-    assert done.returncode == 1
-    assert done.stderr.count("error: ") == 1
-    assert "cannot be written" in done.stderr
-    assert "Traceback" not in done.stderr
+def assert_resumes(done: Program, out: Path, small: wayfare.Scenario, tmp_path: Path) -> None:
+    assert done.ended() == 1
+    assert done.errors.count("error: ") == 1
+    assert "cannot be written" in done.errors
+    assert "Traceback" not in done.errors
     assert not list(out.rglob("*.new"))
-    again = typed(*command(out))
-    assert again.returncode == 0, again.stderr
+    again = start_run(out, tmp_path / "again")
+    assert again.ended() == 0, again.errors
     (folder,) = out.glob("*/mads-seed1")
     expected = wayfare.run(small, "mads", seed=1, out=tmp_path / "undisturbed")
     assert torch.equal(read_run(folder).model, expected.model)
 
 
 def test_a_file_that_may_grow_no_more_ends_the_run_with_what_is_safe(small: wayfare.Scenario, tmp_path: Path) -> None:
-    # Records grow to more than this in the middle of the run.
-    done = typed(*command(tmp_path / "runs"), limit_bytes=100_000)
-    assert_goes_on(done, tmp_path / "runs", small, tmp_path)
+    done = start_run(tmp_path / "runs", tmp_path / "logs", write_no_large_file)
+    assert_resumes(done, tmp_path / "runs", small, tmp_path)
 
 
 @pytest.fixture
@@ -74,17 +72,17 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 def test_a_full_disk_ends_the_run_with_what_is_safe(small: wayfare.Scenario, small_disk: Path, tmp_path: Path) -> None:
     room = small_disk / "filler"
     room.write_bytes(bytes(1_600_000))
-    done = typed(*command(small_disk / "runs"))
-    assert "No space left on device" in done.stderr or "disk is full" in done.stderr
-    assert "wayfare resume" in done.stderr
+    done = start_run(small_disk / "runs", tmp_path / "logs")
+    done.ended()
+    assert "No space left on device" in done.errors or "disk is full" in done.errors
+    assert "wayfare resume" in done.errors
     room.unlink()
-    assert_goes_on(done, small_disk / "runs", small, tmp_path)
+    assert_resumes(done, small_disk / "runs", small, tmp_path)
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
 def test_a_folder_that_cannot_be_written_is_told(tmp_path: Path) -> None:
-    tmp_path.chmod(0o500)
-    done = typed(*command(tmp_path / "runs"))
-    tmp_path.chmod(0o700)
-    assert done.returncode == 2
-    assert "cannot write here" in done.stderr
+    (tmp_path / "closed").mkdir(mode=0o500)
+    done = start_run(tmp_path / "closed" / "runs", tmp_path / "logs")
+    assert done.ended() == 2
+    assert "cannot write here" in done.errors

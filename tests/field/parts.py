@@ -32,6 +32,7 @@ from wayfare.methods import (
     UploadRule,
     make_method,
 )
+from wayfare.methods.guard import Guard
 from wayfare.methods.memories import ErrorFeedback
 from wayfare.methods.servers import Add, Mix, mean_update
 from wayfare.radio import Link
@@ -178,13 +179,14 @@ def open_outbox(folder: Path, *, audit: bool = True, method: Method = METHOD) ->
     return Outbox(file, INITIAL, method, layout=LAYOUT, budget_joules=10.0, identity={"fleet": "one"}, audit=audit)
 
 
-def aggregation(rule: ServerRule | None = None, average_rounds: int = 0) -> Aggregation:
+def aggregation(rule: ServerRule | None = None, average_rounds: int = 0, guard: Guard | None = None) -> Aggregation:
     """What the server does with the uploads of a small fleet."""
     return Aggregation(
         rule=rule or Add(),
         terms=ServerTerms(devices=FLEET, statistics=LAYOUT.statistics),
         senders=Senders(samples=tuple(range(10, 10 + FLEET)), learning_rate=0.1),
         average_rounds=average_rounds,
+        guard=guard,
     )
 
 

@@ -52,8 +52,8 @@ def test_units_call_commands_and_options_that_there_are(fleet: Fleet, name: str)
     service = unit(fleet, name)
     assert service["EnvironmentFile"] == f"/etc/wayfare/{name}.env"
     options = (fleet.folder / "systemd" / f"{name}.env").read_text().splitlines()[-1]
-    variable, _, words = options.partition("=")
-    line = service["ExecStart"].replace(f"${variable}", words)
+    variable, _, value = options.partition("=")
+    line = service["ExecStart"].replace(f"${variable}", value)
     assert "$" not in line
     program, *words = shlex.split(line)
     assert Path(program).name == "wayfare"

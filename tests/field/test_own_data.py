@@ -126,8 +126,8 @@ def test_four_devices_learn_from_their_own_folders_a_fifth_joins_and_one_leaves_
         devices = {name: site.device(name) for name in names[:4]}
         site.wait(lambda: len(site.uploads()) == 4 and min(map(len, site.uploads().values())) >= 5)
         for file in (folder / "later").iterdir():
-            name, _, part = file.stem.rpartition("-")
-            file.rename(folder / f"data/{name}/part-{part}.npz")
+            owner, _, number = file.stem.rpartition("-")
+            file.rename(folder / f"data/{owner}/part-{number}.npz")
         site.wait(lambda: min(map(len, site.uploads().values())) >= EXCHANGES)
         uploads, version = site.uploads(), site.version()
 

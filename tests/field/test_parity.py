@@ -88,7 +88,7 @@ async def live(work: Work, names: Sequence[str], intake: Intake, folder: Path) -
 def fleet_of(case: Case, folder: Path) -> Audit:
     """A fleet lives through the plan of a case, and ends with the vectors of the simulator to the bit."""
     simulated = goldens.run(case)
-    work = Work(scenario=case.world().scenario, scheme_name=case.scheme, engine_name="reference")
+    work = Work(scenario=case.world().scenario, scheme_name=case.scheme, engine_name="reference", guard=None)
     names = tuple(f"device-{number}" for number in range(work.scenario.fleet.devices))
     bundle = replace(bundle_of("mes"), devices=names)
     options = ServerOptions(state=folder / "server", by_plan=True)

@@ -7,13 +7,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from tests.backbones import MODES, Crossed, backbone, small_task, tuned
 from tests.image_files import small_arrays, small_set
 from torch import Tensor, nn
 
 import wayfare
 from wayfare.engine import Burst, LocalTraining, make_engine
 from wayfare.errors import ScenarioError
-from wayfare.learning.backbones import Backbone, activations_of, load_backbone
+from wayfare.learning.backbones import activations_of, load_backbone
 from wayfare.learning.batches import Batches
 from wayfare.learning.data import CIFAR10, IMAGE_SETS
 from wayfare.learning.data.cache import save_images
@@ -27,66 +28,6 @@ from wayfare.progress import listening
 from wayfare.scenario.model import Learning, Trained
 
 ARRAYS = small_arrays(CIFAR10, train=40, test=7)
-MODES: list[Trained] = ["norms", "adapters", "last-block", "everything"]
-
-
-class Plus(nn.Module):
-    """A block with a shortcut, a normalisation, a depthwise kernel and a random layer."""
-
-    def __init__(self, channels: int) -> None:
-        super().__init__()
-        self.layers = nn.Sequential(
-            nn.Conv2d(channels, channels, 3, padding=1, groups=channels, bias=False),
-            nn.BatchNorm2d(channels),
-            nn.ReLU(),
-            nn.Dropout(0.5),
-            nn.Conv2d(channels, channels, 1),
-        )
-
-    def forward(self, images: Tensor) -> Tensor:
-        return images + self.layers(images)
-
-
-class Pooled(nn.Module):
-    """A chain that pools between its children."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.stem = nn.Sequential(nn.Conv2d(3, 4, 3, 2, 1), nn.BatchNorm2d(4), nn.ReLU())
-        self.blocks = nn.Sequential(Plus(4), Plus(4))
-
-    def forward(self, images: Tensor) -> Tensor:
-        pooled: Tensor = self.blocks(self.stem(images)).mean(dim=(2, 3))
-        return pooled
-
-
-class Crossed(nn.Module):
-    """Not a chain: its children see the same image."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.one, self.other = nn.Conv2d(3, 4, 3), nn.Conv2d(3, 4, 3)
-
-    def forward(self, images: Tensor) -> Tensor:
-        pooled: Tensor = (self.one(images) * self.other(images)).mean(dim=(2, 3))
-        return pooled
-
-
-def backbone(module: type[nn.Module] = Pooled) -> Backbone:
-    with torch.random.fork_rng():
-        torch.manual_seed(0)
-        made = module()
-        for layer in made.modules():
-            if isinstance(layer, nn.BatchNorm2d):
-                # As after a pre-training: far from the identity.
-                layer.running_mean, layer.running_var = torch.randn(4), torch.rand(4) + 0.5
-                nn.init.normal_(layer.weight)
-    return Backbone(name="pooled", module=made, features=4, mean=(127.0,) * 3, deviation=(128.0,) * 3)
-
-
-def tuned(trained: Trained, blocks: int = 2, *, rank: int = 2, module: type[nn.Module] = Pooled) -> Tuned:
-    tuning = Tuning(trained=trained, blocks=blocks, rank=rank, alpha=4.0)
-    return Tuned(backbone=backbone(module), tuning=tuning, head=Mlp((4, 10)))
 
 
 @pytest.fixture(autouse=True)
@@ -218,28 +159,6 @@ def test_activations_that_do_not_fit_half_precision_are_rejected(folder: Path) -
     assert not list(folder.glob("*.npz"))
 
 
-def small_task(model: Tuned) -> TunedClassification:
-    rng = np.random.default_rng(0)
-    labels = torch.from_numpy(rng.integers(0, 10, 30))
-    images = torch.from_numpy(rng.standard_normal((30, 3, 8, 8)))
-    signal = nn.Sequential(*model.backbone.blocks[: model.cut])(images.float())
-    return TunedClassification(
-        name="random",
-        model=model,
-        classes=10,
-        class_names=(),
-        train_stored=signal,
-        train_labels=labels,
-        test_stored=signal,
-        test_labels=labels,
-        prepare=_as_given,
-    )
-
-
-def _as_given(stored: Tensor) -> Tensor:
-    return stored
-
-
 @pytest.mark.parametrize("trained", MODES)
 @pytest.mark.parametrize("engine", ["vmap", "auto"])
 def test_engines_give_the_updates_of_the_reference(engine: str, trained: Trained) -> None:
@@ -340,3 +259,13 @@ def test_efficientnet_lite0_is_a_chain_of_eighteen_blocks() -> None:
         backbone=lite0, tuning=Tuning(trained="last-block", blocks=1, rank=8, alpha=16.0), head=Mlp((1280, 10))
     )
     assert (model.cut, model.parameters) == (17, 320 * 1280 + 2 * 1280 + 12_810)
+
+
+@pytest.mark.parametrize(("preset", "task"), [("pretrained-cifar10", "cifar10"), ("pretrained-fashion", "fashion")])
+def test_the_presets_train_a_head_on_the_contacts_of_the_paper(preset: str, task: str) -> None:
+    scenario, paper = wayfare.load(preset), wayfare.load("paper-cifar10-waypoint")
+    assert (scenario.learning.task, scenario.learning.trained, scenario.radio.bandwidth_hz) == (task, "head", 20e3)
+    assert model_of(scenario.learning).parameters == 12_810
+    for name in ("rounds", "round_s", "mobility", "fleet", "contacts"):
+        assert getattr(scenario, name) == getattr(paper, name)
+    assert scenario.learning.partition == paper.learning.partition

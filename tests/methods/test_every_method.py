@@ -29,7 +29,7 @@ from wayfare.sparsify import Sparse
 from wayfare.streams import Stream, generator
 from wayfare.studies.keys import run_key
 from wayfare.studies.single import Execution
-from wayfare.world import World, draw_world
+from wayfare.world import World, draw_world, world_for
 
 ROUNDS, SAVED_AFTER = 40, 17
 # Rounding in double precision of what an upload costs.
@@ -136,7 +136,7 @@ def test_parts_are_frozen_values_that_travel_and_compare(name: str) -> None:
 @pytest.mark.parametrize("name", NAMES)
 def test_a_run_brings_updates_through_and_spends_no_more_than_its_budget(name: str) -> None:
     done, method = undisturbed(name), make_method(name, world().scenario)
-    assert not torch.equal(done.outcome.model, world().initial_model)
+    assert not torch.equal(done.outcome.model, world_for(world(), method).initial_model)
     assert sum(done.records.column("contacts", "entries")) > 0
     if method.energy_rule in ("greedy", "paced"):
         assert all(state.spent_joules <= state.budget_joules * (1 + SLACK) for state in done.outcome.states)
@@ -178,7 +178,8 @@ def test_when_local_steps_are_computed_changes_nothing(name: str) -> None:
 @pytest.mark.parametrize("name", NAMES)
 def test_a_fleet_that_never_meets_the_server_leaves_the_model_as_it_was(name: str) -> None:
     alone = run(name, where=world(meets=False))
-    assert torch.equal(alone.outcome.model, world().initial_model)
+    method = make_method(name, world().scenario)
+    assert torch.equal(alone.outcome.model, world_for(world(), method).initial_model)
     assert not alone.records.tables["contacts"]
 
 

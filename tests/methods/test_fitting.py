@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import numpy as np
 import pytest
 from tests.conftest import SMALL
@@ -106,11 +104,3 @@ def test_a_wrong_forecast_makes_a_fitting_scheme_fail_and_no_other_decide_otherw
 )
 def test_choices_come_in_any_order_and_a_scheme_has_one_name(given: str, name: str) -> None:
     assert make_method(given, Scenario()).name == name
-
-
-def test_fedmobile_is_above_afl_on_the_embedded_default(tmp_path: Path) -> None:
-    """The paper's order, with relays that are free, that fit and that are merged: the default."""
-    scenario = wayfare.load("fashion-small")
-    done = wayfare.compare(scenario, ["fedmobile", "afl"], seeds=[2], out=tmp_path)
-    mobile, afl = (scheme.score_mean for scheme in done.schemes)
-    assert mobile > afl + 0.05

@@ -38,6 +38,7 @@ OWN = {
     "fedmobile": {"peers": "PeerRule"},
     "fedasync": {"server": "Mix"},
     "sfl-spar": {},
+    "statistics": {"local": "ClassStatistics", "server": "AddSums"},
     "fedbuff": {"server": "Buffer"},
     "staleness-weighted": {"server": "StalenessWeights"},
     "ca2fl": {"server": "CalibratedBuffer"},

@@ -47,3 +47,15 @@ def test_numbers_and_names_are_whole_or_their_column_is_left_out(width: int, fol
     assert words.count("1,234,567!") == (0 if "energy J" in left_out else 3)
     assert bool(left_out) == (width < 80)
     assert words.count("51.2") >= 3
+
+
+def test_long_notes_wrap_beside_their_terms(folder: Path) -> None:
+    records = [read_run(each) for each in find_runs(folder)]
+    console = Console(width=60, file=StringIO())
+    with console.capture() as printed:
+        console.print(comparison_table(summarise(records), records, width=60))
+    lines = printed.get().splitlines()
+    start = next(index for index, line in enumerate(lines) if line.startswith("failed  "))
+    assert lines[start + 1].split() == ["contact;", "they", "waste", "energy"]
+    assert lines[start + 1].index("contact;") == lines[start].index("uploads per device")
+    assert "the mean of the last" in printed.get()

@@ -105,6 +105,7 @@ def test_a_study_of_several_points_shows_what_varies(tmp_path: Path) -> None:
         ("fashion-small", "fashion-small", "fashion-small"),
         ("paper-cifar10-waypoint", "cifar10", "paper-cifar10-waypoint"),
         ("fashion-small", "rings", "fashion-small, task rings"),
+        ("fashion-small", "small", "fashion-small, task small"),
     ],
 )
 def test_titles_name_the_task_unless_the_name_does(name: str, task: str, title: str) -> None:

@@ -16,7 +16,8 @@ from wayfare.studies.arguments import checked_scenario, checked_seeds
 
 
 def test_the_package_lists_its_public_names() -> None:
-    assert set(wayfare.__all__) <= set(dir(wayfare))
+    assert {name for name in dir(wayfare) if not name.startswith("__")} == set(wayfare.__all__) - {"__version__"}
+    assert "__version__" in dir(wayfare)
 
 
 @pytest.mark.parametrize("call", [wayfare.compare, wayfare.run])
@@ -29,6 +30,13 @@ def test_the_name_of_a_scenario_is_no_scenario(call: Any) -> None:
         ScenarioError, match=r"scenario = 'dict': must be a Scenario, such as `wayfare\.load\('fashion-small'"
     ):
         call({"rounds": 5})
+
+
+def test_a_task_is_a_task_and_names_belong_into_the_scenario(small: Scenario) -> None:
+    with pytest.raises(ScenarioError, match=r"task = 'mine\.py:task': must be a task.*learning\.task=mine\.py:task"):
+        wayfare.compare(small, ["mads"], task="mine.py:task")  # type: ignore[arg-type]
+    with pytest.raises(ScenarioError, match=r"task = 'dict': must be a task, as built by `wayfare\.own_task`$"):
+        wayfare.run(small, "mads", task={})  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(

@@ -87,7 +87,7 @@ def test_numbers_of_the_paper_stand_beside_ours(tmp_path: Path) -> None:
     page = (tmp_path / "page" / "fig9.md").read_text(encoding="utf-8")
     assert "wayfare paper fig9" in page
     assert "| MADS at 20 | 71.15 | - |" in page
-    assert "of a run: mean of its last 2 evaluations" in page  # it has no more
+    assert "mean of the last 2 evaluations of a run" in page  # it has no more
     written = sorted(file.name for file in (tmp_path / "page").iterdir())
     assert written == ["fig9-evaluations.csv", "fig9-runs.csv", "fig9.md", "fig9.png"]
 

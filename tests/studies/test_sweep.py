@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
+from tests.processes import start_command
 from tests.studies.small_study import bits_of, bits_of_study, write_study
 
 from wayfare import run
@@ -123,13 +124,10 @@ def test_a_driver_that_is_killed_leaves_a_study_that_goes_on(swept: Path, tmp_pa
 
 def test_two_drivers_share_a_study_and_no_run_is_done_twice(swept: Path, tmp_path: Path) -> None:
     study = write_study(tmp_path)
-    drivers = [
-        subprocess.Popen(command(study, "--jobs", "1"), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-        for _ in range(2)
-    ]
-    texts = [driver.communicate(timeout=200) for driver in drivers]
-    assert [driver.returncode for driver in drivers] == [0, 0], texts
-    lines = [line for _, errors in texts for line in errors.splitlines() if "accuracy" in line]
+    words = command(study, "--jobs", "1")[3:]
+    drivers = [start_command(*words, logs=tmp_path / f"logs{number}") for number in range(2)]
+    assert [driver.ended() for driver in drivers] == [0, 0], [driver.errors for driver in drivers]
+    lines = [line for driver in drivers for line in driver.errors.splitlines() if "accuracy" in line]
     own = [line.partition("] ")[2].partition(" ")[2] for line in lines if "by another sweep" not in line]
     assert len({name.partition(":")[0] for name in own}) == len(own) == 8
     assert bits_of_study(tmp_path / "small") == bits_of_study(swept)
@@ -193,12 +191,11 @@ def _alive(group: int) -> bool:
 
 def test_an_interrupted_sweep_says_that_it_can_go_on(tmp_path: Path) -> None:
     study = write_study(tmp_path, rounds=20_000)
-    with subprocess.Popen(command(study, "--jobs", "1"), stderr=subprocess.PIPE, text=True) as driver:
-        deadline = time.monotonic() + 200
-        while time.monotonic() < deadline and not list(tmp_path.rglob("*.partial")):
-            time.sleep(0.05)
-        driver.send_signal(signal.SIGINT)
-        _, errors = driver.communicate(timeout=60)
-    assert driver.returncode == 130
-    assert "Traceback" not in errors
-    assert "stopped; " in errors
+    driver = start_command(*command(study, "--jobs", "1")[3:], logs=tmp_path / "logs")
+    deadline = time.monotonic() + 200
+    while time.monotonic() < deadline and not list(tmp_path.rglob("*.partial")):
+        time.sleep(0.05)
+    driver.send_signal(signal.SIGINT)
+    assert driver.ended() == 130
+    assert "Traceback" not in driver.errors
+    assert "stopped; " in driver.errors

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import multiprocessing
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,6 +12,7 @@ from tests.studies.power_cuts import EVERY_TEN, assert_same
 
 import wayfare
 from wayfare.errors import RunError, ScenarioError, StorageError
+from wayfare.forking import quick_context
 from wayfare.methods import make_method
 from wayfare.records import RunRecord
 from wayfare.scenario import Scenario
@@ -139,9 +139,9 @@ def test_the_models_of_a_run_are_gone_with_it(small: Scenario, scheme: str, tmp_
 
 
 def test_a_worker_whose_parent_hangs_up_ends_without_a_word(capfd: pytest.CaptureFixture[str]) -> None:
-    context = multiprocessing.get_context("spawn")
+    context = quick_context("wayfare.studies.local")
     ours, theirs = context.Pipe()
-    worker = context.Process(target=local._work, args=(theirs, Shared(execution=wayfare.Execution())))
+    worker = context.Process(target=local._work, args=(theirs, Shared(execution=wayfare.Execution()), {}))
     worker.start()
     theirs.close()
     ours.close()

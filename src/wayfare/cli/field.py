@@ -52,6 +52,10 @@ TaskOption: TypeAlias = Annotated[
     typer.Option("--task", metavar="FILE.py[:NAME]", help="Your task, built with `local_task`.", show_default=False),
 ]
 SeedOption: TypeAlias = Annotated[int, typer.Option(help="The seed; must be the same on all machines.")]
+GuardOption: TypeAlias = Annotated[
+    bool,
+    typer.Option("--guard/--no-guard", help="Clip unusual updates and quarantine outliers; `guard(...)` sets values."),
+]
 UrlOption: TypeAlias = Annotated[
     str | None, typer.Option("--url", help="The broker's URL; default: the one in the bundle.")
 ]
@@ -71,6 +75,7 @@ def mes_command(
     scheme: SchemeOption = None,
     state: StateOption = None,
     url: UrlOption = None,
+    guard: GuardOption = True,
     clip_norm: Annotated[
         float | None, typer.Option("--clip-norm", help="Scale down updates with a larger norm.")
     ] = None,
@@ -131,7 +136,7 @@ def mes_command(
         metrics_host=metrics_host,
         metrics_port=metrics_port or None,
     )
-    work = _work(scenario, [*set_, *_task_setting(task)], seed, scheme)
+    work = _work(scenario, [*set_, *_task_setting(task)], seed, scheme, guarded=guard)
     run_server(loaded, work, options, stop_at_signals())
 
 
@@ -201,6 +206,7 @@ def demo_command(
     set_: SetOption = [],  # noqa: B006
     seed: Annotated[int, typer.Option(help="The seed of the world.")] = 0,
     scheme: SchemeOption = None,
+    guard: GuardOption = True,
     faults: Annotated[int, typer.Option(help="Number of faults: cut links and killed processes.")] = 0,
     fault_seed: Annotated[int, typer.Option("--fault-seed", help="The seed of the faults.")] = 0,
     strict: Annotated[
@@ -222,7 +228,7 @@ def demo_command(
 
     if faults < 0:
         raise InputError(f"--faults = {faults}: must be at least 0")
-    work = _demo_work(scenario, set_, seed, scheme)
+    work = _demo_work(scenario, set_, seed, scheme, guarded=guard)
     progress = bars(MofNCompleteColumn(), TextColumn("rounds"), TimeElapsedColumn())
     shown = progress.add_task("keys", total=work.scenario.rounds)
 
@@ -254,17 +260,20 @@ def _task_setting(task: str | None) -> list[str]:
     return [] if task is None else [f"learning.task={task}"]
 
 
-def _work(scenario: str, set_: list[str], seed: int, scheme: str | None, engine: str = "auto") -> Work:
+def _work(
+    scenario: str, set_: list[str], seed: int, scheme: str | None, engine: str = "auto", *, guarded: bool = True
+) -> Work:
     from wayfare.field.runtime.work import Work
+    from wayfare.methods.guard import Guard
 
     if seed < 0:
         raise InputError(f"--seed = {seed}: must be at least 0")
     resolved = load(scenario, set_)
     named = scheme if scheme is not None else next(iter(resolved.schemes), "mads")
-    return Work(scenario=resolved, seed=seed, scheme_name=named, engine_name=engine)
+    return Work(scenario=resolved, seed=seed, scheme_name=named, engine_name=engine, guard=Guard() if guarded else None)
 
 
-def _demo_work(scenario: str, set_: list[str], seed: int, scheme: str | None) -> Work:
+def _demo_work(scenario: str, set_: list[str], seed: int, scheme: str | None, *, guarded: bool) -> Work:
     """Use plain PyTorch in the field and in the simulator, so that their models are bit-identical."""
     if scenario in _EMBEDDED:
         given = dict(text.partition("=")[::2] for text in set_)
@@ -274,7 +283,7 @@ def _demo_work(scenario: str, set_: list[str], seed: int, scheme: str | None) ->
             joules = _DEMO_JOULES_PER_DEVICE_ROUND * max(int(devices) * int(rounds), 1)
             sized = [f"fleet.devices={devices}", f"rounds={rounds}", f"fleet.energy_total_joules={joules:g}"]
             set_ = [*sized, *set_]
-    return _work(scenario, set_, seed, scheme, "reference")
+    return _work(scenario, set_, seed, scheme, "reference", guarded=guarded)
 
 
 def _print_outcome(work: Work, outcome: DemoOutcome) -> None:

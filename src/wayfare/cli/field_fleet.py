@@ -169,7 +169,7 @@ def _changed(fleet: Fleet, as_json: bool) -> None:
     members = sum(key is not None for key in fleet.public_keys.values()) - 1  # the server has a key too
     for line in (
         f"{fleet.folder}: {members} devices, {len(fleet.devices)} numbers assigned",
-        "  broker/users.conf   copy to the broker's host, then: systemctl reload wayfare-broker (or kill -HUP)",
+        "  broker/users.conf   copy to the broker's host, then: systemctl reload wayfare-broker (or kill -HUP twice)",
         "  devices/            copy the bundle of a new device to it; the server needs no restart",
     ):
         say(line)

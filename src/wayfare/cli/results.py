@@ -38,6 +38,7 @@ def require_contact(runs: Sequence[RunSummary]) -> None:
 
 def print_results(results: StudyResults) -> None:
     """Print the table of a study; a comparison gets the table with a legend."""
+    from wayfare.report.columns import rich_notes
     from wayfare.report.study_tables import missing_notes, study_table
     from wayfare.report.tables import comparison_table
 
@@ -45,5 +46,5 @@ def print_results(results: StudyResults) -> None:
         output.print(study_table(results, width=output.width))
         return
     output.print(comparison_table(results.schemes, results.runs, width=output.width))
-    for note in missing_notes(results):
-        output.print(note, style="dim", highlight=False)
+    if notes := missing_notes(results):
+        output.print(rich_notes(notes))

@@ -15,7 +15,8 @@ from torch import Tensor
 from wayfare.arrays import Ints
 from wayfare.codec.entropy import coded_bytes
 from wayfare.codec.indices import BASE
-from wayfare.codec.values import BLOCK, ValueBits, quantise, restore
+from wayfare.codec.values import BLOCK, WHOLE, ValueBits, quantise, restore
+from wayfare.codec.whole import whole_bytes
 from wayfare.codec.wire import HEADER_BYTES
 from wayfare.sparsify import Sparse
 
@@ -43,7 +44,8 @@ def measure(kept: Sparse, parameters: int, value_bits: ValueBits, chosen: int | 
     # All counts leave a GPU in one transfer.
     counts: Ints = torch.cat([code_counts, gap_counts]).cpu().numpy()
     of_codes, of_gaps = counts[: len(code_counts)], counts[len(code_counts) :]
-    length = HEADER_BYTES + _index_bytes(of_gaps, chosen) + _value_bytes(of_codes, chosen, value_bits)
+    of_values = whole_bytes(values) if value_bits == WHOLE else _value_bytes(of_codes, chosen, value_bits)
+    length = HEADER_BYTES + _index_bytes(of_gaps, chosen) + of_values
     values = values.to(statistics.dtype)
     delivered = torch.cat([values, statistics]) if len(statistics) else values
     return Measured(8 * (length + 4 * len(statistics)), Sparse(kept.indices, delivered), value_bits)
@@ -51,7 +53,7 @@ def measure(kept: Sparse, parameters: int, value_bits: ValueBits, chosen: int | 
 
 def _quantised(values: Tensor, bits: ValueBits) -> tuple[Tensor, Tensor]:
     """The values that arrive, and their codes if they are quantised."""
-    if bits == 32 or len(values) == 0:
+    if bits in (32, WHOLE) or len(values) == 0:
         return values, values[:0]
     scales, codes = quantise(values, bits)
     return restore(scales, codes, bits), codes

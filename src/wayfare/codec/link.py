@@ -7,7 +7,7 @@ from wayfare.radio import Link
 from wayfare.scenario import Scenario
 
 
-def make_link(scenario: Scenario, parameters: int, statistics: int = 0) -> Link:
+def make_link(scenario: Scenario, parameters: int, statistics: int = 0, *, sums: int = 0, first_sums: int = 0) -> Link:
     """The radio of a scenario, and the cost of a model's updates on it."""
     value_bits = scenario.upload.value_bits
     statistics_bits = float(statistics * value_bits)
@@ -18,4 +18,6 @@ def make_link(scenario: Scenario, parameters: int, statistics: int = 0) -> Link:
         bits_per_entry=bits_per_entry(parameters, value_bits),
         dense_bits=dense_bits(parameters, value_bits) + statistics_bits,
         statistics_bits=statistics_bits,
+        sums=sums,
+        first_sums=first_sums,
     )

@@ -22,7 +22,7 @@ from wayfare.sparsify import Sparse, top_k
 # The number of separate octaves; all smaller entries form one group.
 _OCTAVES = 24
 # The width within one octave that is as precise as a width over all octaves.
-_WITHIN_OCTAVE: dict[ValueBits, ValueBits] = {32: 32, 16: 8, 8: 4, 4: 2, 2: 1, 1: 1}
+_WITHIN_OCTAVE: dict[ValueBits, ValueBits] = {32: 32, 16: 8, 8: 4, 4: 2, 2: 1, 1: 1, 0: 0}
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,10 +19,13 @@ from torch import Tensor
 
 from wayfare.codec.entropy import decode_symbols, encode_symbols
 from wayfare.codec.errors import WireError
+from wayfare.codec.whole import decode_whole, encode_whole
 
-ValueBits: TypeAlias = Literal[32, 16, 8, 4, 2, 1]
-"""Bits per value; 1 is a sign, with one scale for its block."""
-VALUE_BITS: tuple[ValueBits, ...] = get_args(ValueBits)
+ValueBits: TypeAlias = Literal[32, 16, 8, 4, 2, 1, 0]
+"""Bits per value; 1 is a sign, with one scale for its block; 0 stands for exact whole numbers (`codec.whole`)."""
+WHOLE: Literal[0] = 0
+VALUE_BITS: tuple[ValueBits, ...] = get_args(ValueBits)[:-1]
+"""The widths of real numbers."""
 
 BLOCK = 1024
 # Smaller magnitudes of a block are raised to this many octaves below its largest.
@@ -34,7 +37,7 @@ Float32s: TypeAlias = NDArray[np.float32]
 
 def value_width(bits: int | None) -> ValueBits:
     """Check that a width is supported."""
-    for known in VALUE_BITS:
+    for known in (*VALUE_BITS, WHOLE):
         if bits == known:
             return known
     raise WireError(f"values of {bits} bits are not supported; choose from {', '.join(map(str, VALUE_BITS))}")
@@ -133,6 +136,8 @@ def encode_values(values: Float32s, bits: ValueBits) -> tuple[bytes, Float32s]:
         raise WireError("cannot send NaN or infinity")
     if bits == 32:
         return values.astype("<f4").tobytes(), values
+    if bits == WHOLE:
+        return encode_whole(values), values
     if len(values) == 0:
         return b"", values
     scales, codes = quantise(torch.from_numpy(values), bits)
@@ -145,6 +150,8 @@ def encode_values(values: Float32s, bits: ValueBits) -> tuple[bytes, Float32s]:
 
 def decode_values(data: bytes, bits: int, count: int) -> Float32s:
     width = value_width(bits)
+    if bits == WHOLE:
+        return decode_whole(data, count)
     if bits == 32:
         if len(data) != 4 * count:
             raise WireError("the length of the values differs from their count")

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from wayfare.codec.errors import WireError
-from wayfare.codec.values import value_width
+from wayfare.codec.values import WHOLE, value_width
 from wayfare.errors import DivergenceError, InvariantError
 from wayfare.methods import Encounter, Method, Upload
 from wayfare.radio import Link
@@ -57,13 +57,13 @@ class Checks:
         """Convert a decision to plain numbers and reject invalid ones."""
         try:
             plain = Upload(
-                entries=_whole(upload.entries),
+                entries=_whole("entries", upload.entries),
                 bits=float(upload.bits),
                 power_watts=float(upload.power_watts),
                 energy_joules=float(upload.energy_joules),
                 completes=bool(upload.completes),
-                value_bits=None if upload.value_bits is None else value_width(_whole(upload.value_bits)),
-                max_entries=None if upload.max_entries is None else _whole(upload.max_entries),
+                value_bits=None if upload.value_bits is None else value_width(_whole("value_bits", upload.value_bits)),
+                max_entries=None if upload.max_entries is None else _whole("max_entries", upload.max_entries),
                 max_joules=float(upload.max_joules),
             )
         except (AttributeError, TypeError, ValueError, OverflowError, WireError) as error:
@@ -79,10 +79,11 @@ class Checks:
             return
         if len(sent) and not bool((sent.indices.diff() > 0).all()):
             raise _violation(offer.encounter, method, "an entry was sent twice")
-        is_exact = method.compressor.sends_largest and sending.upload.value_bits is None
+        are_sums = sending.upload.value_bits == WHOLE
+        is_exact = are_sums or (method.compressor.sends_largest and sending.upload.value_bits is None)
         if method.memory.conserves and not _adds_up(offer.update, memory, sent, exactly=is_exact):
             raise _violation(offer.encounter, method, "an entry was neither sent nor kept in memory, or both")
-        if not method.compressor.sends_largest:
+        if are_sums or not method.compressor.sends_largest:
             return
         chosen = sent.indices[sent.indices < offer.parameters]
         parameters = offer.update[: offer.parameters].abs()
@@ -105,11 +106,11 @@ class Checks:
             raise DivergenceError(f"training diverged in round {round_}: the loss of the global model is {loss}")
 
 
-def _whole(number: float) -> int:
+def _whole(field: str, number: float) -> int:
     """Convert a whole number of any type to int; reject fractions."""
     whole = int(number)
     if whole != number:
-        raise ValueError(f"{number!r} is not a whole number")
+        raise ValueError(f"{field} = {number!r} is not an integer")
     return whole
 
 
@@ -128,6 +129,8 @@ def _problems(upload: Upload, encounter: Encounter, link: Link, method: Method) 
         yield f"entries = {entries!r}, must be 0 in an upload that does not complete"
     if entries not in (0, link.parameters) and method.server.takes != "updates":
         yield f"entries = {entries!r}, must be 0 or all if the server mixes models"
+    if upload.value_bits == WHOLE and entries > link.sums:
+        yield f"entries = {entries!r}, must be at most {link.sums}, because only statistics are whole numbers"
     if not 0 <= power_watts <= link.max_power_watts * (1 + _SLACK):
         yield f"power_watts = {power_watts!r}, must be 0 to {link.max_power_watts} W"
     if not 0 <= joules <= max_joules:

@@ -13,9 +13,9 @@ import torch
 from torch import Tensor
 
 from wayfare.codec.fitting import CodedUpload, arriving, fit, fit_pieces, piece_entries, united
-from wayfare.codec.length import Measured
+from wayfare.codec.length import Measured, measure
 from wayfare.codec.pieces import Piece
-from wayfare.codec.values import value_width
+from wayfare.codec.values import WHOLE, value_width
 from wayfare.codec.widths import profile
 from wayfare.device.checks import Checks
 from wayfare.device.state import DeviceState
@@ -23,7 +23,7 @@ from wayfare.methods import Encounter, Method, State, Upload
 from wayfare.methods.account import Meeting, meet, pay
 from wayfare.radio import Link
 from wayfare.scenario import Scenario
-from wayfare.sparsify import Sparse, with_tail
+from wayfare.sparsify import Sparse, top_k, with_tail
 from wayfare.sparsify.spectrum import spectrum
 from wayfare.streams import Stream, generator
 
@@ -119,8 +119,11 @@ def make_offer(
 ) -> Offer:
     """The offer of a device in a contact, with its energy queue advanced to this round."""
     link, parameters = terms.link, update[: terms.link.parameters]
+    sums, trained = parameters[: link.sums], parameters[link.sums :]
+    # A controller weighs what was learned, and statistics are in other units.
+    parameters = trained if len(trained) else parameters
     norm_sq = float(parameters.double().square().sum()) * terms.norm_scale**2
-    seen = cache(lambda: profile(spectrum(parameters), len(update) - len(parameters)))
+    seen = cache(lambda: profile(spectrum(parameters), len(update) - link.parameters))
     now, encounter = meet(
         state,
         meeting,
@@ -129,6 +132,7 @@ def make_offer(
         rounds=terms.rounds,
         update_norm_sq=norm_sq,
         staleness_rounds=staleness_rounds,
+        sums=_left(sums),
         profile=seen if math.isfinite(norm_sq) else None,
     )
     return Offer(
@@ -180,7 +184,7 @@ def transmit(offer: Offer, upload: Upload, terms: Terms, lasts_s: float | None =
     if lasts_s != forecast_s:
         # After the contact the device knows its true length.
         offer = replace(offer, state=replace(offer.state, met_s=offer.state.met_s + (lasts_s - forecast_s)))
-    select = partial(_selected, offer, terms)
+    select = partial(_sums if upload.value_bits == WHOLE else _selected, offer, terms)
     rate_bps = link.rate_bps(upload.power_watts, offer.encounter.gain_per_watt)
     if upload.value_bits is None or upload.entries == 0:
         chosen = select(upload.entries)
@@ -264,9 +268,26 @@ def _with_cost(upload: Upload, entries: int, bits: float, airtime_s: float) -> U
 
 def _selected(offer: Offer, terms: Terms, entries: int) -> Sparse:
     """The entries that the compressor selects. In a diverged update NaN counts as infinity."""
-    vector, compressor = offer.update[: offer.parameters], terms.method.compressor
+    first, compressor = terms.link.sums if terms.link.sums < offer.parameters else 0, terms.method.compressor
+    vector = offer.update[first : offer.parameters]
     draw = partial(generator, terms.seed, Stream.COMPRESSION, offer.encounter.device, offer.encounter.round)
     if offer.is_finite:
-        return compressor.select(vector, entries, draw)
+        kept = compressor.select(vector, entries, draw)
+        return Sparse(kept.indices + first, kept.values) if first else kept
     kept = compressor.select(vector.nan_to_num(nan=math.inf, posinf=math.inf, neginf=-math.inf), entries, draw)
-    return Sparse(kept.indices, vector.index_select(0, kept.indices))
+    return Sparse(kept.indices + first, vector.index_select(0, kept.indices))
+
+
+def _left(sums: Tensor) -> tuple[int, int]:
+    """The number of entries that are not 0, and the bits of a message of them."""
+    indices = sums.nonzero().view(-1)
+    kept = Sparse(indices, sums.index_select(0, indices))
+    return len(kept), measure(kept, len(sums), WHOLE).bits if len(kept) else 0
+
+
+def _sums(offer: Offer, terms: Terms, entries: int) -> Sparse:
+    """Statistics that are not 0: those that go first, then the others, each by falling magnitude."""
+    sums, first = offer.update[: terms.link.sums], terms.link.first_sums
+    early = top_k(sums[:first], min(entries, int(sums[:first].count_nonzero())))
+    late = top_k(sums[first:], entries - len(early))
+    return Sparse(torch.cat([early.indices, late.indices + first]), torch.cat([early.values, late.values]))

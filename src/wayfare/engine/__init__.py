@@ -17,6 +17,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from wayfare.engine.base import Burst, Engine, LocalTraining
+from wayfare.engine.collecting import Collecting
 from wayfare.engine.compute import Compute, Precision
 from wayfare.engine.cuda_graphs import CudaGraphs
 from wayfare.engine.lanegcn.engine import StackedLaneGcn
@@ -28,6 +29,7 @@ from wayfare.engine.stacked_mlp import StackedMlp
 from wayfare.engine.trainer import AHEAD_STEPS, Policy, Trainer, TrainerState, Training
 from wayfare.engine.vmapped import Vmapped
 from wayfare.errors import ScenarioError
+from wayfare.learning.sums import SumsModel
 from wayfare.learning.tasks.base import Labelled
 
 __all__ = [
@@ -74,6 +76,8 @@ def make_engine(name: str, training: LocalTraining) -> Engine:
     Networks with random layers that the engine cannot key by device and round raise ScenarioError.
     """
     chosen = engine_name(name, training)
+    if isinstance(training.task.model, SumsModel):
+        return Collecting(training)
     reject_random_layers(chosen, training)
     return ENGINES[chosen](training)
 
@@ -94,6 +98,8 @@ def _fastest(training: LocalTraining) -> str:
     own loss may read values while it is computed, which neither a graph nor `vmap` supports.
     """
     task = training.task
+    if isinstance(task.model, SumsModel):
+        return "reference"
     if StackedLaneGcn.fits(task):
         return "stacked"
     if training.compute.device.type == "cuda":

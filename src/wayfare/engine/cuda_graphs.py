@@ -36,6 +36,7 @@ from wayfare.engine.unfolded import unfold_convolutions
 from wayfare.errors import ScenarioError
 from wayfare.learning.local_loss import loss_of
 from wayfare.learning.models.base import entries, trainable
+from wayfare.learning.models.tuned import Tuned
 from wayfare.learning.tasks import Task
 from wayfare.learning.tasks.base import Labelled
 
@@ -60,6 +61,10 @@ class Recipe:
 def best_recipe(training: LocalTraining) -> Recipe:
     """The fastest recipe measured for ResNet-9 on one H200 (benchmarks/NOTES.md)."""
     compute, large = training.compute, training.task.model.parameters >= _COMPILED_FROM_PARAMETERS
+    if isinstance(training.task.model, Tuned):
+        # Channels first: the reproducible kernels for depthwise convolutions with channels last are slow.
+        strict = compute.precision == "fp32" and not compute.fast
+        return Recipe(slots=10, compiled=False, channels_last=False, unfold_pixels=1024 if strict else 0)
     if compute.precision == "fp32":
         # Without matrix units convolutions take nearly all of the time. Products are the fastest reproducible way.
         if compute.fast:

@@ -50,9 +50,18 @@ the file and replays later chunks through the rule. A rule gets the device, its 
 chunk's header), its samples and the reach of its steps (which the server knows). The reach is unknown if the
 device received no model since its previous update; the header names its version.
 
+A guard (`wayfare.methods.guard`) stands before the rule: it scales or drops unusual updates. It judges whole uploads,
+so with a guard no rule takes pieces. Its state is part of the server's, so a replay repeats its decisions.
+
 `Gathering` decides when recorded chunks are applied: on arrival, where every version counts as a round of the mean, or
 round by round with all devices that a plan has in that round, first all uploads, then all downloads, as in the
 simulator. With a plan, and trainers that follow it, devices and server end with the simulator's model.
+
+What is shared
+--------------
+
+Server and devices share the model, its layout, the method and its terms (`work.py`), and no data. A device trains on
+its own folder (`local_data.py`). The simulated world, with motion, contacts and a partition, exists only for a plan.
 
 Who counts
 ----------
@@ -61,6 +70,11 @@ The server knows a device from its first message on: the broker lets only member
 rule is the number of devices that delivered lately (`membership.py`). The ledger keeps N of every version and the
 weight of every chunk. A device whose model is the initial one or outdated is told so when it asks. It discards what it
 learned and continues from the current model. All devices train at most a fixed number of steps after a model.
+
+The broker enforces that a device only uses subjects of its own name: every device has an account, and answers stay in
+it. The server hears each device through a subscription with a credit, which the broker counts; a device that is not
+heard says ``up.<device>.hello``. Training may stay in memory for some time, to spare flash memory, so a killed device
+repeats steps; a cut writes everything.
 
 Trainer and exchanger of a device share only its store. Training during an exchange is not lost:
 it is base - local for the new base. A proximal term pulls towards the last model, not towards base.

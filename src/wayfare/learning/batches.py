@@ -35,6 +35,10 @@ class Batches:
         self._held, self._rounds, self._seed = held, rounds, seed
         self._windows: dict[tuple[Stream, int], _Window] = {}
 
+    def held(self, device: int) -> Ints:
+        """The sample numbers of a device."""
+        return self._held[device]
+
     def of(self, device: int, first_step: int, steps: int) -> Ints:
         """Sample numbers of the minibatches of `steps` steps, shape (steps, batch size)."""
         held = self._held[device]

@@ -17,6 +17,7 @@ Design decisions:
   inherit.
 """
 
+from wayfare.methods.collection import Collection
 from wayfare.methods.composition import Composition, Recipe, compose, is_ours, make_method, split_names
 from wayfare.methods.encounter import NOTHING, SKIPPED, Encounter, EnergyRule, Upload
 from wayfare.methods.from_file import reject_edited
@@ -45,6 +46,7 @@ __all__ = [
     "SKIPPED",
     "UNKNOWN_REACH",
     "Arrival",
+    "Collection",
     "Composition",
     "Compressor",
     "Draw",

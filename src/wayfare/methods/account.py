@@ -60,6 +60,7 @@ def meet(
     rounds: int,
     update_norm_sq: float,
     staleness_rounds: int,
+    sums: tuple[int, int] = (0, 0),
     profile: Callable[[], Profile] | None,
 ) -> tuple[AnyAccount, Encounter]:
     """Advance the energy queue to this round; return the account and the encounter that the upload rule sees."""
@@ -83,6 +84,8 @@ def meet(
         device=meeting.device,
         contacts=account.contacts,
         samples=meeting.samples,
+        sums_left=sums[0],
+        sums_bits=sums[1],
         position_m=meeting.position_m,
         speed_mps=meeting.speed_mps,
     )

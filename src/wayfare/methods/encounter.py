@@ -34,6 +34,9 @@ class Encounter:
     device: int = 0
     contacts: int = 1  # so far, this one included
     samples: int | None = None  # held by the device; None if unknown
+    # Class statistics that the device has not delivered: entries, and the length of their encoding.
+    sums_left: int = 0
+    sums_bits: int = 0
     # Position and speed when the contact begins; None if unknown.
     position_m: tuple[float, float] | None = None
     speed_mps: float | None = None
@@ -61,8 +64,8 @@ class Upload:
     power_watts: float
     energy_joules: float
     completes: bool = True
-    # Width of a coded value. The upload then costs the length of its encoding, and entries that do not fit are
-    # dropped. None: exact values at the link's cost per entry.
+    # Width of a coded value; 0: class statistics, which are whole numbers. The upload then costs the length of its
+    # encoding, and entries that do not fit are dropped. None: exact values at the link's cost per entry.
     value_bits: int | None = None
     # For a progressive upload: the most entries to send if the contact outlasts its forecast. Pieces go by falling
     # importance, and those that arrive before the contact ends count. None: all or nothing.

@@ -16,6 +16,7 @@ import numpy as np
 
 from wayfare.control.auto_weight import Wanted, demand
 from wayfare.errors import ScenarioError
+from wayfare.methods.collection import Collection
 from wayfare.methods.encounter import Encounter, EnergyRule, Upload
 from wayfare.radio import Link
 from wayfare.scenario.exchange import Relays
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     # PyTorch takes seconds to import, and plans do not need it.
     from torch import Tensor
 
+    from wayfare.methods.guard import Guard
     from wayfare.sparsify import Sparse
 
 State: TypeAlias = Mapping[str, Any]
@@ -150,6 +152,10 @@ class LocalRule(Part):
     # Whether the vector `correction` of the state, initially 0, is added to every gradient.
     corrects: ClassVar[bool] = False
 
+    def collects(self) -> Collection | None:
+        """The statistics that devices collect. Their sums are the first entries of the vector; None: it is a model."""
+        return None
+
     def pull(self) -> float:
         """The factor of (w - received) that is added to every gradient, as by a proximal term."""
         return self.prox
@@ -192,6 +198,7 @@ class ServerTerms:
 
     devices: int
     statistics: int = 0  # normalisation statistics at the end of a vector; rules average them without a step size
+    sums: int = 0  # class statistics at the beginning of a vector, which add up
 
 
 class ServerRule(Part, ABC):
@@ -267,7 +274,7 @@ class PeerRule(Part):
 
 @dataclass(frozen=True, kw_only=True)
 class Method:
-    """Six parts and a name."""
+    """Six parts, a name, and a guard in front of the server rule if there is one."""
 
     name: str
     upload: UploadRule
@@ -276,6 +283,7 @@ class Method:
     server: ServerRule
     local: LocalRule = field(default_factory=LocalRule)
     peers: PeerRule | None = None
+    guard: Guard | None = None
     # The composition that makes it again, if the name alone does not.
     text: str = field(default="", compare=False, repr=False)
 
@@ -294,6 +302,7 @@ class Method:
             "local": self.local,
             "server": self.server,
             "peers": self.peers,
+            "guard": self.guard,
         }
         return {kind: part for kind, part in every.items() if part is not None}
 

@@ -15,10 +15,13 @@ from importlib.metadata import entry_points
 from typing import Any, TypeAlias, cast, get_args
 
 from wayfare.errors import ScenarioError
+from wayfare.methods.collection import CLASSIFIERS, Classifier
 from wayfare.methods.encounter import EnergyRule
+from wayfare.methods.guard import Guard
 from wayfare.methods.mads_rd import MadsRd, Step
 from wayfare.methods.parts import Compressor, LocalRule, MemoryRule, Method, Part, PeerRule, ServerRule, UploadRule
 from wayfare.methods.servers import Add, Mix, Optimise, StalenessFunction
+from wayfare.methods.statistics import AddSums, ClassStatistics, SumsFirst
 from wayfare.methods.uploads import Fitting, Mads, Whole
 from wayfare.scenario import Scenario
 
@@ -32,6 +35,8 @@ GROUP = "wayfare.schemes"
 Choices: TypeAlias = tuple[tuple[str, ...], ...]
 _FITTING = ("", "fitting")
 _WHOLE: Choices = (_FITTING, RULES)
+# Statistics are few, and a joule carries most of them at low power.
+_PACED_FIRST = ("paced", "greedy", "unlimited")
 _BILLED: dict[str, str] = {"energy": "budget", "attempts": "all", "delivery": "separate"}
 """`:billed` treats a relay like any upload: devices make and pay for every attempt."""
 
@@ -61,6 +66,11 @@ def _fedasync(scenario: Scenario, staleness: str, fitting: str, rule: str) -> tu
 def _fedmobile(scenario: Scenario, billed: str, fitting: str, rule: str) -> tuple[Part, ...]:
     relays = scenario.relays.model_copy(update=_BILLED) if billed else scenario.relays
     return _whole(fitting, rule), PeerRule(relays)
+
+
+def _statistics(scenario: Scenario, classifier: str, rule: str) -> tuple[Part, ...]:
+    collected = ClassStatistics(classifier=cast(Classifier, classifier))
+    return SumsFirst(cast(EnergyRule, rule)), collected, AddSums()
 
 
 def _published(base: str, *names: str) -> Callable[..., tuple[Part, ...]]:
@@ -121,6 +131,12 @@ TABLE: Mapping[str, Row] = {
         "SFL-Spar: devices train only in rounds with a contact; uploads with top-k and error feedback.",
         (RULES,),
         lambda scenario, rule: (_fitting(rule), LocalRule(trains_between_contacts=False)),
+    ),
+    "statistics": Row(
+        "Statistics",
+        "Class statistics instead of training: sums that the server turns into a classifier; inputs must be vectors.",
+        (CLASSIFIERS, _PACED_FIRST),
+        _statistics,
     ),
     "fedbuff": Row(
         "FedBuff",
@@ -209,6 +225,12 @@ PARTS: Mapping[str, str] = {
     "add": "servers:Add",
     "mix": "servers:Mix",
     "relays": "parts:PeerRule",
+    "sums-first": "statistics:SumsFirst",
+    "class-statistics": "statistics:ClassStatistics",
+    "add-sums": "statistics:AddSums",
+    "guard": "guard:Guard",
+    "trimmed-mean": "robust:TrimmedMean",
+    "geometric-median": "robust:GeometricMedian",
     "buffer": "published.fedbuff:Buffer",
     "staleness-weights": "published.staleness_weighted:StalenessWeights",
     "calibrated-buffer": "published.ca2fl:CalibratedBuffer",
@@ -232,6 +254,7 @@ KINDS: Mapping[str, type[Part]] = {
     "local": LocalRule,
     "server": ServerRule,
     "peers": PeerRule,
+    "guard": Guard,
 }
 
 
@@ -310,6 +333,8 @@ def _reject_unweightable(method: Method) -> None:
         why = "relays sums of several devices' updates and has no single updates to weight"
     elif method.local.corrects:
         why = "corrects gradients with equal weights"
+    elif method.local.collects() is not None:
+        why = "adds up statistics, which count every sample once"
     else:
         return
     raise ScenarioError("server.weighting", "samples", f"{method.name} {why}; must be equal")

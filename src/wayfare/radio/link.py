@@ -5,6 +5,9 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+# Powers beyond 2^64 / g are infinite for any radio; 2^1024 would overflow.
+_MAX_EXPONENT = 64.0
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Link:
@@ -16,10 +19,17 @@ class Link:
     bits_per_entry: float  # b, value and index of one kept entry
     dense_bits: float  # an update without indices
     statistics_bits: float = 0.0  # normalisation statistics, part of every upload
+    sums: int = 0  # of the entries, the first: class statistics
+    first_sums: int = 0  # of these, the first: they go before all others
 
     def rate_bps(self, power_watts: float, gain_per_watt: float) -> float:
         """A = B log2(1 + p g), in bit/s."""
         return self.bandwidth_hz * math.log1p(power_watts * gain_per_watt) / math.log(2.0)
+
+    def power_watts(self, bits: float, seconds: float, gain_per_watt: float) -> float:
+        """p = (2^(bits / (B t)) - 1) / g: the least power that sends some bits in some seconds."""
+        bps_per_hz = bits / (self.bandwidth_hz * seconds)
+        return math.expm1(math.log(2.0) * bps_per_hz) / gain_per_watt if bps_per_hz < _MAX_EXPONENT else math.inf
 
     def energy_joules(self, bits: float, power_watts: float, gain_per_watt: float) -> float:
         """E = p bits / A, in joules."""

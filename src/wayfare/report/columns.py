@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from rich.table import Table
 from rich.text import Text
@@ -22,6 +22,16 @@ SCHEME = "scheme"
 BUDGET_NOTE = "of all transmissions; marked if more than 3 % over budget"
 
 _NAME_WIDTH, _FOLDED_WIDTH, _LONGEST_PIECE = 14, 11, 20
+
+
+class Note(NamedTuple):
+    """A line below a table: a term, and its meaning."""
+
+    term: str
+    meaning: str
+
+    def __str__(self) -> str:
+        return f"{self.term}: {self.meaning}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,6 +97,15 @@ def rich_table(columns: Sequence[Column], rows: Sequence[int], *, headed: bool =
         name.plain = "\n".join(indent + line for line in name.plain.split("\n"))
         table.add_row(name, *cells)
     return table
+
+
+def rich_notes(notes: Sequence[Note], warnings: Sequence[Note] = ()) -> Table:
+    """Notes and warnings for a terminal; a long meaning wraps beside its term."""
+    grid = Table.grid(padding=(0, 2, 0, 0))
+    for style, some in (("dim", notes), ("yellow", warnings)):
+        for note in some:
+            grid.add_row(Text(note.term, style, no_wrap=True), Text(note.meaning, style))
+    return grid
 
 
 def _style(column: Column, row: int) -> str:

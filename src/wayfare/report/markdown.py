@@ -28,7 +28,7 @@ def markdown(results: StudyResults, figures: Sequence[str]) -> str:
 
 def table_lines(results: StudyResults) -> list[str]:
     headings, *rows = plain_table(results)
-    notes = [f"- {' '.join(note.split())}" for note in study_notes(results)]
+    notes = [f"- {note}" for note in study_notes(results)]
     return [_row(headings), _row(["---"] * len(headings)), *map(_row, rows), "", *notes]
 
 

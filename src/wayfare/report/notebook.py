@@ -53,7 +53,7 @@ class ShownResults(StudyResults):
         headings, *rows = plain_table(self)
         lines = [f"<caption>{escape(study_title(self))}</caption>", _row("th", headings)]
         lines += [_row("td", row) for row in rows]
-        notes = "<br>".join(escape(" ".join(note.split())) for note in study_notes(self))
+        notes = "<br>".join(escape(str(note)) for note in study_notes(self))
         return f"<table>{''.join(lines)}</table><p>{notes}</p>"
 
     def frame(self) -> Any:

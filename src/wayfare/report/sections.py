@@ -73,7 +73,7 @@ def results_section(results: StudyResults) -> dict[str, Any]:
         point = manifest.point_name(row.point) if manifest.axes and begins else ""
         rows.append({"point": point, "scheme": row.scheme, "look": look_of(row.scheme, manifest.schemes)})
     tables = side_by_side(columns, _PAGE_WIDTH, _PAGE_GAP)
-    return {"tables": tables, "rows": rows, "notes": [_note(note) for note in notes]}
+    return {"tables": tables, "rows": rows, "notes": [*map(str, notes)]}
 
 
 def failures_section(results: StudyResults, digests: Mapping[tuple[int, str], Sequence[RunDigest]]) -> dict[str, Any]:
@@ -110,12 +110,6 @@ def in_line(heading: str) -> str:
     name, _, unit = heading.partition("\n")
     joined = f"{name}, {unit}" if unit in ("%", "J", "s", "rounds", "Mbit") else f"{name} {unit}".strip()
     return joined.replace(" /", " per ")
-
-
-def _note(note: str) -> str:
-    """Turn `word      meaning` of a terminal into `word: meaning`."""
-    word, gap, meaning = note.partition("  ")
-    return f"{word}: {meaning.strip()}" if gap else note
 
 
 def _mobility(mobility: Mapping[str, Any]) -> str:

@@ -17,9 +17,11 @@ from wayfare.report.columns import (
     ENERGY,
     SCHEME,
     Column,
+    Note,
     in_terminal,
     over_budget,
     plainly,
+    rich_notes,
     rich_table,
     side_by_side,
 )
@@ -71,8 +73,8 @@ def study_table(results: StudyResults, *, width: int = 80) -> Group:
         lines += _rich(results, [*_schemes(results), *_measures(results)], width)
     if results.rows and results.manifest.targets:
         lines += _rich(results, [*_schemes(results), *_targets(results)], width)
-    warnings = [Text(f"warning     {caveat}", "yellow") for caveat in caveats_of(results)]
-    return Group(*lines, *(Text(note, "dim") for note in study_notes(results)), *warnings)
+    warnings = [Note("warning", caveat) for caveat in caveats_of(results)]
+    return Group(*lines, rich_notes(study_notes(results), warnings))
 
 
 def _rich(results: StudyResults, columns: Sequence[Column], width: int) -> list[Text | Table]:
@@ -137,42 +139,41 @@ def study_title(results: StudyResults) -> str:
     return f"{name}: {manifest.title or counts}" + (f" ({counts})" if manifest.title else "")
 
 
-def study_notes(results: StudyResults) -> list[str]:
+def study_notes(results: StudyResults) -> list[Note]:
     if results.metric is None:
-        return ["no finished run yet"]
+        return [Note("runs", "none is finished yet")]
     notes, seeds, name = missing_notes(results), results.seeds, metric_words_and_unit(results.metric)[0]
     if min(len(row.results) for row in results.rows) == 1:
-        notes.append("one seed    is one world: numbers without ± are not a result")
+        notes.append(Note("one seed", "a single world; numbers without ± are not a result"))
     last = results.results[0].averaged
-    notes.append(f"{name:11} of a run: mean of its last {last} evaluation{'s' if last > 1 else ''}")
+    over = "the last evaluation" if last == 1 else f"mean of the last {last} evaluations"
+    notes.append(Note(name, f"{over} of a run"))
     if seeds > 1:
-        notes.append("±           95 % interval of the mean over seeds; sd: standard deviation over seeds")
+        notes.append(Note("±", "95 % interval of the mean over seeds; sd: standard deviation over seeds"))
     tested = sum(row.to_reference is not None for row in results.rows)
     if seeds > 1 and tested:
         least = 2 / 2**seeds
-        notes.append("difference  paired (same seed, same world), ± 95 % interval")
-        notes.append(
-            f"p           sign-flip permutation test; {seeds} seeds give {least:.2g} at best; "
-            f"{tested} test{'s' if tested > 1 else ''}"
-        )
+        notes.append(Note("difference", "paired (same seed, same world), ± 95 % interval"))
+        tests = f"{tested} test{'s' if tested > 1 else ''}"
+        notes.append(Note("p", f"sign-flip permutation test; {seeds} seeds give {least:.2g} at best; {tests}"))
     if any("energy_joules" in row.estimates for row in results.rows):
-        notes.append(f"energy      {BUDGET_NOTE}")
+        notes.append(Note("energy", BUDGET_NOTE))
     if any(row.shared for row in results.rows):
-        notes.append(f"{_SHARED:11} ran once: the scheme does not use the settings that differ between these points")
-    notes.append(f"assumed     {ASSUMED}")
-    notes += [f"trace       {trace_text(use)}" for use in distinct(result.trace for result in results.results)]
+        notes.append(Note(_SHARED, "ran once: the scheme does not use the settings that differ between these points"))
+    notes.append(Note("assumed", ASSUMED))
+    notes += [Note("trace", trace_text(use)) for use in distinct(result.trace for result in results.results)]
     if results.manifest.targets:
-        notes.append("reached     medians over all seeds; a missed target counts as beyond the end")
+        notes.append(Note("reached", "medians over all seeds; a missed target counts as beyond the end"))
     if results.unknown_metrics:
         known = ", ".join(results.results[0].measures)
-        notes.append(f"metrics     {', '.join(results.unknown_metrics)}: not recorded; recorded: {known}")
+        notes.append(Note("metrics", f"{', '.join(results.unknown_metrics)}: not recorded; recorded: {known}"))
     return notes
 
 
-def missing_notes(results: StudyResults) -> list[str]:
+def missing_notes(results: StudyResults) -> list[Note]:
     failed = f" ({results.failed} failed: runs/*.error.txt)" if results.failed else ""
-    note = f"incomplete  {results.missing} runs missing{failed}; repeat the study's command to run them"
-    return [note] if results.missing else []
+    text = f"{results.missing} runs missing{failed}; repeat the study's command to run them"
+    return [Note("incomplete", text)] if results.missing else []
 
 
 def _score_columns(results: StudyResults, of: Sequence[Estimate | None]) -> list[Column]:

@@ -19,8 +19,10 @@ from wayfare.report.columns import (
     ENERGY,
     SCHEME,
     Column,
+    Note,
     in_terminal,
     over_budget,
+    rich_notes,
     rich_table,
     side_by_side,
     total_width,
@@ -65,9 +67,9 @@ def comparison_table(
     tables = [rich_table(group, range(len(schemes))) for group in side_by_side(columns, width)]
     notes = comparison_notes(schemes, final_evaluations(runs[0]), [run.trace for run in runs])
     if left_out:
-        notes.append(f"omitted    {', '.join(reversed(left_out))}: the window is too narrow")
-    warnings = [Text(warning, "yellow") for warning in _warnings(schemes, runs)]
-    return Group(Text(_title(schemes, runs), "bold"), Text(), *tables, Text(), Text("\n".join(notes), "dim"), *warnings)
+        notes.append(Note("omitted", f"{', '.join(reversed(left_out))}: the window is too narrow"))
+    below = rich_notes(notes, list(_warnings(schemes, runs)))
+    return Group(Text(_title(schemes, runs), "bold"), Text(), *tables, Text(), below)
 
 
 def comparison_columns(schemes: Sequence[SchemeSummary], runs: Sequence[Sequence[RunSummary]]) -> list[Column]:
@@ -154,44 +156,47 @@ def _title(schemes: Sequence[SchemeSummary], runs: Sequence[RunRecord]) -> str:
     )
 
 
-def comparison_notes(schemes: Sequence[SchemeSummary], last: int, traces: Sequence[TraceUse | None] = ()) -> list[str]:
+def comparison_notes(schemes: Sequence[SchemeSummary], last: int, traces: Sequence[TraceUse | None] = ()) -> list[Note]:
     several = max(scheme.seeds for scheme in schemes) > 1
     name = metric_words_and_unit(schemes[0].metric)[0]
-    spread = "±          95 % interval; differences are paired: same seed, same world"
+    over = "the last evaluation" if last == 1 else f"the mean of the last {last} evaluations"
+    spread = Note("±", "95 % interval; differences are paired: same seed, same world")
     return [
-        f"{name:10} on test data, mean of the last {last} evaluations" + (" and of the seeds" if several else ""),
-        spread if several else "seed       a single seed is not a result",
-        f"energy     {BUDGET_NOTE}",
-        "kept       share of an update delivered in a contact; the rest stays in memory",
-        "failed     uploads per device that did not finish in their contact; they waste energy",
-        "age        mean staleness: rounds since a device received its model",
-        f"assumed    {ASSUMED}",
+        Note(name, f"on test data: {over}" + (", averaged over seeds" if several else "")),
+        spread if several else Note("seed", "a single seed is not a result"),
+        Note("energy", BUDGET_NOTE),
+        Note("kept", "share of an update delivered in a contact; the rest stays in memory"),
+        Note("failed", "uploads per device that did not finish in their contact; they waste energy"),
+        Note("age", "mean staleness: rounds since a device received its model"),
+        Note("assumed", ASSUMED),
         *(
-            ["device     mean over devices, and over the worst tenth; each device is scored on its own data"]
+            [Note("device", "mean over devices, and over the worst tenth; each device is scored on its own data")]
             if any(is_of_devices(name, schemes[0].metric) for name in schemes[0].others)
             else []
         ),
-        *(f"trace      {trace_text(use)}" for use in distinct(traces)),
+        *(Note("trace", trace_text(use)) for use in distinct(traces)),
         *(
-            f"relays     {scheme_label(scheme.name)}, per device: {scheme.relayed_per_device:.1f} updates relayed, "
-            f"{scheme.delivered_per_device:.1f} delivered,\n"
-            f"           {scheme.models_taken_per_device:.1f} newer models taken, "
-            f"{scheme.failed_relays_per_device:.1f} failed attempts"
+            Note(
+                "relays",
+                f"{scheme_label(scheme.name)}, per device: {scheme.relayed_per_device:.1f} updates relayed, "
+                f"{scheme.delivered_per_device:.1f} delivered, {scheme.models_taken_per_device:.1f} newer models "
+                f"taken, {scheme.failed_relays_per_device:.1f} failed attempts",
+            )
             for scheme in schemes
             if scheme.relayed_per_device or scheme.models_taken_per_device or scheme.failed_relays_per_device
         ),
     ]
 
 
-def _warnings(schemes: Sequence[SchemeSummary], runs: Sequence[RunRecord]) -> Iterator[str]:
+def _warnings(schemes: Sequence[SchemeSummary], runs: Sequence[RunRecord]) -> Iterator[Note]:
     if silent := no_contact([("", summarise_run(run)) for run in runs]):
-        yield f"contacts   {silent}"
+        yield Note("contacts", silent)
     if mixed := sorted({run.seed for run in runs} - _same_worlds(runs)):
         listed = ", ".join(map(str, mixed))
-        yield f"worlds     of seed {listed} differ: a trace, data or code changed between runs. Repeat them"
+        yield Note("worlds", f"of seed {listed} differ: a trace, data or code changed between runs. Repeat them")
     if len({scheme.seeds for scheme in schemes}) > 1:
         counts = ", ".join(f"{scheme_label(scheme.name)} {scheme.seeds}" for scheme in schemes)
-        yield f"uneven     numbers of seeds differ: {counts}\n           only differences use common seeds"
+        yield Note("uneven", f"numbers of seeds differ: {counts}; only differences use common seeds")
 
 
 def _same_worlds(runs: Sequence[RunRecord]) -> set[int]:

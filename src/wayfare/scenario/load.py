@@ -196,7 +196,7 @@ def _value(text: str) -> Any:
 def first_problem(error: ValidationError, root: type[BaseModel]) -> ScenarioError:
     """The first validation error, with field, value and rule."""
     problem = error.errors(include_url=False)[0]
-    path, section, tag_key = _walk(problem["loc"], root)
+    path, section, tag_key, kinds = _walk(problem["loc"], root)
     field, value, context = ".".join(path) or root.__name__.lower(), problem["input"], problem.get("ctx", {})
     rule = problem["msg"].removeprefix("Value error, ")
     match problem["type"]:
@@ -211,14 +211,14 @@ def first_problem(error: ValidationError, root: type[BaseModel]) -> ScenarioErro
         case "missing":
             return ScenarioError(field, None, "is required")
         case "union_tag_not_found":
-            rule = f"needs a `{tag_key}`"
+            return ScenarioError(f"{field}.{tag_key}", None, f"is required: one of {', '.join(kinds)}")
     return ScenarioError(field, "{...}" if isinstance(value, dict) else value, rule[0].lower() + rule[1:])
 
 
 def _walk(
     location: tuple[int | str, ...], root: type[BaseModel]
-) -> tuple[list[str], type[BaseModel] | None, str | None]:
-    """The path as the user wrote it, the section it leads to, and the key that selects the kind of that section.
+) -> tuple[list[str], type[BaseModel] | None, str | None, list[str]]:
+    """The path as the user wrote it, the section it leads to, and the key and values that select its kind.
 
     Pydantic's location also contains the tag of every union on the way, which is not part of the path.
     """
@@ -240,4 +240,4 @@ def _walk(
         elif isinstance(info.discriminator, str):
             tag_key = info.discriminator
             kinds = {variant.model_fields[tag_key].default: variant for variant in get_args(info.annotation)}
-    return path, section, tag_key
+    return path, section, tag_key, list(kinds)

@@ -96,7 +96,7 @@ class Learning(Section):
     trained: Trained = "head"
     # How many of the last blocks of the backbone `norms`, `adapters` and `last-block` change. Blocks before them are
     # computed once and cached.
-    trained_blocks: Count = 2
+    trained_blocks: Count = 7
     # r of W + (alpha / r) B A. A layer of m inputs and n outputs has r (m + n) trained entries.
     adapter_rank: Count = 8
     # alpha: scales adapters, and the length of their steps with its square.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal, TypeAlias
 
-from pydantic import BeforeValidator, Field
+from pydantic import BeforeValidator, Field, model_validator
 
 from wayfare.scenario.section import LARGEST, SMALLEST, Positive, Section
 
@@ -19,6 +19,7 @@ def _step(value: Any) -> Any:
 
 Step: TypeAlias = Annotated[float | Literal["auto"], BeforeValidator(_step)]
 Decay: TypeAlias = Annotated[float, Field(ge=0, lt=1)]
+_DEGREES = ("latitude_deg", "longitude_deg")
 Optimizer: TypeAlias = Literal["sgd", "momentum", "adam"]
 
 # The steps of `auto`; docs/results/beyond.md shows how they were chosen.
@@ -51,6 +52,13 @@ class Server(Section):
     average_rounds: Annotated[int, Field(ge=0, le=10_000_000)] = 0
     # The weight of a device in the mean of a round: equal (1/N), or its share of all samples.
     weighting: Literal["equal", "samples"] = "equal"
+
+    @model_validator(mode="before")
+    @classmethod
+    def _no_position(cls, given: Any) -> Any:
+        if isinstance(given, dict) and (misplaced := sorted({"kind", "name", "x_m", "y_m", *_DEGREES} & given.keys())):
+            raise ValueError(f"{', '.join(misplaced)}: the place of the server is set in mobility.server")
+        return given
 
     @property
     def step_size(self) -> float:

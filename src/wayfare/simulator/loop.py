@@ -12,15 +12,15 @@ from wayfare.device import Checks, DeviceState, Transmission, terms_of
 from wayfare.engine import AHEAD_STEPS, Compute, InMemory, Policy, Shelf, Trainer, engine_name, make_engine
 from wayfare.learning.evaluate import Evaluator
 from wayfare.learning.recalibrate import make_recalibration
-from wayfare.methods import Method, ServerTerms
-from wayfare.server import weights_of
+from wayfare.methods import Method
+from wayfare.server import server_terms_of, weights_of
 from wayfare.simulator.checkpoint import SimulationState
 from wayfare.simulator.device_side import DeviceSide, contact_rounds
 from wayfare.simulator.events import ContactEvent, EvaluationEvent, MetricEvent, Observer, RelayEvent
 from wayfare.simulator.ledger import make_ledger
 from wayfare.simulator.relays import Relays, RelayState
 from wayfare.simulator.server_side import ServerSide
-from wayfare.world import World, device_scores, local_training
+from wayfare.world import World, device_scores, local_training, world_for
 from wayfare.world.peers import draw_peers
 
 
@@ -47,7 +47,7 @@ class Simulation:
         shelf: Shelf | None = None,
         checks: Checks | None = None,
     ) -> None:
-        scenario = world.scenario
+        scenario, world = world.scenario, world_for(world, method)
         self._world, self._method, self._observer = world, method, observer
         self._compute, self._checks, shelf = compute or Compute(), checks or Checks(), shelf or InMemory()
         # Vectors and data stay on the compute device for the whole run.
@@ -77,8 +77,10 @@ class Simulation:
         # With free relays, a device without energy still hands its updates to others.
         retires = self._relays is None or not self._relays.free
         self._fleet = DeviceSide(world, initial, nothing, terms, self._trainer, shelf, retires=retires)
-        server_terms = ServerTerms(devices=scenario.fleet.devices, statistics=task.model.statistics)
-        self._server = ServerSide(initial, method.server, server_terms, scenario.server, self._checks, self._ledger)
+        server_terms = server_terms_of(world)
+        self._server = ServerSide(
+            initial, method.server, server_terms, scenario.server, self._checks, self._ledger, method.guard
+        )
         self._initial, self._evaluate = initial, Evaluator(task, device_scores(world, task))
         self._recalibrate = make_recalibration(scenario.learning, task, world.held, world.seed, self._compute.device)
         self._round, self._bits = 0, 0.0

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from numbers import Integral
 
 from wayfare.errors import ScenarioError
+from wayfare.learning.tasks import Task
 from wayfare.methods import Recipe
 from wayfare.scenario import Scenario, parse
 from wayfare.scenario.section import Section
@@ -18,6 +19,15 @@ def checked_scenario(scenario: object) -> Scenario:
         raise ScenarioError("scenario", _short(scenario), f"must be a Scenario, such as `wayfare.load({example})`")
     _reject_unknown(scenario, "")
     return parse(scenario.model_dump(mode="json", warnings=False))
+
+
+def checked_task(task: object) -> Task:
+    if isinstance(task, Task):
+        return task
+    rule = "must be a task, as built by `wayfare.own_task`"
+    if isinstance(task, str):
+        rule += f"; name other tasks in the scenario, as in `wayfare.load('fashion-small', ['learning.task={task}'])`"
+    raise ScenarioError("task", _short(task), rule)
 
 
 def checked_schemes(schemes: object) -> Sequence[Recipe] | None:

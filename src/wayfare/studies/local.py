@@ -1,7 +1,7 @@
 """Jobs on this machine: in this process, or in worker processes with one thread each.
 
-Workers live as long as the list of jobs, because PyTorch takes seconds to import and runs can share loaded data. A
-worker that dies (out of memory, kill -9) affects only its own job.
+Workers live as long as the list of jobs, because runs can share loaded data. A worker that dies (out of memory,
+kill -9) affects only its own job.
 """
 
 from __future__ import annotations
@@ -15,21 +15,25 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from multiprocessing.connection import Connection, wait
-from multiprocessing.context import SpawnContext, SpawnProcess
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 from types import FunctionType, SimpleNamespace
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 
 from wayfare.errors import InputError, RunError, ScenarioError
+from wayfare.forking import quick_context
 from wayfare.signals import Interrupts, ignore_interrupts, interrupts_deferred
 from wayfare.studies.jobs import Broken, Event, Finished, Job, Lost, OnRound, Queue, Shared, perform
 from wayfare.studies.single import Execution
+
+if TYPE_CHECKING:
+    from wayfare.forking import QuickContext
 
 _log = logging.getLogger("wayfare")
 
@@ -128,8 +132,7 @@ class WorkerProcesses:
 
     def __init__(self, shared: Shared, workers: int) -> None:
         self._shared, self._most = shared, workers
-        # Spawn, because a forked copy of a process that has used PyTorch may hang.
-        self._context = multiprocessing.get_context("spawn")
+        self._context = quick_context(__name__)
         self._workers: list[_Worker] = []
 
     def run(self, queue: Queue, on_round: OnRound) -> Generator[Event, None, None]:
@@ -207,9 +210,10 @@ class WorkerProcesses:
 class _Worker:
     """The parent's view of a worker process."""
 
-    def __init__(self, context: SpawnContext, shared: Shared) -> None:
+    def __init__(self, context: QuickContext, shared: Shared) -> None:
         self.pipe, theirs = context.Pipe()
-        self.process: SpawnProcess = context.Process(target=_work, args=(theirs, shared), daemon=True)
+        args = theirs, shared, dict(os.environ)
+        self.process: BaseProcess = context.Process(target=_work, args=args, daemon=True)
         self.index: int | None = None  # index of the running job
         self.last: int | None = None
         self.ready = False
@@ -256,8 +260,11 @@ def _cannot_travel(error: Exception) -> InputError:
     )
 
 
-def _work(pipe: Connection, shared: Shared) -> None:
+def _work(pipe: Connection, shared: Shared, environment: Mapping[str, str]) -> None:
     """The main function of a worker process: perform jobs until the parent ends it."""
+    # The process that workers are forked from has the environment of its own start.
+    os.environ.clear()
+    os.environ.update(environment)
     ignore_interrupts()
     threading.Thread(target=_end_with_parent, daemon=True).start()
     # A broken pipe means that the parent is gone, so there is nothing to report.

@@ -39,9 +39,9 @@ from wayfare.scenario.model import NO_BACKBONE
 from wayfare.scenario.partition import OwnPartition
 from wayfare.signals import StopRequest
 from wayfare.simulator import Simulation, SimulationState
-from wayfare.studies.arguments import checked_scenario, checked_seed
+from wayfare.studies.arguments import checked_scenario, checked_seed, checked_task
 from wayfare.studies.keeping import Keeper, Safeguards, StoppedError
-from wayfare.world import World, draw_world, last_common_round
+from wayfare.world import World, draw_world, last_common_round, world_for
 
 _log = logging.getLogger("wayfare")
 
@@ -122,7 +122,8 @@ def carry_out(
                 # It was interrupted between its last transaction and the renaming.
                 complete(folder)
             else:
-                world = draw_world(scenario, seed, task)  # type: ignore[arg-type]  # tasks are hashed by identity
+                drawn = draw_world(scenario, seed, task)  # type: ignore[arg-type]  # tasks are hashed by identity
+                world = world_for(drawn, scheme)
                 job = _Job(
                     folder=folder, world=world, scheme=scheme, identity=identity, execution=execution, found=found
                 )
@@ -210,6 +211,7 @@ def naming_task(scenario: Scenario, task: Task | None) -> Scenario:
     """The scenario with the name of your own task, and with its partition if the task has one."""
     if task is None:
         return scenario
+    checked_task(task)
     if scenario.learning.backbone != NO_BACKBONE:
         rule = (
             "does not apply to your own task; compute the features yourself, or make the backbone part of its network"

@@ -46,8 +46,9 @@ class Sweep:
             return
         finished, traces = self.results.finished, self.failures[0].job.folder.parent
         safe = f"The other {finished} are finished, in {self.results.folder}. " if finished else ""
+        what = failures_text(self.failures, len(self.results.manifest.distinct)).removesuffix(".")
         raise RunError(
-            f"{failures_text(self.failures, len(self.results.manifest.distinct))}. {safe}Tracebacks are in "
+            f"{what}. {safe}Tracebacks are in "
             f"{traces}/*.error.txt. The same call or command repeats only the missing runs"
         ) from self.failures[0].error
 

@@ -116,7 +116,12 @@ def forecast(
     seed: int,
 ) -> Forecast:
     """Forecast a contact plan for a model with given numbers of parameters and statistics."""
-    if make_method(scheme, found.scenario).peers is not None:
+    method = make_method(scheme, found.scenario)
+    if method.local.collects() is not None:
+        raise ScenarioError(
+            "scheme", scheme, "a rehearsal has no samples to collect statistics from; plan mads instead"
+        )
+    if method.peers is not None:
         raise ScenarioError("scheme", scheme, "a rehearsal has no contacts between devices; plan afl instead")
     scenario, contacts = found.scenario, plan_statistics(found.plan)
     link = make_link(scenario, parameters, statistics)

@@ -112,14 +112,16 @@ def last_common_round(world: World) -> int:
 def world_digests(world: World) -> dict[str, str]:
     """A digest of every part of a world; a run resumes only in the same world."""
     meets = world.meets
-    parts = {
+    parts: dict[str, Iterable[np.ndarray]] = {
         "contacts": (meets.round, meets.device, meets.contact_s, meets.distance_m),
         "forecasts": (world.forecast_s,),
         "channels": (world.gains_per_watt,),
         "budgets": (world.budgets_joules,),
         "samples": world.held,
-        "initial model": (world.initial_model.numpy(),),
     }
+    if not world.link.sums:
+        # Sums start at 0 in every world.
+        parts["initial model"] = (world.initial_model.numpy(),)
     return {name: digest(arrays) for name, arrays in parts.items()}
 
 

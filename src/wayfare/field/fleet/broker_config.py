@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from wayfare.field.fleet.subjects import Permissions
+from wayfare.field.fleet.subjects import SERVER_NAME, Permissions
 
 CONFIG_NAME, USERS_NAME = "nats.conf", "users.conf"
 STORE_VARIABLE = "WAYFARE_STORE"
@@ -20,6 +20,7 @@ class Limits:
     message_bytes: int = 1 << 20
     pending_bytes: int = 16 << 20  # buffered for one slow connection
     connections: int = 1000
+    connections_per_device: int = 16  # lost ones count until the broker notices, about 15 s later
 
 
 def config_text(fleet: str, port: int, limits: Limits) -> str:
@@ -52,21 +53,35 @@ write_deadline: "5s"
 max_payload: {limits.message_bytes}
 max_pending: {limits.pending_bytes}
 max_connections: {limits.connections}
-max_subscriptions: 1000
+max_subscriptions: 100000
 
 include "{USERS_NAME}"
 """
 
 
-def users_text(users: Mapping[str, tuple[str, Permissions]]) -> str:
-    """All users: name -> (public key, subjects). Anyone not listed has no access."""
-    lines = ["# Written by wayfare. After a change: nats-server --signal reload", "authorization {", "  timeout: 5"]
-    lines += ["  users: ["]
+def users_text(users: Mapping[str, tuple[str, Permissions]], connections_per_device: int = 16) -> str:
+    """All users: name -> (public key, subjects). Anyone not listed has no access.
+
+    Every device has an account of its own, with a limited number of connections. It exchanges only the subjects of its
+    own name with the server's account. So the broker's answer to one device cannot reach a subject of another.
+    """
+    lines = ["# Written by wayfare. After a change, reload twice, 1 s apart: nats-server --signal reload", "accounts {"]
     for name, (public_key, permissions) in users.items():
-        lines += [f"    # {name}", f"    {{ nkey: {public_key}, permissions: {{"]
+        lines += [f"  {json.dumps(name)}: {{", f"    users: [ {{ nkey: {public_key}, permissions: {{"]
         lines += [f"        publish: {_rule(permissions.publish, permissions.publish_never)}"]
-        lines += [f"        subscribe: {_rule(permissions.subscribe, ())} }} }}"]
-    return "\n".join([*lines, "  ]", "}", ""])
+        lines += [f"        subscribe: {_rule(permissions.subscribe, ())} }} }} ]"]
+        if name == SERVER_NAME:
+            lines += ["    jetstream: enabled"]
+            lines += ['    exports: [ { service: "up.*.>" }, { stream: "applied.*" }, { stream: "down.*.>" } ] }']
+            continue
+        lines += [f"    limits {{ max_connections: {connections_per_device}, max_subscriptions: 100 }}"]
+        lines += [f"    imports: [ {_import('service', f'up.{name}.>')}"]
+        lines += [f"      {_import('stream', f'applied.{name}')}, {_import('stream', f'down.{name}.>')} ] }}"]
+    return "\n".join([*lines, "}", ""])
+
+
+def _import(kind: str, subject: str) -> str:
+    return f"{{ {kind}: {{ account: {json.dumps(SERVER_NAME)}, subject: {json.dumps(subject)} }} }}"
 
 
 def _rule(allowed: tuple[str, ...], denied: tuple[str, ...]) -> str:

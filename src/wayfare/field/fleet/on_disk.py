@@ -51,6 +51,7 @@ class Fleet:
     name: str
     url: str
     public_keys: Mapping[str, str | None]  # of the server and of every device, in the order of joining
+    connections_per_device: int = 16
 
     @property
     def devices(self) -> tuple[str, ...]:
@@ -121,7 +122,13 @@ def create_fleet(
         _write(broker / "server.pem", server.certificate)
         _write(broker / "server.key", server.key, secret=True)
         _write(broker / CONFIG_NAME, config_text(name, port, limits or Limits()))
-        fleet = Fleet(folder=draft, name=name, url=f"tls://{_in_url(host)}:{port}", public_keys={})
+        fleet = Fleet(
+            folder=draft,
+            name=name,
+            url=f"tls://{_in_url(host)}:{port}",
+            public_keys={},
+            connections_per_device=(limits or Limits()).connections_per_device,
+        )
         fleet = _join(fleet, [SERVER_NAME, *devices], valid_days)
         (draft / "systemd").mkdir()
         for unit in files("wayfare.field.fleet").joinpath("systemd").iterdir():
@@ -153,8 +160,15 @@ def load_fleet(folder: Path) -> Fleet:
         raise InputError(f"{folder / FLEET_NAME}: public_keys must have a key for every participant")
     for name in keys:
         check_name(f"{folder / FLEET_NAME}: device", name)
+    connections = content.get("connections_per_device", Limits().connections_per_device)
+    if not isinstance(connections, int) or connections < 1:
+        raise InputError(f"{folder / FLEET_NAME}: connections_per_device = {connections!r}: must be at least 1")
     return Fleet(
-        folder=folder, name=_text(folder, content, "name"), url=_text(folder, content, "url"), public_keys=keys
+        folder=folder,
+        name=_text(folder, content, "name"),
+        url=_text(folder, content, "url"),
+        public_keys=keys,
+        connections_per_device=connections,
     )
 
 
@@ -223,7 +237,8 @@ def _write_registry(fleet: Fleet) -> None:
     }
     _write_json(fleet.server_folder / BUNDLE_NAME, _about(fleet, SERVER_NAME) | {"devices": list(fleet.devices)})
     content = {"version": VERSION, "name": fleet.name, "url": fleet.url, "public_keys": dict(fleet.public_keys)}
-    _write(fleet.broker_folder / USERS_NAME, users_text(permissions))
+    content["connections_per_device"] = fleet.connections_per_device
+    _write(fleet.broker_folder / USERS_NAME, users_text(permissions, fleet.connections_per_device))
     _write_json(fleet.folder / FLEET_NAME, content)
 
 

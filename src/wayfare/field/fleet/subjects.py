@@ -58,12 +58,3 @@ def device_of(subject: str) -> str:
     if first != "up" or not _NAME.fullmatch(device):
         raise InputError(f"subject = {subject!r}: must be up.<device>.<...>")
     return device
-
-
-def may_answer(device: str, reply: str) -> bool:
-    """Whether the answer to a device's request goes to its own inbox.
-
-    The broker checks the subject that a device publishes to, but not its reply subject. Without this check one
-    device could direct the server's answers to another.
-    """
-    return reply.startswith(inbox_prefix(device) + ".")

@@ -71,6 +71,8 @@ def _same(replayed: ServerState, state: ServerState) -> None:
         raise InvariantError("the replay of the ledger differs from the mean of the models")
     if not same_state(replayed.rule_state, state.rule_state):
         raise InvariantError("the replay of the ledger differs from the state of the server rule")
+    if not same_state(replayed.guard_state, state.guard_state):
+        raise InvariantError("the replay of the ledger differs from the state of the guard")
 
 
 def _mass_error(ledger: Ledger, device: int, outbox: Outbox, learned: Floats, layout: Layout) -> float:

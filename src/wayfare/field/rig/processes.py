@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 import sys
 import threading
 import time
 from collections.abc import Callable
-from multiprocessing.context import ForkServerProcess
+from multiprocessing.process import BaseProcess
 from pathlib import Path
-from typing import Any
 
 from wayfare.errors import FieldError, WayfareError
 from wayfare.field.runtime.logs import log_to_stderr
+from wayfare.forking import quick_context
 from wayfare.signals import stop_at_signals
 
-# Fork from a process that has imported everything: PyTorch takes seconds, and processes are killed often.
-_context = multiprocessing.get_context("forkserver")
-_context.set_forkserver_preload(["wayfare.field.rig.demo"])
+# Processes are killed and started often.
+_context = quick_context("wayfare.field.rig.demo")
 
 
 class Member:
@@ -27,11 +25,11 @@ class Member:
     def __init__(self, name: str, part: Callable[[threading.Event], None], log: Path) -> None:
         self.name = name
         self._part, self._log = part, log
-        self._process: ForkServerProcess | None = None
+        self._process: BaseProcess | None = None
 
     def start(self) -> None:
-        process: Any = _context.Process(target=_live, args=(self.name, self._part, self._log), name=self.name)
-        process.daemon = True
+        args = self.name, self._part, self._log
+        process = _context.Process(target=_live, args=args, name=self.name, daemon=True)
         process.start()
         self._process = process
 

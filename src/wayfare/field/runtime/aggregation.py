@@ -17,6 +17,7 @@ from wayfare.errors import InvariantError
 from wayfare.field.runtime.membership import Membership
 from wayfare.field.runtime.messages import Chunk, joined
 from wayfare.methods import UNKNOWN_REACH, Arrival, ServerRule, ServerTerms
+from wayfare.methods.guard import Guard
 from wayfare.server import Senders, ServerState, aggregate, average, begin_server
 
 # States of the latest versions kept, for devices that download one while the server makes the next.
@@ -36,16 +37,22 @@ class Piece(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Aggregation:
-    """The server rule, its terms, and the length of the mean of the models."""
+    """The server rule, its terms, its guard, and the length of the mean of the models."""
 
     rule: ServerRule
     terms: ServerTerms
     senders: Senders
     average_rounds: int = 0
+    guard: Guard | None = None
     membership: Membership | None = None  # None: all devices of the terms count, as in a plan
 
+    @property
+    def takes_pieces(self) -> bool:
+        """Whether pieces of an upload may be applied as they arrive. A guard judges whole uploads."""
+        return self.rule.takes_pieces and self.guard is None
+
     def begin(self, model: Tensor) -> ServerState:
-        return begin_server(model, self.rule, self.terms, averages=self.average_rounds > 0)
+        return begin_server(model, self.rule, self.terms, averages=self.average_rounds > 0, guard=self.guard)
 
     def arrivals(self, pieces: Iterable[Piece], previous: PreviousVersion) -> list[Arrival]:
         """Join the chunks of each upload, in the order given.
@@ -67,8 +74,8 @@ class Aggregation:
         return arrivals
 
     def after_round(self, state: ServerState, round_: int, arrivals: Sequence[Arrival], devices: int) -> ServerState:
-        terms = replace(self.terms, devices=devices)
-        return average(aggregate(state, self.rule, arrivals, terms), round_, self.average_rounds)
+        state = aggregate(state, self.rule, arrivals, replace(self.terms, devices=devices), self.guard)
+        return average(state, round_, self.average_rounds)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -27,6 +27,7 @@ from wayfare.field.runtime.local_data import LocalData
 from wayfare.field.runtime.outbox import Outbox
 from wayfare.field.runtime.trainer import LocalTrainer, always_ready
 from wayfare.field.runtime.work import Work
+from wayfare.field.runtime.writes import WriteLimits
 from wayfare.records.lock import RunLock
 
 _log = logging.getLogger("wayfare.field")
@@ -46,6 +47,7 @@ class DeviceOptions:
     step_every_s: float = 0.0
     exchange_every_s: float = 10.0
     audit: bool = False
+    writes: WriteLimits = field(default_factory=WriteLimits)
     patience: Patience = field(default_factory=Patience)
     set_power_watts: Callable[[float], None] = no_radio
     sighting: Callable[[], Sighting | None] = no_sighting
@@ -72,6 +74,7 @@ def open_store(bundle: Bundle, number: int, work: Work, options: DeviceOptions) 
         identity=work.identity(bundle.fleet_id, bundle.name),
         # Without conservation of mass there is nothing to balance.
         audit=options.audit and method.memory.conserves and method.server.takes == "updates",
+        writes=None if options.audit else options.writes,
     )
 
 

@@ -11,6 +11,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Coroutine, Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -121,6 +122,13 @@ class Exchanger:
             except RefusedError as error:
                 _log.error("refused", extra={"device": self._name, "reason": str(error)})
                 await asyncio.sleep(self._patience.refused_s)
+            except (nats.errors.NoRespondersError, nats.errors.TimeoutError):
+                # The server is away, or it does not know this device yet. The broker does not tell a device with a new
+                # account that nobody hears it.
+                _log.info("no server answers", extra={"device": self._name})
+                with suppress(*PASSING):
+                    await self._client.publish(f"up.{self._name}.hello", b"")
+                await asyncio.sleep(self._patience.again_s)
             except (*PASSING, WireError) as error:
                 _log.info("exchange interrupted", extra={"device": self._name, "reason": f"{error}" or repr(error)})
                 await asyncio.sleep(self._patience.again_s)
@@ -130,7 +138,7 @@ class Exchanger:
         progress = self._outbox.progress
         resumes = progress.cut_round > progress.finished_round and self._guide.resumes(progress)
         occasion = None if resumes else self._guide.occasion(progress, self._outbox.state)
-        if not resumes and occasion is None:
+        if not resumes and (occasion is None or not self._outbox.may_exchange):
             return False
         # A begun download continues beside the upload, which uses the other direction of the link.
         continuing = asyncio.ensure_future(self._continue_download())

@@ -64,6 +64,9 @@ class Ledger:
             rule = "not allowed: the server mixes whole models, and only updates can be clipped"
             raise InputError(f"clip_norm = {self._limits.clip_norm!r}: {rule}")
         membership = aggregation.membership
+        scales = self._limits.clip_norm is not None or (membership is not None and membership.discount_days is not None)
+        if aggregation.terms.sums and scales:
+            raise InputError("clip_norm and discount_days: not allowed, because statistics must arrive as they are")
         if self._takes_models and membership is not None and membership.discount_days is not None:
             rule = "not allowed: the server mixes whole models, and only updates can be discounted"
             raise InputError(f"discount_days = {membership.discount_days!r}: {rule}")
@@ -136,7 +139,7 @@ class Ledger:
     def due(self, round_: int | None = None) -> list[Key]:
         """Chunks that can be applied. Some rules must wait until an update is complete or sealed."""
         keys = self.queued(round_)
-        if self._aggregation.rule.takes_pieces:
+        if self._aggregation.takes_pieces:
             return keys
         return [key for key in keys if not self._devices[key.device].is_open(key.number)]
 

@@ -44,6 +44,8 @@ class LocalData:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         learning, task = work.scenario.learning, local_task_of(work.scenario.learning)
+        if work.method.local.collects() is not None:
+            raise ScenarioError("scheme", work.scheme_name, "sends class statistics, which need the data of a plan")
         if learning.augment:
             raise ScenarioError("learning.augment", True, "not for a task of your own; augment in its `load`")
         if learning.local_loss == "logit-adjusted" and not task.wanted.classes:

@@ -9,6 +9,7 @@ import asyncio
 import logging
 import threading
 import time
+from collections import defaultdict
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
@@ -19,16 +20,20 @@ from typing import TYPE_CHECKING, TypeVar
 from nats.js.api import AckPolicy, ConsumerConfig, DiscardPolicy, RetentionPolicy, StorageType, StreamConfig
 from nats.js.errors import NotFoundError
 
+from wayfare.codec.errors import WireError
+from wayfare.codec.whole import MAX_WHOLE
 from wayfare.errors import InputError, RefusedError
 from wayfare.field.fleet import Bundle
-from wayfare.field.fleet.subjects import device_of, may_answer
+from wayfare.field.fleet.subjects import device_of
 from wayfare.field.runtime.connect import FieldClient, connect
 from wayfare.field.runtime.endpoint import serving
 from wayfare.field.runtime.exchange import PASSING
+from wayfare.field.runtime.fairness import FairSubscriptions, Rates, TokenBucket
 from wayfare.field.runtime.gathering import ByPlan, Gathering, OnArrival
 from wayfare.field.runtime.intake import Intake
 from wayfare.field.runtime.ledger import Ledger
 from wayfare.field.runtime.membership import Membership
+from wayfare.field.runtime.messages import Mark, Part, parse
 from wayfare.field.runtime.rules import Limits
 from wayfare.field.runtime.status import FleetStatus, status_of
 from wayfare.field.runtime.work import Work
@@ -54,6 +59,7 @@ class ServerOptions:
     save_every_s: float = 5.0
     stored_bytes: int = 256 << 20  # of all devices' chunks in the broker
     stored_chunks: int = 64  # per device
+    rates: Rates = field(default_factory=Rates)
     metrics_host: str = "127.0.0.1"
     metrics_port: int | None = None  # None: no metrics
 
@@ -69,7 +75,7 @@ def open_intake(bundle: Bundle, work: Work, options: ServerOptions) -> Intake:
         aggregation=work.aggregation(membership),
         identity=work.server_identity(bundle.fleet_id, bundle.name),
         names=bundle.devices,
-        limits=options.limits,
+        limits=replace(options.limits, largest_value=MAX_WHOLE) if work.link.sums else options.limits,
     )
     gathering: Gathering = ByPlan(work.world.meets, work.scenario.rounds) if options.by_plan else OnArrival()
     return Intake(ledger, gathering, work.layout)
@@ -105,20 +111,21 @@ class MobileEdgeServer:
     def __init__(self, client: FieldClient, intake: Intake, options: ServerOptions) -> None:
         self._client, self._intake, self._options = client, intake, options
         self._heard_at_s: dict[int, float] = {}
+        pace = options.rates.bytes_per_s, options.rates.bytes_burst
+        self._sent, self._received = (defaultdict[int, TokenBucket](lambda: TokenBucket(*pace)) for _ in range(2))
         self._began_s = time.monotonic()
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="ledger")
         # Bounded by the consumer's limit of unacknowledged messages.
         self._arrived: asyncio.Queue[Msg] = asyncio.Queue()
+        self._newcomer = asyncio.Event()
         loop = asyncio.get_running_loop()
         self._applied: asyncio.Future[None] = loop.create_future()
         self._failed: asyncio.Future[None] = loop.create_future()
 
     async def run(self, stop: threading.Event) -> None:
         await self._client.subscribe(DELIVERY, cb=self._arrived.put)
-        for kind, answer in (("ask", self._on_ask), ("finish", self._on_finish), ("part", self._on_part)):
-            await self._client.subscribe(f"up.*.{kind}", cb=self._answering(answer))
         tasks: list[asyncio.Future[None]] = [
-            asyncio.ensure_future(task) for task in (self._keep_stream(), self._record(), self._save())
+            asyncio.ensure_future(task) for task in (self._keep_stream(), self._record(), self._save(), self._hear())
         ]
         tasks.append(self._failed)
         try:
@@ -198,12 +205,15 @@ class MobileEdgeServer:
             messages = [await self._arrived.get()]
             while len(messages) < _MAX_BATCH and not self._arrived.empty():
                 messages.append(self._arrived.get_nowait())
-            batch = [
-                (number, message.data)
-                for message in messages
-                if (number := self._number_of(message.subject)) is not None
-            ]
-            marks = await self._in_thread(partial(self._intake.chunks, batch))
+            batch: list[tuple[int, bytes]] = []
+            marks: list[tuple[int, Mark]] = []
+            for message in messages:
+                number = self._number_of(message.subject)
+                if number is not None and self._received[number].take(len(message.data)):
+                    batch.append((number, message.data))
+                elif number is not None:
+                    marks.append((number, Mark(update=0, refused="too many bytes for now")))
+            marks += await self._in_thread(partial(self._intake.chunks, batch))
             self._wake()
             try:
                 for message in messages:
@@ -215,6 +225,28 @@ class MobileEdgeServer:
                 # The broker redelivers the chunks, and the server finds them recorded.
                 _log.info("marks were not delivered", extra={"reason": str(error) or repr(error)})
 
+    async def _hear(self) -> None:
+        """Answer the questions of all devices, within their rates."""
+        kinds = {"ask": self._on_ask, "finish": self._on_finish, "part": self._on_part}
+        fair = FairSubscriptions(self._client, self._options.rates)
+        answering = {kind: self._answering(answer) for kind, answer in kinds.items()}
+        # A device that nobody hears says so. All devices share this subscription: a flood of it keeps newcomers out.
+        await fair.hear("*", "hello", self._on_hello)
+        extending = asyncio.ensure_future(fair.keep_credit())
+        try:
+            while True:
+                for name in self._intake.names:
+                    for kind, on_message in answering.items():
+                        await fair.hear(name, kind, on_message)
+                self._newcomer.clear()
+                news = asyncio.ensure_future(self._newcomer.wait())
+                await asyncio.wait((extending, news), return_when=asyncio.FIRST_COMPLETED)
+                news.cancel()
+                if extending.done():
+                    extending.result()
+        finally:
+            extending.cancel()
+
     async def _save(self) -> None:
         """Save the model file periodically; it shortens the next start."""
         while True:
@@ -223,6 +255,10 @@ class MobileEdgeServer:
             await self._in_thread(self._intake.ledger.save_model)
             # Spend at most a fiftieth of the time on it.
             await asyncio.sleep(50 * (time.monotonic() - began_s))
+
+    async def _on_hello(self, message: Msg) -> None:
+        if self._number_of(message.subject) is not None:
+            self._newcomer.set()
 
     async def _on_ask(self, device: int, data: bytes) -> bytes | None:
         standing = await self._in_thread(lambda: self._intake.ask(device, data))
@@ -241,6 +277,13 @@ class MobileEdgeServer:
         return manifest.packed()
 
     async def _on_part(self, device: int, data: bytes) -> bytes:
+        try:
+            size_bytes = parse(Part, data).size_bytes
+        except WireError:
+            size_bytes = 0
+        pace = self._sent[device]
+        while not pace.take(size_bytes):
+            await asyncio.sleep(pace.wait_s(size_bytes))
         return await self._in_thread(lambda: self._intake.part(device, data))
 
     def _answering(self, answer: Callable[[int, bytes], Awaitable[bytes | None]]) -> Callable[[Msg], Awaitable[None]]:
@@ -263,8 +306,7 @@ class MobileEdgeServer:
 
         async def on_message(message: Msg) -> None:
             number = self._number_of(message.subject)
-            if number is None or not may_answer(self._intake.names[number], message.reply):
-                _log.warning("invalid request", extra={"subject": message.subject})
+            if number is None or not message.reply:
                 return
             task = asyncio.create_task(one(number, message))
             underway.add(task)

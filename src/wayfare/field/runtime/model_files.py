@@ -28,6 +28,7 @@ def write_model(folder: Path, snapshot: Snapshot) -> tuple[str, str]:
         "changed": snapshot.changed,
         "round": np.array(snapshot.round),
         "rule_state": np.frombuffer(tree_bytes(state.rule_state), np.uint8),
+        "guard_state": np.frombuffer(tree_bytes(state.guard_state), np.uint8),
     }
     if state.averaged is not None:
         arrays["averaged"] = state.averaged.numpy()
@@ -48,6 +49,7 @@ def newest_model(folder: Path, named: Iterable[tuple[int, str, str]], entries: i
             with np.load(io.BytesIO(data), allow_pickle=False) as arrays:
                 vectors = {key: arrays[key] for key in ("model", "changed", "averaged") if key in arrays}
                 round_, rule_state = int(arrays["round"]), tree_of(arrays["rule_state"].tobytes())
+                guard_state = tree_of(arrays["guard_state"].tobytes())
             if any(len(vector) != entries for vector in vectors.values()):
                 raise ValueError("wrong size")
         except (OSError, ValueError, KeyError) as error:
@@ -55,6 +57,6 @@ def newest_model(folder: Path, named: Iterable[tuple[int, str, str]], entries: i
             continue
         averaged = torch.from_numpy(vectors["averaged"]) if "averaged" in vectors else None
         model = torch.from_numpy(vectors["model"])
-        state = ServerState(model=model, rule_state=rule_state, averaged=averaged)
+        state = ServerState(model=model, rule_state=rule_state, averaged=averaged, guard_state=guard_state)
         return Snapshot(version=version, round=round_, state=state, changed=vectors["changed"])
     return None

@@ -1,17 +1,19 @@
 """A device's durable state: its models, its memory and its open update.
 
-Every method that changes something is one transaction. The process may be killed between any two of them.
+Every method that changes something is one transaction. The process may be killed between any two of them. Only
+training may stay in memory for a while, to spare flash memory (`wayfare.field.runtime.writes`). After a kill the device
+continues from the local model on disk and repeats its steps. A cut saves the local model, so that no chunk depends on
+training that a kill could lose.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-import sqlite3
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -22,12 +24,12 @@ from torch import Tensor
 from wayfare.arrays import Floats
 from wayfare.codec.pieces import Piece
 from wayfare.codec.wire import Layout
-from wayfare.control.auto_weight import Experience
 from wayfare.device import DeviceState, begin_device, receive
 from wayfare.errors import InvariantError, RunFolderError
-from wayfare.field.runtime.database import Database, tree_bytes, tree_of, vector_bytes, vector_of
+from wayfare.field.runtime.database import Database, tree_bytes, tree_of
 from wayfare.field.runtime.messages import Chunk, joined, split, split_coded, unpack
-from wayfare.field.runtime.stores import check_identity
+from wayfare.field.runtime.stores import TREES, check_identity, device_state, plain_state
+from wayfare.field.runtime.writes import EVERYTHING, VectorStore, WriteBudget, WriteLimits
 from wayfare.methods import NO_STATE, Method, State
 from wayfare.sparsify import Sparse
 
@@ -42,8 +44,8 @@ CREATE TABLE chunks (
     outcome TEXT CHECK (outcome IN ('recorded', 'returned')), PRIMARY KEY (number, chunk))
 """
 _VECTORS = ("base", "memory", "local", "model", "velocity")
-# The states of the method's parts, each a tree in one row.
-_TREES = ("memory_state", "local_state")
+# Closed updates whose chunks stay listed, without an audit.
+_LISTED_UPDATES = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,14 +82,21 @@ class Outbox:
         budget_joules: float,
         identity: Mapping[str, Any],
         audit: bool = False,
+        writes: WriteLimits | None = None,
     ) -> None:
+        """Without ``writes`` everything is saved at once."""
         self.file = file
+        self._budget = WriteBudget(writes or EVERYTHING)
+        self._local_on_disk: Tensor | None = None
         self._layout, self._method = layout, method
-        self._database = Database(file, _SCHEMA, _FORMAT, {2: _same_tables})
+        # Format 3 has the tables of format 2; only the identity changed, which is checked below.
+        self._database = Database(file, _SCHEMA, _FORMAT, {2: lambda connection: None})
         self._all = self._database.rows
+        self._vector_store = VectorStore(self._database, file, self._budget)
         self.lock = self._database.lock
         with self._database.transaction() as connection:
             found = dict(connection.execute("SELECT name, value FROM facts"))
+            self._kept_round = 0  # of the local model on disk
             if not found:
                 zero = torch.zeros_like(initial)
                 self._vectors = {"base": initial, "memory": zero, "local": initial, "model": initial}
@@ -96,20 +105,24 @@ class Outbox:
                 self.progress = Progress()
                 self._state = begin_device(initial, zero, budget_joules, method)
                 self._advance()
-                self._keep(*self._vectors, *_TREES)
                 self.learned: Floats | None = np.zeros(len(initial)) if audit else None
-                self._keep_learned()
+                self._keep(*self._vectors, *TREES)
             else:
                 known = json.loads(found["identity"])
                 if not isinstance(known, str):  # format 2 had only a hash of the whole scenario
                     check_identity(file, known, identity)
-                rows = dict(connection.execute("SELECT name, data FROM vectors"))
-                self._vectors = {name: vector_of(rows[name]) for name in _VECTORS if name in rows}
+                if "writes" in found:
+                    self._budget.resume(*json.loads(found["writes"]))
+                self._vectors = self._vector_store.vectors(_VECTORS, len(initial))
+                rows = self._vector_store.rows(*TREES, "learned")
                 self.learned = np.frombuffer(rows["learned"], "<f8").copy() if "learned" in rows else None
                 self.progress = Progress(**json.loads(found["progress"]))
-                trees = {name: tree_of(rows[name]) for name in _TREES}
-                self._state = _state_of({**json.loads(found["state"]), **trees}, self._vectors)
+                self._kept_round = self.progress.trained_round
+                trees = {name: tree_of(rows[name]) for name in TREES}
+                self._state = device_state({**json.loads(found["state"]), **trees}, self._vectors)
             self._set("identity", identity)
+        self._local_on_disk = self._vectors["local"]
+        self._vector_store.delete_unused()
         if any(len(vector) != len(initial) for vector in self._vectors.values()):
             raise RunFolderError(f"{file}: contains models of another size")
 
@@ -157,17 +170,33 @@ class Outbox:
 
     def trained(self, start: Tensor, result: Tensor, trained_round: int, velocity: Tensor | None = None) -> None:
         """Add the trainer's change from ``start`` to ``result``, also on top of a model received meanwhile."""
-        with self._transaction():
+        with self.lock:
             if self.learned is not None:
                 self.learned = self.learned + (start.double() - result.double()).numpy()
-                self._keep_learned()
             if velocity is not None and self.local is start:
                 # The velocity of an older model no longer counts.
                 self._vectors["velocity"] = velocity
-                self._keep("velocity")
             self._vectors["local"] = result if self.local is start else self.local + (result - start)
-            self._keep("local")
-            self._advance(trained_round=trained_round)
+            self.progress = replace(self.progress, trained_round=trained_round)
+            if self._budget.may_save(4 * len(result) * (1 if self.velocity is None else 2)):
+                self.save_training()
+
+    def save_training(self) -> None:
+        """Write the local model, if it is newer than the one on disk."""
+        with self._transaction():
+            if self._local_on_disk is not self.local:
+                self._keep("local")
+                self._advance()
+
+    @property
+    def may_exchange(self) -> bool:
+        """Whether the bytes that this device may write in a day suffice for an exchange now."""
+        return self._budget.may_exchange()
+
+    @property
+    def written_bytes(self) -> int:
+        """Bytes written since the store was opened."""
+        return self._budget.written_bytes
 
     def cut(
         self,
@@ -207,13 +236,17 @@ class Outbox:
                     value_bits=piece.value_bits,
                 ).packed(self._layout)
                 connection.execute("INSERT INTO chunks VALUES (?, ?, ?, ?, NULL)", (number, place, digest(data), data))
+                self._budget.wrote(2 * len(data))
             if pieces:
                 connection.execute("INSERT INTO updates VALUES (?, ?, ?, 1)", (number, round_, len(pieces)))
+            if self.learned is None:
+                for table in ("chunks", "updates"):
+                    connection.execute(f"DELETE FROM {table} WHERE number <= ?", (number - _LISTED_UPDATES,))
             # Everything learned is now in the update or in the memory: continue from the local model.
             # A memory of zeros may be one expanded zero.
             self._vectors |= {"base": self.local, "memory": state.memory.contiguous()}
             self._state = replace(state, received=self.local, memory=self._vectors["memory"])
-            self._keep("base", "memory", *_TREES)
+            self._keep("local", "base", "memory", *TREES)
             self._advance(
                 cut_round=round_, cut_s=time.time(), takes_model=True, cut_short=cut_short, last_update=number
             )
@@ -234,7 +267,7 @@ class Outbox:
             self._state = replace(
                 self._state, memory=zero, memory_state=fresh.memory_state, local_state=fresh.local_state
             )
-            self._keep("local", "memory", *_TREES)
+            self._keep("local", "memory", *TREES)
             self._advance(cut_round=round_, cut_s=time.time(), takes_model=True, cut_short=False)
 
     def settle(self, number: int, recorded: Collection[int]) -> bool:
@@ -280,13 +313,23 @@ class Outbox:
         with self._transaction():
             if self.open_update() is not None:
                 raise InvariantError("a model was received while an update is open")
-            since = self._vectors["base"] - self.local
+            base = self._vectors["base"]
+            since = base - self.local
             local = model - since if bool(since.any()) else model
+            # The local model on disk is the one of the cut, without the training since then: continue from the model.
+            is_saved_later = self._local_on_disk is base and not self._budget.may_save(4 * len(model))
             self._vectors |= {"base": model, "local": local, "model": model}
             if self.velocity is not None:
                 self._vectors["velocity"] = torch.zeros_like(model)
             self._state = receive(self._state, model, round_, self._method, handed)
-            self._keep(*(name for name in self._vectors if name != "memory"), "local_state")
+            self._keep("base", "model", "local_state")
+            if is_saved_later:
+                self._vector_store.write("local", model)
+                self._local_on_disk = model
+                if self.velocity is not None:
+                    self._vector_store.write("velocity", self.velocity)
+            else:
+                self._keep("local")
             self._advance(version=version, finished_round=round_)
 
     def finish(self, round_: int) -> None:
@@ -299,7 +342,10 @@ class Outbox:
             self._advance(version=None)
 
     def close(self) -> None:
-        self._database.close()
+        """Save what was trained, and close the store."""
+        with self.lock:
+            self.save_training()
+            self._database.close()
 
     # Storage.
 
@@ -308,55 +354,46 @@ class Outbox:
         """Memory follows the file: if the commit fails, nothing has changed."""
         with self.lock:
             before = self.progress, self._state, dict(self._vectors), self.learned
+            on_disk = self._vector_store.stored, self._local_on_disk, self._kept_round
             try:
                 with self._database.transaction() as connection:
                     yield connection
             except BaseException:
                 self.progress, self._state, self._vectors, self.learned = before
+                self._vector_store.stored, self._local_on_disk, self._kept_round = on_disk
                 raise
+            if self._vector_store.stored is not on_disk[0]:
+                self._vector_store.delete_unused()
 
     def _advance(self, **changes: Any) -> None:
         self.progress = replace(self.progress, **changes)
-        self._set("progress", asdict(self.progress))
-        self._set("state", _plain(self._state))
+        # A killed device repeats the steps after its local model on disk.
+        self._set("progress", asdict(replace(self.progress, trained_round=self._kept_round)))
+        self._set("state", plain_state(self._state))
+        self._set("writes", self._budget.as_fact())
 
     def _set(self, name: str, value: object) -> None:
         self._database.connection.execute("INSERT OR REPLACE INTO facts VALUES (?, ?)", (name, json.dumps(value)))
 
     def _keep(self, *names: str) -> None:
-        self._database.connection.executemany(
-            "INSERT OR REPLACE INTO vectors VALUES (?, ?)",
-            [(name, self._bytes(name)) for name in names],
-        )
-
-    def _bytes(self, name: str) -> bytes:
-        if name in self._vectors:
-            return vector_bytes(self._vectors[name])
-        return tree_bytes(self._state.memory_state if name == "memory_state" else self._state.local_state)
+        """Write vectors and trees; with the local model everything that describes the same moment."""
+        for name in names:
+            if name == "local":
+                self._local_on_disk, self._kept_round = self.local, self.progress.trained_round
+                self._budget.saved()
+                self._keep_learned()
+                if self.velocity is not None:
+                    self._vector_store.write("velocity", self.velocity)
+            if name in self._vectors:
+                self._vector_store.write(name, self._vectors[name])
+            else:
+                trees = {"memory_state": self._state.memory_state, "local_state": self._state.local_state}
+                self._vector_store.write_bytes(name, tree_bytes(trees[name]))
 
     def _keep_learned(self) -> None:
         if self.learned is not None:
-            self._database.connection.execute(
-                "INSERT OR REPLACE INTO vectors VALUES ('learned', ?)", (self.learned.astype("<f8").tobytes(),)
-            )
-
-
-def _same_tables(connection: sqlite3.Connection) -> None:
-    """Format 3 has the tables of format 2; only the identity changed, which the store checks itself."""
+            self._vector_store.write_bytes("learned", self.learned.astype("<f8").tobytes())
 
 
 def digest(data: bytes) -> str:
     return hashlib.blake2b(data, digest_size=16).hexdigest()
-
-
-def _plain(state: DeviceState) -> dict[str, Any]:
-    """The scalar fields of a device's state, without vectors and trees."""
-    others = ("received", "memory", *_TREES)
-    numbers = {field.name: getattr(state, field.name) for field in fields(state) if field.name not in others}
-    numbers["experience"] = asdict(state.experience)
-    return {name: value.item() if isinstance(value, np.generic) else value for name, value in numbers.items()}
-
-
-def _state_of(others: dict[str, Any], vectors: dict[str, Tensor]) -> DeviceState:
-    experience = Experience.of(others.pop("experience"))
-    return DeviceState(received=vectors["base"], memory=vectors["memory"], experience=experience, **others)

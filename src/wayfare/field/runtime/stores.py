@@ -1,12 +1,24 @@
-"""What ties a store to a fleet: the fleet, the model, the method. Other settings may change between two starts."""
+"""What ties a store to a fleet: the fleet, the model, the method. Other settings may change between two starts.
+
+And what a device's state is in a store: vectors, trees of the method's parts, and plain numbers.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+from torch import Tensor
+
+from wayfare.control.auto_weight import Experience
+from wayfare.device import DeviceState
 from wayfare.errors import RunFolderError
+
+# The states of the method's parts, each a tree in one row.
+TREES = ("memory_state", "local_state")
 
 
 def check_identity(file: Path, before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
@@ -24,3 +36,16 @@ def _differences(before: Mapping[str, Any], now: Mapping[str, Any], path: str) -
             yield from _differences(one, other, f"{path}{name}.")
         elif one != other:
             yield f"{path}{name}: {one!r} -> {other!r}"
+
+
+def plain_state(state: DeviceState) -> dict[str, Any]:
+    """The scalar fields of a device's state, without vectors and trees."""
+    others = ("received", "memory", *TREES)
+    numbers = {field.name: getattr(state, field.name) for field in fields(state) if field.name not in others}
+    numbers["experience"] = asdict(state.experience)
+    return {name: value.item() if isinstance(value, np.generic) else value for name, value in numbers.items()}
+
+
+def device_state(others: dict[str, Any], vectors: Mapping[str, Tensor]) -> DeviceState:
+    experience = Experience.of(others.pop("experience"))
+    return DeviceState(received=vectors["base"], memory=vectors["memory"], experience=experience, **others)

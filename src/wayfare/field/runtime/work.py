@@ -6,12 +6,11 @@ It needs no data. The simulated world, with motion, contacts and a partition, ex
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from torch import Tensor
 
-from wayfare.codec import make_link
 from wayfare.codec.wire import Layout
 from wayfare.device import Terms, terms_of
 from wayfare.engine import Engine, make_engine
@@ -24,11 +23,12 @@ from wayfare.identity import method_identity
 from wayfare.learning.models.base import Model
 from wayfare.learning.tasks import model_of, name_of
 from wayfare.methods import Method, ServerTerms, make_method
+from wayfare.methods.guard import Guard
 from wayfare.radio import Link
 from wayfare.scenario import Scenario
 from wayfare.server import senders_of, unknown_senders
 from wayfare.streams import FLEET, Stream, generator
-from wayfare.world import World, draw_world, local_training
+from wayfare.world import World, draw_world, link_of, local_training, world_for
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,6 +39,7 @@ class Work:
     seed: int = 0
     scheme_name: str = "mads"
     engine_name: str = "auto"
+    guard: Guard | None = field(default_factory=Guard)  # unless the scheme names one
 
     def __post_init__(self) -> None:
         samples, method = self.scenario.learning.recalibrate_statistics, self.method
@@ -52,7 +53,7 @@ class Work:
     @property
     def world(self) -> World:
         """The simulated world of a plan."""
-        return draw_world(self.scenario, self.seed)
+        return world_for(draw_world(self.scenario, self.seed), self.method)
 
     def engine(self) -> Engine:
         """Trains on the data of the simulated world."""
@@ -60,7 +61,8 @@ class Work:
 
     @property
     def model(self) -> Model:
-        return model_of(self.scenario.learning)
+        """A model that is named needs no data. The steps of class statistics depend on the samples."""
+        return model_of(self.scenario.learning) if self.method.local.collects() is None else self.world.task.model
 
     @property
     def initial_model(self) -> Tensor:
@@ -72,12 +74,12 @@ class Work:
 
     @property
     def method(self) -> Method:
-        return make_method(self.scheme_name, self.scenario)
+        method = make_method(self.scheme_name, self.scenario)
+        return method if method.guard is not None else replace(method, guard=self.guard)
 
     @property
     def link(self) -> Link:
-        model = self.model
-        return make_link(self.scenario, model.parameters, model.statistics)
+        return link_of(self.scenario, self.model)
 
     @property
     def terms(self) -> Terms:
@@ -96,9 +98,10 @@ class Work:
         method, scenario = self.method, self.scenario
         return Aggregation(
             rule=method.server,
-            terms=ServerTerms(devices=scenario.fleet.devices, statistics=self.model.statistics),
+            terms=ServerTerms(devices=scenario.fleet.devices, statistics=self.model.statistics, sums=self.link.sums),
             senders=senders_of(self.world, method) if membership is None else unknown_senders(scenario, method),
             average_rounds=scenario.server.average_rounds,
+            guard=method.guard,
             membership=membership,
         )
 
@@ -113,7 +116,8 @@ class Work:
                 "parameters": layout.parameters,
                 "statistics": layout.statistics,
             },
-            "method": method_identity(self.method, files=False),
+            # Only the server has a guard.
+            "method": method_identity(replace(self.method, guard=None), files=False),
         }
 
     def server_identity(self, fleet: str, who: str) -> dict[str, Any]:
@@ -122,6 +126,7 @@ class Work:
         replay: dict[str, Any] = {
             "initial_model": hashlib.sha256(vector_bytes(self.initial_model)).hexdigest()[:16],
             "server.average_rounds": server.average_rounds,
+            "guard": repr(self.method.guard),
         }
         if self.method.server.uses_reach:
             replay |= {"learning.learning_rate": learning.learning_rate, "learning.schedule": learning.schedule}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from typing import Literal
 
 import torch
@@ -51,7 +51,7 @@ class Backbone:
             size = (pixels, pixels)
             # Bicubic interpolation overshoots at edges.
             colour = nn.functional.interpolate(colour, size, mode=self.interpolation, antialias=True).clamp(0, 255)
-        mean, deviation = (torch.tensor(values, device=images.device).view(3, 1, 1) for values in self._scale)
+        mean, deviation = (_on(images.device, values) for values in self._scale)
         return (colour - mean) / deviation
 
     def __call__(self, images: Tensor, pixels: int) -> Tensor:
@@ -96,6 +96,13 @@ class Backbone:
         """An image without symmetry, to try networks on."""
         pixels = torch.arange(3 * _TRIAL_PIXELS**2, dtype=torch.float32)
         return torch.sin(pixels * 0.37).view(1, 3, _TRIAL_PIXELS, _TRIAL_PIXELS)
+
+
+@cache
+@torch.inference_mode(False)
+def _on(device: torch.device, values: tuple[float, ...]) -> Tensor:
+    """Values of the channels on a device. They are copied there once: a captured graph cannot read host memory."""
+    return torch.tensor(values, device=device).view(3, 1, 1)
 
 
 def normalised(features: Tensor) -> Tensor:

@@ -125,6 +125,8 @@ def _compute(work: _Work, name: str, file: Path, images: ImageArrays) -> None:
     try:
         with (
             torch.inference_mode(),
+            # In full precision on every machine: by default a GPU rounds the products of convolutions to 10 bits.
+            torch.backends.cudnn.flags(enabled=True, benchmark=False, deterministic=True, allow_tf32=False),
             writing(file, "cannot be written"),
             open_atomically(file) as target,
             zipfile.ZipFile(target, "w", zipfile.ZIP_STORED) as archive,

@@ -73,6 +73,13 @@ class TunedClassification:
 
 
 def from_activations(stored: Tensor) -> Tensor:
-    """Cached activations as a network takes them; images are stored with their channels last."""
+    """Cached activations as a network takes them. Images are stored with their channels last.
+
+    That is the fastest order on a CPU. On a GPU it would select slow kernels for the gradients of depthwise
+    convolutions.
+    """
     values = stored.float()
-    return values.permute(0, 3, 1, 2) if values.ndim == 4 else values
+    if values.ndim != 4:
+        return values
+    images = values.permute(0, 3, 1, 2)
+    return images.contiguous() if images.is_cuda else images

@@ -1,0 +1,27 @@
+"""Child processes that start at once.
+
+They are forked from a server process that has imported PyTorch but never used it. Importing takes seconds per process,
+and a forked copy of a process that has used PyTorch may hang.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+from typing import TYPE_CHECKING, TypeAlias
+
+if TYPE_CHECKING:
+    from multiprocessing.context import ForkServerContext, SpawnContext
+
+    QuickContext: TypeAlias = ForkServerContext | SpawnContext
+
+_imported: list[str] = []
+
+
+def quick_context(*modules: str) -> QuickContext:
+    """A context whose processes have imported some modules; where the system cannot fork, each imports them itself."""
+    if "forkserver" not in multiprocessing.get_all_start_methods():
+        return multiprocessing.get_context("spawn")
+    _imported.extend(module for module in modules if module not in _imported)
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(_imported)
+    return context

@@ -1,0 +1,43 @@
+"""What devices collect instead of, or before, training: class statistics that add up."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+from wayfare.errors import ScenarioError
+
+Classifier: TypeAlias = Literal["lda", "ridge", "gaussian", "means"]
+"""How the server turns sums into a classifier; the first is the default.
+
+- ``lda``: linear discriminant analysis with one covariance for all classes, shrunk by the sums' own uncertainty.
+- ``ridge``: ridge regression to the classes, from the same sums.
+- ``gaussian``: normal distributions with one variance per feature; needs no covariance.
+- ``means``: the nearest class mean.
+"""
+CLASSIFIERS: tuple[Classifier, ...] = ("lda", "ridge", "gaussian", "means")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Collection:
+    """Which statistics of its samples a device collects, how exactly, and what becomes of them.
+
+    Sums are whole numbers of steps, rounded once on the device, so that they add up exactly in any order. Steps grow
+    with the root of the mean number of samples on a device, as the sampling error of a sum does.
+    """
+
+    classifier: Classifier = "lda"
+    # The step of a sum of products, in standard deviations of sampling. Sums of features have an eighth of it.
+    coarseness: float = 2.0
+    scale: float = 1.0  # the typical size of a feature; backbones give 1
+    min_count: int = 5  # a device sends nothing about a class of which it has fewer samples
+    trains: bool = False  # whether devices then train the classifier that the sums give
+
+    def __post_init__(self) -> None:
+        if self.classifier not in CLASSIFIERS:
+            raise ScenarioError("classifier", self.classifier, f"must be one of {', '.join(CLASSIFIERS)}")
+        for name, value in (("coarseness", self.coarseness), ("scale", self.scale)):
+            if not 0 < value < float("inf"):
+                raise ScenarioError(name, value, "must be a finite number above 0")
+        if not isinstance(self.min_count, int) or self.min_count < 1:
+            raise ScenarioError("min_count", self.min_count, "must be a whole number of at least 1")

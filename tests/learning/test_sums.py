@@ -1,0 +1,144 @@
+"""Class statistics: what devices add up, and the classifiers that the sums give."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from wayfare.errors import InvariantError, ScenarioError
+from wayfare.learning.sums import Sums, SumsModel, collect, linear_classifier
+from wayfare.methods import Collection
+from wayfare.methods.collection import CLASSIFIERS, Classifier
+
+CLASSES, FEATURES = 3, 4
+# Steps so small that rounding does not matter.
+FINE = Sums(collection=Collection(coarseness=1e-3, min_count=1), classes=CLASSES, features=FEATURES, samples=100)
+
+
+def samples(count: int = 90, seed: int = 0) -> tuple[Tensor, Tensor]:
+    rng = np.random.default_rng(seed)
+    labels = np.arange(count) % CLASSES
+    mixing = rng.standard_normal((FEATURES, FEATURES))
+    inputs = 2 * np.eye(CLASSES, FEATURES)[labels] + rng.standard_normal((count, FEATURES)) @ mixing
+    return torch.from_numpy(inputs.astype(np.float32)), torch.from_numpy(labels)
+
+
+def as_classifier(classifier: Classifier) -> Sums:
+    return replace(FINE, collection=replace(FINE.collection, classifier=classifier))
+
+
+def test_statistics_are_those_of_numpy_within_half_a_step() -> None:
+    inputs, labels = samples()
+    found = FINE.unpacked(collect(inputs, labels, FINE))
+    values, classes = inputs.numpy().astype(np.float64), labels.numpy()
+    means = np.stack([values[classes == label].mean(0) for label in range(CLASSES)])
+    away = values - means[classes]
+    assert (float(found.devices), float(found.freedom)) == (1, 87)
+    assert found.counts.tolist() == [30, 30, 30]
+    assert np.allclose(found.sums, 30 * means, atol=FINE.sum_step / 2 + 1e-5)
+    assert np.allclose(found.products, away.T @ away, atol=FINE.product_step / 2 + 1e-4)
+
+
+@pytest.mark.parametrize("classifier", CLASSIFIERS)
+def test_a_vector_holds_whole_numbers_and_what_its_classifier_needs(classifier: Classifier) -> None:
+    layout = replace(as_classifier(classifier), samples=40)
+    vector = collect(*samples(), layout)
+    assert len(vector) == layout.entries == SumsModel(layout).parameters
+    assert torch.equal(vector, vector.round())
+    counted = 2 + CLASSES * (1 + FEATURES)
+    first = counted + (0 if classifier == "means" else FEATURES)
+    assert layout.first == first
+    assert layout.entries == first + (6 if classifier in ("lda", "ridge") else 0)
+
+
+def test_discriminant_analysis_is_the_closed_form() -> None:
+    inputs, labels = samples(9000)
+    weights, bias = linear_classifier(collect(inputs, labels, FINE), FINE)
+    values, classes = inputs.numpy().astype(np.float64), labels.numpy()
+    means = np.stack([values[classes == label].mean(0) for label in range(CLASSES)])
+    away = values - means[classes]
+    exact = np.linalg.solve(away.T @ away / (9000 - CLASSES), means.T).T
+    assert np.allclose(weights, exact, rtol=0.02, atol=0.01)
+    assert np.allclose(bias, -0.5 * (exact * means).sum(1), rtol=0.02, atol=0.01)
+
+
+def test_ridge_regression_is_least_squares_where_it_is_hardly_regularised() -> None:
+    layout = as_classifier("ridge")
+    inputs, labels = samples(9000)
+    weights, bias = linear_classifier(collect(inputs, labels, layout), layout)
+    with_one = np.column_stack([inputs.numpy().astype(np.float64), np.ones(9000)])
+    exact = np.linalg.lstsq(with_one, np.eye(CLASSES)[labels.numpy()], rcond=None)[0]
+    assert np.allclose(weights, exact[:-1].T, atol=0.005)
+    assert np.allclose(bias, exact[-1], atol=0.005)
+
+
+def test_means_and_variances_alone_give_the_simpler_classifiers() -> None:
+    inputs, labels = samples(900)
+    means = torch.stack([inputs[labels == label].double().mean(0) for label in range(CLASSES)])
+    variances = torch.stack([inputs[labels == label].double().var(0) for label in range(CLASSES)]).mean(0)
+    for name, expected in (("means", means), ("gaussian", means / variances)):
+        layout = as_classifier(name)  # type: ignore[arg-type]
+        weights, bias = linear_classifier(collect(inputs, labels, layout), layout)
+        assert torch.allclose(weights.double(), expected, atol=1e-3)
+        assert torch.allclose(bias.double(), -0.5 * (expected * means).sum(1), atol=1e-3)
+
+
+@pytest.mark.parametrize("classifier", CLASSIFIERS)
+def test_no_statistics_give_no_opinion_and_a_class_without_samples_is_never_chosen(classifier: Classifier) -> None:
+    layout = as_classifier(classifier)
+    for numbers in linear_classifier(torch.zeros(layout.entries), layout):
+        assert not numbers.any()
+    inputs, labels = samples()
+    two = labels < 2
+    weights, bias = linear_classifier(collect(inputs[two], labels[two], layout), layout)
+    chosen = (inputs @ weights.T + bias).argmax(1)
+    assert set(chosen.tolist()) == {0, 1}
+    one = collect(inputs[:1], labels[:1], layout)
+    assert all(bool(numbers.isfinite().all()) for numbers in linear_classifier(one, layout))
+
+
+def test_coarse_steps_leave_a_classifier_that_works() -> None:
+    inputs, labels = samples(3000)
+    coarse = replace(FINE, collection=Collection(coarseness=8.0), samples=3000)
+    exact, rounded = (linear_classifier(collect(inputs, labels, layout), layout) for layout in (FINE, coarse))
+    right = [
+        float(((inputs @ weights.T + bias).argmax(1) == labels).float().mean()) for weights, bias in (exact, rounded)
+    ]
+    assert right[1] > right[0] - 0.05
+
+
+def test_nothing_is_sent_about_a_class_with_fewer_samples_than_the_minimum() -> None:
+    inputs, labels = samples(30)
+    layout = replace(FINE, collection=replace(FINE.collection, min_count=10))
+    few = torch.cat([labels[labels != 2], labels[labels == 2][:9]])
+    values = torch.cat([inputs[labels != 2], inputs[labels == 2][:9]])
+    without = collect(inputs[labels != 2], labels[labels != 2], layout)
+    assert torch.equal(collect(values, few, layout), without)
+    assert layout.unpacked(without).counts.tolist() == [10, 10, 0]
+    assert not collect(inputs[:2], labels[:2], layout).any()
+
+
+def test_new_samples_are_a_difference_of_whole_numbers() -> None:
+    inputs, labels = samples()
+    layout = replace(FINE, samples=20, collection=Collection(coarseness=1.0))
+    before, after = collect(inputs[:50], labels[:50], layout), collect(inputs, labels, layout)
+    assert torch.equal(before + (after - before), after)
+    assert torch.equal(after - before, (after - before).round())
+
+
+def test_sums_beyond_the_exact_range_are_refused() -> None:
+    inputs, labels = samples()
+    with pytest.raises(InvariantError, match="exceeds 16777216 steps"):
+        collect(1e6 * inputs, labels, FINE)
+
+
+@pytest.mark.parametrize(
+    ("field", "value"), [("classifier", "svm"), ("coarseness", 0.0), ("scale", -1.0), ("min_count", 0)]
+)
+def test_invalid_settings_are_refused(field: str, value: object) -> None:
+    with pytest.raises(ScenarioError, match=f"{field} = {value!r}: must be"):
+        Collection(**{field: value})  # type: ignore[arg-type]

@@ -1,0 +1,194 @@
+"""Class statistics as an upload: the same sums from any contacts, to the bit."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import cache
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor, nn
+from torch.nn.functional import mse_loss as mse
+
+import wayfare
+from wayfare.device import Checks, Meeting, Terms, begin_device, contact, receive
+from wayfare.errors import InvariantError, ScenarioError
+from wayfare.learning.models.mlp import Mlp
+from wayfare.learning.sums import SumsModel, collect
+from wayfare.methods import Arrival, Method, ServerTerms, make_method
+from wayfare.methods.statistics import MAX_WHOLE, AddSums
+from wayfare.simulator import Simulation
+from wayfare.sparsify import Sparse
+from wayfare.studies.single import Execution
+from wayfare.world import World, draw_world, world_for
+
+SET = ("learning.backbone=efficientnet-lite0", "rounds=60", "fleet.devices=4", "learning.evaluate_every_rounds=20")
+DEVICES, ENTRIES = 3, 40
+
+
+def method(name: str = "statistics") -> Method:
+    return make_method(name, wayfare.load("fashion-small"))
+
+
+@cache
+def world() -> World:
+    drawn = draw_world(wayfare.load("fashion-small", [*SET]), 0)
+    return world_for(drawn, method())
+
+
+def numbers(seed: int) -> Tensor:
+    """Statistics of a device: whole numbers of all sizes, many of them 0."""
+    rng = np.random.default_rng(seed)
+    values = np.round(rng.standard_normal(ENTRIES) * 2.0 ** rng.integers(-2, 18, ENTRIES))
+    return torch.from_numpy(values.astype(np.float32))
+
+
+def terms(bandwidth_hz: float = 300.0) -> Terms:
+    link = replace(world().link, parameters=ENTRIES, sums=ENTRIES, first_sums=10, bandwidth_hz=bandwidth_hz)
+    return Terms(method=method("statistics:greedy"), link=link, rounds=1000, checks=Checks(paranoid=True))
+
+
+@given(st.lists(st.tuples(st.integers(0, DEVICES - 1), st.booleans(), st.floats(0.05, 40)), max_size=25), st.randoms())
+@settings(max_examples=40, deadline=None)
+def test_any_order_subset_and_repetition_of_contacts_gives_the_same_sums_to_the_bit(contacts, chance) -> None:  # type: ignore[no-untyped-def]
+    """Short contacts deliver parts, some uploads are lost, and a last long contact of each device delivers the rest."""
+    shared, rule = terms(), AddSums()
+    at_server = ServerTerms(devices=DEVICES, sums=ENTRIES)
+    model = torch.zeros(ENTRIES)
+    states = [begin_device(model, torch.zeros(ENTRIES), 1e6, shared.method) for _ in range(DEVICES)]
+    local = [numbers(seed) for seed in range(DEVICES)]
+    last = [(device, False, 1e4) for device in chance.sample(range(DEVICES), DEVICES)]
+    for round_, (device, lost, contact_s) in enumerate([*contacts, *last], 1):
+        meeting = Meeting(round=round_, contact_s=contact_s, gain_per_watt=100.0, device=device)
+        done = contact(states[device], local[device], meeting, shared, lasts_s=contact_s / 100 if lost else contact_s)
+        states[device] = done.state
+        if done.sent is None:
+            continue
+        model, _ = rule.apply(model, {}, [Arrival(device=device, sent=done.sent)], at_server)
+        states[device] = receive(states[device], model, round_, shared.method)
+        local[device] = model
+    assert torch.equal(model, sum(numbers(seed) for seed in range(DEVICES)))
+    assert not any(bool(state.memory.any()) for state in states)
+
+
+def test_a_device_that_sees_new_samples_sends_the_difference() -> None:
+    shared, layout = terms(), world().task.model
+    assert isinstance(layout, SumsModel)
+    inputs, labels = world().task.train_inputs[:200], world().task.train_labels[:200]  # type: ignore[attr-defined]
+    before, after = (collect(inputs[:count], labels[:count], layout.layout) for count in (120, 200))
+    size = len(before)
+    shared = replace(shared, link=replace(world().link, bandwidth_hz=1e6))
+    zeros, at_server = torch.zeros(size), ServerTerms(devices=20, sums=size)
+    state, model, local, received = begin_device(zeros, zeros, 1e6, shared.method), zeros, before, []
+    for round_ in (1, 2):
+        meeting = Meeting(round=round_, contact_s=100.0, gain_per_watt=100.0)
+        done = contact(state, local, meeting, shared)
+        assert done.sent is not None
+        received.append(done)
+        model, _ = AddSums().apply(model, {}, [Arrival(device=0, sent=done.sent)], at_server)
+        state = receive(done.state, model, round_, shared.method)
+        # The engine adds to the local vector what the new samples change.
+        local = model + (after - before)
+    assert torch.equal(model, after)
+    assert len(received[1].sent) == int((after - before).count_nonzero()) < size  # type: ignore[arg-type]
+    assert contact(state, model, Meeting(round=3, contact_s=1.0, gain_per_watt=1.0), shared).upload.bits == 0
+
+
+def test_counts_and_sums_go_before_products_and_a_contact_takes_what_fits() -> None:
+    narrow, own = terms(bandwidth_hz=20.0), numbers(0)
+    own[:10] = torch.arange(1, 11).float()
+    state = begin_device(torch.zeros(ENTRIES), torch.zeros(ENTRIES), 1e6, narrow.method)
+    done = contact(state, own, Meeting(round=1, contact_s=14.0, gain_per_watt=100.0), narrow)
+    assert done.sent is not None
+    assert 10 < len(done.sent) < int(own.count_nonzero())
+    assert done.sent.indices[:10].tolist() == list(range(10))
+    left, sent = done.state.memory[10:].abs(), done.sent.values[10:].abs()
+    assert float(sent.min()) >= float(left.max())
+
+
+def test_no_more_power_is_used_than_delivers_everything() -> None:
+    wide, link = terms(), world().link
+    state = begin_device(torch.zeros(ENTRIES), torch.zeros(ENTRIES), 1e6, wide.method)
+    uploads = [
+        contact(state, numbers(1), Meeting(round=1, contact_s=seconds, gain_per_watt=100.0), wide).upload
+        for seconds in (20.0, 200.0)
+    ]
+    assert uploads[0].bits == uploads[1].bits
+    assert uploads[1].energy_joules < uploads[0].energy_joules
+    assert all(
+        upload.airtime_s == pytest.approx(seconds, rel=1e-3) for upload, seconds in zip(uploads, (20, 200), strict=True)
+    )
+    assert link.power_watts(1e9, 1e-3, 1.0) == float("inf")
+
+
+def test_the_server_stops_before_a_sum_could_be_rounded() -> None:
+    model = torch.tensor([MAX_WHOLE - 2.0, 0.0])
+    arrival = Arrival(device=0, sent=Sparse(torch.tensor([0]), torch.tensor([-2.0])))
+    with pytest.raises(InvariantError, match="no longer exact"):
+        AddSums().apply(model, {}, [arrival], ServerTerms(devices=2, sums=2))
+
+
+class Watching:
+    """Keeps nothing but the scores."""
+
+    def __init__(self) -> None:
+        self.scores: list[float] = []
+
+    def on_contact(self, event: object) -> None: ...
+    def on_relay(self, event: object) -> None: ...
+    def on_round(self, round_: int) -> None: ...
+    def on_evaluation(self, event: object, metrics: object) -> None:
+        self.scores.append(event.score)  # type: ignore[attr-defined]
+
+
+def test_a_run_ends_with_the_sums_of_all_devices_that_met_the_server() -> None:
+    seen, watching = world(), Watching()
+    outcome = Simulation(seen, method(), watching, checks=Checks(paranoid=True)).run()  # type: ignore[arg-type]
+    task, model = seen.task, seen.task.model
+    assert isinstance(model, SumsModel)
+    own = []
+    for device in np.unique(seen.meets.device):
+        samples = torch.from_numpy(seen.held[device])
+        own.append(collect(task.train_inputs[samples], task.train_labels[samples], model.layout))  # type: ignore[attr-defined]
+    assert torch.equal(outcome.model, torch.stack(own).sum(0))
+    assert watching.scores[0] < 0.2 < 0.6 < watching.scores[-1]
+
+
+def test_your_own_task_with_vectors_has_statistics(tmp_path) -> None:  # type: ignore[no-untyped-def]
+    rng = np.random.default_rng(0)
+    labels = np.arange(400) % 4
+    inputs = (3 * np.eye(4, 6)[labels] + rng.standard_normal((400, 6))).astype(np.float32)
+    task = wayfare.own_task("blobs", train=(inputs, labels), test=(inputs, labels), network=nn.Linear(6, 4))
+    scenario = wayfare.load("fashion-small", ["rounds=60", "fleet.devices=4", "learning.batch_size=4"])
+    record = wayfare.run(scenario, "statistics", task=task, out=tmp_path, execution=Execution(device="cpu"))
+    assert record.evaluations["score"][-1] > 0.85
+
+
+@pytest.mark.parametrize(
+    ("text", "rule"),
+    [
+        ("statistics + add", "statistics need the server rule add-sums"),
+        ("statistics + forgetting", "keeps everything that was not sent"),
+        ("statistics + guard", "statistics must arrive as they are"),
+        ("statistics + relays", "relays do not carry statistics"),
+        ("statistics + class-statistics(min_count=0)", "must be a whole number of at least 1"),
+    ],
+)
+def test_parts_that_would_falsify_sums_are_refused(text: str, rule: str) -> None:
+    with pytest.raises(ScenarioError, match=rule):
+        method(text)
+
+
+def test_tasks_without_vectors_and_weighted_servers_are_refused() -> None:
+    with pytest.raises(ScenarioError, match="count every sample once"):
+        make_method("statistics", wayfare.load("fashion-small", ["server.weighting=samples"]))
+    pixels = world().task.train_inputs.view(-1, 1, 16, 16)  # type: ignore[attr-defined]
+    images = replace(world().task, train_inputs=pixels, model=Mlp((256, 10)))  # type: ignore[type-var]
+    with pytest.raises(ScenarioError, match="for images"):
+        world_for(replace(world(), task=images), method())
+    numbers = wayfare.own_task("line", train=([[0.0]], [1.0]), test=([[0.0]], [1.0]), network=nn.Linear(1, 1), loss=mse)
+    with pytest.raises(ScenarioError, match="needs classes"):
+        world_for(replace(world(), task=numbers), method())
