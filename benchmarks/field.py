@@ -2,7 +2,9 @@
 
     python benchmarks/field.py capacity [--contacts 3] [--rates 1 5 20] [--lengths 2 5 10] [--fresh]
                                         [--airtime 0.15] [--json FILE]
-    python benchmarks/field.py exchanges [--devices 100] [--each 5] [--json FILE]
+    python benchmarks/field.py exchanges [--devices 100] [--each 5] [--parameters 84618] [--json FILE]
+    python benchmarks/field.py downloads [--parameters 6500000] [--rates 10] [--lengths 7] [--json FILE]
+    python benchmarks/field.py writes [--parameters 6500000] [--seconds 300] [--json FILE]
     python benchmarks/field.py start [--json FILE]
     python benchmarks/field.py link [--contacts 10] [--json FILE]
 
@@ -14,6 +16,12 @@ connection, requests, framing and bytes lost at the end of the contact. The devi
 ``exchanges``: devices in one process exchange with one server as fast as they can: they upload a share of the entries
 of the default preset's model and download the model. On two cores the devices are slower than the server, so the
 capacity of the server follows from its CPU time.
+
+``downloads``: a device with contacts shorter than a download gets its model, while another device exchanges every 10 s.
+It uploads 1 % of the entries in every contact. The pause between contacts is as long as a contact.
+
+``writes``: the bytes that a device writes to disk, from /proc, while it trains all the time and may exchange every
+10 s. It begins without any bytes saved up, so that the figure holds for a whole day.
 
 ``start``: the commands of an installation, from their start to the first answer and the first exchange, in wall time
 and CPU time; memory.
@@ -27,6 +35,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import os
 import statistics
 import subprocess
 import sys
@@ -35,12 +44,13 @@ import threading
 import time
 import urllib.error
 import urllib.request
+from collections.abc import Coroutine
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from field_parts import Device, Server, cpu_s, memory_mb, quiet, server_process
+from field_parts import Device, Server, cpu_s, memory_mb, quiet, server_process, written_bytes
 from proxy_process import ProxyProcess
 from wayfare.errors import FieldError
 from wayfare.field.fleet import Fleet, create_fleet, load_bundle
@@ -49,16 +59,18 @@ from wayfare.field.rig.proxy import Link
 from wayfare.field.runtime.connect import connect
 from wayfare.field.runtime.endpoint import fetch_status
 from wayfare.field.runtime.guide import chunk_bytes_at
+from wayfare.field.runtime.writes import WriteLimits
 
 FASHION_SMALL = 84_618
+LARGE = 6_500_000
 BITS_PER_ENTRY = 33.0  # of a dense update in messages
 
 
 def capacity(arguments: argparse.Namespace, folder: Path) -> dict[str, Any]:
     print(f"{'Mbit/s':>7} {'contact s':>9} {'share used, each contact':>30} {'median':>8}")
     rows = []
-    for rate_mbps in arguments.rates:
-        for length_s in arguments.lengths:
+    for rate_mbps in arguments.rates or [1.0, 5.0, 20.0]:
+        for length_s in arguments.lengths or [2.0, 5.0, 10.0]:
             shares = _shares(rate_mbps, length_s, arguments, folder / f"{rate_mbps:g}-{length_s:g}")
             median = statistics.median(shares)
             rows.append({"mbps": rate_mbps, "contact_s": length_s, "shares": shares, "median": median})
@@ -122,7 +134,8 @@ def _recorded_bytes(server: Server) -> int:
 
 
 def exchanges(arguments: argparse.Namespace, folder: Path) -> dict[str, Any]:
-    print(f"{arguments.devices} devices, {arguments.each} exchanges each, {FASHION_SMALL:,} parameters")
+    parameters = arguments.parameters or FASHION_SMALL
+    print(f"{arguments.devices} devices, {arguments.each} exchanges each, {parameters:,} parameters")
     print("  k/s  exchanges/s  server CPU ms  a core stands  server MB  broker MB")
     rows = []
     for share in arguments.shares:
@@ -138,9 +151,10 @@ def exchanges(arguments: argparse.Namespace, folder: Path) -> dict[str, Any]:
 
 def _exchanges(share: float, arguments: argparse.Namespace, folder: Path) -> dict[str, Any]:
     fleet = create_fleet(folder / "fleet", devices=[f"device-{number}" for number in range(arguments.devices)])
-    entries = round(share * FASHION_SMALL)
-    with Broker(fleet, port=0) as broker, server_process(fleet, broker.url, folder / "mes", FASHION_SMALL) as server:
-        devices = [_device(fleet, name, broker.url, folder, entries) for name in fleet.devices]
+    parameters = arguments.parameters or FASHION_SMALL
+    entries = round(share * parameters)
+    with Broker(fleet, port=0) as broker, server_process(fleet, broker.url, folder / "mes", parameters) as server:
+        devices = [_device(fleet, name, broker.url, folder, parameters, entries) for name in fleet.devices]
 
         async def all_of_them(each: int) -> None:
             stop = threading.Event()
@@ -164,8 +178,112 @@ def _exchanges(share: float, arguments: argparse.Namespace, folder: Path) -> dic
         }
 
 
-def _device(fleet: Fleet, name: str, url: str, folder: Path, entries: int) -> Device:
-    device = Device(load_bundle(fleet.device_folder(name)), url, folder / f"{name}.sqlite", FASHION_SMALL, entries)
+def downloads(arguments: argparse.Namespace, folder: Path) -> dict[str, Any]:
+    parameters = arguments.parameters or LARGE
+    print("Mbit/s contact s  contacts  seconds  down MB  versions meanwhile")
+    rows = []
+    for rate_mbps in arguments.rates or [10.0]:
+        for length_s in arguments.lengths or [7.0]:
+            row = _downloads(rate_mbps, length_s, parameters, folder / f"{rate_mbps:g}-{length_s:g}")
+            rows.append(row)
+            print(
+                f"{rate_mbps:6g} {length_s:9g} {row['contacts']:9d} {row['seconds']:8.1f} {row['down_mb']:8.1f} "
+                f"{row['versions']:10d}",
+                flush=True,
+            )
+    return {"parameters": parameters, "rows": rows}
+
+
+def _downloads(rate_mbps: float, length_s: float, parameters: int, folder: Path) -> dict[str, Any]:
+    fleet = create_fleet(folder / "fleet", devices=["device-0", "device-1"])
+    with (
+        Broker(fleet, port=0) as broker,
+        server_process(fleet, broker.url, folder / "mes", parameters) as server,
+        ProxyProcess(broker.port, 1) as links,
+    ):
+        device = _device(fleet, "device-0", links.url(0), folder, parameters, parameters // 100)
+        # Without a version of the server's, it needs the whole model.
+        device.outbox.forget_version()
+        other = _device(fleet, "device-1", broker.url, folder, parameters, parameters // 8)
+
+        async def meet() -> dict[str, Any]:
+            stop, rate_bps, contacts, began_s = threading.Event(), 1e6 * rate_mbps, 0, time.monotonic()
+            running = asyncio.gather(
+                other.exchange(10**9, 512 << 10, resumes=True, stop=stop, every_s=10.0),
+                device.exchange(10**9, chunk_bytes_at(rate_bps), resumes=False, stop=stop, every_s=10.0),
+            )
+            while not other.outbox.progress.version and not running.done():
+                await asyncio.sleep(0.1)
+            first = server.status().version
+            while not device.outbox.progress.version and contacts < 20:
+                contacts += 1
+                await asyncio.to_thread(links.open, 0, rate_bps, rate_bps)
+                until_s = time.monotonic() + length_s
+                while time.monotonic() < until_s and not device.outbox.progress.version:
+                    await asyncio.sleep(0.05)
+                await asyncio.to_thread(links.close, 0)
+                await asyncio.sleep(0 if device.outbox.progress.version else length_s)
+            figures = {
+                "mbps": rate_mbps,
+                "contact_s": length_s,
+                "contacts": contacts,
+                "seconds": time.monotonic() - began_s,
+                "down_mb": (await asyncio.to_thread(links.carried, 0))[1] / 1e6,
+                "versions": server.status().version - first,
+                "has_model": bool(device.outbox.progress.version),
+            }
+            stop.set()
+            await running
+            return figures
+
+        figures = asyncio.run(meet())
+        device.outbox.close()
+        other.outbox.close()
+        return figures
+
+
+def writes(arguments: argparse.Namespace, folder: Path) -> dict[str, Any]:
+    parameters, process = arguments.parameters or LARGE, os.getpid()
+    fleet = create_fleet(folder / "fleet", devices=["device-0"])
+    with Broker(fleet, port=0) as broker, server_process(fleet, broker.url, folder / "mes", parameters):
+        bundle, limits = load_bundle(fleet.device_folder("device-0")), WriteLimits()
+        device = Device(bundle, broker.url, folder / "d.sqlite", parameters, parameters // 100, limits)
+        stop = threading.Event()
+
+        def train() -> None:
+            while not stop.wait(0.5):
+                device.learn()
+
+        training = threading.Thread(target=train)
+        training.start()
+        device.outbox._budget.resume(0.0, time.time())
+        before, counted, began_s = written_bytes(process), device.outbox.written_bytes, time.monotonic()
+        asyncio.run(
+            _for(arguments.seconds, device.exchange(10**9, 256 << 10, resumes=True, stop=stop, every_s=10.0), stop)
+        )
+        seconds = time.monotonic() - began_s
+        training.join()
+        figures = {
+            "seconds": seconds,
+            "exchanges": device.outbox.progress.last_update,
+            "written_gb_per_day": (written_bytes(process) - before) / seconds * 86_400 / 1e9,
+            "counted_gb_per_day": (device.outbox.written_bytes - counted) / seconds * 86_400 / 1e9,
+        }
+        device.outbox.close()
+    for name, value in figures.items():
+        print(f"{name:20} {value:8.2f}")
+    return figures
+
+
+async def _for(seconds: float, work: Coroutine[Any, Any, None], stop: threading.Event) -> None:
+    running = asyncio.ensure_future(work)
+    await asyncio.sleep(seconds)
+    stop.set()
+    await running
+
+
+def _device(fleet: Fleet, name: str, url: str, folder: Path, parameters: int, entries: int) -> Device:
+    device = Device(load_bundle(fleet.device_folder(name)), url, folder / f"{name}.sqlite", parameters, entries)
     device.learn()
     return device
 
@@ -267,20 +385,23 @@ def _wait_for(holds: Any) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=("capacity", "exchanges", "start", "link"))
+    parser.add_argument("what", choices=("capacity", "exchanges", "downloads", "writes", "start", "link"))
     parser.add_argument("--contacts", type=int, default=3, help="contacts of each kind")
-    parser.add_argument("--rates", type=float, nargs="+", default=[1.0, 5.0, 20.0], help="Mbit/s")
-    parser.add_argument("--lengths", type=float, nargs="+", default=[2.0, 5.0, 10.0], help="seconds")
+    parser.add_argument("--rates", type=float, nargs="+", help="Mbit/s")
+    parser.add_argument("--lengths", type=float, nargs="+", help="seconds")
     parser.add_argument("--fresh", action="store_true", help="cut a new update in every contact")
     parser.add_argument("--airtime", type=float, help="airtime of a chunk in seconds; the default is Wayfare's")
     parser.add_argument("--devices", type=int, default=100)
     parser.add_argument("--each", type=int, default=5, help="exchanges of each device")
     parser.add_argument("--shares", type=float, nargs="+", default=[0.05, 0.4], help="k/s")
+    parser.add_argument("--parameters", type=int, help="entries of the model")
+    parser.add_argument("--seconds", type=float, default=300.0, help="length of `writes`")
     parser.add_argument("--json", type=Path, help="also write the results to this file")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     quiet()
-    measure = {"capacity": capacity, "exchanges": exchanges, "start": start, "link": link}[arguments.what]
+    kinds = (capacity, exchanges, downloads, writes, start, link)
+    measure = next(kind for kind in kinds if kind.__name__ == arguments.what)
     with tempfile.TemporaryDirectory(prefix="wayfare-field-") as folder:
         figures = measure(arguments, Path(folder))
     if arguments.json:

@@ -7,6 +7,7 @@ import logging
 import multiprocessing
 import os
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -21,15 +22,17 @@ from wayfare.device import DeviceState, Terms
 from wayfare.field.fleet import Bundle, Fleet, load_bundle
 from wayfare.field.runtime.aggregation import Aggregation
 from wayfare.field.runtime.connect import connect
-from wayfare.field.runtime.endpoint import fetch_status, serving
-from wayfare.field.runtime.exchange import Exchanger, Patience, Radio
+from wayfare.field.runtime.endpoint import fetch_status, fleet_pages, serving
+from wayfare.field.runtime.exchange import Exchanger, Patience
 from wayfare.field.runtime.gathering import OnArrival
 from wayfare.field.runtime.guide import Occasion
 from wayfare.field.runtime.intake import Intake
 from wayfare.field.runtime.ledger import Ledger
 from wayfare.field.runtime.mes import MobileEdgeServer, ServerOptions
 from wayfare.field.runtime.outbox import Outbox, Progress
+from wayfare.field.runtime.radio import Radio
 from wayfare.field.runtime.status import FleetStatus
+from wayfare.field.runtime.writes import WriteLimits
 from wayfare.methods import Encounter, Method, ServerTerms, Upload, UploadRule, make_method
 from wayfare.methods.servers import Add
 from wayfare.radio import Link as RadioLink
@@ -49,7 +52,9 @@ def layout_with(parameters: int) -> Layout:
 
 
 def first_model(parameters: int) -> Tensor:
-    return torch.zeros(parameters)
+    """Values with the magnitudes of a network's layers, because downloads are compressed."""
+    scales = torch.logspace(-2, -1, 10).repeat_interleave(-(-parameters // 10))[:parameters]
+    return torch.randn(parameters, generator=torch.Generator().manual_seed(0)) * scales
 
 
 @dataclass(frozen=True)
@@ -60,22 +65,30 @@ class Fixed(UploadRule):
     name = "fixed"
 
     def decide(self, encounter: Encounter, link: RadioLink) -> Upload:
-        return Upload(entries=self.entries, bits=1.0, power_watts=0.1, energy_joules=0.0)
+        bits = min(self.entries * link.bits_per_entry, link.dense_bits)
+        energy_joules = link.energy_joules(bits, 0.1, encounter.gain_per_watt)
+        return Upload(entries=self.entries, bits=bits, power_watts=0.1, energy_joules=energy_joules)
 
 
 class Told:
     """Guides a device: a given number of exchanges, resumed if interrupted and if requested."""
 
-    def __init__(self, chunk_bytes: int, *, exchanges: int, resumes: bool, learn: Callable[[], None]) -> None:
+    def __init__(
+        self, chunk_bytes: int, *, exchanges: int, resumes: bool, learn: Callable[[], None], every_s: float = 0.0
+    ) -> None:
         self.left, self._chunk_bytes, self._resumes, self._learn = exchanges, chunk_bytes, resumes, learn
+        self._every_s, self._again_s = every_s, 0.0
 
-    def trains_until(self, progress: Progress) -> int | None:
+    def trains_until(self, progress: Progress, state: DeviceState) -> int:
+        return state.received_round + 1000
+
+    def samples(self) -> int | None:
         return None
 
     def occasion(self, progress: Progress, state: DeviceState) -> Occasion | None:
-        if self.left <= 0:
+        if self.left <= 0 or time.monotonic() < self._again_s:
             return None
-        return Occasion(round=progress.cut_round + 1, contact_s=1.0, gain_per_watt=1e3, chunk_bytes=self._chunk_bytes)
+        return Occasion(round=progress.cut_round + 1, contact_s=1e6, gain_per_watt=1e3, chunk_bytes=self._chunk_bytes)
 
     def resumes(self, progress: Progress) -> bool:
         return self._resumes
@@ -91,6 +104,7 @@ class Told:
 
     def exchanged(self) -> None:
         self.left -= 1
+        self._again_s = time.monotonic() + self._every_s
         self._learn()
 
 
@@ -129,8 +143,15 @@ def _serve(fleet: Fleet, url: str, state: Path, parameters: int, told: Connectio
         terms=ServerTerms(devices=devices),
         senders=Senders(samples=(1,) * devices, learning_rate=1.0),
     )
-    ledger = Ledger(state, first_model(parameters), layout=layout, aggregation=adding, identity="benchmark")
-    intake, stop = Intake(ledger, OnArrival(), layout, fleet.devices), threading.Event()
+    ledger = Ledger(
+        state,
+        first_model(parameters),
+        layout=layout,
+        aggregation=adding,
+        identity={"fleet": "benchmark"},
+        names=fleet.devices,
+    )
+    intake, stop = Intake(ledger, OnArrival(), layout), threading.Event()
 
     async def serve() -> None:
         client = await connect(load_bundle(fleet.server_folder), url=url)
@@ -139,7 +160,7 @@ def _serve(fleet: Fleet, url: str, state: Path, parameters: int, told: Connectio
         async def status() -> FleetStatus:
             return await server.status(fleet.name)
 
-        async with serving(status, port=0) as port:
+        async with serving(fleet_pages(status), port=0) as port:
             running = asyncio.ensure_future(server.run(stop))
             told.send(port)
             await asyncio.to_thread(told.recv)
@@ -154,32 +175,56 @@ def _serve(fleet: Fleet, url: str, state: Path, parameters: int, told: Connectio
 class Device:
     """A device without training; its updates are noise."""
 
-    def __init__(self, bundle: Bundle, url: str, store: Path, parameters: int, entries: int) -> None:
+    def __init__(
+        self,
+        bundle: Bundle,
+        url: str,
+        store: Path,
+        parameters: int,
+        entries: int,
+        writes: WriteLimits | None = None,
+    ) -> None:
         self._bundle, self._url = bundle, url
         self._method: Method = make_method(Fixed(entries), Scenario())
         self._layout = layout_with(parameters)
         self._chance = torch.Generator().manual_seed(bundle.number or 0)
         self.outbox = Outbox(
-            store, first_model(parameters), self._method, layout=self._layout, budget_joules=1.0, identity=bundle.name
+            store,
+            first_model(parameters),
+            self._method,
+            layout=self._layout,
+            budget_joules=1.0,
+            identity={"name": bundle.name},
+            writes=writes,
         )
 
     def learn(self) -> None:
         start = self.outbox.local
-        noise = torch.randn(len(start), generator=self._chance)
+        noise = 0.01 * torch.randn(len(start), generator=self._chance)
         self.outbox.trained(start, start + noise, self.outbox.progress.trained_round + 1)
 
-    async def exchange(self, exchanges: int, chunk_bytes: int, *, resumes: bool, stop: threading.Event) -> None:
+    async def exchange(
+        self, exchanges: int, chunk_bytes: int, *, resumes: bool, stop: threading.Event, every_s: float = 0.0
+    ) -> None:
         client = await connect(self._bundle, url=self._url)
         parameters = self._layout.parameters
         bits = {"bits_per_entry": 42.0, "dense_bits": 32.0 * parameters}
         link = RadioLink(bandwidth_hz=1e6, max_power_watts=0.2, parameters=parameters, **bits)
         radio = Radio(terms=Terms(method=self._method, link=link, rounds=1_000_000))
-        guide = Told(chunk_bytes, exchanges=exchanges, resumes=resumes, learn=self.learn)
+        guide = Told(chunk_bytes, exchanges=exchanges, resumes=resumes, learn=self.learn, every_s=every_s)
         exchanger = Exchanger(client, self._bundle.name, self.outbox, guide, radio, self._layout, Patience())
         try:
             await exchanger.run(stop)
         finally:
             await client.close()
+
+
+def written_bytes(process_id: int) -> int:
+    """Bytes that a process has sent to disks so far."""
+    for line in Path(f"/proc/{process_id}/io").read_text(encoding="ascii").splitlines():
+        if line.startswith("write_bytes:"):
+            return int(line.split()[1])
+    raise SystemExit(f"process {process_id} has no write_bytes")
 
 
 def cpu_s(process_id: int) -> float:

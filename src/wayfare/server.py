@@ -8,7 +8,9 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch import Tensor
 
+from wayfare.learning.models.base import Model
 from wayfare.learning.schedule import Schedule
+from wayfare.learning.sums import SumsModel
 from wayfare.methods import NO_STATE, Arrival, Method, ServerRule, ServerTerms, State
 from wayfare.methods.guard import Guard
 from wayfare.scenario import Scenario
@@ -37,7 +39,8 @@ def begin_server(
     return ServerState(
         model=model,
         rule_state=rule.init(model, terms),
-        averaged=model if averages else None,
+        # Sums alone have nothing to average.
+        averaged=model if averages and terms.sums < len(model) else None,
         guard_state=NO_STATE if guard is None else guard.init(),
     )
 
@@ -103,15 +106,24 @@ class Senders:
 
 
 def server_terms_of(world: World) -> ServerTerms:
-    link = world.link
-    return ServerTerms(
-        devices=world.scenario.fleet.devices, statistics=len(world.initial_model) - link.parameters, sums=link.sums
-    )
+    return terms_for(world.task.model, world.scenario)
+
+
+def terms_for(model: Model, scenario: Scenario) -> ServerTerms:
+    """What the server rule of a scenario knows about a fleet and the vectors of a model."""
+    terms = ServerTerms(devices=scenario.fleet.devices, statistics=model.statistics)
+    if not isinstance(model, SumsModel):
+        return terms
+    classifier = model.classifier if model.head is not None else None
+    return replace(terms, sums=model.layout.entries, classifier=classifier)
 
 
 def weights_of(world: World) -> tuple[float, ...] | None:
-    """N times each device's share of all samples: a rule that divides by N then averages over samples."""
-    if world.scenario.server.weighting == "equal":
+    """N times each device's share of all samples: a rule that divides by N then averages over samples.
+
+    None if all count the same. Sums count every sample once as they are.
+    """
+    if world.scenario.server.weighting == "equal" or world.link.sums:
         return None
     samples = [len(held) for held in world.held]
     return tuple(len(samples) * count / sum(samples) for count in samples)

@@ -40,7 +40,8 @@ class Stream(IntEnum):
     RECALIBRATION = 21
     COMPRESSION = 22
     RANDOM_LAYERS = 23
-    FIELD_MINIBATCH = 24
+    PILOT_SAMPLES = 24
+    FIELD_MINIBATCH = 25
 
 
 def generator(seed: int, stream: Stream, device: int, *more: int) -> np.random.Generator:

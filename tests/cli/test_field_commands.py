@@ -71,6 +71,9 @@ def test_a_server_and_two_devices_learn_together(fleet: Fleet, tmp_path: Path) -
         server.send_signal(signal.SIGTERM)
         assert server.ended() == 0, server.errors
     _check_the_ledger(fleet, task)
+    state, heldout = str(fleet.server_folder / "state"), str(tmp_path / "example" / "heldout")
+    judged = CliRunner().invoke(app, ["field", "evaluate", state, "--task", str(task), "--data", heldout])
+    assert "accuracy" in judged.output, judged.exception
 
 
 def _check_the_ledger(fleet: Fleet, task: Path) -> None:

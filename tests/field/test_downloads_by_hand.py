@@ -109,7 +109,7 @@ def test_parts_grow_while_they_are_quick_and_shrink_when_one_is_lost(site: Site)
     site.wire.between["part"] = fails
     for expected in (64 << 10, 16 << 10, 4 << 10, 1 << 10, 1 << 10):
         exchanger._begun.clear()
-        exchanger._patience = Patience(answer_s=0.3, window=1)
+        exchanger._patience = Patience(answer_s=0.3, window=1, part_window=1)
         with pytest.raises(FieldError, match="gone"):
             finish(exchanger._pull(big))
         assert exchanger._part_bytes == expected

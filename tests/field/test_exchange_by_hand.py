@@ -14,8 +14,9 @@ from tests.field.brokers import finish
 from tests.field.parts import INITIAL, LINK, Fixed, Told, cut, noise, train
 from tests.field.without_broker import QUICK, Site
 from wayfare.device import Terms
-from wayfare.field.runtime.exchange import Patience, Radio, _StopRequestedError, no_radio
+from wayfare.field.runtime.exchange import Patience, _StopRequestedError
 from wayfare.field.runtime.messages import Mark
+from wayfare.field.runtime.radio import Radio, no_radio
 from wayfare.methods import make_method
 from wayfare.scenario import Scenario
 
@@ -199,7 +200,8 @@ def test_a_device_that_is_told_to_stop_leaves_its_promise_open(site: Site) -> No
 
 
 def test_patience_and_radio_by_default() -> None:
-    assert Patience() == Patience(answer_s=2.0, mark_s=2.0, idle_s=0.01, again_s=0.05, refused_s=2.0, window=3)
+    expected = Patience(answer_s=2.0, mark_s=2.0, idle_s=0.01, again_s=0.05, refused_s=2.0, window=3, part_window=8)
+    assert Patience() == expected
     assert Radio(terms=Terms(method=make_method(Fixed(), Scenario()), link=LINK, rounds=1)).set_power_watts is no_radio
     no_radio(0.1)
     assert not torch.equal(INITIAL, noise(1))

@@ -61,7 +61,7 @@ def deliver(ledger: Ledger, device: int, chunks: list[bytes]) -> list[bool]:
 def everything(ledger: Ledger) -> tuple[object, ...]:
     return (
         *(ledger.version, ledger.next_round, ledger.applied(), sorted(ledger.queued())),
-        *(ledger.model.tolist(), ledger._versions.latest.changed.tolist(), ledger.spent_joules()),
+        *(ledger.model.tolist(), ledger._history.latest.changed.tolist(), ledger.spent_joules()),
         [ledger.standing(device, 1) for device in range(3)],
         sorted(ledger._taken),
     )

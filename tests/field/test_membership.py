@@ -133,8 +133,8 @@ def test_invalid_rules_are_named(rules: dict[str, Any], message: str) -> None:
 def with_membership(site: Site, clock: Clock, **rules: Any) -> None:
     """Let the server of a site count active devices."""
     ledger = site.wire.intake.ledger
-    ledger._aggregation = counting(clock, **rules)
-    ledger.roster._membership = ledger._aggregation.membership
+    ledger._history.versions.aggregation = counting(clock, **rules)
+    ledger.roster._membership = ledger._history.aggregation.membership
 
 
 def test_a_device_that_joins_starts_from_the_current_model(tmp_path: Path) -> None:
@@ -185,6 +185,7 @@ def test_a_server_keeps_the_number_of_samples_that_a_device_reports(tmp_path: Pa
 def as_format_2(folder: Path) -> None:
     """The ledger as it was before devices had names."""
     with sqlite3.connect(folder / FILE) as connection:
+        connection.execute("DROP TABLE orders")
         connection.execute("DROP INDEX rounds_by_version")
         for table, columns in (
             ("devices", ("name", "delivered_s", "samples")),

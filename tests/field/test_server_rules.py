@@ -68,7 +68,7 @@ def same(one: Ledger, other: Ledger) -> bool:
         and torch.equal(one.model, other.model)
         and torch.equal(one.state.judged, other.state.judged)
         and same_state(one.state.rule_state, other.state.rule_state)
-        and np.array_equal(one._versions.latest.changed, other._versions.latest.changed)
+        and np.array_equal(one._history.latest.changed, other._history.latest.changed)
         and (sorted(one.queued()), one.applied()) == (sorted(other.queued()), other.applied())
     )
 

@@ -16,7 +16,7 @@ from tests.field.brokers import finish
 from wayfare.cli.field_fleet import status_table
 from wayfare.errors import FieldError, InputError
 from wayfare.field.runtime import endpoint
-from wayfare.field.runtime.endpoint import fetch_status, serving
+from wayfare.field.runtime.endpoint import fetch_status, fleet_pages, serving
 from wayfare.field.runtime.metrics import CONTENT_TYPE, Metric, render
 from wayfare.field.runtime.status import DeviceStatus, FleetStatus, metrics_of
 
@@ -90,26 +90,29 @@ def _get(port: int, path: str) -> tuple[int, str, str]:
 
 def test_the_endpoint_answers_what_it_knows_and_says_what_it_does_not() -> None:
     async def scene() -> None:
-        async with serving(_now, port=0) as port:
+        async with serving(fleet_pages(_now), port=0) as port:
             ask = asyncio.to_thread
             assert await ask(_get, port, "/metrics") == (200, CONTENT_TYPE, render(metrics_of(STATUS)))
             assert (await ask(_get, port, "/healthz"))[0] == 200
+            assert (await ask(_get, port, "/readyz"))[0] == 200
             assert (await ask(_get, port, "/etc/passwd"))[0] == 404
             assert await ask(fetch_status, f"127.0.0.1:{port}") == STATUS
             with pytest.raises(FieldError, match="cannot serve metrics at 127"):
-                async with serving(_now, port=port):
+                async with serving(fleet_pages(_now), port=port):
                     pass
 
     finish(scene())
 
 
-def test_a_broker_out_of_reach_is_not_healthy() -> None:
+@pytest.mark.parametrize("field", ["broker_in_reach", "leads"])
+def test_a_server_without_a_broker_or_the_lease_is_healthy_and_not_ready(field: str) -> None:
     async def ill() -> FleetStatus:
-        return FleetStatus.from_json(STATUS.to_json().replace('"broker_in_reach": true', '"broker_in_reach": false'))
+        return FleetStatus.from_json(STATUS.to_json().replace(f'"{field}": true', f'"{field}": false'))
 
     async def scene() -> None:
-        async with serving(ill, port=0) as port:
-            assert (await asyncio.to_thread(_get, port, "/healthz"))[0] == 503
+        async with serving(fleet_pages(ill), port=0) as port:
+            assert (await asyncio.to_thread(_get, port, "/healthz"))[0] == 200
+            assert (await asyncio.to_thread(_get, port, "/readyz"))[0] == 503
 
     finish(scene())
 
@@ -128,7 +131,7 @@ def test_callers_who_misbehave_hurt_nobody(monkeypatch: pytest.MonkeyPatch) -> N
             writer.close()
 
     async def scene() -> None:
-        async with serving(_now, port=0) as port:
+        async with serving(fleet_pages(_now), port=0) as port:
             assert (await said(port, b"POST /metrics HTTP/1.1\r\n\r\n")).startswith(b"HTTP/1.1 405")
             assert await said(port, b"GET /metrics HTTP/1.1\r\n" + b"x" * 100_000) == b""
             assert await said(port, b"GET ") == b""

@@ -16,7 +16,12 @@ from wayfare.methods.collection import CLASSIFIERS, Classifier
 
 CLASSES, FEATURES = 3, 4
 # Steps so small that rounding does not matter.
-FINE = Sums(collection=Collection(coarseness=1e-3, min_count=1), classes=CLASSES, features=FEATURES, samples=100)
+FINE = Sums(
+    collection=Collection(classifier="lda", coarseness=1e-3, min_count=1),
+    classes=CLASSES,
+    features=FEATURES,
+    samples=100,
+)
 
 
 def samples(count: int = 90, seed: int = 0) -> tuple[Tensor, Tensor]:
@@ -137,7 +142,7 @@ def test_sums_beyond_the_exact_range_are_refused() -> None:
 
 
 @pytest.mark.parametrize(
-    ("field", "value"), [("classifier", "svm"), ("coarseness", 0.0), ("scale", -1.0), ("min_count", 0)]
+    ("field", "value"), [("classifier", "svm"), ("coarseness", 0.0), ("scale", -1.0), ("min_count", 0), ("pilot", -1)]
 )
 def test_invalid_settings_are_refused(field: str, value: object) -> None:
     with pytest.raises(ScenarioError, match=f"{field} = {value!r}: must be"):

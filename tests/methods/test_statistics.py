@@ -18,8 +18,8 @@ from wayfare.device import Checks, Meeting, Terms, begin_device, contact, receiv
 from wayfare.errors import InvariantError, ScenarioError
 from wayfare.learning.models.mlp import Mlp
 from wayfare.learning.sums import SumsModel, collect
-from wayfare.methods import Arrival, Method, ServerTerms, make_method
-from wayfare.methods.statistics import MAX_WHOLE, AddSums
+from wayfare.methods import Arrival, Encounter, Method, ServerTerms, make_method
+from wayfare.methods.statistics import MAX_WHOLE, AddSums, SumsFirst
 from wayfare.simulator import Simulation
 from wayfare.sparsify import Sparse
 from wayfare.studies.single import Execution
@@ -167,6 +167,85 @@ def test_your_own_task_with_vectors_has_statistics(tmp_path) -> None:  # type: i
     assert record.evaluations["score"][-1] > 0.85
 
 
+def test_settings_of_training_do_not_concern_statistics_alone() -> None:
+    settings = [*SET, "server.weighting=samples", "server.optimizer=adam", "server.average_rounds=10"]
+    drawn = draw_world(wayfare.load("fashion-small", settings), 0)
+    found = [Simulation(each, method(), Watching()).run().model for each in (drawn, world())]  # type: ignore[arg-type]
+    assert torch.equal(*found)
+
+
+def test_a_large_upload_is_spread_over_contacts_at_little_power() -> None:
+    link, rule = replace(world().link, bandwidth_hz=2e4), SumsFirst("unlimited")
+    seen = contact_with(1_000_000)
+    slow, fast = rule.decide(seen, link), SumsFirst("unlimited", by=0.0).decide(seen, link)
+    assert 50_000 < slow.bits < fast.bits / 10
+    assert slow.power_watts < fast.power_watts / 10
+    assert rule.decide(replace(seen, round=200), link) == fast
+    assert rule.decide(contact_with(1000), link).bits == pytest.approx(1000, rel=1e-3)
+    assert rule.decide(contact_with(0), link).bits == 0
+
+
+def contact_with(bits: int) -> Encounter:
+    return Encounter(
+        contact_s=10.0,
+        gain_per_watt=1e3,
+        staleness_rounds=1,
+        update_norm_sq=1.0,
+        backlog_joules=0.0,
+        spent_joules=0.0,
+        budget_joules=100.0,
+        round=10,
+        rounds=1000,
+        met_s=20.0,
+        sums_left=bits // 4,
+        sums_bits=bits,
+    )
+
+
+def test_training_goes_on_from_the_classifier_of_the_statistics() -> None:
+    """The head is what the sums give, plus what devices learned; both are paid for in one run."""
+    drawn, both = draw_world(wayfare.load("fashion-small", [*SET]), 0), method("mads-rd:from-statistics")
+    seen, watching = world_for(drawn, both), Watching()
+    outcome = Simulation(drawn, both, watching, checks=Checks(paranoid=True)).run()  # type: ignore[arg-type]
+    alone = Simulation(drawn, method("statistics:lda"), Watching()).run()  # type: ignore[arg-type]
+    model, sums = seen.task.model, seen.link.sums
+    assert isinstance(model, SumsModel)
+    assert torch.equal(outcome.model[:sums], alone.model)
+    learned = outcome.model[sums:] - model.classifier(outcome.model[:sums])
+    assert 0 < float(learned.norm()) < float(outcome.model[sums:].norm())
+    assert watching.scores[-1] > 0.6
+    statistics_bits, both_bits = (Counting().of(drawn, name) for name in ("statistics:lda", "mads-rd:from-statistics"))
+    assert statistics_bits < both_bits
+
+
+class Counting(Watching):
+    """Adds up the bits of a run."""
+
+    def of(self, where: World, name: str) -> float:
+        self.bits = 0.0
+        Simulation(where, method(name), self).run()  # type: ignore[arg-type]
+        return self.bits
+
+    def on_contact(self, event: object) -> None:
+        self.bits += event.bits  # type: ignore[attr-defined]
+
+
+def test_principal_axes_of_a_pilot_change_the_bits_and_not_the_classifier() -> None:
+    drawn = draw_world(wayfare.load("fashion-small", [*SET]), 0)
+    found = []
+    for pilot in (0, 300):
+        text = f"fine = statistics:lda + class-statistics(classifier='lda', coarseness=0.01, pilot={pilot})"
+        outcome = Simulation(drawn, method(text), Watching()).run()  # type: ignore[arg-type]
+        model = world_for(drawn, method(text)).task.model
+        assert isinstance(model, SumsModel)
+        found.append((model.layout, model.classifier(outcome.model)))
+    (plain, one), (turned, other) = found
+    assert plain.basis is None
+    assert turned.basis is not None
+    assert torch.allclose(turned.basis.T @ turned.basis, torch.eye(256), atol=1e-4)
+    assert float((one - other).norm()) < 0.05 * float(one.norm())
+
+
 @pytest.mark.parametrize(
     ("text", "rule"),
     [
@@ -183,8 +262,10 @@ def test_parts_that_would_falsify_sums_are_refused(text: str, rule: str) -> None
 
 
 def test_tasks_without_vectors_and_weighted_servers_are_refused() -> None:
-    with pytest.raises(ScenarioError, match="count every sample once"):
-        make_method("statistics", wayfare.load("fashion-small", ["server.weighting=samples"]))
+    with pytest.raises(ScenarioError, match="one weight for both"):
+        make_method("mads-rd:from-statistics", wayfare.load("fashion-small", ["server.weighting=samples"]))
+    with pytest.raises(ScenarioError, match="has its own server rule"):
+        make_method("mads-rd:from-statistics", wayfare.load("fashion-small", ["server.optimizer=adam"]))
     pixels = world().task.train_inputs.view(-1, 1, 16, 16)  # type: ignore[attr-defined]
     images = replace(world().task, train_inputs=pixels, model=Mlp((256, 10)))  # type: ignore[type-var]
     with pytest.raises(ScenarioError, match="for images"):

@@ -11,6 +11,7 @@ import typer
 from rich.progress import MofNCompleteColumn, TextColumn, TimeElapsedColumn
 
 from wayfare.cli.field_fleet import add_command, example_command, init_command, remove_command, status_command
+from wayfare.cli.field_life import COMMANDS as LIFE_COMMANDS
 from wayfare.cli.terminal import JsonOption, ScenarioArgument, SetOption, bars, errors, output, print_json
 from wayfare.errors import InputError
 from wayfare.scenario import DEFAULT_PRESET, load
@@ -33,6 +34,8 @@ field_app.command("example")(example_command)
 field_app.command("add")(add_command)
 field_app.command("remove")(remove_command)
 field_app.command("status")(status_command)
+for _name, _command in LIFE_COMMANDS.items():
+    field_app.command(_name)(_command)
 
 BundleArgument: TypeAlias = Annotated[
     Path, typer.Argument(metavar="BUNDLE", help="A bundle that `wayfare field init` made.")
@@ -97,6 +100,10 @@ def mes_command(
         float,
         typer.Option("--outdated-days", help="Reject updates if their model was superseded longer ago than this."),
     ] = 30.0,
+    keep_days: Annotated[
+        float, typer.Option("--keep-days", help="Replace older history by a snapshot of the model.")
+    ] = 7.0,
+    keep_mb: Annotated[float, typer.Option("--keep-mb", help="Keep at most this much history, in MB.")] = 1024.0,
     metrics_host: Annotated[
         str, typer.Option("--metrics-host", help="Host of /metrics and /status; unauthenticated.")
     ] = "127.0.0.1",
@@ -111,6 +118,7 @@ def mes_command(
     Example: `wayfare field mes FLEET/mes --task task.py`
     """
     from wayfare.field.fleet import load_bundle
+    from wayfare.field.runtime.compaction import Window
     from wayfare.field.runtime.logs import log_to_stderr
     from wayfare.field.runtime.membership import Membership
     from wayfare.field.runtime.mes import ServerOptions, run_server
@@ -133,6 +141,7 @@ def mes_command(
             discount_days=discount_days,
             outdated_days=outdated_days,
         ),
+        window=Window(days=keep_days, bytes=int(keep_mb * 1e6)),
         metrics_host=metrics_host,
         metrics_port=metrics_port or None,
     )
@@ -301,7 +310,10 @@ def _print_outcome(work: Work, outcome: DemoOutcome) -> None:
         f"{found.recorded:,} chunks recorded exactly once; {found.returned:,} taken back by their device, "
         f"{found.promised:,} still promised"
     )
-    lines.append(f"the replay of the ledger equals the model in every bit ({found.versions:,} versions)")
+    lines.append(
+        f"the replay of the ledger equals the model in every bit ({found.versions:,} versions), "
+        "also after a backup, a rollback and a compaction"
+    )
     if outcome.difference is not None:
         exact = (
             "in every bit" if outcome.difference == 0 else f"up to a relative difference of {outcome.difference:.1e}"

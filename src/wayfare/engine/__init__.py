@@ -15,6 +15,7 @@ Design decisions:
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 
 from wayfare.engine.base import Burst, Engine, LocalTraining
 from wayfare.engine.collecting import Collecting
@@ -29,7 +30,7 @@ from wayfare.engine.stacked_mlp import StackedMlp
 from wayfare.engine.trainer import AHEAD_STEPS, Policy, Trainer, TrainerState, Training
 from wayfare.engine.vmapped import Vmapped
 from wayfare.errors import ScenarioError
-from wayfare.learning.sums import SumsModel
+from wayfare.learning.sums import SumsModel, with_model
 from wayfare.learning.tasks.base import Labelled
 
 __all__ = [
@@ -77,9 +78,18 @@ def make_engine(name: str, training: LocalTraining) -> Engine:
     """
     chosen = engine_name(name, training)
     if isinstance(training.task.model, SumsModel):
-        return Collecting(training)
+        after = _after_sums(training)
+        return Collecting(training, None if after is None else make_engine(chosen, after))
     reject_random_layers(chosen, training)
     return ENGINES[chosen](training)
+
+
+def _after_sums(training: LocalTraining) -> LocalTraining | None:
+    """The training of the entries after class statistics, if devices train."""
+    task = training.task
+    if not isinstance(task.model, SumsModel) or task.model.head is None:
+        return None
+    return replace(training, task=with_model(task, task.model.head))
 
 
 def engine_name(name: str, training: LocalTraining) -> str:
@@ -99,7 +109,8 @@ def _fastest(training: LocalTraining) -> str:
     """
     task = training.task
     if isinstance(task.model, SumsModel):
-        return "reference"
+        after = _after_sums(training)
+        return "reference" if after is None else _fastest(after)
     if StackedLaneGcn.fits(task):
         return "stacked"
     if training.compute.device.type == "cuda":

@@ -1,14 +1,15 @@
-"""The engine of class statistics: a device adds its own statistics once, in the first round."""
+"""The engine of class statistics: a device adds its own statistics once, in the first round, and may then train."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import torch
 from torch import Tensor
 
 from wayfare.codec.whole import MAX_WHOLE
-from wayfare.engine.base import Burst, LocalTraining
+from wayfare.engine.base import Burst, Engine, LocalTraining
 from wayfare.errors import InvariantError
 from wayfare.learning.sums import SumsModel, collect, vectors_of
 
@@ -16,10 +17,11 @@ from wayfare.learning.sums import SumsModel, collect, vectors_of
 class Collecting:
     """Adds the statistics of its samples to the local vector, so that received - local is what a device has to send."""
 
-    def __init__(self, training: LocalTraining) -> None:
+    def __init__(self, training: LocalTraining, trains: Engine | None) -> None:
+        """``trains`` is the engine of the entries after the sums; None if there are none."""
         model = training.task.model
         assert isinstance(model, SumsModel)
-        self._training, self._layout = training, model.layout
+        self._training, self._layout, self._trains = training, model.layout, trains
 
     def run(self, models: Sequence[Tensor], bursts: Sequence[Burst]) -> None:
         for model, burst in zip(models, bursts, strict=True):
@@ -28,6 +30,17 @@ class Collecting:
                 sums += self._collected(burst.device)
                 if float(sums.abs().max()) >= MAX_WHOLE:
                     raise InvariantError(f"a sum reached {MAX_WHOLE} steps and is no longer exact")
+        if self._trains is not None:
+            self._trains.run([self._trained(model) for model in models], [self._alone(burst) for burst in bursts])
+
+    def _trained(self, vector: Tensor) -> Tensor:
+        """A view of the entries after the sums."""
+        return vector[self._layout.entries :]
+
+    def _alone(self, burst: Burst) -> Burst:
+        vectors = burst.received, burst.correction, burst.velocity
+        received, correction, velocity = (None if each is None else self._trained(each) for each in vectors)
+        return replace(burst, received=received, correction=correction, velocity=velocity)
 
     def _collected(self, device: int) -> Tensor:
         training = self._training

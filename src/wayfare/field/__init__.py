@@ -53,6 +53,9 @@ device received no model since its previous update; the header names its version
 A guard (`wayfare.methods.guard`) stands before the rule: it scales or drops unusual updates. It judges whole uploads,
 so with a guard no rule takes pieces. Its state is part of the server's, so a replay repeats its decisions.
 
+Old chunks become a snapshot (`compaction`): the base from which the ledger replays. The operator's orders, such as a
+rollback, are rows of the ledger; each ends a round and makes a version (`orders`).
+
 `Gathering` decides when recorded chunks are applied: on arrival, where every version counts as a round of the mean, or
 round by round with all devices that a plan has in that round, first all uploads, then all downloads, as in the
 simulator. With a plan, and trainers that follow it, devices and server end with the simulator's model.

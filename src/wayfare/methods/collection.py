@@ -7,15 +7,16 @@ from typing import Literal, TypeAlias
 
 from wayfare.errors import ScenarioError
 
-Classifier: TypeAlias = Literal["lda", "ridge", "gaussian", "means"]
+Classifier: TypeAlias = Literal["ridge", "lda", "gaussian", "means"]
 """How the server turns sums into a classifier; the first is the default.
 
-- ``lda``: linear discriminant analysis with one covariance for all classes, shrunk by the sums' own uncertainty.
-- ``ridge``: ridge regression to the classes, from the same sums.
+- ``ridge``: ridge regression to the classes, regularised by the sums' own uncertainty. Measures best.
+- ``lda``: linear discriminant analysis with one covariance for all classes, from the same sums. Its outputs are log
+  probabilities, up to a constant, so that training can start from it.
 - ``gaussian``: normal distributions with one variance per feature; needs no covariance.
 - ``means``: the nearest class mean.
 """
-CLASSIFIERS: tuple[Classifier, ...] = ("lda", "ridge", "gaussian", "means")
+CLASSIFIERS: tuple[Classifier, ...] = ("ridge", "lda", "gaussian", "means")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,11 +27,14 @@ class Collection:
     with the root of the mean number of samples on a device, as the sampling error of a sum does.
     """
 
-    classifier: Classifier = "lda"
+    classifier: Classifier = "ridge"
     # The step of a sum of products, in standard deviations of sampling. Sums of features have an eighth of it.
     coarseness: float = 2.0
     scale: float = 1.0  # the typical size of a feature; backbones give 1
     min_count: int = 5  # a device sends nothing about a class of which it has fewer samples
+    # Samples without labels that the operator has before the fleet starts. Their principal axes, known to all devices,
+    # are the axes of products, which then are small and cost few bits. 0: the axes are the features.
+    pilot: int = 0
     trains: bool = False  # whether devices then train the classifier that the sums give
 
     def __post_init__(self) -> None:
@@ -39,5 +43,6 @@ class Collection:
         for name, value in (("coarseness", self.coarseness), ("scale", self.scale)):
             if not 0 < value < float("inf"):
                 raise ScenarioError(name, value, "must be a finite number above 0")
-        if not isinstance(self.min_count, int) or self.min_count < 1:
-            raise ScenarioError("min_count", self.min_count, "must be a whole number of at least 1")
+        for name, whole, least in (("min_count", self.min_count, 1), ("pilot", self.pilot, 0)):
+            if not isinstance(whole, int) or whole < least:
+                raise ScenarioError(name, whole, f"must be a whole number of at least {least}")

@@ -199,6 +199,8 @@ class ServerTerms:
     devices: int
     statistics: int = 0  # normalisation statistics at the end of a vector; rules average them without a step size
     sums: int = 0  # class statistics at the beginning of a vector, which add up
+    # The trained entries that statistics give, from the sums; None if nothing is trained after them.
+    classifier: Callable[[Tensor], Tensor] | None = field(default=None, compare=False, repr=False)
 
 
 class ServerRule(Part, ABC):

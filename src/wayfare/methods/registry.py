@@ -16,6 +16,7 @@ from typing import Any, TypeAlias, cast, get_args
 
 from wayfare.errors import ScenarioError
 from wayfare.methods.collection import CLASSIFIERS, Classifier
+from wayfare.methods.compatibility import reject_incompatible
 from wayfare.methods.encounter import EnergyRule
 from wayfare.methods.guard import Guard
 from wayfare.methods.mads_rd import MadsRd, Step
@@ -69,8 +70,15 @@ def _fedmobile(scenario: Scenario, billed: str, fitting: str, rule: str) -> tupl
 
 
 def _statistics(scenario: Scenario, classifier: str, rule: str) -> tuple[Part, ...]:
-    collected = ClassStatistics(classifier=cast(Classifier, classifier))
-    return SumsFirst(cast(EnergyRule, rule)), collected, AddSums()
+    return SumsFirst(cast(EnergyRule, rule)), ClassStatistics(classifier=cast(Classifier, classifier)), AddSums()
+
+
+def _mads_rd(scenario: Scenario, step: str, begin: str) -> tuple[Part, ...]:
+    rule = MadsRd(scenario.control, step=cast(Step, step))
+    if not begin:
+        return (rule,)
+    server = AddSums(scenario.server.step_size) if scenario.server.optimizer == "sgd" else AddSums()
+    return SumsFirst(rule.energy_rule, then=rule), ClassStatistics(classifier="lda", trains=True), server
 
 
 def _published(base: str, *names: str) -> Callable[..., tuple[Part, ...]]:
@@ -93,8 +101,8 @@ TABLE: Mapping[str, Row] = {
     "mads-rd": Row(
         "MADS-RD",
         "MADS-RD: MADS with the rate-distortion curve of the device's own update; indices and values are coded.",
-        (get_args(Step),),
-        lambda scenario, step: (MadsRd(scenario.control, step=step),),
+        (get_args(Step), ("", "from-statistics")),
+        _mads_rd,
     ),
     "optimal": Row(
         "Optimal",
@@ -306,38 +314,8 @@ def assemble(name: str, parts: tuple[Part, ...], scenario: Scenario, text: str) 
     if "server" not in chosen:
         chosen["server"] = Add() if scenario.server.is_plain else Optimise(scenario.server)
     method = Method(name=name, text=text, **chosen)
-    _reject_incompatible(method, scenario)
+    reject_incompatible(method, scenario)
     return method
-
-
-def _reject_incompatible(method: Method, scenario: Scenario) -> None:
-    """Reject server rules that ignore the scenario's server settings or do not work with its local loss."""
-    server, own = scenario.server, method.server
-    if not server.is_plain and not isinstance(own, Optimise):
-        field, value = ("step", server.step) if server.optimizer == "sgd" else ("optimizer", server.optimizer)
-        what = "mixes models and has no updates to optimise" if own.takes == "models" else "has its own server rule"
-        rule = f"{method.name} {what}; drop the scheme, or use sgd with a step of 1"
-        raise ScenarioError(f"server.{field}", value, rule)
-    if server.weighting == "samples":
-        _reject_unweightable(method)
-    if own.uses_reach and scenario.learning.local_loss == "prox":
-        rule = f"{method.name} derives gradients from updates; choose another loss"
-        raise ScenarioError("learning.local_loss", scenario.learning.local_loss, rule)
-
-
-def _reject_unweightable(method: Method) -> None:
-    """Reject methods without single updates to weight."""
-    if method.server.takes == "models":
-        why = "mixes models and has no updates to weight"
-    elif method.peers is not None:
-        why = "relays sums of several devices' updates and has no single updates to weight"
-    elif method.local.corrects:
-        why = "corrects gradients with equal weights"
-    elif method.local.collects() is not None:
-        why = "adds up statistics, which count every sample once"
-    else:
-        return
-    raise ScenarioError("server.weighting", "samples", f"{method.name} {why}; must be equal")
 
 
 def _pick(text: str, chosen: list[str], groups: Choices) -> list[str]:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from wayfare.control.auto_weight import Wanted
-from wayfare.errors import InvariantError
+from wayfare.errors import InvariantError, ScenarioError
 from wayfare.methods.collection import Collection
 from wayfare.methods.encounter import NOTHING, Encounter, EnergyRule, Upload
 from wayfare.methods.parts import Arrival, LocalRule, Method, ServerRule, ServerTerms, State, UploadRule
@@ -28,6 +28,8 @@ MAX_WHOLE = 1 << 24
 
 # Rounding of the power that just suffices.
 _SLACK = 1 + 1e-6
+# Less is not worth a contact: about the counts and sums of ten classes and a thousand features.
+_LEAST_BITS = 50_000
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,22 +54,32 @@ class ClassStatistics(Collection, LocalRule):
 
 @dataclass(frozen=True)
 class SumsFirst(UploadRule):
-    """Send statistics until none are left, then follow another rule; without one, send nothing more."""
+    """Send statistics until none are left, then follow another rule; without one, send nothing more.
+
+    Slow uploads cost less energy. So a device uses the least power that delivers its statistics by a share ``by`` of
+    the run, in the contact time that it expects from its own past; at most the power of the energy rule.
+    """
 
     energy_rule: EnergyRule = "paced"
     then: UploadRule | None = None
+    by: float = 0.1
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.by <= 1:
+            raise ScenarioError("by", self.by, "must be 0 to 1")
 
     def decide(self, encounter: Encounter, link: Link) -> Upload:
-        """As many entries as fit at the power of the energy rule, or all at the least power that suffices.
-
-        `device.contact` encodes them and finds how many fit.
-        """
+        """All that is left, at the power for this contact; `device.contact` encodes it and finds how much fits."""
         if not encounter.sums_left:
             return NOTHING if self.then is None else self.then.decide(encounter, link)
         power_watts, allowance_joules = power_and_allowance(self._sums_rule, encounter, link)
         if power_watts <= 0 or allowance_joules <= 0:
             return NOTHING
-        enough_watts = link.power_watts(encounter.sums_bits * _SLACK, encounter.contact_s, encounter.gain_per_watt)
+        rounds_left = max(self.by * encounter.rounds - encounter.round, 0.0)
+        expected_s = encounter.contact_s + encounter.met_s / encounter.round * rounds_left
+        due_bits = encounter.sums_bits * encounter.contact_s / expected_s
+        due_bits = max(due_bits, min(encounter.sums_bits, _LEAST_BITS)) * _SLACK
+        enough_watts = link.power_watts(due_bits, encounter.contact_s, encounter.gain_per_watt)
         power_watts = min(power_watts, enough_watts)
         airtime_s = min(encounter.contact_s, allowance_joules / power_watts)
         return Upload(
@@ -90,7 +102,13 @@ class SumsFirst(UploadRule):
 
 @dataclass(frozen=True)
 class AddSums(ServerRule):
-    """Add statistics as they are, and the trained entries after them as Algorithm 1 does, divided by N."""
+    """Add statistics as they are. Trained entries after them follow Algorithm 1, from the classifier of the sums on.
+
+    w <- w - (step/N) sum of S(x) + C(sums after) - C(sums before): the classifier C of the statistics, plus everything
+    that devices learned, whichever comes first.
+    """
+
+    step: float = 1.0
 
     takes_pieces = True
 
@@ -99,17 +117,23 @@ class AddSums(ServerRule):
     ) -> tuple[Tensor, State]:
         from wayfare.sparsify import Sparse, subtract
 
-        model = model.clone()
+        before, model, added = model[: terms.sums], model.clone(), False
         for arrival in arrivals:
-            sent = arrival.sent
-            shares = (sent.indices < terms.sums).to(model.dtype)
-            shares = shares + (1 - shares) / terms.devices
-            subtract(model, Sparse(sent.indices, shares * sent.values), 1.0)
-        if terms.sums and float(model[: terms.sums].abs().max()) >= MAX_WHOLE:
+            indices, values = arrival.sent.indices, arrival.sent.values
+            sums = int((indices < terms.sums).sum())
+            subtract(model, Sparse(indices[:sums], values[:sums]), 1.0)
+            subtract(model, Sparse(indices[sums:], values[sums:]), self.step / terms.devices)
+            added = added or sums > 0
+        after = model[: terms.sums]
+        if added and float(after.abs().max()) >= MAX_WHOLE:
             raise InvariantError(f"a sum reached {MAX_WHOLE} steps and is no longer exact; use a larger coarseness")
+        if added and terms.classifier is not None:
+            model[terms.sums :] += terms.classifier(after) - terms.classifier(before)
         return model, state
 
     def taken(self, model: Tensor, state: State, terms: ServerTerms) -> Tensor | None:
-        total = -terms.devices * model.double()
-        total[: terms.sums] = -model[: terms.sums].double()
+        total, sums = -model.double(), model[: terms.sums]
+        if terms.classifier is not None:
+            total[terms.sums :] += terms.classifier(sums)
+        total[terms.sums :] *= terms.devices / self.step
         return total

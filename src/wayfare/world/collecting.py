@@ -6,15 +6,15 @@ from dataclasses import replace
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from wayfare.codec import make_link
 from wayfare.learning.models.base import Model
-from wayfare.learning.sums import Sums, SumsModel, vectors_of
-from wayfare.learning.tasks.base import Classification
-from wayfare.learning.tasks.own import OwnTask
+from wayfare.learning.sums import Sums, SumsModel, vectors_of, with_model
 from wayfare.methods import Method
 from wayfare.radio import Link
 from wayfare.scenario import Scenario
+from wayfare.streams import FLEET, Stream, generator
 from wayfare.world.draw import World
 
 
@@ -23,6 +23,16 @@ def link_of(scenario: Scenario, model: Model) -> Link:
     if not isinstance(model, SumsModel):
         return make_link(scenario, model.parameters, model.statistics)
     return make_link(scenario, model.parameters, sums=model.layout.entries, first_sums=model.layout.first)
+
+
+def principal_axes(inputs: Tensor, samples: int, seed: int) -> Tensor | None:
+    """The principal axes of some samples as columns, those of the largest variance first; None without samples."""
+    if samples == 0:
+        return None
+    chosen = generator(seed, Stream.PILOT_SAMPLES, FLEET).choice(len(inputs), min(samples, len(inputs)), replace=False)
+    values = inputs[torch.from_numpy(chosen)].double()
+    axes: Tensor = torch.linalg.svd(values - values.mean(0), full_matrices=True).Vh
+    return axes.T.float()
 
 
 def world_for(world: World, method: Method) -> World:
@@ -36,12 +46,12 @@ def world_for(world: World, method: Method) -> World:
         classes=classes,
         features=inputs.shape[1],
         samples=float(np.mean([len(held) for held in world.held])),
+        basis=principal_axes(inputs, collection.pilot, world.seed),
     )
     model = SumsModel(layout)
-    assert isinstance(task, Classification | OwnTask)
     return replace(
         world,
-        task=replace(task, model=model),
+        task=with_model(task, model),
         link=link_of(world.scenario, model),
         initial_model=torch.zeros(model.parameters),
     )

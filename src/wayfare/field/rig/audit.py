@@ -12,8 +12,10 @@ from numpy.typing import NDArray
 from wayfare.arrays import Floats
 from wayfare.codec.wire import Layout
 from wayfare.errors import InvariantError
-from wayfare.field.runtime.ledger import Key, Ledger
+from wayfare.field.runtime.compaction import Window
+from wayfare.field.runtime.ledger import FILE, Key, Ledger
 from wayfare.field.runtime.messages import unpack
+from wayfare.field.runtime.orders import place
 from wayfare.field.runtime.outbox import Outbox
 from wayfare.methods.states import same_state
 from wayfare.server import ServerState
@@ -62,6 +64,20 @@ def audit(ledger: Ledger, outboxes: Sequence[Outbox], layout: Layout) -> Audit:
     if worst is not None and worst > _MASS_TOLERANCE:
         raise InvariantError(f"mass is not conserved: the error is {worst:.2g} of the largest entry")
     return Audit(versions=ledger.version, mass_error=worst, **made)
+
+
+def audit_later_life(ledger: Ledger) -> None:
+    """Roll back and compact a ledger, in turn; after each step its replay must equal its model in every bit."""
+    target = ledger.version // 2
+    expected = ledger.model_at(target)
+    place(ledger.folder / FILE, "rollback", {"version": target})
+    ledger.obey()
+    if not torch.equal(ledger.model, expected):
+        raise InvariantError(f"a rollback to version {target} led to another model")
+    _same(ledger.replay(), ledger.state)
+    for window in (Window(days=1e4, bytes=100_000), Window(days=0, bytes=0)):
+        ledger.compact(window)
+        _same(ledger.replay(), ledger.state)
 
 
 def _same(replayed: ServerState, state: ServerState) -> None:

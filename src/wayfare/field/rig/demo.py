@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import shutil
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -17,12 +18,13 @@ import torch
 from wayfare.engine.compute import one_thread
 from wayfare.errors import InputError
 from wayfare.field.fleet import Fleet, create_fleet, load_bundle
-from wayfare.field.rig.audit import Audit, audit
+from wayfare.field.rig.audit import Audit, audit, audit_later_life
 from wayfare.field.rig.broker import Broker
 from wayfare.field.rig.conductor import Conductor
 from wayfare.field.rig.faults import Faults
 from wayfare.field.rig.processes import Member
 from wayfare.field.rig.proxy import Link
+from wayfare.field.runtime.backup import back_up
 from wayfare.field.runtime.device import STORE, DeviceOptions, open_store, run_device
 from wayfare.field.runtime.exchange import Patience
 from wayfare.field.runtime.mes import ServerOptions, open_intake, run_server
@@ -163,11 +165,26 @@ def _audited(work: Work, options: DemoOptions, fleet: Fleet) -> tuple[torch.Tens
         for number, name in enumerate(fleet.devices)
     ]
     try:
-        return intake.ledger.state.judged, audit(intake.ledger, outboxes, work.layout)
+        found = audit(intake.ledger, outboxes, work.layout)
+        _live_on(work, options, fleet)
+        return intake.ledger.state.judged, found
     finally:
         intake.ledger.close()
         for outbox in outboxes:
             outbox.close()
+
+
+def _live_on(work: Work, options: DemoOptions, fleet: Fleet) -> None:
+    """Audit a rollback and compactions on a copy, because they change the ledger."""
+    copy = options.folder / "server-copy"
+    back_up(options.folder / "server", copy)
+    server = ServerOptions(state=copy, by_plan=not options.strict)
+    intake = open_intake(load_bundle(fleet.server_folder), work, server)
+    try:
+        audit_later_life(intake.ledger)
+    finally:
+        intake.ledger.close()
+        shutil.rmtree(copy)
 
 
 class _SilentObserver(Observer):

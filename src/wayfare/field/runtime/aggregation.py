@@ -90,7 +90,7 @@ class Snapshot:
 
 class Versions:
     def __init__(self, aggregation: Aggregation, begin: Snapshot) -> None:
-        self._aggregation = aggregation
+        self.aggregation = aggregation
         self.latest = begin
         self._past: OrderedDict[int, ServerState] = OrderedDict()
         self.remember(begin.version, begin.state)
@@ -105,10 +105,14 @@ class Versions:
 
         Skipped rounds before it were idle.
         """
-        before = state = self.latest.state
+        state = self.latest.state
         for idle in range(self.latest.round + 1, round_):
-            state = self._aggregation.after_round(state, idle, (), devices)
-        state = self._aggregation.after_round(state, round_, arrivals, devices)
+            state = self.aggregation.after_round(state, idle, (), devices)
+        self.put(round_, version, self.aggregation.after_round(state, round_, arrivals, devices))
+
+    def put(self, round_: int, version: int, state: ServerState) -> None:
+        """End a round with this state."""
+        before = self.latest.state
         if state.model is not before.model:
             if not bool(torch.isfinite(state.model.sum())) and not bool(torch.isfinite(state.model).all()):
                 raise InvariantError(f"version {version} of the model would contain NaN or infinity")
@@ -121,7 +125,7 @@ class Versions:
         return self.latest.state if version == self.latest.version else self._past.get(version)
 
     def remember(self, version: int, state: ServerState) -> None:
-        self._past[version] = state if self._aggregation.rule.hands_down else ServerState(model=state.model)
+        self._past[version] = state if self.aggregation.rule.hands_down else ServerState(model=state.model)
         while len(self._past) > _MOST_PAST:
             self._past.popitem(last=False)
 

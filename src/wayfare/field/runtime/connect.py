@@ -6,6 +6,7 @@ import asyncio
 import logging
 import re
 import ssl
+import threading
 from collections import deque
 from dataclasses import dataclass
 from typing import Any
@@ -23,6 +24,8 @@ _log = logging.getLogger("wayfare.field")
 _DENIED = re.compile(r'permissions violation for \w+ to "([^"]*)"', re.IGNORECASE)
 _PLAINTEXT = "the broker does not encrypt; the client sends it no key"
 _KEPT_REFUSALS = 100
+# Tenths of a second without a broker before the log says so.
+_PATIENT_LOOKS = 10
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -255,6 +258,22 @@ async def connect(
         await client.close()
         raise
     return client
+
+
+async def connect_unless(stop: threading.Event, bundle: Bundle, *, url: str | None = None) -> FieldClient | None:
+    """Connect as soon as the broker is in reach; None if ``stop`` is set before."""
+    connecting = asyncio.ensure_future(connect(bundle, url=url))
+    waited = 0
+    try:
+        while not connecting.done() and not stop.is_set():
+            if waited == _PATIENT_LOOKS:
+                _log.info("waiting for the broker", extra={"url": url or bundle.url})
+            waited += 1
+            await asyncio.wait((connecting,), timeout=0.1)
+        return connecting.result() if connecting.done() else None
+    finally:
+        if not connecting.done():
+            await _cancelled(connecting)
 
 
 async def _cancelled(task: asyncio.Task[Any] | None) -> None:

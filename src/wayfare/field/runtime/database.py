@@ -18,6 +18,9 @@ from wayfare.errors import RunFolderError, StorageError
 from wayfare.methods import State
 from wayfare.methods.states import mapped
 
+# A large transaction leaves a log of at most this size behind.
+_JOURNAL_BYTES = 16 << 20
+
 Migration: TypeAlias = Callable[[sqlite3.Connection], None]
 NO_MIGRATIONS: Mapping[int, Migration] = {}
 
@@ -34,9 +37,12 @@ class Database:
         file.parent.mkdir(parents=True, exist_ok=True)
         self.connection = sqlite3.connect(file, timeout=30, isolation_level=None, check_same_thread=False)
         try:
+            # Only before the first table: free pages can be returned to the file system later.
+            self.connection.execute("PRAGMA auto_vacuum = INCREMENTAL")
             # A commit returns when it is on disk. Readers in other processes never wait for a writer.
             self.connection.execute("PRAGMA journal_mode = WAL")
             self.connection.execute("PRAGMA synchronous = FULL")
+            self.connection.execute(f"PRAGMA journal_size_limit = {_JOURNAL_BYTES}")
             with self.transaction():
                 (found,) = self.connection.execute("PRAGMA user_version").fetchone()
                 while found in migrations:

@@ -12,8 +12,8 @@ from pathlib import Path
 from wayfare.engine import Compute
 from wayfare.errors import ScenarioError
 from wayfare.field.fleet import Bundle
-from wayfare.field.runtime.connect import FieldClient, connect
-from wayfare.field.runtime.exchange import Exchanger, Patience, Radio, no_radio
+from wayfare.field.runtime.connect import connect_unless
+from wayfare.field.runtime.exchange import Exchanger, Patience
 from wayfare.field.runtime.guide import (
     MAX_LOCAL_STEPS,
     ByExperience,
@@ -25,6 +25,7 @@ from wayfare.field.runtime.guide import (
 )
 from wayfare.field.runtime.local_data import LocalData
 from wayfare.field.runtime.outbox import Outbox
+from wayfare.field.runtime.radio import Radio, no_radio
 from wayfare.field.runtime.trainer import LocalTrainer, always_ready
 from wayfare.field.runtime.work import Work
 from wayfare.field.runtime.writes import WriteLimits
@@ -134,7 +135,7 @@ async def _run(
     training = threading.Thread(target=trainer.run, args=(stop,), name="trainer", daemon=True)
     training.start()
     try:
-        client = await _in_reach(bundle, options, stop)
+        client = await connect_unless(stop, bundle, url=options.url)
         if client is not None:
             budget_joules = None if options.by_plan else work.budget_joules
             radio = Radio(terms=terms, period_joules=budget_joules, set_power_watts=options.set_power_watts)
@@ -149,15 +150,3 @@ async def _run(
     if trainer.error is not None:
         raise trainer.error
     _log.info("ended", extra={"device": bundle.name, "round": outbox.progress.finished_round})
-
-
-async def _in_reach(bundle: Bundle, options: DeviceOptions, stop: threading.Event) -> FieldClient | None:
-    """Wait for the broker and connect; None if ``stop`` is set before."""
-    connecting = asyncio.ensure_future(connect(bundle, url=options.url))
-    while not connecting.done() and not stop.is_set():
-        await asyncio.wait((connecting,), timeout=0.1)
-    if connecting.done():
-        return connecting.result()
-    connecting.cancel()
-    await asyncio.gather(connecting, return_exceptions=True)
-    return None

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import hashlib
 import struct
+import threading
 import zlib
 from collections import OrderedDict
 from dataclasses import dataclass
@@ -76,6 +77,8 @@ class Downloads:
         self._made: OrderedDict[Key, Download] = OrderedDict()
         self._handed: OrderedDict[int, Handed] = OrderedDict()  # the last one of each device
         self._begun: dict[int, Key] = {}  # the last offer to each device
+        # Parts are read by another thread than the one that makes downloads.
+        self._lock = threading.Lock()
 
     def offer(self, ledger: Ledger, version: int, have_version: int | None) -> Download:
         """Encode a version for a device that has another, as delta or whole, whichever is smaller."""
@@ -105,7 +108,8 @@ class Downloads:
 
     def begin(self, device: int, offered: Download) -> None:
         """A device downloads this now: keep it until the device asks for another."""
-        self._begun[device] = offered.key
+        with self._lock:
+            self._begun[device] = offered.key
 
     def hand_down(self, ledger: Ledger, device: int, version: int) -> Handed:
         """The state that the rule hands to a device with a version."""
@@ -133,8 +137,9 @@ class Downloads:
 
     def store_begun(self) -> None:
         """Write all begun downloads to disk, before the server stops."""
-        for made in list(self._made.values()):
-            self._store(made)
+        with self._lock:
+            for made in self._made.values():
+                self._store(made)
 
     def _made_of(self, ledger: Ledger, version: int, base_version: int | None, newer: Tensor | None = None) -> Download:
         if (found := self._find((version, base_version))) is not None:
@@ -142,21 +147,23 @@ class Downloads:
         model = ledger.model_at(version)
         message = encode(_entries(model, newer, self._layout), self._layout).data
         made = Download(version, base_version, squeezed(message), model_digest(model))
-        self._keep(made)
+        with self._lock:
+            self._keep(made)
         return made
 
     def _find(self, key: Key) -> Download | None:
         """A download in memory, or from disk."""
-        if key in self._made:
-            self._made.move_to_end(key)
-            return self._made[key]
-        try:
-            content = self._file(key).read_bytes()
-        except OSError:
-            return None
-        made = Download(*key, content[_DIGEST_BYTES:], content[:_DIGEST_BYTES].decode("latin-1"))
-        self._keep(made)
-        return made
+        with self._lock:
+            if key in self._made:
+                self._made.move_to_end(key)
+                return self._made[key]
+            try:
+                content = self._file(key).read_bytes()
+            except OSError:
+                return None
+            made = Download(*key, content[_DIGEST_BYTES:], content[:_DIGEST_BYTES].decode("latin-1"))
+            self._keep(made)
+            return made
 
     def _keep(self, made: Download) -> None:
         self._made[made.key] = made

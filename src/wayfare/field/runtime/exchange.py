@@ -12,20 +12,21 @@ import threading
 import time
 from collections.abc import Callable, Coroutine, Iterable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import nats.errors
 
 from wayfare.codec.errors import WireError
 from wayfare.codec.wire import Layout
-from wayfare.device import DeviceState, Terms, coded_pieces, contact, payload
+from wayfare.device import coded_pieces, contact, payload
 from wayfare.errors import FieldError, RefusedError
 from wayfare.field.runtime.begun import BegunDownload
 from wayfare.field.runtime.downloads import unpacked, unpacked_state
 from wayfare.field.runtime.guide import Guide, Occasion
 from wayfare.field.runtime.messages import Ask, Finish, Manifest, Mark, Part, Standing, parse
 from wayfare.field.runtime.outbox import Outbox
+from wayfare.field.runtime.radio import Radio
 
 if TYPE_CHECKING:
     from nats.aio.msg import Msg
@@ -44,31 +45,16 @@ class Patience:
     answer_s: float = 2.0
     mark_s: float = 2.0  # send a chunk again if it was acked but not recorded for this long
     idle_s: float = 0.01
-    again_s: float = 0.05
+    again_s: float = 0.05  # after a failure; twice as long after each further one
+    longest_again_s: float = 2.0
     refused_s: float = 2.0
-    window: int = 3
+    window: int = 3  # chunks on the way to the broker
+    part_window: int = 8  # requests for parts; those that wait cost no air
     download_s: float = 3600.0  # after this time a begun download gives way to a newer version
 
-
-def no_radio(power_watts: float) -> None:
-    """The default hook, for radios without power control."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Radio:
-    """The method, its terms, and the hook that sets the power of a radio."""
-
-    terms: Terms
-    period_joules: float | None = None  # the budget of each period of `terms.rounds`; None: there is one period
-    set_power_watts: Callable[[float], None] = no_radio
-
-    def in_period(self, state: DeviceState, round_: int) -> tuple[DeviceState, Terms]:
-        """State and terms of a contact. A fleet has no last round: after k periods a device has had k budgets."""
-        if self.period_joules is None:
-            return state, self.terms
-        periods = max(-(-round_ // self.terms.rounds), 1)
-        budget_joules = periods * self.period_joules
-        return replace(state, budget_joules=budget_joules), replace(self.terms, rounds=periods * self.terms.rounds)
+    def after(self, failures: int) -> float:
+        """The pause after some failures in a row, in seconds."""
+        return min(self.again_s * 2.0 ** min(failures - 1, 30), self.longest_again_s)
 
 
 class _StopRequestedError(Exception):
@@ -103,7 +89,7 @@ class Exchanger:
     async def run(self, stop: threading.Event) -> None:
         self._stop = stop
         await self._client.subscribe(f"applied.{self._name}", cb=self._on_mark)
-        reached = False
+        reached, failures = False, 0
         while not stop.is_set() and not self._guide.is_over(self._outbox.progress):
             if not self._client.connected.is_set():
                 if reached:
@@ -113,10 +99,11 @@ class Exchanger:
                 continue
             if not reached:
                 self._guide.in_reach()
-                reached = True
+                reached, failures = True, 0
             try:
                 if not await self._exchange():
                     await asyncio.sleep(self._patience.idle_s)
+                failures = 0
             except _StopRequestedError:
                 return
             except RefusedError as error:
@@ -128,10 +115,12 @@ class Exchanger:
                 _log.info("no server answers", extra={"device": self._name})
                 with suppress(*PASSING):
                     await self._client.publish(f"up.{self._name}.hello", b"")
-                await asyncio.sleep(self._patience.again_s)
+                failures += 1
+                await asyncio.sleep(self._patience.after(failures))
             except (*PASSING, WireError) as error:
                 _log.info("exchange interrupted", extra={"device": self._name, "reason": f"{error}" or repr(error)})
-                await asyncio.sleep(self._patience.again_s)
+                failures += 1
+                await asyncio.sleep(self._patience.after(failures))
 
     async def _exchange(self) -> bool:
         """Start or resume an exchange and complete it; False if none is due."""
@@ -332,8 +321,10 @@ class Exchanger:
             faster = time.monotonic() - began_s < 0.1
             self._part_bytes = min(self._part_bytes * 2, _MOST_PART_BYTES) if faster else self._part_bytes
 
+        # On a slow link, many requests would wait longer than an answer may take.
+        patience, is_fast = self._patience, self._part_bytes > _FIRST_PART_BYTES
         for hole in self._begun.holes():
-            await _windowed(pull, self._places(*hole), self._patience.window)
+            await _windowed(pull, self._places(*hole), patience.part_window if is_fast else patience.window)
 
     def _places(self, begin: int, end: int) -> Iterator[tuple[int, int]]:
         """Split a missing range into parts, with the best size at the time of each request."""

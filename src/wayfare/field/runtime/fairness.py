@@ -99,6 +99,11 @@ class FairSubscriptions:
                 if 2 * (heard.limit - heard.heard) <= heard.bucket.burst:
                     await self._extend(subject)
 
+    async def close(self) -> None:
+        for heard, _ in self._heard.values():
+            if heard.subscription is not None and heard.heard < heard.limit:
+                await heard.subscription.unsubscribe()
+
     async def _extend(self, subject: str) -> None:
         heard, on_message = self._heard[subject]
         credit = int(heard.bucket.burst)

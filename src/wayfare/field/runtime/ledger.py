@@ -7,8 +7,7 @@ the server rule. Every public method that changes something is one transaction, 
 from __future__ import annotations
 
 import json
-import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -21,16 +20,19 @@ from wayfare.arrays import Ints
 from wayfare.codec.errors import WireError
 from wayfare.codec.wire import Layout
 from wayfare.errors import InputError
-from wayfare.field.runtime.aggregation import Aggregation, Piece, Snapshot, Versions, differing
+from wayfare.field.runtime.aggregation import Aggregation, differing
+from wayfare.field.runtime.compaction import Compacted, Window, compact, shrink
 from wayfare.field.runtime.database import Database
+from wayfare.field.runtime.history import History, Step
 from wayfare.field.runtime.ledger_format import FORMAT, MIGRATIONS, SCHEMA
 from wayfare.field.runtime.messages import Chunk, unpack
-from wayfare.field.runtime.model_files import newest_model, write_model
+from wayfare.field.runtime.model_files import export_file
+from wayfare.field.runtime.orders import Order
 from wayfare.field.runtime.outbox import digest
 from wayfare.field.runtime.roster import Roster
 from wayfare.field.runtime.rules import Bits, Limits, check_chunk, check_rest
 from wayfare.field.runtime.stores import check_identity
-from wayfare.methods import NO_STATE, Arrival, State
+from wayfare.methods import NO_STATE, State
 from wayfare.server import ServerState
 
 FILE = "ledger.sqlite"
@@ -57,7 +59,7 @@ class Ledger:
         limits: Limits | None = None,
     ) -> None:
         """``names`` are the first devices, by number. Others get the next numbers when they are first heard."""
-        self.folder, self._layout, self._aggregation = folder, layout, aggregation
+        self.folder, self._layout = folder, layout
         self._initial, self._limits = initial, limits or Limits()
         self._takes_models = aggregation.rule.takes == "models"
         if self._takes_models and self._limits.clip_norm is not None:
@@ -71,6 +73,7 @@ class Ledger:
             rule = "not allowed: the server mixes whole models, and only updates can be discounted"
             raise InputError(f"discount_days = {membership.discount_days!r}: {rule}")
         self._database = Database(folder / FILE, SCHEMA, FORMAT, MIGRATIONS)
+        self._history = History(self._database, folder, initial, layout, aggregation)
         self._all = self._database.rows
         self.roster = Roster(self._database, membership, aggregation.terms.devices)
         with self._database.transaction() as connection:
@@ -93,10 +96,7 @@ class Ledger:
                     "SELECT data FROM chunks WHERE device = ? AND number = ?", (device, latest.number)
                 ):
                     self._take(device, unpack(data, self._layout).entries.indices.numpy())
-        self._versions = self._newest()
-        self._saved = self._moment
-        for step in self._history(self._versions.latest):
-            self._versions.advance(*step)
+        self._history.load()
         # Recorded and not applied yet.
         waiting = connection.execute("SELECT device, number, chunk, scale, data FROM chunks WHERE version IS NULL")
         self._queue = {Key(*key): unpack(data, self._layout).scaled(scale) for *key, scale, data in waiting}
@@ -105,20 +105,20 @@ class Ledger:
 
     @property
     def version(self) -> int:
-        return self._versions.latest.version
+        return self._history.latest.version
 
     @property
     def next_round(self) -> int:
-        return self._versions.latest.round + 1
+        return self._history.latest.round + 1
 
     @property
     def model(self) -> Tensor:
-        return self._versions.latest.state.model
+        return self._history.latest.state.model
 
     @property
     def state(self) -> ServerState:
         """The global model, the state of the rule, and the mean of the models, which is evaluated and exported."""
-        return self._versions.latest.state
+        return self._history.latest.state
 
     def standing(self, device: int, number: int | None) -> tuple[int, list[int], bool]:
         """A device's next free number; the recorded chunks of one update, and whether it is closed."""
@@ -139,7 +139,7 @@ class Ledger:
     def due(self, round_: int | None = None) -> list[Key]:
         """Chunks that can be applied. Some rules must wait until an update is complete or sealed."""
         keys = self.queued(round_)
-        if self._aggregation.takes_pieces:
+        if self._history.aggregation.takes_pieces:
             return keys
         return [key for key in keys if not self._devices[key.device].is_open(key.number)]
 
@@ -155,19 +155,19 @@ class Ledger:
 
     def model_at(self, version: int) -> Tensor:
         """The model of any version; old ones are replayed."""
-        return self._state_at(version).model
+        return self._history.state_at(version).model
 
     def handed(self, device: int, version: int) -> State:
         """The state that the rule hands to a device with a version of the model."""
-        rule = self._aggregation.rule
-        return rule.handed(self._state_at(version).rule_state, device) if rule.hands_down else NO_STATE
+        rule = self._history.aggregation.rule
+        return rule.handed(self._history.state_at(version).rule_state, device) if rule.hands_down else NO_STATE
 
     def changed_between(self, older: int, newer: int) -> NDArray[np.bool_]:
         """The entries in which two versions may differ; exact if both models are kept."""
-        before, after = self._versions.find(older), self._versions.find(newer)
+        before, after = self._history.versions.find(older), self._history.versions.find(newer)
         if before is not None and after is not None:
             return differing(before.model, after.model)
-        return self._versions.latest.changed > older
+        return self._history.latest.changed > older
 
     def finished(self, round_: int) -> set[int]:
         return {device for (device,) in self._all("SELECT device FROM finished WHERE round = ?", round_)}
@@ -186,11 +186,8 @@ class Ledger:
         return [latest.spent_joules for latest in self._devices]
 
     def replay(self) -> ServerState:
-        """Replay the whole ledger through the rule."""
-        versions = Versions.from_first(self._aggregation, self._initial)
-        for step in self._history(versions.latest):
-            versions.advance(*step)
-        return versions.latest.state
+        """Replay the ledger through the rule, from the initial model or from the snapshot of the last compaction."""
+        return self._history.replay()
 
     def delivered(self, device: int) -> NDArray[np.float64]:
         """The sum of all entries that a device delivered, before clipping."""
@@ -283,7 +280,7 @@ class Ledger:
             pieces = [self.roster.weighed(key.device, self._queue[key]) for key in rows]
             for key in rows:
                 del self._queue[key]
-            self._versions.advance(round_, version, self._arrivals(pieces), devices)
+            self._history.advance(Step(round_, version, devices, self._history.arrivals(pieces)))
             connection.executemany(
                 "UPDATE chunks SET version = ?, weight = ?, samples = ? WHERE device = ? AND number = ? AND chunk = ?",
                 [(version, piece.weight, piece.samples, *key) for key, piece in zip(rows, pieces, strict=True)],
@@ -291,18 +288,55 @@ class Ledger:
             made = (round_, version, devices, self.roster.now_s())
             connection.execute("INSERT INTO rounds VALUES (?, ?, ?, ?)", made)
 
-    def save_model(self) -> None:
-        """Write the model file, register it, and delete older ones."""
-        if self._moment == self._saved:
-            return
-        name, sha256 = write_model(self.folder, self._versions.latest)
+    def obey(self) -> None:
+        """Carry out the operator's orders."""
+        for id_, kind, content in self._all("SELECT id, kind, content FROM orders WHERE outcome IS NULL ORDER BY id"):
+            order = Order(id_, kind, json.loads(content))
+            try:
+                with self.transaction():
+                    self._answer(order, "done: " + self._obeyed(order))
+            except (InputError, KeyError, TypeError, ValueError) as error:
+                self._answer(order, f"rejected: {error}")
+
+    def _obeyed(self, order: Order) -> str:
+        """Carry out one order; most make a version."""
+        if order.kind == "compact":
+            found = self.compact(Window(**order.content))
+            return f"versions from {found.base_version} on; {found.chunks} chunks, {found.bytes / 1e6:.1f} MB deleted"
+        if order.kind == "export":
+            version = int(order.content["version"])
+            return export_file(self.folder, version, self._history.snapshot_at(version).state.judged)
+        round_, version, devices = self.next_round, self.version + 1, self.roster.active_devices
+        self._history.advance(Step(round_, version, devices, order=order))
+        connection, made = self._database.connection, (round_, version, devices, self.roster.now_s())
+        connection.execute("INSERT INTO rounds VALUES (?, ?, ?, ?)", made)
+        connection.execute("UPDATE orders SET round = ?, version = ? WHERE id = ?", (round_, version, order.id))
+        return f"version {version}"
+
+    def _answer(self, order: Order, outcome: str) -> None:
         with self._database.transaction() as connection:
-            connection.execute("INSERT OR REPLACE INTO models VALUES (?, ?, ?)", (self.version, name, sha256))
-            old = connection.execute("SELECT version, file FROM models ORDER BY version DESC").fetchall()[2:]
-            connection.executemany("DELETE FROM models WHERE version = ?", [(version,) for version, _ in old])
-        for _, file in old:
-            (self.folder / file).unlink(missing_ok=True)
-        self._saved = self._moment
+            connection.execute("UPDATE orders SET outcome = ? WHERE id = ?", (outcome, order.id))
+
+    def compact(self, window: Window) -> Compacted:
+        """Replace what lies before the window by a snapshot."""
+        with self._database.lock:
+            return compact(self._database, self._history, window, self.roster.now_s())
+
+    def shrink(self) -> None:
+        """Return free space of the file to the file system."""
+        shrink(self._database)
+
+    @property
+    def base_version(self) -> int:
+        """The oldest version that can be replayed."""
+        return self._history.base_version
+
+    def disk_bytes(self) -> int:
+        return sum(file.stat().st_size for file in self.folder.rglob("*") if file.is_file())
+
+    def save_model(self) -> None:
+        """Save the model file, which shortens the next start."""
+        self._history.save_model()
 
     def close(self) -> None:
         self._database.close()
@@ -334,54 +368,3 @@ class Ledger:
             )
         latest.open = False
         self._taken.pop(device, None)
-
-    @property
-    def _moment(self) -> tuple[int, int]:
-        return self._versions.latest.version, self._versions.latest.round
-
-    def _newest(self, most: int | None = None) -> Versions:
-        """The newest valid model file, up to a version if given; otherwise the initial model."""
-        named = self._all("SELECT version, file, sha256 FROM models ORDER BY version DESC")
-        wanted = [row for row in named if most is None or row[0] <= most]
-        found = newest_model(self.folder, wanted, len(self._initial))
-        first = Versions.from_first(self._aggregation, self._initial)
-        return first if found is None else Versions(self._aggregation, found)
-
-    def _history(self, after: Snapshot) -> Iterator[tuple[int, int, list[Arrival], int]]:
-        """Replay history: round, version, the arrivals if they made a version, and the devices that counted."""
-        version = after.version
-        rounds = self._all("SELECT round, version, devices FROM rounds WHERE round > ? ORDER BY round", after.round)
-        for round_, reached, devices in rounds:
-            yield round_, reached, self._applied_in(reached) if reached > version else [], devices
-            version = reached
-
-    def _applied_in(self, version: int) -> list[Arrival]:
-        rows = self._all(
-            "SELECT device, scale, data, weight, samples FROM chunks WHERE version = ? ORDER BY device, number, chunk",
-            version,
-        )
-        return self._arrivals(
-            Piece(device, unpack(data, self._layout).scaled(scale), *others) for device, scale, data, *others in rows
-        )
-
-    def _arrivals(self, pieces: Iterable[Piece]) -> list[Arrival]:
-        return self._aggregation.arrivals(pieces, self._previous_version)
-
-    def _previous_version(self, device: int, number: int) -> float:
-        """The version that includes a device's previous update; infinity while there is none."""
-        query = "SELECT version FROM chunks WHERE device = ? AND number < ? ORDER BY number DESC LIMIT 1"
-        rows = self._all(query, device, number)
-        version = rows[0][0] if rows else 0
-        return math.inf if version is None else version
-
-    def _state_at(self, version: int) -> ServerState:
-        state = self._versions.find(version)
-        if state is None:
-            versions = self._newest(version)
-            for step in self._history(versions.latest):
-                if step[1] > version:
-                    break
-                versions.advance(*step)
-            state = versions.latest.state
-            self._versions.remember(version, state)
-        return state

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sqlite3
 import time
 
-FORMAT = 3
+FORMAT = 4
 SCHEMA = """
 CREATE TABLE facts (name TEXT PRIMARY KEY, value TEXT NOT NULL);
 CREATE TABLE devices (
@@ -23,8 +23,12 @@ CREATE TABLE rounds (
     round INTEGER PRIMARY KEY, version INTEGER NOT NULL, devices INTEGER NOT NULL DEFAULT 0,
     made_s REAL NOT NULL DEFAULT 0);
 CREATE INDEX rounds_by_version ON rounds (version);
-CREATE TABLE models (version INTEGER PRIMARY KEY, file TEXT NOT NULL, sha256 TEXT NOT NULL)
+CREATE TABLE models (version INTEGER PRIMARY KEY, file TEXT NOT NULL, sha256 TEXT NOT NULL);
 """
+_ORDERS = """CREATE TABLE orders (
+    id INTEGER PRIMARY KEY, kind TEXT NOT NULL, content TEXT NOT NULL, asked_s REAL NOT NULL,
+    round INTEGER, version INTEGER, outcome TEXT)"""
+SCHEMA += _ORDERS
 
 
 def _name_devices(connection: sqlite3.Connection) -> None:
@@ -45,4 +49,8 @@ def _name_devices(connection: sqlite3.Connection) -> None:
     connection.execute("UPDATE devices SET delivered_s = ? WHERE number > 0", (now_s,))
 
 
-MIGRATIONS = {2: _name_devices}
+def _take_orders(connection: sqlite3.Connection) -> None:
+    connection.execute(_ORDERS)
+
+
+MIGRATIONS = {2: _name_devices, 3: _take_orders}

@@ -1,18 +1,22 @@
 """The process of the mobile edge server: passes the broker's messages to the intake and returns its answers.
 
-One thread does all work on the ledger in order; the event loop stays free for the broker's pings.
+One thread does all work on the ledger in order, another one serves parts of models; the event loop stays free for the
+broker's pings.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
+import math
 import threading
 import time
 from collections import defaultdict
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field, replace
+from contextlib import AsyncExitStack
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
@@ -25,12 +29,14 @@ from wayfare.codec.whole import MAX_WHOLE
 from wayfare.errors import InputError, RefusedError
 from wayfare.field.fleet import Bundle
 from wayfare.field.fleet.subjects import device_of
-from wayfare.field.runtime.connect import FieldClient, connect
-from wayfare.field.runtime.endpoint import serving
+from wayfare.field.runtime.compaction import Window
+from wayfare.field.runtime.connect import FieldClient, connect_unless
+from wayfare.field.runtime.endpoint import fleet_pages, serving
 from wayfare.field.runtime.exchange import PASSING
 from wayfare.field.runtime.fairness import FairSubscriptions, Rates, TokenBucket
 from wayfare.field.runtime.gathering import ByPlan, Gathering, OnArrival
 from wayfare.field.runtime.intake import Intake
+from wayfare.field.runtime.lease import LASTS_S, Lease, holder_of
 from wayfare.field.runtime.ledger import Ledger
 from wayfare.field.runtime.membership import Membership
 from wayfare.field.runtime.messages import Mark, Part, parse
@@ -47,6 +53,7 @@ _Result = TypeVar("_Result")
 
 STREAM, CONSUMER, DELIVERY = "WAYFARE", "mes", "mes.chunks"
 _MAX_BATCH = 64
+_OBEY_EVERY_S, _COMPACT_EVERY_S = 0.5, 60.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,9 +64,11 @@ class ServerOptions:
     limits: Limits = field(default_factory=Limits)
     membership: Membership = field(default_factory=Membership)  # without a plan
     save_every_s: float = 5.0
+    window: Window = field(default_factory=Window)  # older history becomes a snapshot; without a plan
     stored_bytes: int = 256 << 20  # of all devices' chunks in the broker
     stored_chunks: int = 64  # per device
     rates: Rates = field(default_factory=Rates)
+    lease_s: float = LASTS_S  # another server takes over after this time
     metrics_host: str = "127.0.0.1"
     metrics_port: int | None = None  # None: no metrics
 
@@ -91,18 +100,26 @@ def run_server(bundle: Bundle, work: Work, options: ServerOptions, stop: threadi
 
 
 async def _run(bundle: Bundle, intake: Intake, options: ServerOptions, stop: threading.Event) -> None:
-    client = await connect(bundle, url=options.url)
-    try:
-        server = MobileEdgeServer(client, intake, options)
-        if options.metrics_port is None:
-            await server.run(stop)
-            return
-        status = partial(server.status, bundle.fleet)
-        async with serving(status, host=options.metrics_host, port=options.metrics_port) as port:
+    server: MobileEdgeServer | None = None
+    began_s = time.monotonic()
+
+    async def status() -> FleetStatus:
+        if server is not None:
+            return await server.status(bundle.fleet)
+        away = partial(status_of, intake, fleet=bundle.fleet, heard_at_s={}, began_s=began_s)
+        return await asyncio.to_thread(away, broker_in_reach=False, leads=False)
+
+    async with AsyncExitStack() as ending:
+        # Before the first contact with the broker, which may be hours away.
+        if options.metrics_port is not None:
+            pages = serving(fleet_pages(status), host=options.metrics_host, port=options.metrics_port)
+            port = await ending.enter_async_context(pages)
             _log.info("metrics", extra={"url": f"http://{options.metrics_host}:{port}/metrics"})
+        client = await connect_unless(stop, bundle, url=options.url)
+        if client is not None:
+            ending.push_async_callback(client.close)
+            server = MobileEdgeServer(client, intake, options)
             await server.run(stop)
-    finally:
-        await client.close()
 
 
 class MobileEdgeServer:
@@ -111,10 +128,12 @@ class MobileEdgeServer:
     def __init__(self, client: FieldClient, intake: Intake, options: ServerOptions) -> None:
         self._client, self._intake, self._options = client, intake, options
         self._heard_at_s: dict[int, float] = {}
+        self._lease = Lease(client, holder_of(options.state), options.lease_s)
         pace = options.rates.bytes_per_s, options.rates.bytes_burst
         self._sent, self._received = (defaultdict[int, TokenBucket](lambda: TokenBucket(*pace)) for _ in range(2))
         self._began_s = time.monotonic()
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="ledger")
+        self._parts = ThreadPoolExecutor(1, thread_name_prefix="parts")
         # Bounded by the consumer's limit of unacknowledged messages.
         self._arrived: asyncio.Queue[Msg] = asyncio.Queue()
         self._newcomer = asyncio.Event()
@@ -123,21 +142,40 @@ class MobileEdgeServer:
         self._failed: asyncio.Future[None] = loop.create_future()
 
     async def run(self, stop: threading.Event) -> None:
-        await self._client.subscribe(DELIVERY, cb=self._arrived.put)
-        tasks: list[asyncio.Future[None]] = [
-            asyncio.ensure_future(task) for task in (self._keep_stream(), self._record(), self._save(), self._hear())
-        ]
-        tasks.append(self._failed)
+        """Serve whenever this server holds the lease."""
+        leasing = asyncio.ensure_future(self._lease.keep())
         try:
             while not stop.is_set():
-                done, _ = await asyncio.wait(tasks, timeout=0.1, return_when=asyncio.FIRST_COMPLETED)
+                if self._lease.is_held:
+                    await self._lead(stop, leasing)
+                await asyncio.wait((leasing,), timeout=0.05)
+                if leasing.done():
+                    leasing.result()
+        finally:
+            leasing.cancel()
+            await asyncio.gather(leasing, return_exceptions=True)
+            await self._lease.release()
+            self._thread.shutdown()
+            self._parts.shutdown()
+
+    async def _lead(self, stop: threading.Event, leasing: asyncio.Future[None]) -> None:
+        """Record and answer until ``stop`` is set or the lease is lost."""
+        delivery = await self._client.subscribe(DELIVERY, cb=self._arrived.put)
+        work = (self._keep_stream(), self._record(), self._save(), self._hear(), self._keep_house())
+        tasks: list[asyncio.Future[None]] = [asyncio.ensure_future(task) for task in work]
+        try:
+            # Out of reach of the broker nobody can answer, and the lease is asked for again.
+            while not stop.is_set() and (self._lease.is_held or not self._client.is_connected):
+                watched = (*tasks, leasing, self._failed)
+                done, _ = await asyncio.wait(watched, timeout=0.1, return_when=asyncio.FIRST_COMPLETED)
                 for task in done:
                     task.result()
         finally:
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
-            self._thread.shutdown()
+            with contextlib.suppress(*PASSING):
+                await delivery.unsubscribe()
 
     async def status(self, fleet: str) -> FleetStatus:
         return await self._in_thread(
@@ -147,6 +185,7 @@ class MobileEdgeServer:
                 heard_at_s=self._heard_at_s,
                 began_s=self._began_s,
                 broker_in_reach=self._client.is_connected,
+                leads=self._lease.is_held,
             )
         )
 
@@ -205,6 +244,9 @@ class MobileEdgeServer:
             messages = [await self._arrived.get()]
             while len(messages) < _MAX_BATCH and not self._arrived.empty():
                 messages.append(self._arrived.get_nowait())
+            if not self._lease.is_held:
+                # The broker gives them to the server that leads.
+                continue
             batch: list[tuple[int, bytes]] = []
             marks: list[tuple[int, Mark]] = []
             for message in messages:
@@ -246,6 +288,8 @@ class MobileEdgeServer:
                     extending.result()
         finally:
             extending.cancel()
+            with contextlib.suppress(*PASSING):
+                await fair.close()
 
     async def _save(self) -> None:
         """Save the model file periodically; it shortens the next start."""
@@ -255,6 +299,18 @@ class MobileEdgeServer:
             await self._in_thread(self._intake.ledger.save_model)
             # Spend at most a fiftieth of the time on it.
             await asyncio.sleep(50 * (time.monotonic() - began_s))
+
+    async def _keep_house(self) -> None:
+        """Carry out orders, and compact history that is outside the window."""
+        ledger, compacted_s = self._intake.ledger, -math.inf
+        while True:
+            await self._in_thread(ledger.obey)
+            if not self._options.by_plan and time.monotonic() - compacted_s > _COMPACT_EVERY_S:
+                found = await self._in_thread(partial(ledger.compact, self._options.window))
+                if found.chunks:
+                    _log.info("compacted", extra=asdict(found))
+                compacted_s = time.monotonic()
+            await asyncio.sleep(_OBEY_EVERY_S)
 
     async def _on_hello(self, message: Msg) -> None:
         if self._number_of(message.subject) is not None:
@@ -284,7 +340,8 @@ class MobileEdgeServer:
         pace = self._sent[device]
         while not pace.take(size_bytes):
             await asyncio.sleep(pace.wait_s(size_bytes))
-        return await self._in_thread(lambda: self._intake.part(device, data))
+        # Not behind the ledger's work: a contact is too short to wait for the chunks of others.
+        return await asyncio.get_running_loop().run_in_executor(self._parts, self._intake.part, device, data)
 
     def _answering(self, answer: Callable[[int, bytes], Awaitable[bytes | None]]) -> Callable[[Msg], Awaitable[None]]:
         """A subscription that answers each request in its own task, so that a waiting one does not block others."""
@@ -306,7 +363,7 @@ class MobileEdgeServer:
 
         async def on_message(message: Msg) -> None:
             number = self._number_of(message.subject)
-            if number is None or not message.reply:
+            if number is None or not message.reply or not self._lease.is_held:
                 return
             task = asyncio.create_task(one(number, message))
             underway.add(task)

@@ -42,6 +42,7 @@ class FleetStatus:
     up_s: float
     memory_bytes: int
     devices: tuple[DeviceStatus, ...]
+    leads: bool = True  # of the servers of this fleet, this one answers
 
     def to_json(self) -> str:
         return json.dumps(asdict(self))
@@ -57,7 +58,13 @@ class FleetStatus:
 
 
 def status_of(
-    intake: Intake, *, fleet: str, heard_at_s: Mapping[int, float], began_s: float, broker_in_reach: bool
+    intake: Intake,
+    *,
+    fleet: str,
+    heard_at_s: Mapping[int, float],
+    began_s: float,
+    broker_in_reach: bool,
+    leads: bool = True,
 ) -> FleetStatus:
     """The status of a server, with times of ``time.monotonic``."""
     now_s, spent = time.monotonic(), intake.ledger.spent_joules()
@@ -78,6 +85,7 @@ def status_of(
         up_s=now_s - began_s,
         memory_bytes=_memory_bytes(),
         devices=devices,
+        leads=leads,
     )
 
 
@@ -86,6 +94,7 @@ def metrics_of(status: FleetStatus) -> list[Metric]:
         Metric("wayfare_model_version", "gauge", "Version of the global model.", [({}, status.version)]),
         Metric("wayfare_queued_chunks", "gauge", "Chunks recorded and not applied.", [({}, status.queued_chunks)]),
         Metric("wayfare_broker_up", "gauge", "1 while the broker is in reach.", [({}, int(status.broker_in_reach))]),
+        Metric("wayfare_leads", "gauge", "1 while this server holds the lease.", [({}, int(status.leads))]),
         Metric("wayfare_up_seconds", "gauge", "Time since the server was started.", [({}, status.up_s)]),
         Metric("wayfare_memory_bytes", "gauge", "Resident memory of the server.", [({}, status.memory_bytes)]),
     ]

@@ -22,11 +22,11 @@ from wayfare.field.runtime.messages import layout_of
 from wayfare.identity import method_identity
 from wayfare.learning.models.base import Model
 from wayfare.learning.tasks import model_of, name_of
-from wayfare.methods import Method, ServerTerms, make_method
+from wayfare.methods import Method, make_method
 from wayfare.methods.guard import Guard
 from wayfare.radio import Link
 from wayfare.scenario import Scenario
-from wayfare.server import senders_of, unknown_senders
+from wayfare.server import senders_of, terms_for, unknown_senders
 from wayfare.streams import FLEET, Stream, generator
 from wayfare.world import World, draw_world, link_of, local_training, world_for
 
@@ -98,7 +98,7 @@ class Work:
         method, scenario = self.method, self.scenario
         return Aggregation(
             rule=method.server,
-            terms=ServerTerms(devices=scenario.fleet.devices, statistics=self.model.statistics, sums=self.link.sums),
+            terms=terms_for(self.model, scenario),
             senders=senders_of(self.world, method) if membership is None else unknown_senders(scenario, method),
             average_rounds=scenario.server.average_rounds,
             guard=method.guard,

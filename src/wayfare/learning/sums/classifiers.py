@@ -33,6 +33,8 @@ def linear_classifier(vector: Tensor, layout: Sums) -> tuple[Tensor, Tensor]:
             weights = _solved(found, layout, means) if classifier != "means" else means
             bias = -0.5 * (weights * means).sum(1)
     bias = torch.where(seen, bias, bias[seen].min() + _UNSEEN)
+    if layout.basis is not None:
+        weights = weights @ layout.basis.to(weights).T
     return weights.to(vector.dtype), bias.to(vector.dtype)
 
 

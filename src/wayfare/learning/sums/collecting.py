@@ -16,6 +16,8 @@ _AT_ONCE = 4096
 def collect(inputs: Tensor, labels: Tensor, layout: Sums) -> Tensor:
     """The vector of a device's statistics: whole numbers of steps, nothing about classes with too few samples."""
     where, features = inputs.device, layout.features
+    if layout.basis is not None:
+        inputs = inputs @ layout.basis.to(inputs)
     counts = torch.bincount(labels, minlength=layout.classes)
     counts = torch.where(counts < layout.collection.min_count, 0, counts).double()
     sums = torch.zeros(layout.classes, features, dtype=torch.float64, device=where)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
@@ -27,6 +27,7 @@ class Sums:
     classes: int
     features: int
     samples: float  # the mean number of samples of a device
+    basis: Tensor | None = field(default=None, repr=False, compare=False)  # (features, features): columns are axes
 
     @property
     def has_variances(self) -> bool:

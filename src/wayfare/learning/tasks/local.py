@@ -108,6 +108,10 @@ class FolderTask:
         return self.task.over(inputs.to(self.device), targets.to(self.device))
 
 
+def folder_task(task: LocalTask, folder: Path, cache: Path) -> FolderTask:
+    return FolderTask(task=task, samples=FolderSamples(folder, task.wanted, cache))
+
+
 def local_task(
     name: str,
     *,

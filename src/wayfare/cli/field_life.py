@@ -1,0 +1,224 @@
+"""`wayfare field compact`, `rollback`, `set`, `quarantine`, `backup`, `restore`, `export` and `evaluate`."""
+
+from __future__ import annotations
+
+import sqlite3
+import tomllib
+from collections.abc import Callable
+from contextlib import closing
+from dataclasses import asdict
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Annotated, Any, TypeAlias
+
+import typer
+
+from wayfare.cli.terminal import JsonOption, SetOption, print_json, say
+from wayfare.errors import InputError
+from wayfare.scenario import DEFAULT_PRESET, load
+
+StateArgument: TypeAlias = Annotated[
+    Path, typer.Argument(metavar="STATE", help="The folder of the server's state, such as /var/lib/wayfare/mes.")
+]
+VersionArgument: TypeAlias = Annotated[int, typer.Argument(metavar="VERSION", min=0, help="A version of the model.")]
+ScenarioOption: TypeAlias = Annotated[
+    str, typer.Option("--scenario", metavar="PRESET|FILE.toml", help="The scenario of the fleet.")
+]
+WaitOption: TypeAlias = Annotated[
+    float, typer.Option("--wait-s", help="Wait this long for the running server; 0 returns at once.")
+]
+
+
+def compact_command(
+    state: StateArgument,
+    keep_days: Annotated[float, typer.Option("--keep-days", help="Keep the history of this many days.")] = 7.0,
+    keep_mb: Annotated[float, typer.Option("--keep-mb", help="Keep at most this much history, in MB.")] = 1024.0,
+    wait_s: WaitOption = 60.0,
+) -> None:
+    """Replace old history by a snapshot of the model. The server also does it once a minute.
+
+    Example: `wayfare field compact /var/lib/wayfare/mes --keep-days 2`
+    """
+    if not keep_days >= 0 or not keep_mb >= 0:
+        raise InputError(f"--keep-days = {keep_days!r}, --keep-mb = {keep_mb!r}: must be at least 0")
+    _order(state, "compact", {"days": keep_days, "bytes": int(keep_mb * 1e6)}, wait_s)
+
+
+def rollback_command(state: StateArgument, version: VersionArgument, wait_s: WaitOption = 60.0) -> None:
+    """Return to an older version of the model. It becomes the newest version, and devices download it as usual.
+
+    Example: `wayfare field rollback /var/lib/wayfare/mes 1200`
+    """
+    _order(state, "rollback", {"version": version}, wait_s)
+
+
+def set_command(
+    state: StateArgument,
+    settings: Annotated[list[str], typer.Argument(metavar="NAME=VALUE...", help="Such as guard.clip=3.")],
+    wait_s: WaitOption = 60.0,
+) -> None:
+    """Change the guard or the server rule from the next version on. The ledger records the version.
+
+    Example: `wayfare field set /var/lib/wayfare/mes guard.clip=3 server.step=0.2`
+    """
+    content: dict[str, Any] = {}
+    for text in settings:
+        name, equals, value = text.partition("=")
+        try:
+            content[name.strip()] = tomllib.loads(f"value = {value}")["value"]
+        except tomllib.TOMLDecodeError:
+            equals = ""
+        if not equals:
+            raise InputError(f"{text!r}: must be NAME=VALUE, such as guard.clip=3")
+    _order(state, "set", content, wait_s)
+
+
+def quarantine_command(
+    state: StateArgument,
+    release: Annotated[str | None, typer.Option("--release", metavar="DEVICE", help="Use its updates again.")] = None,
+    wait_s: WaitOption = 60.0,
+) -> None:
+    """List the devices in quarantine, or release one.
+
+    Example: `wayfare field quarantine /var/lib/wayfare/mes --release bus-7`
+    """
+    from wayfare.field.runtime.life_cycle import newest_state
+
+    with closing(_ledger(state)) as connection:
+        names = {name: number for number, name in connection.execute("SELECT device, name FROM devices")}
+    if release is not None:
+        if release not in names:
+            raise InputError(f"--release = {release}: no such device in {state}")
+        _order(state, "pardon", {"device": names[release], "name": release}, wait_s)
+        return
+    held = newest_state(state).guard_state.get("quarantined", {})
+    found = [name for name, number in names.items() if str(number) in held]
+    for name in found:
+        say(name)
+    if not found:
+        say("no device is in quarantine")
+
+
+def backup_command(
+    state: StateArgument, copy: Annotated[Path, typer.Argument(metavar="COPY", help="A new folder.")]
+) -> None:
+    """Copy the server's state while it runs.
+
+    Example: `wayfare field backup /var/lib/wayfare/mes /backups/today`
+    """
+    from wayfare.field.runtime.backup import back_up
+
+    say(f"{copy}: version {back_up(state, copy):,}")
+
+
+def restore_command(
+    copy: Annotated[Path, typer.Argument(metavar="COPY", help="A folder that `wayfare field backup` made.")],
+    state: Annotated[Path, typer.Argument(metavar="STATE", help="A new folder for the server's state.")],
+) -> None:
+    """Make a backup the state of a server. Devices send again what it lacks and they still have.
+
+    Example: `wayfare field restore /backups/today /var/lib/wayfare/mes`
+    """
+    from wayfare.field.runtime.backup import restore
+
+    say(f"{state}: version {restore(copy, state):,}")
+
+
+def export_command(
+    state: StateArgument,
+    version: VersionArgument,
+    safetensors: Annotated[Path | None, typer.Option("--safetensors", metavar="FILE", help="Write this file.")] = None,
+    onnx: Annotated[Path | None, typer.Option("--onnx", metavar="FILE", help="Write this file.")] = None,
+    scenario: ScenarioOption = DEFAULT_PRESET,
+    set_: SetOption = [],  # noqa: B006
+) -> None:
+    """Write a version of the model for other programs.
+
+    Example: `wayfare field export /var/lib/wayfare/mes 1200 --safetensors model.safetensors`
+    """
+    from wayfare.field.runtime.life_cycle import network_of, sample_of, vector_at, write_onnx, write_safetensors
+    from wayfare.learning.tasks import model_of
+
+    if safetensors is None and onnx is None:
+        raise InputError("give --safetensors FILE or --onnx FILE")
+    learning = load(scenario, set_).learning
+    model = model_of(learning)
+    module = network_of(model, vector_at(state, version, model))
+    if safetensors is not None:
+        write_safetensors(module, safetensors, version)
+    if onnx is not None:
+        write_onnx(module, sample_of(learning), onnx)
+    say(f"version {version:,}: " + ", ".join(str(file) for file in (safetensors, onnx) if file is not None))
+
+
+def evaluate_command(
+    state: StateArgument,
+    version: Annotated[
+        int | None, typer.Option("--version", min=0, help="Default: the latest.", show_default=False)
+    ] = None,
+    task: Annotated[
+        str | None,
+        typer.Option("--task", metavar="FILE.py[:NAME]", help="The task of the fleet.", show_default=False),
+    ] = None,
+    data: Annotated[
+        Path | None,
+        typer.Option("--data", metavar="FOLDER", help="A folder with data that no device has.", show_default=False),
+    ] = None,
+    scenario: ScenarioOption = DEFAULT_PRESET,
+    set_: SetOption = [],  # noqa: B006
+    as_json: JsonOption = False,
+) -> None:
+    """Evaluate a version of the model on held-out data, or on the test set of the scenario's task.
+
+    Example: `wayfare field evaluate /var/lib/wayfare/mes --task task.py --data heldout`
+    """
+    from wayfare.field.runtime.life_cycle import latest_version, vector_at
+    from wayfare.learning.evaluate import Evaluator
+    from wayfare.learning.tasks import load_task, local_task_of
+    from wayfare.learning.tasks.local import folder_task
+
+    learning = load(scenario, [*set_, *([] if task is None else [f"learning.task={task}"])]).learning
+    found = latest_version(state) if version is None else version
+    with TemporaryDirectory() as cache:
+        judged = load_task(learning) if data is None else folder_task(local_task_of(learning), data, Path(cache))
+        evaluation = Evaluator(judged)(vector_at(state, found, judged.model))
+    if as_json:
+        print_json({"version": found, **asdict(evaluation)})
+        return
+    metric = judged.metric
+    say(f"version {found:,}: {metric.name} {metric.text(evaluation.score)}, loss {evaluation.loss:.4g}")
+
+
+def _order(state: Path, kind: str, content: dict[str, Any], wait_s: float) -> None:
+    from wayfare.field.runtime.ledger import FILE
+    from wayfare.field.runtime.orders import outcome, place
+
+    number = place(state / FILE, kind, content)
+    answer = outcome(state / FILE, number, wait_s)
+    if answer is None:
+        say(f"order {number} is recorded; the server carries it out when it runs")
+        return
+    verdict, _, rest = answer.partition(": ")
+    if verdict != "done":
+        raise InputError(rest)
+    say(rest)
+
+
+def _ledger(state: Path) -> sqlite3.Connection:
+    from wayfare.field.runtime.ledger import FILE
+
+    if not (state / FILE).is_file():
+        raise InputError(f"{state}: no ledger; give the folder of the server's state")
+    return sqlite3.connect(f"file:{state / FILE}?mode=ro", uri=True, timeout=30)
+
+
+COMMANDS: dict[str, Callable[..., None]] = {
+    "compact": compact_command,
+    "rollback": rollback_command,
+    "set": set_command,
+    "quarantine": quarantine_command,
+    "backup": backup_command,
+    "restore": restore_command,
+    "export": export_command,
+    "evaluate": evaluate_command,
+}

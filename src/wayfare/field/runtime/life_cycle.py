@@ -1,0 +1,100 @@
+"""Models for other programs: the vector of a version, and the network that it fills, as safetensors or ONNX."""
+
+from __future__ import annotations
+
+import sqlite3
+import warnings
+from contextlib import closing
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from wayfare.errors import FieldError, InputError
+from wayfare.field.runtime.ledger import FILE
+from wayfare.field.runtime.model_files import newest_model
+from wayfare.field.runtime.orders import outcome, place
+from wayfare.files import write_atomically
+from wayfare.learning.models.base import Model, load_vector
+from wayfare.learning.tasks import Classification, load_task
+from wayfare.learning.tasks.own import OwnTask
+from wayfare.scenario.model import Learning
+from wayfare.server import ServerState
+
+
+def latest_version(state: Path) -> int:
+    if not (state / FILE).is_file():
+        raise InputError(f"{state}: no ledger; give the folder of the server's state")
+    with closing(sqlite3.connect(f"file:{state / FILE}?mode=ro", uri=True, timeout=30)) as connection:
+        return int(connection.execute("SELECT coalesce(max(version), 0) FROM rounds").fetchone()[0])
+
+
+def vector_at(state: Path, version: int, model: Model, *, wait_s: float = 60.0) -> Tensor:
+    """The model of a version that is evaluated and exported: from a model file, or from the running server."""
+    entries = model.parameters + model.statistics
+    with closing(sqlite3.connect(f"file:{state / FILE}?mode=ro", uri=True, timeout=30)) as connection:
+        named = connection.execute("SELECT version, file, sha256 FROM models WHERE version = ?", (version,)).fetchall()
+    found = newest_model(state, named, entries)
+    if found is not None:
+        return found.state.judged
+    number = place(state / FILE, "export", {"version": version})
+    answer = outcome(state / FILE, number, wait_s)
+    if answer is None:
+        raise FieldError(f"{state}: no server replayed version {version} within {wait_s:g} s; is it running?")
+    kind, _, rest = answer.partition(": ")
+    if kind != "done":
+        raise InputError(rest)
+    vector = torch.from_numpy(np.load(state / rest, allow_pickle=False))
+    if len(vector) != entries:
+        raise InputError(f"version {version} has {len(vector)} entries, the network of this scenario {entries}")
+    return vector
+
+
+def newest_state(state: Path) -> ServerState:
+    """The state in the newest model file, which the server writes every few seconds."""
+    with closing(sqlite3.connect(f"file:{state / FILE}?mode=ro", uri=True, timeout=30)) as connection:
+        named = connection.execute("SELECT version, file, sha256 FROM models ORDER BY version DESC").fetchall()
+    found = newest_model(state, named)
+    return ServerState(model=torch.zeros(0)) if found is None else found.state
+
+
+def sample_of(learning: Learning) -> Tensor:
+    """One input of the network of a task, as its exporter needs it."""
+    task = load_task(learning)
+    if isinstance(task, Classification):
+        return task.train_inputs[0]
+    if isinstance(task, OwnTask):
+        return task.train[0][0]
+    raise InputError(f"learning.task = {learning.task!r}: has no single input tensor, which ONNX needs")
+
+
+def network_of(model: Model, vector: Tensor) -> nn.Module:
+    """The network with the values of a vector."""
+    module = model.module().eval()
+    load_vector(module, vector)
+    return module
+
+
+def write_safetensors(module: nn.Module, file: Path, version: int) -> None:
+    try:
+        from safetensors.torch import save
+    except ImportError:
+        raise InputError("safetensors is not installed: pip install 'wayfare[field]'") from None
+    tensors = {name: value.detach().contiguous().clone() for name, value in module.state_dict().items()}
+    write_atomically(file, save(tensors, metadata={"version": str(version)}))
+
+
+def write_onnx(module: nn.Module, sample: Tensor, file: Path) -> None:
+    """Export for batches of any size."""
+    try:
+        import onnx  # noqa: F401
+    except ImportError:
+        raise InputError("onnx is not installed: pip install 'wayfare[onnx]'") from None
+    part, names = file.with_name(f".{file.name}.part"), ["inputs"]
+    with warnings.catch_warnings():
+        # PyTorch's newer exporter takes ten seconds for a perceptron and needs another package.
+        warnings.simplefilter("ignore", DeprecationWarning)
+        axes = {"inputs": {0: "batch"}}
+        torch.onnx.export(module, (sample[None],), part, input_names=names, dynamic_axes=axes, dynamo=False)
+    part.replace(file)

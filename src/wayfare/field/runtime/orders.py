@@ -1,0 +1,124 @@
+"""Orders of the operator to a running server, such as to roll back or to change a setting.
+
+A command writes an order into the ledger's file. The server carries it out within a second, or when it starts. An order
+that changes the server's state ends a round of its own and makes a version, so a replay repeats it at the same point.
+"""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+import time
+from collections.abc import Callable, Mapping
+from contextlib import closing
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+from typing import Any, cast
+
+from pydantic import ValidationError
+from torch import Tensor
+
+from wayfare.errors import InputError, ScenarioError
+from wayfare.field.runtime.aggregation import Aggregation, Versions
+from wayfare.methods import Part
+from wayfare.methods.servers import Optimise
+from wayfare.methods.states import same_kind
+from wayfare.server import ServerState
+
+_POLL_S = 0.1
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    id: int
+    kind: str  # rollback, pardon, set, compact or export
+    content: Mapping[str, Any]
+
+
+def obey(order: Order, versions: Versions, state_of: Callable[[int], ServerState]) -> ServerState:
+    """The state after an order. It may also change the rules of the versions that follow."""
+    state, content = versions.latest.state, order.content
+    match order.kind:
+        case "rollback":
+            # What the guard has learned about devices stays.
+            return replace(state_of(int(content["version"])), guard_state=state.guard_state)
+        case "pardon":
+            guard = versions.aggregation.guard
+            if guard is None:
+                raise InputError("the server has no guard, so no device is in quarantine")
+            if str(content["device"]) not in state.guard_state["quarantined"]:
+                raise InputError(f"device = {content['name']}: is not in quarantine")
+            return replace(state, guard_state=guard.released(state.guard_state, int(content["device"])))
+        case "set":
+            versions.aggregation = revised(versions.aggregation, content, state.model)
+            return state
+        case _:
+            raise InputError(f"order = {order.kind!r}: unknown")
+
+
+def revised(aggregation: Aggregation, settings: Mapping[str, Any], model: Tensor) -> Aggregation:
+    """An aggregation with other values of its guard or its server rule; the kind of its state must stay."""
+    after = aggregation
+    for name, value in settings.items():
+        section, _, field = name.partition(".")
+        if section == "guard" and after.guard is not None:
+            after = replace(after, guard=_with(after.guard, field, value, name))
+        elif section == "server" and isinstance(after.rule, Optimise):
+            try:
+                server = type(after.rule.server).model_validate({**after.rule.server.model_dump(), field: value})
+            except ValidationError as error:
+                raise InputError(f"{name} = {value!r}: {error.errors()[0]['msg']}") from None
+            after = replace(after, rule=replace(after.rule, server=server))
+        elif section == "server":
+            after = replace(after, rule=_with(after.rule, field, value, name))
+        else:
+            raise InputError(f"{name}: must start with server, or with guard if the server has one")
+    if not same_kind(after.rule.init(model, after.terms), aggregation.rule.init(model, aggregation.terms)):
+        raise InputError(f"{', '.join(settings)}: would change the kind of the server's state; start a new fleet")
+    return after
+
+
+def _with(part: Part, field: str, value: Any, name: str) -> Any:
+    known = [each.name for each in fields(cast(Any, part))]
+    if field not in known:
+        raise InputError(f"{name}: unknown; choose from {', '.join(known) or '(none)'}")
+    before = vars(part)[field]
+    if isinstance(before, float) and isinstance(value, int) and not isinstance(value, bool):
+        value = float(value)
+    if type(value) is not type(before):
+        raise InputError(f"{name} = {value!r}: must be of type {type(before).__name__}")
+    try:
+        return replace(cast(Any, part), **{field: value})
+    except ScenarioError as error:
+        raise InputError(str(error)) from None
+
+
+def place(file: Path, kind: str, content: Mapping[str, Any]) -> int:
+    """Write an order into a ledger's file; return its number."""
+    with closing(_opened(file)) as connection, connection:
+        row = (kind, json.dumps(dict(content)), time.time())
+        number = connection.execute("INSERT INTO orders (kind, content, asked_s) VALUES (?, ?, ?)", row).lastrowid
+    return int(number or 0)
+
+
+def outcome(file: Path, number: int, wait_s: float) -> str | None:
+    """What became of an order; None if the server has not carried it out within this time."""
+    until = time.monotonic() + wait_s
+    with closing(_opened(file)) as connection:
+        while True:
+            row = connection.execute("SELECT outcome FROM orders WHERE id = ?", (number,)).fetchone()
+            if row[0] is not None or time.monotonic() > until:
+                return cast(str | None, row[0])
+            time.sleep(_POLL_S)
+
+
+def _opened(file: Path) -> sqlite3.Connection:
+    if not file.is_file():
+        raise InputError(f"{file}: no ledger; give the folder of the server's state")
+    connection = sqlite3.connect(file, timeout=30)
+    try:
+        connection.execute("SELECT 1 FROM orders LIMIT 1")
+    except sqlite3.DatabaseError as error:
+        connection.close()
+        raise InputError(f"{file}: {error}; start the server of this version once") from None
+    return connection

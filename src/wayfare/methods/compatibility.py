@@ -1,0 +1,43 @@
+"""Settings of a scenario that a method would ignore or misread."""
+
+from __future__ import annotations
+
+from wayfare.errors import ScenarioError
+from wayfare.methods.parts import Method
+from wayfare.methods.servers import Optimise
+from wayfare.scenario import Scenario
+
+
+def reject_incompatible(method: Method, scenario: Scenario) -> None:
+    """Reject server rules that ignore the scenario's server settings or do not work with its local loss."""
+    server, own = scenario.server, method.server
+    collected = method.local.collects()
+    # Statistics leave nothing to optimise, and their server rule has a step for what is trained after them.
+    is_used = isinstance(own, Optimise) or (
+        collected is not None and (not collected.trains or server.optimizer == "sgd")
+    )
+    if not server.is_plain and not is_used:
+        field, value = ("step", server.step) if server.optimizer == "sgd" else ("optimizer", server.optimizer)
+        what = "mixes models and has no updates to optimise" if own.takes == "models" else "has its own server rule"
+        rule = f"{method.name} {what}; drop the scheme, or use sgd with a step of 1"
+        raise ScenarioError(f"server.{field}", value, rule)
+    if server.weighting == "samples":
+        _reject_unweightable(method)
+    if own.uses_reach and scenario.learning.local_loss == "prox":
+        rule = f"{method.name} derives gradients from updates; choose another loss"
+        raise ScenarioError("learning.local_loss", scenario.learning.local_loss, rule)
+
+
+def _reject_unweightable(method: Method) -> None:
+    """Reject methods without single updates to weight."""
+    if method.server.takes == "models":
+        why = "mixes models and has no updates to weight"
+    elif method.peers is not None:
+        why = "relays sums of several devices' updates and has no single updates to weight"
+    elif method.local.corrects:
+        why = "corrects gradients with equal weights"
+    elif (collected := method.local.collects()) is not None and collected.trains:
+        why = "adds up statistics and updates, with one weight for both"
+    else:
+        return
+    raise ScenarioError("server.weighting", "samples", f"{method.name} {why}; must be equal")
