@@ -45,7 +45,7 @@ def _one_thread() -> None:
 
 @pytest.fixture(autouse=True, scope="session")
 def _pictures_have_words() -> Generator[None]:
-    """Whatever draws, in whichever version of matplotlib, is looked at."""
+    """Check the text of every figure that a test draws, with the installed version of matplotlib."""
     with pytest.MonkeyPatch.context() as patch:
         check_every_picture(patch)
         yield
@@ -58,7 +58,7 @@ def small() -> Scenario:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Tests for a GPU are skipped without one, in one clear line."""
+    """Skip GPU tests on machines without a GPU."""
     if torch.cuda.is_available():
         return
     for item in items:
@@ -68,7 +68,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """In continuous integration a part that is missing is a failure, not a skip."""
+    """In continuous integration, a missing program is a failure, not a skip."""
     report = yield
     if report.skipped and "system" in item.keywords and os.environ.get("CI") == "true":
         report.outcome = "failed"
@@ -77,7 +77,7 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestR
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """How runs were compared with their goldens: to the bit, or roughly on a machine that rounds differently."""
+    """Report how runs were compared with their goldens: bit by bit, or within a tolerance on other machines."""
     reports = [report for some in terminalreporter.stats.values() for report in some]
     notes = Counter(
         value

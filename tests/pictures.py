@@ -1,4 +1,4 @@
-"""Every picture that a test draws is read: its words are words, and not the formulas they were made of."""
+"""Checks the text of every figure that a test draws: words, not markup."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _MARKUP = re.compile(r"\\[a-z]|mathdefault")
 
 
 def words_of(figure: Any) -> list[str]:
-    """All that a drawn figure says: titles, names of axes, ticks, legends."""
+    """All text of a figure: titles, axis labels, ticks, legends."""
     from matplotlib.text import Text
 
     figure.draw_without_rendering()
@@ -20,13 +20,13 @@ def words_of(figure: Any) -> list[str]:
 
 
 def check_words(figure: Any) -> None:
-    """Fail where a picture shows markup."""
+    """Fail if a figure shows markup."""
     for words in words_of(figure):
         assert not _MARKUP.search(words), words
 
 
 def check_every_picture(patch: pytest.MonkeyPatch) -> None:
-    """Look at the words of every figure when it is written."""
+    """Check the text of every figure when it is written."""
     from matplotlib import rcParams
     from matplotlib.figure import Figure
 

@@ -1,4 +1,4 @@
-"""The shape of the package: imports point one way, files stay readable, the public names are the promised ones."""
+"""The structure of the package: import order, file lengths and public names."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the documentation points at is there: files, headings, commands and their options."""
+"""The documentation names only existing files, headings, commands and options."""
 
 from __future__ import annotations
 
@@ -41,6 +41,12 @@ def test_no_merge_was_left_unfinished(page: Path) -> None:
     assert not re.search(r"^(<<<<<<<|=======|>>>>>>>)", page.read_text(encoding="utf-8"), re.MULTILINE)
 
 
+@pages
+def test_commands_stand_outside_of_lists(page: Path) -> None:
+    # The site takes an indented block in a list for a paragraph.
+    assert not re.search(r"^\n {5,7}\S", page.read_text(encoding="utf-8"), re.MULTILINE)
+
+
 def commands_on(page: Path) -> list[str]:
     """Every command that is shown, up to a comment."""
     text = re.sub(r"\\\n\s*", " ", page.read_text(encoding="utf-8"))
@@ -48,7 +54,7 @@ def commands_on(page: Path) -> list[str]:
 
 
 def found(words: list[str]) -> list[Any]:
-    """The commands that words begin with, of which ``list|fetch`` are two; what is no command is an argument."""
+    """The commands at the start of a command line; ``list|fetch`` are two, and other words are arguments."""
     commands: list[Any] = [typer.main.get_command(app)]
     for word in words:
         below = [command.commands for command in commands if hasattr(command, "commands")]

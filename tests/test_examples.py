@@ -1,6 +1,6 @@
-"""Every example runs as it stands, in a folder of its own, and prints what the file beside it says.
+"""Every example runs unchanged in an empty folder and prints the output on record.
 
-Numbers are compared where they are rounded as in the goldens, and only the text between them elsewhere.
+Numbers are compared on machines that round like those of the goldens; elsewhere only the text is compared.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Long work in the library tells how far it is, and a terminal shows it."""
+"""Long work in the library reports its progress, and a terminal shows it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a release needs agrees: versions, the changelog, the citation."""
+"""Version, changelog and citation agree."""
 
 from __future__ import annotations
 

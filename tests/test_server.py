@@ -1,4 +1,4 @@
-"""What the server knows of senders and keeps of rounds, computed by hand."""
+"""The server's senders and rounds, computed by hand."""
 
 from __future__ import annotations
 

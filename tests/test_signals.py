@@ -1,4 +1,4 @@
-"""Processes that are asked to end."""
+"""Processes that receive a signal to stop."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 
 @pytest.mark.parametrize("number", ["SIGTERM", "SIGINT"])
 def test_a_signal_that_comes_while_the_event_is_set_does_not_wait_for_itself(number: str) -> None:
-    """In a process of its own: if it hangs, only that one does."""
+    """In another process, so that a deadlock does not stop the tests."""
     code = f"""
         import signal
         from wayfare.signals import stop_at_signals

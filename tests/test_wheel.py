@@ -1,4 +1,4 @@
-"""The wheel works in an environment that holds nothing but itself and the dependencies it declares."""
+"""The wheel works in an environment with nothing but its declared dependencies."""
 
 from __future__ import annotations
 

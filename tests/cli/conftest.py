@@ -11,7 +11,7 @@ import pytest
 
 @dataclass(frozen=True)
 class Finished:
-    """What a command left: exit code and texts."""
+    """The exit code and the output of a command."""
 
     code: int
     out: str
@@ -24,7 +24,7 @@ class Finished:
 
 @pytest.fixture
 def wayfare_command(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[..., Finished]:
-    """Type a command, see what it prints and how it ends."""
+    """Run a command in this process and capture its output and exit code."""
     from wayfare.cli.app import main
 
     def type_(*words: object) -> Finished:

@@ -22,7 +22,7 @@ def trace(tmp_path):
 
 
 def call(*words):
-    """What a command prints; errors come out as they are, the command line's wrapper turns them into exit code 2."""
+    """The output of a command. Errors are raised; only the wrapper of the command line turns them into exit code 2."""
     result = CliRunner().invoke(contacts_app, list(words), catch_exceptions=False, env={"COLUMNS": "100"})
     assert result.exit_code == 0, result.output
     return result.stdout

@@ -1,4 +1,4 @@
-"""Commands that are interrupted: nothing is lost, and every process ends."""
+"""Interrupted commands lose nothing and leave no process behind."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]
 
 
 def rows_of(comparison: dict[str, Any]) -> list[dict[str, Any]]:
-    """The rows of a comparison without the time that its runs took."""
+    """The rows of a comparison without wall times."""
     rows: list[dict[str, Any]] = comparison["rows"]
     for row in rows:
         assert row["metrics"].pop("wall_s")
@@ -127,7 +127,7 @@ def test_a_run_that_was_stopped_is_resumed_by_its_folder(wayfare_command: Type, 
 
 
 def alive(group: int) -> bool:
-    """Whether any process of a group is left."""
+    """Whether a process group still has a process."""
     try:
         os.killpg(group, 0)
     except ProcessLookupError:

@@ -143,6 +143,11 @@ def test_presets_are_listed(wayfare_command: Type) -> None:
         "fleet-size": 60,
         "paper-bits": 100,
         "paper-open": 291,  # 324 rows: 33 runs serve two points
+        "pretrained-cifar10": 360,
+        "pretrained-cifar10-scratch": 9,
+        "pretrained-cifar10-scratch-best": 9,
+        "pretrained-cifar10-trained": 216,
+        "pretrained-fashion": 360,
         "schemes-by-speed": 60,
         "tuned-rate": 48,
         "weight-against-energy": 30,

@@ -1,4 +1,4 @@
-"""Tasks from files, wherever a scenario names a task: `learning.task = "mine.py:task"`."""
+"""Tasks from files, in every place where a scenario names a task: `learning.task = "mine.py:task"`."""
 
 from __future__ import annotations
 

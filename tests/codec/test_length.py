@@ -1,4 +1,4 @@
-"""What a message will cost and deliver is known without writing it."""
+"""The length and the content of a message are known before it is encoded."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What values cost and lose at every width is foreseen with the arithmetic that the encoder uses."""
+"""Forecasts of cost and loss at every width use the same arithmetic as the encoder."""
 
 from __future__ import annotations
 

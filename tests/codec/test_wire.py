@@ -1,4 +1,4 @@
-"""Messages come back as they were, cost what they should, and nothing else passes for one."""
+"""Messages survive a round trip and have the billed length; other bytes are rejected."""
 
 from __future__ import annotations
 

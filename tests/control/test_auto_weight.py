@@ -1,4 +1,4 @@
-"""The weight that finds itself: each property it promises, on fleets whose norms are drawn instead of trained."""
+"""The automatic weight keeps its promises on fleets with drawn norms instead of training."""
 
 from __future__ import annotations
 

@@ -110,3 +110,12 @@ def test_nothing_to_gain_means_no_power(nothing: dict[str, float]) -> None:
         power = optimal_power_watts(**(contact | nothing), backlog_joules=backlog_joules, max_power_watts=0.2, **RADIO)
         assert float(power) == 0.0
     assert int(kept_entries(0.0, contact_s=4.0, gain_per_watt=1e5, **RADIO)) == 0
+
+
+def test_weak_signals_and_short_contacts_get_power_too() -> None:
+    weak = {"contact_s": 4.0, "gain_per_watt": 0.5, "staleness_rounds": 10, "update_norm_sq": 1e3, "weight": 1e-3}
+    power = optimal_power_watts(**weak, backlog_joules=0.0, max_power_watts=0.2, **RADIO)
+    assert float(power) == 0.2
+    # 100 bits in a tenth of a second of 1 kHz take a signal of 1 to 1.
+    short = {"contact_s": 0.1, "gain_per_watt": 10.0, "bandwidth_hz": 1e3, "parameters": 10, "bits_per_entry": 10.0}
+    assert float(full_update_power_watts(**short, max_power_watts=0.2)) == pytest.approx(0.1)

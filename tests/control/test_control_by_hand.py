@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from statistics import NormalDist
 
 import numpy as np
 import pytest
@@ -289,3 +290,35 @@ def test_power_and_bits_of_a_contact() -> None:
         joules_per_bit = 0.2 / 1000
         worth_it = problem.value * problem.curve.slopes >= math.exp(log_price) * joules_per_bit
         assert problem.worthwhile_bits(0.2, log_price) == problem.curve.bits[worth_it.sum()]
+
+
+def test_the_hull_ends_at_the_first_of_its_highest_points() -> None:
+    # Twice as many entries hold no more, so they lie on no corner.
+    width = Width(value_bits=32, bits=np.array([10.0, 10.0]), lost=np.zeros(2))
+    profile = Profile(
+        kept=np.array([0.0, 4.0, 8.0]), captured=np.array([0.0, 1.0, 1.0]), widths=[width], overhead_bits=0.0
+    )
+    assert profile.curve.captured.tolist() == [0.0, 1.0]
+    assert profile.curve.bits[-1] == profile.message_bits[0, 1] < profile.message_bits[0, 2]
+
+
+def test_little_energy_and_short_contacts_count_too() -> None:
+    seen = NO_EXPERIENCE.with_contact(0.1, math.e).with_contact(0.3, math.e**5)
+    spread = math.sqrt((0.1 * 9 + 0.3 * 1) / 0.4)
+    above = 4.0 - 2.0
+    cdf = NormalDist().cdf
+    expected = cdf(above / spread) + math.exp(above + spread**2 / 2) * cdf(-above / spread - spread)
+    assert seen.share_used(2.0) == pytest.approx(expected)
+    nothing = Experience(contacts=1, wanted_joules=(0.0,) * len(LOG_PRICES))
+    assert nothing.share_used(0.0) == 0.0
+    short = demand(LINK, contact_s=0.5, gain_per_watt=0.5, staleness_rounds=1, update_norm_sq=7.0)
+    assert isinstance(short, Demand)
+    assert (short.contact_s, short.inverse_gain_watts) == (0.5, 2.0)
+
+
+def test_bits_for_the_fewest_entries_are_used() -> None:
+    profile = two_widths()
+    fewest = float(profile.message_bits[:, 1].min())
+    chosen = choose(profile, fewest)
+    assert (chosen.entries, chosen.bits) == (1, fewest)
+    assert choose(profile, fewest - 1.0).entries == 0

@@ -25,7 +25,7 @@ POWER_WATTS, GAIN_PER_WATT, RATE_BPS = 0.2, 15.0, 2000.0
 
 @dataclass(frozen=True)
 class Decided(UploadRule):
-    """Sends what it is told to, and keeps what it saw."""
+    """Makes a given decision and records the encounters it saw."""
 
     upload: Upload
     seen: list[Encounter] = field(default_factory=list, compare=False)

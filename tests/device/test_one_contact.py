@@ -17,6 +17,7 @@ from wayfare.device import (
     Checks,
     Terms,
     Transmission,
+    coded_pieces,
     contact,
     hand_over,
     is_whole,
@@ -27,7 +28,9 @@ from wayfare.device import (
     transmit,
     undelivered,
 )
-from wayfare.methods import Compressor
+from wayfare.methods import Compressor, LocalRule
+from wayfare.methods.memories import ErrorFeedback
+from wayfare.methods.parts import State
 from wayfare.methods.servers import Mix
 from wayfare.sparsify import Sparse, top_k
 
@@ -208,3 +211,59 @@ def test_a_coded_upload_of_nothing_costs_nothing() -> None:
     done = contact(STATE, LOCAL, MEETING, terms(Decided(nothing)))
     assert done.sent is not None
     assert (len(done.sent), done.upload.bits, done.state.spent_joules) == (0, 0.0, 4.0)
+
+
+@dataclass(frozen=True)
+class CountingMemory(ErrorFeedback):
+    """Counts the updates that it offered."""
+
+    def offer(self, memory: Tensor, change: Tensor, state: State) -> tuple[Tensor, State]:
+        return memory + change, {"offered": state.get("offered", torch.zeros(1)) + 1}
+
+
+@dataclass(frozen=True)
+class CountingSteps(LocalRule):
+    """Counts the updates that arrived."""
+
+    def delivered(self, state: State, change: Tensor) -> State:
+        return {"arrived": state.get("arrived", torch.zeros(1)) + 1}
+
+
+def test_states_of_the_memory_and_of_local_steps_follow_a_contact() -> None:
+    rule = Decided(sending(3, 3 * 35.0 + 32.0))
+    method = replace(made_of(rule), memory=CountingMemory(), local=CountingSteps())
+    twice = STATE
+    for arrived in (1, 2):
+        done = contact(twice, LOCAL, MEETING, replace(terms(rule), method=method))
+        assert done.offer.memory_state["offered"] == arrived
+        assert done.state.memory_state["offered"] == arrived
+        assert done.state.local_state["arrived"] == arrived
+        twice = replace(STATE, memory_state=done.state.memory_state, local_state=done.state.local_state)
+
+
+@pytest.mark.parametrize("in_pieces", [False, True])
+def test_statistics_travel_with_coded_entries_and_are_not_counted_as_such(in_pieces: bool) -> None:
+    link = replace(LINK, parameters=4000, bandwidth_hz=1e4, dense_bits=128_320.0, statistics_bits=320.0)
+    update = torch.from_numpy(np.random.default_rng(0).standard_t(4, 4010).astype(np.float32))
+    state = replace(STATE, received=update, memory=torch.zeros(4010))
+    upload = sending(2000, 20_000.0, energy_joules=0.2, value_bits=4, max_entries=2000 if in_pieces else None)
+    of = terms(Decided(upload), link=link)
+    offer = make_offer(state, update, replace(MEETING, contact_s=0.6), of, staleness_rounds=1)
+    done = transmit(offer, upload, of)
+    assert done.sent is not None
+    statistics = int((done.sent.indices >= 4000).sum())
+    assert statistics == 10
+    assert done.upload.entries == len(done.sent) - statistics > 0
+    pieces = coded_pieces(done)
+    assert sum(piece.statistics for piece in pieces) == statistics
+    assert sum(len(piece.kept) for piece in pieces) == len(done.sent)
+    assert all(torch.equal(piece.kept.values, update[piece.kept.indices]) for piece in pieces)
+    # In a contact that ends at once nothing arrives, statistics included.
+    assert transmit(offer, upload, of, lasts_s=1e-6).upload.entries == 0
+
+
+def test_a_coded_upload_that_diverged_has_plain_values() -> None:
+    spoiled = torch.where(LOCAL == 5.0, torch.inf, LOCAL)
+    rule = Decided(sending(2, 102.0, value_bits=4))
+    done = contact(STATE, spoiled, MEETING, terms(rule, checks=Checks(allow_divergence=True)))
+    assert [message.value_bits for message in done.messages] == [32]

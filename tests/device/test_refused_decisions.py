@@ -1,4 +1,4 @@
-"""Each limit of a decision: what lies on it is accepted, what lies beyond it is refused by name."""
+"""Decisions at each limit are accepted; decisions beyond it are rejected by name."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ BY_BITS = 0.2 * 137 / 2000  # J
         ({"bits": 2000.0}, None),
         ({"bits": 2000.1}, "bits = 2000.1"),
         ({"bits": 0.0, "value_bits": 4, "energy_joules": 0.0}, None),
-        ({"bits": -1.0, "value_bits": 4, "energy_joules": 0.0}, "bits = -1.0"),
+        ({"bits": -1.0, "value_bits": 4, "energy_joules": 0.0}, "bits = -1.0, must be 0 to 2000"),
         ({"power_watts": 0.2 * (1 + 5e-10)}, None),
         ({"power_watts": 0.2 * (1 + 3e-9)}, "power_watts = "),
         ({"power_watts": 0.2 * (1 + 1e-9)}, None),

@@ -26,7 +26,7 @@ Norm = Callable[..., Tensor]
 
 
 def fused(rows: Tensor, weight: Tensor, bias: Tensor, added: Tensor | None = None, *, rectified: bool) -> Tensor:
-    """The kernels, wherever the rows are."""
+    """The kernels, on a CPU or a GPU."""
     kernels = fused_kernels(WHERE)
     assert kernels is not None
     out: Tensor = kernels.FusedNorm.apply(rows, weight, bias, added, rectified, 1e-5)
@@ -34,7 +34,7 @@ def fused(rows: Tensor, weight: Tensor, bias: Tensor, added: Tensor | None = Non
 
 
 def on_processor(rows: Tensor, *others: Tensor | None, rectified: bool) -> Tensor:
-    """The passes of a processor."""
+    """The CPU implementation."""
     return normalised(rows.cpu(), *[None if other is None else other.cpu() for other in others], rectified=rectified)
 
 
@@ -47,7 +47,7 @@ def drawn(shape: tuple[int, ...], *, added: bool, dtype: torch.dtype = torch.flo
 
 
 def with_gradients(norm: Norm, given: list[Tensor | None], *, rectified: bool, where: torch.device) -> list[Tensor]:
-    """What comes out, and the derivatives of a sum of it by everything that goes in."""
+    """The output, and the derivatives of its sum by every input."""
     leaves = [None if one is None else one.to(where).requires_grad_() for one in given]
     out = norm(*leaves, rectified=rectified)
     slopes = torch.linspace(-1, 2, out.numel()).view(out.shape).to(out)

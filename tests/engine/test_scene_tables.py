@@ -1,4 +1,4 @@
-"""What is worked out once for every scene is what a batch of scenes would have worked out."""
+"""Tables that are computed once per scene equal those of a batch of scenes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The trainer holds velocities and corrections: bursts run whenever it suits, and resume to the same bits."""
+"""Velocities and corrections in the trainer: burst order makes no difference, and resumed bursts are bit-identical."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ PLAN = {3: [0], 5: [1, 2], 6: [0], 11: [4, 5], 12: [2], 20: [0, 1, 2, 3], 33: [5
 
 
 def visits(engine: str, policy: Policy, descent: Descent, restored_after: Sequence[int] = ()) -> list[Tensor]:
-    """A fleet through a plan of contacts; after some of them another trainer goes on from what was saved."""
+    """Train a fleet through a contact plan; after some contacts another trainer resumes from the saved state."""
     local = job(PERCEPTRON, descent=descent)
     initial = starts(local, torch.float32)[0]
     contacts = [np.array([r for r, met in PLAN.items() if device in met]) for device in range(local.devices)]

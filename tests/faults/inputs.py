@@ -1,7 +1,7 @@
-"""Fuzzed inputs for everything that reads what others wrote: each loads, or gives one of our errors.
+"""Fuzzed inputs for every reader: each loads, or raises one of our errors.
 
-A fuzzer is a strategy for what is given and a function that takes it in. Whatever is raised that is not an
-`InputError`, takes longer than five seconds or more memory than it may, is a fault.
+A fuzzer is a strategy for inputs and a function that reads them. Another exception than `InputError`, more than five
+seconds or too much memory is a fault.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ META_KEYS = (
 
 @dataclass(frozen=True, kw_only=True)
 class Fuzzer:
-    """What is given, and who takes it."""
+    """A strategy for inputs, and their reader."""
 
     given: st.SearchStrategy[Any]
     take: Callable[[Any, Path], object]
@@ -56,7 +56,7 @@ class Fuzzer:
 
 @dataclass(frozen=True, kw_only=True)
 class Examples:
-    """ValidCheckpoint files to begin from."""
+    """Valid files to start from."""
 
     record: RunRecord
     finished: bytes
@@ -70,7 +70,7 @@ class PowerCutError(Exception):
 
 
 def loads_or_says_why(fuzzer: Fuzzer, given: Any, folder: Path) -> bool:
-    """Whether an input was taken in; one that was not is refused by one of our errors, in one line and in time."""
+    """Whether an input was accepted. A rejected one raises one of our errors, with one line of text and in time."""
     # Of this process alone: how busy the machine is says nothing of an input.
     began, refused = time.process_time(), None
     try:
@@ -84,7 +84,7 @@ def loads_or_says_why(fuzzer: Fuzzer, given: Any, folder: Path) -> bool:
 
 
 def examples(folder: Path) -> Examples:
-    """A finished run and one that broke off, made once."""
+    """A finished run and an interrupted one, created once."""
     scenario = wayfare.load("fashion-small", [*SMALL, "rounds=30", "learning.hidden=[4]"])
     execution = wayfare.Execution(safeguards=wayfare.Safeguards(checkpoint_every_rounds=10))
     finished = wayfare.run(scenario, "mads", out=folder / "finished", execution=execution)
@@ -204,7 +204,7 @@ columns = st.one_of(
 
 @st.composite
 def plan_files(draw: st.DrawFn) -> bytes:
-    """A saved plan with some arrays that are not what they should be."""
+    """A saved plan with some invalid arrays."""
     rows = np.arange(8)
     arrays: dict[str, Any] = {
         "kind": np.array("wayfare contact plan"),
@@ -228,7 +228,7 @@ def plan_files(draw: st.DrawFn) -> bytes:
 
 @st.composite
 def sql_changes(draw: st.DrawFn) -> list[tuple[str, tuple[Any, ...]]]:
-    """Changes to the tables of a run that no program of ours makes."""
+    """Changes to the tables of a run that Wayfare never makes."""
     leaf = st.none() | st.integers() | st.floats() | st.text(max_size=5)
     cell = st.one_of(
         st.none(),
@@ -297,7 +297,7 @@ def changed(file: Path, changes: list[tuple[str, tuple[Any, ...]]]) -> None:
 
 
 def take_partial(sound: Examples, folder: Path) -> None:
-    """All that a resume does before its first round."""
+    """The part of a resume before its first round."""
     found = find_unfinished(folder / "run")
     if found is None or found.is_complete:
         return
@@ -339,7 +339,7 @@ def fuzzers(sound: Examples, folder: Path) -> dict[str, Fuzzer]:
             decode(IMAGE_SETS[name], dict(zip(layout, contents, strict=False)), "somewhere")
 
     def finished_run(file: Path) -> None:
-        """What loads after all is what was written."""
+        """Accepted input has the written content."""
         found = read_run(file.parent)
         assert torch.equal(found.model, sound.record.model)
         assert (found.scenario, found.seed, found.meta) == (sound.record.scenario, sound.record.seed, sound.record.meta)

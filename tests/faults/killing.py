@@ -1,4 +1,4 @@
-"""Kills runs at random points with SIGKILL, resumes them, and compares what comes out with the undisturbed run.
+"""Kills runs at random points with SIGKILL, resumes them, and compares the results with the undisturbed run.
 
 Runs are forked from this process, which has imported everything, so that a trial costs little more than its rounds. A
 third of the kills come after a random time, from outside. The others come at an operation that touches the disk, its
@@ -72,7 +72,7 @@ class Case:
 
 @dataclass(slots=True)
 class Tried:
-    """What came of all trials."""
+    """The results of all trials."""
 
     kills: int = 0
     identical: int = 0
@@ -156,7 +156,7 @@ def ended(process: int) -> int:
 
 
 def contents(out: Path) -> Contents:
-    """Everything a finished run holds that must be the same every time; nothing else may lie beside it."""
+    """The reproducible content of a finished run; the folder must contain nothing else."""
     files = [file for file in out.rglob("*") if file.is_file()]
     assert [file.name for file in files] == ["run.sqlite"], f"more than the records is left: {files}"
     with closing(sqlite3.connect(files[0])) as database:
@@ -164,7 +164,7 @@ def contents(out: Path) -> Contents:
 
 
 def without_gap_or_duplicate(scenario: Scenario, found: Contents) -> None:
-    """Every contact of the world and every evaluation that is due are there, once."""
+    """The records contain every contact and every evaluation exactly once."""
     meets = draw_world(scenario, 0).meets
     wanted = list(zip(meets.round.tolist(), meets.device.tolist(), strict=True))
     assert [row[:2] for row in found["contacts"]] == wanted
@@ -186,7 +186,7 @@ class Harness:
         self.tried = Tried()
 
     def trials(self, count: int) -> Iterator[str]:
-        """So many runs that are killed, each followed by a resume that is compared; a word on each."""
+        """Kill this many runs, resume and compare each, and describe each trial in a line."""
         place = 0
         while self.tried.identical + len(self.tried.failures) < count:
             case = Case(
@@ -225,7 +225,7 @@ class Harness:
         return f"{name}: killed {how}: identical"
 
     def _kill(self, case: Case, out: Path, operations: Counter[str], duration_s: float) -> str | None:
-        """Start or resume a run and kill it; where, or None when it was over before."""
+        """Start or resume a run and kill it. Returns the point of the kill, or None if the run finished first."""
         if self._rng.random() < 1 / 3:
             delay_s = float(self._rng.uniform(0, duration_s))
             process = in_fork(lambda: case.run(out))
@@ -249,7 +249,7 @@ class Harness:
         return where
 
     def _undisturbed(self, case: Case) -> tuple[Contents, Counter[str], float]:
-        """What the run gives when nothing happens to it, which operations it takes, and how long."""
+        """Content, disk operations and duration of the undisturbed run."""
         key = case.scheme, case.engine
         if key not in self._expected:
             out, counted = self._folder / "undisturbed", self._folder / "counted"

@@ -1,4 +1,4 @@
-"""Numbers that no computer could carry out are refused at once, by name."""
+"""Scenarios that no computer could run are rejected at once, by name."""
 
 from __future__ import annotations
 

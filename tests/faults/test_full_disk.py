@@ -1,4 +1,4 @@
-"""A disk that fills up in the middle of a run: what is safe is told, and the run goes on when there is room."""
+"""A disk fills up during a run: the error says what is saved, and the run resumes when there is space."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SETTINGS = [word for override in SMALL for word in ("--set", override)]
 
 
 def write_no_large_file() -> None:
-    """The process may write no file larger than this: as good as a full disk, where nothing can be mounted."""
+    """Limit the size of files: equivalent to a full disk on systems where nothing can be mounted."""
     signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     # Records grow to more than this in the middle of the run.
     resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))
@@ -52,7 +52,7 @@ def test_a_file_that_may_grow_no_more_ends_the_run_with_what_is_safe(small: wayf
 
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """Two megabytes of memory, if this user may mount one."""
+    """A file system of 2 MB in memory, if this user may mount it."""
     disk = tmp_path / "disk"
     disk.mkdir()
     mounted = (

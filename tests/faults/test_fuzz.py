@@ -1,4 +1,4 @@
-"""A sample of the fuzzed inputs; `scripts/fuzz.py` tries as many as one likes."""
+"""A sample of the fuzzed inputs; `scripts/fuzz.py` tries any number."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A run whose code or data changed since it began is refused, and a fresh one has the numbers of the new code."""
+"""Runs whose code or data changed are not resumed; a fresh run has the results of the new code."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Objects of someone's own have the same hash as long as they do the same, in every process."""
+"""The user's objects keep their hash in every process until their code or data change."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Parts that keep state in themselves are refused: it would leak into the next run, and be lost when one resumes."""
+"""Parts that keep state in themselves are rejected: it would leak into the next run and be lost on resume."""
 
 from __future__ import annotations
 

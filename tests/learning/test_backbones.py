@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import multiprocessing
+import os
 import sys
+import time
+import types
+from collections import OrderedDict
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from tests.backbones import backbone as chain
 from tests.image_files import small_arrays, small_set
 from torch import Tensor, nn
 
 import wayfare
 from wayfare.errors import ScenarioError, UnavailableError
 from wayfare.identity import identity_of
-from wayfare.learning.backbones import Backbone, efficientnet_lite0, features_of, load_backbone
+from wayfare.learning.backbones import Backbone, activations_of, efficientnet_lite0, features_of, load_backbone
 from wayfare.learning.data import CIFAR10, IMAGE_SETS, ImageArrays
 from wayfare.learning.data.cache import save_images
 from wayfare.learning.tasks import load_task, model_of
@@ -67,6 +72,19 @@ def test_efficientnet_lite0_gives_the_features_of_another_implementation() -> No
     assert float(found.sum()) == pytest.approx(213.829239, rel=1e-5)
     assert (int(found.argmax()), float(found.max())) == (113, pytest.approx(5.486025, rel=1e-5))
     assert not any(parameter.requires_grad for parameter in lite0.module.parameters())
+
+
+def test_efficientnet_lite0_gives_the_logits_of_another_implementation() -> None:
+    """With the last layer of the weights; the numbers are those of the same package, for all of its network."""
+    lite0 = load_backbone("efficientnet-lite0")
+    stored = torch.load(efficientnet_lite0.weights_file(), weights_only=True)
+    with torch.inference_mode():
+        features = lite0.module(lite0.prepare(picture(224), 224))
+        (logits,) = nn.functional.linear(features, stored["_fc.weight"], stored["_fc.bias"])
+    best = logits.topk(3)
+    assert best.indices.tolist() == [885, 854, 418]
+    torch.testing.assert_close(best.values, torch.tensor([8.3077, 6.9556, 6.8281]), atol=1e-4, rtol=0)
+    assert float(logits.sum()) == pytest.approx(-84.9860, abs=1e-3)
 
 
 def test_images_become_three_channels_of_the_asked_size() -> None:
@@ -155,6 +173,29 @@ def test_two_processes_do_not_compute_the_same_features(tmp_path: Path) -> None:
     assert asked.read_text() == "...."
 
 
+def _compute_forever(asked: Path) -> None:
+    def stop_here(what: str, done: int, total: int) -> None:
+        asked.write_text("half")
+        time.sleep(60)
+
+    with listening(stop_here):
+        activations_of("small", ARRAYS, chain(), 32, 2)
+
+
+def test_a_killed_process_leaves_nothing_that_counts(folder: Path, tmp_path: Path) -> None:
+    asked = tmp_path / "asked"
+    worker = multiprocessing.get_context("fork").Process(target=_compute_forever, args=(asked,))
+    worker.start()
+    while not asked.exists():
+        time.sleep(0.01)
+    worker.kill()
+    worker.join(60)
+    assert [file.suffix for file in sorted(folder.iterdir())] == [".new", ".lock"]
+    found = activations_of("small", ARRAYS, chain(), 32, 2)
+    assert [file.suffix for file in sorted(folder.iterdir())] == [".lock", ".npz"]
+    assert found.test.shape == (7, 16, 16, 4)
+
+
 @pytest.fixture
 def cifar10(monkeypatch: pytest.MonkeyPatch) -> None:
     small = small_set(CIFAR10, ARRAYS)
@@ -224,6 +265,99 @@ def test_a_backbone_does_not_apply_to_a_task_of_ones_own(tmp_path: Path) -> None
         ScenarioError, match=r"learning\.backbone = 'efficientnet-lite0': does not apply to your own task"
     ):
         wayfare.compare(scenario, ["mads"], seeds=1, task=task, out=tmp_path)
+
+
+def test_the_file_of_a_backbone_is_relative_to_the_scenario(tmp_path: Path) -> None:
+    file = tmp_path / "scenario.toml"
+    for named, expected in (
+        ("mine.py:net", f"{tmp_path}/mine.py:net"),
+        ("timm:small@w.pth", f"timm:small@{tmp_path}/w.pth"),
+        ("efficientnet-lite0", "efficientnet-lite0"),
+    ):
+        file.write_text(f'[learning]\ntask = "cifar10"\nbackbone = "{named}"\n', encoding="utf-8")
+        assert wayfare.load(file).learning.backbone == expected
+
+
+def test_an_edited_file_is_another_backbone(tmp_path: Path) -> None:
+    file = tmp_path / f"{tmp_path.name}.py"
+    digests = []
+    for code in ("self.scale * images", "self.scale - images", "self.scale * images"):
+        file.write_text(OWN.replace("SCALE", "1.0").replace("self.scale * images", code), encoding="utf-8")
+        digests.append(load_backbone(str(file)).digest)
+    assert digests[0] == digests[2] != digests[1]
+
+
+@pytest.fixture
+def timm(monkeypatch: pytest.MonkeyPatch) -> dict[str, object]:
+    """A library that knows one network and has no weights for it; returns the settings of the network."""
+    settings: dict[str, object] = {"classifier": "fc", "hf_hub_id": "timm/"}
+
+    def create_model(name: str, *, pretrained: bool, num_classes: int) -> nn.Module:
+        if pretrained:
+            raise ConnectionError("no such host")
+        network = small_network(num_classes)
+        network.pretrained_cfg = settings  # type: ignore[assignment]
+        return network
+
+    library = types.ModuleType("timm")
+    config = {"mean": (0.5, 0.5, 0.5), "std": (0.2, 0.2, 0.2), "interpolation": "bilinear"}
+    data = types.SimpleNamespace(resolve_model_data_config=lambda module: config)
+    library.__dict__.update(create_model=create_model, data=data)
+    monkeypatch.setitem(sys.modules, "timm", library)
+    return settings
+
+
+def small_network(classes: int) -> nn.Sequential:
+    pooling = [nn.AdaptiveAvgPool2d(1), nn.Flatten()]
+    last = nn.Linear(4, classes) if classes else nn.Identity()
+    layers = {"stem": nn.Conv2d(3, 4, 3), "pool": pooling[0], "flat": pooling[1], "fc": last}
+    return nn.Sequential(OrderedDict(layers))
+
+
+def test_a_library_without_the_weights_is_refused_by_name(timm: dict[str, object]) -> None:
+    rule = "its weights are not at hand and cannot be downloaded .no such host.; name a file with its weights as NAME@"
+    with pytest.raises(UnavailableError, match=f"learning.backbone = 'timm:small': timm cannot load it: {rule}"):
+        load_backbone("timm:small")
+    timm["hf_hub_id"] = None
+    with pytest.raises(UnavailableError, match="timm has no weights for small; name a file"):
+        load_backbone("timm:small")
+
+
+@pytest.mark.usefixtures("timm")
+def test_weights_come_from_a_file_and_a_changed_file_is_noticed(tmp_path: Path) -> None:
+    file, network = tmp_path / "w.pth", small_network(10)
+    torch.save(network.state_dict(), file)
+    name = f"timm:small@{file}"
+    found = load_backbone(name)
+    assert torch.equal(found.module.get_parameter("stem.weight"), network.get_parameter("stem.weight"))
+    assert (found.name, found.features, found.interpolation) == ("timm:small", 4, "bilinear")
+    assert (found.mean, found.deviation) == ((127.5,) * 3, (51.0,) * 3)
+    assert len(found.cuts) == 1
+    with torch.no_grad():
+        network.get_parameter("stem.weight")[0, 0, 0, 0] += 1
+    torch.save({"state_dict": network.state_dict()}, file)
+    os.utime(file, ns=(1, 1))
+    assert load_backbone(name).digest != found.digest
+
+
+@pytest.mark.usefixtures("timm")
+def test_a_file_without_the_right_weights_is_refused(tmp_path: Path) -> None:
+    file, complete = tmp_path / "w.pth", small_network(10).state_dict()
+    for state, message in (
+        ({"fc.weight": complete["fc.weight"]}, "holds the weights of another network: it lacks stem"),
+        ({**complete, "extra": torch.zeros(1)}, "holds the weights of another network: it also holds extra"),
+        ({**complete, "stem.weight": torch.zeros(1)}, "size mismatch for stem.weight"),
+        ([1, 2], "is not a state dict"),
+    ):
+        torch.save(state, file)
+        os.utime(file, ns=(1, len(message)))
+        with pytest.raises(UnavailableError, match=message):
+            load_backbone(f"timm:small@{file}")
+    file.write_bytes(b"text")
+    with pytest.raises(UnavailableError, match=r"w\.pth cannot be read: "):
+        load_backbone(f"timm:small@{file}")
+    with pytest.raises(UnavailableError, match="the file of weights: No such file"):
+        load_backbone(f"timm:small@{tmp_path / 'none.pth'}")
 
 
 def test_a_library_that_is_not_there_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -43,7 +43,7 @@ def same(one: ImageArrays, other: ImageArrays) -> bool:
 
 
 def left_in(cache: Path) -> set[str]:
-    """What a user could take for data."""
+    """Files that a user could mistake for data."""
     return {path.name for path in cache.rglob("*") if path.is_file() and path.suffix != ".lock"}
 
 

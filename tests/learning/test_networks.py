@@ -1,4 +1,4 @@
-"""Networks of one's own: what of them travels, and what does not."""
+"""The user's networks: which of their values are sent."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Data as people have them."""
+"""Common formats of data."""
 
 from __future__ import annotations
 
@@ -254,7 +254,7 @@ def test_data_that_cannot_be_used_are_named(changes: dict[str, object], message:
 
 
 class WrongCall(nn.Module):
-    """Fails for a reason of its own, whatever it is given."""
+    """Fails on every input."""
 
     def __init__(self) -> None:
         super().__init__()

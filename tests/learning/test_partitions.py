@@ -206,3 +206,11 @@ def test_the_next_device_goes_to_the_group_with_the_most_samples_for_each() -> N
     assert sorted(len(samples) for samples in held) == [2, 2, 3, 3, 3, 3]
     counts = class_counts(groups, 3, held)
     assert (counts > 0).sum(axis=0).tolist() == [3, 2, 1]
+
+
+def test_the_last_sample_of_a_class_goes_by_the_drawn_shares() -> None:
+    labels = np.arange(4)
+    for seed in range(20):
+        first, *_ = split(labels, 4, 4, DirichletPartition(concentration=0.01, dealing="once"), seed=seed)
+        drawn = generator(seed, Stream.CLASS_SHARES, 0).gamma(0.01 * np.full(4, 0.25))
+        assert drawn[labels[first]] == drawn.max()

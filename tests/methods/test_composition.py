@@ -1,4 +1,4 @@
-"""Methods composed as text, in Python and in files: what they are made of, what is refused, and that runs know them."""
+"""Methods composed as text, in Python and in files: their parts, invalid ones, and their runs."""
 
 from __future__ import annotations
 

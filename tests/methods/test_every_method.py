@@ -1,4 +1,4 @@
-"""The properties that every method of the registry has, whatever its parts: a table of names and one small world."""
+"""Properties of every method in the registry, in one small world."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The page on methods of one's own: its code runs as it stands, every part of it in a method."""
+"""The code on the page about your own methods runs unchanged, with every part in a method."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What makes a published method that method, where its device does something of its own: each against its equations."""
+"""Published methods with a device side of their own, each against its equations."""
 
 from __future__ import annotations
 

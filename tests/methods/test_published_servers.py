@@ -1,4 +1,4 @@
-"""What makes each published server rule that method: a dense computation of the paper's equations in NumPy.
+"""Each published server rule against a dense computation of the paper's equations in NumPy.
 
 Updates are received - local, so a step along an update is a subtraction.
 """

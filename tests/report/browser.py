@@ -53,5 +53,5 @@ def open_page(browser: Any, page: Path, *, width: int = WIDE, theme: str = "ligh
 
 
 def console_errors(browser: Any) -> list[str]:
-    """What the page complained about since it was opened."""
+    """Errors of the page since it was opened."""
     return [entry["message"] for entry in browser.get_log("browser") if entry["level"] in ("SEVERE", "WARNING")]

@@ -16,7 +16,7 @@ HOSTILE = "<script>window.hacked=1</script>"
 
 
 class Hostile(wayfare.UploadRule):
-    """A scheme whose name would be a program if anyone let it."""
+    """A scheme whose name would run as a script if it were not escaped."""
 
     name = HOSTILE
 

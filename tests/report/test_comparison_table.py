@@ -1,4 +1,4 @@
-"""The table of a comparison cuts neither a number nor a name, however narrow the window."""
+"""The table of a comparison never cuts a number or a name, even in a narrow window."""
 
 from __future__ import annotations
 

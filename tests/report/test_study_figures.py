@@ -1,7 +1,8 @@
-"""Figures of studies, as far as a machine can look at them."""
+"""Figures of studies: their text, bars and lines."""
 
 from __future__ import annotations
 
+import math
 import struct
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,7 @@ import pytest
 
 from wayfare.records.statistics import estimate
 from wayfare.report.canvas import wide_figure
-from wayfare.report.study_figures import interval_bars, study_figure
+from wayfare.report.study_figures import distance_apart, interval_bars, study_figure
 from wayfare.studies.study import plan_of
 from wayfare.studies.sweeping import sweep
 
@@ -79,3 +80,10 @@ def test_bars_of_two_seeds_go_from_the_lower_to_the_higher() -> None:
     assert interval_bars(100.0, [two], seeds=2) == [pytest.approx(5.0)]
     assert interval_bars(100.0, [three], seeds=3) == [pytest.approx(100 * three.ci95)]
     assert interval_bars(100.0, [estimate([0.2])], seeds=1) is None
+
+
+def test_schemes_stand_beside_each_other_and_near_their_tick() -> None:
+    speeds = [math.log(speed) for speed in (1, 5, 10, 20, 40)]
+    assert distance_apart(speeds, 2) == pytest.approx(0.012 * math.log(40))
+    assert 11 * distance_apart(speeds, 11) == pytest.approx(0.2 * math.log(2))
+    assert distance_apart([3.0], 4) == distance_apart([], 4) == 0.0

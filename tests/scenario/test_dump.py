@@ -1,4 +1,4 @@
-"""Scenario files that Wayfare writes mean what was written, whatever text is in them."""
+"""Scenario files that Wayfare writes load back unchanged, with any text in them."""
 
 from __future__ import annotations
 

@@ -85,7 +85,7 @@ def test_a_scenario_cannot_be_changed() -> None:
         ("mobility.model=teleport", "mobility.model = 'teleport': must be one of exponential, waypoint"),
         ("mobility.contact_s=3", "mobility.contact_s = 3: unknown key"),
         ("mobility.model=trace", "mobility.file = None: is required"),
-        ("server.kind=fixed", "server = '{...}': kind: the place of the server is set in mobility.server"),
+        ("server.kind=fixed", "server = '{...}': kind: its position is set in mobility.server"),
         ("mobility.server.kind=flying", "mobility.server.kind = 'flying': must be one of moving, fixed, route"),
         ("mobility.server={kind='fixed', z_m=1}", "mobility.server.z_m = 1: unknown key; known keys: kind, x_m, y_m"),
         ("mobility.server={kind='fixed', x_m='a'}", "mobility.server.x_m = 'a': input should be a valid number"),

@@ -1,4 +1,4 @@
-"""A simulation that is taken up again is the simulation that was never interrupted, to the last bit."""
+"""A resumed simulation is bit-identical to one that was never interrupted."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What must hold is looked at while a run goes on, and what cannot be ends it."""
+"""Invariants are checked during a run, and a violation ends it."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_all_checks_hold_in_a_sound_run_and_change_nothing(name: str, small: Sce
 
 
 class Wrong(wayfare.UploadRule):
-    """Decides well, and then changes one number."""
+    """Makes a valid decision, then changes one number."""
 
     name = "wrong"
 
@@ -157,7 +157,7 @@ def test_paranoia_looks_at_what_a_server_rule_made_of_what_arrived(
 
 
 def spoil(monkeypatch: pytest.MonkeyPatch, value: float, from_round: int = 30) -> None:
-    """From a round on, device 3 computes something that is no number."""
+    """From a given round on, device 3 computes NaN."""
     run = StackedMlp.run
 
     def spoiled(self: StackedMlp, models: Sequence[torch.Tensor], bursts: Sequence[Burst]) -> None:

@@ -1,4 +1,4 @@
-"""Contacts that last longer or shorter than devices think, and uploads that bear it."""
+"""Contacts that are longer or shorter than forecast, and uploads that tolerate it."""
 
 from __future__ import annotations
 

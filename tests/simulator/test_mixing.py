@@ -69,7 +69,7 @@ def test_a_paranoid_run_says_that_there_is_no_mass_to_balance(
 
 @dataclass(frozen=True)
 class OwnMix(Mix):
-    """Mixes with a weight that may be none."""
+    """Mixes with a weight that may be invalid."""
 
     own: float = 0.5
 

@@ -1,4 +1,4 @@
-"""Runs with recalibrated statistics: the judged model differs, and nothing else does."""
+"""Recalibrated statistics change the evaluated model and nothing else."""
 
 from __future__ import annotations
 

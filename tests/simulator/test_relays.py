@@ -1,4 +1,4 @@
-"""Relays between devices: nothing is lost or counted twice, and every rule is kept."""
+"""Relays between devices: nothing is lost or counted twice, and every rule holds."""
 
 from __future__ import annotations
 

@@ -265,15 +265,28 @@ def test_normalisation_statistics_travel_with_every_upload_and_are_conserved(
     assert all(not torch.count_nonzero(outcome.states[device].memory[model.parameters :]) for device in sent)
 
 
-def test_the_initial_model_is_judged_once_for_all_schemes(small: Scenario, monkeypatch: pytest.MonkeyPatch) -> None:
-    world, judged = replace(draw_world(small, 0)), []
-    evaluate = Evaluator.__call__
+@pytest.fixture
+def judged(monkeypatch: pytest.MonkeyPatch) -> list[torch.Tensor]:
+    """Every model that is evaluated, once for each time."""
+    models, evaluate = [], Evaluator.__call__
 
     def counted(evaluator: Evaluator, model: torch.Tensor) -> Evaluation:
-        judged.append(model)
+        models.append(model)
         return evaluate(evaluator, model)
 
     monkeypatch.setattr(Evaluator, "__call__", counted)
+    return models
+
+
+def test_a_model_that_does_not_change_is_judged_once(small: Scenario, judged: list[torch.Tensor]) -> None:
+    scenario = small.model_copy(update={"learning": small.learning.model_copy(update={"evaluate_every_rounds": 1})})
+    _, notes = simulate(draw_world(scenario, 0), "statistics")
+    sending = {event.round for event in notes.contacts if event.entries}
+    assert len(judged) == len(sending) + 1 < len(notes.evaluations)
+
+
+def test_the_initial_model_is_judged_once_for_all_schemes(small: Scenario, judged: list[torch.Tensor]) -> None:
+    world = replace(draw_world(small, 0))
     notes = [simulate(world, name)[1] for name in ("mads", "optimal")]
     assert sum(bool(torch.equal(model, world.initial_model)) for model in judged) == 1
     assert notes[0].evaluations[0] == notes[1].evaluations[0]

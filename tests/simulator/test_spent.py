@@ -1,4 +1,4 @@
-"""Devices that can never send again stop training, and nobody can tell."""
+"""Devices that can never send again stop training; results are unchanged."""
 
 from __future__ import annotations
 

@@ -76,7 +76,7 @@ def bits_of(vector: torch.Tensor) -> torch.Tensor:
 
 @pytest.mark.parametrize("k", [0, 1, 300, 9_999])
 def test_entries_spread_among_zeros_are_those_put_by_index(k: int) -> None:
-    """The way of a GPU, on a processor: what it takes off and what it leaves are the same to the last bit."""
+    """The GPU algorithm on a CPU: sent values and remainder are bit-identical."""
     vector = torch.from_numpy(np.random.default_rng(k).standard_normal(10_000).astype(np.float32))
     vector[::7] = -0.0
     kept = top_k(vector, k)
@@ -88,7 +88,7 @@ def test_entries_spread_among_zeros_are_those_put_by_index(k: int) -> None:
 
 
 class Elsewhere(torch.Tensor):
-    """A vector that says it lies on a GPU, and takes the way of one."""
+    """A vector that claims to be on a GPU, to select the GPU algorithm."""
 
     @property
     def device(self) -> torch.device:  # type: ignore[override]

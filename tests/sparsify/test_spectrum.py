@@ -1,4 +1,4 @@
-"""What is counted of an update: fast ways against plain ones, and what a GPU does against what a processor does."""
+"""Counts over an update: fast against plain algorithms, and GPU against CPU."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def test_ranks_beyond_a_segment_are_those_of_its_ends() -> None:
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("entries", [40_000, 400_003, 1_000_000])
 def test_a_gpu_sees_what_a_processor_sees(kind: str, entries: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is done on a GPU is plain tensor work, and may be done anywhere."""
+    """The GPU algorithm uses plain tensor operations, so it runs anywhere."""
     vector = update(kind, entries)
     here = spectrum(vector)
     monkeypatch.setattr(module, "_sample_on_cpu", module._sample_on_gpu)

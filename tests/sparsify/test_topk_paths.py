@@ -1,4 +1,4 @@
-"""The ways of a processor and of a GPU to the largest entries lead to the same ones."""
+"""The CPU and GPU algorithms find the same largest entries."""
 
 from __future__ import annotations
 

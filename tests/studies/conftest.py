@@ -1,4 +1,4 @@
-"""What several tests of studies start from."""
+"""Shared fixtures of studies."""
 
 from __future__ import annotations
 
@@ -11,5 +11,5 @@ from wayfare.scenario import Scenario
 
 @pytest.fixture(scope="module")
 def whole(small: Scenario, tmp_path_factory: pytest.TempPathFactory) -> RunRecord:
-    """A run that nothing disturbed."""
+    """An undisturbed run."""
     return wayfare.run(small, "mads", seed=1, out=tmp_path_factory.mktemp("whole"))

@@ -1,4 +1,4 @@
-"""Calls in Python that cannot be meant are refused with argument, value and rule, before anything runs."""
+"""Invalid Python calls are rejected before anything runs; the error names argument, value and rule."""
 
 from __future__ import annotations
 

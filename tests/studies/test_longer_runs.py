@@ -1,4 +1,4 @@
-"""A run is made longer where that makes the run it would have been, and refused where not."""
+"""Runs are extended if the result equals a longer run; otherwise extension is rejected."""
 
 from __future__ import annotations
 

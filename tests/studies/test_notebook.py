@@ -1,4 +1,4 @@
-"""Schemes and tasks that only the main program knows run in its process, and one line says so."""
+"""Schemes and tasks of a notebook run in its process, and one line says so."""
 
 from __future__ import annotations
 

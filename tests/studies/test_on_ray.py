@@ -55,7 +55,7 @@ class Node:
         )
 
     def kill(self) -> None:
-        """All at once, as when a machine loses its power: a worker alone would still hand in its run."""
+        """Kill all processes at once, like a power failure; a single worker would still deliver its run."""
         own = f"TMPDIR={self.folder}".encode()
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self._process.pid, signal.SIGKILL)

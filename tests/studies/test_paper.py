@@ -1,4 +1,4 @@
-"""The figures of the paper: every one is a sound study, and comes out of runs of the smallest size."""
+"""Every figure of the paper is a valid study and can be drawn from the smallest runs."""
 
 from __future__ import annotations
 

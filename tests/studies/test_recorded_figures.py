@@ -1,4 +1,4 @@
-"""Every run of a figure on record is in its CSV or said not to be done, and the tables say what the CSV says."""
+"""Every run of a recorded figure is in its CSV file or listed as not done, and the tables agree with the CSV file."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A run that is stopped, killed or damaged goes on to the run it would have been, or says why it cannot."""
+"""Stopped, killed and damaged runs resume with bit-identical results, or say why they cannot."""
 
 from __future__ import annotations
 

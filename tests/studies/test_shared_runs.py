@@ -1,4 +1,4 @@
-"""A scheme that does not use what a grid varies runs once, and counts at every point."""
+"""A scheme that does not use the varied field runs once and counts at every point."""
 
 from __future__ import annotations
 

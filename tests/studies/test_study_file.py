@@ -94,8 +94,8 @@ def test_paired_values_may_have_a_name(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [
-        ('label = "many"', "", "paired.1.label = '': must be a text; either all"),
-        ('label = "many"', "label = 7", "paired.1.label = 7: must be a text"),
+        ('label = "many"', "", "paired.1.label = '': must be a string; either all"),
+        ('label = "many"', "label = 7", "paired.1.label = 7: must be a string"),
         ('label = "many"', 'label = "few"', "paired.label = 'few': must not be listed twice"),
     ],
 )
@@ -116,6 +116,11 @@ def test_presets_load_and_say_what_they_ask() -> None:
         "fleet-size",
         "paper-bits",
         "paper-open",
+        "pretrained-cifar10",
+        "pretrained-cifar10-scratch",
+        "pretrained-cifar10-scratch-best",
+        "pretrained-cifar10-trained",
+        "pretrained-fashion",
         "schemes-by-speed",
         "tuned-rate",
         "weight-against-energy",

@@ -48,7 +48,7 @@ class Watch:
 
 @pytest.fixture(scope="module")
 def swept(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A study that nothing disturbed."""
+    """An undisturbed study."""
     folder = tmp_path_factory.mktemp("undisturbed")
     sweep(load_study(write_study(folder)), out=folder, jobs=1)
     return folder / "small"

@@ -1,4 +1,4 @@
-"""Disks, clocks and memory that fail while a run goes on."""
+"""Disks, clocks and memory that fail during a run."""
 
 from __future__ import annotations
 

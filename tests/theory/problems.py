@@ -1,4 +1,4 @@
-"""What the tests of the theory count and draw by themselves."""
+"""Counts and problems for the tests of the theory."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Theorem 3 and the two propositions: the online controller beside the best that knowledge of the future could do."""
+"""Theorem 3 and the two propositions: the online controller against the optimum with a known future."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the documents name is there."""
+"""The documents name only existing checks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is taken from runs: the model of norms, and the constants of the bounds."""
+"""Quantities from runs: the model of norms, and the constants of the bounds."""
 
 from __future__ import annotations
 

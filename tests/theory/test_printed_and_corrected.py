@@ -1,4 +1,4 @@
-"""Every bound at numbers that tell each of its terms apart, written out beside it."""
+"""Every bound, term by term, at numbers that distinguish its terms."""
 
 from __future__ import annotations
 

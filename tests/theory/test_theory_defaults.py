@@ -1,4 +1,4 @@
-"""What questions to the theory mean where they leave something out, and how much is looked at."""
+"""Defaults of questions to the theory, and the sizes of its samples."""
 
 from __future__ import annotations
 

@@ -117,6 +117,8 @@ class AddSums(ServerRule):
     ) -> tuple[Tensor, State]:
         from wayfare.sparsify import Sparse, subtract
 
+        if not any(len(arrival.sent) for arrival in arrivals):
+            return model, state
         before, model, added = model[: terms.sums], model.clone(), False
         for arrival in arrivals:
             indices, values = arrival.sent.indices, arrival.sent.values

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from math import sqrt
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
+from math import exp, log, sqrt
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -23,8 +24,9 @@ _LONG = 12
 _LEAST_POINTS = 5.0
 # Height of a scheme at such a point in inches, and of everything around.
 _NAMED_IN, _AROUND_IN = 0.075, 1.2
-# Distance between the schemes of a point: a share of the axis, or of the space between two named points.
-_BESIDE, _NAMED_BESIDE = 0.012, 0.5
+# Distance between the schemes of a point: a share of the axis, or of the space between two named points. All schemes
+# together take at most the last share of the space between two values, so that points stay near their ticks.
+_BESIDE, _NAMED_BESIDE, _BESIDE_ALL = 0.012, 0.5, 0.2
 _NEVER_NEGATIVE = (
     *("energy_joules", "budget_joules", "bits", "wall_s", "staleness_rounds"),
     *("uploads_per_device", "failed_uploads_per_device"),
@@ -164,6 +166,8 @@ def _draw(results: StudyResults, metric_name: str, rows: list[Row], panel: Any) 
     scale = 100.0 if _percent(results, metric_name) else 1.0
     ordered: list[Any] = sorted(set(values)) if numeric else []
     logarithmic = bool(ordered) and ordered[0] > 0 and ordered[-1] / ordered[0] >= _WIDE
+    on_axis = [log(value) for value in ordered] if logarithmic else ordered
+    apart = distance_apart(on_axis, len(manifest.schemes)) if numeric else _NAMED_BESIDE / len(manifest.schemes)
     for number, scheme in enumerate(manifest.schemes):
         # Shift schemes sideways, so that bars with equal values do not hide each other.
         beside = number - (len(manifest.schemes) - 1) / 2
@@ -173,10 +177,9 @@ def _draw(results: StudyResults, metric_name: str, rows: list[Row], panel: Any) 
             continue
         places: list[Any] = [value if numeric else labels.index(value_text(value)) for _, value in found]
         if logarithmic:
-            places = [place * (ordered[-1] / ordered[0]) ** (_BESIDE * beside) for place in places]
+            places = [place * exp(apart * beside) for place in places]
         else:
-            span = ordered[-1] - ordered[0] if numeric else _NAMED_BESIDE / _BESIDE / len(manifest.schemes)
-            places = [place + _BESIDE * beside * span for place in places]
+            places = [place + apart * beside for place in places]
         panel.errorbar(
             places,
             [scale * one.mean for one, _ in found],
@@ -200,6 +203,14 @@ def _draw(results: StudyResults, metric_name: str, rows: list[Row], panel: Any) 
     elif not numeric:
         panel.set_xticks(range(len(labels)), labels)
     panel.set_xlabel(axis_label(axis) if axis else "")
+
+
+def distance_apart(ordered: Sequence[float], schemes: int) -> float:
+    """The distance between two schemes at one value: small beside the distance to the next value."""
+    if len(ordered) < 2:
+        return 0.0
+    nearest = min(after - before for before, after in pairwise(ordered))
+    return min(_BESIDE * (ordered[-1] - ordered[0]), _BESIDE_ALL * nearest / schemes)
 
 
 def _draw_budget(budgets: Mapping[float, float], panel: Any) -> None:

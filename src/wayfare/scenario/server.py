@@ -57,7 +57,7 @@ class Server(Section):
     @classmethod
     def _no_position(cls, given: Any) -> Any:
         if isinstance(given, dict) and (misplaced := sorted({"kind", "name", "x_m", "y_m", *_DEGREES} & given.keys())):
-            raise ValueError(f"{', '.join(misplaced)}: the place of the server is set in mobility.server")
+            raise ValueError(f"{', '.join(misplaced)}: its position is set in mobility.server")
         return given
 
     @property

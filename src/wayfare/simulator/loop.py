@@ -12,6 +12,7 @@ from wayfare.device import Checks, DeviceState, Transmission, terms_of
 from wayfare.engine import AHEAD_STEPS, Compute, InMemory, Policy, Shelf, Trainer, engine_name, make_engine
 from wayfare.learning.evaluate import Evaluator
 from wayfare.learning.recalibrate import make_recalibration
+from wayfare.learning.tasks import Evaluation
 from wayfare.methods import Method
 from wayfare.server import server_terms_of, weights_of
 from wayfare.simulator.checkpoint import SimulationState
@@ -82,6 +83,7 @@ class Simulation:
             initial, method.server, server_terms, scenario.server, self._checks, self._ledger, method.guard
         )
         self._initial, self._evaluate = initial, Evaluator(task, device_scores(world, task))
+        self._evaluated: tuple[Tensor, Evaluation] | None = None
         self._recalibrate = make_recalibration(scenario.learning, task, world.held, world.seed, self._compute.device)
         self._round, self._bits = 0, 0.0
 
@@ -179,13 +181,19 @@ class Simulation:
         judged = self._server.state.judged
         return judged if self._recalibrate is None else self._recalibrate(judged)
 
+    def _result(self) -> Evaluation:
+        """Evaluate the model; one that has not changed, or that all runs of this world begin with, is known."""
+        known, judged = self._world.initial_evaluations, self._server.state.judged
+        if judged is self._initial and self._compute in known:
+            return known[self._compute]
+        if self._evaluated is None or self._evaluated[0] is not judged:
+            self._evaluated = judged, self._evaluate(self._judged())
+        if judged is self._initial:
+            known[self._compute] = self._evaluated[1]
+        return self._evaluated[1]
+
     def _evaluation(self, round_: int) -> None:
-        known, initial = self._world.initial_evaluations, self._server.state.judged is self._initial
-        result = known.get(self._compute) if initial else None
-        if result is None:
-            result = self._evaluate(self._judged())
-        if initial:
-            known[self._compute] = result
+        result = self._result()
         self._checks.evaluated(result.loss, round_)
         self._observer.on_evaluation(
             EvaluationEvent(

@@ -242,7 +242,7 @@ def _paired(tables: Sequence[Mapping[str, Any]]) -> tuple[list[str], list[dict[s
     for index, label in enumerate(labels):
         if not isinstance(label, str) or bool(label) != bool(labels[0]):
             raise ScenarioError(
-                f"paired.{index}.label", label, "must be a text; either all paired tables have a label or none"
+                f"paired.{index}.label", label, "must be a string; either all paired tables have a label or none"
             )
     for index, values in enumerate(paired):
         if not values or values.keys() != paired[0].keys():

@@ -1,4 +1,4 @@
-"""Real files, where they are at hand: WAYFARE_TRACES, or shared/data/mobility beside the checkout."""
+"""Real files, where available: WAYFARE_TRACES, or shared/data/mobility beside the checkout."""
 
 import os
 from pathlib import Path

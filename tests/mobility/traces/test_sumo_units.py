@@ -1,4 +1,4 @@
-"""Degrees in floating car data are never taken for metres in silence, whatever became of SUMO's header."""
+"""Degrees in floating car data are never silently read as metres, with or without SUMO's header."""
 
 from __future__ import annotations
 

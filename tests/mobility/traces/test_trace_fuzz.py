@@ -1,4 +1,4 @@
-"""Every input loads or gives one of our errors: no traceback of any other kind, whatever the bytes."""
+"""Every input loads or raises one of our errors."""
 
 import gzip
 import io

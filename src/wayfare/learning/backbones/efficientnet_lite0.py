@@ -107,7 +107,7 @@ class EfficientNetLite0(nn.Module):
 
 def pretrained() -> EfficientNetLite0:
     """The network with the weights of the package, in evaluation mode."""
-    stored = torch.load(_weights_file(), map_location="cpu", weights_only=True)
+    stored = torch.load(weights_file(), map_location="cpu", weights_only=True)
     # The package keeps the same tensors in the same order under other names, and the last layer after them.
     values = [tensor for name, tensor in stored.items() if not name.startswith("_fc.")]
     network = EfficientNetLite0()
@@ -116,7 +116,7 @@ def pretrained() -> EfficientNetLite0:
     return network.eval()
 
 
-def _weights_file() -> Path:
+def weights_file() -> Path:
     try:
         found = [file for file in files(_PACKAGE) or () if file.suffix == ".pth"]
     except PackageNotFoundError:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import importlib
-import pickle
 from collections.abc import Callable, Mapping
 from functools import lru_cache
 from pathlib import Path
@@ -51,7 +50,7 @@ def _installed(name: str, changed_ns: int) -> Backbone:
         except ImportError:
             rule = f"needs {library}: pip install {library}"
             raise UnavailableError(f"{_FIELD} = {name!r}: {rule}") from None
-        except (ValueError, KeyError, RuntimeError, OSError, EOFError, pickle.UnpicklingError) as error:
+        except (ValueError, KeyError, RuntimeError, OSError) as error:
             reason = " ".join(str(error).split())
             raise UnavailableError(f"{_FIELD} = {name!r}: {library} cannot load it: {reason}") from None
     rule = "must be none, efficientnet-lite0, torchvision:NAME, timm:NAME, or your own as FILE.py:FUNCTION"
@@ -81,10 +80,10 @@ def _torchvision(name: str, model: str, weights: str) -> Backbone:
     try:
         module: nn.Module = models.get_model(model, weights=None if weights else entry)
     except OSError as error:
-        raise OSError(f"its weights are not at hand and cannot be downloaded ({error}); {_LOCAL}") from None
+        raise OSError(f"its weights are not available here and cannot be downloaded ({error}); {_LOCAL}") from None
     last = next((layer for layer in _LAST_LAYERS if hasattr(module, layer)), None)
     if last is None:
-        raise ValueError(f"has none of the last layers {', '.join(_LAST_LAYERS)}; give it as a function of your own")
+        raise ValueError(f"has none of the last layers {', '.join(_LAST_LAYERS)}; give your own function")
     setattr(module, last, nn.Identity())
     if weights:
         _load_weights(module, weights, last)
@@ -107,7 +106,7 @@ def _timm(name: str, model: str, weights: str) -> Backbone:
             module = timm.create_model(model, pretrained=True, num_classes=0)
         except Exception as error:
             # The hub raises errors of several libraries.
-            raise OSError(f"its weights are not at hand and cannot be downloaded ({error}); {_LOCAL}") from None
+            raise OSError(f"its weights are not available here and cannot be downloaded ({error}); {_LOCAL}") from None
     found = timm.data.resolve_model_data_config(module)
     return _measured(name, module, *_in_bytes(found["mean"], found["std"]), found["interpolation"])
 
@@ -118,12 +117,18 @@ _LIBRARIES: dict[str, Callable[[str, str, str], Backbone]] = {"torchvision": _to
 def _load_weights(module: nn.Module, file: str, last: str) -> None:
     """Load a state dict. It must hold every entry of the network, and besides them only those of its last layer."""
     state: Any
-    if file.endswith(".safetensors"):
-        state = importlib.import_module("safetensors.torch").load_file(file)
-    else:
-        state = torch.load(file, map_location="cpu", weights_only=True)
-        if isinstance(state, Mapping) and isinstance(state.get("state_dict"), Mapping):
-            state = state["state_dict"]
+    try:
+        if file.endswith(".safetensors"):
+            state = importlib.import_module("safetensors.torch").load_file(file)
+        else:
+            state = torch.load(file, map_location="cpu", weights_only=True)
+    except ImportError:
+        raise ValueError(f"{file} needs safetensors: pip install safetensors") from None
+    except Exception as error:
+        # A damaged file can raise any error.
+        raise ValueError(f"{file} cannot be read: {type(error).__name__}: {error}") from None
+    if isinstance(state, Mapping) and isinstance(state.get("state_dict"), Mapping):
+        state = state["state_dict"]
     if not (isinstance(state, Mapping) and all(isinstance(entry, Tensor) for entry in state.values())):
         raise ValueError(f"{file} is not a state dict: a table of tensors by name")
     found = module.load_state_dict(dict(state), strict=False)
