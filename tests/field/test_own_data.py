@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sqlite3
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from functools import partial
@@ -34,9 +35,9 @@ from wayfare.simulator import Observer, Simulation
 from wayfare.simulator.events import EvaluationEvent, MetricEvent
 from wayfare.world import draw_world
 
-EXCHANGES, STEPS = 40, 20
+EXCHANGES, STEPS = 30, 20
 # Versions whose scores are averaged; four make one exchange of every device.
-LAST = 60
+LAST = 40
 SETTINGS = ["learning.learning_rate=0.1", "round_s=10", "fleet.devices=4"]
 
 
@@ -59,7 +60,7 @@ class Site:
             data=self.folder / "data" / name,
             rescan_s=0.2,
             max_local_steps=STEPS,
-            exchange_every_s=0.05,
+            exchange_every_s=0.25,
             patience=Patience(idle_s=0.005),
         )
         bundle = load_bundle(self.fleet.device_folder(name))
@@ -70,14 +71,25 @@ class Site:
         member.start()
         return member
 
-    def uploads(self) -> dict[str, list[int]]:
-        """The rounds of every device's uploads, from the ledger."""
+    def uploads(self) -> list[str]:
+        """The device of every upload in the ledger, in the order in which they were applied."""
         with closing(sqlite3.connect(f"file:{self.folder / 'mes' / FILE}?mode=ro", uri=True, timeout=30)) as ledger:
-            rows = ledger.execute("SELECT DISTINCT name, round FROM chunks JOIN devices USING (device) ORDER BY round")
-            found: dict[str, list[int]] = {}
-            for name, round_ in rows:
-                found.setdefault(name, []).append(round_)
-        return found
+            rows = ledger.execute(
+                "SELECT name FROM chunks JOIN devices USING (device) WHERE version > 0"
+                " GROUP BY device, chunks.number ORDER BY min(version), device"
+            )
+            return [name for (name,) in rows]
+
+    def steps(self) -> float:
+        """The mean number of local steps of a device so far."""
+        with closing(sqlite3.connect(f"file:{self.folder / 'mes' / FILE}?mode=ro", uri=True, timeout=30)) as ledger:
+            rounds = ledger.execute("SELECT max(round) FROM chunks GROUP BY device").fetchall()
+        return fmean(round_ for (round_,) in rounds)
+
+    def least(self, names: Sequence[str]) -> int:
+        """The number of uploads of the device with the fewest."""
+        made = Counter(self.uploads())
+        return min(made[name] for name in names)
 
     def version(self) -> int:
         with closing(sqlite3.connect(f"file:{self.folder / 'mes' / FILE}?mode=ro", uri=True, timeout=30)) as ledger:
@@ -124,29 +136,29 @@ def test_four_devices_learn_from_their_own_folders_a_fifth_joins_and_one_leaves_
     (folder / "later/bus-3-3.npz").unlink()
     with living(folder) as site:
         devices = {name: site.device(name) for name in names[:4]}
-        site.wait(lambda: len(site.uploads()) == 4 and min(map(len, site.uploads().values())) >= 5)
+        site.wait(lambda: site.least(names[:4]) >= 5)
         for file in (folder / "later").iterdir():
             owner, _, number = file.stem.rpartition("-")
             file.rename(folder / f"data/{owner}/part-{number}.npz")
-        site.wait(lambda: min(map(len, site.uploads().values())) >= EXCHANGES)
-        uploads, version = site.uploads(), site.version()
+        site.wait(lambda: site.least(names[:4]) >= EXCHANGES)
+        uploads, version, steps = site.uploads(), site.version(), site.steps()
 
         # One leaves, and the fleet does not wait for it.
         devices["bus-2"].kill()
         site.fleet = add_devices(site.fleet, ["bus-5"])
         site._broker.reload()
-        left = len(site.uploads()["bus-2"])
+        left = site.least(["bus-2"])
         devices["bus-5"] = site.device("bus-5")
-        site.wait(lambda: len(site.uploads().get("bus-5", ())) >= 10)
-        assert len(site.uploads()["bus-2"]) <= left + 1
+        site.wait(lambda: site.least(["bus-5"]) >= 10)
+        assert site.least(["bus-2"]) <= left + 1
         devices["bus-2"].start()
-        site.wait(lambda: len(site.uploads()["bus-2"]) >= left + 5)
+        site.wait(lambda: site.least(["bus-2"]) >= left + 5)
         for member in (*devices.values(), site.server):
             member.stop()
-        check(site, uploads, version)
+        check(site, uploads, version, steps)
 
 
-def check(site: Site, uploads: dict[str, list[int]], version: int) -> None:
+def check(site: Site, uploads: Sequence[str], version: int, steps: float) -> None:
     intake = open_intake(site.bundle("mes"), site.work, ServerOptions(state=site.folder / "mes"))  # type: ignore[arg-type]
     task = local_task_of(site.work.scenario.learning)
     heldout = FolderSamples(site.folder / "heldout", task.wanted, site.folder / "cache")
@@ -158,7 +170,7 @@ def check(site: Site, uploads: dict[str, list[int]], version: int) -> None:
             fmean(evaluate(ledger.model_at(each)).score for each in range(last, last - LAST, -4))
             for last in (version, ledger.version)
         )
-        simulated = fmean(in_simulator(site, uploads)[-LAST:])
+        simulated = fmean(in_simulator(site, uploads, steps)[-LAST:])
         # No device has the others' samples, and the server has none.
         samples = {device.name: device.samples for device in ledger.roster.devices}
     sizes = {
@@ -172,16 +184,14 @@ def check(site: Site, uploads: dict[str, list[int]], version: int) -> None:
     assert joined["samples"] == sizes["bus-5"]
 
 
-def in_simulator(site: Site, uploads: dict[str, list[int]]) -> list[float]:
-    """The same data, divided by folder, and the same contacts: a device exchanges after as many local steps.
+def in_simulator(site: Site, uploads: Sequence[str], steps: float) -> list[float]:
+    """The same data, divided by folder, and contacts in the same order; the score after every contact.
 
-    Returns the score after every exchange of a device.
+    Devices take turns, with as many steps between two contacts as there were steps for each upload.
     """
-    # On real machines no two uploads coincide: they take turns within the steps between two exchanges.
-    turn = STEPS // len(uploads)
-    at = {name: [round_ + turn * place for round_ in uploads[name]] for place, name in enumerate(uploads)}
-    lines = [f"{10 * round_ - 8},{10 * round_ - 1},{name},mes" for name in at for round_ in at[name]]
-    contacts, rounds = site.folder / "contacts.csv", max(map(max, at.values()))
+    turn, names = max(round(4 * steps / len(uploads)), 1), sorted(set(uploads))
+    lines = [f"{10 * turn * place - 8},{10 * turn * place - 1},{name},mes" for place, name in enumerate(uploads, 1)]
+    contacts, rounds = site.folder / "contacts.csv", turn * len(uploads)
     header = f"# wayfare contact plan: devices=named server=mes duration_s={10 * rounds}"
     contacts.write_text("\n".join([header, "start_s,end_s,a,b", *lines]), encoding="utf-8")
     settings = [
@@ -194,7 +204,7 @@ def in_simulator(site: Site, uploads: dict[str, list[int]]) -> list[float]:
         "mobility.server=mes",
     ]
     task = local_task_of(site.work.scenario.learning)
-    folders = [site.folder / "data" / name for name in uploads]
+    folders = [site.folder / "data" / name for name in names]
     world = draw_world(load("fashion-small", settings), 0, simulated_task(task, folders, site.folder / "heldout"))
     scores = _Scores()
     Simulation(world, site.work.method, scores, engine="reference").run()
