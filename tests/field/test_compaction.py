@@ -252,7 +252,7 @@ def test_a_ledger_of_format_3_gets_its_table_of_orders(tmp_path: Path) -> None:
     model = ledger.model
     ledger.close()
     with sqlite3.connect(tmp_path / FILE) as connection:
-        connection.execute("DROP TABLE orders")
+        connection.executescript("DROP TABLE orders; DROP TABLE contacts")
         connection.execute("PRAGMA user_version = 3")
     with pytest.raises(InputError, match="start the server of this version once"):
         orders.place(tmp_path / FILE, "rollback", {"version": 1})

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -33,7 +34,9 @@ def meet(outbox: Outbox, method: Method, occasion: Occasion = OCCASION) -> list[
     """Cut an update; the power that the radio was told to use."""
     powers: list[float] = []
     radio = Radio(terms=Terms(method=method, link=LINK, rounds=100), set_power_watts=powers.append)
-    Exchanger(None, "bus", outbox, ByExperience(LINK), radio, LAYOUT)._cut(occasion, 1)  # type: ignore[arg-type]
+    Exchanger(SimpleNamespace(device_end=lambda name: None), "bus", outbox, ByExperience(LINK), radio, LAYOUT)._cut(
+        occasion, 1
+    )  # type: ignore[arg-type]
     return powers
 
 

@@ -27,7 +27,7 @@ from wayfare.field.runtime.gathering import OnArrival
 from wayfare.field.runtime.intake import Intake
 from wayfare.field.runtime.ledger import Ledger
 from wayfare.field.runtime.mes import MobileEdgeServer, ServerOptions
-from wayfare.field.runtime.messages import Mark
+from wayfare.field.runtime.messages import Ask, Mark
 from wayfare.field.runtime.outbox import Outbox
 from wayfare.field.runtime.radio import Radio
 from wayfare.field.runtime.rules import Limits
@@ -263,12 +263,14 @@ def test_garbage_over_the_broker_is_refused_and_the_server_goes_on(fleet, broker
             intake.chunks([(1, data) for data in chunks_of(1, spent=1.0)])
             model = intake.ledger.model
             client = await connect(load_bundle(site.fleet.device_folder("bus-2")), url=site.broker.url, wait_s=10)
+            end = client.device_end("bus-2")
+            await client.request("up.bus-2.ask", end.sealed("ask", Ask().packed()), timeout=5)
             for _ in range(300):
-                data = KINDS[int(rng.integers(len(KINDS)))](rng)
-                await client.request(f"up.bus-2.{rng.choice(['chunk', 'finish', 'part'])}", data, timeout=5)
+                data, kind = KINDS[int(rng.integers(len(KINDS)))](rng), str(rng.choice(["chunk", "finish", "part"]))
+                await client.request(f"up.bus-2.{kind}", end.sealed(kind, data), timeout=5)
             # A question that is none gets no answer; one whose answer would go to somebody else, neither.
-            await client.publish("up.bus-2.ask", b"{")
-            await client.publish("up.bus-2.ask", b"{}", reply="applied.bus-1")
+            await client.publish("up.bus-2.ask", end.sealed("ask", b"{"))
+            await client.publish("up.bus-2.ask", end.sealed("ask", b"{}"), reply="applied.bus-1")
             await client.confirm()
             await until(lambda: intake.counts[1].refused > 100)
             await client.close()

@@ -185,7 +185,7 @@ def test_a_server_keeps_the_number_of_samples_that_a_device_reports(tmp_path: Pa
 def as_format_2(folder: Path) -> None:
     """The ledger as it was before devices had names."""
     with sqlite3.connect(folder / FILE) as connection:
-        connection.execute("DROP TABLE orders")
+        connection.executescript("DROP TABLE orders; DROP TABLE contacts")
         connection.execute("DROP INDEX rounds_by_version")
         for table, columns in (
             ("devices", ("name", "delivered_s", "samples")),

@@ -44,10 +44,12 @@ def test_answers_to_one_device_never_count_as_messages_of_another(site: Site) ->
         async with site.server() as intake, attacker(site) as client:
             train(site.outbox, 1, 1)
             await site.device(Told())
-            for kind in ("chunk", "ask", "finish", "part"):
+            end = client.device_end("bus-2")
+            for kind in ("ask", "chunk", "finish", "part"):
                 for _ in range(30):
-                    await client.publish(f"up.bus-2.{kind}", b"anything", reply="up.bus-1.chunk")
-                    await client.publish(f"up.bus-2.{kind}", b"anything", reply=f"up.bus-1.{kind}")
+                    words = end.sealed(kind, b"anything")
+                    await client.publish(f"up.bus-2.{kind}", words, reply="up.bus-1.chunk")
+                    await client.publish(f"up.bus-2.{kind}", words, reply=f"up.bus-1.{kind}")
             await client.flush()
             train(site.outbox, 2, 2)
             await site.device(Told())
@@ -96,7 +98,7 @@ def test_a_flood_of_questions_costs_others_nothing(site: Site, monkeypatch: pyte
             stop = threading.Event()
 
             async def flood() -> None:
-                question = Ask(update=1, seal=True).packed()
+                question = client.device_end("bus-2").sealed("ask", Ask(update=1, seal=True).packed())
                 while not stop.is_set():
                     for _ in range(500):
                         await client.publish("up.bus-2.ask", question, reply="_INBOX_bus-2.x")
@@ -116,7 +118,8 @@ def test_a_flood_of_questions_costs_others_nothing(site: Site, monkeypatch: pyte
             before = len(answered)
             for _ in range(100):
                 await asyncio.sleep(0.1)
-                await client.publish("up.bus-2.ask", Ask().packed(), reply="_INBOX_bus-2.x")
+                question = client.device_end("bus-2").sealed("ask", Ask().packed())
+                await client.publish("up.bus-2.ask", question, reply="_INBOX_bus-2.x")
                 if len(answered) > before:
                     break
             assert len(answered) > before

@@ -38,7 +38,7 @@ from wayfare.world import draw_world
 EXCHANGES, STEPS = 30, 20
 # Versions whose scores are averaged; four make one exchange of every device.
 LAST = 40
-SETTINGS = ["learning.learning_rate=0.1", "round_s=10", "fleet.devices=4"]
+SETTINGS = ["learning.learning_rate=0.3", "round_s=10", "fleet.devices=4"]
 
 
 class Site:
@@ -189,7 +189,7 @@ def in_simulator(site: Site, uploads: Sequence[str], steps: float) -> list[float
 
     Devices take turns, with as many steps between two contacts as there were steps for each upload.
     """
-    turn, names = max(round(4 * steps / len(uploads)), 1), sorted(set(uploads))
+    turn, names = max(round(steps / len(uploads)), 1), sorted(set(uploads))
     lines = [f"{10 * turn * place - 8},{10 * turn * place - 1},{name},mes" for place, name in enumerate(uploads, 1)]
     contacts, rounds = site.folder / "contacts.csv", turn * len(uploads)
     header = f"# wayfare contact plan: devices=named server=mes duration_s={10 * rounds}"

@@ -18,6 +18,7 @@ import pytest
 import torch
 
 from tests.field.brokers import finish
+from tests.field.without_broker import Unsealed
 from tests.simulator import goldens
 from tests.simulator.golden_cases import Case
 from wayfare.engine.compute import one_thread
@@ -46,6 +47,9 @@ class Direct:
         self._intake, self._device = intake, device
         self.connected = asyncio.Event()
         self.connected.set()
+
+    def device_end(self, name: str) -> Unsealed:
+        return Unsealed()
 
     async def subscribe(self, subject: str, cb: Callable[[Any], Awaitable[None]]) -> None:
         self._on_mark = cb

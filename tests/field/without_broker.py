@@ -25,6 +25,19 @@ from wayfare.scenario import Scenario
 QUICK = Patience(answer_s=0.3, mark_s=0.15, refused_s=0.01, again_s=0.01, idle_s=0.001)
 
 
+class Unsealed:
+    """The end of a device where nobody can alter a message."""
+
+    def sealed(self, kind: str, data: bytes) -> bytes:
+        return data
+
+    def answer(self, kind: str, question: bytes, sealed: bytes) -> bytes:
+        return sealed
+
+    def mark(self, sealed: bytes) -> bytes:
+        return sealed
+
+
 class Wire:
     """Stands for client, broker and network: answers of a real intake, unless somebody is in between."""
 
@@ -35,6 +48,9 @@ class Wire:
         self.asked: list[tuple[str, Any]] = []
         self.between: dict[str, Callable[[int, bytes], bytes | None]] = {}
         self.ids: list[str] = []
+
+    def device_end(self, name: str) -> Unsealed:
+        return Unsealed()
 
     async def subscribe(self, subject: str, cb: Any) -> None:
         assert subject == "applied.bus-1"

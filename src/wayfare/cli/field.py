@@ -104,6 +104,10 @@ def mes_command(
         float, typer.Option("--keep-days", help="Replace older history by a snapshot of the model.")
     ] = 7.0,
     keep_mb: Annotated[float, typer.Option("--keep-mb", help="Keep at most this much history, in MB.")] = 1024.0,
+    page: Annotated[
+        str | None,
+        typer.Option("--page", metavar="HOST:PORT", help="Offer the live page here; without it, beside the metrics."),
+    ] = None,
     metrics_host: Annotated[
         str, typer.Option("--metrics-host", help="Host of /metrics and /status; unauthenticated.")
     ] = "127.0.0.1",
@@ -142,6 +146,7 @@ def mes_command(
             outdated_days=outdated_days,
         ),
         window=Window(days=keep_days, bytes=int(keep_mb * 1e6)),
+        page=_address(page),
         metrics_host=metrics_host,
         metrics_port=metrics_port or None,
     )
@@ -267,6 +272,15 @@ def demo_command(
 
 def _task_setting(task: str | None) -> list[str]:
     return [] if task is None else [f"learning.task={task}"]
+
+
+def _address(text: str | None) -> tuple[str, int] | None:
+    if text is None:
+        return None
+    host, _, port = text.rpartition(":")
+    if not host or not port.isdigit() or not 0 < int(port) < 65536:
+        raise InputError(f"--page = {text!r}: must be HOST:PORT, such as 0.0.0.0:8443")
+    return host, int(port)
 
 
 def _work(

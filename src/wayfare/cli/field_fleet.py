@@ -159,7 +159,8 @@ def status_table(status: FleetStatus) -> Group:
             *(f"{size / 1e6:,.2f}" for size in (device.received_bytes, device.sent_bytes)),
             f"{device.spent_joules:,.2f}",
         )
-    return Group(Text(summary), table)
+    alerts = [Text(f"{alert.about}: {alert.text}", style="bold red") for alert in status.alerts]
+    return Group(Text(summary), *alerts, table)
 
 
 def _changed(fleet: Fleet, as_json: bool) -> None:

@@ -1,4 +1,4 @@
-"""`wayfare field compact`, `rollback`, `set`, `quarantine`, `backup`, `restore`, `export` and `evaluate`."""
+"""`wayfare field compact`, `rollback`, `set`, `quarantine`, `page`, `backup`, `restore`, `export` and `evaluate`."""
 
 from __future__ import annotations
 
@@ -97,6 +97,22 @@ def quarantine_command(
         say(name)
     if not found:
         say("no device is in quarantine")
+
+
+def page_command(
+    state: StateArgument,
+    address: Annotated[str, typer.Argument(metavar="[HOST:PORT]", help="Where the server offers the page.")] = (
+        "127.0.0.1:9464"
+    ),
+) -> None:
+    """Print the address of the fleet's live page. Everyone who knows it can read the page.
+
+    Example: `wayfare field page /var/lib/wayfare/mes`
+    """
+    from wayfare.field.runtime.page import token_of
+
+    _ledger(state).close()
+    say(f"http://{address}/fleet/{token_of(state)}/")
 
 
 def backup_command(
@@ -217,6 +233,7 @@ COMMANDS: dict[str, Callable[..., None]] = {
     "rollback": rollback_command,
     "set": set_command,
     "quarantine": quarantine_command,
+    "page": page_command,
     "backup": backup_command,
     "restore": restore_command,
     "export": export_command,

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import asdict
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from wayfare.cli.contact_tables import working
-from wayfare.cli.terminal import JsonOption, SetOption, output, print_json
+from wayfare.cli.terminal import JsonOption, SetOption, errors, output, print_json
 from wayfare.cli.words import with_options
 from wayfare.contacts.statistics import verdict_sentence
+from wayfare.errors import InputError
 from wayfare.scenario import DEFAULT_PRESET
 
 if TYPE_CHECKING:
@@ -42,21 +45,39 @@ def plan_command(
             help="The server's transmission power for downloads; repeatable. Default: 0.2, 1 and 5.",
         ),
     ] = None,
+    from_field: Annotated[
+        Path | None,
+        typer.Option(
+            "--from-field",
+            metavar="STATE",
+            help="Replay the contacts that a fleet's server has seen: the folder of its state.",
+        ),
+    ] = None,
+    contact_file: Annotated[
+        Path | None,
+        typer.Option("--contact-file", metavar="CSV", help="Also keep the contacts of --from-field in this file."),
+    ] = None,
     set_: SetOption = [],  # noqa: B006
     seed: Annotated[int, typer.Option(min=0, help="The seed of all random draws.")] = 0,
     as_json: JsonOption = False,
 ) -> None:
     """Predict uploads, staleness and energy, and recommend settings. Takes seconds and trains nothing.
 
-    Example: `wayfare plan paper-cifar10-waypoint --speed 12 --parameters 6000000 --budget-joules 100`
+    Examples: `wayfare plan paper-cifar10-waypoint --speed 12 --parameters 6000000 --budget-joules 100`,
+    `wayfare plan --from-field /var/lib/wayfare/mes`
     """
     from wayfare.cli.plan_tables import print_forecast, print_forecasts
     from wayfare.theory.ask import plan
     from wayfare.theory.assumptions import SERVER_POWERS_WATTS
 
+    if contact_file is not None and from_field is None:
+        raise InputError("--contact-file: needs --from-field")
+    ending = ExitStack()
+    if from_field is not None:
+        source = _field_contacts(from_field, contact_file, ending)
     forecasts: list[Forecast] = []
     speeds: Sequence[float | None] = speed or [None]
-    with working("Planning", total=len(speeds) if len(speeds) > 1 else None) as advance:
+    with ending, working("Planning", total=len(speeds) if len(speeds) > 1 else None) as advance:
         for speed_mps in speeds:
             forecasts.append(
                 plan(
@@ -79,6 +100,23 @@ def plan_command(
         print_forecast(output, forecasts[0])
     else:
         print_forecasts(output, forecasts)
+
+
+def _field_contacts(state: Path, kept: Path | None, ending: ExitStack) -> str:
+    """Write what a fleet has measured as a contact list, and say what it was."""
+    from wayfare.field.runtime.contact_log import measured_contacts
+    from wayfare.field.runtime.ledger import FILE
+
+    found = measured_contacts(state / FILE)
+    file = kept or Path(ending.enter_context(TemporaryDirectory(prefix="wayfare-"))) / "field.csv"
+    file.write_text(found.text, encoding="utf-8")
+    errors.print(
+        f"{found.contacts:,} contacts of {found.devices} devices; measured {found.up_bps / 1e6:.3g} Mbit/s up and "
+        f"{found.down_bps / 1e6:.3g} Mbit/s down over the time in contact, {found.joules_per_device:.3g} J per device",
+        highlight=False,
+        soft_wrap=True,
+    )
+    return str(file)
 
 
 def forecast_json(forecast: Forecast) -> dict[str, Any]:

@@ -79,6 +79,9 @@ it. The server hears each device through a subscription with a credit, which the
 heard says ``up.<device>.hello``. Training may stay in memory for some time, to spare flash memory, so a killed device
 repeats steps; a cut writes everything.
 
+Messages are sealed with the keys of the bundles (`wayfare.field.runtime.seals`): a broker in the wrong hands can drop
+messages, but neither alter nor invent them. Of several servers of a fleet, one holds a lease and answers.
+
 Trainer and exchanger of a device share only its store. Training during an exchange is not lost:
 it is base - local for the new base. A proximal term pulls towards the last model, not towards base.
 

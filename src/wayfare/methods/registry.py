@@ -15,7 +15,7 @@ from importlib.metadata import entry_points
 from typing import Any, TypeAlias, cast, get_args
 
 from wayfare.errors import ScenarioError
-from wayfare.methods.collection import CLASSIFIERS, Classifier
+from wayfare.methods.collection import CLASSIFIERS, PILOT, Classifier
 from wayfare.methods.compatibility import reject_incompatible
 from wayfare.methods.encounter import EnergyRule
 from wayfare.methods.guard import Guard
@@ -69,16 +69,19 @@ def _fedmobile(scenario: Scenario, billed: str, fitting: str, rule: str) -> tupl
     return _whole(fitting, rule), PeerRule(relays)
 
 
-def _statistics(scenario: Scenario, classifier: str, rule: str) -> tuple[Part, ...]:
-    return SumsFirst(cast(EnergyRule, rule)), ClassStatistics(classifier=cast(Classifier, classifier)), AddSums()
+def _statistics(scenario: Scenario, classifier: str, pilot: str, rule: str) -> tuple[Part, ...]:
+    collected = ClassStatistics(classifier=cast(Classifier, classifier), **(PILOT if pilot else {}))
+    return SumsFirst(cast(EnergyRule, rule)), collected, AddSums()
 
 
 def _mads_rd(scenario: Scenario, step: str, begin: str) -> tuple[Part, ...]:
     rule = MadsRd(scenario.control, step=cast(Step, step))
     if not begin:
         return (rule,)
+    pilot = begin == "from-pilot"
     server = AddSums(scenario.server.step_size) if scenario.server.optimizer == "sgd" else AddSums()
-    return SumsFirst(rule.energy_rule, then=rule), ClassStatistics(classifier="lda", trains=True), server
+    collected = ClassStatistics(classifier="lda", trains=True, **(PILOT if pilot else {}))
+    return SumsFirst(rule.energy_rule, then=rule), collected, server
 
 
 def _published(base: str, *names: str) -> Callable[..., tuple[Part, ...]]:
@@ -101,7 +104,7 @@ TABLE: Mapping[str, Row] = {
     "mads-rd": Row(
         "MADS-RD",
         "MADS-RD: MADS with the rate-distortion curve of the device's own update; indices and values are coded.",
-        (get_args(Step), ("", "from-statistics")),
+        (get_args(Step), ("", "from-statistics", "from-pilot")),
         _mads_rd,
     ),
     "optimal": Row(
@@ -143,7 +146,7 @@ TABLE: Mapping[str, Row] = {
     "statistics": Row(
         "Statistics",
         "Class statistics instead of training: sums that the server turns into a classifier; inputs must be vectors.",
-        (CLASSIFIERS, _PACED_FIRST),
+        (CLASSIFIERS, ("", "pilot"), _PACED_FIRST),
         _statistics,
     ),
     "fedbuff": Row(

@@ -58,3 +58,8 @@ def device_of(subject: str) -> str:
     if first != "up" or not _NAME.fullmatch(device):
         raise InputError(f"subject = {subject!r}: must be up.<device>.<...>")
     return device
+
+
+def kind_of(subject: str) -> str:
+    """The kind of a message to ``up.<device>.<kind>``."""
+    return subject.rpartition(".")[2]

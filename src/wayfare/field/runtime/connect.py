@@ -19,6 +19,7 @@ from nats.aio.msg import Msg
 from wayfare.errors import FieldError, InputError, LinkLostError, RefusedError
 from wayfare.field.fleet import Bundle
 from wayfare.field.fleet.subjects import inbox_prefix
+from wayfare.field.runtime.seals import DeviceEnd, Seals
 
 _log = logging.getLogger("wayfare.field")
 _DENIED = re.compile(r'permissions violation for \w+ to "([^"]*)"', re.IGNORECASE)
@@ -47,8 +48,9 @@ class FieldClient(Client):
     JetStream, which publishes by requests.
     """
 
-    def __init__(self, settings: LinkSettings) -> None:
+    def __init__(self, settings: LinkSettings, seals: Seals) -> None:
         super().__init__()
+        self.seals = seals
         self.connected = asyncio.Event()
         self.disconnected = asyncio.Event()
         self.refusals: deque[str] = deque(maxlen=_KEPT_REFUSALS)  # denials, the newest last
@@ -82,6 +84,9 @@ class FieldClient(Client):
             self._waiting[asked].discard(failed)
             if not self._waiting[asked]:
                 del self._waiting[asked]
+
+    def device_end(self, name: str) -> DeviceEnd:
+        return DeviceEnd(self.seals, name)
 
     async def confirm(self, timeout_s: float = 5.0) -> None:
         """Wait until the broker has processed everything so far; raise if it denied a publish or a subscription."""
@@ -218,7 +223,7 @@ async def connect(
     example for a proxy; the certificate must still be that of the bundle's host.
     """
     settings = settings or LinkSettings()
-    client = FieldClient(settings)
+    client = FieldClient(settings, Seals(bundle.folder))
 
     async def on_error(error: Exception) -> None:
         await client._on_error(error)

@@ -19,6 +19,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from wayfare.codec.errors import WireError
@@ -83,10 +84,10 @@ class Downloads:
     def offer(self, ledger: Ledger, version: int, have_version: int | None) -> Download:
         """Encode a version for a device that has another, as delta or whole, whichever is smaller."""
         if have_version is not None and have_version <= version:
-            newer = torch.from_numpy(ledger.changed_between(have_version, version))
+            newer = ledger.changed_between(have_version, version)
             # If most entries changed, as after an optimiser step, a delta is hardly shorter, and only one device
             # can use it.
-            if 8 * int(newer.sum()) < 7 * len(newer):
+            if 8 * int(np.count_nonzero(newer)) < 7 * len(newer):
                 return self._made_of(ledger, version, have_version, newer)
         return self._made_of(ledger, version, None)
 
@@ -100,7 +101,7 @@ class Downloads:
         if begun.version > version or begun.base_version not in (None, have_version):
             return None
         if have_version is not None and have_version <= version:
-            changed = int(ledger.changed_between(have_version, version).sum())
+            changed = int(np.count_nonzero(ledger.changed_between(have_version, version)))
             if _LEAST_VALUE_BYTES * changed < begun.left_bytes:
                 newest = self.offer(ledger, version, have_version)
                 return found if begun.left_bytes <= len(newest.data) else None
@@ -141,7 +142,9 @@ class Downloads:
             for made in self._made.values():
                 self._store(made)
 
-    def _made_of(self, ledger: Ledger, version: int, base_version: int | None, newer: Tensor | None = None) -> Download:
+    def _made_of(
+        self, ledger: Ledger, version: int, base_version: int | None, newer: NDArray[np.bool_] | None = None
+    ) -> Download:
         if (found := self._find((version, base_version))) is not None:
             return found
         model = ledger.model_at(version)
@@ -263,10 +266,10 @@ def model_digest(model: Tensor) -> str:
     return hashlib.sha256(vector_bytes(model)).hexdigest()
 
 
-def _entries(model: Tensor, newer: Tensor | None, layout: Layout) -> Sparse:
+def _entries(model: Tensor, newer: NDArray[np.bool_] | None, layout: Layout) -> Sparse:
     """All entries of a model, or the newer ones; all statistics or none."""
     if newer is None:
         return Sparse(torch.arange(len(model)), model)
-    newer[layout.parameters :] = bool(newer[layout.parameters :].any())
-    indices = newer.nonzero().view(-1)
+    newer[layout.parameters :] = newer[layout.parameters :].any()
+    indices = torch.from_numpy(np.flatnonzero(newer))
     return Sparse(indices, model[indices])

@@ -104,7 +104,9 @@ async def _response(request: bytes, pages: Pages) -> bytes:
     if path in pages:
         page = _encoded(await pages[path]())
     else:
-        page = _encoded(Page(f"try {', '.join(pages)}\n", code=HTTPStatus.NOT_FOUND))
+        # Addresses below the first level contain a token.
+        public = [name for name in pages if name.count("/") == 1]
+        page = _encoded(Page(f"try {', '.join(public)}\n", code=HTTPStatus.NOT_FOUND))
     return page if method == "GET" else page.partition(b"\r\n\r\n")[0] + b"\r\n\r\n"
 
 

@@ -76,6 +76,7 @@ class Exchanger:
     ) -> None:
         self._client, self._name, self._outbox, self._guide = client, name, outbox, guide
         self._radio, self._layout, self._patience = radio, layout, patience or Patience()
+        self._end = client.device_end(name)
         self._recorded: set[tuple[int, int]] = set()
         self._refused: str | None = None
         self._news = asyncio.Event()
@@ -338,14 +339,15 @@ class Exchanger:
             raise _StopRequestedError
 
     async def _request(self, kind: str, data: bytes, headers: dict[str, Any] | None = None) -> bytes:
+        sealed = self._end.sealed(kind, data)
         answer = await self._client.request(
-            f"up.{self._name}.{kind}", data, timeout=self._patience.answer_s, headers=headers
+            f"up.{self._name}.{kind}", sealed, timeout=self._patience.answer_s, headers=headers
         )
-        return answer.data
+        return self._end.answer(kind, sealed, answer.data)
 
     async def _on_mark(self, message: Msg) -> None:
         try:
-            mark = parse(Mark, message.data)
+            mark = parse(Mark, self._end.mark(message.data))
         except WireError as error:
             _log.warning("invalid mark", extra={"device": self._name, "reason": str(error)})
             return

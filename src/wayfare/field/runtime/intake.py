@@ -63,6 +63,7 @@ class Intake:
             for device, data in batch:
                 counts = self.counts[device]
                 counts.received_bytes += len(data)
+                self.ledger.heard(device, up_bytes=len(data))
                 try:
                     chunk, new = self.ledger.record(device, data)
                 except WireError as error:
@@ -79,6 +80,7 @@ class Intake:
 
     def ask(self, device: int, data: bytes) -> Standing | None:
         """The recorded chunks of a device's update; None for an invalid request."""
+        self.ledger.heard(device)
         try:
             asked = parse(Ask, data)
             self.ledger.roster.hold(device, asked.samples)
@@ -103,6 +105,7 @@ class Intake:
 
     def finish(self, device: int, data: bytes) -> Manifest:
         """End an exchange: offer a model, or let the device wait for others."""
+        self.ledger.heard(device)
         try:
             asked = parse(Finish, data)
             refusal = self.gathering.refusal(device, asked.round)
@@ -155,11 +158,13 @@ class Intake:
         end = asked.offset + asked.size_bytes
         piece = self.downloads.part(device, asked.version, asked.base_version, asked.offset, end)
         self.counts[device].sent_bytes += len(piece)
+        self.ledger.heard(device, down_bytes=len(piece))
         return piece
 
     def close(self) -> None:
         """Keep begun downloads and close the ledger."""
         self.downloads.store_begun()
+        self.ledger.contacts.flush(everything=True)
         self.ledger.save_model()
         self.ledger.close()
 

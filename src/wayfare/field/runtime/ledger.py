@@ -22,6 +22,7 @@ from wayfare.codec.wire import Layout
 from wayfare.errors import InputError
 from wayfare.field.runtime.aggregation import Aggregation, differing
 from wayfare.field.runtime.compaction import Compacted, Window, compact, shrink
+from wayfare.field.runtime.contact_log import ContactLog
 from wayfare.field.runtime.database import Database
 from wayfare.field.runtime.history import History, Step
 from wayfare.field.runtime.ledger_format import FORMAT, MIGRATIONS, SCHEMA
@@ -73,6 +74,7 @@ class Ledger:
             rule = "not allowed: the server mixes whole models, and only updates can be discounted"
             raise InputError(f"discount_days = {membership.discount_days!r}: {rule}")
         self._database = Database(folder / FILE, SCHEMA, FORMAT, MIGRATIONS)
+        self.contacts = ContactLog(self._database)
         self._history = History(self._database, folder, initial, layout, aggregation)
         self._all = self._database.rows
         self.roster = Roster(self._database, membership, aggregation.terms.devices)
@@ -337,6 +339,10 @@ class Ledger:
     def save_model(self) -> None:
         """Save the model file, which shortens the next start."""
         self._history.save_model()
+
+    def heard(self, device: int, *, up_bytes: int = 0, down_bytes: int = 0) -> None:
+        """Note a message of a device for the log of contacts."""
+        self.contacts.heard(device, self._devices[device].spent_joules, up_bytes=up_bytes, down_bytes=down_bytes)
 
     def close(self) -> None:
         self._database.close()

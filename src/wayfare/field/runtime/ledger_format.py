@@ -5,7 +5,7 @@ from __future__ import annotations
 import sqlite3
 import time
 
-FORMAT = 4
+FORMAT = 5
 SCHEMA = """
 CREATE TABLE facts (name TEXT PRIMARY KEY, value TEXT NOT NULL);
 CREATE TABLE devices (
@@ -28,7 +28,10 @@ CREATE TABLE models (version INTEGER PRIMARY KEY, file TEXT NOT NULL, sha256 TEX
 _ORDERS = """CREATE TABLE orders (
     id INTEGER PRIMARY KEY, kind TEXT NOT NULL, content TEXT NOT NULL, asked_s REAL NOT NULL,
     round INTEGER, version INTEGER, outcome TEXT)"""
-SCHEMA += _ORDERS
+_CONTACTS = """CREATE TABLE contacts (
+    device INTEGER NOT NULL, start_s REAL NOT NULL, end_s REAL NOT NULL, up_bytes INTEGER NOT NULL,
+    down_bytes INTEGER NOT NULL, joules REAL NOT NULL)"""
+SCHEMA += f"{_ORDERS};{_CONTACTS}"
 
 
 def _name_devices(connection: sqlite3.Connection) -> None:
@@ -53,4 +56,8 @@ def _take_orders(connection: sqlite3.Connection) -> None:
     connection.execute(_ORDERS)
 
 
-MIGRATIONS = {2: _name_devices, 3: _take_orders}
+def _log_contacts(connection: sqlite3.Connection) -> None:
+    connection.execute(_CONTACTS)
+
+
+MIGRATIONS = {2: _name_devices, 3: _take_orders, 4: _log_contacts}

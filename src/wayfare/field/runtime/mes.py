@@ -21,14 +21,11 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
-from nats.js.api import AckPolicy, ConsumerConfig, DiscardPolicy, RetentionPolicy, StorageType, StreamConfig
-from nats.js.errors import NotFoundError
-
 from wayfare.codec.errors import WireError
 from wayfare.codec.whole import MAX_WHOLE
 from wayfare.errors import InputError, RefusedError
 from wayfare.field.fleet import Bundle
-from wayfare.field.fleet.subjects import device_of
+from wayfare.field.fleet.subjects import device_of, kind_of
 from wayfare.field.runtime.compaction import Window
 from wayfare.field.runtime.connect import FieldClient, connect_unless
 from wayfare.field.runtime.endpoint import fleet_pages, serving
@@ -40,8 +37,11 @@ from wayfare.field.runtime.lease import LASTS_S, Lease, holder_of
 from wayfare.field.runtime.ledger import Ledger
 from wayfare.field.runtime.membership import Membership
 from wayfare.field.runtime.messages import Mark, Part, parse
+from wayfare.field.runtime.page import live_page, token_of
 from wayfare.field.runtime.rules import Limits
+from wayfare.field.runtime.seals import ServerEnd
 from wayfare.field.runtime.status import FleetStatus, status_of
+from wayfare.field.runtime.stream import DELIVERY, MAX_BATCH, ensure_stream
 from wayfare.field.runtime.work import Work
 from wayfare.records.lock import RunLock
 
@@ -51,8 +51,6 @@ if TYPE_CHECKING:
 _log = logging.getLogger("wayfare.field")
 _Result = TypeVar("_Result")
 
-STREAM, CONSUMER, DELIVERY = "WAYFARE", "mes", "mes.chunks"
-_MAX_BATCH = 64
 _OBEY_EVERY_S, _COMPACT_EVERY_S = 0.5, 60.0
 
 
@@ -71,6 +69,7 @@ class ServerOptions:
     lease_s: float = LASTS_S  # another server takes over after this time
     metrics_host: str = "127.0.0.1"
     metrics_port: int | None = None  # None: no metrics
+    page: tuple[str, int] | None = None  # host and port of the live page alone; it is also beside the metrics
 
 
 def open_intake(bundle: Bundle, work: Work, options: ServerOptions) -> Intake:
@@ -111,10 +110,13 @@ async def _run(bundle: Bundle, intake: Intake, options: ServerOptions, stop: thr
 
     async with AsyncExitStack() as ending:
         # Before the first contact with the broker, which may be hours away.
+        page = live_page(token_of(options.state), status)
         if options.metrics_port is not None:
-            pages = serving(fleet_pages(status), host=options.metrics_host, port=options.metrics_port)
+            pages = serving({**fleet_pages(status), **page}, host=options.metrics_host, port=options.metrics_port)
             port = await ending.enter_async_context(pages)
             _log.info("metrics", extra={"url": f"http://{options.metrics_host}:{port}/metrics"})
+        if options.page is not None:
+            await ending.enter_async_context(serving(page, host=options.page[0], port=options.page[1]))
         client = await connect_unless(stop, bundle, url=options.url)
         if client is not None:
             ending.push_async_callback(client.close)
@@ -128,6 +130,7 @@ class MobileEdgeServer:
     def __init__(self, client: FieldClient, intake: Intake, options: ServerOptions) -> None:
         self._client, self._intake, self._options = client, intake, options
         self._heard_at_s: dict[int, float] = {}
+        self._seals = ServerEnd(client.seals, options.state)
         self._lease = Lease(client, holder_of(options.state), options.lease_s)
         pace = options.rates.bytes_per_s, options.rates.bytes_burst
         self._sent, self._received = (defaultdict[int, TokenBucket](lambda: TokenBucket(*pace)) for _ in range(2))
@@ -194,7 +197,7 @@ class MobileEdgeServer:
         while True:
             try:
                 await self._client.wait_connected()
-                await self._ensure_stream()
+                await ensure_stream(self._client, self._options.stored_chunks, self._options.stored_bytes)
             except RefusedError:
                 raise
             except PASSING as error:
@@ -205,44 +208,11 @@ class MobileEdgeServer:
             await asyncio.wait((lost,), timeout=2.0)
             lost.cancel()
 
-    async def _ensure_stream(self) -> None:
-        manager = self._client.jsm()
-        try:
-            await manager.stream_info(STREAM)
-        except NotFoundError:
-            await manager.add_stream(
-                StreamConfig(
-                    name=STREAM,
-                    subjects=["up.*.chunk"],
-                    retention=RetentionPolicy.WORK_QUEUE,
-                    storage=StorageType.FILE,
-                    discard=DiscardPolicy.NEW,
-                    discard_new_per_subject=True,
-                    max_msgs_per_subject=self._options.stored_chunks,
-                    max_bytes=self._options.stored_bytes,
-                    duplicate_window=30,
-                )
-            )
-        try:
-            await manager.consumer_info(STREAM, CONSUMER)
-        except NotFoundError:
-            await manager.add_consumer(
-                STREAM,
-                ConsumerConfig(
-                    durable_name=CONSUMER,
-                    deliver_subject=DELIVERY,
-                    ack_policy=AckPolicy.EXPLICIT,
-                    ack_wait=2.0,
-                    max_deliver=-1,
-                    max_ack_pending=4 * _MAX_BATCH,
-                ),
-            )
-
     async def _record(self) -> None:
         """Record and apply chunks from the stream, then ack them, then publish their marks."""
         while True:
             messages = [await self._arrived.get()]
-            while len(messages) < _MAX_BATCH and not self._arrived.empty():
+            while len(messages) < MAX_BATCH and not self._arrived.empty():
                 messages.append(self._arrived.get_nowait())
             if not self._lease.is_held:
                 # The broker gives them to the server that leads.
@@ -251,9 +221,11 @@ class MobileEdgeServer:
             marks: list[tuple[int, Mark]] = []
             for message in messages:
                 number = self._number_of(message.subject)
-                if number is not None and self._received[number].take(len(message.data)):
-                    batch.append((number, message.data))
-                elif number is not None:
+                if number is None or (data := self._opened(message)) is None:
+                    continue
+                if self._received[number].take(len(data)):
+                    batch.append((number, data))
+                else:
                     marks.append((number, Mark(update=0, refused="too many bytes for now")))
             marks += await self._in_thread(partial(self._intake.chunks, batch))
             self._wake()
@@ -261,7 +233,8 @@ class MobileEdgeServer:
                 for message in messages:
                     await message.ack()
                 for number, mark in marks:
-                    await self._client.publish(f"applied.{self._intake.names[number]}", mark.packed())
+                    name = self._intake.names[number]
+                    await self._client.publish(f"applied.{name}", self._seals.mark(name, mark.packed()))
                 await self._client.flush()
             except PASSING as error:
                 # The broker redelivers the chunks, and the server finds them recorded.
@@ -301,10 +274,11 @@ class MobileEdgeServer:
             await asyncio.sleep(50 * (time.monotonic() - began_s))
 
     async def _keep_house(self) -> None:
-        """Carry out orders, and compact history that is outside the window."""
+        """Carry out orders, log contacts, and compact history that is outside the window."""
         ledger, compacted_s = self._intake.ledger, -math.inf
         while True:
             await self._in_thread(ledger.obey)
+            await self._in_thread(ledger.contacts.flush)
             if not self._options.by_plan and time.monotonic() - compacted_s > _COMPACT_EVERY_S:
                 found = await self._in_thread(partial(ledger.compact, self._options.window))
                 if found.chunks:
@@ -347,11 +321,13 @@ class MobileEdgeServer:
         """A subscription that answers each request in its own task, so that a waiting one does not block others."""
         underway: set[asyncio.Task[None]] = set()
 
-        async def one(number: int, message: Msg) -> None:
-            reply = await answer(number, message.data)
+        async def one(number: int, message: Msg, data: bytes) -> None:
+            reply = await answer(number, data)
             if reply is not None:
                 try:
-                    await self._client.publish(message.reply, reply)
+                    name = self._intake.names[number]
+                    sealed = self._seals.answer(name, kind_of(message.subject), message.data, reply)
+                    await self._client.publish(message.reply, sealed)
                 except PASSING as error:
                     _log.info("an answer was not delivered", extra={"reason": str(error) or repr(error)})
 
@@ -365,11 +341,22 @@ class MobileEdgeServer:
             number = self._number_of(message.subject)
             if number is None or not message.reply or not self._lease.is_held:
                 return
-            task = asyncio.create_task(one(number, message))
+            if (data := self._opened(message)) is None:
+                return
+            task = asyncio.create_task(one(number, message, data))
             underway.add(task)
             task.add_done_callback(ended)
 
         return on_message
+
+    def _opened(self, message: Msg) -> bytes | None:
+        """The content of a message if its device sealed it. A forged one is not charged to the device."""
+        try:
+            return self._seals.question(device_of(message.subject), kind_of(message.subject), message.data)
+        except WireError as error:
+            extra = {"device": device_of(message.subject), "reason": str(error)}
+            _log.warning("a message without the seal of its device", extra=extra)
+            return None
 
     def _number_of(self, subject: str) -> int | None:
         """The number of the device that sent a message, guaranteed by the broker."""

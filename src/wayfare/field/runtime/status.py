@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import time
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from wayfare.errors import InputError
+from wayfare.field.runtime.alerts import Alert, alerts_of
 from wayfare.field.runtime.intake import Intake
 from wayfare.field.runtime.metrics import Metric
 
@@ -31,6 +33,7 @@ class DeviceStatus:
     version: int | None = None  # of the model last offered to it
     heard_s_ago: float | None = None
     spent_joules: float = 0.0
+    quarantined: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,6 +46,10 @@ class FleetStatus:
     memory_bytes: int
     devices: tuple[DeviceStatus, ...]
     leads: bool = True  # of the servers of this fleet, this one answers
+    base_version: int = 0  # the oldest version that can be replayed
+    disk_bytes: int = 0  # of the server's state
+    free_disk_bytes: int | None = None
+    alerts: tuple[Alert, ...] = ()
 
     def to_json(self) -> str:
         return json.dumps(asdict(self))
@@ -52,7 +59,8 @@ class FleetStatus:
         try:
             content: dict[str, Any] = json.loads(text)
             devices = tuple(DeviceStatus(**device) for device in content.pop("devices"))
-            return FleetStatus(**content, devices=devices)
+            alerts = tuple(Alert(**alert) for alert in content.pop("alerts"))
+            return FleetStatus(**content, devices=devices, alerts=alerts)
         except (ValueError, TypeError, KeyError, AttributeError):
             raise InputError("the answer is not a fleet status") from None
 
@@ -67,26 +75,32 @@ def status_of(
     leads: bool = True,
 ) -> FleetStatus:
     """The status of a server, with times of ``time.monotonic``."""
-    now_s, spent = time.monotonic(), intake.ledger.spent_joules()
+    ledger, now_s = intake.ledger, time.monotonic()
+    spent, held = ledger.spent_joules(), ledger.state.guard_state.get("quarantined", {})
     devices = tuple(
         DeviceStatus(
             name=name,
             heard_s_ago=None if (at_s := heard_at_s.get(number)) is None else now_s - at_s,
             spent_joules=spent[number],
+            quarantined=str(number) in held,
             **asdict(intake.counts[number]),
         )
         for number, name in enumerate(intake.names)
     )
-    return FleetStatus(
+    status = FleetStatus(
         fleet=fleet,
-        version=intake.ledger.version,
-        queued_chunks=len(intake.ledger.queued()),
+        version=ledger.version,
+        queued_chunks=len(ledger.queued()),
         broker_in_reach=broker_in_reach,
         up_s=now_s - began_s,
         memory_bytes=_memory_bytes(),
         devices=devices,
         leads=leads,
+        base_version=ledger.base_version,
+        disk_bytes=ledger.disk_bytes(),
+        free_disk_bytes=shutil.disk_usage(ledger.folder).free,
     )
+    return replace(status, alerts=alerts_of(status))
 
 
 def metrics_of(status: FleetStatus) -> list[Metric]:
@@ -96,11 +110,13 @@ def metrics_of(status: FleetStatus) -> list[Metric]:
         Metric("wayfare_broker_up", "gauge", "1 while the broker is in reach.", [({}, int(status.broker_in_reach))]),
         Metric("wayfare_leads", "gauge", "1 while this server holds the lease.", [({}, int(status.leads))]),
         Metric("wayfare_up_seconds", "gauge", "Time since the server was started.", [({}, status.up_s)]),
+        Metric("wayfare_disk_bytes", "gauge", "Size of the server's state.", [({}, status.disk_bytes)]),
+        Metric("wayfare_alerts", "gauge", "Alerts now.", [({}, len(status.alerts))]),
         Metric("wayfare_memory_bytes", "gauge", "Resident memory of the server.", [({}, status.memory_bytes)]),
     ]
     for name, kind, help_, field in _OF_DEVICES:
         values = [({"device": device.name}, getattr(device, field)) for device in status.devices]
-        metrics.append(Metric(name, kind, help_, [(labels, value) for labels, value in values if value is not None]))
+        metrics.append(Metric(name, kind, help_, [(labels, +value) for labels, value in values if value is not None]))
     return metrics
 
 
@@ -113,6 +129,7 @@ _OF_DEVICES = (
     ("wayfare_device_sent_bytes_total", "counter", "Bytes of models to the device.", "sent_bytes"),
     ("wayfare_device_version", "gauge", "Version of the model last offered.", "version"),
     ("wayfare_device_heard_seconds", "gauge", "Time since the last message.", "heard_s_ago"),
+    ("wayfare_device_quarantined", "gauge", "1 while its updates are not used.", "quarantined"),
     ("wayfare_device_spent_joules", "gauge", "Energy spent, as reported by the device.", "spent_joules"),
 )
 
