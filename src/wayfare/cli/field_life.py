@@ -188,21 +188,18 @@ def evaluate_command(
 
     Example: `wayfare field evaluate /var/lib/wayfare/mes --task task.py --data heldout`
     """
-    from wayfare.field.runtime.life_cycle import latest_version, vector_at
-    from wayfare.learning.evaluate import Evaluator
-    from wayfare.learning.tasks import load_task, local_task_of
-    from wayfare.learning.tasks.local import folder_task
+    from wayfare.field.runtime.life_cycle import judge_of, latest_version, vector_at
+    from wayfare.learning.tasks import model_of
 
     learning = load(scenario, [*set_, *([] if task is None else [f"learning.task={task}"])]).learning
-    found = latest_version(state) if version is None else version
+    chosen = latest_version(state) if version is None else version
     with TemporaryDirectory() as cache:
-        judged = load_task(learning) if data is None else folder_task(local_task_of(learning), data, Path(cache))
-        evaluation = Evaluator(judged)(vector_at(state, found, judged.model))
+        judge = judge_of(learning, data, Path(cache))
+        found = judge(chosen, vector_at(state, chosen, model_of(learning)))
     if as_json:
-        print_json({"version": found, **asdict(evaluation)})
+        print_json(asdict(found))
         return
-    metric = judged.metric
-    say(f"version {found:,}: {metric.name} {metric.text(evaluation.score)}, loss {evaluation.loss:.4g}")
+    say(f"version {found.version:,}: {found.metric} {found.score:.4f}, loss {found.loss:.4g}")
 
 
 def _order(state: Path, kind: str, content: dict[str, Any], wait_s: float) -> None:
