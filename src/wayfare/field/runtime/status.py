@@ -34,6 +34,9 @@ class DeviceStatus:
     heard_s_ago: float | None = None
     spent_joules: float = 0.0
     quarantined: bool = False
+    # Of a private device, as it reported them in its last exchange since the server was started.
+    releases: int | None = None
+    epsilon: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -154,6 +157,8 @@ _OF_DEVICES = (
     ("wayfare_device_heard_seconds", "gauge", "Time since the last message.", "heard_s_ago"),
     ("wayfare_device_quarantined", "gauge", "1 while its updates are not used.", "quarantined"),
     ("wayfare_device_spent_joules", "gauge", "Energy spent, as reported by the device.", "spent_joules"),
+    ("wayfare_device_releases_total", "counter", "Releases of a private device, as it reports them.", "releases"),
+    ("wayfare_device_epsilon", "gauge", "Differential privacy, as reported by the device.", "epsilon"),
 )
 
 
