@@ -21,6 +21,7 @@ from wayfare.methods.encounter import EnergyRule
 from wayfare.methods.guard import Guard
 from wayfare.methods.mads_rd import MadsRd, Step
 from wayfare.methods.parts import Compressor, LocalRule, MemoryRule, Method, Part, PeerRule, ServerRule, UploadRule
+from wayfare.methods.privacy import Private
 from wayfare.methods.servers import Add, Mix, Optimise, StalenessFunction
 from wayfare.methods.statistics import AddSums, ClassStatistics, SumsFirst
 from wayfare.methods.uploads import Fitting, Mads, Whole
@@ -236,6 +237,7 @@ PARTS: Mapping[str, str] = {
     "add": "servers:Add",
     "mix": "servers:Mix",
     "relays": "parts:PeerRule",
+    "private": "privacy:Private",
     "sums-first": "statistics:SumsFirst",
     "class-statistics": "statistics:ClassStatistics",
     "add-sums": "statistics:AddSums",
@@ -265,6 +267,7 @@ KINDS: Mapping[str, type[Part]] = {
     "local": LocalRule,
     "server": ServerRule,
     "peers": PeerRule,
+    "privacy": Private,
     "guard": Guard,
 }
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from wayfare.errors import ScenarioError
 from wayfare.field.fleet import Bundle
 from wayfare.field.runtime.connect import connect_unless
+from wayfare.field.runtime.current_model import CURRENT, keep_current
 from wayfare.field.runtime.exchange import Exchanger, Patience, Radio, no_radio
 from wayfare.field.runtime.guide import MAX_LOCAL_STEPS, ByExperience, ByPlan, Guide, Sighting, no_sighting
 from wayfare.field.runtime.outbox import Outbox
@@ -33,6 +34,7 @@ class DeviceOptions:
     max_local_steps: int = MAX_LOCAL_STEPS  # after the last model
     step_every_s: float = 0.0
     exchange_every_s: float = 10.0
+    current_every_s: float | None = 600.0  # between two writes of `current.safetensors`; None: never
     audit: bool = False
     writes: WriteLimits = field(default_factory=WriteLimits)
     patience: Patience = field(default_factory=Patience)
@@ -90,6 +92,7 @@ async def _run(
     # The trainer runs whether or not the broker is in reach.
     training = threading.Thread(target=trainer.run, args=(stop,), name="trainer", daemon=True)
     training.start()
+    current = asyncio.ensure_future(_keep_current(work, options, outbox))
     try:
         client = await connect_unless(stop, bundle, url=options.url)
         if client is not None:
@@ -100,8 +103,15 @@ async def _run(
             finally:
                 await client.close()
     finally:
+        current.cancel()
+        await asyncio.gather(current, return_exceptions=True)
         stop.set()
         await asyncio.to_thread(training.join)
     if trainer.error is not None:
         raise trainer.error
     _log.info("ended", extra={"device": bundle.name, "round": outbox.progress.finished_round})
+
+
+async def _keep_current(work: Work, options: DeviceOptions, outbox: Outbox) -> None:
+    if options.current_every_s is not None and not options.by_plan:
+        await keep_current(outbox, work.model, options.state / CURRENT, options.current_every_s)
