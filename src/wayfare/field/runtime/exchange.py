@@ -11,7 +11,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Coroutine, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import nats.errors
@@ -21,6 +21,7 @@ from wayfare.codec.wire import Layout
 from wayfare.device import Terms, coded_pieces, contact, payload
 from wayfare.errors import FieldError, RefusedError
 from wayfare.field.runtime.begun import BegunDownload
+from wayfare.field.runtime.daily import DailyBytes, unlimited
 from wayfare.field.runtime.downloads import unpacked, unpacked_state
 from wayfare.field.runtime.guide import Guide, Occasion
 from wayfare.field.runtime.messages import Ask, Finish, Manifest, Mark, Part, Standing, parse
@@ -61,9 +62,10 @@ def no_radio(power_watts: float) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Radio:
-    """The method, its terms, and the hook that sets the power of a radio."""
+    """The method, its terms, the hook that sets the power of a radio, and the bytes of a day."""
 
     terms: Terms
+    daily: DailyBytes = field(default_factory=unlimited)
     set_power_watts: Callable[[float], None] = no_radio
 
 
@@ -136,7 +138,7 @@ class Exchanger:
         progress = self._outbox.progress
         resumes = progress.cut_round > progress.finished_round and self._guide.resumes(progress)
         occasion = None if resumes else self._guide.occasion(progress, self._outbox.state)
-        if not resumes and (occasion is None or not self._outbox.may_exchange):
+        if (not resumes and (occasion is None or not self._outbox.may_exchange)) or self._radio.daily.is_used_up:
             return False
         # A begun download continues beside the upload, which uses the other direction of the link.
         continuing = asyncio.ensure_future(self._continue_download())
@@ -346,10 +348,12 @@ class Exchanger:
             raise _StopRequestedError
 
     async def _request(self, kind: str, data: bytes, headers: dict[str, Any] | None = None) -> bytes:
-        sealed = self._end.sealed(kind, data)
+        sealed, daily = self._end.sealed(kind, data), self._radio.daily
+        daily.check()
         answer = await self._client.request(
             f"up.{self._name}.{kind}", sealed, timeout=self._patience.answer_s, headers=headers
         )
+        daily.add(len(sealed) + len(answer.data))
         return self._end.answer(kind, sealed, answer.data)
 
     async def _on_mark(self, message: Msg) -> None:
