@@ -118,7 +118,7 @@ def test_parts_grow_while_they_are_quick_and_shrink_when_one_is_lost(site: Site)
 def test_a_slow_part_leaves_the_size_as_it_is(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     exchanger = site.exchanger(Told())
     clock = iter(range(0, 100))
-    monkeypatch.setattr("wayfare.field.runtime.exchange.time.monotonic", lambda: next(clock) / 10)
+    monkeypatch.setattr("wayfare.field.runtime.exchange.time.monotonic", lambda: float(next(clock)))
     site.wire.between["part"] = lambda seen, data: b"x" * json.loads(data)["size_bytes"]
 
     async def pull() -> bytes:

@@ -12,7 +12,7 @@ import typer
 from rich.progress import MofNCompleteColumn, TextColumn, TimeElapsedColumn
 
 from wayfare.cli.execution import ENGINES
-from wayfare.cli.field_fleet import add_command, init_command, remove_command, status_command
+from wayfare.cli.field_fleet import add_command, init_command, remove_command, renew_command, status_command
 from wayfare.cli.field_life import COMMANDS as LIFE_COMMANDS
 from wayfare.cli.terminal import JsonOption, ScenarioArgument, SetOption, bars, errors, output, print_json
 from wayfare.errors import InputError
@@ -34,6 +34,7 @@ field_app = typer.Typer(
 field_app.command("init")(init_command)
 field_app.command("add")(add_command)
 field_app.command("remove")(remove_command)
+field_app.command("renew")(renew_command)
 field_app.command("status")(status_command)
 for _name, _command in LIFE_COMMANDS.items():
     field_app.command(_name)(_command)

@@ -311,6 +311,9 @@ class Exchanger:
         if most > self._max_bytes:
             raise WireError(f"a download of {most} bytes, the limit is {self._max_bytes}")
         self._begun.begin(manifest)
+        # On a slow link, many requests would wait longer than an answer may take.
+        is_fast = self._part_bytes > _FIRST_PART_BYTES
+        window = self._patience.part_window if is_fast else self._patience.window
 
         async def pull(place: tuple[int, int]) -> None:
             offset, size_bytes = place
@@ -327,14 +330,12 @@ class Exchanger:
                 self._begun.clear()
                 raise WireError("the server no longer keeps this model")
             self._begun.add(offset, piece)
-            # Parts of about a tenth of a second: a cut costs little, and so do round trips.
-            faster = time.monotonic() - began_s < 0.1
+            # Parts of about a tenth of a second of air: a cut costs little, and so do round trips. Several share it.
+            faster = time.monotonic() - began_s < 0.1 * window
             self._part_bytes = min(self._part_bytes * 2, _MOST_PART_BYTES) if faster else self._part_bytes
 
-        # On a slow link, many requests would wait longer than an answer may take.
-        patience, is_fast = self._patience, self._part_bytes > _FIRST_PART_BYTES
         for hole in self._begun.holes():
-            await _windowed(pull, self._places(*hole), patience.part_window if is_fast else patience.window)
+            await _windowed(pull, self._places(*hole), window)
 
     def _places(self, begin: int, end: int) -> Iterator[tuple[int, int]]:
         """Split a missing range into parts, with the best size at the time of each request."""
