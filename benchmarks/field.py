@@ -214,7 +214,7 @@ def _downloads(rate_mbps: float, length_s: float, parameters: int, folder: Path)
             stop, rate_bps, contacts = threading.Event(), 1e6 * rate_mbps, 0
             while not server.status().version:
                 await asyncio.sleep(0.1)
-            work = device.exchange(1, chunk_bytes_at(rate_bps), resumes=False, stop=stop)
+            work = device.exchange(1, chunk_bytes_at(rate_bps), resumes=False, stop=stop, resumes_s=10.0)
             running, began_s = asyncio.ensure_future(work), time.monotonic()
             first, carried_mb = server.status().version, []
             while not device.outbox.progress.version and contacts < 20:
