@@ -4,8 +4,8 @@ import wayfare
 
 
 def main() -> None:
-    # A short run of the embedded default: 20 devices, here at 5 m/s for 200 rounds.
-    scenario = wayfare.load("fashion-small", ["mobility.speed_mps=5", "rounds=200", "fleet.energy_total_joules=100"])
+    # A short run of the embedded default: 20 devices, here at 5 m/s for 100 rounds.
+    scenario = wayfare.load("fashion-small", ["mobility.speed_mps=5", "rounds=100", "fleet.energy_total_joules=50"])
     comparison = wayfare.compare(scenario, ["mads", "afl"], seeds=2)
     for scheme in comparison.schemes:
         print(

@@ -13,7 +13,7 @@ class Patient(wayfare.UploadRule):
 
 
 if __name__ == "__main__":
-    scenario = wayfare.load("fashion-small", ["rounds=200", "fleet.energy_total_joules=100"])
+    scenario = wayfare.load("fashion-small", ["rounds=100", "fleet.energy_total_joules=50"])
     # The rule alone, and with parts of other methods: see docs/how-to/methods.md.
     compared = wayfare.compare(scenario, ["mads", Patient(), "mads + decay(share=0.5)"], seeds=2)
     for scheme in compared.schemes:

@@ -20,6 +20,6 @@ def network() -> nn.Module:
 
 if __name__ == "__main__":
     task = wayfare.own_task("spirals", train=spirals(4000, 0), test=spirals(1000, 1), network=network)
-    scenario = wayfare.load("fashion-small", ["rounds=200", "learning.learning_rate=1.0", "radio.bandwidth_hz=1e3"])
+    scenario = wayfare.load("fashion-small", ["rounds=100", "learning.learning_rate=1.0", "radio.bandwidth_hz=1e3"])
     for scheme in wayfare.compare(scenario, ["mads", "afl"], seeds=2, task=task).schemes:
         print(f"{scheme.name:5} {100 * scheme.score_mean:5.1f} %  {scheme.energy_joules_mean:6.1f} J")

@@ -12,7 +12,7 @@ def main() -> None:
         "argoverse-small",
         [
             *(
-                "rounds=40",
+                "rounds=20",
                 "learning.learning_rate=0.05",
                 "fleet.devices=5",
                 "mobility.width_m=400",

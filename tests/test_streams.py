@@ -5,7 +5,7 @@ import itertools
 import numpy as np
 import pytest
 
-from wayfare.streams import Stream, generator
+from wayfare.streams import Stream, generator, secret_normals
 
 
 @pytest.mark.parametrize("stream", list(Stream))
@@ -25,5 +25,21 @@ def test_the_same_key_gives_the_same_draws() -> None:
 
 def test_stream_numbers_are_part_of_what_a_seed_means() -> None:
     # A change here changes every published result; add new streams at the end instead.
-    assert [int(stream) for stream in Stream] == [*range(1, 12), *range(13, 24)]
+    assert [int(stream) for stream in Stream] == [*range(1, 12), *range(13, 26)]
     assert generator(0, Stream.DEVICE_MOTION, 0).random() == 0.9453165290142962
+
+
+@pytest.mark.parametrize("count", [0, 1, 2, 99_999])
+def test_secret_normals_are_as_many_as_wanted_and_never_the_same(count: int) -> None:
+    one, other = secret_normals(count), secret_normals(count)
+    assert len(one) == len(other) == count
+    assert not count or not np.array_equal(one, other)
+
+
+def test_secret_normals_are_independent_and_normal() -> None:
+    from scipy.stats import kstest
+
+    drawn = secret_normals(100_000)
+    # Random on purpose: a correct source fails once in a million tests.
+    assert kstest(drawn, "norm").pvalue > 1e-6
+    assert abs(np.corrcoef(drawn[:50_000], drawn[50_000:])[0, 1]) < 5 / np.sqrt(50_000)

@@ -5,9 +5,12 @@ A world therefore depends on its seed alone: never on the scheme, the size of th
 
 from __future__ import annotations
 
+import os
 from enum import IntEnum, unique
 
 import numpy as np
+
+from wayfare.arrays import Floats
 
 FLEET = 0
 """The device of a stream that belongs to the fleet as a whole."""
@@ -41,11 +44,25 @@ class Stream(IntEnum):
     COMPRESSION = 22
     RANDOM_LAYERS = 23
     PILOT_SAMPLES = 24
+    PRIVACY_NOISE = 25
 
 
 def generator(seed: int, stream: Stream, device: int, *more: int) -> np.random.Generator:
     """The generator of a key. Equal keys give equal draws; `more` holds the round in streams with one key per round."""
     return np.random.Generator(np.random.PCG64(np.random.SeedSequence(seed, spawn_key=(stream, device, *more))))
+
+
+def secret_normals(count: int) -> Floats:
+    """Standard normal numbers from the operating system's secret source, which no key repeats.
+
+    Box and Muller: sqrt(-2 ln u) cos(2 pi v) and sqrt(-2 ln u) sin(2 pi v), with 53 random bits in u and in v.
+    """
+    half = (count + 1) // 2
+    words = np.frombuffer(os.urandom(16 * half), dtype="<u8") >> np.uint64(11)
+    # u is in (0, 1], so that its logarithm is finite.
+    u, v = (words[:half] + np.uint64(1)) * 2.0**-53, words[half:] * 2.0**-53
+    radius, angle = np.sqrt(-2.0 * np.log(u)), 2.0 * np.pi * v
+    return np.concatenate([radius * np.cos(angle), radius * np.sin(angle)])[:count]
 
 
 def pair_number(one: int, other: int) -> int:

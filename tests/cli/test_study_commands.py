@@ -148,6 +148,8 @@ def test_presets_are_listed(wayfare_command: Type) -> None:
         "pretrained-cifar10-scratch-best": 9,
         "pretrained-cifar10-trained": 216,
         "pretrained-fashion": 360,
+        "private": 33,
+        "private-head": 78,
         "schemes-by-speed": 60,
         "tuned-rate": 48,
         "weight-against-energy": 30,

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 import wayfare
 from wayfare.errors import ScenarioError, UnavailableError
-from wayfare.identity import identity_of
+from wayfare.identity import changes, identity_of
 from wayfare.learning.backbones import Backbone, activations_of, efficientnet_lite0, features_of, load_backbone
 from wayfare.learning.data import CIFAR10, IMAGE_SETS, ImageArrays
 from wayfare.learning.data.cache import save_images
@@ -27,6 +27,8 @@ from wayfare.learning.tasks import load_task, model_of
 from wayfare.methods import make_method
 from wayfare.progress import listening
 from wayfare.scenario.model import Learning
+from wayfare.studies.keys import run_key
+from wayfare.studies.single import Execution
 
 ARRAYS = small_arrays(CIFAR10, train=150, test=7)
 FACTOR = 0.5
@@ -229,9 +231,14 @@ def test_a_backbone_of_ones_own_is_a_function_of_a_file(tmp_path: Path) -> None:
     assert model_of(scenario.learning).parameters == 48 * 10 + 10
     record = wayfare.run(scenario, "optimal", out=tmp_path / "runs")
     assert len(record.model) == 490
-    before = identity_of(scenario, make_method("mads", scenario))
+    mads = make_method("mads", scenario)
+    before, key = identity_of(scenario, mads), run_key(scenario, mads, 0, Execution())
     file.write_text(OWN.replace("SCALE", "2.0"), encoding="utf-8")
-    assert identity_of(scenario, make_method("mads", scenario))["backbone"] != before["backbone"]
+    assert changes(before, identity_of(scenario, mads)) == ["the content of learning.backbone"]
+    assert run_key(scenario, mads, 0, Execution()) != key
+    # The content counts, not the folder.
+    file.write_text(OWN.replace("SCALE", "1.0"), encoding="utf-8")
+    assert run_key(scenario, mads, 0, Execution()) == key
     deeper = wayfare.load(overrides=[*named, "learning.network=mlp", "learning.hidden=[5]"])
     assert model_of(deeper.learning).parameters == 48 * 5 + 5 + 5 * 10 + 10
 
@@ -315,7 +322,7 @@ def small_network(classes: int) -> nn.Sequential:
 
 
 def test_a_library_without_the_weights_is_refused_by_name(timm: dict[str, object]) -> None:
-    rule = "its weights are not at hand and cannot be downloaded .no such host.; name a file with its weights as NAME@"
+    rule = "its weights are not available here and cannot be downloaded .no such host.; name a file with its"
     with pytest.raises(UnavailableError, match=f"learning.backbone = 'timm:small': timm cannot load it: {rule}"):
         load_backbone("timm:small")
     timm["hf_hub_id"] = None
@@ -367,6 +374,23 @@ def test_a_library_that_is_not_there_is_named(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(efficientnet_lite0, "files", lambda name: [])
     with pytest.raises(UnavailableError, match=r"pip install 'wayfare\[pretrained\]'"):
         efficientnet_lite0.pretrained()
+
+
+@pytest.mark.usefixtures("cifar10")
+def test_a_network_of_one_image_size_says_so(tmp_path: Path) -> None:
+    file = tmp_path / f"{tmp_path.name}.py"
+    network = "torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(3 * SIZE**2, 4))"
+    file.write_text(f"import torch\nbackbone = {network.replace('SIZE', '224')}", encoding="utf-8")
+    assert load_backbone(str(file)).trial_image.shape == (1, 3, 224, 224)
+    learning = Learning(task="cifar10", backbone=str(file), backbone_pixels=160)
+    with pytest.raises(ScenarioError, match=r"learning\.backbone_pixels = 160: .* does not take images of this size"):
+        load_task(learning)
+    file.write_text(f"import torch\nbackbone = {network.replace('SIZE', '50')}", encoding="utf-8")
+    with pytest.raises(ScenarioError, match="takes no images of 64, 224, 256, 384 pixels"):
+        load_backbone(str(file))
+    file.write_text("import torch\nbackbone = torch.nn.Flatten()", encoding="utf-8")
+    with pytest.raises(ScenarioError, match=r"160: .* gives 76800 features for this size, but 12288 for another"):
+        load_task(learning)
 
 
 @pytest.mark.parametrize(

@@ -52,7 +52,7 @@ def names() -> list[Any]:
     for name, row in TABLE.items():
         found.append(name)
         found += [f"{name}:paced"] if RULES in row.choices else []
-        found += [f"{name}:from-statistics"] if ("", "from-statistics") in row.choices else []
+        found += [f"{name}:from-statistics"] if name == "mads-rd" else []
     return found
 
 

@@ -19,7 +19,7 @@ from wayfare.errors import InvariantError, ScenarioError
 from wayfare.learning.models.mlp import Mlp
 from wayfare.learning.sums import SumsModel, collect
 from wayfare.methods import Arrival, Encounter, Method, ServerTerms, make_method
-from wayfare.methods.statistics import MAX_WHOLE, AddSums, SumsFirst
+from wayfare.methods.statistics import MAX_WHOLE, AddSums, ClassStatistics, SumsFirst
 from wayfare.simulator import Simulation
 from wayfare.sparsify import Sparse
 from wayfare.studies.single import Execution
@@ -165,6 +165,14 @@ def test_your_own_task_with_vectors_has_statistics(tmp_path) -> None:  # type: i
     scenario = wayfare.load("fashion-small", ["rounds=60", "fleet.devices=4", "learning.batch_size=4"])
     record = wayfare.run(scenario, "statistics", task=task, out=tmp_path, execution=Execution(device="cpu"))
     assert record.evaluations["score"][-1] > 0.85
+
+
+def test_a_name_may_ask_for_another_classifier_a_pilot_and_an_energy_rule() -> None:
+    found = method("statistics:greedy:pilot:lda")
+    assert found.name == "statistics:lda:pilot:greedy"
+    assert found.local == ClassStatistics(classifier="lda", pilot=1000, coarseness=4.0)
+    assert found.upload == SumsFirst("greedy")
+    assert method("mads-rd:from-pilot").local == replace(found.local, trains=True)
 
 
 def test_settings_of_training_do_not_concern_statistics_alone() -> None:

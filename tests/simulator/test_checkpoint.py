@@ -12,7 +12,7 @@ import torch
 
 import wayfare
 from tests.conftest import SMALL
-from tests.simulator.test_simulator import SCHEMES, Notes
+from tests.simulator.test_simulator import CHOICES, Notes
 from wayfare.device import DeviceState
 from wayfare.engine import OnDisk, Policy, Shelf
 from wayfare.learning.models.resnet9 import Resnet9
@@ -76,7 +76,7 @@ def assert_same(found: tuple[Outcome, Notes], expected: tuple[Outcome, Notes], a
 
 
 @pytest.mark.parametrize(
-    ("name", "engine"), [*((name, engine) for engine in ("stacked", "reference") for name in SCHEMES), ("mads", "vmap")]
+    ("name", "engine"), [*((name, engine) for engine in ("stacked", "reference") for name in CHOICES), ("mads", "vmap")]
 )
 def test_every_scheme_and_engine_goes_on_to_the_same_bits(
     name: str, engine: str, small: Scenario, tmp_path: Path

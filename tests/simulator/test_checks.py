@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
 import torch
 
 import wayfare
-from tests.simulator.test_simulator import SCHEMES, Notes
+from tests.simulator.test_simulator import CHOICES, SCHEMES, Notes
 from wayfare import sparsify
 from wayfare.engine import Burst
 from wayfare.engine.stacked_mlp import StackedMlp
@@ -27,7 +28,7 @@ def simulate(scenario: Scenario, scheme: Recipe, checks: Checks) -> Notes:
     return notes
 
 
-@pytest.mark.parametrize("name", SCHEMES)
+@pytest.mark.parametrize("name", CHOICES)
 def test_all_checks_hold_in_a_sound_run_and_change_nothing(name: str, small: Scenario) -> None:
     scheme = make_method(name, small)
     assert simulate(small, scheme, Checks(paranoid=True)) == simulate(small, scheme, Checks())
@@ -116,11 +117,11 @@ def test_paranoia_finds_mass_that_an_engine_makes_up(small: Scenario, monkeypatc
     aggregate, calls = server.aggregate, [0]
 
     def twice(
-        state: server.ServerState, rule: ServerRule, arrivals: Sequence[Arrival], terms: ServerTerms
+        state: server.ServerState, rule: ServerRule, arrivals: Sequence[Arrival], terms: ServerTerms, *guard: Any
     ) -> server.ServerState:
         calls[0] += bool(arrivals)
-        once = aggregate(state, rule, arrivals, terms)
-        return aggregate(once, rule, arrivals[:1] if calls[0] == 5 else [], terms)
+        once = aggregate(state, rule, arrivals, terms, *guard)
+        return aggregate(once, rule, arrivals[:1] if calls[0] == 5 else [], terms, *guard)
 
     monkeypatch.setattr(server, "aggregate", twice)
     with pytest.raises(InvariantError, match="lost or counted twice"):

@@ -212,7 +212,7 @@ def test_paranoia_finds_an_update_that_the_optimiser_was_given_twice(
 @pytest.mark.parametrize("server", OPTIMISERS, ids=named)
 @pytest.mark.parametrize("engine", ["stacked", "reference"])
 def test_a_run_goes_on_to_the_same_bits(engine: str, server: Server, tmp_path: Path) -> None:
-    for local_loss in ("logit-adjusted", "prox"):
+    for local_loss in ("logit-adjusted", "prox") if engine == "stacked" else ("logit-adjusted",):
         scenario = wayfare.load("fashion-small", [*SMALL, f"learning.local_loss={local_loss}"])
         world = draw_world(with_server(scenario, server), 1)
         expected = undisturbed(world, "mads", tmp_path, (1, 33), engine)

@@ -121,6 +121,8 @@ def test_presets_load_and_say_what_they_ask() -> None:
         "pretrained-cifar10-scratch-best",
         "pretrained-cifar10-trained",
         "pretrained-fashion",
+        "private",
+        "private-head",
         "schemes-by-speed",
         "tuned-rate",
         "weight-against-energy",

@@ -101,6 +101,10 @@ def mes_command(
         float, typer.Option("--keep-days", help="Replace older history by a snapshot of the model.")
     ] = 7.0,
     keep_mb: Annotated[float, typer.Option("--keep-mb", help="Keep at most this much history, in MB.")] = 1024.0,
+    evaluate_every_s: Annotated[
+        float,
+        typer.Option("--evaluate-every-s", min=0, help="Evaluate the model this often on the test set; 0: never."),
+    ] = 0.0,
     page: Annotated[
         str | None,
         typer.Option("--page", metavar="HOST:PORT", help="Offer the live page here; without it, beside the metrics."),
@@ -118,6 +122,8 @@ def mes_command(
     """
     from wayfare.field.fleet import load_bundle
     from wayfare.field.runtime.compaction import Window
+    from wayfare.field.runtime.housekeeping import HousekeepingOptions
+    from wayfare.field.runtime.life_cycle import judge_of
     from wayfare.field.runtime.logs import log_to_stderr
     from wayfare.field.runtime.membership import Membership
     from wayfare.field.runtime.mes import ServerOptions, run_server
@@ -140,7 +146,11 @@ def mes_command(
             discount_days=discount_days,
             outdated_days=outdated_days,
         ),
-        window=Window(days=keep_days, bytes=int(keep_mb * 1e6)),
+        housekeeping=HousekeepingOptions(
+            window=Window(days=keep_days, bytes=int(keep_mb * 1e6)),
+            judge=judge_of(load(scenario, set_).learning) if evaluate_every_s else None,
+            judge_every_s=evaluate_every_s,
+        ),
         page=_address(page),
         metrics_host=metrics_host,
         metrics_port=metrics_port or None,

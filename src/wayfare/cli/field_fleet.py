@@ -157,7 +157,9 @@ def status_table(status: FleetStatus) -> Group:
     )
     table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0))
     table.add_column("device", no_wrap=True)
-    for column in ("seen", "version", "behind", "exchanges", "chunks", "resent", "rejected", "up MB", "down MB", "J"):
+    columns = ("seen", "version", "behind", "exchanges", "chunks", "resent", "rejected", "up MB", "down MB", "J")
+    is_private = any(device.epsilon is not None for device in status.devices)
+    for column in (*columns, *(["epsilon"] if is_private else [])):
         table.add_column(column, justify="right")
     for device in status.devices:
         table.add_row(
@@ -168,6 +170,7 @@ def status_table(status: FleetStatus) -> Group:
             *(f"{count:,}" for count in (device.exchanges, device.chunks, device.repeated, device.refused)),
             *(f"{size / 1e6:,.2f}" for size in (device.received_bytes, device.sent_bytes)),
             f"{device.spent_joules:,.2f}",
+            *(["-" if device.epsilon is None else f"{device.epsilon:,.3g}"] if is_private else []),
         )
     alerts = [Text(f"{alert.about}: {alert.text}", style="bold red") for alert in status.alerts]
     return Group(Text(summary), *alerts, table)

@@ -179,17 +179,16 @@ def evaluate_command(
 
     Example: `wayfare field evaluate /var/lib/wayfare/mes --set learning.task=task.py:task`
     """
-    from wayfare.field.runtime.life_cycle import latest_version, vector_at
-    from wayfare.learning.evaluate import Evaluator
-    from wayfare.learning.tasks import load_task
+    from wayfare.field.runtime.life_cycle import judge_of, latest_version, vector_at
+    from wayfare.learning.tasks import model_of
 
-    task = load_task(load(scenario, set_).learning)
-    found = latest_version(state) if version is None else version
-    evaluation = Evaluator(task)(vector_at(state, found, task.model))
+    learning = load(scenario, set_).learning
+    chosen = latest_version(state) if version is None else version
+    found = judge_of(learning)(chosen, vector_at(state, chosen, model_of(learning)))
     if as_json:
-        print_json({"version": found, **asdict(evaluation)})
+        print_json(asdict(found))
         return
-    say(f"version {found:,}: {task.metric.name} {task.metric.text(evaluation.score)}, loss {evaluation.loss:.4g}")
+    say(f"version {found.version:,}: {found.metric} {found.score:.4f}, loss {found.loss:.4g}")
 
 
 def _order(state: Path, kind: str, content: dict[str, Any], wait_s: float) -> None:

@@ -21,6 +21,7 @@ from wayfare.device.checks import Checks
 from wayfare.device.state import DeviceState
 from wayfare.methods import Encounter, Method, State, Upload
 from wayfare.methods.account import Meeting, meet, pay
+from wayfare.methods.privacy import NoiseSource, Private, secret_noise
 from wayfare.radio import Link
 from wayfare.scenario import Scenario
 from wayfare.sparsify import Sparse, top_k, with_tail
@@ -44,9 +45,20 @@ class Terms:
     norm_scale: float = 1.0
     seed: int = 0
     checks: Checks = field(default_factory=Checks)
+    noise: NoiseSource = secret_noise  # of a private method; only the simulator may use noise by key
 
 
-def terms_of(scenario: Scenario, method: Method, link: Link, *, seed: int = 0, checks: Checks | None = None) -> Terms:
+def terms_of(
+    scenario: Scenario,
+    method: Method,
+    link: Link,
+    *,
+    seed: int = 0,
+    checks: Checks | None = None,
+    noise: NoiseSource = secret_noise,
+) -> Terms:
+    if method.privacy is not None:
+        method.privacy.reject_unusable(method.name, statistics=link.statistics_bits > 0)
     norm_scale = 1 / scenario.learning.learning_rate if scenario.control.update_norm == "raw" else 1.0
     return Terms(
         method=method,
@@ -55,6 +67,7 @@ def terms_of(scenario: Scenario, method: Method, link: Link, *, seed: int = 0, c
         norm_scale=norm_scale,
         seed=seed,
         checks=checks or Checks(),
+        noise=noise,
     )
 
 
@@ -68,6 +81,7 @@ class Offer:
     encounter: Encounter
     norm_sq: float  # of the update, possibly NaN or infinity; the encounter's is always finite
     memory_state: State  # of the memory rule; takes effect if the upload completes
+    added: Tensor | None = None  # by a privacy rule to the change, in double precision: noise, less what was clipped
 
     @property
     def is_finite(self) -> bool:
@@ -89,7 +103,8 @@ def contact(
 ) -> Transmission:
     """One contact with the server. ``lasts_s`` is its true length if the forecast is wrong."""
     method, change = terms.method, state.received - local_model
-    update, memory_state = method.memory.offer(state.memory, change, state.memory_state)
+    fresh = change if method.privacy is None else _contribution(method.privacy, state, change, meeting, terms)
+    update, memory_state = method.memory.offer(state.memory, fresh, state.memory_state)
     offer = make_offer(
         replace(state, met_s=state.met_s + meeting.contact_s, contacts=state.contacts + 1),
         update,
@@ -98,14 +113,30 @@ def contact(
         staleness_rounds=meeting.round - state.received_round,
         memory_state=memory_state,
     )
+    if method.privacy is not None:
+        offer = replace(offer, added=fresh.double() - change.double())
     transmission = transmit(offer, decide(offer, terms), terms, lasts_s)
     terms.checks.transmitted(transmission, method)
+    if method.privacy is not None:
+        transmission = _counted(method.privacy, transmission, terms)
     if transmission.sent is None:
         return transmission
     local_state = method.local.delivered(transmission.state.local_state, change)
     if local_state is transmission.state.local_state:
         return transmission
     return replace(transmission, state=replace(transmission.state, local_state=local_state))
+
+
+def _contribution(privacy: Private, state: DeviceState, change: Tensor, meeting: Meeting, terms: Terms) -> Tensor:
+    return privacy.contribution(change, state.releases, partial(terms.noise, meeting.device, meeting.round))
+
+
+def _counted(privacy: Private, transmission: Transmission, terms: Terms) -> Transmission:
+    """Count a release, also of an upload that was cut off: what was transmitted may have been heard."""
+    state, uses_update = transmission.state, terms.method.upload.uses_update
+    if not privacy.is_released(transmission.upload, uses_update=uses_update, releases=state.releases):
+        return transmission
+    return replace(transmission, state=replace(state, releases=state.releases + 1))
 
 
 def make_offer(

@@ -20,8 +20,9 @@ Methods without memory and servers that mix models do not conserve mass. Their c
    checks. The memory rule forms x from memory and base - local. The payload is entries of x, or the whole local model
    if the server rule takes models. It is split into chunks, the largest entries first, each a message of
    `wayfare.codec.wire`. A coded upload is split between blocks of its quantiser, so its chunks have the decided width
-   and decode to the decided values. Outbox += chunks, base = local, and memory and part states are updated. There is
-   at most one open update, and its number is never reused.
+   and decode to the decided values. A private method has added secret noise to base - local before, and the release
+   counts from here on. Outbox += chunks, base = local, and memory and part states are updated. There is at most one
+   open update, and its number is never reused.
 2. **Ask.** In a contact the device first asks ``up.<device>.ask`` which chunks of its open update are recorded. It
    resumes an update of the same contact. It *seals* an older one: the server durably promises to record no more of
    it, and the memory rule takes back the unrecorded entries, so that they compete with newer ones. A model that was

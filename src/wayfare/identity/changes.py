@@ -26,6 +26,8 @@ def changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
             lines |= dict.fromkeys(_changes_of("task", "task.", one, other))
         else:
             lines |= dict.fromkeys(_change("", name, one.get(name), other.get(name)) for name in _differ(one, other))
+    if before.get("backbone") != now.get("backbone"):
+        lines["the content of learning.backbone"] = None
     return list(lines)
 
 

@@ -28,6 +28,7 @@ class Account:
     backlog_round: int = 1
     met_s: float = 0.0
     contacts: int = 0
+    releases: int = 0  # contacts that cost privacy, if the method is private
     experience: Experience = NO_EXPERIENCE
 
     @property

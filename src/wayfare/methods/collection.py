@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 from wayfare.errors import ScenarioError
 
@@ -17,6 +17,9 @@ Classifier: TypeAlias = Literal["ridge", "lda", "gaussian", "means"]
 - ``means``: the nearest class mean.
 """
 CLASSIFIERS: tuple[Classifier, ...] = ("ridge", "lda", "gaussian", "means")
+
+PILOT: dict[str, Any] = {"pilot": 1000, "coarseness": 4.0}
+"""`:pilot`: axes from a thousand samples, along which coarser steps lose no more."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -32,6 +32,8 @@ def _reject_unweightable(method: Method) -> None:
     """Reject methods without single updates to weight."""
     if method.server.takes == "models":
         why = "mixes models and has no updates to weight"
+    elif method.privacy is not None:
+        why = "would reveal how many samples a private device holds"
     elif method.peers is not None:
         why = "relays sums of several devices' updates and has no single updates to weight"
     elif method.local.corrects:

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from wayfare.methods.guard import Guard
+    from wayfare.methods.privacy import Private
     from wayfare.sparsify import Sparse
 
 State: TypeAlias = Mapping[str, Any]
@@ -54,6 +55,8 @@ class UploadRule(Part, ABC):
     energy_rule: EnergyRule = "unlimited"
     # Whether it reads position and speed, which take time to compute.
     needs_position: ClassVar[bool] = False
+    # Whether decisions depend on the update. Otherwise a private device can ignore a contact at no cost in privacy.
+    uses_update: ClassVar[bool] = True
 
     @abstractmethod
     def decide(self, encounter: Encounter, link: Link) -> Upload:
@@ -276,7 +279,7 @@ class PeerRule(Part):
 
 @dataclass(frozen=True, kw_only=True)
 class Method:
-    """Six parts, a name, and a guard in front of the server rule if there is one."""
+    """Six parts and a name; optionally privacy before memory and compressor, and a guard before the server rule."""
 
     name: str
     upload: UploadRule
@@ -285,6 +288,7 @@ class Method:
     server: ServerRule
     local: LocalRule = field(default_factory=LocalRule)
     peers: PeerRule | None = None
+    privacy: Private | None = None
     guard: Guard | None = None
     # The composition that makes it again, if the name alone does not.
     text: str = field(default="", compare=False, repr=False)
@@ -304,6 +308,7 @@ class Method:
             "local": self.local,
             "server": self.server,
             "peers": self.peers,
+            "privacy": self.privacy,
             "guard": self.guard,
         }
         return {kind: part for kind, part in every.items() if part is not None}

@@ -15,12 +15,13 @@ from importlib.metadata import entry_points
 from typing import Any, TypeAlias, cast, get_args
 
 from wayfare.errors import ScenarioError
-from wayfare.methods.collection import CLASSIFIERS, Classifier
+from wayfare.methods.collection import CLASSIFIERS, PILOT, Classifier
 from wayfare.methods.compatibility import reject_incompatible
 from wayfare.methods.encounter import EnergyRule
 from wayfare.methods.guard import Guard
 from wayfare.methods.mads_rd import MadsRd, Step
 from wayfare.methods.parts import Compressor, LocalRule, MemoryRule, Method, Part, PeerRule, ServerRule, UploadRule
+from wayfare.methods.privacy import Private
 from wayfare.methods.servers import Add, Mix, Optimise, StalenessFunction
 from wayfare.methods.statistics import AddSums, ClassStatistics, SumsFirst
 from wayfare.methods.uploads import Fitting, Mads, Whole
@@ -69,16 +70,19 @@ def _fedmobile(scenario: Scenario, billed: str, fitting: str, rule: str) -> tupl
     return _whole(fitting, rule), PeerRule(relays)
 
 
-def _statistics(scenario: Scenario, classifier: str, rule: str) -> tuple[Part, ...]:
-    return SumsFirst(cast(EnergyRule, rule)), ClassStatistics(classifier=cast(Classifier, classifier)), AddSums()
+def _statistics(scenario: Scenario, classifier: str, pilot: str, rule: str) -> tuple[Part, ...]:
+    collected = ClassStatistics(classifier=cast(Classifier, classifier), **(PILOT if pilot else {}))
+    return SumsFirst(cast(EnergyRule, rule)), collected, AddSums()
 
 
 def _mads_rd(scenario: Scenario, step: str, begin: str) -> tuple[Part, ...]:
     rule = MadsRd(scenario.control, step=cast(Step, step))
     if not begin:
         return (rule,)
+    pilot = begin == "from-pilot"
     server = AddSums(scenario.server.step_size) if scenario.server.optimizer == "sgd" else AddSums()
-    return SumsFirst(rule.energy_rule, then=rule), ClassStatistics(classifier="lda", trains=True), server
+    collected = ClassStatistics(classifier="lda", trains=True, **(PILOT if pilot else {}))
+    return SumsFirst(rule.energy_rule, then=rule), collected, server
 
 
 def _published(base: str, *names: str) -> Callable[..., tuple[Part, ...]]:
@@ -101,7 +105,7 @@ TABLE: Mapping[str, Row] = {
     "mads-rd": Row(
         "MADS-RD",
         "MADS-RD: MADS with the rate-distortion curve of the device's own update; indices and values are coded.",
-        (get_args(Step), ("", "from-statistics")),
+        (get_args(Step), ("", "from-statistics", "from-pilot")),
         _mads_rd,
     ),
     "optimal": Row(
@@ -143,7 +147,7 @@ TABLE: Mapping[str, Row] = {
     "statistics": Row(
         "Statistics",
         "Class statistics instead of training: sums that the server turns into a classifier; inputs must be vectors.",
-        (CLASSIFIERS, _PACED_FIRST),
+        (CLASSIFIERS, ("", "pilot"), _PACED_FIRST),
         _statistics,
     ),
     "fedbuff": Row(
@@ -233,6 +237,7 @@ PARTS: Mapping[str, str] = {
     "add": "servers:Add",
     "mix": "servers:Mix",
     "relays": "parts:PeerRule",
+    "private": "privacy:Private",
     "sums-first": "statistics:SumsFirst",
     "class-statistics": "statistics:ClassStatistics",
     "add-sums": "statistics:AddSums",
@@ -262,6 +267,7 @@ KINDS: Mapping[str, type[Part]] = {
     "local": LocalRule,
     "server": ServerRule,
     "peers": PeerRule,
+    "privacy": Private,
     "guard": Guard,
 }
 

@@ -98,6 +98,7 @@ class Fitting(UploadRule):
     """Send as many entries as fit into the contact."""
 
     energy_rule: EnergyRule = "greedy"
+    uses_update = False
 
     def decide(self, encounter: Encounter, link: Link) -> Upload:
         power_watts, allowance_joules = power_and_allowance(self.energy_rule, encounter, link)
@@ -120,6 +121,7 @@ class Whole(UploadRule):
 
     energy_rule: EnergyRule = "greedy"
     fitting: bool = False
+    uses_update = False
 
     def decide(self, encounter: Encounter, link: Link) -> Upload:
         power_watts, allowance_joules = power_and_allowance(self.energy_rule, encounter, link)

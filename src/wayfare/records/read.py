@@ -18,6 +18,7 @@ from wayfare.arrays import Floats
 from wayfare.contacts import TraceUse
 from wayfare.errors import RunFolderError, WayfareError
 from wayfare.learning.tasks import Metric
+from wayfare.methods.privacy import PrivacySpent
 from wayfare.records.layout import final_folder, read_meta, resume_call, stored_devices, stored_rows
 from wayfare.records.schema import COLUMNS, FILE, VERSION
 from wayfare.records.seal import Tally, seal
@@ -44,6 +45,7 @@ class RunRecord:
     evaluations: dict[str, Floats]
     others: dict[str, Floats]  # further metrics, one value per evaluation
     model: Tensor | None  # the final model; None if only its hash was kept
+    privacy: PrivacySpent | None  # None if the method is not private
     trace: TraceUse | None  # None if mobility is not a trace, or the records are older than this field
 
     def __repr__(self) -> str:
@@ -114,6 +116,7 @@ def _read(folder: Path, database: sqlite3.Connection) -> RunRecord:
         relays=tuple(_relay(row) for row in rows["relays"]),
         evaluations=_columns("evaluations", rows["evaluations"]),
         others=_others(rows["metrics"]),
+        privacy=PrivacySpent(**meta["privacy"]) if meta.get("privacy") else None,
         trace=_trace(meta["trace"]) if meta.get("trace") else None,
         model=torch.from_numpy(np.frombuffer(vector, dtype="<f4").astype(np.float32)) if models else None,
     )

@@ -36,6 +36,9 @@ class RunSummary:
     delivered_per_device: float = 0.0
     models_taken_per_device: float = 0.0
     failed_relays_per_device: float = 0.0
+    # Differential privacy of the device with the most releases, at delta; None if the method is not private.
+    epsilon: float | None = None
+    delta: float | None = None
     others: dict[str, float] = field(default_factory=dict)  # further metrics, means of the last evaluations
 
 
@@ -60,6 +63,8 @@ class SchemeSummary:
     delivered_per_device: float = 0.0
     models_taken_per_device: float = 0.0
     failed_relays_per_device: float = 0.0
+    epsilon_max: float | None = None  # of all devices and seeds, at delta; None if the method is not private
+    delta: float | None = None
     others: dict[str, float] = field(default_factory=dict)  # further metrics
 
 
@@ -85,6 +90,8 @@ def summarise_run(record: RunRecord) -> RunSummary:
         delivered_per_device=_relays(record, "delivery") / devices,
         models_taken_per_device=_relays(record, "download") / devices,
         failed_relays_per_device=sum(not relay.completed for relay in record.relays) / devices,
+        epsilon=None if record.privacy is None else max(record.privacy.epsilon),
+        delta=None if record.privacy is None else record.privacy.delta,
         others={name: float(np.mean(values[-final_evaluations(record) :])) for name, values in record.others.items()},
     )
 
@@ -118,6 +125,8 @@ def summarise_scheme(runs: Sequence[RunSummary]) -> SchemeSummary:
         energy_joules_mean=mean["energy_joules"],
         kept_fraction_mean=mean["kept_fraction"],
         staleness_rounds_mean=mean["staleness_rounds"],
+        epsilon_max=max((run.epsilon for run in runs if run.epsilon is not None), default=None),
+        delta=runs[0].delta,
         others={name: fmean(run.others[name] for run in runs) for name in shared},
         **same,
     )
@@ -137,4 +146,5 @@ def run_json(record: RunRecord) -> dict[str, Any]:
     summary = asdict(summarise_run(record)) | {"metric": record.metric.name}
     named = {key.replace("score", record.metric.name): value for key, value in summary.items()}
     trace = None if record.trace is None else asdict(record.trace)
-    return {"folder": str(record.folder), "wall_s": record.wall_s, **named, "trace": trace}
+    privacy = None if record.privacy is None else asdict(record.privacy)
+    return {"folder": str(record.folder), "wall_s": record.wall_s, **named, "privacy": privacy, "trace": trace}

@@ -127,13 +127,23 @@ class RunWriter(Observer):
             # Only now: until the transaction is on disk, the older checkpoints are the valid ones.
             delete_unlisted_checkpoints(self._partial, self._database)
 
-    def finish(self, model: Tensor, rounds: int, wall_s: float, *, keep_model: bool = True) -> None:
-        """Add the final model, or only its hash, and give the folder its final name."""
+    def finish(
+        self,
+        model: Tensor,
+        rounds: int,
+        wall_s: float,
+        *,
+        privacy: Mapping[str, Any] | None = None,
+        keep_model: bool = True,
+    ) -> None:
+        """Add the final model, or only its hash, and what privacy cost; give the folder its final name."""
         vector = model.cpu().numpy().astype("<f4").tobytes()
         with self._storing():
             with self._database:
                 self._insert_rows()
                 self._meta({"model_sha256": hashlib.sha256(vector).hexdigest()})
+                if privacy is not None:
+                    self._meta({"privacy": privacy})
                 if keep_model:
                     self._database.execute("INSERT INTO model VALUES (?, ?)", (rounds, vector))
                 self._database.execute("DELETE FROM checkpoints WHERE NOT pinned")

@@ -29,7 +29,7 @@ _NAMED_IN, _AROUND_IN = 0.075, 1.2
 _BESIDE, _NAMED_BESIDE, _BESIDE_ALL = 0.012, 0.5, 0.2
 _NEVER_NEGATIVE = (
     *("energy_joules", "budget_joules", "bits", "wall_s", "staleness_rounds"),
-    *("uploads_per_device", "failed_uploads_per_device"),
+    *("uploads_per_device", "failed_uploads_per_device", "epsilon"),
 )
 # The 95 % interval of two seeds is 12.7 times as wide as the two are apart: it would hide what the figure shows.
 _TWO = 2

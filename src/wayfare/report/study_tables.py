@@ -35,6 +35,7 @@ from wayfare.report.labels import (
     other_heading,
     other_text,
 )
+from wayfare.report.tables import epsilon_note
 from wayfare.studies.results import StudyResults
 
 _HEADINGS = {
@@ -160,6 +161,8 @@ def study_notes(results: StudyResults) -> list[Note]:
         notes.append(Note("energy", BUDGET_NOTE))
     if any(row.shared for row in results.rows):
         notes.append(Note(_SHARED, "ran once: the scheme does not use the settings that differ between these points"))
+    if any("epsilon" in row.estimates for row in results.rows):
+        notes += epsilon_note(results.schemes)
     notes.append(Note("assumed", ASSUMED))
     notes += [Note("trace", trace_text(use)) for use in distinct(result.trace for result in results.results)]
     if results.manifest.targets:

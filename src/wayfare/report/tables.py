@@ -97,6 +97,7 @@ def comparison_columns(schemes: Sequence[SchemeSummary], runs: Sequence[Sequence
         Column(heading="uploads\n/device", cells=[f"{scheme.uploads_per_device:.1f}" for scheme in schemes]),
         Column(heading="failed", cells=[f"{scheme.failed_uploads_per_device:.1f}" for scheme in schemes]),
         Column(heading="age", cells=[f"{scheme.staleness_rounds_mean:.0f}" for scheme in schemes]),
+        *_epsilon_column(schemes),
         *(
             Column(
                 heading=other_heading(name, metric),
@@ -107,6 +108,14 @@ def comparison_columns(schemes: Sequence[SchemeSummary], runs: Sequence[Sequence
         ),
     ]
     return columns if len(schemes) > 1 else columns[:3] + columns[4:]
+
+
+def _epsilon_column(schemes: Sequence[SchemeSummary]) -> list[Column]:
+    """Only if a scheme is private."""
+    epsilons = [scheme.epsilon_max for scheme in schemes]
+    if all(epsilon is None for epsilon in epsilons):
+        return []
+    return [Column(heading="epsilon", cells=["∞" if one is None else number_text(one) for one in epsilons])]
 
 
 def _curves(schemes: Sequence[SchemeSummary], runs: Sequence[RunRecord], width: int) -> Column:
@@ -168,6 +177,7 @@ def comparison_notes(schemes: Sequence[SchemeSummary], last: int, traces: Sequen
         Note("kept", "share of an update delivered in a contact; the rest stays in memory"),
         Note("failed", "uploads per device that did not finish in their contact; they waste energy"),
         Note("age", "mean staleness: rounds since a device received its model"),
+        *epsilon_note(schemes),
         Note("assumed", ASSUMED),
         *(
             [Note("device", "mean over devices, and over the worst tenth; each device is scored on its own data")]
@@ -186,6 +196,13 @@ def comparison_notes(schemes: Sequence[SchemeSummary], last: int, traces: Sequen
             if scheme.relayed_per_device or scheme.models_taken_per_device or scheme.failed_relays_per_device
         ),
     ]
+
+
+def epsilon_note(schemes: Sequence[SchemeSummary]) -> list[Note]:
+    """What epsilon means, if a scheme is private."""
+    at = ", ".join(dict.fromkeys(f"{scheme.delta:g}" for scheme in schemes if scheme.delta is not None))
+    text = f"differential privacy of the device with the most releases, at delta = {at}"
+    return [Note("epsilon", text)] if at else []
 
 
 def _warnings(schemes: Sequence[SchemeSummary], runs: Sequence[RunRecord]) -> Iterator[Note]:

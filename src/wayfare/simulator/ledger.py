@@ -42,6 +42,10 @@ class Ledger:
         """Count uploads that were added to the global model or relayed; each adds a rounding error."""
         self._uploads += uploads
 
+    def added(self, device: int, noise: Tensor) -> None:
+        """Count what a privacy rule added to a device's change, which is learned like everything else."""
+        self._computed += self._weight(device) * noise
+
     def given(self, update: Tensor) -> None:
         """Record the sum of arrivals for a server rule that does not report what it used."""
         self._given += update

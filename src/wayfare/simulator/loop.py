@@ -14,6 +14,7 @@ from wayfare.learning.evaluate import Evaluator
 from wayfare.learning.recalibrate import make_recalibration
 from wayfare.learning.tasks import Evaluation
 from wayfare.methods import Method
+from wayfare.methods.privacy import keyed_noise
 from wayfare.server import server_terms_of, weights_of
 from wayfare.simulator.checkpoint import SimulationState
 from wayfare.simulator.device_side import DeviceSide, contact_rounds
@@ -57,7 +58,8 @@ class Simulation:
         self.engine = engine_name(engine, training)
         chosen = make_engine(self.engine, training)
         self._ledger = make_ledger(method, chosen, initial, weights_of(world)) if self._checks.paranoid else None
-        terms = terms_of(scenario, method, world.link, seed=world.seed, checks=self._checks)
+        noise = keyed_noise(world.seed)
+        terms = terms_of(scenario, method, world.link, seed=world.seed, checks=self._checks, noise=noise)
         nothing = initial.new_zeros(()).expand(len(initial))
         self._relays = None
         if method.peers is not None:
@@ -137,6 +139,8 @@ class Simulation:
         if arrival is not None:
             self._server.arrive(arrival)
         self._fleet.keep(device, sending.state, new_memory=sending.sent is not None)
+        if self._ledger is not None and sending.sent is not None and sending.offer.added is not None:
+            self._ledger.added(device, sending.offer.added)
         events: list[RelayEvent] = []
         if self._relays:
             state, delivered, events = self._relays.after_upload(device, before, self._fleet.states[device], sending)

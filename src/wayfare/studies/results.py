@@ -146,6 +146,7 @@ def measures_of(record: RunRecord) -> dict[str, float]:
         "failed_uploads_per_device": summary.failed_uploads_per_device,
         "staleness_rounds": summary.staleness_rounds,
         "wall_s": record.wall_s,
+        **({} if summary.epsilon is None else {"epsilon": summary.epsilon}),
     }
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -181,7 +181,14 @@ def _conduct(job: _Job, compute: Compute, keeper: Keeper, shelf: Shelf) -> None:
             ) from None
         except InvariantError as error:
             raise InvariantError(f"{job.folder}: {error}. {writer.saved_progress()}") from None
-        writer.finish(outcome.model, world.scenario.rounds, keeper.elapsed_s, keep_model=job.execution.keep_model)
+        rule = job.scheme.privacy
+        writer.finish(
+            outcome.model,
+            world.scenario.rounds,
+            keeper.elapsed_s,
+            privacy=None if rule is None else asdict(rule.spent([state.releases for state in outcome.states])),
+            keep_model=job.execution.keep_model,
+        )
 
 
 @contextmanager

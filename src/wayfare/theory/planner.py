@@ -123,6 +123,8 @@ def forecast(
         )
     if method.peers is not None:
         raise ScenarioError("scheme", scheme, "a rehearsal has no contacts between devices; plan afl instead")
+    if make_method(scheme, found.scenario).privacy is not None:
+        raise ScenarioError("scheme", scheme, "a rehearsal models no clipping and noise; plan it without private(...)")
     scenario, contacts = found.scenario, plan_statistics(found.plan)
     link = make_link(scenario, parameters, statistics)
     meets = opportunities(found.exchanges, scenario.round_s, scenario.rounds)

@@ -14,6 +14,7 @@ from pathlib import Path
 from wayfare.errors import ScenarioError
 from wayfare.field.fleet import Bundle
 from wayfare.field.runtime.connect import FieldClient, connect_unless
+from wayfare.field.runtime.current_model import CURRENT, keep_current
 from wayfare.field.runtime.daily import DailyBytes
 from wayfare.field.runtime.device_pages import device_pages
 from wayfare.field.runtime.endpoint import serving
@@ -39,6 +40,7 @@ class DeviceOptions:
     max_local_steps: int = MAX_LOCAL_STEPS  # after the last model
     step_every_s: float = 0.0
     exchange_every_s: float = 10.0
+    current_every_s: float | None = 600.0  # between two writes of `current.safetensors`; None: never
     audit: bool = False
     writes: WriteLimits = field(default_factory=WriteLimits)
     patience: Patience = field(default_factory=Patience)
@@ -110,6 +112,7 @@ async def _run(
     # The trainer runs whether or not the broker is in reach.
     training = threading.Thread(target=trainer.run, args=(stop,), name="trainer", daemon=True)
     training.start()
+    current = asyncio.ensure_future(_keep_current(work, options, outbox))
     try:
         async with AsyncExitStack() as ending:
             if options.metrics_port is not None:
@@ -124,9 +127,16 @@ async def _run(
                 exchanger = Exchanger(client, bundle.name, outbox, guide, radio, work.layout, options.patience)
                 await exchanger.run(stop)
     finally:
+        current.cancel()
+        await asyncio.gather(current, return_exceptions=True)
         stop.set()
         daily.save()
         await asyncio.to_thread(training.join)
     if trainer.error is not None:
         raise trainer.error
     _log.info("ended", extra={"device": bundle.name, "round": outbox.progress.finished_round})
+
+
+async def _keep_current(work: Work, options: DeviceOptions, outbox: Outbox) -> None:
+    if options.current_every_s is not None and not options.by_plan:
+        await keep_current(outbox, work.model, options.state / CURRENT, options.current_every_s)

@@ -26,6 +26,7 @@ from wayfare.field.runtime.downloads import unpacked, unpacked_state
 from wayfare.field.runtime.guide import Guide, Occasion
 from wayfare.field.runtime.messages import Ask, Finish, Manifest, Mark, Part, Standing, parse
 from wayfare.field.runtime.outbox import Outbox
+from wayfare.methods.privacy import privacy_report
 
 if TYPE_CHECKING:
     from nats.aio.msg import Msg
@@ -166,7 +167,8 @@ class Exchanger:
             seal=seal and opened is not None,
             fresh=progress.last_update == 0,
             version=progress.version,
-            samples=self._guide.samples(),
+            # Noise does not cover the number of samples.
+            samples=self._guide.samples() if self._radio.terms.method.privacy is None else None,
         )
         standing = parse(Standing, await self._request("ask", asked.packed()))
         if number is not None:
@@ -193,6 +195,7 @@ class Exchanger:
                 chunk_bytes=occasion.chunk_bytes,
                 coded=coded,
                 cut_short=sending.cut,
+                added=sending.offer.added,
             )
         self._radio.set_power_watts(sending.upload.power_watts)
 
@@ -262,6 +265,7 @@ class Exchanger:
                 take=progress.takes_model,
                 cut_short=progress.cut_short,
                 begun=self._begun.as_message(),
+                **privacy_report(self._radio.terms.method, self._outbox.state.releases),
             )
             manifest = parse(Manifest, await self._request("finish", asked.packed()))
             if manifest.state == "refused":

@@ -31,6 +31,9 @@ class Counts:
     sent_bytes: int = 0
     exchanges: int = 0
     version: int | None = None
+    # Of a private device, as it reports them.
+    releases: int | None = None
+    epsilon: float | None = None
 
 
 @dataclass(slots=True)
@@ -120,6 +123,7 @@ class Intake:
         except WireError as error:
             self._refuse(device, "end of an exchange", error)
             return Manifest(state="refused", reason=str(error)[:500])
+        self.counts[device].releases, self.counts[device].epsilon = asked.releases, asked.epsilon
         if not asked.take:
             return Manifest(state="ready", version=self.ledger.version)
         version = self.gathering.version_for(self.ledger, asked.round, cut_short=asked.cut_short)

@@ -12,10 +12,13 @@ import torch
 from torch import Tensor, nn
 
 from wayfare.errors import FieldError, InputError
+from wayfare.field.runtime.housekeeping import Judge
 from wayfare.field.runtime.ledger import FILE
 from wayfare.field.runtime.model_files import newest_model
 from wayfare.field.runtime.orders import outcome, place
+from wayfare.field.runtime.status import Judged
 from wayfare.files import write_atomically
+from wayfare.learning.evaluate import Evaluator
 from wayfare.learning.models.base import Model, load_vector
 from wayfare.learning.tasks import Classification, load_task
 from wayfare.learning.tasks.own import OwnTask
@@ -49,6 +52,18 @@ def vector_at(state: Path, version: int, model: Model, *, wait_s: float = 60.0) 
     if len(vector) != entries:
         raise InputError(f"version {version} has {len(vector)} entries, the network of this scenario {entries}")
     return vector
+
+
+def judge_of(learning: Learning) -> Judge:
+    """Evaluates versions on the test set of a task."""
+    task = load_task(learning)
+    evaluate = Evaluator(task)
+
+    def judge(version: int, model: Tensor) -> Judged:
+        found = evaluate(model)
+        return Judged(version=version, metric=task.metric.name, score=found.score, loss=found.loss)
+
+    return judge
 
 
 def newest_state(state: Path) -> ServerState:

@@ -9,14 +9,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import math
 import threading
 import time
 from collections import defaultdict
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
@@ -26,12 +25,12 @@ from wayfare.codec.whole import MAX_WHOLE
 from wayfare.errors import InputError, RefusedError
 from wayfare.field.fleet import Bundle
 from wayfare.field.fleet.subjects import device_of, kind_of
-from wayfare.field.runtime.compaction import Window
 from wayfare.field.runtime.connect import FieldClient, connect_unless
 from wayfare.field.runtime.endpoint import fleet_pages, serving
 from wayfare.field.runtime.exchange import PASSING
 from wayfare.field.runtime.fairness import FairSubscriptions, Rates, TokenBucket
 from wayfare.field.runtime.gathering import ByPlan, Gathering, OnArrival
+from wayfare.field.runtime.housekeeping import Housekeeping, HousekeepingOptions
 from wayfare.field.runtime.intake import Intake
 from wayfare.field.runtime.lease import LASTS_S, Lease, holder_of
 from wayfare.field.runtime.ledger import Ledger
@@ -51,8 +50,6 @@ if TYPE_CHECKING:
 _log = logging.getLogger("wayfare.field")
 _Result = TypeVar("_Result")
 
-_OBEY_EVERY_S, _COMPACT_EVERY_S = 0.5, 60.0
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerOptions:
@@ -62,7 +59,7 @@ class ServerOptions:
     limits: Limits = field(default_factory=Limits)
     membership: Membership = field(default_factory=Membership)  # without a plan
     save_every_s: float = 5.0
-    window: Window = field(default_factory=Window)  # older history becomes a snapshot; without a plan
+    housekeeping: HousekeepingOptions = field(default_factory=HousekeepingOptions)
     stored_bytes: int = 256 << 20  # of all devices' chunks in the broker
     stored_chunks: int = 64  # per device
     rates: Rates = field(default_factory=Rates)
@@ -134,6 +131,7 @@ class MobileEdgeServer:
         self._lease = Lease(client, holder_of(options.state), options.lease_s)
         pace = options.rates.bytes_per_s, options.rates.bytes_burst
         self._sent, self._received = (defaultdict[int, TokenBucket](lambda: TokenBucket(*pace)) for _ in range(2))
+        self._house = Housekeeping(intake.ledger, self._in_thread, options.housekeeping)
         self._began_s = time.monotonic()
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="ledger")
         self._parts = ThreadPoolExecutor(1, thread_name_prefix="parts")
@@ -164,7 +162,7 @@ class MobileEdgeServer:
     async def _lead(self, stop: threading.Event, leasing: asyncio.Future[None]) -> None:
         """Record and answer until ``stop`` is set or the lease is lost."""
         delivery = await self._client.subscribe(DELIVERY, cb=self._arrived.put)
-        work = (self._keep_stream(), self._record(), self._save(), self._hear(), self._keep_house())
+        work = (self._keep_stream(), self._record(), self._save(), self._hear(), self._house.run())
         tasks: list[asyncio.Future[None]] = [asyncio.ensure_future(task) for task in work]
         try:
             # Out of reach of the broker nobody can answer, and the lease is asked for again.
@@ -187,6 +185,7 @@ class MobileEdgeServer:
                 fleet=fleet,
                 heard_at_s=self._heard_at_s,
                 began_s=self._began_s,
+                judged=self._house.judged,
                 broker_in_reach=self._client.is_connected,
                 leads=self._lease.is_held,
             )
@@ -272,19 +271,6 @@ class MobileEdgeServer:
             await self._in_thread(self._intake.ledger.save_model)
             # Spend at most a fiftieth of the time on it.
             await asyncio.sleep(50 * (time.monotonic() - began_s))
-
-    async def _keep_house(self) -> None:
-        """Carry out orders, log contacts, and compact history that is outside the window."""
-        ledger, compacted_s = self._intake.ledger, -math.inf
-        while True:
-            await self._in_thread(ledger.obey)
-            await self._in_thread(ledger.contacts.flush)
-            if not self._options.by_plan and time.monotonic() - compacted_s > _COMPACT_EVERY_S:
-                found = await self._in_thread(partial(ledger.compact, self._options.window))
-                if found.chunks:
-                    _log.info("compacted", extra=asdict(found))
-                compacted_s = time.monotonic()
-            await asyncio.sleep(_OBEY_EVERY_S)
 
     async def _on_hello(self, message: Msg) -> None:
         if self._number_of(message.subject) is not None:

@@ -212,6 +212,9 @@ class Finish(_Message):
     take: bool = True
     cut_short: bool = False  # the planned contact ended before the round's model existed: use the one before
     begun: Begun | None = None
+    # Of a private device, so far: releases, and the epsilon that follows from them.
+    releases: Number | None = None
+    epsilon: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = None
 
 
 class Manifest(_Message):

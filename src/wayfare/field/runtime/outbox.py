@@ -86,7 +86,7 @@ class Outbox:
     ) -> None:
         """Without ``writes`` everything is saved at once."""
         self.file = file
-        self._budget = WriteBudget(writes or EVERYTHING)
+        self.budget = self._budget = WriteBudget(writes or EVERYTHING)
         self._local_on_disk: Tensor | None = None
         self._layout, self._method = layout, method
         # Format 3 has the tables of format 2; only the identity changed, which is checked below.
@@ -208,10 +208,12 @@ class Outbox:
         chunk_bytes: int,
         coded: Sequence[Piece] = (),
         cut_short: bool = False,
+        added: Tensor | None = None,
     ) -> OpenUpdate | None:
         """Put the chunks of a contact into the outbox. None sends nothing, keeps everything and skips the download.
 
         ``coded`` are the messages of a coded upload, with exact values; decoded they give ``sent``.
+        ``added`` is what a privacy rule added to the change, for the audit.
         """
         with self._transaction() as connection:
             if self.open_update() is not None:
@@ -220,8 +222,7 @@ class Outbox:
                 self._state = replace(state, received=self._vectors["base"], memory=self._vectors["memory"])
                 self._advance(cut_round=round_, cut_s=time.time(), takes_model=False)
                 return None
-            fit = self._layout, chunk_bytes
-            pieces = split_coded(coded, *fit) if coded else split(sent, *fit)
+            pieces = split_coded(coded, self._layout, chunk_bytes) if coded else split(sent, self._layout, chunk_bytes)
             number = max(self.progress.last_update + 1, next_update) if pieces else self.progress.last_update
             for place, piece in enumerate(pieces):
                 data = Chunk(
@@ -242,8 +243,9 @@ class Outbox:
             if self.learned is None:
                 for table in ("chunks", "updates"):
                     connection.execute(f"DELETE FROM {table} WHERE number <= ?", (number - _LISTED_UPDATES,))
-            # Everything learned is now in the update or in the memory: continue from the local model.
-            # A memory of zeros may be one expanded zero.
+            elif added is not None:
+                self.learned = self.learned + added.numpy()
+            # Everything learned is now in the update or in the memory, which may be one expanded zero.
             self._vectors |= {"base": self.local, "memory": state.memory.contiguous()}
             self._state = replace(state, received=self.local, memory=self._vectors["memory"])
             self._keep("local", "base", "memory", *TREES)
@@ -278,9 +280,7 @@ class Outbox:
                 " WHERE number = ? AND chunk = ? AND outcome IS NULL",
                 [(number, chunk) for chunk in recorded],
             )
-            (left,) = connection.execute(
-                "SELECT count(*) FROM chunks WHERE number = ? AND outcome IS NULL", (number,)
-            ).fetchone()
+            [(left,)] = self._all("SELECT count(*) FROM chunks WHERE number = ? AND outcome IS NULL", number)
             if not left:
                 connection.execute("UPDATE updates SET open = 0 WHERE number = ?", (number,))
             return not left

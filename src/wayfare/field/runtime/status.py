@@ -34,6 +34,19 @@ class DeviceStatus:
     heard_s_ago: float | None = None
     spent_joules: float = 0.0
     quarantined: bool = False
+    # Of a private device, as it reported them in its last exchange since the server was started.
+    releases: int | None = None
+    epsilon: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Judged:
+    """The last evaluation of the global model on held-out data of the server."""
+
+    version: int
+    metric: str
+    score: float
+    loss: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,6 +63,7 @@ class FleetStatus:
     disk_bytes: int = 0  # of the server's state
     free_disk_bytes: int | None = None
     alerts: tuple[Alert, ...] = ()
+    judged: Judged | None = None
 
     def to_json(self) -> str:
         return json.dumps(asdict(self))
@@ -60,7 +74,9 @@ class FleetStatus:
             content: dict[str, Any] = json.loads(text)
             devices = tuple(DeviceStatus(**device) for device in content.pop("devices"))
             alerts = tuple(Alert(**alert) for alert in content.pop("alerts"))
-            return FleetStatus(**content, devices=devices, alerts=alerts)
+            judged = content.pop("judged")
+            found = None if judged is None else Judged(**judged)
+            return FleetStatus(**content, devices=devices, alerts=alerts, judged=found)
         except (ValueError, TypeError, KeyError, AttributeError):
             raise InputError("the answer is not a fleet status") from None
 
@@ -73,6 +89,7 @@ def status_of(
     began_s: float,
     broker_in_reach: bool,
     leads: bool = True,
+    judged: Judged | None = None,
 ) -> FleetStatus:
     """The status of a server, with times of ``time.monotonic``."""
     ledger, now_s = intake.ledger, time.monotonic()
@@ -96,6 +113,7 @@ def status_of(
         memory_bytes=_memory_bytes(),
         devices=devices,
         leads=leads,
+        judged=judged,
         base_version=ledger.base_version,
         disk_bytes=ledger.disk_bytes(),
         free_disk_bytes=shutil.disk_usage(ledger.folder).free,
@@ -114,6 +132,14 @@ def metrics_of(status: FleetStatus) -> list[Metric]:
         Metric("wayfare_alerts", "gauge", "Alerts now.", [({}, len(status.alerts))]),
         Metric("wayfare_memory_bytes", "gauge", "Resident memory of the server.", [({}, status.memory_bytes)]),
     ]
+    if (judged := status.judged) is not None:
+        metrics += [
+            Metric(
+                "wayfare_model_score", "gauge", "Score on held-out data.", [({"metric": judged.metric}, judged.score)]
+            ),
+            Metric("wayfare_model_loss", "gauge", "Loss on held-out data.", [({}, judged.loss)]),
+            Metric("wayfare_judged_version", "gauge", "Version last evaluated.", [({}, judged.version)]),
+        ]
     for name, kind, help_, field in _OF_DEVICES:
         values = [({"device": device.name}, getattr(device, field)) for device in status.devices]
         metrics.append(Metric(name, kind, help_, [(labels, +value) for labels, value in values if value is not None]))
@@ -131,6 +157,8 @@ _OF_DEVICES = (
     ("wayfare_device_heard_seconds", "gauge", "Time since the last message.", "heard_s_ago"),
     ("wayfare_device_quarantined", "gauge", "1 while its updates are not used.", "quarantined"),
     ("wayfare_device_spent_joules", "gauge", "Energy spent, as reported by the device.", "spent_joules"),
+    ("wayfare_device_releases_total", "counter", "Releases of a private device, as it reports them.", "releases"),
+    ("wayfare_device_epsilon", "gauge", "Differential privacy, as reported by the device.", "epsilon"),
 )
 
 

@@ -75,7 +75,9 @@ class Work:
     @property
     def method(self) -> Method:
         method = make_method(self.scheme_name, self.scenario)
-        return method if method.guard is not None else replace(method, guard=self.guard)
+        # A guard scales uploads, and statistics must arrive as they are.
+        without = method.guard is not None or method.local.collects() is not None
+        return method if without else replace(method, guard=self.guard)
 
     @property
     def link(self) -> Link:

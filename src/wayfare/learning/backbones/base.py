@@ -10,9 +10,8 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
+from wayfare.errors import ScenarioError
 from wayfare.learning.backbones.chain import chain_of, folded, gives_the_same, weighted
-
-_TRIAL_PIXELS = 64
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -34,6 +33,8 @@ class Backbone:
     deviation: tuple[float, float, float]
     interpolation: Literal["bicubic", "bilinear"] = "bicubic"
     chain: tuple[nn.Module, ...] = ()
+    # The size of images on which networks are tried; some take only one size.
+    trial_pixels: int = 64
     # The code of the module, if it is not part of a library: a change of it counts like a change of weights.
     code: str = ""
 
@@ -53,6 +54,19 @@ class Backbone:
             colour = nn.functional.interpolate(colour, size, mode=self.interpolation, antialias=True).clamp(0, 255)
         mean, deviation = (_on(images.device, values) for values in self._scale)
         return (colour - mean) / deviation
+
+    def check_pixels(self, pixels: int) -> None:
+        """Raise ScenarioError if the network does not take images of a size."""
+        try:
+            with torch.inference_mode():
+                found = self.module(torch.zeros(1, 3, pixels, pixels))
+        except Exception as error:
+            # Networks raise many kinds of errors for a wrong size.
+            rule = f"{self.name} does not take images of this size: {error}"
+            raise ScenarioError("learning.backbone_pixels", pixels, rule) from None
+        if found.shape != (1, self.features):
+            rule = f"{self.name} gives {found.numel()} features for this size, but {self.features} for another"
+            raise ScenarioError("learning.backbone_pixels", pixels, rule)
 
     def __call__(self, images: Tensor, pixels: int) -> Tensor:
         """Features of images, each vector with mean 0 and deviation 1."""
@@ -94,8 +108,8 @@ class Backbone:
     @property
     def trial_image(self) -> Tensor:
         """An image without symmetry, to try networks on."""
-        pixels = torch.arange(3 * _TRIAL_PIXELS**2, dtype=torch.float32)
-        return torch.sin(pixels * 0.37).view(1, 3, _TRIAL_PIXELS, _TRIAL_PIXELS)
+        pixels = torch.arange(3 * self.trial_pixels**2, dtype=torch.float32)
+        return torch.sin(pixels * 0.37).view(1, 3, self.trial_pixels, self.trial_pixels)
 
 
 @cache

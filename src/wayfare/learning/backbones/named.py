@@ -22,6 +22,8 @@ _FIELD = "learning.backbone"
 _IMAGENET_MEAN, _IMAGENET_DEVIATION = (123.675, 116.28, 103.53), (58.395, 57.12, 57.375)
 # The last layers of torchvision's classifiers, by the name of the attribute that holds them.
 _LAST_LAYERS = ("fc", "classifier", "heads", "head")
+# Convolutional networks take the first size. Vision transformers take only the one that they were trained with.
+_SIZES = (64, 224, 256, 384)
 _LOCAL = "name a file with its weights as NAME@FILE"
 
 
@@ -159,9 +161,18 @@ def _from_file(name: str) -> Backbone:
 
 
 def _measured(name: str, module: nn.Module, mean: Any, deviation: Any, interpolation: str, code: str = "") -> Backbone:
-    """Count the features by one image."""
-    with torch.inference_mode():
-        features = module.eval()(torch.zeros(1, 3, 64, 64))
+    """Count the features by one image, of the first size that the network takes."""
+    for pixels in _SIZES:
+        try:
+            with torch.inference_mode():
+                features = module.eval()(torch.zeros(1, 3, pixels, pixels))
+            break
+        except Exception as error:
+            # Networks raise many kinds of errors for a wrong size.
+            problem = error
+    else:
+        sizes = ", ".join(map(str, _SIZES))
+        raise ScenarioError(_FIELD, name, f"takes no images of {sizes} pixels: {problem}")
     if features.ndim != 2:
         raise ScenarioError(_FIELD, name, f"gives {tuple(features.shape)} for one image; must be (1, features)")
     return Backbone(
@@ -171,5 +182,6 @@ def _measured(name: str, module: nn.Module, mean: Any, deviation: Any, interpola
         mean=mean,
         deviation=deviation,
         interpolation="bilinear" if interpolation == "bilinear" else "bicubic",
+        trial_pixels=pixels,
         code=code,
     )

@@ -102,7 +102,7 @@ class Tuned:
         except (AttributeError, RuntimeError, TypeError):
             same = False
         if not same:
-            rule = f"a layer of {self.backbone.name} cannot be changed in this way; must be head or everything"
+            rule = f"a layer of {self.backbone.name} cannot be changed in this way"
             raise ScenarioError("learning.trained", self.tuning.trained, rule)
 
     def _blocks(self) -> list[nn.Module]:

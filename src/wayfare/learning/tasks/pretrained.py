@@ -52,8 +52,9 @@ def pretrained_task(learning: Learning) -> Classification | TunedClassification:
     if learning.task == _EMBEDDED:
         return fashion_small.fashion_features_task(model)
     spec = IMAGE_SETS[learning.task]
-    images = load_images(spec)
-    found = features_of(spec.name, images, load_backbone(learning.backbone), learning.backbone_pixels)
+    images, backbone = load_images(spec), load_backbone(learning.backbone)
+    backbone.check_pixels(learning.backbone_pixels)
+    found = features_of(spec.name, images, backbone, learning.backbone_pixels)
     return Classification(
         name=spec.name,
         model=model,
@@ -69,6 +70,7 @@ def _tuned_task(learning: Learning, model: Tuned) -> TunedClassification:
     """Cached activations at the cut; images if the first block is trained."""
     spec, pixels = IMAGE_SETS[learning.task], learning.backbone_pixels
     images = load_images(spec)
+    model.backbone.check_pixels(pixels)
     train, test = torch.from_numpy(images.train_images), torch.from_numpy(images.test_images)
     prepare: Callable[[Tensor], Tensor] = partial(model.backbone.prepare, pixels=pixels)
     if model.cut:

@@ -27,6 +27,7 @@ class MobilityAware(UploadRule):
     """
 
     energy_rule: EnergyRule = "paced"
+    uses_update = False
 
     def decide(self, encounter: Encounter, link: Link) -> Upload:
         """Send if the contact is in the best share (of contact time) that the remaining energy pays for."""
