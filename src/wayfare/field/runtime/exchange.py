@@ -10,9 +10,9 @@ import asyncio
 import logging
 import threading
 import time
-from collections.abc import Callable, Coroutine, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import nats.errors
 
@@ -26,6 +26,7 @@ from wayfare.field.runtime.downloads import unpacked, unpacked_state
 from wayfare.field.runtime.guide import Guide, Occasion
 from wayfare.field.runtime.messages import Ask, Finish, Manifest, Mark, Part, Standing, parse
 from wayfare.field.runtime.outbox import Outbox
+from wayfare.field.runtime.windowed import windowed
 from wayfare.methods.privacy import privacy_report
 
 if TYPE_CHECKING:
@@ -34,7 +35,6 @@ if TYPE_CHECKING:
     from wayfare.field.runtime.connect import FieldClient
 
 _log = logging.getLogger("wayfare.field")
-_Job = TypeVar("_Job")
 _LEAST_PART_BYTES, _FIRST_PART_BYTES, _MOST_PART_BYTES = 1 << 10, 16 << 10, 256 << 10
 # Errors of a lost link. The next attempt starts with an Ask.
 PASSING = (nats.errors.Error, FieldError, TimeoutError, ConnectionError)
@@ -239,7 +239,7 @@ class Exchanger:
             if b'"error"' in answer:
                 raise FieldError(f"the broker accepts no more chunks of this device now: {answer[:200]!r}")
 
-        await _windowed(publish, waiting, self._patience.window)
+        await windowed(publish, waiting, self._patience.window)
 
     async def _marks(self, number: int, chunks: set[int]) -> None:
         until_s = time.monotonic() + self._patience.mark_s
@@ -339,7 +339,7 @@ class Exchanger:
             self._part_bytes = min(self._part_bytes * 2, _MOST_PART_BYTES) if faster else self._part_bytes
 
         for hole in self._begun.holes():
-            await _windowed(pull, self._places(*hole), window)
+            await windowed(pull, self._places(*hole), window)
 
     def _places(self, begin: int, end: int) -> Iterator[tuple[int, int]]:
         """Split a missing range into parts, with the best size at the time of each request."""
@@ -376,27 +376,3 @@ class Exchanger:
 async def _cancelled(task: asyncio.Future[None]) -> None:
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)
-
-
-async def _windowed(work: Callable[[_Job], Coroutine[Any, Any, None]], jobs: Iterable[_Job], window: int) -> None:
-    """Run jobs in order, at most ``window`` at a time. The first failure cancels all."""
-    room = asyncio.Semaphore(window)
-
-    async def one(job: _Job) -> None:
-        try:
-            await work(job)
-        finally:
-            room.release()
-
-    try:
-        async with asyncio.TaskGroup() as group:
-            remaining = iter(jobs)
-            while True:
-                await room.acquire()
-                try:
-                    job = next(remaining)
-                except StopIteration:
-                    break
-                group.create_task(one(job))
-    except BaseExceptionGroup as failures:
-        raise failures.exceptions[0] from None
