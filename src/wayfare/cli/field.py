@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import tempfile
 from dataclasses import asdict
 from pathlib import Path
@@ -10,7 +11,14 @@ from typing import TYPE_CHECKING, Annotated, TypeAlias
 import typer
 from rich.progress import MofNCompleteColumn, TextColumn, TimeElapsedColumn
 
-from wayfare.cli.field_fleet import add_command, example_command, init_command, remove_command, status_command
+from wayfare.cli.field_fleet import (
+    add_command,
+    example_command,
+    init_command,
+    remove_command,
+    renew_command,
+    status_command,
+)
 from wayfare.cli.field_life import COMMANDS as LIFE_COMMANDS
 from wayfare.cli.terminal import JsonOption, ScenarioArgument, SetOption, bars, errors, output, print_json
 from wayfare.errors import InputError
@@ -33,6 +41,7 @@ field_app.command("init")(init_command)
 field_app.command("example")(example_command)
 field_app.command("add")(add_command)
 field_app.command("remove")(remove_command)
+field_app.command("renew")(renew_command)
 field_app.command("status")(status_command)
 for _name, _command in LIFE_COMMANDS.items():
     field_app.command(_name)(_command)
@@ -196,6 +205,18 @@ def device_command(
     exchange_every_s: Annotated[
         float, typer.Option("--exchange-every-s", help="Seconds between exchanges while a contact lasts.")
     ] = 10.0,
+    may_train: Annotated[
+        str | None, typer.Option("--may-train", metavar="COMMAND", help="Train only while this command exits with 0.")
+    ] = None,
+    daily_mb: Annotated[
+        float | None, typer.Option("--daily-mb", help="Most megabytes sent and received in a day; default: no limit.")
+    ] = None,
+    write_gb: Annotated[
+        float, typer.Option("--write-gb", help="Most gigabytes written to disk in a day, to spare flash memory.")
+    ] = 20.0,
+    metrics_port: Annotated[
+        int, typer.Option("--metrics-port", min=0, max=65535, help="Local port of /metrics, /healthz; 0 disables them.")
+    ] = 0,
 ) -> None:
     """Train, and exchange whenever the broker is reachable. After a restart it resumes where it stopped.
 
@@ -206,6 +227,8 @@ def device_command(
     from wayfare.field.fleet import load_bundle
     from wayfare.field.runtime.device import DeviceOptions, run_device
     from wayfare.field.runtime.logs import log_to_stderr
+    from wayfare.field.runtime.permission import always, by_command
+    from wayfare.field.runtime.writes import WriteLimits
     from wayfare.signals import stop_at_signals
 
     loaded = load_bundle(bundle)
@@ -215,6 +238,9 @@ def device_command(
         raise InputError(f"{bundle}: is the server's bundle; bundles of devices are in FLEET/devices")
     if data is None:
         raise InputError("--data: give the folder with the data of this device")
+    for name, value in (("--daily-mb", 1.0 if daily_mb is None else daily_mb), ("--write-gb", write_gb)):
+        if not value > 0:
+            raise InputError(f"{name} = {value!r}: must be above 0")
     for name, value in (("--step-every-s", step_every_s), ("--exchange-every-s", exchange_every_s)):
         if not value >= 0:
             raise InputError(f"{name} = {value!r}: must be at least 0")
@@ -228,6 +254,10 @@ def device_command(
         max_local_steps=max_local_steps,
         step_every_s=step_every_s,
         exchange_every_s=exchange_every_s,
+        may_train=always if may_train is None else by_command(may_train),
+        daily_bytes=math.inf if daily_mb is None else 1e6 * daily_mb,
+        writes=WriteLimits(daily_bytes=1e9 * write_gb),
+        metrics_port=metrics_port or None,
     )
     run_device(loaded, number, work, options, stop_at_signals())
 

@@ -1,4 +1,4 @@
-"""`wayfare field init`, `add`, `remove` and `status`: a fleet's keys and state."""
+"""`wayfare field init`, `add`, `remove`, `renew` and `status`: a fleet's keys and state."""
 
 from __future__ import annotations
 
@@ -110,6 +110,30 @@ def remove_command(folder: FleetArgument, devices: NamesArgument, as_json: JsonO
     from wayfare.field.fleet import load_fleet, remove_devices
 
     _changed(remove_devices(load_fleet(folder), devices), as_json)
+
+
+def renew_command(
+    folder: FleetArgument,
+    finish: Annotated[bool, typer.Option("--finish", help="Second step: drop the old authority.")] = False,
+    valid_days: Annotated[int, typer.Option("--valid-days", min=1, max=36500, help="Lifetime in days.")] = 3650,
+) -> None:
+    """Renew the certificates of a running fleet, in two steps.
+
+    Examples: `wayfare field renew FLEET`, then copy the bundles, then `wayfare field renew FLEET --finish`
+    """
+    from wayfare.field.fleet import load_fleet
+    from wayfare.field.fleet.renewal import begin_renewal, finish_renewal
+
+    fleet = load_fleet(folder)
+    if finish:
+        finish_renewal(fleet, valid_days=valid_days)
+        say(
+            "copy broker/ and mes/ to their hosts, and reload the broker; devices need only the new ca.pem, at any time"
+        )
+        return
+    begin_renewal(fleet, valid_days=valid_days)
+    say("copy broker/ca.pem and mes/ca.pem, reload the broker and restart the server; then copy every device's bundle")
+    say(f"when every device has its new bundle: wayfare field renew {folder} --finish")
 
 
 def status_command(

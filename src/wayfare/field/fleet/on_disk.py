@@ -218,7 +218,10 @@ def _join(fleet: Fleet, names: Sequence[str], valid_days: int) -> Fleet:
 
 
 def _about(fleet: Fleet, name: str) -> dict[str, Any]:
-    return {"fleet": fleet.name, "fleet_id": _id_of(fleet.folder), "name": name, "url": fleet.url}
+    # A renewal of the certificates does not make another fleet.
+    known = fleet.server_folder / BUNDLE_NAME
+    fleet_id = load_bundle(fleet.server_folder).fleet_id if known.exists() else _id_of(fleet.folder)
+    return {"fleet": fleet.name, "fleet_id": fleet_id, "name": name, "url": fleet.url}
 
 
 def _id_of(folder: Path) -> str:

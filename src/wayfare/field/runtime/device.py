@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import threading
 from collections.abc import Callable
+from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from wayfare.engine import Compute
 from wayfare.errors import ScenarioError
 from wayfare.field.fleet import Bundle
-from wayfare.field.runtime.connect import connect_unless
+from wayfare.field.runtime.connect import FieldClient, connect_unless
 from wayfare.field.runtime.current_model import CURRENT, keep_current
+from wayfare.field.runtime.daily import DailyBytes
+from wayfare.field.runtime.device_pages import device_pages
+from wayfare.field.runtime.endpoint import serving
 from wayfare.field.runtime.exchange import Exchanger, Patience
 from wayfare.field.runtime.guide import (
     MAX_LOCAL_STEPS,
@@ -26,6 +31,7 @@ from wayfare.field.runtime.guide import (
 )
 from wayfare.field.runtime.local_data import LocalData
 from wayfare.field.runtime.outbox import Outbox
+from wayfare.field.runtime.permission import always
 from wayfare.field.runtime.radio import Radio, no_radio
 from wayfare.field.runtime.trainer import LocalTrainer, always_ready
 from wayfare.field.runtime.work import Work
@@ -54,6 +60,10 @@ class DeviceOptions:
     patience: Patience = field(default_factory=Patience)
     set_power_watts: Callable[[float], None] = no_radio
     sighting: Callable[[], Sighting | None] = no_sighting
+    may_train: Callable[[], bool] = always
+    daily_bytes: float = math.inf  # sent and received in a UTC day
+    metrics_host: str = "127.0.0.1"
+    metrics_port: int | None = None  # None: no endpoint
 
 
 def run_device(bundle: Bundle, number: int, work: Work, options: DeviceOptions, stop: threading.Event) -> None:
@@ -132,25 +142,37 @@ async def _run(
         terms.method.local,
         step_every_s=options.step_every_s,
         ready=always_ready if local is None else local.ready,
+        may_train=options.may_train,
     )
+    daily = DailyBytes(options.state / "bytes.json", options.daily_bytes)
+    client: FieldClient | None = None
     # The trainer runs whether or not the broker is in reach.
     training = threading.Thread(target=trainer.run, args=(stop,), name="trainer", daemon=True)
     training.start()
     current = asyncio.ensure_future(_keep_current(work, options, outbox))
     try:
-        client = await connect_unless(stop, bundle, url=options.url)
-        if client is not None:
-            budget_joules = None if options.by_plan else work.budget_joules
-            radio = Radio(terms=terms, period_joules=budget_joules, set_power_watts=options.set_power_watts)
-            exchanger = Exchanger(client, bundle.name, outbox, guide, radio, work.layout, options.patience)
-            try:
+        async with AsyncExitStack() as ending:
+            if options.metrics_port is not None:
+                pages = device_pages(outbox, daily, lambda: client is not None and client.is_connected)
+                served = serving(pages, host=options.metrics_host, port=options.metrics_port)
+                port = await ending.enter_async_context(served)
+                _log.info("metrics", extra={"url": f"http://{options.metrics_host}:{port}/metrics"})
+            client = await connect_unless(stop, bundle, url=options.url)
+            if client is not None:
+                ending.push_async_callback(client.close)
+                radio = Radio(
+                    terms=terms,
+                    daily=daily,
+                    period_joules=None if options.by_plan else work.budget_joules,
+                    set_power_watts=options.set_power_watts,
+                )
+                exchanger = Exchanger(client, bundle.name, outbox, guide, radio, work.layout, options.patience)
                 await exchanger.run(stop)
-            finally:
-                await client.close()
     finally:
         current.cancel()
         await asyncio.gather(current, return_exceptions=True)
         stop.set()
+        daily.save()
         await asyncio.to_thread(training.join)
     if trainer.error is not None:
         raise trainer.error

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from wayfare.device import DeviceState, Terms
+from wayfare.field.runtime.daily import DailyBytes, unlimited
 
 
 def no_radio(power_watts: float) -> None:
@@ -14,9 +15,10 @@ def no_radio(power_watts: float) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Radio:
-    """The method, its terms, and the hook that sets the power of a radio."""
+    """The method, its terms, the hook that sets the power of a radio, and the bytes of a day."""
 
     terms: Terms
+    daily: DailyBytes = field(default_factory=unlimited)
     period_joules: float | None = None  # the budget of each period of `terms.rounds`; None: there is one period
     set_power_watts: Callable[[float], None] = no_radio
 

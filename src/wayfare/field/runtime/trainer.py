@@ -9,6 +9,7 @@ from collections.abc import Callable
 from wayfare.engine import Burst, Engine
 from wayfare.field.runtime.guide import Guide
 from wayfare.field.runtime.outbox import Outbox
+from wayfare.field.runtime.permission import Permission, always
 from wayfare.methods import LocalRule
 
 # The most work a kill may cost: steps since the local model was last saved.
@@ -34,8 +35,10 @@ class LocalTrainer:
         *,
         step_every_s: float = 0.0,
         ready: Callable[[], bool] = always_ready,
+        may_train: Callable[[], bool] = always,
     ) -> None:
         """``ready`` says whether there are data to train on."""
+        self._may_train = Permission(may_train)
         self._outbox, self._engine, self._device, self._guide = outbox, engine, device, guide
         self._rule, self._step_every_s, self._ready = rule, step_every_s, ready
         self._steps = 64 if step_every_s == 0 else 1
@@ -45,7 +48,7 @@ class LocalTrainer:
         """Train until ``stop`` is set. An error ends the thread and is kept for the caller."""
         try:
             while not stop.is_set():
-                if not self._burst():
+                if not self._may_train() or not self._burst():
                     stop.wait(_IDLE_S)
                 elif self._step_every_s:
                     stop.wait(self._step_every_s)
