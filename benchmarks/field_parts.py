@@ -23,13 +23,14 @@ from wayfare.field.fleet import Bundle, Fleet, load_bundle
 from wayfare.field.runtime.aggregation import Aggregation
 from wayfare.field.runtime.connect import connect
 from wayfare.field.runtime.endpoint import fetch_status, fleet_pages, serving
-from wayfare.field.runtime.exchange import Exchanger, Patience, Radio
+from wayfare.field.runtime.exchange import Exchanger, Patience
 from wayfare.field.runtime.gathering import OnArrival
 from wayfare.field.runtime.guide import Occasion
 from wayfare.field.runtime.intake import Intake
 from wayfare.field.runtime.ledger import Ledger
 from wayfare.field.runtime.mes import MobileEdgeServer, ServerOptions
 from wayfare.field.runtime.outbox import Outbox, Progress
+from wayfare.field.runtime.radio import Radio
 from wayfare.field.runtime.status import FleetStatus
 from wayfare.field.runtime.writes import WriteLimits
 from wayfare.methods import Encounter, Method, ServerTerms, Upload, UploadRule, make_method
@@ -73,10 +74,17 @@ class Told:
     """Guides a device: a given number of exchanges, resumed if interrupted and if requested."""
 
     def __init__(
-        self, chunk_bytes: int, *, exchanges: int, resumes: bool, learn: Callable[[], None], every_s: float = 0.0
+        self,
+        chunk_bytes: int,
+        *,
+        exchanges: int,
+        resumes: bool,
+        learn: Callable[[], None],
+        every_s: float = 0.0,
+        resumes_s: float = 0.0,
     ) -> None:
         self.left, self._chunk_bytes, self._resumes, self._learn = exchanges, chunk_bytes, resumes, learn
-        self._every_s, self._again_s = every_s, 0.0
+        self._every_s, self._again_s, self._resumes_s = every_s, 0.0, resumes_s
 
     def trains_until(self, progress: Progress, state: DeviceState) -> int:
         return state.received_round + 1000
@@ -90,7 +98,7 @@ class Told:
         return Occasion(round=progress.cut_round + 1, contact_s=1e6, gain_per_watt=1e3, chunk_bytes=self._chunk_bytes)
 
     def resumes(self, progress: Progress) -> bool:
-        return self._resumes
+        return self._resumes or time.time() - progress.cut_s < self._resumes_s
 
     def is_over(self, progress: Progress) -> bool:
         return self.left <= 0
@@ -203,14 +211,22 @@ class Device:
         self.outbox.trained(start, start + noise, self.outbox.progress.trained_round + 1)
 
     async def exchange(
-        self, exchanges: int, chunk_bytes: int, *, resumes: bool, stop: threading.Event, every_s: float = 0.0
+        self,
+        exchanges: int,
+        chunk_bytes: int,
+        *,
+        resumes: bool,
+        stop: threading.Event,
+        every_s: float = 0.0,
+        resumes_s: float = 0.0,
     ) -> None:
         client = await connect(self._bundle, url=self._url)
         parameters = self._layout.parameters
         bits = {"bits_per_entry": 42.0, "dense_bits": 32.0 * parameters}
         link = RadioLink(bandwidth_hz=1e6, max_power_watts=0.2, parameters=parameters, **bits)
         radio = Radio(terms=Terms(method=self._method, link=link, rounds=1_000_000))
-        guide = Told(chunk_bytes, exchanges=exchanges, resumes=resumes, learn=self.learn, every_s=every_s)
+        pace = {"every_s": every_s, "resumes_s": resumes_s}
+        guide = Told(chunk_bytes, exchanges=exchanges, resumes=resumes, learn=self.learn, **pace)
         exchanger = Exchanger(client, self._bundle.name, self.outbox, guide, radio, self._layout, Patience())
         try:
             await exchanger.run(stop)

@@ -184,12 +184,14 @@ def test_public_names_are_the_promised_ones() -> None:
         "compare",
         "load",
         "load_study",
+        "local_task",
         "own_task",
         "power_and_allowance",
         "resume",
         "run",
         "send_dense",
         "send_top_k",
+        "simulated_task",
         "sweep",
     }
     assert all(getattr(wayfare, name) is not None for name in wayfare.__all__)

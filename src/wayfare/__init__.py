@@ -17,7 +17,7 @@ from wayfare.version import __version__
 
 if TYPE_CHECKING:
     from wayfare.cli.terminal import RunProgress
-    from wayfare.learning.tasks import Metric, own_task
+    from wayfare.learning.tasks import Metric, local_task, own_task, simulated_task
     from wayfare.methods import (
         Arrival,
         Compressor,
@@ -63,12 +63,14 @@ __all__ = [
     "compose",
     "load",
     "load_study",
+    "local_task",
     "own_task",
     "power_and_allowance",
     "resume",
     "run",
     "send_dense",
     "send_top_k",
+    "simulated_task",
     "sweep",
 ]
 
@@ -77,7 +79,7 @@ _HOME = {name: "methods" for name in __all__ if name != "__version__"} | {
     "Link": "radio",
     "RunProgress": "cli.terminal",
     **dict.fromkeys(("Scenario", "load"), "scenario"),
-    **dict.fromkeys(("Metric", "own_task"), "learning.tasks"),
+    **dict.fromkeys(("Metric", "local_task", "own_task", "simulated_task"), "learning.tasks"),
     **dict.fromkeys(("compare", "sweep"), "report.notebook"),
     **dict.fromkeys(("Execution", "Safeguards", "load_study", "resume", "run"), "studies"),
 }

@@ -45,6 +45,7 @@ class Stream(IntEnum):
     RANDOM_LAYERS = 23
     PILOT_SAMPLES = 24
     PRIVACY_NOISE = 25
+    FIELD_MINIBATCH = 26
 
 
 def generator(seed: int, stream: Stream, device: int, *more: int) -> np.random.Generator:

@@ -309,6 +309,8 @@ def test_little_energy_and_short_contacts_count_too() -> None:
     cdf = NormalDist().cdf
     expected = cdf(above / spread) + math.exp(above + spread**2 / 2) * cdf(-above / spread - spread)
     assert seen.share_used(2.0) == pytest.approx(expected)
+    little = Experience(contacts=1, usable_joules=0.5, wanted_joules=(0.25,) * len(LOG_PRICES))
+    assert little.share_used(0.0) == 0.5
     nothing = Experience(contacts=1, wanted_joules=(0.0,) * len(LOG_PRICES))
     assert nothing.share_used(0.0) == 0.0
     short = demand(LINK, contact_s=0.5, gain_per_watt=0.5, staleness_rounds=1, update_norm_sq=7.0)

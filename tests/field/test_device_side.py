@@ -16,10 +16,11 @@ from tests.field.test_outbox import everything
 from wayfare.device import Terms
 from wayfare.engine import Burst
 from wayfare.errors import DivergenceError, InvariantError, RunFolderError
-from wayfare.field.runtime.exchange import Exchanger, Radio
+from wayfare.field.runtime.exchange import Exchanger
 from wayfare.field.runtime.guide import ByExperience, Occasion
 from wayfare.field.runtime.messages import joined, unpack
 from wayfare.field.runtime.outbox import Outbox
+from wayfare.field.runtime.radio import Radio
 from wayfare.field.runtime.stores import check_identity
 from wayfare.field.runtime.trainer import LocalTrainer
 from wayfare.field.runtime.work import Work

@@ -14,8 +14,9 @@ from tests.field.without_broker import Site
 from wayfare.codec.errors import WireError
 from wayfare.errors import FieldError, RefusedError
 from wayfare.field.runtime.begun import BegunDownload
-from wayfare.field.runtime.exchange import Exchanger, Patience, _windowed
+from wayfare.field.runtime.exchange import Exchanger, Patience
 from wayfare.field.runtime.messages import Manifest
+from wayfare.field.runtime.windowed import windowed
 
 
 @pytest.fixture
@@ -118,7 +119,7 @@ def test_parts_grow_while_they_are_quick_and_shrink_when_one_is_lost(site: Site)
 def test_a_slow_part_leaves_the_size_as_it_is(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     exchanger = site.exchanger(Told())
     clock = iter(range(0, 100))
-    monkeypatch.setattr("wayfare.field.runtime.exchange.time.monotonic", lambda: next(clock) / 10)
+    monkeypatch.setattr("wayfare.field.runtime.exchange.time.monotonic", lambda: float(next(clock)))
     site.wire.between["part"] = lambda seen, data: b"x" * json.loads(data)["size_bytes"]
 
     async def pull() -> bytes:
@@ -201,7 +202,7 @@ def test_jobs_are_begun_in_order_so_many_at_a_time(window: int) -> None:
         await asyncio.sleep(0.001)
         under_way -= 1
 
-    finish(_windowed(work, range(7), window))
+    finish(windowed(work, range(7), window))
     assert (begun, most) == (list(range(7)), window)
 
 
@@ -211,4 +212,4 @@ def test_the_first_job_that_fails_ends_them_all() -> None:
         raise FieldError(f"job {job}")
 
     with pytest.raises(FieldError, match="job 0"):
-        finish(_windowed(work, range(5), 3))
+        finish(windowed(work, range(5), 3))

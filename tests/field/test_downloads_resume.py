@@ -20,13 +20,14 @@ from wayfare.field.rig.proxy import Link as Air
 from wayfare.field.runtime.begun import BegunDownload
 from wayfare.field.runtime.connect import connect
 from wayfare.field.runtime.downloads import Downloads
-from wayfare.field.runtime.exchange import Exchanger, Radio
+from wayfare.field.runtime.exchange import Exchanger
 from wayfare.field.runtime.gathering import OnArrival
 from wayfare.field.runtime.intake import Intake
 from wayfare.field.runtime.ledger import Ledger
 from wayfare.field.runtime.mes import MobileEdgeServer, ServerOptions
 from wayfare.field.runtime.messages import Begun, Chunk, Finish, Manifest
 from wayfare.field.runtime.outbox import Outbox
+from wayfare.field.runtime.radio import Radio
 from wayfare.methods import make_method
 from wayfare.radio import Link
 from wayfare.scenario import Scenario

@@ -22,13 +22,14 @@ from wayfare.field.fleet import Fleet, load_bundle
 from wayfare.field.rig.audit import audit
 from wayfare.field.rig.broker import Broker
 from wayfare.field.runtime.connect import connect
-from wayfare.field.runtime.exchange import Exchanger, Patience, Radio
+from wayfare.field.runtime.exchange import Exchanger, Patience
 from wayfare.field.runtime.gathering import OnArrival
 from wayfare.field.runtime.intake import Intake
 from wayfare.field.runtime.ledger import Ledger
 from wayfare.field.runtime.mes import MobileEdgeServer, ServerOptions
 from wayfare.field.runtime.messages import Ask, Mark
 from wayfare.field.runtime.outbox import Outbox
+from wayfare.field.runtime.radio import Radio
 from wayfare.field.runtime.rules import Limits
 from wayfare.methods import make_method
 from wayfare.scenario import Scenario

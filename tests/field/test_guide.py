@@ -10,9 +10,10 @@ import pytest
 import torch
 
 from tests.field.parts import METHOD
-from wayfare.device import DeviceState
+from wayfare.device import DeviceState, Terms
 from wayfare.field.runtime.guide import ByExperience, ByPlan, Sighting, chunk_bytes_at, seconds_in_range
 from wayfare.field.runtime.outbox import Progress
+from wayfare.field.runtime.radio import Radio
 from wayfare.radio import Link
 from wayfare.scenario import Scenario
 from wayfare.world import draw_world
@@ -131,3 +132,12 @@ def test_by_plan_contacts_come_in_order_with_their_own_channels(small: Scenario)
         progress = replace(progress, finished_round=occasion.round)
     assert rounds == world.meets.round[world.meets.device == device].tolist()
     assert guide.trains_until(progress, STATE) == progress.trained_round
+
+
+def test_budgets_hold_for_every_period_and_the_pace_stays() -> None:
+    radio = Radio(terms=Terms(method=METHOD, link=LINK, rounds=100), period_joules=4.0)
+    for round_, periods in ((1, 1), (100, 1), (101, 2), (1000, 10)):
+        state, terms = radio.in_period(STATE, round_)
+        assert (state.budget_joules, terms.rounds) == (4.0 * periods, 100 * periods)
+    planned = Radio(terms=radio.terms)
+    assert planned.in_period(STATE, 1000) == (STATE, radio.terms)

@@ -33,7 +33,9 @@ def test_the_unit_of_the_broker_starts_a_configuration_that_nats_server_accepts(
     service = unit(fleet, "broker")
     program, *words = shlex.split(service["ExecStart"])
     assert Path(program).name == "nats-server"
-    variable, _, _ = service["Environment"].partition("=")
+    assert service["EnvironmentFile"] == "/etc/wayfare/broker.env"
+    options = (fleet.folder / "systemd" / "broker.env").read_text().splitlines()[-1]
+    variable, _, _ = options.partition("=")
     checked = subprocess.run(
         [broker_program(), *words, "-t"],
         cwd=fleet.broker_folder,
@@ -47,8 +49,12 @@ def test_the_unit_of_the_broker_starts_a_configuration_that_nats_server_accepts(
 
 @pytest.mark.parametrize("name", ["mes", "device"])
 def test_units_call_commands_and_options_that_there_are(fleet: Fleet, name: str) -> None:
-    work = (fleet.folder / "systemd" / "work.env").read_text().splitlines()[-1].removeprefix("WAYFARE_WORK=")
-    line = unit(fleet, name)["ExecStart"].replace("$WAYFARE_WORK", work)
+    service = unit(fleet, name)
+    assert service["EnvironmentFile"] == f"/etc/wayfare/{name}.env"
+    options = (fleet.folder / "systemd" / f"{name}.env").read_text().splitlines()[-1]
+    variable, _, value = options.partition("=")
+    line = service["ExecStart"].replace(f"${variable}", value)
+    assert "$" not in line
     program, *words = shlex.split(line)
     assert Path(program).name == "wayfare"
     # Everything is there but the bundle, and that is what is said.

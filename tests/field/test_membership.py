@@ -138,9 +138,10 @@ def with_membership(site: Site, clock: Clock, **rules: Any) -> None:
 
 
 def test_a_device_that_joins_starts_from_the_current_model(tmp_path: Path) -> None:
-    site = Site(tmp_path)
-    with_membership(site, Clock())
+    site, clock = Site(tmp_path), Clock()
+    with_membership(site, clock)
     deliver(site.wire.intake.ledger, 1, chunks_of(7))
+    clock.now_s += 7200.0
     train(site.outbox, 1, 1)
     site.exchange()
     # What it learned from the initial model is gone, and it has the model of version 1.

@@ -26,10 +26,11 @@ from wayfare.errors import ScenarioError
 from wayfare.field.fleet import Bundle
 from wayfare.field.rig.audit import Audit, audit
 from wayfare.field.runtime.device import DeviceOptions, make_guide, open_store
-from wayfare.field.runtime.exchange import Exchanger, Patience, Radio
+from wayfare.field.runtime.exchange import Exchanger, Patience
 from wayfare.field.runtime.intake import Intake
 from wayfare.field.runtime.mes import ServerOptions, open_intake
 from wayfare.field.runtime.outbox import Outbox
+from wayfare.field.runtime.radio import Radio
 from wayfare.field.runtime.trainer import LocalTrainer
 from wayfare.field.runtime.work import Work
 from wayfare.methods import make_method

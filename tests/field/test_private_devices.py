@@ -15,12 +15,13 @@ from rich.console import Console
 from tests.field.parts import LAYOUT, LINK, METHOD, Fixed, open_ledger, open_outbox, train, undelivered
 from wayfare.cli.field_fleet import status_table
 from wayfare.device import Terms
-from wayfare.field.runtime.exchange import Exchanger, Radio
+from wayfare.field.runtime.exchange import Exchanger
 from wayfare.field.runtime.gathering import OnArrival
 from wayfare.field.runtime.guide import ByExperience, Occasion
 from wayfare.field.runtime.intake import Intake
 from wayfare.field.runtime.messages import Finish
 from wayfare.field.runtime.outbox import Outbox
+from wayfare.field.runtime.radio import Radio
 from wayfare.field.runtime.status import DeviceStatus, FleetStatus, metrics_of
 from wayfare.field.runtime.work import Work
 from wayfare.methods import SKIPPED, Upload

@@ -14,10 +14,11 @@ from typing import Any
 from tests.field.brokers import finish
 from tests.field.parts import LAYOUT, LINK, Fixed, Told, open_ledger, open_outbox
 from wayfare.device import Terms
-from wayfare.field.runtime.exchange import Exchanger, Patience, Radio
+from wayfare.field.runtime.exchange import Exchanger, Patience
 from wayfare.field.runtime.gathering import OnArrival
 from wayfare.field.runtime.intake import Intake
 from wayfare.field.runtime.outbox import Outbox
+from wayfare.field.runtime.radio import Radio
 from wayfare.methods import make_method
 from wayfare.scenario import Scenario
 

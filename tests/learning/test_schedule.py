@@ -27,3 +27,8 @@ def test_a_share_belongs_to_its_round_whoever_asks(shape: str) -> None:
     schedule = Schedule(shape, 20)  # type: ignore[arg-type]
     whole = schedule.shares(1, 20)
     assert [float(schedule.shares(round_, 1)[0]) for round_ in range(1, 21)] == whole.tolist()
+
+
+@pytest.mark.parametrize("shape", ["cosine", "linear"])
+def test_after_the_last_round_the_rate_stays_at_nothing(shape: str) -> None:
+    assert Schedule(shape, 20).shares(21, 100).tolist() == [0.0] * 100  # type: ignore[arg-type]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import tempfile
 from dataclasses import asdict
 from pathlib import Path
@@ -10,8 +11,14 @@ from typing import TYPE_CHECKING, Annotated, TypeAlias
 import typer
 from rich.progress import MofNCompleteColumn, TextColumn, TimeElapsedColumn
 
-from wayfare.cli.execution import ENGINES
-from wayfare.cli.field_fleet import add_command, init_command, remove_command, status_command
+from wayfare.cli.field_fleet import (
+    add_command,
+    example_command,
+    init_command,
+    remove_command,
+    renew_command,
+    status_command,
+)
 from wayfare.cli.field_life import COMMANDS as LIFE_COMMANDS
 from wayfare.cli.terminal import JsonOption, ScenarioArgument, SetOption, bars, errors, output, print_json
 from wayfare.errors import InputError
@@ -31,8 +38,10 @@ field_app = typer.Typer(
     no_args_is_help=True,
 )
 field_app.command("init")(init_command)
+field_app.command("example")(example_command)
 field_app.command("add")(add_command)
 field_app.command("remove")(remove_command)
+field_app.command("renew")(renew_command)
 field_app.command("status")(status_command)
 for _name, _command in LIFE_COMMANDS.items():
     field_app.command(_name)(_command)
@@ -49,6 +58,10 @@ WorkScenarioOption: TypeAlias = Annotated[
 SchemeOption: TypeAlias = Annotated[
     str | None,
     typer.Option(help="A scheme, see `wayfare schemes`; default: the scenario's first.", show_default=False),
+]
+TaskOption: TypeAlias = Annotated[
+    str | None,
+    typer.Option("--task", metavar="FILE.py[:NAME]", help="Your task, built with `local_task`.", show_default=False),
 ]
 SeedOption: TypeAlias = Annotated[int, typer.Option(help="The seed; must be the same on all machines.")]
 GuardOption: TypeAlias = Annotated[
@@ -67,6 +80,7 @@ _DEMO_DEVICES, _DEMO_ROUNDS, _DEMO_JOULES_PER_DEVICE_ROUND = 8, 200, 0.025
 @field_app.command("mes")
 def mes_command(
     bundle: BundleArgument,
+    task: TaskOption = None,
     scenario: WorkScenarioOption = DEFAULT_PRESET,
     set_: SetOption = [],  # noqa: B006
     seed: SeedOption = 0,
@@ -99,6 +113,10 @@ def mes_command(
         float, typer.Option("--keep-days", help="Replace older history by a snapshot of the model.")
     ] = 7.0,
     keep_mb: Annotated[float, typer.Option("--keep-mb", help="Keep at most this much history, in MB.")] = 1024.0,
+    heldout: Annotated[
+        Path | None,
+        typer.Option("--heldout", metavar="FOLDER", help="Data for --evaluate-every-s that no device has."),
+    ] = None,
     evaluate_every_s: Annotated[
         float,
         typer.Option("--evaluate-every-s", min=0, help="Evaluate the model this often on the test set; 0: never."),
@@ -116,7 +134,9 @@ def mes_command(
 ) -> None:
     """Run a fleet's server until SIGTERM or an interrupt. After a restart it resumes where it stopped.
 
-    Example: `wayfare field mes FLEET/mes --scenario fashion-small --set fleet.devices=8`
+    It needs the network of the task and none of its data.
+
+    Example: `wayfare field mes FLEET/mes --task task.py`
     """
     from wayfare.field.fleet import load_bundle
     from wayfare.field.runtime.compaction import Window
@@ -146,25 +166,35 @@ def mes_command(
         ),
         housekeeping=HousekeepingOptions(
             window=Window(days=keep_days, bytes=int(keep_mb * 1e6)),
-            judge=judge_of(load(scenario, set_).learning) if evaluate_every_s else None,
+            judge=judge_of(
+                load(scenario, [*set_, *_task_setting(task)]).learning, heldout, (state or bundle / "state") / "heldout"
+            )
+            if evaluate_every_s
+            else None,
             judge_every_s=evaluate_every_s,
         ),
         page=_address(page),
         metrics_host=metrics_host,
         metrics_port=metrics_port or None,
     )
-    work = _work(scenario, set_, seed, scheme, guarded=guard)
+    work = _work(scenario, [*set_, *_task_setting(task)], seed, scheme, guarded=guard)
     run_server(loaded, work, options, stop_at_signals())
 
 
 @field_app.command("device")
 def device_command(
     bundle: BundleArgument,
+    task: TaskOption = None,
     scenario: WorkScenarioOption = DEFAULT_PRESET,
     set_: SetOption = [],  # noqa: B006
     seed: SeedOption = 0,
     scheme: SchemeOption = None,
-    engine: Annotated[str, typer.Option(help=ENGINES)] = "auto",
+    data: Annotated[
+        Path | None, typer.Option("--data", metavar="FOLDER", help="The folder with the data of this device.")
+    ] = None,
+    compute: Annotated[
+        str, typer.Option("--compute", help="Where to train: auto, cpu, cuda or cuda:NUMBER; auto is a GPU if present.")
+    ] = "auto",
     state: StateOption = None,
     url: UrlOption = None,
     steps: Annotated[int | None, typer.Option(help="Stop after this many local steps; default: never.")] = None,
@@ -175,25 +205,42 @@ def device_command(
     exchange_every_s: Annotated[
         float, typer.Option("--exchange-every-s", help="Seconds between exchanges while a contact lasts.")
     ] = 10.0,
+    may_train: Annotated[
+        str | None, typer.Option("--may-train", metavar="COMMAND", help="Train only while this command exits with 0.")
+    ] = None,
+    daily_mb: Annotated[
+        float | None, typer.Option("--daily-mb", help="Most megabytes sent and received in a day; default: no limit.")
+    ] = None,
+    write_gb: Annotated[
+        float, typer.Option("--write-gb", help="Most gigabytes written to disk in a day, to spare flash memory.")
+    ] = 20.0,
+    metrics_port: Annotated[
+        int, typer.Option("--metrics-port", min=0, max=65535, help="Local port of /metrics, /healthz; 0 disables them.")
+    ] = 0,
 ) -> None:
     """Train, and exchange whenever the broker is reachable. After a restart it resumes where it stopped.
 
-    Example: `wayfare field device FLEET/devices/bus-1 --scenario fashion-small --set fleet.devices=8`
+    It trains on what lies in its own folder, and looks there for new files.
+
+    Example: `wayfare field device FLEET/devices/bus-1 --task task.py --data /var/lib/wayfare/data`
     """
     from wayfare.field.fleet import load_bundle
     from wayfare.field.runtime.device import DeviceOptions, run_device
     from wayfare.field.runtime.logs import log_to_stderr
+    from wayfare.field.runtime.permission import always, by_command
+    from wayfare.field.runtime.writes import WriteLimits
     from wayfare.signals import stop_at_signals
 
     loaded = load_bundle(bundle)
-    work = _work(scenario, set_, seed, scheme, engine)
+    work = _work(scenario, [*set_, *_task_setting(task)], seed, scheme)
     number = loaded.number
     if number is None:
         raise InputError(f"{bundle}: is the server's bundle; bundles of devices are in FLEET/devices")
-    if number >= work.scenario.fleet.devices:
-        raise InputError(
-            f"fleet.devices = {work.scenario.fleet.devices}: must be above {number}, the number of {loaded.name}"
-        )
+    if data is None:
+        raise InputError("--data: give the folder with the data of this device")
+    for name, value in (("--daily-mb", 1.0 if daily_mb is None else daily_mb), ("--write-gb", write_gb)):
+        if not value > 0:
+            raise InputError(f"{name} = {value!r}: must be above 0")
     for name, value in (("--step-every-s", step_every_s), ("--exchange-every-s", exchange_every_s)):
         if not value >= 0:
             raise InputError(f"{name} = {value!r}: must be at least 0")
@@ -201,10 +248,16 @@ def device_command(
     options = DeviceOptions(
         state=state or bundle / "state",
         url=url,
+        data=data,
+        compute=compute,
         steps=steps,
         max_local_steps=max_local_steps,
         step_every_s=step_every_s,
         exchange_every_s=exchange_every_s,
+        may_train=always if may_train is None else by_command(may_train),
+        daily_bytes=math.inf if daily_mb is None else 1e6 * daily_mb,
+        writes=WriteLimits(daily_bytes=1e9 * write_gb),
+        metrics_port=metrics_port or None,
     )
     run_device(loaded, number, work, options, stop_at_signals())
 
@@ -263,6 +316,10 @@ def demo_command(
     _print_outcome(work, outcome)
     if keep is not None:
         output.print(f"Keys, stores and logs: {keep}", markup=False, soft_wrap=True)
+
+
+def _task_setting(task: str | None) -> list[str]:
+    return [] if task is None else [f"learning.task={task}"]
 
 
 def _address(text: str | None) -> tuple[str, int] | None:

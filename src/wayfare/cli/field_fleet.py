@@ -1,4 +1,4 @@
-"""`wayfare field init`, `add`, `remove` and `status`: a fleet's keys and state."""
+"""`wayfare field init`, `add`, `remove`, `renew` and `status`: a fleet's keys and state."""
 
 from __future__ import annotations
 
@@ -70,11 +70,25 @@ def init_command(
     for line in (
         f"{fleet.folder}: {len(names)} devices, broker at {fleet.url}",
         "  broker/    copy to the broker's host:  cd broker && WAYFARE_STORE=../store nats-server -c nats.conf",
-        f"  mes/       copy to the server's host:  wayfare field mes mes --set fleet.devices={len(names)}",
-        f"  devices/   copy each to its device:    wayfare field device {names[0]} --set fleet.devices={len(names)}",
-        "  systemd/   units for broker, server and devices, and work.env",
+        "  mes/       copy to the server's host:  wayfare field mes mes --task task.py",
+        f"  devices/   copy each to its device:    wayfare field device {names[0]} --task task.py --data FOLDER",
+        "  systemd/   units for broker, server and devices, with their options in mes.env and device.env",
         "  ca.key     signs devices that join later; keep this folder private",
     ):
+        say(line)
+
+
+def example_command(
+    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="A new folder.")],
+    devices: Annotated[int, typer.Option("--devices", min=1, max=100, help="Number of folders with data.")] = 3,
+) -> None:
+    """Write an example of your own: a task file, a folder of data for each device, and held-out data.
+
+    Example: `wayfare field example EXAMPLE`
+    """
+    from wayfare.field.rig.example import write_example
+
+    for line in write_example(folder, devices):
         say(line)
 
 
@@ -96,6 +110,30 @@ def remove_command(folder: FleetArgument, devices: NamesArgument, as_json: JsonO
     from wayfare.field.fleet import load_fleet, remove_devices
 
     _changed(remove_devices(load_fleet(folder), devices), as_json)
+
+
+def renew_command(
+    folder: FleetArgument,
+    finish: Annotated[bool, typer.Option("--finish", help="Second step: drop the old authority.")] = False,
+    valid_days: Annotated[int, typer.Option("--valid-days", min=1, max=36500, help="Lifetime in days.")] = 3650,
+) -> None:
+    """Renew the certificates of a running fleet, in two steps.
+
+    Examples: `wayfare field renew FLEET`, then copy the bundles, then `wayfare field renew FLEET --finish`
+    """
+    from wayfare.field.fleet import load_fleet
+    from wayfare.field.fleet.renewal import begin_renewal, finish_renewal
+
+    fleet = load_fleet(folder)
+    if finish:
+        finish_renewal(fleet, valid_days=valid_days)
+        say(
+            "copy broker/ and mes/ to their hosts, and reload the broker; devices need only the new ca.pem, at any time"
+        )
+        return
+    begin_renewal(fleet, valid_days=valid_days)
+    say("copy broker/ca.pem and mes/ca.pem, reload the broker and restart the server; then copy every device's bundle")
+    say(f"when every device has its new bundle: wayfare field renew {folder} --finish")
 
 
 def status_command(
@@ -159,8 +197,8 @@ def _changed(fleet: Fleet, as_json: bool) -> None:
     members = sum(key is not None for key in fleet.public_keys.values()) - 1  # the server has a key too
     for line in (
         f"{fleet.folder}: {members} devices, {len(fleet.devices)} numbers assigned",
-        "  broker/users.conf   copy to the broker's host, then: systemctl reload wayfare-broker (or kill -HUP)",
-        "  mes/bundle.json     copy to the server's host; to accept new devices, start it with a new --state folder",
+        "  broker/users.conf   copy to the broker's host, then: systemctl reload wayfare-broker (or kill -HUP twice)",
+        "  devices/            copy the bundle of a new device to it; the server needs no restart",
     ):
         say(line)
 

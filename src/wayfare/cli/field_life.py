@@ -8,6 +8,7 @@ from collections.abc import Callable
 from contextlib import closing
 from dataclasses import asdict
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Annotated, Any, TypeAlias
 
 import typer
@@ -171,20 +172,30 @@ def evaluate_command(
     version: Annotated[
         int | None, typer.Option("--version", min=0, help="Default: the latest.", show_default=False)
     ] = None,
+    task: Annotated[
+        str | None,
+        typer.Option("--task", metavar="FILE.py[:NAME]", help="The task of the fleet.", show_default=False),
+    ] = None,
+    data: Annotated[
+        Path | None,
+        typer.Option("--data", metavar="FOLDER", help="A folder with data that no device has.", show_default=False),
+    ] = None,
     scenario: ScenarioOption = DEFAULT_PRESET,
     set_: SetOption = [],  # noqa: B006
     as_json: JsonOption = False,
 ) -> None:
-    """Evaluate a version of the model on the test set of the scenario's task.
+    """Evaluate a version of the model on held-out data, or on the test set of the scenario's task.
 
-    Example: `wayfare field evaluate /var/lib/wayfare/mes --set learning.task=task.py:task`
+    Example: `wayfare field evaluate /var/lib/wayfare/mes --task task.py --data heldout`
     """
     from wayfare.field.runtime.life_cycle import judge_of, latest_version, vector_at
     from wayfare.learning.tasks import model_of
 
-    learning = load(scenario, set_).learning
+    learning = load(scenario, [*set_, *([] if task is None else [f"learning.task={task}"])]).learning
     chosen = latest_version(state) if version is None else version
-    found = judge_of(learning)(chosen, vector_at(state, chosen, model_of(learning)))
+    with TemporaryDirectory() as cache:
+        judge = judge_of(learning, data, Path(cache))
+        found = judge(chosen, vector_at(state, chosen, model_of(learning)))
     if as_json:
         print_json(asdict(found))
         return

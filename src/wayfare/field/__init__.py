@@ -61,6 +61,12 @@ rollback, are rows of the ledger; each ends a round and makes a version (`orders
 round by round with all devices that a plan has in that round, first all uploads, then all downloads, as in the
 simulator. With a plan, and trainers that follow it, devices and server end with the simulator's model.
 
+What is shared
+--------------
+
+Server and devices share the model, its layout, the method and its terms (`work.py`), and no data. A device trains on
+its own folder (`local_data.py`). The simulated world, with motion, contacts and a partition, exists only for a plan.
+
 Who counts
 ----------
 

@@ -76,6 +76,27 @@ class Batches:
         return self._windows[key]
 
 
+class GrowingBatches(Batches):
+    """Minibatches of one device whose data set grows, each drawn by its own key (seed, device, step).
+
+    A device that restarts after a million steps draws none of the earlier ones again.
+    """
+
+    def __init__(self, samples: int, batch_size: int, seed: int, device: int) -> None:
+        super().__init__([np.arange(samples)], batch_size, 1, seed)
+        self._samples, self._device = samples, device
+
+    def of(self, device: int, first_step: int, steps: int) -> Ints:
+        numbers = range(first_step, first_step + steps)
+        return np.stack([self._rng(step).integers(0, self._samples, size=self.batch_size) for step in numbers])
+
+    def seeds_of(self, device: int, first_step: int, steps: int) -> list[int]:
+        return [int(self._rng(step, 1).integers(2**63)) for step in range(first_step, first_step + steps)]
+
+    def _rng(self, step: int, *use: int) -> np.random.Generator:
+        return generator(self._seed, Stream.FIELD_MINIBATCH, self._device, step, *use)
+
+
 def check_batch_size(batch_size: int, held: Sequence[Ints], samples: int) -> None:
     """Raise ScenarioError for a minibatch larger than the training set; warn if no device holds as many samples.
 

@@ -37,9 +37,13 @@ def make_local_loss(learning: Learning, task: Task, held: Sequence[Ints], device
             return LocalLoss()
         case "logit-adjusted":
             labels, classes = _labels(task)
-            shares = class_shares(class_counts(labels, classes, list(held)), learning.logit_smoothing)
-            offsets = learning.logit_strength * np.log(shares)
-            return LocalLoss(offsets=torch.from_numpy(offsets.astype(np.float32)).to(device))
+            return loss_by_counts(learning, class_counts(labels, classes, list(held)), device)
+
+
+def loss_by_counts(learning: Learning, counts: Ints, device: torch.device) -> LocalLoss:
+    """Logit adjustment from the number of samples of every device and class."""
+    offsets = learning.logit_strength * np.log(class_shares(counts, learning.logit_smoothing))
+    return LocalLoss(offsets=torch.from_numpy(offsets.astype(np.float32)).to(device))
 
 
 def class_shares(counts: Ints, smoothing: float) -> Floats:

@@ -23,8 +23,8 @@ class Schedule:
         return self.shape == "constant"
 
     def shares(self, first_round: int, count: int) -> Floats:
-        """The shares of `count` rounds, counted from 1. Cosine and linear start at 1 and reach 0 after the last."""
-        past = (np.arange(first_round, first_round + count) - 1) / self.rounds
+        """The shares of `count` rounds, counted from 1. Cosine and linear fall from 1 to 0 and stay there."""
+        past = np.minimum((np.arange(first_round, first_round + count) - 1) / self.rounds, 1.0)
         match self.shape:
             case "cosine":
                 return np.asarray((1 + np.cos(np.pi * past)) / 2)

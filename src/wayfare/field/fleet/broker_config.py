@@ -65,7 +65,7 @@ def users_text(users: Mapping[str, tuple[str, Permissions]], connections_per_dev
     Every device has an account of its own, with a limited number of connections. It exchanges only the subjects of its
     own name with the server's account. So the broker's answer to one device cannot reach a subject of another.
     """
-    lines = ["# Written by wayfare. After a change: nats-server --signal reload", "accounts {"]
+    lines = ["# Written by wayfare. After a change, reload twice, 1 s apart: nats-server --signal reload", "accounts {"]
     for name, (public_key, permissions) in users.items():
         lines += [f"  {json.dumps(name)}: {{", f"    users: [ {{ nkey: {public_key}, permissions: {{"]
         lines += [f"        publish: {_rule(permissions.publish, permissions.publish_never)}"]

@@ -8,7 +8,7 @@
             mes/                     a bundle                                              -> the server's host
             devices/<device>/        a bundle                                              -> that device
 
-            systemd/                 unit files for all three
+            systemd/                 unit files for all three, each with its own file of options
 
     bundle: bundle.json ca.pem client.pem client.key user.seed
 
@@ -132,10 +132,7 @@ def create_fleet(
         fleet = _join(fleet, [SERVER_NAME, *devices], valid_days)
         (draft / "systemd").mkdir()
         for unit in files("wayfare.field.fleet").joinpath("systemd").iterdir():
-            text = unit.read_text(encoding="utf-8")
-            # Settings that the units share on all hosts of a fleet.
-            text = text.format(devices=len(devices)) if unit.name == "work.env" else text
-            _write(draft / "systemd" / unit.name, text)
+            _write(draft / "systemd" / unit.name, unit.read_text(encoding="utf-8"))
     return replace(fleet, folder=folder)
 
 
@@ -221,7 +218,10 @@ def _join(fleet: Fleet, names: Sequence[str], valid_days: int) -> Fleet:
 
 
 def _about(fleet: Fleet, name: str) -> dict[str, Any]:
-    return {"fleet": fleet.name, "fleet_id": _id_of(fleet.folder), "name": name, "url": fleet.url}
+    # A renewal of the certificates does not make another fleet.
+    known = fleet.server_folder / BUNDLE_NAME
+    fleet_id = load_bundle(fleet.server_folder).fleet_id if known.exists() else _id_of(fleet.folder)
+    return {"fleet": fleet.name, "fleet_id": fleet_id, "name": name, "url": fleet.url}
 
 
 def _id_of(folder: Path) -> str:

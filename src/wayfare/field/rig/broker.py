@@ -86,7 +86,14 @@ class Broker:
         return self
 
     def reload(self) -> None:
-        """Reload the users. The broker closes connections of revoked users."""
+        """Reload the users. The broker closes connections of revoked users.
+
+        NATS 2.9 connects the account of a new device with the server's only at the second reload.
+        """
+        for _ in range(2):
+            self._reload_once()
+
+    def _reload_once(self) -> None:
         if not self.running:
             raise FieldError("the broker is not running, so it cannot reload its users")
         before = self._log.stat().st_size

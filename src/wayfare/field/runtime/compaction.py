@@ -11,6 +11,7 @@ import time
 from dataclasses import dataclass
 
 from wayfare.errors import InputError
+from wayfare.field.runtime.aggregation import Snapshot
 from wayfare.field.runtime.database import Database
 from wayfare.field.runtime.history import History
 
@@ -38,12 +39,18 @@ class Compacted:
     bytes: int = 0  # of their data
 
 
-def compact(database: Database, history: History, window: Window, now_s: float | None = None) -> Compacted:
-    """Move the base to the oldest version within the window."""
+def base_within(database: Database, history: History, window: Window, now_s: float | None = None) -> Snapshot | None:
+    """The oldest version within a window, if the base must move to it.
+
+    It only reads, so another thread may replay it while the server makes new versions.
+    """
     version = _first_kept(database, history, window, time.time() if now_s is None else now_s)
-    if version <= history.base_version:
-        return Compacted(base_version=history.base_version)
-    snapshot = history.snapshot_at(version)
+    return history.snapshot_at(version) if version > history.base_version else None
+
+
+def compact(database: Database, history: History, snapshot: Snapshot) -> Compacted:
+    """Make a snapshot the base, and delete what lies before it."""
+    version = snapshot.version
     with database.transaction() as connection:
         history.register(snapshot, base=True)
         # Open updates keep their data: their chunks must not overlap.

@@ -25,6 +25,7 @@ async def keep_current(outbox: Outbox, model: Model, file: Path, every_s: float)
         if version is not None and version != written:
             try:
                 await asyncio.to_thread(write_safetensors, network_of(model, vector), file, version)
+                outbox.budget.wrote(4 * len(vector))
             except (OSError, WayfareError) as error:
                 # The device trains on without the file.
                 _log.warning("%s cannot be written: %s", file, error)

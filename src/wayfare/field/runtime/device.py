@@ -4,19 +4,36 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import threading
 from collections.abc import Callable
+from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from wayfare.engine import Compute
 from wayfare.errors import ScenarioError
 from wayfare.field.fleet import Bundle
-from wayfare.field.runtime.connect import connect_unless
+from wayfare.field.runtime.connect import FieldClient, connect_unless
 from wayfare.field.runtime.current_model import CURRENT, keep_current
-from wayfare.field.runtime.exchange import Exchanger, Patience, Radio, no_radio
-from wayfare.field.runtime.guide import MAX_LOCAL_STEPS, ByExperience, ByPlan, Guide, Sighting, no_sighting
+from wayfare.field.runtime.daily import DailyBytes
+from wayfare.field.runtime.device_pages import device_pages
+from wayfare.field.runtime.endpoint import serving
+from wayfare.field.runtime.exchange import Exchanger, Patience
+from wayfare.field.runtime.guide import (
+    MAX_LOCAL_STEPS,
+    ByExperience,
+    ByPlan,
+    Guide,
+    Sighting,
+    no_samples,
+    no_sighting,
+)
+from wayfare.field.runtime.local_data import LocalData
 from wayfare.field.runtime.outbox import Outbox
-from wayfare.field.runtime.trainer import LocalTrainer
+from wayfare.field.runtime.permission import always
+from wayfare.field.runtime.radio import Radio, no_radio
+from wayfare.field.runtime.trainer import LocalTrainer, always_ready
 from wayfare.field.runtime.work import Work
 from wayfare.field.runtime.writes import WriteLimits
 from wayfare.records.lock import RunLock
@@ -29,6 +46,9 @@ STORE = "device.sqlite"
 class DeviceOptions:
     state: Path  # the folder of its store
     url: str | None = None  # overrides the bundle's address of the broker
+    data: Path | None = None  # the folder with its own data; None: its share of the simulated world
+    compute: str = "auto"  # where it trains: a GPU if there is one
+    rescan_s: float = 10.0  # between two looks for new files
     by_plan: bool = False
     steps: int | None = None  # without a plan: the number of steps; None: no end
     max_local_steps: int = MAX_LOCAL_STEPS  # after the last model
@@ -40,6 +60,10 @@ class DeviceOptions:
     patience: Patience = field(default_factory=Patience)
     set_power_watts: Callable[[float], None] = no_radio
     sighting: Callable[[], Sighting | None] = no_sighting
+    may_train: Callable[[], bool] = always
+    daily_bytes: float = math.inf  # sent and received in a UTC day
+    metrics_host: str = "127.0.0.1"
+    metrics_port: int | None = None  # None: no endpoint
 
 
 def run_device(bundle: Bundle, number: int, work: Work, options: DeviceOptions, stop: threading.Event) -> None:
@@ -67,7 +91,7 @@ def open_store(bundle: Bundle, number: int, work: Work, options: DeviceOptions) 
     )
 
 
-def make_guide(number: int, work: Work, options: DeviceOptions) -> Guide:
+def make_guide(number: int, work: Work, options: DeviceOptions, local: LocalData | None = None) -> Guide:
     method = work.method
     if options.by_plan:
         return ByPlan(work.world, number, method.upload)
@@ -77,6 +101,7 @@ def make_guide(number: int, work: Work, options: DeviceOptions) -> Guide:
     return ByExperience(
         work.link,
         device=number,
+        samples=no_samples if local is None else local.samples,
         max_local_steps=options.max_local_steps,
         every_s=options.exchange_every_s,
         steps=options.steps,
@@ -84,28 +109,70 @@ def make_guide(number: int, work: Work, options: DeviceOptions) -> Guide:
     )
 
 
+def open_data(number: int, work: Work, options: DeviceOptions) -> LocalData | None:
+    if options.data is None:
+        return None
+    schedule, rounds = work.scenario.learning.schedule, work.scenario.rounds
+    if schedule != "constant" and not (options.steps is not None and options.steps <= rounds):
+        rule = (
+            f"falls to 0 after `rounds` = {rounds} local steps, and a device without an end would learn no more; "
+            "use constant, or limit the steps to `rounds`"
+        )
+        raise ScenarioError("learning.schedule", schedule, rule)
+    return LocalData(
+        work,
+        options.data,
+        options.state / "samples",
+        device=number,
+        compute=Compute.named(options.compute),
+        rescan_s=options.rescan_s,
+    )
+
+
 async def _run(
     bundle: Bundle, number: int, work: Work, options: DeviceOptions, outbox: Outbox, stop: threading.Event
 ) -> None:
-    guide, terms = make_guide(number, work, options), work.terms
-    trainer = LocalTrainer(outbox, work.engine(), number, guide, terms.method.local, step_every_s=options.step_every_s)
+    local, terms = open_data(number, work, options), work.terms
+    guide = make_guide(number, work, options, local)
+    trainer = LocalTrainer(
+        outbox,
+        work.engine() if local is None else local,
+        number,
+        guide,
+        terms.method.local,
+        step_every_s=options.step_every_s,
+        ready=always_ready if local is None else local.ready,
+        may_train=options.may_train,
+    )
+    daily = DailyBytes(options.state / "bytes.json", options.daily_bytes)
+    client: FieldClient | None = None
     # The trainer runs whether or not the broker is in reach.
     training = threading.Thread(target=trainer.run, args=(stop,), name="trainer", daemon=True)
     training.start()
     current = asyncio.ensure_future(_keep_current(work, options, outbox))
     try:
-        client = await connect_unless(stop, bundle, url=options.url)
-        if client is not None:
-            radio = Radio(terms=terms, set_power_watts=options.set_power_watts)
-            exchanger = Exchanger(client, bundle.name, outbox, guide, radio, work.layout, options.patience)
-            try:
+        async with AsyncExitStack() as ending:
+            if options.metrics_port is not None:
+                pages = device_pages(outbox, daily, lambda: client is not None and client.is_connected)
+                served = serving(pages, host=options.metrics_host, port=options.metrics_port)
+                port = await ending.enter_async_context(served)
+                _log.info("metrics", extra={"url": f"http://{options.metrics_host}:{port}/metrics"})
+            client = await connect_unless(stop, bundle, url=options.url)
+            if client is not None:
+                ending.push_async_callback(client.close)
+                radio = Radio(
+                    terms=terms,
+                    daily=daily,
+                    period_joules=None if options.by_plan else work.budget_joules,
+                    set_power_watts=options.set_power_watts,
+                )
+                exchanger = Exchanger(client, bundle.name, outbox, guide, radio, work.layout, options.patience)
                 await exchanger.run(stop)
-            finally:
-                await client.close()
     finally:
         current.cancel()
         await asyncio.gather(current, return_exceptions=True)
         stop.set()
+        daily.save()
         await asyncio.to_thread(training.join)
     if trainer.error is not None:
         raise trainer.error

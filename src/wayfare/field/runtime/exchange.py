@@ -10,21 +10,24 @@ import asyncio
 import logging
 import threading
 import time
-from collections.abc import Callable, Coroutine, Iterable, Iterator
+from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import nats.errors
 
 from wayfare.codec.errors import WireError
 from wayfare.codec.wire import Layout
-from wayfare.device import Terms, coded_pieces, contact, payload
+from wayfare.device import coded_pieces, contact, payload
 from wayfare.errors import FieldError, RefusedError
 from wayfare.field.runtime.begun import BegunDownload
 from wayfare.field.runtime.downloads import unpacked, unpacked_state
 from wayfare.field.runtime.guide import Guide, Occasion
 from wayfare.field.runtime.messages import Ask, Finish, Manifest, Mark, Part, Standing, parse
 from wayfare.field.runtime.outbox import Outbox
+from wayfare.field.runtime.radio import Radio
+from wayfare.field.runtime.windowed import windowed
 from wayfare.methods.privacy import privacy_report
 
 if TYPE_CHECKING:
@@ -33,7 +36,6 @@ if TYPE_CHECKING:
     from wayfare.field.runtime.connect import FieldClient
 
 _log = logging.getLogger("wayfare.field")
-_Job = TypeVar("_Job")
 _LEAST_PART_BYTES, _FIRST_PART_BYTES, _MOST_PART_BYTES = 1 << 10, 16 << 10, 256 << 10
 # Errors of a lost link. The next attempt starts with an Ask.
 PASSING = (nats.errors.Error, FieldError, TimeoutError, ConnectionError)
@@ -54,18 +56,6 @@ class Patience:
     def after(self, failures: int) -> float:
         """The pause after some failures in a row, in seconds."""
         return min(self.again_s * 2.0 ** min(failures - 1, 30), self.longest_again_s)
-
-
-def no_radio(power_watts: float) -> None:
-    """The default hook, for radios without power control."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Radio:
-    """The method, its terms, and the hook that sets the power of a radio."""
-
-    terms: Terms
-    set_power_watts: Callable[[float], None] = no_radio
 
 
 class _StopRequestedError(Exception):
@@ -121,10 +111,12 @@ class Exchanger:
             except RefusedError as error:
                 _log.error("refused", extra={"device": self._name, "reason": str(error)})
                 await asyncio.sleep(self._patience.refused_s)
-            except nats.errors.NoRespondersError:
-                # The server is away, or it does not know this device yet.
-                await self._client.publish(f"up.{self._name}.hello", b"")
+            except (nats.errors.NoRespondersError, nats.errors.TimeoutError):
+                # The server is away, or it does not know this device yet. The broker does not tell a device with a new
+                # account that nobody hears it.
                 _log.info("no server answers", extra={"device": self._name})
+                with suppress(*PASSING):
+                    await self._client.publish(f"up.{self._name}.hello", b"")
                 failures += 1
                 await asyncio.sleep(self._patience.after(failures))
             except (*PASSING, WireError) as error:
@@ -137,7 +129,7 @@ class Exchanger:
         progress = self._outbox.progress
         resumes = progress.cut_round > progress.finished_round and self._guide.resumes(progress)
         occasion = None if resumes else self._guide.occasion(progress, self._outbox.state)
-        if not resumes and (occasion is None or not self._outbox.may_exchange):
+        if (not resumes and (occasion is None or not self._outbox.may_exchange)) or self._radio.daily.is_used_up:
             return False
         # A begun download continues beside the upload, which uses the other direction of the link.
         continuing = asyncio.ensure_future(self._continue_download())
@@ -178,9 +170,10 @@ class Exchanger:
 
     def _cut(self, occasion: Occasion, next_update: int) -> None:
         """Decide as in the simulator, and put the chunks into the outbox."""
-        outbox, terms = self._outbox, self._radio.terms
+        outbox = self._outbox
         with outbox.holding():
-            sending = contact(outbox.state, outbox.local, occasion, terms, occasion.lasts_s)
+            state, terms = self._radio.in_period(outbox.state, occasion.round)
+            sending = contact(state, outbox.local, occasion, terms, occasion.lasts_s)
             # No payload: nothing to send, or an incomplete upload; `sent` distinguishes them.
             sent = payload(sending, outbox.local, terms.method) or sending.sent
             # Whole models are sent with exact values.
@@ -237,7 +230,7 @@ class Exchanger:
             if b'"error"' in answer:
                 raise FieldError(f"the broker accepts no more chunks of this device now: {answer[:200]!r}")
 
-        await _windowed(publish, waiting, self._patience.window)
+        await windowed(publish, waiting, self._patience.window)
 
     async def _marks(self, number: int, chunks: set[int]) -> None:
         until_s = time.monotonic() + self._patience.mark_s
@@ -313,6 +306,9 @@ class Exchanger:
         if most > self._max_bytes:
             raise WireError(f"a download of {most} bytes, the limit is {self._max_bytes}")
         self._begun.begin(manifest)
+        # On a slow link, many requests would wait longer than an answer may take.
+        is_fast = self._part_bytes > _FIRST_PART_BYTES
+        window = self._patience.part_window if is_fast else self._patience.window
 
         async def pull(place: tuple[int, int]) -> None:
             offset, size_bytes = place
@@ -329,14 +325,12 @@ class Exchanger:
                 self._begun.clear()
                 raise WireError("the server no longer keeps this model")
             self._begun.add(offset, piece)
-            # Parts of about a tenth of a second: a cut costs little, and so do round trips.
-            faster = time.monotonic() - began_s < 0.1
+            # Parts of about a tenth of a second of air: a cut costs little, and so do round trips. Several share it.
+            faster = time.monotonic() - began_s < 0.1 * window
             self._part_bytes = min(self._part_bytes * 2, _MOST_PART_BYTES) if faster else self._part_bytes
 
-        # On a slow link, many requests would wait longer than an answer may take.
-        patience, is_fast = self._patience, self._part_bytes > _FIRST_PART_BYTES
         for hole in self._begun.holes():
-            await _windowed(pull, self._places(*hole), patience.part_window if is_fast else patience.window)
+            await windowed(pull, self._places(*hole), window)
 
     def _places(self, begin: int, end: int) -> Iterator[tuple[int, int]]:
         """Split a missing range into parts, with the best size at the time of each request."""
@@ -350,10 +344,12 @@ class Exchanger:
             raise _StopRequestedError
 
     async def _request(self, kind: str, data: bytes, headers: dict[str, Any] | None = None) -> bytes:
-        sealed = self._end.sealed(kind, data)
+        sealed, daily = self._end.sealed(kind, data), self._radio.daily
+        daily.check()
         answer = await self._client.request(
             f"up.{self._name}.{kind}", sealed, timeout=self._patience.answer_s, headers=headers
         )
+        daily.add(len(sealed) + len(answer.data))
         return self._end.answer(kind, sealed, answer.data)
 
     async def _on_mark(self, message: Msg) -> None:
@@ -371,27 +367,3 @@ class Exchanger:
 async def _cancelled(task: asyncio.Future[None]) -> None:
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)
-
-
-async def _windowed(work: Callable[[_Job], Coroutine[Any, Any, None]], jobs: Iterable[_Job], window: int) -> None:
-    """Run jobs in order, at most ``window`` at a time. The first failure cancels all."""
-    room = asyncio.Semaphore(window)
-
-    async def one(job: _Job) -> None:
-        try:
-            await work(job)
-        finally:
-            room.release()
-
-    try:
-        async with asyncio.TaskGroup() as group:
-            remaining = iter(jobs)
-            while True:
-                await room.acquire()
-                try:
-                    job = next(remaining)
-                except StopIteration:
-                    break
-                group.create_task(one(job))
-    except BaseExceptionGroup as failures:
-        raise failures.exceptions[0] from None

@@ -49,8 +49,10 @@ class Housekeeping:
             await self._in_thread(ledger.obey)
             await self._in_thread(ledger.contacts.flush)
             if window is not None and time.monotonic() - compacted_s > _COMPACT_EVERY_S:
-                found = await self._in_thread(partial(ledger.compact, window))
-                if found.chunks:
+                # A replay takes seconds with a large model; devices need not wait for it.
+                snapshot = await asyncio.to_thread(ledger.base_within, window)
+                if snapshot is not None:
+                    found = await self._in_thread(partial(ledger.compact, snapshot))
                     _log.info("compacted", extra=asdict(found))
                 compacted_s = time.monotonic()
             await asyncio.sleep(_OBEY_EVERY_S)

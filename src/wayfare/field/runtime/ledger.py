@@ -20,8 +20,8 @@ from wayfare.arrays import Ints
 from wayfare.codec.errors import WireError
 from wayfare.codec.wire import Layout
 from wayfare.errors import InputError
-from wayfare.field.runtime.aggregation import Aggregation, differing
-from wayfare.field.runtime.compaction import Compacted, Window, compact, shrink
+from wayfare.field.runtime.aggregation import Aggregation, Snapshot, differing
+from wayfare.field.runtime.compaction import Compacted, Window, base_within, compact, shrink
 from wayfare.field.runtime.contact_log import ContactLog
 from wayfare.field.runtime.database import Database
 from wayfare.field.runtime.history import History, Step
@@ -319,10 +319,17 @@ class Ledger:
         with self._database.transaction() as connection:
             connection.execute("UPDATE orders SET outcome = ? WHERE id = ?", (outcome, order.id))
 
-    def compact(self, window: Window) -> Compacted:
-        """Replace what lies before the window by a snapshot."""
+    def base_within(self, window: Window) -> Snapshot | None:
+        """The base that a window allows, if it must move; other threads may call this."""
+        return base_within(self._database, self._history, window, self.roster.now_s())
+
+    def compact(self, window: Window | Snapshot) -> Compacted:
+        """Replace what lies before a window, or before a snapshot, by the snapshot."""
         with self._database.lock:
-            return compact(self._database, self._history, window, self.roster.now_s())
+            snapshot = self.base_within(window) if isinstance(window, Window) else window
+            if snapshot is None:
+                return Compacted(base_version=self.base_version)
+            return compact(self._database, self._history, snapshot)
 
     def shrink(self) -> None:
         """Return free space of the file to the file system."""

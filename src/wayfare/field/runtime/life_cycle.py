@@ -20,7 +20,8 @@ from wayfare.field.runtime.status import Judged
 from wayfare.files import write_atomically
 from wayfare.learning.evaluate import Evaluator
 from wayfare.learning.models.base import Model, load_vector
-from wayfare.learning.tasks import Classification, load_task
+from wayfare.learning.tasks import Classification, load_task, local_task_of
+from wayfare.learning.tasks.local import folder_task
 from wayfare.learning.tasks.own import OwnTask
 from wayfare.scenario.model import Learning
 from wayfare.server import ServerState
@@ -54,9 +55,9 @@ def vector_at(state: Path, version: int, model: Model, *, wait_s: float = 60.0) 
     return vector
 
 
-def judge_of(learning: Learning) -> Judge:
-    """Evaluates versions on the test set of a task."""
-    task = load_task(learning)
+def judge_of(learning: Learning, data: Path | None = None, cache: Path | None = None) -> Judge:
+    """Evaluates versions on held-out data, for which a cache is needed, or on the test set of a task."""
+    task = load_task(learning) if data is None or cache is None else folder_task(local_task_of(learning), data, cache)
     evaluate = Evaluator(task)
 
     def judge(version: int, model: Tensor) -> Judged:

@@ -17,6 +17,8 @@ from wayfare.errors import InputError
 from wayfare.field.runtime.rules import Latest
 
 DAY_S = 86_400.0
+# A fleet starts within this time: devices that join later start from its current model.
+_START_S = 3600.0
 # A device may claim any number of samples. Its claim counts up to this multiple of the median claim.
 _MOST_OF_MEDIAN = 10.0
 
@@ -67,8 +69,10 @@ class Membership:
             weight *= min(1.0, self.discount_days / age_days) if age_days > 0 else 1.0
         return weight
 
-    def is_outdated(self, superseded_s: float | None) -> bool:
-        return superseded_s is not None and self.clock() - superseded_s > self.outdated_days * DAY_S
+    def is_outdated(self, superseded_s: float | None, *, initial: bool = False) -> bool:
+        """Whether a model was superseded too long ago; the initial one after an hour, as devices start together."""
+        limit_s = _START_S if initial else self.outdated_days * DAY_S
+        return superseded_s is not None and self.clock() - superseded_s > limit_s
 
     def _share_of_samples(self, device: Latest, active: Sequence[Latest]) -> float:
         """1 for a device that reports no number."""

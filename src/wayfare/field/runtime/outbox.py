@@ -86,7 +86,7 @@ class Outbox:
     ) -> None:
         """Without ``writes`` everything is saved at once."""
         self.file = file
-        self._budget = WriteBudget(writes or EVERYTHING)
+        self.budget = self._budget = WriteBudget(writes or EVERYTHING)
         self._local_on_disk: Tensor | None = None
         self._layout, self._method = layout, method
         # Format 3 has the tables of format 2; only the identity changed, which is checked below.

@@ -100,13 +100,12 @@ class Roster:
     def is_outdated(self, version: int) -> bool:
         """Whether a device with this version must start from a newer one, without what it learned since.
 
-        That holds for a model that was superseded long ago, and for the initial model once there is a newer one: a
-        device that joins starts where the fleet is.
+        That holds for a model that was superseded long ago, and for the initial model an hour after the first version:
+        a device that joins starts where the fleet is.
         """
         if self._membership is None:
             return False
-        superseded_s = self._superseded_s(version)
-        return superseded_s is not None and (version == 0 or self._membership.is_outdated(superseded_s))
+        return self._membership.is_outdated(self._superseded_s(version), initial=version == 0)
 
     def _superseded_s(self, version: int) -> float | None:
         """When the version after this one was made; None: it is the latest."""

@@ -4,15 +4,22 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Callable
 
 from wayfare.engine import Burst, Engine
 from wayfare.field.runtime.guide import Guide
 from wayfare.field.runtime.outbox import Outbox
+from wayfare.field.runtime.permission import Permission, always
 from wayfare.methods import LocalRule
 
 # The most work a kill may cost: steps since the local model was last saved.
 _KEEP_EVERY_S = 2.0
 _IDLE_S = 0.005
+
+
+def always_ready() -> bool:
+    """The default, for data that are complete."""
+    return True
 
 
 class LocalTrainer:
@@ -27,9 +34,13 @@ class LocalTrainer:
         rule: LocalRule,
         *,
         step_every_s: float = 0.0,
+        ready: Callable[[], bool] = always_ready,
+        may_train: Callable[[], bool] = always,
     ) -> None:
+        """``ready`` says whether there are data to train on."""
+        self._may_train = Permission(may_train)
         self._outbox, self._engine, self._device, self._guide = outbox, engine, device, guide
-        self._rule, self._step_every_s = rule, step_every_s
+        self._rule, self._step_every_s, self._ready = rule, step_every_s, ready
         self._steps = 64 if step_every_s == 0 else 1
         self.error: BaseException | None = None
 
@@ -37,7 +48,7 @@ class LocalTrainer:
         """Train until ``stop`` is set. An error ends the thread and is kept for the caller."""
         try:
             while not stop.is_set():
-                if not self._burst():
+                if not self._may_train() or not self._burst():
                     stop.wait(_IDLE_S)
                 elif self._step_every_s:
                     stop.wait(self._step_every_s)
@@ -54,7 +65,7 @@ class LocalTrainer:
             velocity = None if self._outbox.velocity is None else self._outbox.velocity.clone()
         # Without training, every exchange is a round of its own.
         done, until = max(progress.trained_round, state.received_round), self._guide.trains_until(progress, state)
-        if until <= done:
+        if until <= done or not self._ready():
             return False
         if not self._rule.trains_between_contacts:
             # No steps in rounds without a contact.

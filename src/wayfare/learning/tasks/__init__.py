@@ -10,7 +10,8 @@ from wayfare.errors import ScenarioError
 from wayfare.learning.models.base import Model
 from wayfare.learning.tasks import argoverse, fashion_small, images, pretrained
 from wayfare.learning.tasks.base import Classification, Evaluation, Metric, Task
-from wayfare.learning.tasks.from_file import forget_tasks, task_from_file
+from wayfare.learning.tasks.from_file import forget_tasks, local_task_from_file, named_in_file, task_from_file
+from wayfare.learning.tasks.local import LocalTask, local_task, simulated_task
 from wayfare.learning.tasks.own import own_task
 from wayfare.scenario.load import names_python_file
 from wayfare.scenario.model import NO_BACKBONE, Learning
@@ -18,15 +19,19 @@ from wayfare.scenario.model import NO_BACKBONE, Learning
 __all__ = [
     "Classification",
     "Evaluation",
+    "LocalTask",
     "Metric",
     "Task",
     "class_names",
     "forget_tasks",
     "is_from_file",
     "load_task",
+    "local_task",
+    "local_task_of",
     "model_of",
     "name_of",
     "own_task",
+    "simulated_task",
 ]
 
 GROUP = "wayfare.tasks"
@@ -76,7 +81,7 @@ def model_of(learning: Learning) -> Model:
     if learning.backbone != NO_BACKBONE:
         return pretrained.pretrained_model(learning)
     if known is None:
-        return _external_task(learning).model
+        return _external(learning).model
     if learning.network not in ("auto", *known.networks):
         rule = f"must be {' or '.join(known.networks)} for the task {learning.task}"
         raise ScenarioError("learning.network", learning.network, rule)
@@ -95,7 +100,7 @@ def model_of(learning: Learning) -> Model:
 
 def name_of(learning: Learning) -> str:
     """The name of the task of a scenario, equal on every machine: a path does not count."""
-    return learning.task if learning.task in TASKS else _external_task(learning).name
+    return learning.task if learning.task in TASKS else _external(learning).name
 
 
 def class_names(task: Task) -> tuple[str, ...]:
@@ -107,6 +112,18 @@ def class_names(task: Task) -> tuple[str, ...]:
 def is_from_file(learning: Learning) -> bool:
     """Whether the task of a scenario is in a Python file of the user."""
     return learning.task not in TASKS and names_python_file(learning.task)
+
+
+def local_task_of(learning: Learning) -> LocalTask:
+    """The task of devices with their own data."""
+    if not is_from_file(learning):
+        rule = "brings its own data; for devices with their own data, name a task as FILE.py:TASK"
+        raise ScenarioError("learning.task", learning.task, rule)
+    return local_task_from_file(learning)
+
+
+def _external(learning: Learning) -> Task | LocalTask:
+    return named_in_file(learning) if is_from_file(learning) else _package_task(learning)
 
 
 def _external_task(learning: Learning) -> Task:

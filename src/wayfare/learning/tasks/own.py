@@ -103,11 +103,11 @@ class OwnTask:
         To save memory, the network processes the test set in chunks. Few metrics are means over chunks, so all metrics
         are computed once, from the outputs of all chunks.
         """
-        outputs, targets = self._judged(module), self.test[1]
+        outputs, targets = self.outputs(module), self.test[1]
         return Evaluation(
-            score=_number(self.score_of, outputs, targets),
-            loss=_number(self.loss_of, outputs, targets),
-            others={name: _number(judge, outputs, targets) for name, judge in self.others.items()},
+            score=number_of(self.score_of, outputs, targets),
+            loss=number_of(self.loss_of, outputs, targets),
+            others={name: number_of(judge, outputs, targets) for name, judge in self.others.items()},
         )
 
     @property
@@ -120,10 +120,11 @@ class OwnTask:
 
     def scores_of_parts(self, module: nn.Module, parts: Sequence[Tensor]) -> list[float]:
         """The score on parts of the test set."""
-        outputs, targets = self._judged(module), self.test[1]
-        return [_number(self.score_of, tree_map(itemgetter(part), outputs), targets[part]) for part in parts]
+        outputs, targets = self.outputs(module), self.test[1]
+        return [number_of(self.score_of, tree_map(itemgetter(part), outputs), targets[part]) for part in parts]
 
-    def _judged(self, module: nn.Module) -> Any:
+    def outputs(self, module: nn.Module) -> Any:
+        """The outputs of a module for all test samples."""
         pieces = self.test[0].split(_EVALUATED_AT_ONCE)
         return _joined([module(self._converted(module, piece)) for piece in pieces])
 
@@ -328,7 +329,7 @@ def _joined(pieces: Sequence[Any]) -> Any:
     return tree_map(lambda *tensors: torch.cat(tensors), *pieces)
 
 
-def _number(judge: Judge, outputs: Any, targets: Tensor) -> float:
+def number_of(judge: Judge, outputs: Any, targets: Tensor) -> float:
     value = float(judge(outputs, _paired(judge, outputs, targets)))
     if isinstance(judge, _Accumulating):
         # A metric of torchmetrics keeps its samples until it is reset.

@@ -1,0 +1,121 @@
+"""Training of one device on what lies in its own folder."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from wayfare.engine import Burst, Compute, LocalTraining
+from wayfare.engine.reference import Reference
+from wayfare.errors import ScenarioError
+from wayfare.field.runtime.work import Work
+from wayfare.learning.batches import GrowingBatches
+from wayfare.learning.descent import descent_of
+from wayfare.learning.folders import FolderSamples
+from wayfare.learning.local_loss import LocalLoss, loss_by_counts
+from wayfare.learning.schedule import Schedule
+from wayfare.learning.tasks import local_task_of
+from wayfare.learning.tasks.local import FolderTask
+
+_log = logging.getLogger("wayfare.field")
+# Look for new files this often, and spend at most a fiftieth of the time on it.
+_RESCAN_S, _RESCAN_SHARE = 10.0, 0.02
+
+
+class LocalData:
+    """An engine for one device. New files count from the next burst on."""
+
+    def __init__(
+        self,
+        work: Work,
+        folder: Path,
+        cache: Path,
+        *,
+        device: int,
+        compute: Compute,
+        rescan_s: float = _RESCAN_S,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        learning, task = work.scenario.learning, local_task_of(work.scenario.learning)
+        if work.method.local.collects() is not None:
+            raise ScenarioError("scheme", work.scheme_name, "sends class statistics, which need the data of a plan")
+        if learning.augment:
+            raise ScenarioError("learning.augment", True, "not for a task of your own; augment in its `load`")
+        if learning.local_loss == "logit-adjusted" and not task.wanted.classes:
+            rule = f"needs classes, but the task {task.name} has none; use plain or prox"
+            raise ScenarioError("learning.local_loss", learning.local_loss, rule)
+        self._work, self._number, self._compute = work, device, compute
+        self._rescan_s, self._clock = rescan_s, clock
+        self._samples = FolderSamples(folder, task.wanted, cache)
+        self._task = FolderTask(task=task, samples=self._samples, device=compute.device)
+        self._engine: Reference | None = None
+        self._next_s = clock() + rescan_s
+
+    def samples(self) -> int:
+        return len(self._samples)
+
+    def ready(self) -> bool:
+        """Look for new files if it is time; whether there is anything to train on."""
+        began_s = self._clock()
+        if began_s >= self._next_s:
+            try:
+                if self._samples.rescan():
+                    self._engine = None
+            except OSError as error:
+                # A file that was removed meanwhile; the next scan finds out.
+                _log.warning("the folder cannot be read: %s", error)
+            self._next_s = self._clock() + max(self._rescan_s, (self._clock() - began_s) / _RESCAN_SHARE)
+        return len(self._samples) > 0
+
+    def run(self, models: Sequence[Tensor], bursts: Sequence[Burst]) -> None:
+        """Train on the compute device, and copy the results back."""
+        if self._engine is None:
+            self._engine = Reference(self._training())
+        where = self._compute.device
+        vectors = [model.to(where) for model in models]
+        moved = [_moved(burst, where) for burst in bursts]
+        self._engine.run(vectors, moved)
+        for model, vector, burst, there in zip(models, vectors, bursts, moved, strict=True):
+            if vector is not model:
+                model.copy_(vector)
+            if burst.velocity is not None and there.velocity is not None and there.velocity is not burst.velocity:
+                burst.velocity.copy_(there.velocity)
+
+    def _training(self) -> LocalTraining:
+        scenario = self._work.scenario
+        learning = scenario.learning
+        local_loss = LocalLoss()
+        if learning.local_loss == "logit-adjusted":
+            counts = np.bincount(self._task.class_of_samples(), minlength=self._task.classes)
+            local_loss = loss_by_counts(learning, counts[None], self._compute.device)
+        return LocalTraining(
+            task=self._task,
+            batches=GrowingBatches(len(self._samples), learning.batch_size, self._work.seed, self._number),
+            learning_rate=learning.learning_rate,
+            compute=self._compute,
+            schedule=Schedule(learning.schedule, scenario.rounds),
+            local_loss=local_loss,
+            descent=descent_of(learning, self._work.method.local),
+        )
+
+
+def _moved(burst: Burst, where: torch.device) -> Burst:
+    """The burst on the compute device, where this device is the only one."""
+
+    def there(vector: Tensor | None) -> Tensor | None:
+        return None if vector is None else vector.to(where)
+
+    return replace(
+        burst,
+        device=0,
+        received=there(burst.received),
+        correction=there(burst.correction),
+        velocity=there(burst.velocity),
+    )

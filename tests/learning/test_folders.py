@@ -1,0 +1,164 @@
+"""Samples in a folder that grows, in all formats, larger than the memory, and damaged."""
+
+from __future__ import annotations
+
+import logging
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from wayfare.learning.folders import FolderSamples, Wanted
+
+RNG = np.random.default_rng(0)
+INPUTS = RNG.normal(size=(20, 3)).astype(np.float32)
+LABELS = RNG.integers(0, 4, size=20)
+WANTED = Wanted(shape=(3,), classes=4, class_names=("car", "bus", "tram", "bike"))
+
+
+def opened(folder: Path, wanted: Wanted = WANTED) -> FolderSamples:
+    return FolderSamples(folder, wanted, folder / ".cache")
+
+
+def write_csv(file: Path, *, names: bool = False) -> None:
+    rows = [
+        ",".join([*map(repr, map(float, row)), WANTED.class_names[label] if names else str(label)])
+        for row, label in zip(INPUTS, LABELS, strict=True)
+    ]
+    file.write_text("\n".join(["a,b,c,label", *rows]), encoding="utf-8")
+
+
+def write_parquet(file: Path, *, lists: bool) -> None:
+    pyarrow = pytest.importorskip("pyarrow")
+    from pyarrow import parquet
+
+    columns: dict[str, Any] = {"x": INPUTS.tolist()} if lists else {name: INPUTS[:, i] for i, name in enumerate("abc")}
+    parquet.write_table(pyarrow.table({**columns, "label": LABELS}), file, row_group_size=7)
+
+
+FORMATS = {
+    "a.npz": lambda file: np.savez(file, inputs=INPUTS, labels=LABELS),
+    "b.npz": lambda file: np.savez_compressed(file, x=INPUTS, y=LABELS),
+    "fortran.npz": lambda file: np.savez(file, inputs=np.asfortranarray(INPUTS), labels=LABELS),
+    "c.pt": lambda file: torch.save({"inputs": torch.from_numpy(INPUTS), "labels": torch.from_numpy(LABELS)}, file),
+    "d.pt": lambda file: torch.save((torch.from_numpy(INPUTS), torch.from_numpy(LABELS)), file),
+    "e.csv": write_csv,
+    "f.csv": lambda file: write_csv(file, names=True),
+    "g.parquet": lambda file: write_parquet(file, lists=False),
+    "h.parquet": lambda file: write_parquet(file, lists=True),
+}
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_every_format_gives_the_same_samples_and_maps_its_inputs(name: str, tmp_path: Path) -> None:
+    FORMATS[name](tmp_path / name)
+    samples = opened(tmp_path)
+    numbers = np.array([7, 0, 19, 7])
+    inputs, labels = samples.batch(numbers)
+    assert torch.equal(inputs, torch.from_numpy(INPUTS[numbers]))
+    assert torch.equal(labels, torch.from_numpy(LABELS[numbers]))
+    # Inputs stay on the disk.
+    (part,) = samples._kept
+    base: Any = part.inputs
+    while isinstance(base, np.ndarray) and not isinstance(base, np.memmap) and base.base is not None:
+        base = base.base
+    assert isinstance(base, np.memmap) or name.endswith(".pt")
+
+
+def test_a_folder_grows_and_shrinks_and_keeps_the_order_of_names(tmp_path: Path) -> None:
+    samples = opened(tmp_path)
+    assert len(samples) == 0
+    assert not samples.rescan()
+    write_csv(tmp_path / "b.csv")
+    assert samples.rescan()
+    np.savez(tmp_path / "a.npz", inputs=INPUTS[:5] + 1, labels=LABELS[:5])
+    assert samples.rescan()
+    assert len(samples) == 25
+    assert torch.equal(samples.batch(np.array([0]))[0][0], torch.from_numpy(INPUTS[0] + 1))
+    assert torch.equal(samples.batch(np.array([5, 4]))[0], torch.from_numpy(np.stack([INPUTS[0], INPUTS[4] + 1])))
+    assert len(list((tmp_path / ".cache").iterdir())) == 1
+    (tmp_path / "b.csv").unlink()
+    assert samples.rescan()
+    assert (len(samples), list((tmp_path / ".cache").iterdir())) == (5, [])
+
+
+def test_images_are_in_folders_named_by_class(tmp_path: Path) -> None:
+    for name, shade in (("bus", 10), ("bike", 200)):
+        (tmp_path / name).mkdir()
+        Image.new("RGB", (8, 6), (shade, 0, 0)).save(tmp_path / name / "one.png")
+    for shape in ((6, 8, 3), (3, 6, 8), (6, 8), (1, 6, 8), (3, 3, 4)):
+        samples = opened(tmp_path, Wanted(shape=shape, classes=4, class_names=WANTED.class_names))
+        inputs, labels = samples.batch(np.arange(2))
+        assert inputs.shape == (2, *shape)
+        assert inputs.dtype == torch.uint8
+        assert labels.tolist() == [3, 1]
+    (tmp_path / "bus" / "two.png").write_bytes((tmp_path / "bus" / "one.png").read_bytes())
+    assert samples.rescan()
+    assert len(samples) == 3
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        ({"inputs": INPUTS, "labels": LABELS[:3]}, "has 20 inputs and 3 labels"),
+        ({"inputs": INPUTS[:, :2], "labels": LABELS}, r"inputs have shape \(2,\), the task expects \(3,\)"),
+        ({"inputs": INPUTS, "labels": LABELS + 9}, "has labels from 9 to"),
+        ({"inputs": INPUTS, "labels": LABELS + 0.5}, "labels must be classes"),
+        ({"inputs": INPUTS, "labels": np.array(["plane"] * 20)}, "has the label 'plane'; the task knows car, bus"),
+        ({"inputs": np.where(INPUTS > 1, np.nan, INPUTS), "labels": LABELS}, "NaN or infinity in sample"),
+        ({"inputs": INPUTS, "other": LABELS}, "one must be called `label`"),
+        ({"p": INPUTS, "q": INPUTS, "labels": LABELS}, "name the inputs `inputs`"),
+    ],
+)
+def test_a_file_that_cannot_be_used_is_skipped_with_one_warning(
+    content: dict[str, Any], reason: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    np.savez(tmp_path / "good.npz", inputs=INPUTS, labels=LABELS)
+    np.savez(tmp_path / "bad.npz", **content)
+    with caplog.at_level(logging.WARNING, "wayfare.field"):
+        samples = opened(tmp_path)
+        assert not samples.rescan()
+    assert len(samples) == 20
+    (line,) = caplog.messages
+    assert "bad.npz is skipped: " in line
+    assert re.search(reason, line)
+
+
+def test_a_half_written_file_counts_when_it_is_complete(tmp_path: Path) -> None:
+    np.savez(tmp_path / ".whole.npz", inputs=INPUTS, labels=LABELS)
+    data = (tmp_path / ".whole.npz").read_bytes()
+    (tmp_path / "a.npz").write_bytes(data[:100])
+    samples = opened(tmp_path)
+    assert len(samples) == 0
+    (tmp_path / ".whole.npz").replace(tmp_path / "a.npz")
+    assert samples.rescan()
+    assert len(samples) == 20
+
+
+class Items:
+    """A data set as of PyTorch."""
+
+    def __init__(self, folder: Path) -> None:
+        self.rows = [float(line) for line in (folder / "rows.txt").read_text(encoding="utf-8").split()]
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __getitem__(self, row: int) -> tuple[torch.Tensor, int]:
+        return torch.full((3,), self.rows[row]), int(self.rows[row]) % 4
+
+
+def test_a_load_of_your_own_reads_the_folder_and_is_called_again_when_it_changes(tmp_path: Path) -> None:
+    (tmp_path / "rows.txt").write_text("1 2", encoding="utf-8")
+    samples = opened(tmp_path, Wanted(shape=(3,), classes=4, load=Items))
+    assert samples.batch(np.array([1]))[0].tolist() == [[2.0] * 3]
+    assert samples.targets.tolist() == [1, 2]
+    (tmp_path / "rows.txt").write_text("1 2 3 4 5", encoding="utf-8")
+    assert samples.rescan()
+    assert len(samples) == 5
+    pair = opened(tmp_path, Wanted(shape=(3,), classes=4, load=lambda folder: (INPUTS, torch.from_numpy(LABELS))))
+    assert len(pair) == 20
