@@ -15,6 +15,7 @@ from collections import defaultdict
 from pathlib import Path
 
 import numpy as np
+from matplotlib.ticker import LogLocator
 
 from wayfare.report.canvas import legend_beside, wide_figure
 
@@ -42,6 +43,9 @@ def curves_of(file: str, wanted: dict[str, str], against: str) -> tuple[np.ndarr
         raise SystemExit(f"{file}: no run has {wanted}")
     rounds = sorted(next(iter(found.values())))
     every = np.array([[points[round_] for round_ in rounds] for points in found.values()])
+    if against in LOGARITHMIC:
+        # Nothing is sent before the first contact, and a logarithmic axis has no 0.
+        every = every[:, (every[..., 0] > 0).all(axis=0)]
     return every[..., 0], every[..., 1]
 
 
@@ -58,14 +62,16 @@ def main() -> None:
         for axes, against in zip(panels, columns, strict=True):
             for colour, curve in zip(COLOURS, arguments.curves, strict=False):
                 name, source = curve.split("=", 1)
-                file, scheme, *conditions = source.split(":")
-                wanted = {"scheme": scheme} | dict(condition.split("=", 1) for condition in conditions)
+                file, *words = source.split(":")
+                scheme = ":".join(word for word in words if "=" not in word)
+                wanted = {"scheme": scheme} | dict(word.split("=", 1) for word in words if "=" in word)
                 positions, scores = curves_of(file, wanted, against)
                 axes.plot(positions.T, scores.T, color=colour, lw=0.8, alpha=0.35)
-                axes.plot(positions.mean(axis=0), scores.mean(axis=0), color=colour, lw=2, label=name)
+                axes.plot(positions.mean(axis=0), scores.mean(axis=0), color=colour, lw=2, marker=".", label=name)
             axes.set_xlabel(LOGARITHMIC.get(against, (against, 1.0))[0])
             if against in LOGARITHMIC:
                 axes.set_xscale("log")
+                axes.xaxis.set_major_locator(LogLocator(numticks=6))
                 axes.xaxis.set_major_formatter("{x:,g}")
         panels[0].set_ylabel("test accuracy (%)")
         legend_beside(figure, panels[0])
