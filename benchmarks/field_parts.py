@@ -222,8 +222,13 @@ class Device:
     ) -> None:
         client = await connect(self._bundle, url=self._url)
         parameters = self._layout.parameters
-        bits = {"bits_per_entry": 42.0, "dense_bits": 32.0 * parameters}
-        link = RadioLink(bandwidth_hz=1e6, max_power_watts=0.2, parameters=parameters, **bits)
+        link = RadioLink(
+            bandwidth_hz=1e6,
+            max_power_watts=0.2,
+            parameters=parameters,
+            bits_per_entry=42.0,
+            dense_bits=32.0 * parameters,
+        )
         radio = Radio(terms=Terms(method=self._method, link=link, rounds=1_000_000))
         pace = {"every_s": every_s, "resumes_s": resumes_s}
         guide = Told(chunk_bytes, exchanges=exchanges, resumes=resumes, learn=self.learn, **pace)
