@@ -11,6 +11,7 @@ import pytest
 import torch
 from torch import Tensor
 
+import wayfare
 from tests.field.parts import INITIAL, LAYOUT, LINK, METHOD, MIXING, REMEMBERING, Fixed, cut, noise, open_outbox, train
 from tests.field.test_outbox import everything
 from wayfare.device import Terms
@@ -163,3 +164,15 @@ def test_a_store_goes_on_only_with_the_method_it_was_begun_with(tmp_path: Path) 
     check_identity(tmp_path, identities[2], newer)
     mine.write_text(mine.read_text(encoding="utf-8").replace("0.1", "0.2"), encoding="utf-8")
     assert works[len(names)].identity("fleet", "bus-1") != identities[len(names)]
+
+
+def test_updates_on_another_backbone_are_of_another_model(tmp_path: Path) -> None:
+    layouts = []
+    for weight in (0.1, 0.2):
+        file = tmp_path / f"backbone_{weight:g}.py".replace("0.", "")
+        layers = f"nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.PReLU(init={weight})"
+        file.write_text(f"from torch import nn\n\ndef backbone():\n    return nn.Sequential({layers})\n")
+        scenario = wayfare.load(overrides=["learning.task=cifar10", f"learning.backbone={file}"])
+        layouts.append(Work(scenario=scenario).layout)
+    assert layouts[0].parameters == layouts[1].parameters
+    assert layouts[0].model_id != layouts[1].model_id

@@ -22,6 +22,7 @@ from wayfare.field.runtime.messages import layout_of
 from wayfare.identity import method_identity
 from wayfare.learning.models.base import Model
 from wayfare.learning.tasks import model_of, name_of
+from wayfare.learning.tasks.pretrained import backbone_digest
 from wayfare.methods import Method, make_method
 from wayfare.methods.guard import Guard
 from wayfare.radio import Link
@@ -70,7 +71,9 @@ class Work:
 
     @property
     def layout(self) -> Layout:
-        return layout_of(name_of(self.scenario.learning), self.model)
+        """The shape of the model, and the weights of its backbone: updates on other weights do not fit."""
+        learning, model = self.scenario.learning, self.model
+        return layout_of(" on ".join(filter(None, (name_of(learning), backbone_digest(learning)))), model)
 
     @property
     def method(self) -> Method:
