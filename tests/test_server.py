@@ -89,7 +89,7 @@ def test_by_default_every_round_is_a_step_at_the_whole_rate() -> None:
 def test_weights_by_samples_have_a_mean_of_1_and_scale_what_was_sent() -> None:
     for weighting, weights in (("equal", None), ("samples", (3 * 2 / 10, 3 * 3 / 10, 3 * 5 / 10))):
         scenario = wayfare.load("fashion-small", [f"server.weighting={weighting}"])
-        world = SimpleNamespace(scenario=scenario, held=[range(2), range(3), range(5)])
+        world = SimpleNamespace(scenario=scenario, held=[range(2), range(3), range(5)], link=SimpleNamespace(sums=0))
         found = weights_of(world)  # type: ignore[arg-type]
         assert found == (weights if weights is None else pytest.approx(weights))
     senders = Senders(samples=(2, 3, 5), learning_rate=1.0, weights=(0.5, 4.0, 2.5))

@@ -14,6 +14,7 @@ from statistics import fmean
 
 import numpy as np
 import pytest
+import torch
 
 from tests.field.brokers import needs_broker
 from wayfare.engine.compute import one_thread
@@ -35,9 +36,9 @@ from wayfare.simulator import Observer, Simulation
 from wayfare.simulator.events import EvaluationEvent, MetricEvent
 from wayfare.world import draw_world
 
-EXCHANGES, STEPS = 30, 20
-# Versions whose scores are averaged; four make one exchange of every device.
-LAST = 40
+EXCHANGES, STEPS = 40, 20
+# The last versions before a comparison, whose mean is evaluated; four make one exchange of every device.
+LAST = 80
 SETTINGS = ["learning.learning_rate=0.3", "round_s=10", "fleet.devices=4"]
 
 
@@ -165,12 +166,12 @@ def check(site: Site, uploads: Sequence[str], version: int, steps: float) -> Non
     with closing(intake.ledger), one_thread():
         ledger, evaluate = intake.ledger, Evaluator(FolderTask(task=task, samples=heldout))
         assert np.array_equal(ledger.replay().model, ledger.model)
-        # One model varies by points between two uploads of different devices, so means of many are compared.
+        # One model varies by points between two uploads of different devices, so means of many models are compared.
         before, after = (
-            fmean(evaluate(ledger.model_at(each)).score for each in range(last, last - LAST, -4))
+            evaluate(torch.stack([ledger.model_at(each) for each in range(last, last - LAST, -1)]).mean(0)).score
             for last in (version, ledger.version)
         )
-        simulated = fmean(in_simulator(site, uploads, steps)[-LAST:])
+        simulated = evaluate(torch.stack(in_simulator(site, uploads, steps)[-LAST:]).mean(0)).score
         # No device has the others' samples, and the server has none.
         samples = {device.name: device.samples for device in ledger.roster.devices}
     sizes = {
@@ -184,8 +185,8 @@ def check(site: Site, uploads: Sequence[str], version: int, steps: float) -> Non
     assert joined["samples"] == sizes["bus-5"]
 
 
-def in_simulator(site: Site, uploads: Sequence[str], steps: float) -> list[float]:
-    """The same data, divided by folder, and contacts in the same order; the score after every contact.
+def in_simulator(site: Site, uploads: Sequence[str], steps: float) -> list[torch.Tensor]:
+    """The same data, divided by folder, and contacts in the same order; the model after every contact.
 
     Devices take turns, with as many steps between two contacts as there were steps for each upload.
     """
@@ -206,14 +207,17 @@ def in_simulator(site: Site, uploads: Sequence[str], steps: float) -> list[float
     task = local_task_of(site.work.scenario.learning)
     folders = [site.folder / "data" / name for name in names]
     world = draw_world(load("fashion-small", settings), 0, simulated_task(task, folders, site.folder / "heldout"))
-    scores = _Scores()
-    Simulation(world, site.work.method, scores, engine="reference").run()
-    return scores.scores
+    models = _Models()
+    models.simulation = Simulation(world, site.work.method, models, engine="reference")
+    models.simulation.run()
+    return models.models
 
 
-class _Scores(Observer):
+class _Models(Observer):
+    simulation: Simulation
+
     def __init__(self) -> None:
-        self.scores: list[float] = []
+        self.models: list[torch.Tensor] = []
 
     def on_evaluation(self, event: EvaluationEvent, others: Sequence[MetricEvent]) -> None:
-        self.scores.append(event.score)
+        self.models.append(self.simulation.state().server.model)
