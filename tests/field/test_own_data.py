@@ -36,9 +36,9 @@ from wayfare.simulator import Observer, Simulation
 from wayfare.simulator.events import EvaluationEvent, MetricEvent
 from wayfare.world import draw_world
 
-EXCHANGES, STEPS = 40, 20
+EXCHANGES, STEPS = 70, 20
 # The last versions before a comparison, whose mean is evaluated; four make one exchange of every device.
-LAST = 80
+LAST = 160
 SETTINGS = ["learning.learning_rate=0.3", "round_s=10", "fleet.devices=4"]
 
 
