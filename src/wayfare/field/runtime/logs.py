@@ -13,7 +13,7 @@ from typing import Any
 _PLAIN = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
 
 
-# Different messages that are told apart; after that all count as new.
+# The number of messages that are remembered; beyond it, every message counts as new.
 _MOST_KINDS = 1000
 
 
