@@ -13,7 +13,6 @@ from torch.nn import functional
 from wayfare.engine.traced.layers import linear
 from wayfare.engine.traced.stepping import StackedStep
 
-
 # Up to this many pairs of positions, products and a softmax are faster on a CPU than PyTorch's fused attention.
 _FEW_PAIRS = 32 * 32
 
@@ -45,7 +44,8 @@ def multi_head(
         parts = tuple(linear(step, 0, signal, kernel, shift) for signal, kernel, shift in inputs)
     heads = [part.unflatten(-1, (layer.num_heads, -1)).transpose(1, 2) for part in parts]
     mask = _joined(attn_mask, key_padding_mask, heads[0])
-    found, shares = attend(step, *heads, mask, layer.dropout if layer.training else 0.0, shares_too=need_weights)
+    dropout = layer.dropout if layer.training else 0.0
+    found, shares = attend(step, heads[0], heads[1], heads[2], mask, dropout, shares_too=need_weights)
     rows = found.transpose(1, 2).flatten(2)
     out = linear(step, 0, rows, weights["out_proj.weight"], weights.get("out_proj.bias"), fused=fused)
     if shares is not None and average_attn_weights:

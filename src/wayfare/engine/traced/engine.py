@@ -12,10 +12,22 @@ from torch import Tensor
 from torch.nn import functional
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
-from wayfare.engine.base import Burst, LocalTraining, Stack, Steering, Step, descend, seeds, split, stacked_steps, steered
-from wayfare.engine.traced.network import StackedNetwork, stacked_network
+from wayfare.engine.base import (
+    Burst,
+    LocalTraining,
+    Stack,
+    Steering,
+    Step,
+    descend,
+    seeds,
+    split,
+    stacked_steps,
+    steered,
+)
+from wayfare.engine.traced.network import stacked_network
 from wayfare.engine.traced.probing import NotStackableError
-from wayfare.engine.traced.stepping import StackedStep
+from wayfare.engine.traced.program import StackedNetwork
+from wayfare.engine.traced.stepping import StackedStep, unfolded
 from wayfare.errors import ScenarioError
 from wayfare.learning.models.base import statistics, trainable
 from wayfare.learning.tasks.own import OwnTask
@@ -103,7 +115,9 @@ class StackedTraced(Stack):
                 )
                 self._step(network, shared, step, steering)
         trained = zip(*(stack.flatten(1).unbind() for stack in stacks), strict=True)
-        torch._foreach_copy_([piece for model in pieces for piece in model], [piece for model in trained for piece in model])
+        torch._foreach_copy_(
+            [piece for model in pieces for piece in model], [piece for model in trained for piece in model]
+        )
 
     def _views(self, block: Tensor) -> list[Tensor]:
         return split(block, self._shapes[: self._weights])
@@ -126,21 +140,31 @@ class StackedTraced(Stack):
         loss = self._loss(outputs, targets, shared.count)
         gradients = torch.autograd.grad(loss, needed, allow_unused=bool(network.fused))[: len(tracked)]
         if tracked:
-            descend([leaves[index] for index in tracked], gradients, self._of(steering, tracked), self._training, step.shares)
+            descend(
+                [leaves[index] for index in tracked],
+                gradients,
+                self._of(steering, tracked),
+                self._training,
+                step.shares,
+            )
 
     def _of(self, steering: Steering, tracked: Sequence[int]) -> Steering:
         return steering.each(lambda stacks: [stacks[index] for index in tracked])
 
     def _loss(self, outputs: Any, targets: Tensor, count: int) -> Tensor:
         """The sum of the devices' losses; only its gradient is needed."""
-        if self._task.loss_of is functional.cross_entropy and self._averages and targets.dim() == 1 == outputs.dim() - 1:
+        if (
+            self._task.loss_of is functional.cross_entropy
+            and self._averages
+            and targets.dim() == 1 == outputs.dim() - 1
+        ):
             found: Tensor = _CrossEntropy.apply(outputs, targets, count)  # type: ignore[no-untyped-call]
             return found
         if self._averages:
             return self._task.loss_on(outputs, targets) * count
-        parts = targets.unflatten(0, (count, -1)).unbind()
+        parts = unfolded(targets, 0, count).unbind()
         leaves, form = tree_flatten(outputs)
-        apart = zip(*(leaf.unflatten(0, (count, -1)).unbind() for leaf in leaves), strict=True)
+        apart = zip(*(unfolded(leaf, 0, count).unbind() for leaf in leaves), strict=True)
         pairs = zip(apart, parts, strict=True)
         return torch.stack([self._task.loss_on(tree_unflatten(own, form), part) for own, part in pairs]).sum()
 
@@ -167,5 +191,7 @@ class _CrossEntropy(torch.autograd.Function):
 def _with_offsets(logits: object, offsets: Tensor) -> Tensor:
     """Logits (n B, classes) plus the offsets of every device, (n, classes)."""
     if not isinstance(logits, Tensor) or logits.shape[1:] != offsets.shape[1:]:
-        raise ScenarioError("learning.local_loss", "logit-adjusted", f"needs a logit for each of {offsets.shape[1]} classes")
-    return (logits.unflatten(0, (len(offsets), -1)) + offsets.to(logits).unsqueeze(1)).flatten(0, 1)
+        raise ScenarioError(
+            "learning.local_loss", "logit-adjusted", f"needs a logit for each of {offsets.shape[1]} classes"
+        )
+    return (unfolded(logits, 0, len(offsets)) + offsets.to(logits).unsqueeze(1)).flatten(0, 1)

@@ -111,7 +111,7 @@ def join_channels(step: StackedStep, samples: Tensor) -> Tensor:
 
 def separate_channels(step: StackedStep, joined: Tensor) -> Tensor:
     """(B, n C, ...) -> (n B, C, ...)."""
-    return joined.unflatten(1, (step.count, -1)).transpose(0, 1).flatten(0, 1)
+    return unfolded(joined, 1, step.count).transpose(0, 1).flatten(0, 1)
 
 
 def joined_group_norm(
@@ -188,7 +188,13 @@ def pointwise(operation: Callable[..., Tensor]) -> Callable[..., Tensor]:
 
 
 def embedding(
-    step: StackedStep, axis: int, numbers: Tensor, weight: Tensor, padding_idx: int | None = None, *others: Any, **named: Any
+    step: StackedStep,
+    axis: int,
+    numbers: Tensor,
+    weight: Tensor,
+    padding_idx: int | None = None,
+    *others: Any,
+    **named: Any,
 ) -> Tensor:
     """Rows of each device's table, found by an offset in the joint table."""
     rows = weight.shape[1]
@@ -211,9 +217,10 @@ def batch_norm(
 ) -> Tensor:
     """Batch normalisation of joined channels in training mode, by the moments of each device's own samples."""
     assert layer.momentum is not None
-    mean, variance = moments or (None, None)
-    flat = [None if each is None else each.flatten() for each in (mean, variance, weight, bias)]
-    return functional.batch_norm(inputs, *flat, True, layer.momentum, layer.eps)
+    mean, variance, scale, shift = (
+        None if each is None else each.flatten() for each in (*(moments or (None, None)), weight, bias)
+    )
+    return functional.batch_norm(inputs, mean, variance, scale, shift, True, layer.momentum, layer.eps)
 
 
 def dropout(

@@ -88,7 +88,7 @@ _CREATES = frozenset(("new_zeros", "new_ones", "new_full", "new_empty", "new_ten
 
 @dataclass(frozen=True, slots=True)
 class _Kind:
-    """Where the samples are in each tensor of a value, and whether it belongs to a device but to none of its samples."""
+    """Where the samples are in each tensor of a value, and whether it is one per device, without samples."""
 
     axes: tuple[int | None, ...]
     by_device: bool
@@ -183,10 +183,10 @@ class _Builder:
         return self.joined[node]
 
     def _filled(self, value: Any) -> Any:
-        return fx.node.map_arg(value, self._slot)
+        return fx.node.map_arg(value, self._slot)  # type: ignore[arg-type]
 
     def _filled_joined(self, value: Any) -> Any:
-        return fx.node.map_arg(value, self._joined_slot)
+        return fx.node.map_arg(value, self._joined_slot)  # type: ignore[arg-type]
 
     def _kind(self, node: fx.Node) -> _Kind:
         one, two = (tensors_of(value) for value in probes_of(node))

@@ -59,7 +59,7 @@ def has_draws(node: fx.Node) -> bool:
 
 def memory_order(tensor: Tensor) -> list[int]:
     """The axes of a tensor in memory, from the outermost."""
-    return sorted(range(tensor.dim()), key=lambda axis: -tensor.stride(axis))
+    return sorted(range(tensor.dim()), key=lambda axis: -tensor.stride()[axis])
 
 
 def pool_before_relu(graph: fx.Graph) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, fx, nn
@@ -15,7 +15,9 @@ from wayfare.learning.chance import seeded_generators
 # Layers that have a stacked form as a whole. All others are traced down to functions.
 LEAVES = nn.modules.batchnorm._BatchNorm, nn.RNNBase, nn.MultiheadAttention
 # What may be asked of a tensor without reading its values.
-_QUESTIONS = frozenset(("size", "dim", "numel", "ndimension", "is_floating_point", "is_contiguous", "stride", "nelement"))
+_QUESTIONS = frozenset(
+    ("size", "dim", "numel", "ndimension", "is_floating_point", "is_contiguous", "stride", "nelement")
+)
 _PROPERTIES = (
     *("ndim", "dtype", "device", "layout", "itemsize", "requires_grad", "names"),
     *("is_cuda", "is_nested", "is_sparse", "is_quantized", "is_mkldnn", "is_meta", "is_mps"),
@@ -116,11 +118,12 @@ class _Tracer(fx.Tracer):
         raise NotStackableError("it branches on values")
 
     def iter(self, obj: fx.Proxy) -> Iterator[Any]:
-        return iter([obj[index] for index in range(len(obj))])
+        value: Any = obj
+        return iter([value[index] for index in range(len(value))])
 
     def _probe(self, node: fx.Node, which: int) -> Any:
-        args, kwargs = (fx.node.map_arg(each, lambda it: it.meta["probes"][which]) for each in (node.args, node.kwargs))
-        target: Any = node.target
+        given: Any = fx.node.map_arg((node.args, dict(node.kwargs)), lambda it: it.meta["probes"][which])
+        (args, kwargs), target = given, cast(Any, node.target)
         match node.op:
             case "placeholder":
                 return self._inputs[which]
@@ -133,7 +136,7 @@ class _Tracer(fx.Tracer):
             case _:
                 return target(*args, **kwargs)
 
-    def _known(self, proxy: fx.Proxy) -> Any:
+    def _known(self, proxy: Any) -> Any:
         """A proxy, or its value if it is no tensor and does not depend on the number of samples."""
         node, (one, two) = proxy.node, probes_of(proxy.node)
         if type(one) in (tuple, list) and any(isinstance(leaf, Tensor) for leaf in tree_leaves(one)):

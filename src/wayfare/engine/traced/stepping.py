@@ -26,8 +26,8 @@ class StackedStep:
     def kept(self, like: Tensor, axis: int, probability: float, order: Sequence[int] | None = None) -> Tensor:
         """The mask of dropout for samples along an axis, scaled, with the draws that `reference` makes.
 
-        PyTorch fills the mask of one device in the order of memory: ``order`` lists the axes of ``like`` in `reference`,
-        from the outermost, and is ascending by default.
+        PyTorch fills the mask of one device in the order of memory. ``order`` lists the axes that ``like`` has there in
+        `reference`, from the outermost; it is ascending by default.
         """
         if not self._generators:
             self._generators = [torch.Generator().manual_seed(seed) for seed in self.seeds]
@@ -42,7 +42,8 @@ class StackedStep:
 
 def unfolded(samples: Tensor, axis: int, count: int) -> Tensor:
     """Separate devices: (..., n B, ...) -> (..., n, B, ...), a view."""
-    return samples.unflatten(axis, (count, -1))
+    apart: Tensor = samples.unflatten(axis, (count, -1))
+    return apart
 
 
 def folded(stack: Tensor, axis: int) -> Tensor:
