@@ -206,7 +206,7 @@ def test_orders_that_make_no_sense_are_rejected_and_change_nothing(tmp_path: Pat
         ("set", {"guard.colour": 1.0}, "choose from clip, share"),
         ("set", {"server.optimizer": "adam"}, "kind of the server's state"),
         ("set", {"server.step": "fast"}, r"server\.step"),
-        ("set", {"radio.bandwidth_hz": 1.0}, "must start with server"),
+        ("set", {"radio.bandwidth_hz": 1.0}, "or start with server, or with guard"),
         ("dance", {}, "unknown"),
     ):
         number = orders.place(tmp_path / FILE, kind, content)

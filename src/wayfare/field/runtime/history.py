@@ -146,11 +146,11 @@ class History:
         if found is None:
             return Versions.from_first(self._first, self._initial)
         rows = self._database.rows(
-            "SELECT content FROM orders WHERE kind = 'set' AND version <= ? ORDER BY version", found.version
+            "SELECT content, version FROM orders WHERE kind = 'set' AND version <= ? ORDER BY version", found.version
         )
         aggregation = self._first
-        for (content,) in rows:
-            aggregation = revised(aggregation, json.loads(content), found.state.model)
+        for content, version in rows:
+            aggregation = revised(aggregation, json.loads(content), found.state.model, version)
         return Versions(aggregation, found)
 
     def _steps(self, after: Snapshot) -> Iterator[Step]:

@@ -79,7 +79,7 @@ class Ledger:
         self._history = History(self._database, folder, initial, layout, aggregation)
         self.released = ReleasedVersions(self._database, folder, layout)
         self._all = self._database.rows
-        self.roster = Roster(self._database, membership, aggregation.terms.devices)
+        self.roster = Roster(self._database, membership, aggregation.terms.devices, self._uploads_per_day)
         with self._database.transaction() as connection:
             facts = dict(connection.execute("SELECT name, value FROM facts"))
             known = json.loads(facts["identity"]) if facts else {}
@@ -124,6 +124,10 @@ class Ledger:
     def state(self) -> ServerState:
         """The global model, the state of the rule, and the mean of the models, which is evaluated and exported."""
         return self._history.latest.state
+
+    @property
+    def aggregation(self) -> Aggregation:
+        return self._history.aggregation
 
     def standing(self, device: int, number: int | None) -> tuple[int, list[int], bool]:
         """A device's next free number; the recorded chunks of one update, and whether it is closed."""
@@ -229,6 +233,7 @@ class Ledger:
         with self.transaction():
             if chunk.update != latest.number:
                 self._taken.pop(device, None)
+                self.roster.uploads.add(device)
                 latest.number, latest.open, latest.norm_sq = chunk.update, True, 0.0
             scale = self._limits.share(latest.norm_sq, norm_sq)
             latest.norm_sq += norm_sq
@@ -310,8 +315,7 @@ class Ledger:
             found = self.compact(Window(**order.content))
             return f"versions from {found.base_version} on; {found.chunks} chunks, {found.bytes / 1e6:.1f} MB deleted"
         if order.kind == "export":
-            version = int(order.content["version"])
-            return export_file(self.folder, version, self._judged_at(version))
+            return export_file(self.folder, version := int(order.content["version"]), self._judged_at(version))
         if order.kind in ORDERS:
             return self.released.obey(order, self.roster.names, self._judged_at)
         round_, version, devices = self.next_round, self.version + 1, self.roster.active_devices
@@ -365,9 +369,13 @@ class Ledger:
 
     # Internals.
 
+    def _uploads_per_day(self) -> int | None:
+        settings = self.aggregation.settings_at(self.version)
+        return (settings and settings.uploads_per_day) or self._limits.uploads_per_day
+
     def _check(self, device: int, chunk: Chunk) -> None:
         check_chunk(chunk, self._devices[device], self._limits, self.version)
-        self.roster.check_base(chunk)
+        self.roster.check(device, chunk)
         others = self._all(
             "SELECT chunks, round, received_round FROM chunks WHERE device = ? AND number = ?", device, chunk.update
         )
