@@ -17,9 +17,9 @@ from wayfare.codec.wire import Layout
 from wayfare.errors import InputError, RunFolderError
 from wayfare.field.runtime import orders
 from wayfare.field.runtime.compaction import Window
-from wayfare.field.runtime.downloads import model_digest
 from wayfare.field.runtime.ledger import FILE, Key, Ledger
 from wayfare.field.runtime.messages import Chunk
+from wayfare.field.runtime.model_encoding import model_digest
 from wayfare.methods.guard import Guard
 from wayfare.methods.servers import Optimise
 from wayfare.methods.states import same_state

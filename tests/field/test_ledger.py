@@ -25,10 +25,11 @@ from tests.field.parts import (
 )
 from wayfare.codec.errors import WireError
 from wayfare.errors import RunFolderError
-from wayfare.field.runtime.downloads import Downloads, unpacked
+from wayfare.field.runtime.downloads import Downloads
 from wayfare.field.runtime.gathering import OnArrival
 from wayfare.field.runtime.ledger import Ledger
 from wayfare.field.runtime.messages import Chunk, joined, split
+from wayfare.field.runtime.model_encoding import unpacked
 from wayfare.field.runtime.rules import Limits
 from wayfare.methods import Arrival
 from wayfare.methods.servers import Add

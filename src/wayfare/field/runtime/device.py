@@ -15,7 +15,7 @@ from wayfare.engine import Compute
 from wayfare.errors import ScenarioError
 from wayfare.field.fleet import Bundle
 from wayfare.field.runtime.connect import FieldClient, connect_unless
-from wayfare.field.runtime.current_model import CURRENT, keep_current
+from wayfare.field.runtime.current_model import CurrentModel
 from wayfare.field.runtime.daily import DailyBytes
 from wayfare.field.runtime.device_pages import device_pages
 from wayfare.field.runtime.endpoint import serving
@@ -149,11 +149,15 @@ async def _run(
     # The trainer runs whether or not the broker is in reach.
     training = threading.Thread(target=trainer.run, args=(stop,), name="trainer", daemon=True)
     training.start()
-    current = asyncio.ensure_future(_keep_current(work, options, outbox))
+    # With a plan nobody does inference.
+    current = None
+    if options.current_every_s is not None and not options.by_plan:
+        current = CurrentModel(outbox, work.model, work.layout, options.state)
+    keeping = asyncio.ensure_future(_keep(current, options.current_every_s))
     try:
         async with AsyncExitStack() as ending:
             if options.metrics_port is not None:
-                pages = device_pages(outbox, daily, lambda: client is not None and client.is_connected)
+                pages = device_pages(outbox, daily, current, lambda: client is not None and client.is_connected)
                 served = serving(pages, host=options.metrics_host, port=options.metrics_port)
                 port = await ending.enter_async_context(served)
                 _log.info("metrics", extra={"url": f"http://{options.metrics_host}:{port}/metrics"})
@@ -166,11 +170,11 @@ async def _run(
                     period_joules=None if options.by_plan else work.budget_joules,
                     set_power_watts=options.set_power_watts,
                 )
-                exchanger = Exchanger(client, bundle.name, outbox, guide, radio, work.layout, options.patience)
+                exchanger = Exchanger(client, bundle.name, outbox, guide, radio, work.layout, options.patience, current)
                 await exchanger.run(stop)
     finally:
-        current.cancel()
-        await asyncio.gather(current, return_exceptions=True)
+        keeping.cancel()
+        await asyncio.gather(keeping, return_exceptions=True)
         stop.set()
         daily.save()
         await asyncio.to_thread(training.join)
@@ -179,6 +183,6 @@ async def _run(
     _log.info("ended", extra={"device": bundle.name, "round": outbox.progress.finished_round})
 
 
-async def _keep_current(work: Work, options: DeviceOptions, outbox: Outbox) -> None:
-    if options.current_every_s is not None and not options.by_plan:
-        await keep_current(outbox, work.model, options.state / CURRENT, options.current_every_s)
+async def _keep(current: CurrentModel | None, every_s: float | None) -> None:
+    if current is not None and every_s is not None:
+        await current.keep(every_s)

@@ -30,6 +30,7 @@ from wayfare.field.runtime.messages import Chunk, unpack
 from wayfare.field.runtime.model_files import export_file
 from wayfare.field.runtime.orders import Order
 from wayfare.field.runtime.outbox import digest
+from wayfare.field.runtime.released import ORDERS, ReleasedVersions
 from wayfare.field.runtime.roster import Roster
 from wayfare.field.runtime.rules import Bits, Limits, check_chunk, check_rest
 from wayfare.field.runtime.stores import check_identity
@@ -76,6 +77,7 @@ class Ledger:
         self._database = Database(folder / FILE, SCHEMA, FORMAT, MIGRATIONS)
         self.contacts = ContactLog(self._database)
         self._history = History(self._database, folder, initial, layout, aggregation)
+        self.released = ReleasedVersions(self._database, folder, layout)
         self._all = self._database.rows
         self.roster = Roster(self._database, membership, aggregation.terms.devices)
         with self._database.transaction() as connection:
@@ -99,6 +101,7 @@ class Ledger:
                 ):
                     self._take(device, unpack(data, self._layout).entries.indices.numpy())
         self._history.load()
+        self.released.load()
         # Recorded and not applied yet.
         waiting = connection.execute(
             "SELECT device, number, chunk, scale, data FROM chunks"
@@ -306,6 +309,7 @@ class Ledger:
                     self._answer(order, "done: " + self._obeyed(order))
             except (InputError, KeyError, TypeError, ValueError) as error:
                 self._answer(order, f"rejected: {error}")
+            self.released.delete_unused()
 
     def _obeyed(self, order: Order) -> str:
         """Carry out one order; most make a version."""
@@ -314,13 +318,18 @@ class Ledger:
             return f"versions from {found.base_version} on; {found.chunks} chunks, {found.bytes / 1e6:.1f} MB deleted"
         if order.kind == "export":
             version = int(order.content["version"])
-            return export_file(self.folder, version, self._history.snapshot_at(version).state.judged)
+            return export_file(self.folder, version, self._judged_at(version))
+        if order.kind in ORDERS:
+            return self.released.obey(order, self.roster.names, self._judged_at)
         round_, version, devices = self.next_round, self.version + 1, self.roster.active_devices
         self._history.advance(Step(round_, version, devices, order=order))
         connection, made = self._database.connection, (round_, version, devices, self.roster.now_s())
         connection.execute("INSERT INTO rounds VALUES (?, ?, ?, ?)", made)
         connection.execute("UPDATE orders SET round = ?, version = ? WHERE id = ?", (round_, version, order.id))
         return f"version {version}"
+
+    def _judged_at(self, version: int) -> Tensor:
+        return self._history.snapshot_at(version).state.judged
 
     def _answer(self, order: Order, outcome: str) -> None:
         with self._database.transaction() as connection:

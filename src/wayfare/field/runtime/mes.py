@@ -27,7 +27,6 @@ from wayfare.field.fleet import Bundle
 from wayfare.field.fleet.subjects import device_of, kind_of
 from wayfare.field.runtime.connect import FieldClient, connect_unless
 from wayfare.field.runtime.endpoint import fleet_pages, serving
-from wayfare.field.runtime.exchange import PASSING
 from wayfare.field.runtime.fairness import FairSubscriptions, Rates, TokenBucket
 from wayfare.field.runtime.gathering import ByPlan, Gathering, OnArrival
 from wayfare.field.runtime.housekeeping import Housekeeping, HousekeepingOptions
@@ -37,6 +36,7 @@ from wayfare.field.runtime.ledger import Ledger
 from wayfare.field.runtime.membership import Membership
 from wayfare.field.runtime.messages import Mark, Part, parse
 from wayfare.field.runtime.page import live_page, token_of
+from wayfare.field.runtime.parts import PASSING
 from wayfare.field.runtime.rules import Limits
 from wayfare.field.runtime.seals import ServerEnd
 from wayfare.field.runtime.status import FleetStatus, status_of

@@ -174,7 +174,8 @@ class _Message(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
     def packed(self) -> bytes:
-        return self.model_dump_json().encode()
+        # Without defaults, so that machines of the previous version understand messages that use nothing new.
+        return self.model_dump_json(exclude_defaults=True).encode()
 
 
 class Ask(_Message):
@@ -185,6 +186,7 @@ class Ask(_Message):
     fresh: bool = False  # a device with a new store: its energy account restarts
     version: Version | None = None  # of its model
     samples: Number | None = None  # in its folder
+    running: Version | None = None  # the version that it uses for inference
 
 
 class Standing(_Message):
@@ -229,6 +231,14 @@ class Finish(_Message):
     epsilon: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = None
 
 
+class Released(_Message):
+    """From the server: the version that this device uses for inference. It is always downloaded whole."""
+
+    version: Version
+    size_bytes: Annotated[int, Field(ge=0, le=2**40)]
+    digest: Annotated[str, Field(max_length=64)]
+
+
 class Manifest(_Message):
     """From the server: the model on offer, and how to download it."""
 
@@ -240,6 +250,7 @@ class Manifest(_Message):
     # The state that the server rule hands to this device; its bytes follow those of the model.
     handed_bytes: Annotated[int, Field(ge=0, le=2**40)] = 0
     handed_digest: Annotated[str, Field(max_length=64)] = ""
+    released: Released | None = None  # None: the device uses the model that it received last
     reason: Annotated[str, Field(max_length=500)] = ""
 
 
@@ -250,6 +261,7 @@ class Part(_Message):
     base_version: Version | None = None
     offset: Annotated[int, Field(ge=0, le=2**40)]
     size_bytes: Annotated[int, Field(ge=1, le=1 << 20)]
+    released: bool = False  # of the released version
 
 
 _Any = TypeVar("_Any", bound=_Message)

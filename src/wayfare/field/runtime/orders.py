@@ -31,7 +31,7 @@ _POLL_S = 0.1
 @dataclass(frozen=True, slots=True)
 class Order:
     id: int
-    kind: str  # rollback, pardon, set, compact or export
+    kind: str  # rollback, pardon, set, compact, export, release, withdraw or group
     content: Mapping[str, Any]
 
 

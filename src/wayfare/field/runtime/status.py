@@ -34,6 +34,8 @@ class DeviceStatus:
     heard_s_ago: float | None = None
     spent_joules: float = 0.0
     quarantined: bool = False
+    released_version: int | None = None  # for inference; None: the model received last
+    running_version: int | None = None  # the version that it uses for inference, as it reported last
     # Of a private device, as it reported them in its last exchange since the server was started.
     releases: int | None = None
     epsilon: float | None = None
@@ -100,6 +102,8 @@ def status_of(
             heard_s_ago=None if (at_s := heard_at_s.get(number)) is None else now_s - at_s,
             spent_joules=spent[number],
             quarantined=str(number) in held,
+            released_version=ledger.released.state.of(name),
+            running_version=ledger.released.running(name),
             **asdict(intake.counts[number]),
         )
         for number, name in enumerate(intake.names)
@@ -156,6 +160,8 @@ _OF_DEVICES = (
     ("wayfare_device_version", "gauge", "Version of the model last offered.", "version"),
     ("wayfare_device_heard_seconds", "gauge", "Time since the last message.", "heard_s_ago"),
     ("wayfare_device_quarantined", "gauge", "1 while its updates are not used.", "quarantined"),
+    ("wayfare_device_released_version", "gauge", "Version released to it for inference.", "released_version"),
+    ("wayfare_device_running_version", "gauge", "Version that it uses for inference.", "running_version"),
     ("wayfare_device_spent_joules", "gauge", "Energy spent, as reported by the device.", "spent_joules"),
     ("wayfare_device_releases_total", "counter", "Releases of a private device, as it reports them.", "releases"),
     ("wayfare_device_epsilon", "gauge", "Differential privacy, as reported by the device.", "epsilon"),
