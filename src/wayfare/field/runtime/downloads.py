@@ -17,11 +17,11 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from wayfare.codec.wire import Layout, encode
+from wayfare.codec.wire import Layout
 from wayfare.field.runtime.database import tree_bytes
 from wayfare.field.runtime.ledger import Ledger
 from wayfare.field.runtime.messages import Begun
-from wayfare.field.runtime.model_encoding import entries_of, model_digest, squeezed
+from wayfare.field.runtime.model_encoding import model_digest, packed
 from wayfare.field.runtime.outbox import digest
 from wayfare.files import write_atomically
 
@@ -138,8 +138,7 @@ class Downloads:
         if (found := self._find((version, base_version))) is not None:
             return found
         model = ledger.model_at(version)
-        message = encode(entries_of(model, newer, self._layout), self._layout).data
-        made = Download(version, base_version, squeezed(message), model_digest(model))
+        made = Download(version, base_version, packed(model, newer, self._layout), model_digest(model))
         with self._lock:
             self._keep(made)
         return made

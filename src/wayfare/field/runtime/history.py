@@ -168,7 +168,8 @@ class History:
 
     def _applied_in(self, version: int) -> list[Arrival]:
         rows = self._database.rows(
-            "SELECT device, scale, data, weight, samples FROM chunks WHERE version = ? ORDER BY device, number, chunk",
+            "SELECT device, scale, data, weight, samples FROM applied JOIN chunks USING (device, number, chunk)"
+            " WHERE version = ? ORDER BY device, number, chunk",
             version,
         )
         return self.arrivals(
@@ -177,7 +178,10 @@ class History:
 
     def _previous_version(self, device: int, number: int) -> float:
         """The version that includes a device's previous update; infinity while there is none."""
-        query = "SELECT version FROM chunks WHERE device = ? AND number < ? ORDER BY number DESC LIMIT 1"
+        query = (
+            "SELECT version FROM chunks LEFT JOIN applied USING (device, number, chunk)"
+            " WHERE device = ? AND number < ? ORDER BY number DESC LIMIT 1"
+        )
         rows = self._database.rows(query, device, number)
         version = rows[0][0] if rows else 0
         return math.inf if version is None else version

@@ -103,7 +103,10 @@ class Ledger:
         self._history.load()
         self.released.load()
         # Recorded and not applied yet.
-        waiting = connection.execute("SELECT device, number, chunk, scale, data FROM chunks WHERE version IS NULL")
+        waiting = connection.execute(
+            "SELECT device, number, chunk, scale, data FROM chunks"
+            " LEFT JOIN applied USING (device, number, chunk) WHERE version IS NULL"
+        )
         self._queue = {Key(*key): unpack(data, self._layout).scaled(scale) for *key, scale, data in waiting}
 
     # Reading.
@@ -187,7 +190,11 @@ class Ledger:
 
     def applied(self) -> dict[Key, str]:
         """Every applied chunk, with its digest."""
-        rows = self._all("SELECT device, number, chunk, digest FROM chunks WHERE version > ?", _VOID)
+        rows = self._all(
+            "SELECT device, number, chunk, digest FROM chunks JOIN applied USING (device, number, chunk)"
+            " WHERE version > ?",
+            _VOID,
+        )
         return {Key(*row[:3]): row[3] for row in rows}
 
     def spent_joules(self) -> list[float]:
@@ -292,8 +299,8 @@ class Ledger:
                 del self._queue[key]
             self._history.advance(Step(round_, version, devices, self._history.arrivals(pieces)))
             connection.executemany(
-                "UPDATE chunks SET version = ?, weight = ?, samples = ? WHERE device = ? AND number = ? AND chunk = ?",
-                [(version, piece.weight, piece.samples, *key) for key, piece in zip(rows, pieces, strict=True)],
+                "INSERT INTO applied VALUES (?, ?, ?, ?, ?, ?)",
+                [(*key, version, piece.weight, piece.samples) for key, piece in zip(rows, pieces, strict=True)],
             )
             made = (round_, version, devices, self.roster.now_s())
             connection.execute("INSERT INTO rounds VALUES (?, ?, ?, ?)", made)
@@ -393,8 +400,6 @@ class Ledger:
             void = [key for key in self._queue if key[:2] == (device, latest.number)]
             for key in void:
                 del self._queue[key]
-            self._database.connection.executemany(
-                f"UPDATE chunks SET version = {_VOID} WHERE device = ? AND number = ? AND chunk = ?", void
-            )
+            self._database.connection.executemany(f"INSERT INTO applied VALUES (?, ?, ?, {_VOID}, 1, NULL)", void)
         latest.open = False
         self._taken.pop(device, None)

@@ -58,7 +58,7 @@ class ServerOptions:
     by_plan: bool = False
     limits: Limits = field(default_factory=Limits)
     membership: Membership = field(default_factory=Membership)  # without a plan
-    save_every_s: float = 5.0
+    save_every_s: float = 30.0  # the model file, which only shortens a start
     housekeeping: HousekeepingOptions = field(default_factory=HousekeepingOptions)
     stored_bytes: int = 256 << 20  # of all devices' chunks in the broker
     stored_chunks: int = 64  # per device

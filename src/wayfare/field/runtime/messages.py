@@ -31,6 +31,8 @@ _HEADER = struct.Struct("<2sBIIIIIQd")
 _CHECKSUM = struct.Struct("<I")
 CHUNK_HEADER_BYTES = _HEADER.size + _CHECKSUM.size
 MAX_CHUNKS = 4096
+# Pieces are joined without a sort if they hold at least every so manieth entry.
+_DENSE = 16
 _MAX_NUMBER = 2**32 - 2
 _MAX_JSON_BYTES = 64 << 10
 
@@ -50,8 +52,9 @@ class Chunk:
     value_bits: ValueBits = 32  # of the encoding; a decoded chunk holds what the encoder's receiver sees
 
     def scaled(self, share: float) -> Chunk:
-        scaled = Sparse(self.entries.indices, self.entries.values * share)
-        return self if share == 1.0 else replace(self, entries=scaled)
+        if share == 1.0:
+            return self
+        return replace(self, entries=Sparse(self.entries.indices, self.entries.values * share))
 
     def packed(self, layout: Layout) -> bytes:
         body = encode(self.entries, layout, self.value_bits).data
@@ -148,10 +151,19 @@ def joined(pieces: Sequence[Sparse]) -> Sparse:
     """Join the pieces of one update, sorted by index."""
     if len(pieces) == 1:
         return pieces[0]
-    indices = torch.cat([piece.indices for piece in pieces])
-    # NumPy's stable sort merges the sorted runs; a sort from scratch takes several times as long.
-    order = torch.from_numpy(np.argsort(indices.numpy(), kind="stable"))
-    return Sparse(indices[order], torch.cat([piece.values for piece in pieces])[order])
+    indices = np.concatenate([piece.indices.numpy() for piece in pieces])
+    values = np.concatenate([piece.values.numpy() for piece in pieces])
+    first, span = int(indices.min()), int(np.ptp(indices)) + 1
+    if len(indices) * _DENSE < span:
+        # NumPy's stable sort merges the sorted runs; a sort from scratch takes several times as long.
+        order = np.argsort(indices, kind="stable")
+        return Sparse(torch.from_numpy(indices[order]), torch.from_numpy(values[order]))
+    # Of many entries it is faster to write each one to its place.
+    placed, kept = np.empty(span, values.dtype), np.zeros(span, np.bool_)
+    indices -= first
+    placed[indices], kept[indices] = values, True
+    found = np.flatnonzero(kept)
+    return Sparse(torch.from_numpy(found + first), torch.from_numpy(placed[found]))
 
 
 Number = Annotated[int, Field(ge=0, le=_MAX_NUMBER)]

@@ -17,12 +17,12 @@ from typing import Any
 from torch import Tensor
 
 from wayfare.codec.errors import WireError
-from wayfare.codec.wire import Layout, encode
+from wayfare.codec.wire import Layout
 from wayfare.errors import InputError
 from wayfare.field.fleet.subjects import check_name
 from wayfare.field.runtime.database import Database
 from wayfare.field.runtime.messages import Released
-from wayfare.field.runtime.model_encoding import entries_of, model_digest, squeezed, unpacked
+from wayfare.field.runtime.model_encoding import model_digest, packed, unpacked
 from wayfare.field.runtime.orders import Order
 from wayfare.files import write_atomically
 
@@ -156,7 +156,7 @@ class ReleasedVersions:
         if known is not None and self._is_valid(version):
             return known
         model = model_at(version)
-        data = squeezed(encode(entries_of(model, None, self._layout), self._layout).data)
+        data = packed(model, None, self._layout)
         self._folder.mkdir(parents=True, exist_ok=True)
         write_atomically(self._file(version), data)
         self._valid[version] = True

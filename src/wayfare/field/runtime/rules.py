@@ -60,7 +60,8 @@ class Bits:
     def add(self, indices: Ints) -> None:
         """Add indices that are not in the set yet."""
         self._count += len(indices)
-        np.bitwise_or.at(self._bits, indices >> 3, (1 << (indices & 7)).astype(np.uint8))
+        # New bits add up to their union, and NumPy adds several times as fast.
+        np.add.at(self._bits, indices >> 3, (1 << (indices & 7)).astype(np.uint8))
 
 
 def check_chunk(chunk: Chunk, latest: Latest, limits: Limits, version: int) -> None:
