@@ -87,6 +87,10 @@ class History:
             self._advance(versions, step)
         return versions.latest
 
+    def judged_at(self, version: int) -> Tensor:
+        """The model of a version that is evaluated, exported and released."""
+        return self.snapshot_at(version).state.judged
+
     def replay(self) -> ServerState:
         """Replay everything that the ledger holds through the rule."""
         versions = self._newest(self.base_version)

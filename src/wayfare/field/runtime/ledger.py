@@ -21,7 +21,7 @@ from wayfare.codec.errors import WireError
 from wayfare.codec.wire import Layout
 from wayfare.errors import InputError
 from wayfare.field.runtime.aggregation import Aggregation, Snapshot, differing
-from wayfare.field.runtime.compaction import Compacted, Window, base_within, compact, shrink
+from wayfare.field.runtime.compaction import Compacted, Window, base_within, compact
 from wayfare.field.runtime.contact_log import ContactLog
 from wayfare.field.runtime.database import Database
 from wayfare.field.runtime.history import History, Step
@@ -322,18 +322,15 @@ class Ledger:
             found = self.compact(Window(**order.content))
             return f"versions from {found.base_version} on; {found.chunks} chunks, {found.bytes / 1e6:.1f} MB deleted"
         if order.kind == "export":
-            return export_file(self.folder, version := int(order.content["version"]), self._judged_at(version))
+            return export_file(self.folder, version := int(order.content["version"]), self._history.judged_at(version))
         if order.kind in ORDERS:
-            return self.released.obey(order, self.roster.names, self._judged_at)
+            return self.released.obey(order, self.roster.names, self._history.judged_at)
         round_, version, devices = self.next_round, self.version + 1, self.roster.active_devices
         self._history.advance(Step(round_, version, devices, order=order))
         connection, made = self._database.connection, (round_, version, devices, self.roster.now_s())
         connection.execute("INSERT INTO rounds VALUES (?, ?, ?, ?)", made)
         connection.execute("UPDATE orders SET round = ?, version = ? WHERE id = ?", (round_, version, order.id))
         return f"version {version}"
-
-    def _judged_at(self, version: int) -> Tensor:
-        return self._history.snapshot_at(version).state.judged
 
     def _answer(self, order: Order, outcome: str) -> None:
         with self._database.transaction() as connection:
@@ -350,10 +347,6 @@ class Ledger:
             if snapshot is None:
                 return Compacted(base_version=self.base_version)
             return compact(self._database, self._history, snapshot)
-
-    def shrink(self) -> None:
-        """Return free space of the file to the file system."""
-        shrink(self._database)
 
     @property
     def base_version(self) -> int:
