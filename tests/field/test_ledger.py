@@ -25,10 +25,11 @@ from tests.field.parts import (
 )
 from wayfare.codec.errors import WireError
 from wayfare.errors import RunFolderError
-from wayfare.field.runtime.downloads import Downloads, unpacked
+from wayfare.field.runtime.downloads import Downloads
 from wayfare.field.runtime.gathering import OnArrival
 from wayfare.field.runtime.ledger import Ledger
 from wayfare.field.runtime.messages import Chunk, joined, split
+from wayfare.field.runtime.model_encoding import unpacked
 from wayfare.field.runtime.rules import Limits
 from wayfare.methods import Arrival
 from wayfare.methods.servers import Add
@@ -82,6 +83,16 @@ def test_chunks_add_up_to_what_the_simulator_would_aggregate(tmp_path: Path) -> 
     assert torch.equal(ledger.model, expected)
     assert ledger.version == 1
     assert torch.equal(ledger.replay().model, expected)
+
+
+@pytest.mark.parametrize("entries", [12, 200])
+def test_pieces_with_few_or_many_entries_are_joined_by_index(entries: int) -> None:
+    sent = top_k(noise(3)[: LAYOUT.parameters], entries)
+    order = torch.randperm(entries, generator=torch.Generator().manual_seed(0))
+    pieces = [Sparse(sent.indices[part], sent.values[part]) for part in (one.sort().values for one in order.chunk(4))]
+    again = joined(pieces)
+    assert torch.equal(again.indices, sent.indices)
+    assert torch.equal(again.values, sent.values)
 
 
 def test_pieces_of_an_upload_are_the_upload_again_with_the_largest_first() -> None:

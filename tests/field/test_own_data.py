@@ -76,8 +76,8 @@ class Site:
         """The device of every upload in the ledger, in the order in which they were applied."""
         with closing(sqlite3.connect(f"file:{self.folder / 'mes' / FILE}?mode=ro", uri=True, timeout=30)) as ledger:
             rows = ledger.execute(
-                "SELECT name FROM chunks JOIN devices USING (device) WHERE version > 0"
-                " GROUP BY device, chunks.number ORDER BY min(version), device"
+                "SELECT name FROM applied JOIN devices USING (device) WHERE version > 0"
+                " GROUP BY device, applied.number ORDER BY min(version), device"
             )
             return [name for (name,) in rows]
 

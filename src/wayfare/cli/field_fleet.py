@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, TypeAlias
 
@@ -147,8 +148,6 @@ def status_command(
 
     Example: `wayfare field status --watch`
     """
-    from dataclasses import asdict
-
     from wayfare.field.runtime.endpoint import fetch_status
 
     status = fetch_status(address)
@@ -163,6 +162,15 @@ def status_command(
                 live.update(status_table(fetch_status(address)), refresh=True)
 
 
+# Columns that appear if a device has a value.
+_SOMETIMES = (
+    ("released", "released_version", ","),
+    ("runs", "running_version", ","),
+    ("loss", "loss", ",.4g"),
+    ("epsilon", "epsilon", ",.3g"),
+)
+
+
 def status_table(status: FleetStatus) -> Group:
     broker = "reachable" if status.broker_in_reach else "UNREACHABLE"
     summary = (
@@ -172,8 +180,12 @@ def status_table(status: FleetStatus) -> Group:
     table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0))
     table.add_column("device", no_wrap=True)
     columns = ("seen", "version", "behind", "exchanges", "chunks", "resent", "rejected", "up MB", "down MB", "J")
-    is_private = any(device.epsilon is not None for device in status.devices)
-    for column in (*columns, *(["epsilon"] if is_private else [])):
+    more = [
+        (title, field, text)
+        for title, field, text in _SOMETIMES
+        if any(asdict(device)[field] is not None for device in status.devices)
+    ]
+    for column in (*columns, *(title for title, _, _ in more)):
         table.add_column(column, justify="right")
     for device in status.devices:
         table.add_row(
@@ -184,7 +196,7 @@ def status_table(status: FleetStatus) -> Group:
             *(f"{count:,}" for count in (device.exchanges, device.chunks, device.repeated, device.refused)),
             *(f"{size / 1e6:,.2f}" for size in (device.received_bytes, device.sent_bytes)),
             f"{device.spent_joules:,.2f}",
-            *(["-" if device.epsilon is None else f"{device.epsilon:,.3g}"] if is_private else []),
+            *("-" if (value := asdict(device)[field]) is None else format(value, text) for _, field, text in more),
         )
     alerts = [Text(f"{alert.about}: {alert.text}", style="bold red") for alert in status.alerts]
     return Group(Text(summary), *alerts, table)

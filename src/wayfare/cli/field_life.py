@@ -1,4 +1,4 @@
-"""`wayfare field compact`, `rollback`, `set`, `quarantine`, `page`, `backup`, `restore`, `export` and `evaluate`."""
+"""`wayfare field compact`, `rollback`, `set`, `release` and other commands for the life of a fleet."""
 
 from __future__ import annotations
 
@@ -23,6 +23,9 @@ StateArgument: TypeAlias = Annotated[
 VersionArgument: TypeAlias = Annotated[int, typer.Argument(metavar="VERSION", min=0, help="A version of the model.")]
 ScenarioOption: TypeAlias = Annotated[
     str, typer.Option("--scenario", metavar="PRESET|FILE.toml", help="The scenario of the fleet.")
+]
+ToOption: TypeAlias = Annotated[
+    str, typer.Option("--to", metavar="all|DEVICE,...|GROUP", help="All devices, some of them, or a group.")
 ]
 WaitOption: TypeAlias = Annotated[
     float, typer.Option("--wait-s", help="Wait this long for the running server; 0 returns at once.")
@@ -52,14 +55,61 @@ def rollback_command(state: StateArgument, version: VersionArgument, wait_s: Wai
     _order(state, "rollback", {"version": version}, wait_s)
 
 
+def release_command(
+    state: StateArgument, version: VersionArgument, to: ToOption = "all", wait_s: WaitOption = 60.0
+) -> None:
+    """Use a version for inference on all devices, or on some of them first. Devices train with the newest model.
+
+    A release to all devices also ends releases to some of them.
+
+    Examples: `wayfare field release /var/lib/wayfare/mes 1200 --to bus-1,bus-2`,
+    then `wayfare field release /var/lib/wayfare/mes 1200`
+    """
+    _order(state, "release", {"version": version, "to": to}, wait_s)
+
+
+def withdraw_command(state: StateArgument, to: ToOption = "all", wait_s: WaitOption = 60.0) -> None:
+    """Withdraw a release. Some devices return to the release of all, or all to the model that they received last.
+
+    Example: `wayfare field withdraw /var/lib/wayfare/mes --to bus-1,bus-2`
+    """
+    _order(state, "withdraw", {"to": to}, wait_s)
+
+
+def group_command(
+    state: StateArgument,
+    name: Annotated[str | None, typer.Argument(metavar="[NAME]", help="The group.", show_default=False)] = None,
+    devices: Annotated[
+        list[str] | None, typer.Argument(metavar="[DEVICE...]", help="Its devices; none deletes the group.")
+    ] = None,
+    wait_s: WaitOption = 60.0,
+) -> None:
+    """List the groups of devices for releases, or define one.
+
+    Example: `wayfare field group /var/lib/wayfare/mes canary bus-1 bus-2`
+    """
+    from wayfare.field.runtime.life_cycle import groups_of
+
+    if name is not None:
+        _order(state, "group", {"name": name, "devices": devices or []}, wait_s)
+        return
+    found = groups_of(state)
+    for group, members in found.items():
+        say(f"{group}: {', '.join(members)}")
+    if not found:
+        say("there are no groups")
+
+
 def set_command(
     state: StateArgument,
     settings: Annotated[list[str], typer.Argument(metavar="NAME=VALUE...", help="Such as guard.clip=3.")],
     wait_s: WaitOption = 60.0,
 ) -> None:
-    """Change the guard or the server rule from the next version on. The ledger records the version.
+    """Change the guard, the server rule or settings of devices from the next version on.
 
-    Example: `wayfare field set /var/lib/wayfare/mes guard.clip=3 server.step=0.2`
+    The ledger records the version. Devices get their settings with the next model.
+
+    Example: `wayfare field set /var/lib/wayfare/mes guard.clip=3 learning.learning_rate=0.05`
     """
     content: dict[str, Any] = {}
     for text in settings:
@@ -229,6 +279,9 @@ COMMANDS: dict[str, Callable[..., None]] = {
     "compact": compact_command,
     "rollback": rollback_command,
     "set": set_command,
+    "release": release_command,
+    "withdraw": withdraw_command,
+    "group": group_command,
     "quarantine": quarantine_command,
     "page": page_command,
     "backup": backup_command,

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from wayfare.errors import FieldError, InputError
 from wayfare.field.runtime.ledger import FILE
+from wayfare.field.runtime.released import released_files
 from wayfare.records.lock import RunLock
 
 _ATTEMPTS = 10
@@ -47,9 +48,13 @@ def _copied(source: Path, target: Path) -> int:
         if found != "ok":
             raise FieldError(f"{source / FILE}: damaged: {found}")
         named = new.execute("SELECT file, sha256 FROM models").fetchall()
+        released = released_files(dict(new.execute("SELECT name, value FROM facts")))
         (version,) = new.execute("SELECT coalesce(max(version), 0) FROM rounds").fetchone()
     for name, sha256 in named:
         shutil.copyfile(source / name, target / name)
         if hashlib.sha256((target / name).read_bytes()).hexdigest() != sha256:
             raise FieldError(f"{source / name}: damaged: its checksum differs")
+    for name in released:
+        (target / name).parent.mkdir(exist_ok=True)
+        shutil.copyfile(source / name, target / name)
     return int(version)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import sqlite3
 import warnings
+from collections.abc import Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
 
@@ -16,6 +18,7 @@ from wayfare.field.runtime.housekeeping import Judge
 from wayfare.field.runtime.ledger import FILE
 from wayfare.field.runtime.model_files import newest_model
 from wayfare.field.runtime.orders import outcome, place
+from wayfare.field.runtime.released import ReleaseState
 from wayfare.field.runtime.status import Judged
 from wayfare.files import write_atomically
 from wayfare.learning.evaluate import Evaluator
@@ -75,6 +78,14 @@ def newest_state(state: Path) -> ServerState:
     return ServerState(model=torch.zeros(0)) if found is None else found.state
 
 
+def groups_of(state: Path) -> Mapping[str, Sequence[str]]:
+    """The groups of devices for releases."""
+    latest_version(state)  # rejects a folder without a ledger
+    with closing(sqlite3.connect(f"file:{state / FILE}?mode=ro", uri=True, timeout=30)) as connection:
+        rows = connection.execute("SELECT value FROM facts WHERE name = 'released'").fetchall()
+    return ReleaseState(**json.loads(rows[0][0])).groups if rows else {}
+
+
 def sample_of(learning: Learning) -> Tensor:
     """One input of the network of a task, as its exporter needs it."""
     task = load_task(learning)
@@ -92,13 +103,13 @@ def network_of(model: Model, vector: Tensor) -> nn.Module:
     return module
 
 
-def write_safetensors(module: nn.Module, file: Path, version: int) -> None:
+def write_safetensors(module: nn.Module, file: Path, version: int, **metadata: str) -> None:
     try:
         from safetensors.torch import save
     except ImportError:
         raise InputError("safetensors is not installed: pip install 'wayfare[field]'") from None
     tensors = {name: value.detach().contiguous().clone() for name, value in module.state_dict().items()}
-    write_atomically(file, save(tensors, metadata={"version": str(version)}))
+    write_atomically(file, save(tensors, metadata={"version": str(version), **metadata}))
 
 
 def write_onnx(module: nn.Module, sample: Tensor, file: Path) -> None:

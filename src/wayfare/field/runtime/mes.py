@@ -27,7 +27,6 @@ from wayfare.field.fleet import Bundle
 from wayfare.field.fleet.subjects import device_of, kind_of
 from wayfare.field.runtime.connect import FieldClient, connect_unless
 from wayfare.field.runtime.endpoint import fleet_pages, serving
-from wayfare.field.runtime.exchange import PASSING
 from wayfare.field.runtime.fairness import FairSubscriptions, Rates, TokenBucket
 from wayfare.field.runtime.gathering import ByPlan, Gathering, OnArrival
 from wayfare.field.runtime.housekeeping import Housekeeping, HousekeepingOptions
@@ -37,6 +36,7 @@ from wayfare.field.runtime.ledger import Ledger
 from wayfare.field.runtime.membership import Membership
 from wayfare.field.runtime.messages import Mark, Part, parse
 from wayfare.field.runtime.page import live_page, token_of
+from wayfare.field.runtime.parts import PASSING
 from wayfare.field.runtime.rules import Limits
 from wayfare.field.runtime.seals import ServerEnd
 from wayfare.field.runtime.status import FleetStatus, status_of
@@ -58,7 +58,7 @@ class ServerOptions:
     by_plan: bool = False
     limits: Limits = field(default_factory=Limits)
     membership: Membership = field(default_factory=Membership)  # without a plan
-    save_every_s: float = 5.0
+    save_every_s: float = 30.0  # the model file, which only shortens a start
     housekeeping: HousekeepingOptions = field(default_factory=HousekeepingOptions)
     stored_bytes: int = 256 << 20  # of all devices' chunks in the broker
     stored_chunks: int = 64  # per device

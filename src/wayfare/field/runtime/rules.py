@@ -18,6 +18,7 @@ from wayfare.field.runtime.messages import Chunk
 class Limits:
     largest_value: float = 1e4  # of an entry; a model with updates near this has diverged already
     clip_norm: float | None = None  # updates of larger norm are scaled down to it
+    uploads_per_day: int | None = None  # of each device, unless an order has changed it
     budget_joules: float | None = None  # the most that a device can have spent
 
     def share(self, before_sq: float, norm_sq: float) -> float:
@@ -59,7 +60,8 @@ class Bits:
     def add(self, indices: Ints) -> None:
         """Add indices that are not in the set yet."""
         self._count += len(indices)
-        np.bitwise_or.at(self._bits, indices >> 3, (1 << (indices & 7)).astype(np.uint8))
+        # New bits add up to their union, and NumPy adds several times as fast.
+        np.add.at(self._bits, indices >> 3, (1 << (indices & 7)).astype(np.uint8))
 
 
 def check_chunk(chunk: Chunk, latest: Latest, limits: Limits, version: int) -> None:
