@@ -23,7 +23,7 @@ DRAFT_SUFFIX = ".new"
 
 
 def require_folder(folder: Path) -> None:
-    """Raise RunFolderError if there is no such folder of runs."""
+    """Raise RunFolderError if there is no such folder."""
     if not folder.is_dir():
         raise RunFolderError(f"{folder}: no such folder")
 

@@ -23,7 +23,6 @@ from wayfare.cli.terminal import (
     print_json,
     seeds_of,
 )
-from wayfare.files import require_folder
 from wayfare.forking import start_early
 from wayfare.places import RUNS
 from wayfare.scenario import DEFAULT_PRESET, load
@@ -130,7 +129,6 @@ def resume_command(
 
     Example: `wayfare resume runs/fashion-small-1a2b3c4d/mads-seed0`
     """
-    require_folder(folder)
     from wayfare.records import run_json, summarise_run
     from wayfare.report.tables import comparison_table
     from wayfare.studies import resume, summarise
