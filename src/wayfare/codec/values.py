@@ -43,25 +43,28 @@ def value_width(bits: int | None) -> ValueBits:
     raise WireError(f"values of {bits} bits are not supported; choose from {', '.join(map(str, VALUE_BITS))}")
 
 
-def quantise(values: Tensor, bits: ValueBits) -> tuple[Tensor, Tensor]:
-    """Scales (blocks, 2) as the bits of floats, and a code for every value: sign bit, then step.
+def quantise(values: Tensor, bits: ValueBits) -> tuple[Tensor, Tensor, Tensor]:
+    """Scales (blocks, 2) as the bits of floats, a code for every value (sign bit, then step), and the values decoded.
 
-    It runs where the values are, so that a GPU does not move the update. There every pass over the values and every
-    byte moved costs time.
+    It runs where the values are, so that a GPU does not move the update. There every pass over the values, every
+    byte moved and every launch costs time, so decoding continues from the steps instead of the codes.
     """
-    whole = _blocks(values.view(torch.int32))
+    signed = _blocks(values)
+    whole = signed.view(torch.int32)
     magnitude = whole & 0x7FFFFFFF
     smallest, largest = torch.aminmax(magnitude, dim=1)
     if bits == 1:
         # One magnitude for all, their mean: the best multiple of the signs.
         lowest = largest = torch.minimum(_means(values).view(torch.int32), largest)
+        span = torch.ones_like(largest)
         codes = torch.zeros_like(magnitude, dtype=torch.uint8)
     else:
         lowest = lower_scale(smallest, largest)
-        low, span = lowest[:, None], (largest - lowest + 1)[:, None]
-        codes = steps_of(magnitude, low, span, bits)
+        span = largest - lowest + 1
+        codes = steps_of(magnitude, lowest[:, None], span[:, None], bits)
+    decoded = middles_of(codes, lowest[:, None], span[:, None], bits).view(torch.float32).copysign_(signed)
     codes.add_(whole < 0, alpha=1 << (bits - 1))
-    return torch.stack([lowest, largest], dim=1), codes.view(-1)[: len(values)]
+    return torch.stack([lowest, largest], dim=1), codes.view(-1)[: len(values)], decoded.view(-1)[: len(values)]
 
 
 def restore(scales: Tensor, codes: Tensor, bits: ValueBits) -> Tensor:
@@ -140,12 +143,12 @@ def encode_values(values: Float32s, bits: ValueBits) -> tuple[bytes, Float32s]:
         return encode_whole(values), values
     if len(values) == 0:
         return b"", values
-    scales, codes = quantise(torch.from_numpy(values), bits)
+    scales, codes, decoded = quantise(torch.from_numpy(values), bits)
     numbers = codes.numpy().astype(np.uint16)
     plain = _packed(numbers, bits)
     coded = encode_symbols(numbers) if bits <= 8 else plain
     body = b"\x01" + coded if len(coded) < len(plain) else b"\x00" + plain
-    return scales.numpy().astype("<u4").tobytes() + body, restore(scales, codes, bits).numpy()
+    return scales.numpy().astype("<u4").tobytes() + body, decoded.numpy()
 
 
 def decode_values(data: bytes, bits: int, count: int) -> Float32s:
