@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from wayfare.arrays import Ints
-from wayfare.codec.entropy import coded_bytes
+from wayfare.codec.entropy import coded_bytes, trimmed
 from wayfare.codec.indices import BASE
 from wayfare.codec.values import BLOCK, WHOLE, ValueBits, quantise
 from wayfare.codec.whole import whole_bytes
@@ -80,7 +80,7 @@ def _index_bytes(counts: Ints, kept: int) -> int:
     numbers[0] += 1
     # The symbols of long gaps: all skipped entries, less the remainders, in units of BASE.
     numbers[BASE] = (span - kept - int(numbers[:BASE] @ _REMAINDERS)) // BASE
-    numbers = _trimmed(numbers)
+    numbers = trimmed(numbers)
     return min(coded_bytes(numbers), int(numbers.sum()), (span + 7) // 8)
 
 
@@ -89,10 +89,5 @@ def _value_bytes(counts: Ints, kept: int, bits: ValueBits) -> int:
         return 4 * kept
     body = -(-kept * bits // 8)
     if len(counts):
-        body = min(body, coded_bytes(_trimmed(counts)))
+        body = min(body, coded_bytes(trimmed(counts)))
     return 8 * -(-kept // BLOCK) + 1 + body
-
-
-def _trimmed(counts: Ints) -> Ints:
-    """Counts up to the last symbol that occurs, where the encoder's alphabet ends."""
-    return np.trim_zeros(counts, "b")

@@ -43,7 +43,7 @@ class Ranked:
         return np.minimum(self.ranks.searchsorted(ranks), len(self.magnitudes) - 1)
 
     def at(self, ranks: Floats) -> Floats:
-        return self.magnitudes[self.indices(ranks)]
+        return self.magnitudes.take(self.indices(ranks))
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,9 +69,13 @@ class Segments:
     def at(self, ranks: Floats) -> Floats:
         """The magnitudes of every segment (rows) at some ranks; the largest has rank 1."""
         in_tail = np.minimum(ranks, self.tails[:, None])
-        from_the_largest: Ints = np.ceil(in_tail + (ranks - in_tail) / self.weights[:, None]).astype(np.int64)
-        indices = np.maximum(self.ends[:, None] - np.maximum(from_the_largest, 1), self.starts[:, None])
-        return self.magnitudes[indices]
+        # In place, and in doubles, which hold these integers.
+        from_the_largest = ranks - in_tail
+        from_the_largest /= self.weights[:, None]
+        from_the_largest += in_tail
+        np.maximum(np.ceil(from_the_largest, out=from_the_largest), 1.0, out=from_the_largest)
+        indices = np.maximum(self.ends[:, None] - from_the_largest, self.starts[:, None])
+        return self.magnitudes.take(indices.astype(np.int64))
 
     def energies(self, bounds: Floats) -> Floats:
         """The sum of squares of all entries at or above each of some rising bounds."""
