@@ -47,12 +47,12 @@ class Site:
         self.outbox = open_outbox(folder / "device")
 
     @asynccontextmanager
-    async def server(self, **options: int) -> AsyncIterator[Intake]:
-        ledger = self.ledger()
+    async def server(self, state: str = "mes", **options: int) -> AsyncIterator[Intake]:
+        ledger = open_ledger(self.folder / state, self.limits)
         client = await connect(load_bundle(self.fleet.server_folder), url=self.broker.url, wait_s=10)
         intake, stop = Intake(ledger, OnArrival(), LAYOUT), threading.Event()
         running = asyncio.ensure_future(
-            MobileEdgeServer(client, intake, ServerOptions(state=self.folder / "mes", **options)).run(stop)
+            MobileEdgeServer(client, intake, ServerOptions(state=self.folder / state, **options)).run(stop)
         )
         try:
             yield intake

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from wayfare.errors import FieldError, InputError
+from wayfare.field.fleet.subjects import SERVER_NAME
 from wayfare.field.runtime.housekeeping import Judge
 from wayfare.field.runtime.ledger import FILE
 from wayfare.field.runtime.model_files import newest_model
@@ -28,6 +29,15 @@ from wayfare.learning.tasks.local import folder_task
 from wayfare.learning.tasks.own import OwnTask
 from wayfare.scenario.model import Learning
 from wayfare.server import ServerState
+
+
+def ledger_in(folder: Path) -> Path:
+    """The ledger in the folder of a server's state, or in that of a fleet whose server runs from it."""
+    for state in (folder, folder / "state", folder / SERVER_NAME / "state"):
+        if (state / FILE).is_file():
+            return state / FILE
+    rule = "give the folder of the server's state, or of the fleet if the server's state is in it"
+    raise InputError(f"{folder}: no ledger; {rule}")
 
 
 def latest_version(state: Path) -> int:
