@@ -248,7 +248,7 @@ def test_an_upload_that_is_refused_goes_back_and_the_device_goes_on(fleet, broke
 
     finish(story())
     site.check(returned=True)
-    assert "an entry exceeds 1" in str([record.__dict__.get("reason") for record in caplog.records])
+    assert "must be at most 1" in str([record.__dict__.get("reason") for record in caplog.records])
 
 
 def test_garbage_over_the_broker_is_refused_and_the_server_goes_on(fleet, broker, tmp_path, caplog) -> None:

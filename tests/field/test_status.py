@@ -70,7 +70,7 @@ def test_a_label_cannot_break_out_of_its_quotes() -> None:
 def test_a_status_is_the_same_after_its_journey() -> None:
     assert FleetStatus.from_json(STATUS.to_json()) == STATUS
     for wrong in ("{}", "[]", "x", '{"devices": 3}', STATUS.to_json().replace("version", "visions")):
-        with pytest.raises(InputError, match="is not a fleet status"):
+        with pytest.raises(InputError, match="is not the status of a fleet"):
             FleetStatus.from_json(wrong)
 
 

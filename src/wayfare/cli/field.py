@@ -20,7 +20,7 @@ from wayfare.cli.field_fleet import (
 from wayfare.cli.field_life import COMMANDS as LIFE_COMMANDS
 from wayfare.cli.terminal import SetOption
 from wayfare.errors import InputError
-from wayfare.scenario import DEFAULT_PRESET, load
+from wayfare.scenario import DEFAULT_PRESET
 
 if TYPE_CHECKING:
     pass
@@ -142,6 +142,7 @@ def mes_command(
         raise InputError(f"{bundle}: is the bundle of {loaded.name}; the server's bundle is FLEET/mes")
     if clip_norm is not None and not clip_norm > 0:
         raise InputError(f"--clip-norm = {clip_norm!r}: must be above 0")
+    work = work_of(scenario, [*set_, *_task_setting(task)], seed, scheme, guarded=guard)
     log_to_stderr(loaded.name)
     options = ServerOptions(
         state=state or bundle / "state",
@@ -155,9 +156,7 @@ def mes_command(
         ),
         housekeeping=HousekeepingOptions(
             window=Window(days=keep_days, bytes=int(keep_mb * 1e6)),
-            judge=judge_of(
-                load(scenario, [*set_, *_task_setting(task)]).learning, heldout, (state or bundle / "state") / "heldout"
-            )
+            judge=judge_of(work.scenario.learning, work.model, heldout, (state or bundle / "state") / "heldout")
             if evaluate_every_s
             else None,
             judge_every_s=evaluate_every_s,
@@ -166,7 +165,6 @@ def mes_command(
         metrics_host=metrics_host,
         metrics_port=metrics_port or None,
     )
-    work = work_of(scenario, [*set_, *_task_setting(task)], seed, scheme, guarded=guard)
     run_server(loaded, work, options, stop_at_signals())
 
 

@@ -98,7 +98,7 @@ def measured_contacts(file: Path) -> Measured:
         try:
             rows = connection.execute(query).fetchall()
         except sqlite3.OperationalError as error:
-            raise InputError(f"{file}: {error}; start the server of this version once") from None
+            raise InputError(f"{file}: has an older format ({error}); start the server once to migrate it") from None
     if not rows:
         raise InputError(f"{file}: has no contacts yet")
     began_s = rows[0][1]
