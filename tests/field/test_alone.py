@@ -154,7 +154,7 @@ def test_a_standby_with_a_backup_takes_over_and_devices_continue_from_its_model(
             # The standby rejects an update against a model that it does not have. Its entries return to the memory.
             train(site.outbox, 5, 5)
             await asyncio.wait_for(site.device(Told()), 15)
-            assert second.counts[0].refused == 1
+            assert second.counts[0].refused
             assert site.outbox.state.memory.any()
             assert torch.equal(site.outbox.model, second.ledger.model)
             version = second.ledger.version

@@ -106,11 +106,11 @@ class Site:
 
 
 @contextmanager
-def living(folder: Path) -> Iterator[Site]:
+def living(folder: Path, task: str = "clothes_of_buses.py") -> Iterator[Site]:
     needs_broker()
     fleet = create_fleet(folder / "fleet", devices=["bus-1", "bus-2", "bus-3", "bus-4"])
     work = Work(
-        scenario=load("fashion-small", [*SETTINGS, f"learning.task={folder / 'clothes_of_buses.py'}:task"]),
+        scenario=load("fashion-small", [*SETTINGS, f"learning.task={folder / task}:task"]),
         scheme_name="optimal",
     )
     with ExitStack() as ending, Broker(fleet, store=folder / "broker", port=0) as broker:
