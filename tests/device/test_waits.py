@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 import torch
+from tests.simulator.test_simulator import Notes
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
@@ -20,7 +21,9 @@ from wayfare.device import DeviceState, Meeting, Terms, Transmission, contact
 from wayfare.methods import make_method
 from wayfare.radio import Link
 from wayfare.scenario import Scenario
+from wayfare.simulator import Simulation
 from wayfare.sparsify import spectrum, topk
+from wayfare.world import draw_world
 
 ENTRIES = 40_000
 LINK = Link(bandwidth_hz=1e6, max_power_watts=0.2, parameters=ENTRIES, bits_per_entry=47.3, dense_bits=ENTRIES * 32.0)
@@ -63,7 +66,7 @@ def one_contact(scheme: str, contact_s: float, link: Link = LINK) -> tuple[Trans
     meeting, local_model = Meeting(round=100, contact_s=contact_s, gain_per_watt=1e5), torch.zeros(ENTRIES)
     with Waits() as waits:
         done = contact(state, local_model, meeting, terms)
-    return done, {name: count for name, count in waits.calls.items() if count}
+    return done, dict(+waits.calls)
 
 
 @pytest.mark.parametrize("scheme", ["mads", "afl-spar", "sfl-spar"])
@@ -93,3 +96,12 @@ def test_normalisation_statistics_add_no_wait() -> None:
     with_statistics = replace(LINK, parameters=ENTRIES - 64, statistics_bits=64 * 32.0)
     _, waits = one_contact("mads-rd", 0.03, with_statistics)
     assert waits == without
+
+
+def test_the_server_and_the_rounds_of_a_run_wait_only_to_evaluate(small: Scenario) -> None:
+    world, notes = draw_world(small, 0), Notes()
+    simulation = Simulation(world, make_method("mads", small), notes)
+    with Waits() as waits:
+        simulation.run()
+    # A contact reads the norm, an evaluation loss and score.
+    assert +waits.calls == {"__float__": len(notes.contacts) + 2 * len(notes.evaluations)}
