@@ -5,7 +5,7 @@ from __future__ import annotations
 import sqlite3
 import time
 
-FORMAT = 6
+FORMAT = 7
 SCHEMA = """
 CREATE TABLE facts (name TEXT PRIMARY KEY, value TEXT NOT NULL);
 CREATE TABLE devices (
@@ -24,7 +24,7 @@ _ORDERS = """CREATE TABLE orders (
     round INTEGER, version INTEGER, outcome TEXT)"""
 _CONTACTS = """CREATE TABLE contacts (
     device INTEGER NOT NULL, start_s REAL NOT NULL, end_s REAL NOT NULL, up_bytes INTEGER NOT NULL,
-    down_bytes INTEGER NOT NULL, joules REAL NOT NULL)"""
+    down_bytes INTEGER NOT NULL, joules REAL NOT NULL, up_s REAL NOT NULL DEFAULT 0)"""
 # A change of a row rewrites its data, so what is known later has its own table.
 _CHUNKS = """CREATE TABLE chunks (
     device INTEGER NOT NULL, number INTEGER NOT NULL, chunk INTEGER NOT NULL, chunks INTEGER NOT NULL,
@@ -63,6 +63,12 @@ def _log_contacts(connection: sqlite3.Connection) -> None:
     connection.execute(_CONTACTS)
 
 
+def _time_uploads(connection: sqlite3.Connection) -> None:
+    """Until format 6 the log of contacts did not tell how long uploads took."""
+    if "up_s" not in [row[1] for row in connection.execute("PRAGMA table_info(contacts)")]:
+        connection.execute("ALTER TABLE contacts ADD COLUMN up_s REAL NOT NULL DEFAULT 0")
+
+
 def _part_versions(connection: sqlite3.Connection) -> None:
     """Format 5 kept the version of a chunk beside its data."""
     connection.execute(_APPLIED)
@@ -78,4 +84,4 @@ def _part_versions(connection: sqlite3.Connection) -> None:
     connection.execute("DROP TABLE chunks_5")
 
 
-MIGRATIONS = {2: _name_devices, 3: _take_orders, 4: _log_contacts, 5: _part_versions}
+MIGRATIONS = {2: _name_devices, 3: _take_orders, 4: _log_contacts, 5: _part_versions, 6: _time_uploads}
