@@ -20,7 +20,7 @@ from wayfare.arrays import Ints
 from wayfare.codec.errors import WireError
 from wayfare.codec.wire import Layout
 from wayfare.errors import InputError
-from wayfare.field.runtime.aggregation import Aggregation, Snapshot, differing
+from wayfare.field.runtime.aggregation import Aggregation, Snapshot, as_begun, differing
 from wayfare.field.runtime.compaction import Compacted, Window, base_within, compact, shrink
 from wayfare.field.runtime.contact_log import ContactLog
 from wayfare.field.runtime.database import Database
@@ -76,13 +76,14 @@ class Ledger:
             raise InputError(f"discount_days = {membership.discount_days!r}: {rule}")
         self._database = Database(folder / FILE, SCHEMA, FORMAT, MIGRATIONS)
         self.contacts = ContactLog(self._database)
-        self._history = History(self._database, folder, initial, layout, aggregation)
         self.released = ReleasedVersions(self._database, folder, layout)
         self._all = self._database.rows
         self.roster = Roster(self._database, membership, aggregation.terms.devices)
         with self._database.transaction() as connection:
             facts = dict(connection.execute("SELECT name, value FROM facts"))
             known = json.loads(facts["identity"]) if facts else {}
+            aggregation, identity = as_begun(aggregation, identity, known)
+            self._history = History(self._database, folder, initial, layout, aggregation)
             if not isinstance(known, str):  # format 2 had only a hash of the whole scenario
                 check_identity(folder / FILE, known, identity)
             connection.execute("INSERT OR REPLACE INTO facts VALUES ('identity', ?)", (json.dumps(identity),))
