@@ -30,9 +30,10 @@ from wayfare.field.runtime.intake import Intake
 from wayfare.field.runtime.ledger import Ledger
 from wayfare.field.runtime.membership import Membership
 from wayfare.field.runtime.mes import MobileEdgeServer, ServerOptions
-from wayfare.field.runtime.outbox import Outbox, Progress
+from wayfare.field.runtime.outbox import Outbox
 from wayfare.field.runtime.radio import Radio
 from wayfare.field.runtime.status import FleetStatus
+from wayfare.field.runtime.stores import Progress
 from wayfare.field.runtime.writes import WriteLimits
 from wayfare.methods import Encounter, Method, ServerTerms, Upload, UploadRule, make_method
 from wayfare.methods.guard import Guard

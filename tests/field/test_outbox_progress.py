@@ -13,7 +13,8 @@ import torch
 from tests.field.parts import ENTRIES, INITIAL, LAYOUT, METHOD, cut, noise, open_outbox, train
 from wayfare.errors import RunFolderError
 from wayfare.field.runtime.messages import unpack
-from wayfare.field.runtime.outbox import OpenUpdate, Outbox, Progress, digest
+from wayfare.field.runtime.outbox import Outbox, digest
+from wayfare.field.runtime.stores import OpenUpdate, Progress
 from wayfare.methods import LocalRule
 from wayfare.sparsify import Sparse
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+import sqlite3
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -20,6 +22,7 @@ from wayfare.field.rig.example import write_example
 from wayfare.field.runtime.backup import back_up
 from wayfare.field.runtime.compaction import Window
 from wayfare.field.runtime.current_model import CURRENT, CurrentModel
+from wayfare.field.runtime.device import STORE
 from wayfare.field.runtime.gathering import OnArrival
 from wayfare.field.runtime.intake import Intake
 from wayfare.field.runtime.ledger import Ledger
@@ -320,8 +323,15 @@ def test_a_running_canary_changes_its_file_and_the_others_do_not(tmp_path: Path)
         made = site.least(["bus-1"])
         site.wait(lambda: site.least(["bus-1"]) >= made + 2)
         assert _version(files[0]) == 1
+        run("set", folder / "mes", "learning.learning_rate=0.2")
         run("withdraw", folder / "mes", "--to", "bus-2")
         site.wait(lambda: [_version(file) for file in files] == [1, 1])
+        site.wait(lambda: all(_settings(folder / name) == {"learning_rate": 0.2} for name in ("bus-1", "bus-2")))
+
+
+def _settings(state: Path) -> object:
+    with closing(sqlite3.connect(f"file:{state / STORE}?mode=ro", uri=True, timeout=30)) as store:
+        return json.loads(store.execute("SELECT value FROM facts WHERE name = 'progress'").fetchone()[0])["settings"]
 
 
 def _version(file: Path) -> int | None:

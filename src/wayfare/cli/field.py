@@ -79,6 +79,9 @@ def mes_command(
     clip_norm: Annotated[
         float | None, typer.Option("--clip-norm", help="Scale down updates with a larger norm.")
     ] = None,
+    uploads_per_day: Annotated[
+        int | None, typer.Option("--uploads-per-day", min=1, help="Most uploads of a device in a UTC day.")
+    ] = None,
     active_days: Annotated[
         float, typer.Option("--active-days", help="Devices count in the mean for this long after an upload.")
     ] = 7.0,
@@ -145,7 +148,7 @@ def mes_command(
     options = ServerOptions(
         state=state or bundle / "state",
         url=url,
-        limits=Limits(clip_norm=clip_norm),
+        limits=Limits(clip_norm=clip_norm, uploads_per_day=uploads_per_day),
         membership=Membership(
             active_days=active_days,
             least_devices=least_devices,
@@ -202,6 +205,9 @@ def device_command(
     write_gb: Annotated[
         float, typer.Option("--write-gb", help="Most gigabytes written to disk in a day, to spare flash memory.")
     ] = 20.0,
+    report_loss: Annotated[
+        bool, typer.Option("--report-loss/--no-report-loss", help="Tell the server the loss on this device's data.")
+    ] = True,
     metrics_port: Annotated[
         int, typer.Option("--metrics-port", min=0, max=65535, help="Local port of /metrics, /healthz; 0 disables them.")
     ] = 0,
@@ -242,6 +248,7 @@ def device_command(
         max_local_steps=max_local_steps,
         step_every_s=step_every_s,
         exchange_every_s=exchange_every_s,
+        report_loss=report_loss,
         may_train=always if may_train is None else by_command(may_train),
         daily_bytes=math.inf if daily_mb is None else 1e6 * daily_mb,
         writes=WriteLimits(daily_bytes=1e9 * write_gb),

@@ -59,7 +59,9 @@ def demo_command(
 
     if faults < 0:
         raise InputError(f"--faults = {faults}: must be at least 0")
-    works = [_demo_work(scenario, set_, seed, each, guarded=guard) for each in scheme or [None]]
+    works = [_demo_work(scenario, set_, seed, each, guarded=guard) for each in scheme] or [
+        _demo_work(scenario, set_, seed, None, guarded=guard)
+    ]
     outcomes = []
     for place, work in enumerate(works):
         # Every fleet gets its share; the first ones get what is left over.

@@ -166,6 +166,7 @@ def status_command(
 _SOMETIMES = (
     ("released", "released_version", ","),
     ("runs", "running_version", ","),
+    ("loss", "loss", ",.4g"),
     ("epsilon", "epsilon", ",.3g"),
 )
 

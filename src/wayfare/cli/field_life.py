@@ -105,9 +105,11 @@ def set_command(
     settings: Annotated[list[str], typer.Argument(metavar="NAME=VALUE...", help="Such as guard.clip=3.")],
     wait_s: WaitOption = 60.0,
 ) -> None:
-    """Change the guard or the server rule from the next version on. The ledger records the version.
+    """Change the guard, the server rule or settings of devices from the next version on.
 
-    Example: `wayfare field set /var/lib/wayfare/mes guard.clip=3 server.step=0.2`
+    The ledger records the version. Devices get their settings with the next model.
+
+    Example: `wayfare field set /var/lib/wayfare/mes guard.clip=3 learning.learning_rate=0.05`
     """
     content: dict[str, Any] = {}
     for text in settings:

@@ -137,4 +137,5 @@ def sketch_of(indices: Tensor, values: Tensor, entries: int) -> Sketch:
         places, numbers = places[picked], numbers[picked]
     mixed, numbers = places.astype(np.uint64) * _GOLDEN, numbers.astype(np.float64)
     signed = np.where(mixed >> np.uint64(63), numbers, -numbers)
-    return np.bincount(((mixed >> np.uint64(32)) & np.uint64(SUMS - 1)).astype(np.int64), signed, SUMS)
+    found = np.bincount(((mixed >> np.uint64(32)) & np.uint64(SUMS - 1)).astype(np.int64), signed, SUMS)
+    return np.asarray(found, np.float64)

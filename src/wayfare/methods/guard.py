@@ -70,14 +70,14 @@ class Guard(Part):
     ) -> tuple[list[Arrival], State]:
         """The arrivals that the server rule may use, scaled down where necessary, and the new state."""
         # States of earlier versions lack the tables of directions.
-        state = self.init() | state
+        state = {**self.init(), **state}
         tables, passed = _Tables(state), []
         directions = Directions(state) if self.directions else None
         for arrival in arrivals:
             share = self._share(model, tables, directions, arrival, rule)
             if share > 0:
                 passed.append(_scaled(model, arrival, share, rule))
-        return passed, state | tables.state() | ({} if directions is None else directions.state())
+        return passed, {**state, **tables.state(), **({} if directions is None else directions.state())}
 
     def released(self, state: State, device: int) -> State:
         """The state after a person released a device from quarantine; its history is forgotten."""

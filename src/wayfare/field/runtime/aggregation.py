@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -15,7 +16,7 @@ from torch import Tensor
 
 from wayfare.errors import InvariantError
 from wayfare.field.runtime.membership import Membership
-from wayfare.field.runtime.messages import Chunk, joined
+from wayfare.field.runtime.messages import Chunk, Settings, joined
 from wayfare.methods import UNKNOWN_REACH, Arrival, ServerRule, ServerTerms
 from wayfare.methods.guard import Guard
 from wayfare.server import Senders, ServerState, aggregate, average, begin_server
@@ -45,6 +46,13 @@ class Aggregation:
     average_rounds: int = 0
     guard: Guard | None = None
     membership: Membership | None = None  # None: all devices of the terms count, as in a plan
+    # Settings of devices, each with the version from which they hold; a device has those of its model's version.
+    changes: tuple[tuple[int, Settings], ...] = ()
+    max_learning_rate: float = math.inf  # a local step must not overshoot the pull of the local rule
+
+    def settings_at(self, version: int) -> Settings | None:
+        """The settings of a device with a version of the model; None before the first change."""
+        return next((settings for since, settings in reversed(self.changes) if since <= version), None)
 
     @property
     def takes_pieces(self) -> bool:
@@ -65,7 +73,10 @@ class Aggregation:
             parts = [*group]
             first, sent = parts[0].chunk, joined([part.chunk.scaled(part.weight).entries for part in parts])
             stale = first.round - first.received_round
-            arrival = self.senders.arrival(device, sent, round_=first.round, staleness_rounds=stale)
+            senders, settings = self.senders, self.settings_at(first.base_version)
+            if settings is not None and settings.learning_rate is not None:
+                senders = replace(senders, learning_rate=settings.learning_rate)
+            arrival = senders.arrival(device, sent, round_=first.round, staleness_rounds=stale)
             if self.membership is not None:
                 arrival = replace(arrival, samples=parts[0].samples)
             if self.rule.uses_reach and first.base_version < previous(device, number):

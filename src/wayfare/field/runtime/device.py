@@ -6,10 +6,11 @@ import asyncio
 import logging
 import math
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from wayfare.engine import Compute
 from wayfare.errors import ScenarioError
@@ -26,10 +27,11 @@ from wayfare.field.runtime.guide import (
     ByPlan,
     Guide,
     Sighting,
+    no_loss,
     no_samples,
     no_sighting,
 )
-from wayfare.field.runtime.local_data import LocalData
+from wayfare.field.runtime.local_data import LocalData, no_settings
 from wayfare.field.runtime.outbox import Outbox
 from wayfare.field.runtime.permission import always
 from wayfare.field.runtime.radio import Radio, no_radio
@@ -60,6 +62,7 @@ class DeviceOptions:
     patience: Patience = field(default_factory=Patience)
     set_power_watts: Callable[[float], None] = no_radio
     sighting: Callable[[], Sighting | None] = no_sighting
+    report_loss: bool = True  # the loss of its local model, to the server; never by a private device
     may_train: Callable[[], bool] = always
     daily_bytes: float = math.inf  # sent and received in a UTC day
     metrics_host: str = "127.0.0.1"
@@ -102,6 +105,7 @@ def make_guide(number: int, work: Work, options: DeviceOptions, local: LocalData
         work.link,
         device=number,
         samples=no_samples if local is None else local.samples,
+        loss=local.loss if local is not None and options.report_loss else no_loss,
         max_local_steps=options.max_local_steps,
         every_s=options.exchange_every_s,
         steps=options.steps,
@@ -109,7 +113,9 @@ def make_guide(number: int, work: Work, options: DeviceOptions, local: LocalData
     )
 
 
-def open_data(number: int, work: Work, options: DeviceOptions) -> LocalData | None:
+def open_data(
+    number: int, work: Work, options: DeviceOptions, settings: Callable[[], Mapping[str, Any]] = no_settings
+) -> LocalData | None:
     if options.data is None:
         return None
     schedule, rounds = work.scenario.learning.schedule, work.scenario.rounds
@@ -126,13 +132,14 @@ def open_data(number: int, work: Work, options: DeviceOptions) -> LocalData | No
         device=number,
         compute=Compute.named(options.compute),
         rescan_s=options.rescan_s,
+        settings=settings,
     )
 
 
 async def _run(
     bundle: Bundle, number: int, work: Work, options: DeviceOptions, outbox: Outbox, stop: threading.Event
 ) -> None:
-    local, terms = open_data(number, work, options), work.terms
+    local, terms = open_data(number, work, options, lambda: outbox.progress.settings), work.terms
     guide = make_guide(number, work, options, local)
     trainer = LocalTrainer(
         outbox,
@@ -157,7 +164,13 @@ async def _run(
     try:
         async with AsyncExitStack() as ending:
             if options.metrics_port is not None:
-                pages = device_pages(outbox, daily, current, lambda: client is not None and client.is_connected)
+                pages = device_pages(
+                    outbox,
+                    daily,
+                    current,
+                    lambda: client is not None and client.is_connected,
+                    no_loss if local is None else local.loss,
+                )
                 served = serving(pages, host=options.metrics_host, port=options.metrics_port)
                 port = await ending.enter_async_context(served)
                 _log.info("metrics", extra={"url": f"http://{options.metrics_host}:{port}/metrics"})

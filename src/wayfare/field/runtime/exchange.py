@@ -141,6 +141,9 @@ class Exchanger:
         installing = asyncio.ensure_future(self._install())
         try:
             standing = await self._settle_open_update(seal=not resumes)
+            if occasion is not None and standing.wait_s > 0:
+                self._guide.wait(standing.wait_s)
+                return True
             if occasion is not None and standing.outdated:
                 await asyncio.to_thread(self._outbox.start_over, occasion.round)
             elif occasion is not None:
@@ -174,15 +177,16 @@ class Exchanger:
         """Ask which chunks of the open update are recorded; send the others again, or return them to the memory."""
         opened = self._outbox.open_update()
         number = opened.number if opened else None
-        progress = self._outbox.progress
+        progress, is_private = self._outbox.progress, self._radio.terms.method.privacy is not None
         asked = Ask(
             update=number,
             seal=seal and opened is not None,
             fresh=progress.last_update == 0,
             version=progress.version,
             running=None if self._current is None else self._current.running,
-            # Noise does not cover the number of samples.
-            samples=self._guide.samples() if self._radio.terms.method.privacy is None else None,
+            # Noise covers neither the number of samples nor the loss on them.
+            samples=None if is_private else self._guide.samples(),
+            loss=None if is_private else self._guide.loss(),
         )
         standing = parse(Standing, await self._request("ask", asked.packed()))
         if number is not None:
@@ -196,7 +200,7 @@ class Exchanger:
         """Decide as in the simulator, and put the chunks into the outbox."""
         outbox = self._outbox
         with outbox.holding():
-            state, terms = self._radio.in_period(outbox.state, occasion.round)
+            state, terms = self._radio.in_period(outbox.state, occasion.round, outbox.progress.settings)
             sending = contact(state, outbox.local, occasion, terms, occasion.lasts_s)
             # No payload: nothing to send, or an incomplete upload; `sent` distinguishes them.
             sent = payload(sending, outbox.local, terms.method) or sending.sent
@@ -312,7 +316,8 @@ class Exchanger:
             if base is not None:
                 await asyncio.to_thread(self._outbox.forget_version)
             raise
-        await asyncio.to_thread(self._outbox.receive, model, manifest.version, progress.cut_round, handed)
+        settings = {} if manifest.settings is None else manifest.settings.model_dump(exclude_none=True)
+        await asyncio.to_thread(self._outbox.receive, model, manifest.version, progress.cut_round, handed, settings)
         self._begun.clear()
         return manifest.released
 

@@ -87,6 +87,10 @@ class History:
             self._advance(versions, step)
         return versions.latest
 
+    def judged_at(self, version: int) -> Tensor:
+        """The model of a version that is evaluated, exported and released."""
+        return self.snapshot_at(version).state.judged
+
     def replay(self) -> ServerState:
         """Replay everything that the ledger holds through the rule."""
         versions = self._newest(self.base_version)
@@ -146,11 +150,11 @@ class History:
         if found is None:
             return Versions.from_first(self._first, self._initial)
         rows = self._database.rows(
-            "SELECT content FROM orders WHERE kind = 'set' AND version <= ? ORDER BY version", found.version
+            "SELECT content, version FROM orders WHERE kind = 'set' AND version <= ? ORDER BY version", found.version
         )
         aggregation = self._first
-        for (content,) in rows:
-            aggregation = revised(aggregation, json.loads(content), found.state.model)
+        for content, version in rows:
+            aggregation = revised(aggregation, json.loads(content), found.state.model, version)
         return Versions(aggregation, found)
 
     def _steps(self, after: Snapshot) -> Iterator[Step]:

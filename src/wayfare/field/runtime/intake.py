@@ -31,6 +31,7 @@ class Counts:
     sent_bytes: int = 0
     exchanges: int = 0
     version: int | None = None
+    loss: float | None = None  # of its local model on its own data, as it reports it
     # Of a private device, as it reports them.
     releases: int | None = None
     epsilon: float | None = None
@@ -88,6 +89,8 @@ class Intake:
             asked = parse(Ask, data)
             self.ledger.roster.hold(device, asked.samples)
             self.ledger.released.report(self.names[device], asked.running)
+            if asked.loss is not None:
+                self.counts[device].loss = asked.loss
             if asked.fresh:
                 self.ledger.reset_device(device)
             if asked.seal and asked.update is not None:
@@ -104,6 +107,7 @@ class Intake:
             recorded=recorded,
             sealed=sealed,
             version=self.ledger.version,
+            wait_s=self.ledger.roster.uploads.wait_s(device),
             outdated=asked.version is not None and self.ledger.roster.is_outdated(asked.version),
         )
 
@@ -153,6 +157,7 @@ class Intake:
             handed_bytes=len(handed.data),
             handed_digest=handed.digest,
             released=released,
+            settings=self.ledger.aggregation.settings_at(offered.version),
         )
 
     def part(self, device: int, data: bytes) -> bytes:

@@ -21,7 +21,7 @@ from wayfare.codec.errors import WireError
 from wayfare.codec.wire import Layout
 from wayfare.errors import InputError
 from wayfare.field.runtime.aggregation import Aggregation, Snapshot, as_begun, differing
-from wayfare.field.runtime.compaction import Compacted, Window, base_within, compact, shrink
+from wayfare.field.runtime.compaction import Compacted, Window, base_within, compact
 from wayfare.field.runtime.contact_log import ContactLog
 from wayfare.field.runtime.database import Database
 from wayfare.field.runtime.history import History, Step
@@ -78,7 +78,7 @@ class Ledger:
         self.contacts = ContactLog(self._database)
         self.released = ReleasedVersions(self._database, folder, layout)
         self._all = self._database.rows
-        self.roster = Roster(self._database, membership, aggregation.terms.devices)
+        self.roster = Roster(self._database, membership, aggregation.terms.devices, self._uploads_per_day)
         with self._database.transaction() as connection:
             facts = dict(connection.execute("SELECT name, value FROM facts"))
             known = json.loads(facts["identity"]) if facts else {}
@@ -128,6 +128,10 @@ class Ledger:
     def state(self) -> ServerState:
         """The global model, the state of the rule, and the mean of the models, which is evaluated and exported."""
         return self._history.latest.state
+
+    @property
+    def aggregation(self) -> Aggregation:
+        return self._history.aggregation
 
     def standing(self, device: int, number: int | None) -> tuple[int, list[int], bool]:
         """A device's next free number; the recorded chunks of one update, and whether it is closed."""
@@ -237,6 +241,7 @@ class Ledger:
         with self.transaction():
             if chunk.update != latest.number:
                 self._taken.pop(device, None)
+                self.roster.uploads.add(device)
                 latest.number, latest.open, latest.norm_sq = chunk.update, True, 0.0
             scale = self._limits.share(latest.norm_sq, norm_sq)
             latest.norm_sq += norm_sq
@@ -318,19 +323,15 @@ class Ledger:
             found = self.compact(Window(**order.content))
             return f"versions from {found.base_version} on; {found.chunks} chunks, {found.bytes / 1e6:.1f} MB deleted"
         if order.kind == "export":
-            version = int(order.content["version"])
-            return export_file(self.folder, version, self._judged_at(version))
+            return export_file(self.folder, version := int(order.content["version"]), self._history.judged_at(version))
         if order.kind in ORDERS:
-            return self.released.obey(order, self.roster.names, self._judged_at)
+            return self.released.obey(order, self.roster.names, self._history.judged_at)
         round_, version, devices = self.next_round, self.version + 1, self.roster.active_devices
         self._history.advance(Step(round_, version, devices, order=order))
         connection, made = self._database.connection, (round_, version, devices, self.roster.now_s())
         connection.execute("INSERT INTO rounds VALUES (?, ?, ?, ?)", made)
         connection.execute("UPDATE orders SET round = ?, version = ? WHERE id = ?", (round_, version, order.id))
         return f"version {version}"
-
-    def _judged_at(self, version: int) -> Tensor:
-        return self._history.snapshot_at(version).state.judged
 
     def _answer(self, order: Order, outcome: str) -> None:
         with self._database.transaction() as connection:
@@ -347,10 +348,6 @@ class Ledger:
             if snapshot is None:
                 return Compacted(base_version=self.base_version)
             return compact(self._database, self._history, snapshot)
-
-    def shrink(self) -> None:
-        """Return free space of the file to the file system."""
-        shrink(self._database)
 
     @property
     def base_version(self) -> int:
@@ -373,9 +370,13 @@ class Ledger:
 
     # Internals.
 
+    def _uploads_per_day(self) -> int | None:
+        settings = self.aggregation.settings_at(self.version)
+        return (settings and settings.uploads_per_day) or self._limits.uploads_per_day
+
     def _check(self, device: int, chunk: Chunk) -> None:
         check_chunk(chunk, self._devices[device], self._limits, self.version)
-        self.roster.check_base(chunk)
+        self.roster.check(device, chunk)
         others = self._all(
             "SELECT chunks, round, received_round FROM chunks WHERE device = ? AND number = ?", device, chunk.update
         )

@@ -178,6 +178,16 @@ class _Message(BaseModel):
         return self.model_dump_json(exclude_defaults=True).encode()
 
 
+class Settings(_Message):
+    """Settings of devices that the operator changes while the fleet runs; None: as a device was started."""
+
+    learning_rate: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
+    batch_size: Annotated[int, Field(ge=1, le=_MAX_NUMBER)] | None = None
+    max_local_steps: Annotated[int, Field(ge=1, le=_MAX_NUMBER)] | None = None
+    exchange_every_s: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = None
+    uploads_per_day: Annotated[int, Field(ge=1, le=_MAX_NUMBER)] | None = None  # the server enforces it
+
+
 class Ask(_Message):
     """From a device: which chunks of my open update are recorded? With ``seal``, record no more of it."""
 
@@ -187,6 +197,7 @@ class Ask(_Message):
     version: Version | None = None  # of its model
     samples: Number | None = None  # in its folder
     running: Version | None = None  # the version that it uses for inference
+    loss: Annotated[float, Field(allow_inf_nan=False)] | None = None  # of its latest local model on its own data
 
 
 class Standing(_Message):
@@ -196,6 +207,7 @@ class Standing(_Message):
     recorded: list[Number] = Field(default=[], max_length=MAX_CHUNKS)
     sealed: bool = False
     version: Version
+    wait_s: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0  # the next upload is accepted after this time
     outdated: bool = False  # the device's model is too old: start from the current one, without what was learned
 
 
@@ -251,6 +263,7 @@ class Manifest(_Message):
     handed_bytes: Annotated[int, Field(ge=0, le=2**40)] = 0
     handed_digest: Annotated[str, Field(max_length=64)] = ""
     released: Released | None = None  # None: the device uses the model that it received last
+    settings: Settings | None = None  # that hold with this version; None: nothing was ever changed
     reason: Annotated[str, Field(max_length=500)] = ""
 
 

@@ -18,6 +18,7 @@ from wayfare.field.runtime.messages import Chunk
 class Limits:
     largest_value: float = 1e4  # of an entry; a model with updates near this has diverged already
     clip_norm: float | None = None  # updates of larger norm are scaled down to it
+    uploads_per_day: int | None = None  # of each device, unless an order has changed it
     budget_joules: float | None = None  # the most that a device can have spent
 
     def share(self, before_sq: float, norm_sq: float) -> float:

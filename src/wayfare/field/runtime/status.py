@@ -7,7 +7,7 @@ import os
 import shutil
 import time
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +31,7 @@ class DeviceStatus:
     received_bytes: int = 0
     sent_bytes: int = 0
     version: int | None = None  # of the model last offered to it
+    loss: float | None = None  # of its local model on its own data, as it reported last since the server was started
     heard_s_ago: float | None = None
     spent_joules: float = 0.0
     quarantined: bool = False
@@ -66,6 +67,7 @@ class FleetStatus:
     free_disk_bytes: int | None = None
     alerts: tuple[Alert, ...] = ()
     judged: Judged | None = None
+    settings: Mapping[str, float] = field(default_factory=dict)  # of devices, changed while the fleet runs
 
     def to_json(self) -> str:
         return json.dumps(asdict(self))
@@ -95,6 +97,7 @@ def status_of(
 ) -> FleetStatus:
     """The status of a server, with times of ``time.monotonic``."""
     ledger, now_s = intake.ledger, time.monotonic()
+    settings = ledger.aggregation.settings_at(ledger.version)
     spent, held = ledger.spent_joules(), ledger.state.guard_state.get("quarantined", {})
     devices = tuple(
         DeviceStatus(
@@ -120,6 +123,7 @@ def status_of(
         judged=judged,
         base_version=ledger.base_version,
         disk_bytes=ledger.disk_bytes(),
+        settings={} if settings is None else settings.model_dump(exclude_none=True),
         free_disk_bytes=shutil.disk_usage(ledger.folder).free,
     )
     return replace(status, alerts=alerts_of(status))
@@ -144,8 +148,8 @@ def metrics_of(status: FleetStatus) -> list[Metric]:
             Metric("wayfare_model_loss", "gauge", "Loss on held-out data.", [({}, judged.loss)]),
             Metric("wayfare_judged_version", "gauge", "Version last evaluated.", [({}, judged.version)]),
         ]
-    for name, kind, help_, field in _OF_DEVICES:
-        values = [({"device": device.name}, getattr(device, field)) for device in status.devices]
+    for name, kind, help_, figure in _OF_DEVICES:
+        values = [({"device": device.name}, getattr(device, figure)) for device in status.devices]
         metrics.append(Metric(name, kind, help_, [(labels, +value) for labels, value in values if value is not None]))
     return metrics
 
@@ -158,6 +162,7 @@ _OF_DEVICES = (
     ("wayfare_device_received_bytes_total", "counter", "Bytes of chunks from the device.", "received_bytes"),
     ("wayfare_device_sent_bytes_total", "counter", "Bytes of models to the device.", "sent_bytes"),
     ("wayfare_device_version", "gauge", "Version of the model last offered.", "version"),
+    ("wayfare_device_loss", "gauge", "Loss of its local model on its own data, as it reports it.", "loss"),
     ("wayfare_device_heard_seconds", "gauge", "Time since the last message.", "heard_s_ago"),
     ("wayfare_device_quarantined", "gauge", "1 while its updates are not used.", "quarantined"),
     ("wayfare_device_released_version", "gauge", "Version released to it for inference.", "released_version"),

@@ -6,6 +6,7 @@ It needs no data. The simulated world, with motion, contacts and a partition, ex
 from __future__ import annotations
 
 import hashlib
+import math
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -20,6 +21,7 @@ from wayfare.field.runtime.database import vector_bytes
 from wayfare.field.runtime.membership import Membership
 from wayfare.field.runtime.messages import layout_of
 from wayfare.identity import method_identity
+from wayfare.learning.descent import descent_of
 from wayfare.learning.models.base import Model
 from wayfare.learning.tasks import model_of, name_of
 from wayfare.learning.tasks.pretrained import backbone_digest
@@ -108,6 +110,7 @@ class Work:
             average_rounds=scenario.server.average_rounds,
             guard=method.guard,
             membership=membership,
+            max_learning_rate=1 / pull if (pull := descent_of(scenario.learning, method.local).pull) else math.inf,
         )
 
     def identity(self, fleet: str, who: str) -> dict[str, Any]:
