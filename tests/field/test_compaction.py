@@ -290,7 +290,7 @@ def test_a_ledger_of_format_3_gets_its_table_of_orders(tmp_path: Path) -> None:
     with sqlite3.connect(tmp_path / FILE) as connection:
         connection.executescript("DROP TABLE orders; DROP TABLE contacts")
         connection.execute("PRAGMA user_version = 3")
-    with pytest.raises(InputError, match="start the server of this version once"):
+    with pytest.raises(InputError, match="start the server once to migrate it"):
         orders.place(tmp_path / FILE, "rollback", {"version": 1})
     again = open_ledger(tmp_path, rule=MOMENTUM)
     assert torch.equal(again.model, model)

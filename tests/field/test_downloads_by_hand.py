@@ -51,7 +51,7 @@ def test_a_delta_on_another_version_is_not_taken_and_the_next_model_comes_whole(
     wrong = Manifest(state="ready", version=1, base_version=0, size_bytes=len(offered.data), digest=offered.digest)
     site.wire.between["finish"] = lambda seen, data: wrong.packed()
     exchanger = site.exchanger(Told())
-    with pytest.raises(WireError, match="got a delta on version 0, this device has 1"):
+    with pytest.raises(WireError, match="base_version = 0: this device has version 1"):
         finish(exchanger._finish(None))
     assert site.outbox.progress.version is None
     assert exchanger._begun.manifest is None

@@ -88,7 +88,7 @@ def test_a_ledger_that_began_without_directions_goes_on_without_them_until_order
     with sqlite3.connect(tmp_path / FILE) as connection:
         old = json.dumps(before).replace(", directions=False", "")
         connection.execute("UPDATE facts SET value = ? WHERE name = 'identity'", (old,))
-        connection.execute("PRAGMA user_version = 6")
+        connection.execute("PRAGMA user_version = 7")
     for again in (1, 2):
         ledger = opened(Guard(), now)
         deliver(ledger, 1, chunks_of(2, number=again))

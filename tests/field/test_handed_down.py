@@ -206,6 +206,9 @@ class Always:
     def occasion(self, progress: Any, state: object) -> Occasion:
         return Occasion(round=progress.cut_round + 1, contact_s=1.0, gain_per_watt=1e3, chunk_bytes=300)
 
+    def loss(self) -> float | None:
+        return None
+
     def samples(self) -> int | None:
         return None
 

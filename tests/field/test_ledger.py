@@ -152,10 +152,10 @@ REFUSED: dict[str, tuple[Callable[[], bytes], str]] = {
     "next before the last is whole": (lambda: chunks_of(2, number=2)[0], "while update 1 is open"),
     "another round": (lambda: chunks_of(1, round_=2, spent=1.0)[2], "disagree on"),
     "an entry twice": (lambda: _renumbered(chunks_of(1)[0], 2), "appears twice"),
-    "too large a value": (lambda: chunks_of(2, scale=1e6, spent=1.0)[2], "exceeds 10000"),
+    "too large a value": (lambda: chunks_of(2, scale=1e6, spent=1.0)[2], "must be at most 10000"),
     "less energy than before": (lambda: chunks_of(1, spent=0.5)[2], "it was 1.0"),
-    "more energy than there is": (lambda: chunks_of(1, spent=1e9)[2], "above the budget"),
-    "a version to come": (lambda: _renumbered(chunks_of(1)[2], 2, base_version=7), "the latest version is 1"),
+    "more energy than there is": (lambda: chunks_of(1, spent=1e9)[2], "must be at most 100.0, the budget"),
+    "a version to come": (lambda: _renumbered(chunks_of(1)[2], 2, base_version=7), "must be at most 1, the latest"),
 }
 
 

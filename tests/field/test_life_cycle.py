@@ -104,7 +104,7 @@ def test_orders_wait_for_the_server(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="must be NAME=VALUE"):
         run("set", tmp_path, "guard.clip")
     assert "no device is in quarantine" in run("quarantine", tmp_path)
-    with pytest.raises(InputError, match="no such device"):
+    with pytest.raises(InputError, match="must be a device of this fleet"):
         run("quarantine", tmp_path, "--release", "bus-9")
 
 

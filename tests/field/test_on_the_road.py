@@ -86,7 +86,7 @@ def test_the_bytes_of_a_day_are_counted_across_restarts_and_start_again_at_midni
     assert again.used_bytes == 600
     again.add(400)
     assert again.is_used_up
-    with pytest.raises(FieldError, match=r"the 0.001 MB of this day are used up"):
+    with pytest.raises(FieldError, match=r"the limit of 0.001 MB per day is reached"):
         again.check()
     again.save()
     now[0] += 200

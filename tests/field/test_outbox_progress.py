@@ -141,7 +141,7 @@ def test_what_was_learned_since_a_cut_goes_on_top_of_the_next_model(tmp_path: Pa
 
 def test_models_of_another_size_are_refused(tmp_path: Path) -> None:
     open_outbox(tmp_path).close()
-    with pytest.raises(RunFolderError, match="models of another size"):
+    with pytest.raises(RunFolderError, match="entries, the model of this task"):
         Outbox(
             tmp_path / "device.sqlite",
             INITIAL[:-1],

@@ -307,8 +307,9 @@ def test_a_broken_answer_never_becomes_the_current_model(tmp_path: Path) -> None
 def test_a_running_canary_changes_its_file_and_the_others_do_not(tmp_path: Path) -> None:
     folder = tmp_path / "site"
     write_example(folder, 2)
-    (folder / "task.py").rename(folder / "clothes_of_buses.py")
-    with living(folder) as site:
+    # Modules of one process need different names.
+    (folder / "task.py").rename(folder / "clothes_of_a_canary.py")
+    with living(folder, "clothes_of_a_canary.py") as site:
         buses = [site.device("bus-1"), site.device("bus-2")]
         files = [folder / name / CURRENT for name in ("bus-1", "bus-2")]
         site.wait(lambda: site.least(["bus-1", "bus-2"]) >= 2)

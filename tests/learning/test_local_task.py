@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from tests.field.parts import open_outbox
 from torch import nn
 
 from wayfare import Metric, local_task, simulated_task
@@ -182,7 +183,7 @@ def test_folders_are_the_vehicles_of_the_simulated_task(tmp_path: Path) -> None:
 def test_a_schedule_that_ends_needs_an_end(tmp_path: Path) -> None:
     work = work_of(tmp_path, "learning.schedule=linear", "rounds=50")
     (tmp_path / "data").mkdir()
-    options = DeviceOptions(state=tmp_path / "state", data=tmp_path / "data")
+    options, outbox = DeviceOptions(state=tmp_path / "state", data=tmp_path / "data"), open_outbox(tmp_path / "store")
     with pytest.raises(ScenarioError, match="falls to 0 after `rounds` = 50 local steps"):
-        open_data(0, work, options)
-    assert open_data(0, work, DeviceOptions(state=tmp_path, data=tmp_path / "data", steps=50)) is not None
+        open_data(0, work, options, outbox)
+    assert open_data(0, work, DeviceOptions(state=tmp_path, data=tmp_path / "data", steps=50), outbox) is not None

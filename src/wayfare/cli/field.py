@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
-from typing import Annotated, TypeAlias
+from typing import TYPE_CHECKING, Annotated, TypeAlias
 
 import typer
 
-from wayfare.cli.field_demo import demo_command
+from wayfare.cli.field_demo import GuardOption, SchemeOption, demo_command, work_of
 from wayfare.cli.field_fleet import (
     add_command,
     example_command,
@@ -18,10 +18,12 @@ from wayfare.cli.field_fleet import (
     status_command,
 )
 from wayfare.cli.field_life import COMMANDS as LIFE_COMMANDS
-from wayfare.cli.field_work import GuardOption, work_of
 from wayfare.cli.terminal import SetOption
 from wayfare.errors import InputError
-from wayfare.scenario import DEFAULT_PRESET, load
+from wayfare.scenario import DEFAULT_PRESET
+
+if TYPE_CHECKING:
+    pass
 
 field_app = typer.Typer(
     name="field",
@@ -50,10 +52,6 @@ StateOption: TypeAlias = Annotated[
 ]
 WorkScenarioOption: TypeAlias = Annotated[
     str, typer.Option("--scenario", metavar="PRESET|FILE.toml", help="The scenario; must be the same on all machines.")
-]
-SchemeOption: TypeAlias = Annotated[
-    str | None,
-    typer.Option(help="A scheme, see `wayfare schemes`; default: the scenario's first.", show_default=False),
 ]
 TaskOption: TypeAlias = Annotated[
     str | None,
@@ -144,6 +142,7 @@ def mes_command(
         raise InputError(f"{bundle}: is the bundle of {loaded.name}; the server's bundle is FLEET/mes")
     if clip_norm is not None and not clip_norm > 0:
         raise InputError(f"--clip-norm = {clip_norm!r}: must be above 0")
+    work = work_of(scenario, [*set_, *_task_setting(task)], seed, scheme, guarded=guard)
     log_to_stderr(loaded.name)
     options = ServerOptions(
         state=state or bundle / "state",
@@ -157,9 +156,7 @@ def mes_command(
         ),
         housekeeping=HousekeepingOptions(
             window=Window(days=keep_days, bytes=int(keep_mb * 1e6)),
-            judge=judge_of(
-                load(scenario, [*set_, *_task_setting(task)]).learning, heldout, (state or bundle / "state") / "heldout"
-            )
+            judge=judge_of(work.scenario.learning, work.model, heldout, (state or bundle / "state") / "heldout")
             if evaluate_every_s
             else None,
             judge_every_s=evaluate_every_s,
@@ -168,7 +165,6 @@ def mes_command(
         metrics_host=metrics_host,
         metrics_port=metrics_port or None,
     )
-    work = work_of(scenario, [*set_, *_task_setting(task)], seed, scheme, guarded=guard)
     run_server(loaded, work, options, stop_at_signals())
 
 
@@ -205,6 +201,12 @@ def device_command(
     write_gb: Annotated[
         float, typer.Option("--write-gb", help="Most gigabytes written to disk in a day, to spare flash memory.")
     ] = 20.0,
+    save_every_s: Annotated[
+        float, typer.Option("--save-every-s", help="Most training that a power cut costs, in seconds.")
+    ] = 30.0,
+    current_every_s: Annotated[
+        float, typer.Option("--current-every-s", help="Seconds between writes of current.safetensors; 0: never write.")
+    ] = 600.0,
     report_loss: Annotated[
         bool, typer.Option("--report-loss/--no-report-loss", help="Tell the server the loss on this device's data.")
     ] = True,
@@ -235,7 +237,12 @@ def device_command(
     for name, value in (("--daily-mb", 1.0 if daily_mb is None else daily_mb), ("--write-gb", write_gb)):
         if not value > 0:
             raise InputError(f"{name} = {value!r}: must be above 0")
-    for name, value in (("--step-every-s", step_every_s), ("--exchange-every-s", exchange_every_s)):
+    for name, value in (
+        ("--step-every-s", step_every_s),
+        ("--exchange-every-s", exchange_every_s),
+        ("--save-every-s", save_every_s),
+        ("--current-every-s", current_every_s),
+    ):
         if not value >= 0:
             raise InputError(f"{name} = {value!r}: must be at least 0")
     log_to_stderr(loaded.name)
@@ -251,7 +258,8 @@ def device_command(
         report_loss=report_loss,
         may_train=always if may_train is None else by_command(may_train),
         daily_bytes=math.inf if daily_mb is None else 1e6 * daily_mb,
-        writes=WriteLimits(daily_bytes=1e9 * write_gb),
+        writes=WriteLimits(every_s=save_every_s, daily_bytes=1e9 * write_gb),
+        current_every_s=current_every_s or None,
         metrics_port=metrics_port or None,
     )
     run_device(loaded, number, work, options, stop_at_signals())

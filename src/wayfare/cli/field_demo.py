@@ -1,4 +1,4 @@
-"""`wayfare field demo`: a fleet of real processes on this machine."""
+"""`wayfare field demo`, and what it shares with the commands that run a fleet."""
 
 from __future__ import annotations
 
@@ -7,19 +7,27 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, TypeAlias
 
 import typer
 from rich.progress import MofNCompleteColumn, TextColumn, TimeElapsedColumn
 
-from wayfare.cli.field_work import GuardOption, work_of
 from wayfare.cli.terminal import JsonOption, ScenarioArgument, SetOption, bars, errors, output, print_json
 from wayfare.errors import InputError
-from wayfare.scenario import DEFAULT_PRESET
+from wayfare.scenario import DEFAULT_PRESET, load
 
 if TYPE_CHECKING:
     from wayfare.field.rig.demo import DemoOutcome
     from wayfare.field.runtime.work import Work
+
+SchemeOption: TypeAlias = Annotated[
+    str | None,
+    typer.Option(help="A scheme, see `wayfare schemes`; default: the scenario's first.", show_default=False),
+]
+GuardOption: TypeAlias = Annotated[
+    bool,
+    typer.Option("--guard/--no-guard", help="Clip unusual updates and quarantine outliers; `guard(...)` sets values."),
+]
 
 # The demo reduces devices and rounds of these presets, with the same energy per device and round.
 _EMBEDDED = (DEFAULT_PRESET, "recommended")
@@ -100,6 +108,19 @@ def _progress(work: Work) -> Iterator[tuple[Callable[[str], None], Callable[[int
 
     with progress:
         yield on_stage, lambda round_: progress.update(shown, completed=round_)
+
+
+def work_of(
+    scenario: str, set_: list[str], seed: int, scheme: str | None, engine: str = "auto", *, guarded: bool = True
+) -> Work:
+    from wayfare.field.runtime.work import Work
+    from wayfare.methods.guard import Guard
+
+    if seed < 0:
+        raise InputError(f"--seed = {seed}: must be at least 0")
+    resolved = load(scenario, set_)
+    named = scheme if scheme is not None else next(iter(resolved.schemes), "mads")
+    return Work(scenario=resolved, seed=seed, scheme_name=named, engine_name=engine, guard=Guard() if guarded else None)
 
 
 def _demo_work(scenario: str, set_: list[str], seed: int, scheme: str | None, *, guarded: bool) -> Work:

@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, TypeAlias
 
 import typer
-from rich.console import Group
+from rich.console import Console, Group
 from rich.live import Live
+from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
@@ -154,7 +155,11 @@ def status_command(
     if as_json:
         print_json(asdict(status))
     elif not watch:
-        output.print(status_table(status))
+        table = status_table(status)
+        # Numbers are never cut: in a narrower window the lines wrap.
+        wide = output.options.update(width=_MAX_TABLE_WIDTH)
+        width = max(output.width, Measurement.get(output, wide, table).maximum)
+        Console(emoji=False, width=width).print(table)
     else:
         with Live(status_table(status), console=output, auto_refresh=False) as live:
             while True:
@@ -162,6 +167,7 @@ def status_command(
                 live.update(status_table(fetch_status(address)), refresh=True)
 
 
+_MAX_TABLE_WIDTH = 400
 # Columns that appear if a device has a value.
 _SOMETIMES = (
     ("released", "released_version", ","),

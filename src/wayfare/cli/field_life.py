@@ -13,9 +13,10 @@ from typing import Annotated, Any, TypeAlias
 
 import typer
 
+from wayfare.cli.field_demo import SchemeOption, work_of
 from wayfare.cli.terminal import JsonOption, SetOption, print_json, say
 from wayfare.errors import InputError
-from wayfare.scenario import DEFAULT_PRESET, load
+from wayfare.scenario import DEFAULT_PRESET
 
 StateArgument: TypeAlias = Annotated[
     Path, typer.Argument(metavar="STATE", help="The folder of the server's state, such as /var/lib/wayfare/mes.")
@@ -42,8 +43,9 @@ def compact_command(
 
     Example: `wayfare field compact /var/lib/wayfare/mes --keep-days 2`
     """
-    if not keep_days >= 0 or not keep_mb >= 0:
-        raise InputError(f"--keep-days = {keep_days!r}, --keep-mb = {keep_mb!r}: must be at least 0")
+    for name, value in (("--keep-days", keep_days), ("--keep-mb", keep_mb)):
+        if not value >= 0:
+            raise InputError(f"{name} = {value!r}: must be at least 0")
     _order(state, "compact", {"days": keep_days, "bytes": int(keep_mb * 1e6)}, wait_s)
 
 
@@ -138,7 +140,7 @@ def quarantine_command(
         names = {name: number for number, name in connection.execute("SELECT device, name FROM devices")}
     if release is not None:
         if release not in names:
-            raise InputError(f"--release = {release}: no such device in {state}")
+            raise InputError(f"--release = {release}: must be a device of this fleet")
         _order(state, "pardon", {"device": names[release], "name": release}, wait_s)
         return
     held = newest_state(state).guard_state.get("quarantined", {})
@@ -197,18 +199,18 @@ def export_command(
     onnx: Annotated[Path | None, typer.Option("--onnx", metavar="FILE", help="Write this file.")] = None,
     scenario: ScenarioOption = DEFAULT_PRESET,
     set_: SetOption = [],  # noqa: B006
+    scheme: SchemeOption = None,
 ) -> None:
     """Write a version of the model for other programs.
 
     Example: `wayfare field export /var/lib/wayfare/mes 1200 --safetensors model.safetensors`
     """
     from wayfare.field.runtime.life_cycle import network_of, sample_of, vector_at, write_onnx, write_safetensors
-    from wayfare.learning.tasks import model_of
 
     if safetensors is None and onnx is None:
-        raise InputError("give --safetensors FILE or --onnx FILE")
-    learning = load(scenario, set_).learning
-    model = model_of(learning)
+        raise InputError("--safetensors, --onnx: give at least one of them with a file")
+    work = work_of(scenario, set_, 0, scheme)
+    learning, model = work.scenario.learning, work.model
     module = network_of(model, vector_at(state, version, model))
     if safetensors is not None:
         write_safetensors(module, safetensors, version)
@@ -232,6 +234,7 @@ def evaluate_command(
     ] = None,
     scenario: ScenarioOption = DEFAULT_PRESET,
     set_: SetOption = [],  # noqa: B006
+    scheme: SchemeOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Evaluate a version of the model on held-out data, or on the test set of the scenario's task.
@@ -239,13 +242,12 @@ def evaluate_command(
     Example: `wayfare field evaluate /var/lib/wayfare/mes --task task.py --data heldout`
     """
     from wayfare.field.runtime.life_cycle import judge_of, latest_version, vector_at
-    from wayfare.learning.tasks import model_of
 
-    learning = load(scenario, [*set_, *([] if task is None else [f"learning.task={task}"])]).learning
+    work = work_of(scenario, [*set_, *([] if task is None else [f"learning.task={task}"])], 0, scheme)
     chosen = latest_version(state) if version is None else version
     with TemporaryDirectory() as cache:
-        judge = judge_of(learning, data, Path(cache))
-        found = judge(chosen, vector_at(state, chosen, model_of(learning)))
+        judge = judge_of(work.scenario.learning, work.model, data, Path(cache))
+        found = judge(chosen, vector_at(state, chosen, work.model))
     if as_json:
         print_json(asdict(found))
         return

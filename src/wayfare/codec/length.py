@@ -13,12 +13,14 @@ import torch
 from torch import Tensor
 
 from wayfare.arrays import Ints
-from wayfare.codec.entropy import coded_bytes
+from wayfare.codec.entropy import coded_bytes, trimmed
 from wayfare.codec.indices import BASE
-from wayfare.codec.values import BLOCK, WHOLE, ValueBits, quantise, restore
+from wayfare.codec.values import BLOCK, WHOLE, ValueBits, quantise
 from wayfare.codec.whole import whole_bytes
 from wayfare.codec.wire import HEADER_BYTES
 from wayfare.sparsify import Sparse
+
+_REMAINDERS = np.arange(BASE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,18 +57,15 @@ def _quantised(values: Tensor, bits: ValueBits) -> tuple[Tensor, Tensor]:
     """The values that arrive, and their codes if they are quantised."""
     if bits in (32, WHOLE) or len(values) == 0:
         return values, values[:0]
-    scales, codes = quantise(values, bits)
-    return restore(scales, codes, bits), codes
+    _, codes, decoded = quantise(values, bits)
+    return decoded, codes
 
 
 def _gap_counts(indices: Tensor) -> Tensor:
-    """The count of each gap symbol, then the first and the last index."""
-    gaps = indices.diff(prepend=indices[:1] - 1) - 1
-    whole = gaps.div(BASE, rounding_mode="floor")
+    """The count of each remainder of the gaps between indices, then the first and the last index."""
     # For bytes PyTorch skips the check for negative values.
-    counts = torch.bincount((gaps - BASE * whole).to(torch.uint8), minlength=BASE + 1)
-    counts[BASE] = whole.sum()
-    return torch.cat([counts, indices[:1], indices[-1:]])
+    rests = indices.diff().sub_(1).remainder_(BASE).to(torch.uint8)
+    return torch.cat([torch.bincount(rests, minlength=BASE), indices[:1], indices[-1:]])
 
 
 def _index_bytes(counts: Ints, kept: int) -> int:
@@ -76,7 +75,12 @@ def _index_bytes(counts: Ints, kept: int) -> int:
     span = int(counts[-1] - counts[-2]) + 1
     if kept == span:
         return 0
-    numbers = _trimmed(counts[:-2])
+    numbers = counts[:-1].copy()
+    # The first index is the start of the span: a gap of 0.
+    numbers[0] += 1
+    # The symbols of long gaps: all skipped entries, less the remainders, in units of BASE.
+    numbers[BASE] = (span - kept - int(numbers[:BASE] @ _REMAINDERS)) // BASE
+    numbers = trimmed(numbers)
     return min(coded_bytes(numbers), int(numbers.sum()), (span + 7) // 8)
 
 
@@ -85,10 +89,5 @@ def _value_bytes(counts: Ints, kept: int, bits: ValueBits) -> int:
         return 4 * kept
     body = -(-kept * bits // 8)
     if len(counts):
-        body = min(body, coded_bytes(_trimmed(counts)))
+        body = min(body, coded_bytes(trimmed(counts)))
     return 8 * -(-kept // BLOCK) + 1 + body
-
-
-def _trimmed(counts: Ints) -> Ints:
-    """Counts up to the last symbol that occurs, where the encoder's alphabet ends."""
-    return np.trim_zeros(counts, "b")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -25,13 +25,15 @@ def plan(
     scheme: str = "mads",
     like: Path | None = None,
     server_power_watts: Sequence[float] = SERVER_POWERS_WATTS,
+    rates_bps: Mapping[str, float] | None = None,
     seed: int = 0,
 ) -> Forecast:
     """Forecast what a fleet will achieve, without training.
 
     The source is a preset, a scenario file, a trace or a saved plan. ``budget_joules`` is the budget of each device.
     ``like`` is a finished run from which the size of updates is estimated. ``server_power_watts`` lists powers at which
-    the server might send the whole model; only the downlink shares depend on it.
+    the server might send the whole model; only the downlink shares depend on it. ``rates_bps`` are measured rates at
+    full power by name of a device; they replace path loss and shadowing.
     """
     if parameters is not None and parameters < 2:
         raise ScenarioError("parameters", parameters, "must be at least 2")
@@ -54,6 +56,7 @@ def plan(
         norms=norms,
         scheme=scheme,
         server_power_watts=server_power_watts,
+        rates_bps=rates_bps,
         seed=seed,
     )
 

@@ -65,7 +65,7 @@ class DemoOutcome:
 def run_demo(work: Work, options: DemoOptions) -> DemoOutcome:
     """Build a fleet, play its plan, and verify that nothing was lost or counted twice."""
     if options.folder.exists() and any(options.folder.iterdir()):
-        raise InputError(f"{options.folder}: not empty")
+        raise InputError(f"{options.folder}: must be a new or empty folder")
     if not options.speedup > 0:
         raise InputError(f"speedup = {options.speedup!r}: must be above 0")
     world = work.world

@@ -44,7 +44,7 @@ class DailyBytes:
     def check(self) -> None:
         """Raise FieldError if nothing is left today."""
         if self.is_used_up:
-            raise FieldError(f"the {self._limit_bytes / 1e6:g} MB of this day are used up")
+            raise FieldError(f"the limit of {self._limit_bytes / 1e6:g} MB per day is reached until midnight UTC")
 
     def add(self, size_bytes: int) -> None:
         self._used = self.used_bytes + size_bytes

@@ -6,11 +6,10 @@ import asyncio
 import logging
 import math
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from wayfare.engine import Compute
 from wayfare.errors import ScenarioError
@@ -31,7 +30,8 @@ from wayfare.field.runtime.guide import (
     no_samples,
     no_sighting,
 )
-from wayfare.field.runtime.local_data import LocalData, no_settings
+from wayfare.field.runtime.local_data import LocalData
+from wayfare.field.runtime.local_statistics import LocalStatistics
 from wayfare.field.runtime.outbox import Outbox
 from wayfare.field.runtime.permission import always
 from wayfare.field.runtime.radio import Radio, no_radio
@@ -89,12 +89,16 @@ def open_store(bundle: Bundle, number: int, work: Work, options: DeviceOptions) 
         budget_joules=float(work.world.budgets_joules[number]) if options.by_plan else work.budget_joules,
         identity=work.identity(bundle.fleet_id, bundle.name),
         # Without conservation of mass there is nothing to balance.
-        audit=options.audit and method.memory.conserves and method.server.takes == "updates",
+        audit=(options.audit and method.memory.conserves and method.server.takes == "updates")
+        # What was added to the sums so far, so that later only differences are added.
+        or method.local.collects() is not None,
         writes=None if options.audit else options.writes,
     )
 
 
-def make_guide(number: int, work: Work, options: DeviceOptions, local: LocalData | None = None) -> Guide:
+def make_guide(
+    number: int, work: Work, options: DeviceOptions, local: LocalData | LocalStatistics | None = None
+) -> Guide:
     method = work.method
     if options.by_plan:
         return ByPlan(work.world, number, method.upload)
@@ -113,11 +117,17 @@ def make_guide(number: int, work: Work, options: DeviceOptions, local: LocalData
     )
 
 
-def open_data(
-    number: int, work: Work, options: DeviceOptions, settings: Callable[[], Mapping[str, Any]] = no_settings
-) -> LocalData | None:
+def open_data(number: int, work: Work, options: DeviceOptions, outbox: Outbox) -> LocalData | LocalStatistics | None:
     if options.data is None:
         return None
+    if work.method.local.collects() is not None:
+        return LocalStatistics(
+            work,
+            options.data,
+            options.state / "samples",
+            learned=lambda: outbox.learned,
+            rescan_s=options.rescan_s,
+        )
     schedule, rounds = work.scenario.learning.schedule, work.scenario.rounds
     if schedule != "constant" and not (options.steps is not None and options.steps <= rounds):
         rule = (
@@ -132,14 +142,14 @@ def open_data(
         device=number,
         compute=Compute.named(options.compute),
         rescan_s=options.rescan_s,
-        settings=settings,
+        settings=lambda: outbox.progress.settings,
     )
 
 
 async def _run(
     bundle: Bundle, number: int, work: Work, options: DeviceOptions, outbox: Outbox, stop: threading.Event
 ) -> None:
-    local, terms = open_data(number, work, options, lambda: outbox.progress.settings), work.terms
+    local, terms = open_data(number, work, options, outbox), work.terms
     guide = make_guide(number, work, options, local)
     trainer = LocalTrainer(
         outbox,

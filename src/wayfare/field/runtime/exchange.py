@@ -114,7 +114,7 @@ class Exchanger:
             except _StopRequestedError:
                 return
             except RefusedError as error:
-                _log.error("refused", extra={"device": self._name, "reason": str(error)})
+                _log.error("rejected", extra={"device": self._name, "reason": str(error)})
                 await asyncio.sleep(self._patience.refused_s)
             except (nats.errors.NoRespondersError, nats.errors.TimeoutError):
                 # The server is away, or it does not know this device yet. The broker does not tell a device with a new
@@ -256,7 +256,7 @@ class Exchanger:
             headers = {"Nats-Msg-Id": f"{self._name}.{number}.{chunk}.{self._attempt}"}
             answer = await self._request("chunk", waiting[chunk], headers)
             if b'"error"' in answer:
-                raise FieldError(f"the broker accepts no more chunks of this device now: {answer[:200]!r}")
+                raise FieldError(f"the broker rejects chunks of this device for now: {answer[:200]!r}")
 
         await windowed(publish, waiting, self._patience.window)
 
@@ -306,7 +306,7 @@ class Exchanger:
         base = self._outbox.model if manifest.base_version is not None else None
         try:
             if manifest.base_version not in (None, progress.version):
-                raise WireError(f"got a delta on version {manifest.base_version}, this device has {progress.version}")
+                raise WireError(f"base_version = {manifest.base_version}: this device has version {progress.version}")
             body = data[: manifest.size_bytes]
             model = await asyncio.to_thread(unpacked, body, self._layout, base=base, digest=manifest.digest)
             like = self._outbox.state.local_state
@@ -331,7 +331,7 @@ class Exchanger:
             await self._puller.pull(begun, begun.manifest)
         except WireError as error:
             # The upload is not affected, and the server then offers another version.
-            _log.info("download begun again", extra={"device": self._name, "reason": str(error)})
+            _log.info("download starts again", extra={"device": self._name, "reason": str(error)})
 
     def _check_stop(self) -> None:
         if self._stop.is_set():

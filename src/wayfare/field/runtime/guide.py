@@ -29,8 +29,6 @@ _REMEMBERED = 8
 # The most local steps after the last model: ten times a usual staleness in the simulator's presets, and 200 times fewer
 # than a fast device took in a minute out of range. Not tuned.
 MAX_LOCAL_STEPS = 1000
-# The largest log2(1 + SNR) of a real radio. Higher rates mean that the scenario's bandwidth is not the real one.
-_MAX_BITS_PER_HZ = 40.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -221,12 +219,11 @@ class ByExperience(Guide):
         if self._clock() < max(self._exchanged_s + every_s, self._wait_s):
             return None
         round_ = max(progress.trained_round, progress.cut_round + 1, state.received_round + 1, state.backlog_round)
-        bits_per_hz = min(self.rate_bps / self._link.bandwidth_hz, _MAX_BITS_PER_HZ)
         seen = self._sighting()
         return Occasion(
             round=round_,
             contact_s=self.left_s,
-            gain_per_watt=(2.0**bits_per_hz - 1.0) / self._link.max_power_watts,
+            gain_per_watt=self._link.gain_per_watt(self.rate_bps),
             device=self._device,
             samples=self._samples(),
             position_m=None if seen is None else seen.position_m,

@@ -78,7 +78,8 @@ class History:
     def snapshot_at(self, version: int) -> Snapshot:
         """Replay the whole state of a version."""
         if not self.base_version <= version <= self.latest.version:
-            rule = f"must be {self.base_version} to {self.latest.version}; older ones were compacted"
+            rule = f"must be {self.base_version} to {self.latest.version}"
+            rule += "; older ones were compacted" if self.base_version else ""
             raise InputError(f"version = {version}: {rule}")
         versions = self._newest(version)
         for step in self._steps(versions.latest):

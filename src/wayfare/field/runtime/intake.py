@@ -72,7 +72,7 @@ class Intake:
                     chunk, new = self.ledger.record(device, data)
                 except WireError as error:
                     counts.refused += 1
-                    _log.warning("chunk refused", extra={"device": self.names[device], "reason": str(error)})
+                    _log.warning("chunk rejected", extra={"device": self.names[device], "reason": str(error)})
                     marks.append((device, Mark(update=0, refused=str(error)[:500])))
                     continue
                 counts.chunks += new
@@ -185,4 +185,4 @@ class Intake:
 
     def _refuse(self, device: int, what: str, error: WireError) -> None:
         self.counts[device].refused += 1
-        _log.warning("%s refused", what, extra={"device": self.names[device], "reason": str(error)})
+        _log.warning("%s rejected", what, extra={"device": self.names[device], "reason": str(error)})

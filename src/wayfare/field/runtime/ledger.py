@@ -32,7 +32,7 @@ from wayfare.field.runtime.orders import Order
 from wayfare.field.runtime.outbox import digest
 from wayfare.field.runtime.released import ORDERS, ReleasedVersions
 from wayfare.field.runtime.roster import Roster
-from wayfare.field.runtime.rules import Bits, Limits, check_chunk, check_rest
+from wayfare.field.runtime.rules import Bits, Limits, check_chunk, check_rest, check_sums
 from wayfare.field.runtime.stores import check_identity
 from wayfare.methods import NO_STATE, State
 from wayfare.server import ServerState
@@ -377,6 +377,8 @@ class Ledger:
     def _check(self, device: int, chunk: Chunk) -> None:
         check_chunk(chunk, self._devices[device], self._limits, self.version)
         self.roster.check(device, chunk)
+        if self.aggregation.terms.sums:
+            check_sums(chunk, [queued.entries for queued in self._queue.values()], self.model)
         others = self._all(
             "SELECT chunks, round, received_round FROM chunks WHERE device = ? AND number = ?", device, chunk.update
         )

@@ -6,7 +6,7 @@ import json
 import sqlite3
 import time
 
-FORMAT = 7
+FORMAT = 8
 SCHEMA = """
 CREATE TABLE facts (name TEXT PRIMARY KEY, value TEXT NOT NULL);
 CREATE TABLE devices (
@@ -25,7 +25,7 @@ _ORDERS = """CREATE TABLE orders (
     round INTEGER, version INTEGER, outcome TEXT)"""
 _CONTACTS = """CREATE TABLE contacts (
     device INTEGER NOT NULL, start_s REAL NOT NULL, end_s REAL NOT NULL, up_bytes INTEGER NOT NULL,
-    down_bytes INTEGER NOT NULL, joules REAL NOT NULL)"""
+    down_bytes INTEGER NOT NULL, joules REAL NOT NULL, up_s REAL NOT NULL DEFAULT 0)"""
 # A change of a row rewrites its data, so what is known later has its own table.
 _CHUNKS = """CREATE TABLE chunks (
     device INTEGER NOT NULL, number INTEGER NOT NULL, chunk INTEGER NOT NULL, chunks INTEGER NOT NULL,
@@ -64,6 +64,12 @@ def _log_contacts(connection: sqlite3.Connection) -> None:
     connection.execute(_CONTACTS)
 
 
+def _time_uploads(connection: sqlite3.Connection) -> None:
+    """Until format 6 the log of contacts did not tell how long uploads took."""
+    if "up_s" not in [row[1] for row in connection.execute("PRAGMA table_info(contacts)")]:
+        connection.execute("ALTER TABLE contacts ADD COLUMN up_s REAL NOT NULL DEFAULT 0")
+
+
 def _part_versions(connection: sqlite3.Connection) -> None:
     """Format 5 kept the version of a chunk beside its data."""
     connection.execute(_APPLIED)
@@ -80,7 +86,7 @@ def _part_versions(connection: sqlite3.Connection) -> None:
 
 
 def _name_directions(connection: sqlite3.Connection) -> None:
-    """Format 6 had a guard that did not judge directions."""
+    """Format 7 had a guard that did not judge directions."""
     for (text,) in connection.execute("SELECT value FROM facts WHERE name = 'identity'").fetchall():
         identity = json.loads(text)
         guard = identity.get("replay", {}).get("guard", "") if isinstance(identity, dict) else ""
@@ -89,4 +95,11 @@ def _name_directions(connection: sqlite3.Connection) -> None:
             connection.execute("UPDATE facts SET value = ? WHERE name = 'identity'", (json.dumps(identity),))
 
 
-MIGRATIONS = {2: _name_devices, 3: _take_orders, 4: _log_contacts, 5: _part_versions, 6: _name_directions}
+MIGRATIONS = {
+    2: _name_devices,
+    3: _take_orders,
+    4: _log_contacts,
+    5: _part_versions,
+    6: _time_uploads,
+    7: _name_directions,
+}

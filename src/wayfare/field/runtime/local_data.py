@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -17,19 +16,15 @@ from torch import Tensor
 from wayfare.engine import Burst, Compute, LocalTraining
 from wayfare.engine.reference import Reference
 from wayfare.errors import ScenarioError
+from wayfare.field.runtime.local_folder import RESCAN_S, LocalFolder
 from wayfare.field.runtime.work import Work
 from wayfare.learning.batches import GrowingBatches
 from wayfare.learning.descent import descent_of
-from wayfare.learning.folders import FolderSamples
 from wayfare.learning.local_loss import LocalLoss, loss_by_counts
 from wayfare.learning.models.base import load_vector
 from wayfare.learning.schedule import Schedule
 from wayfare.learning.tasks import local_task_of
 from wayfare.learning.tasks.local import FolderTask
-
-_log = logging.getLogger("wayfare.field")
-# Look for new files this often, and spend at most a fiftieth of the time on it.
-_RESCAN_S, _RESCAN_SHARE = 10.0, 0.02
 
 
 def no_settings() -> Mapping[str, Any]:
@@ -48,27 +43,24 @@ class LocalData:
         *,
         device: int,
         compute: Compute,
-        rescan_s: float = _RESCAN_S,
+        rescan_s: float = RESCAN_S,
         clock: Callable[[], float] = time.monotonic,
         settings: Callable[[], Mapping[str, Any]] = no_settings,
     ) -> None:
         """``settings`` are fields of `Settings` that the operator has changed; they hold from the next burst on."""
         learning, task = work.scenario.learning, local_task_of(work.scenario.learning)
-        if work.method.local.collects() is not None:
-            raise ScenarioError("scheme", work.scheme_name, "sends class statistics, which need the data of a plan")
         if learning.augment:
             raise ScenarioError("learning.augment", True, "not for a task of your own; augment in its `load`")
         if learning.local_loss == "logit-adjusted" and not task.wanted.classes:
             rule = f"needs classes, but the task {task.name} has none; use plain or prox"
             raise ScenarioError("learning.local_loss", learning.local_loss, rule)
         self._work, self._number, self._compute = work, device, compute
-        self._rescan_s, self._clock = rescan_s, clock
-        self._samples = FolderSamples(folder, task.wanted, cache)
+        self._folder = LocalFolder(task, folder, cache, rescan_s=rescan_s, clock=clock)
+        self._samples = self._folder.samples
         self._task = FolderTask(task=task, samples=self._samples, device=compute.device)
         self._engine: Reference | None = None
         self._settings, self._in_use = settings, settings()
         self._loss: float | None = None
-        self._next_s = clock() + rescan_s
 
     def samples(self) -> int:
         return len(self._samples)
@@ -79,15 +71,8 @@ class LocalData:
 
     def ready(self) -> bool:
         """Look for new files if it is time; whether there is anything to train on."""
-        began_s = self._clock()
-        if began_s >= self._next_s:
-            try:
-                if self._samples.rescan():
-                    self._engine = None
-            except OSError as error:
-                # A file that was removed meanwhile; the next scan finds out.
-                _log.warning("the folder cannot be read: %s", error)
-            self._next_s = self._clock() + max(self._rescan_s, (self._clock() - began_s) / _RESCAN_SHARE)
+        if self._folder.has_changed():
+            self._engine = None
         return len(self._samples) > 0
 
     def run(self, models: Sequence[Tensor], bursts: Sequence[Burst]) -> None:

@@ -225,7 +225,7 @@ class MobileEdgeServer:
                 if self._received[number].take(len(data)):
                     batch.append((number, data))
                 else:
-                    marks.append((number, Mark(update=0, refused="too many bytes for now")))
+                    marks.append((number, Mark(update=0, refused="too many bytes per second; try again later")))
             marks += await self._in_thread(partial(self._intake.chunks, batch))
             self._wake()
             try:
@@ -237,7 +237,7 @@ class MobileEdgeServer:
                 await self._client.flush()
             except PASSING as error:
                 # The broker redelivers the chunks, and the server finds them recorded.
-                _log.info("marks were not delivered", extra={"reason": str(error) or repr(error)})
+                _log.info("confirmations were not delivered", extra={"reason": str(error) or repr(error)})
 
     async def _hear(self) -> None:
         """Answer the questions of all devices, within their rates."""
@@ -341,7 +341,7 @@ class MobileEdgeServer:
             return self._seals.question(device_of(message.subject), kind_of(message.subject), message.data)
         except WireError as error:
             extra = {"device": device_of(message.subject), "reason": str(error)}
-            _log.warning("a message without the seal of its device", extra=extra)
+            _log.warning("message without a valid seal", extra=extra)
             return None
 
     def _number_of(self, subject: str) -> int | None:

@@ -75,7 +75,7 @@ def unpacked(data: bytes, layout: Layout, *, base: Tensor | None, digest: str) -
         raise WireError(f"a whole model has {len(entries)} entries, expected {size}")
     model = entries.values if base is None else base.index_copy(0, entries.indices, entries.values)
     if model_digest(model) != digest:
-        raise WireError("the model differs from the server's: its digest differs")
+        raise WireError("the downloaded model is not the server's: its digest differs")
     return model
 
 

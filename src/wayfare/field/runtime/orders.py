@@ -62,7 +62,7 @@ def obey(order: Order, versions: Versions, state_of: Callable[[int], ServerState
             versions.aggregation = revised(versions.aggregation, content, state.model, versions.latest.version + 1)
             return state
         case _:
-            raise InputError(f"order = {order.kind!r}: unknown")
+            raise InputError(f"order = {order.kind!r}: unknown to this version of the server")
 
 
 def revised(aggregation: Aggregation, settings: Mapping[str, Any], model: Tensor, version: int) -> Aggregation:
@@ -157,5 +157,5 @@ def _opened(file: Path) -> sqlite3.Connection:
         connection.execute("SELECT 1 FROM orders LIMIT 1")
     except sqlite3.DatabaseError as error:
         connection.close()
-        raise InputError(f"{file}: {error}; start the server of this version once") from None
+        raise InputError(f"{file}: has an older format ({error}); start the server once to migrate it") from None
     return connection

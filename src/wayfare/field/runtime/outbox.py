@@ -102,8 +102,9 @@ class Outbox:
             self._set("identity", identity)
         self._local_on_disk = self._vectors["local"]
         self._vector_store.delete_unused()
-        if any(len(vector) != len(initial) for vector in self._vectors.values()):
-            raise RunFolderError(f"{file}: contains models of another size")
+        for name, vector in self._vectors.items():
+            if len(vector) != len(initial):
+                raise RunFolderError(f"{file}: {name} has {len(vector)} entries, the model of this task {len(initial)}")
 
     # Reading.
 

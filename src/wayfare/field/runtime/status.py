@@ -82,7 +82,7 @@ class FleetStatus:
             found = None if judged is None else Judged(**judged)
             return FleetStatus(**content, devices=devices, alerts=alerts, judged=found)
         except (ValueError, TypeError, KeyError, AttributeError):
-            raise InputError("the answer is not a fleet status") from None
+            raise InputError("the answer is not the status of a fleet; check the address") from None
 
 
 def status_of(
@@ -158,7 +158,7 @@ _OF_DEVICES = (
     ("wayfare_device_exchanges_total", "counter", "Complete exchanges.", "exchanges"),
     ("wayfare_device_chunks_total", "counter", "Chunks recorded.", "chunks"),
     ("wayfare_device_repeated_chunks_total", "counter", "Chunks received again.", "repeated"),
-    ("wayfare_device_refused_total", "counter", "Messages refused.", "refused"),
+    ("wayfare_device_refused_total", "counter", "Messages rejected.", "refused"),
     ("wayfare_device_received_bytes_total", "counter", "Bytes of chunks from the device.", "received_bytes"),
     ("wayfare_device_sent_bytes_total", "counter", "Bytes of models to the device.", "sent_bytes"),
     ("wayfare_device_version", "gauge", "Version of the model last offered.", "version"),
