@@ -191,11 +191,8 @@ class Ledger:
 
     def applied(self) -> dict[Key, str]:
         """Every applied chunk, with its digest."""
-        rows = self._all(
-            "SELECT device, number, chunk, digest FROM chunks JOIN applied USING (device, number, chunk)"
-            " WHERE version > ?",
-            _VOID,
-        )
+        query = "SELECT device, number, chunk, digest FROM chunks NATURAL JOIN applied WHERE version > ?"
+        rows = self._all(query, _VOID)
         return {Key(*row[:3]): row[3] for row in rows}
 
     def spent_joules(self) -> list[float]:
