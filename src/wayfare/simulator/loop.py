@@ -76,6 +76,7 @@ class Simulation:
             policy=policy,
             ahead_steps=getattr(chosen, "ahead_steps", AHEAD_STEPS),
             descent=training.descent,
+            shelf=shelf,
         )
         # With free relays, a device without energy still hands its updates to others.
         retires = self._relays is None or not self._relays.free

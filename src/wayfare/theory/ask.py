@@ -8,6 +8,7 @@ from pathlib import Path
 
 from wayfare.contacts.source import SourcedPlan, plan_from_source
 from wayfare.errors import ScenarioError
+from wayfare.learning.known import KNOWN, vector_sizes
 from wayfare.scenario import DEFAULT_PRESET, Scenario
 from wayfare.theory.assumptions import SERVER_POWERS_WATTS, check_server_power
 from wayfare.theory.norms import NormModel, norms_of_run, typical_norms
@@ -47,7 +48,7 @@ def plan(
     found = plan_from_source(source, seed=seed, overrides=overrides, range_m=range_m)
     if budget_joules is not None:
         found = _with_budget(found, budget_joules)
-    size, statistics = (parameters, 0) if parameters is not None else _size(found.scenario)
+    size, statistics = (parameters, 0) if parameters is not None else vector_sizes(found.scenario.learning)
     norms = _norms(found.scenario, like, own_model=parameters is not None)
     return forecast(
         found,
@@ -67,14 +68,6 @@ def _with_budget(found: SourcedPlan, budget_joules: float) -> SourcedPlan:
     return replace(found, scenario=found.scenario.model_copy(update={"fleet": fleet}))
 
 
-def _size(scenario: Scenario) -> tuple[int, int]:
-    """Parameters and normalisation statistics of the scenario's network. Only this loads PyTorch."""
-    from wayfare.learning.tasks import model_of
-
-    model = model_of(scenario.learning)
-    return model.parameters, model.statistics
-
-
 def _norms(scenario: Scenario, like: Path | None, *, own_model: bool) -> NormModel:
     if like is not None:
         from wayfare.records import read_run
@@ -84,8 +77,6 @@ def _norms(scenario: Scenario, like: Path | None, *, own_model: bool) -> NormMod
     if own_model:
         network = ""
     elif network == "auto":
-        from wayfare.learning.tasks import TASKS
-
-        known = TASKS.get(scenario.learning.task)
+        known = KNOWN.get(scenario.learning.task)
         network = known.networks[0] if known else network
     return typical_norms(network)
