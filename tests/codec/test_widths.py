@@ -34,8 +34,8 @@ def test_typical_blocks_lose_and_cost_what_the_encoder_makes_of_them(entries: in
         lost, energy, counts = 0.0, 0.0, np.zeros(2**bits)
         for block, size in zip(blocks, sizes, strict=True):
             values = torch.from_numpy(block.astype(np.float32))
-            _, codes, decoded = quantise(values, bits)
-            away = (decoded - values).double().square().mean()
+            _, codes, decode = quantise(values, bits)
+            away = (decode() - values).double().square().mean()
             lost, energy = lost + size * float(away), energy + size * float(np.square(block).mean())
             counts += size * np.bincount(codes.numpy(), minlength=2**bits)
         shares = counts[counts > 0] / counts.sum()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import sqlite3
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -46,22 +45,6 @@ LAYOUT = Layout.of("small", [(300,)], statistics=4)
 ENTRIES = LAYOUT.parameters + LAYOUT.statistics
 NAMES = ("bus-1", "bus-2", "drone")
 FLEET = len(NAMES)
-
-
-def as_format_5(file: Path) -> None:
-    """A ledger as it was when chunks had their version beside their data."""
-    with sqlite3.connect(file) as connection:
-        for column in ("version INTEGER", "weight REAL NOT NULL DEFAULT 1", "samples INTEGER"):
-            connection.execute(f"ALTER TABLE chunks ADD COLUMN {column}")
-        same = "applied.device = chunks.device AND applied.number = chunks.number AND applied.chunk = chunks.chunk"
-        for column in ("version", "weight", "samples"):
-            connection.execute(
-                f"UPDATE chunks SET {column} = (SELECT {column} FROM applied WHERE {same})"
-                f" WHERE EXISTS (SELECT 1 FROM applied WHERE {same})"
-            )
-        connection.execute("DROP TABLE applied")
-        connection.execute("CREATE INDEX by_version ON chunks (version)")
-        connection.execute("PRAGMA user_version = 5")
 
 
 def noise(seed: int, scale: float = 1.0) -> Tensor:

@@ -10,11 +10,12 @@ from pathlib import Path
 import pytest
 import torch
 
-from tests.field.parts import ENTRIES, INITIAL, LAYOUT, aggregation, as_format_5, dies_at, open_ledger
+from tests.field.parts import ENTRIES, INITIAL, LAYOUT, aggregation, dies_at, open_ledger
 from tests.field.test_ledger import chunks_of, deliver, everything
 from wayfare.codec.errors import WireError
 from wayfare.codec.wire import Layout
 from wayfare.errors import InputError, RunFolderError
+from wayfare.field.rig.audit import as_format_5
 from wayfare.field.runtime import orders
 from wayfare.field.runtime.compaction import Window, shrink
 from wayfare.field.runtime.ledger import FILE, Key, Ledger

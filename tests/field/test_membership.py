@@ -16,7 +16,6 @@ from tests.field.parts import (
     MIXING,
     NAMES,
     aggregation,
-    as_format_5,
     noise,
     open_ledger,
     open_outbox,
@@ -26,6 +25,7 @@ from tests.field.test_ledger import chunks_of, deliver
 from tests.field.without_broker import Site
 from wayfare.codec.errors import WireError
 from wayfare.errors import InputError, RunFolderError
+from wayfare.field.rig.audit import as_format_5
 from wayfare.field.runtime.aggregation import Aggregation
 from wayfare.field.runtime.ledger import FILE, Ledger
 from wayfare.field.runtime.membership import DAY_S, Membership

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, TypeAlias
@@ -36,7 +38,12 @@ def demo_command(
     scenario: ScenarioArgument = DEFAULT_PRESET,
     set_: SetOption = [],  # noqa: B006
     seed: Annotated[int, typer.Option(help="The seed of the world.")] = 0,
-    scheme: SchemeOption = None,
+    scheme: Annotated[
+        list[str],
+        typer.Option(
+            help="A scheme, see `wayfare schemes`; repeat it for several fleets in turn, which share the faults."
+        ),
+    ] = [],  # noqa: B006
     guard: GuardOption = True,
     faults: Annotated[int, typer.Option(help="Number of faults: cut links and killed processes.")] = 0,
     fault_seed: Annotated[int, typer.Option("--fault-seed", help="The seed of the faults.")] = 0,
@@ -53,13 +60,44 @@ def demo_command(
 
     Without --strict-clock, all planned exchanges take place and the global model equals the simulator's.
 
-    Examples: `wayfare field demo`, `wayfare field demo --faults 30`
+    Examples: `wayfare field demo`, `wayfare field demo --faults 30`,
+    `wayfare field demo --scheme mads --scheme afl --faults 30`
     """
     from wayfare.field.rig.demo import DemoOptions, run_demo
 
     if faults < 0:
         raise InputError(f"--faults = {faults}: must be at least 0")
-    work = _demo_work(scenario, set_, seed, scheme, guarded=guard)
+    works = [_demo_work(scenario, set_, seed, each, guarded=guard) for each in scheme] or [
+        _demo_work(scenario, set_, seed, None, guarded=guard)
+    ]
+    outcomes = []
+    for place, work in enumerate(works):
+        # Every fleet gets its share; the first ones get what is left over.
+        share = faults // len(works) + (place < faults % len(works))
+        folder = keep if keep is None or len(works) == 1 else keep / f"{place + 1}-{work.scheme_name.partition(' ')[0]}"
+        with tempfile.TemporaryDirectory(prefix="wayfare-field-") as temporary, _progress(work) as (on_stage, on_round):
+            options = DemoOptions(
+                folder=folder or Path(temporary) / "demo",
+                speedup=speedup if speedup is not None else 20.0 if strict else 60.0,
+                strict=strict,
+                faults=share,
+                fault_seed=fault_seed,
+                on_round=on_round,
+                on_stage=on_stage,
+            )
+            outcome = run_demo(work, options)
+        outcomes.append({"scheme": work.scheme_name, **asdict(outcome)})
+        if not as_json:
+            _print_outcome(work, outcome, named=len(works) > 1)
+    if as_json:
+        print_json(outcomes[0] if len(outcomes) == 1 else outcomes)
+    elif keep is not None:
+        output.print(f"Keys, stores and logs: {keep}", markup=False, soft_wrap=True)
+
+
+@contextmanager
+def _progress(work: Work) -> Iterator[tuple[Callable[[str], None], Callable[[int], None]]]:
+    """A bar of rounds, and its functions for stages and rounds."""
     progress = bars(MofNCompleteColumn(), TextColumn("rounds"), TimeElapsedColumn())
     shown = progress.add_task("keys", total=work.scenario.rounds)
 
@@ -68,23 +106,8 @@ def demo_command(
         if not errors.is_terminal:
             errors.print(text, highlight=False)
 
-    with tempfile.TemporaryDirectory(prefix="wayfare-field-") as temporary, progress:
-        options = DemoOptions(
-            folder=keep or Path(temporary) / "demo",
-            speedup=speedup if speedup is not None else 20.0 if strict else 60.0,
-            strict=strict,
-            faults=faults,
-            fault_seed=fault_seed,
-            on_round=lambda round_: progress.update(shown, completed=round_),
-            on_stage=on_stage,
-        )
-        outcome = run_demo(work, options)
-    if as_json:
-        print_json(asdict(outcome))
-        return
-    _print_outcome(work, outcome)
-    if keep is not None:
-        output.print(f"Keys, stores and logs: {keep}", markup=False, soft_wrap=True)
+    with progress:
+        yield on_stage, lambda round_: progress.update(shown, completed=round_)
 
 
 def work_of(
@@ -113,10 +136,12 @@ def _demo_work(scenario: str, set_: list[str], seed: int, scheme: str | None, *,
     return work_of(scenario, set_, seed, scheme, "reference", guarded=guarded)
 
 
-def _print_outcome(work: Work, outcome: DemoOutcome) -> None:
+def _print_outcome(work: Work, outcome: DemoOutcome, *, named: bool) -> None:
     metric, found = work.world.task.metric, outcome.audit
     lines = [
-        f"{work.scenario.fleet.devices} devices, {work.scenario.rounds} rounds, {outcome.contacts} contacts "
+        f"{work.scheme_name}: "
+        * named
+        + f"{work.scenario.fleet.devices} devices, {work.scenario.rounds} rounds, {outcome.contacts} contacts "
         f"in {outcome.seconds:.0f} s; {outcome.sent_bytes / 1e6:.1f} MB up, {outcome.received_bytes / 1e6:.1f} MB down",
         f"{metric.name} {metric.text(outcome.evaluation.score)}"
         + (f" (simulator: {metric.text(outcome.simulated.score)})" if outcome.simulated else ""),
@@ -130,7 +155,7 @@ def _print_outcome(work: Work, outcome: DemoOutcome) -> None:
     )
     lines.append(
         f"the replay of the ledger equals the model in every bit ({found.versions:,} versions), "
-        "also after a backup, a rollback and a compaction"
+        "also after a backup, a migration, a rollback and a compaction"
     )
     if outcome.difference is not None:
         exact = (

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from wayfare.codec.length import Measured, measure
+from wayfare.codec.length import Measured, measure, size
 from wayfare.codec.pieces import Piece, split
 from wayfare.codec.values import ValueBits
 from wayfare.sparsify import Sparse, top_k, with_tail
@@ -51,11 +51,12 @@ def fit(coded: CodedUpload, entries: int, room_bits: float) -> tuple[int, Measur
     fixed_bits = 32 * coded.statistics
     fits, found, too_many, tries = 0, None, coded.parameters + 1, 0
     while entries > fits and (tries < _TRIES or fits == 0):
-        measured = coded.measured(Piece(coded.kept(entries), coded.value_bits, coded.statistics))
+        kept = coded.kept(entries)
+        sized = size(kept, coded.parameters, coded.value_bits, len(kept) - coded.statistics)
         tries += 1
-        share = max(room_bits - fixed_bits, 0.0) / (measured.bits - fixed_bits)
+        share = max(room_bits - fixed_bits, 0.0) / (sized.bits - fixed_bits)
         if share >= 1:
-            fits, found = entries, measured
+            fits, found = entries, sized
             # Shorter than expected: try to use the remaining room.
             if share <= _WELL_USED:
                 break
@@ -63,7 +64,7 @@ def fit(coded: CodedUpload, entries: int, room_bits: float) -> tuple[int, Measur
         else:
             too_many = entries
             entries = max(min(int(entries * share * (1 - _SPARE)), entries - 1), (fits + entries) // 2 if fits else 0)
-    return fits, coded.nothing if found is None else found
+    return fits, coded.nothing if found is None else found.decoded()
 
 
 def piece_entries(entries: int, bits: float) -> int:

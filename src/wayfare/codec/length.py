@@ -6,6 +6,7 @@ length of an entropy code depends slightly on the order of symbols; this is the 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -32,33 +33,51 @@ class Measured:
     value_bits: ValueBits = 32
 
 
+@dataclass(frozen=True, slots=True)
+class Sized:
+    """The bits of a message, before its values are decoded."""
+
+    bits: int
+    decoded: Callable[[], Measured]
+
+
 def measure(kept: Sparse, parameters: int, value_bits: ValueBits, chosen: int | None = None) -> Measured:
     """Measure the message of kept parameters and exact statistics that `encode` would write.
 
     No message is longer than its measured length. ``chosen`` is the number of kept parameters, if the caller knows it.
     """
+    return size(kept, parameters, value_bits, chosen).decoded()
+
+
+def size(kept: Sparse, parameters: int, value_bits: ValueBits, chosen: int | None = None) -> Sized:
+    """As `measure`, for messages of which not all are sent."""
     if chosen is None:
         chosen = int(torch.searchsorted(kept.indices, parameters))
     indices, statistics = kept.indices[:chosen], kept.values[chosen:]
-    values, codes = _quantised(kept.values[:chosen].float(), value_bits)
+    exact = kept.values[:chosen].float()
+    codes, decode = _quantised(exact, value_bits)
     code_counts = torch.bincount(codes, minlength=1 << value_bits) if len(codes) and value_bits <= 8 else indices[:0]
     gap_counts = _gap_counts(indices) if 0 < chosen < parameters else indices[:0]
     # All counts leave a GPU in one transfer.
     counts: Ints = torch.cat([code_counts, gap_counts]).cpu().numpy()
     of_codes, of_gaps = counts[: len(code_counts)], counts[len(code_counts) :]
-    of_values = whole_bytes(values) if value_bits == WHOLE else _value_bytes(of_codes, chosen, value_bits)
-    length = HEADER_BYTES + _index_bytes(of_gaps, chosen) + of_values
-    values = values.to(statistics.dtype)
-    delivered = torch.cat([values, statistics]) if len(statistics) else values
-    return Measured(8 * (length + 4 * len(statistics)), Sparse(kept.indices, delivered), value_bits)
+    of_values = whole_bytes(exact) if value_bits == WHOLE else _value_bytes(of_codes, chosen, value_bits)
+    bits = 8 * (HEADER_BYTES + _index_bytes(of_gaps, chosen) + of_values + 4 * len(statistics))
+
+    def decoded() -> Measured:
+        values = decode().to(statistics.dtype)
+        delivered = torch.cat([values, statistics]) if len(statistics) else values
+        return Measured(bits, Sparse(kept.indices, delivered), value_bits)
+
+    return Sized(bits, decoded)
 
 
-def _quantised(values: Tensor, bits: ValueBits) -> tuple[Tensor, Tensor]:
-    """The values that arrive, and their codes if they are quantised."""
+def _quantised(values: Tensor, bits: ValueBits) -> tuple[Tensor, Callable[[], Tensor]]:
+    """The codes of values, if they are quantised, and the values that arrive."""
     if bits in (32, WHOLE) or len(values) == 0:
-        return values, values[:0]
-    _, codes, decoded = quantise(values, bits)
-    return decoded, codes
+        return values[:0], lambda: values
+    _, codes, decode = quantise(values, bits)
+    return codes, decode
 
 
 def _gap_counts(indices: Tensor) -> Tensor:

@@ -10,6 +10,7 @@ Values are grouped in blocks, each with its smallest and largest magnitude.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, Literal, TypeAlias, TypeVar, get_args, overload
 
 import numpy as np
@@ -45,19 +46,19 @@ def value_width(bits: int | None) -> ValueBits:
     raise WireError(f"values of {bits} bits are not supported; choose from {', '.join(map(str, VALUE_BITS))}")
 
 
-def quantise(values: Tensor, bits: ValueBits) -> tuple[Tensor, Tensor, Tensor]:
-    """Scales (blocks, 2) as the bits of floats, a code for every value (sign bit, then step), and the values decoded.
+def quantise(values: Tensor, bits: ValueBits) -> tuple[Tensor, Tensor, Callable[[], Tensor]]:
+    """Scales (blocks, 2) as the bits of floats, a code for every value (sign bit, then step), and a decoder.
 
     It runs where the values are, so that a GPU does not move the update. A CPU takes pieces that fit into its cache,
-    which takes a quarter of the time.
+    which takes a quarter of the time. Decoding is separate, because only the last of several tries is sent.
     """
     if values.device.type == "cpu" and len(values) > _CACHED:
-        scales, codes, decoded = zip(*(_quantise(piece, bits) for piece in values.split(_CACHED)), strict=True)
-        return torch.cat(scales), torch.cat(codes), torch.cat(decoded)
+        scales, codes, decoders = zip(*(_quantise(piece, bits) for piece in values.split(_CACHED)), strict=True)
+        return torch.cat(scales), torch.cat(codes), lambda: torch.cat([decode() for decode in decoders])
     return _quantise(values, bits)
 
 
-def _quantise(values: Tensor, bits: ValueBits) -> tuple[Tensor, Tensor, Tensor]:
+def _quantise(values: Tensor, bits: ValueBits) -> tuple[Tensor, Tensor, Callable[[], Tensor]]:
     """As `quantise`. Every pass over the values and every launch costs time, so decoding starts from the steps."""
     signed = _blocks(values)
     whole = signed.view(torch.int32)
@@ -66,15 +67,19 @@ def _quantise(values: Tensor, bits: ValueBits) -> tuple[Tensor, Tensor, Tensor]:
     if bits == 1:
         # One magnitude for all, their mean: the best multiple of the signs.
         lowest = largest = torch.minimum(_means(values).view(torch.int32), largest)
-        span = torch.ones_like(largest)
-        codes = torch.zeros_like(magnitude, dtype=torch.uint8)
+        low, span = lowest[:, None], torch.ones_like(largest)[:, None]
+        steps = torch.zeros_like(magnitude, dtype=torch.uint8)
     else:
         lowest = lower_scale(smallest, largest)
-        span = largest - lowest + 1
-        codes = steps_of(magnitude, lowest[:, None], span[:, None], bits)
-    decoded = middles_of(codes, lowest[:, None], span[:, None], bits).view(torch.float32).copysign_(signed)
-    codes.add_(whole < 0, alpha=1 << (bits - 1))
-    return torch.stack([lowest, largest], dim=1), codes.view(-1)[: len(values)], decoded.view(-1)[: len(values)]
+        low, span = lowest[:, None], (largest - lowest + 1)[:, None]
+        steps = steps_of(magnitude, low, span, bits)
+
+    def decode() -> Tensor:
+        restored = middles_of(steps, low, span, bits).view(torch.float32)
+        return restored.copysign_(signed).view(-1)[: len(values)]
+
+    codes = steps.add(whole < 0, alpha=1 << (bits - 1))
+    return torch.stack([lowest, largest], dim=1), codes.view(-1)[: len(values)], decode
 
 
 def restore(scales: Tensor, codes: Tensor, bits: ValueBits) -> Tensor:
@@ -162,12 +167,12 @@ def encode_values(values: Float32s, bits: ValueBits) -> tuple[bytes, Float32s]:
         return encode_whole(values), values
     if len(values) == 0:
         return b"", values
-    scales, codes, decoded = quantise(torch.from_numpy(values), bits)
+    scales, codes, decode = quantise(torch.from_numpy(values), bits)
     numbers = codes.numpy().astype(np.uint16)
     plain = _packed(numbers, bits)
     coded = encode_symbols(numbers) if bits <= 8 else plain
     body = b"\x01" + coded if len(coded) < len(plain) else b"\x00" + plain
-    return scales.numpy().astype("<u4").tobytes() + body, decoded.numpy()
+    return scales.numpy().astype("<u4").tobytes() + body, decode().numpy()
 
 
 def decode_values(data: bytes, bits: int, count: int) -> Float32s:

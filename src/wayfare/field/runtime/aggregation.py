@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -87,6 +87,23 @@ class Aggregation:
     def after_round(self, state: ServerState, round_: int, arrivals: Sequence[Arrival], devices: int) -> ServerState:
         state = aggregate(state, self.rule, arrivals, replace(self.terms, devices=devices), self.guard)
         return average(state, round_, self.average_rounds)
+
+
+def as_begun(
+    aggregation: Aggregation, identity: Mapping[str, Any], known: Any
+) -> tuple[Aggregation, Mapping[str, Any]]:
+    """The aggregation and the identity of a ledger that began with a guard that does not judge directions.
+
+    Its replay stays exact without. The operator may order it to judge directions from some version on.
+    """
+    guard = aggregation.guard
+    if guard is None or not guard.directions or not isinstance(known, Mapping):
+        return aggregation, identity
+    as_before = replace(guard, directions=False)
+    if known.get("replay", {}).get("guard") != repr(as_before):
+        return aggregation, identity
+    identity = {**identity, "replay": {**identity["replay"], "guard": repr(as_before)}}
+    return replace(aggregation, guard=as_before), identity
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

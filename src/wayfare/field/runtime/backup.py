@@ -11,7 +11,7 @@ from pathlib import Path
 from wayfare.errors import FieldError, InputError
 from wayfare.field.runtime.ledger import FILE
 from wayfare.field.runtime.released import released_files
-from wayfare.records.lock import RunLock
+from wayfare.records.lock import INSIDE, RunLock
 
 _ATTEMPTS = 10
 
@@ -24,7 +24,7 @@ def back_up(state: Path, copy: Path) -> int:
     """
     if not (state / FILE).is_file():
         raise InputError(f"{state}: no ledger; give the folder of the server's state")
-    if copy.exists() and (not copy.is_dir() or any(copy.iterdir())):
+    if copy.exists() and (not copy.is_dir() or any(each.name != INSIDE for each in copy.iterdir())):
         raise InputError(f"{copy}: must be a new or empty folder")
     copy.mkdir(parents=True, exist_ok=True)
     for _ in range(_ATTEMPTS):
@@ -37,7 +37,7 @@ def back_up(state: Path, copy: Path) -> int:
 
 def restore(copy: Path, state: Path) -> int:
     """Make a backup the state of a server that is not running; return its version."""
-    with RunLock(state):
+    with RunLock(state, inside=True):
         return back_up(copy, state)
 
 

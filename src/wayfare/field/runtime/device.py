@@ -71,7 +71,7 @@ class DeviceOptions:
 
 def run_device(bundle: Bundle, number: int, work: Work, options: DeviceOptions, stop: threading.Event) -> None:
     """Train and exchange until ``stop`` is set or nothing is left to do."""
-    with RunLock(options.state):
+    with RunLock(options.state, inside=True):
         outbox = open_store(bundle, number, work, options)
         try:
             asyncio.run(_run(bundle, number, work, options, outbox, stop))

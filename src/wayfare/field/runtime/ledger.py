@@ -20,7 +20,7 @@ from wayfare.arrays import Ints
 from wayfare.codec.errors import WireError
 from wayfare.codec.wire import Layout
 from wayfare.errors import InputError
-from wayfare.field.runtime.aggregation import Aggregation, Snapshot, differing
+from wayfare.field.runtime.aggregation import Aggregation, Snapshot, as_begun, differing
 from wayfare.field.runtime.compaction import Compacted, Window, base_within, compact
 from wayfare.field.runtime.contact_log import ContactLog
 from wayfare.field.runtime.database import Database
@@ -76,13 +76,14 @@ class Ledger:
             raise InputError(f"discount_days = {membership.discount_days!r}: {rule}")
         self._database = Database(folder / FILE, SCHEMA, FORMAT, MIGRATIONS)
         self.contacts = ContactLog(self._database)
-        self._history = History(self._database, folder, initial, layout, aggregation)
         self.released = ReleasedVersions(self._database, folder, layout)
         self._all = self._database.rows
         self.roster = Roster(self._database, membership, aggregation.terms.devices, self._uploads_per_day)
         with self._database.transaction() as connection:
             facts = dict(connection.execute("SELECT name, value FROM facts"))
             known = json.loads(facts["identity"]) if facts else {}
+            aggregation, identity = as_begun(aggregation, identity, known)
+            self._history = History(self._database, folder, initial, layout, aggregation)
             if not isinstance(known, str):  # format 2 had only a hash of the whole scenario
                 check_identity(folder / FILE, known, identity)
             connection.execute("INSERT OR REPLACE INTO facts VALUES ('identity', ?)", (json.dumps(identity),))
@@ -190,11 +191,8 @@ class Ledger:
 
     def applied(self) -> dict[Key, str]:
         """Every applied chunk, with its digest."""
-        rows = self._all(
-            "SELECT device, number, chunk, digest FROM chunks JOIN applied USING (device, number, chunk)"
-            " WHERE version > ?",
-            _VOID,
-        )
+        query = "SELECT device, number, chunk, digest FROM chunks NATURAL JOIN applied WHERE version > ?"
+        rows = self._all(query, _VOID)
         return {Key(*row[:3]): row[3] for row in rows}
 
     def spent_joules(self) -> list[float]:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import sqlite3
 import time
 
-FORMAT = 7
+FORMAT = 8
 SCHEMA = """
 CREATE TABLE facts (name TEXT PRIMARY KEY, value TEXT NOT NULL);
 CREATE TABLE devices (
@@ -84,4 +85,21 @@ def _part_versions(connection: sqlite3.Connection) -> None:
     connection.execute("DROP TABLE chunks_5")
 
 
-MIGRATIONS = {2: _name_devices, 3: _take_orders, 4: _log_contacts, 5: _part_versions, 6: _time_uploads}
+def _name_directions(connection: sqlite3.Connection) -> None:
+    """Format 7 had a guard that did not judge directions."""
+    for (text,) in connection.execute("SELECT value FROM facts WHERE name = 'identity'").fetchall():
+        identity = json.loads(text)
+        guard = identity.get("replay", {}).get("guard", "") if isinstance(identity, dict) else ""
+        if guard.startswith("Guard(") and "directions" not in guard:
+            identity["replay"]["guard"] = guard.removesuffix(")") + ", directions=False)"
+            connection.execute("UPDATE facts SET value = ? WHERE name = 'identity'", (json.dumps(identity),))
+
+
+MIGRATIONS = {
+    2: _name_devices,
+    3: _take_orders,
+    4: _log_contacts,
+    5: _part_versions,
+    6: _time_uploads,
+    7: _name_directions,
+}

@@ -87,7 +87,7 @@ def open_intake(bundle: Bundle, work: Work, options: ServerOptions) -> Intake:
 
 
 def run_server(bundle: Bundle, work: Work, options: ServerOptions, stop: threading.Event) -> None:
-    with RunLock(options.state):
+    with RunLock(options.state, inside=True):
         intake = open_intake(bundle, work, options)
         try:
             asyncio.run(_run(bundle, intake, options, stop))
