@@ -118,6 +118,7 @@ def test_presets_load_and_say_what_they_ask() -> None:
         "paper-bits",
         "paper-open",
         "pretrained-cifar10",
+        "pretrained-cifar10-continued",
         "pretrained-cifar10-scratch",
         "pretrained-cifar10-scratch-best",
         "pretrained-cifar10-trained",

@@ -56,7 +56,7 @@ def choose_engine(name: str, training: LocalTraining) -> Choice:
 def _for_own_network(training: LocalTraining) -> Choice:
     """Stacks if a step agrees with `reference`; otherwise graphs on a GPU if they agree, or plain PyTorch.
 
-    Under `vmap` networks were slower than plain PyTorch on every CPU (docs/results/speed.md).
+    `vmap` is not tried: on a CPU it took 1.8 times as long as plain PyTorch for a perceptron.
     """
     # Layers that no engine can key are rejected first.
     reject_random_layers("reference", training)
