@@ -95,6 +95,12 @@ class Told:
     def samples(self) -> int | None:
         return None
 
+    def loss(self) -> float | None:
+        return None
+
+    def wait(self, seconds: float) -> None:
+        self._again_s = time.monotonic() + seconds
+
     def occasion(self, progress: Progress, state: DeviceState) -> Occasion | None:
         if self.left <= 0 or time.monotonic() < self._again_s:
             return None
