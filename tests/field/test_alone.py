@@ -74,7 +74,7 @@ def test_of_two_servers_from_one_bundle_one_answers_and_the_other_takes_over(
         bundle = load_bundle(fleet.server_folder)
         stops = [threading.Event(), threading.Event()]
         clients = [await connect(bundle, url=broker.url, wait_s=10) for _ in stops]
-        leases = [Lease(client, f"host-{number}", lasts_s=1.0) for number, client in enumerate(clients)]
+        leases = [Lease(client, f"host-{number}", lasts_s=2.0) for number, client in enumerate(clients)]
         keeping = [asyncio.ensure_future(lease.keep()) for lease in leases]
         began_s, held = time.monotonic(), set()
         while time.monotonic() - began_s < 1.5:
@@ -82,6 +82,8 @@ def test_of_two_servers_from_one_bundle_one_answers_and_the_other_takes_over(
             await asyncio.sleep(0.01)
         assert (True, True) not in held
         while not any(lease.is_held for lease in leases):
+            ended = [task.exception() for task in keeping if task.done()]
+            assert not ended, ended
             await asyncio.sleep(0.01)
         first = next(number for number, lease in enumerate(leases) if lease.is_held)
         # Killed: nobody gives the lease back.
