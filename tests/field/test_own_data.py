@@ -128,6 +128,7 @@ def living(folder: Path, task: str = "clothes_of_buses.py") -> Iterator[Site]:
         yield site
 
 
+@pytest.mark.long
 @pytest.mark.system
 def test_four_devices_learn_from_their_own_folders_a_fifth_joins_and_one_leaves_and_returns(tmp_path: Path) -> None:
     folder = tmp_path / "site"
