@@ -19,6 +19,7 @@ import statistics
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -38,12 +39,12 @@ def own_perceptron() -> nn.Module:
     return nn.Sequential(nn.Flatten(), nn.Linear(784, 64), nn.ReLU(), nn.Linear(64, CLASSES))
 
 
-def own_cnn() -> nn.Module:
-    """For images of the embedded default's size."""
+def own_cnn(side: int = 14) -> nn.Module:
+    """For images of the embedded default's size, unless ``side`` says otherwise."""
     return nn.Sequential(
         *(nn.Conv2d(1, 16, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2)),
         *(nn.Conv2d(16, 32, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2)),
-        *(nn.Flatten(), nn.Linear(32 * 3 * 3, 64), nn.ReLU(), nn.Linear(64, CLASSES)),
+        *(nn.Flatten(), nn.Linear(32 * (side // 4) ** 2, 64), nn.ReLU(), nn.Linear(64, CLASSES)),
     )
 
 
@@ -92,6 +93,7 @@ CASES = (
     ),
     Case(name="own perceptron", network=own_perceptron, shape=(1, 28, 28), goal=3.0),
     Case(name="own CNN", network=own_cnn, shape=(1, 14, 14), goal=1.8, steps=24, plain_steps=8),
+    Case(name="own CNN 28 x 28", network=partial(own_cnn, 28), shape=(1, 28, 28), goal=1.8, steps=24, plain_steps=8),
     Case(name="own GRU", network=OwnGru, shape=(28, 28), goal=2.0, steps=24, plain_steps=8),
     Case(name="own transformer", network=OwnTransformer, shape=(16,), goal=2.0, words=True, steps=24, plain_steps=8),
 )
