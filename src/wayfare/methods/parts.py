@@ -213,6 +213,8 @@ class ServerRule(Part, ABC):
 
     # What a device sends: its update, or its whole model, all or nothing.
     takes: ClassVar[Literal["updates", "models"]] = "updates"
+    # Whether `apply` takes arrivals strictly one after the other, so that a round may be applied in several calls.
+    one_by_one: ClassVar[bool] = False
     # Whether pieces of an upload may be applied as they arrive. Otherwise the field waits for the whole upload.
     takes_pieces: ClassVar[bool] = False
     # Whether it hands state to devices besides the model.
