@@ -59,7 +59,7 @@ def simulate(world: World, name: str, engine: str = "auto", policy: Policy = "ah
     return Simulation(world, scheme, notes, engine=engine, policy=policy).run(), notes
 
 
-@pytest.mark.parametrize("name", ["mads", "mads-rd:progressive", "fedasync:unlimited", "fedbuff", "mads + guard"])
+@pytest.mark.parametrize("name", ["mads", "mads-rd:progressive", "fedasync:unlimited", "scaffold", "mads + guard"])
 def test_uploads_applied_before_the_end_of_their_round_give_the_same_bits(
     name: str, small: Scenario, monkeypatch: pytest.MonkeyPatch
 ) -> None:

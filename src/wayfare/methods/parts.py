@@ -222,6 +222,12 @@ class ServerRule(Part, ABC):
     # Whether it derives mean gradients from updates (update / reach), which needs plain SGD steps.
     uses_reach: ClassVar[bool] = False
 
+    def __init_subclass__(cls) -> None:
+        """A rule with its own `apply` does not inherit what another rule declares about its own."""
+        super().__init_subclass__()
+        if "apply" in cls.__dict__ and "one_by_one" not in cls.__dict__:
+            cls.one_by_one = False
+
     def objection(self, method: Method) -> str | None:
         """Handed-down state needs a local rule that uses it, and relays do not carry it."""
         if self.hands_down and not method.local.corrects:
