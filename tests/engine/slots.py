@@ -25,6 +25,17 @@ class _Stream:
     def synchronize(self) -> None: ...
 
 
+class _Event:
+    """The end of work that happened at once."""
+
+    def record(self) -> None: ...
+
+    def wait(self) -> None: ...
+
+    def query(self) -> bool:
+        return True
+
+
 @dataclass
 class _Replayed:
     """What stands in for a captured graph: the work itself, done again."""
@@ -42,6 +53,7 @@ def run_in_a_slot(
 ) -> torch.Tensor:
     """The models after some bursts, one after another in one slot; what is recorded is replayed, from one memory."""
     monkeypatch.setattr(torch.cuda, "Stream", lambda where: _Stream())
+    monkeypatch.setattr(torch.cuda, "Event", _Event)
     monkeypatch.setattr(torch.cuda, "stream", lambda stream: nullcontext())
     monkeypatch.setattr(torch.cuda, "current_stream", lambda where: _Stream())
     monkeypatch.setattr(cuda_graphs._Slot, "_record", lambda slot, work: _Replayed(work))
@@ -53,6 +65,7 @@ def run_in_a_slot(
     slot = cuda_graphs._Slot(training, cuda_graphs._network(task, where, recipe), loss)
     models = initial.clone()
     for burst in bursts:
-        for _ in slot.run(models[burst.device], minibatches(training, burst), steering_of(training, [burst])):
+        batches, vectors = minibatches(training, burst, pinned=True), steering_of(training, [burst])
+        for _ in slot.run(models[burst.device], batches, vectors, None, torch.cuda.Event()):
             pass
     return models

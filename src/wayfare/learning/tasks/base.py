@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal, Protocol, Self, runtime_checkable
@@ -11,6 +12,7 @@ from torch import Tensor, nn
 
 from wayfare.arrays import Ints
 from wayfare.learning.models.base import Model
+from wayfare.sharing import is_sharing, shared
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,6 +97,14 @@ class Labelled(Task, Protocol):
         """Training inputs in the form that the model expects."""
 
 
+def placed(data: Tensor, device: torch.device) -> Tensor:
+    """Data on a device. Runs in one process share one copy of equal data on a GPU."""
+    if device.type == "cpu" or data.device.type != "cpu" or not is_sharing():
+        return data.to(device)
+    content = hashlib.sha256(data.contiguous().view(-1).view(torch.uint8).numpy().data).hexdigest()
+    return shared(("data", device, data.dtype, data.shape, content), lambda: data.to(device))
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Classification:
     """Classification with cross-entropy: inputs of one shape as float32, labels as int64."""
@@ -139,4 +149,4 @@ class Classification:
 
     def to(self, device: torch.device) -> Self:
         names = ("train_inputs", "train_labels", "test_inputs", "test_labels")
-        return replace(self, **{name: getattr(self, name).to(device) for name in names})
+        return replace(self, **{name: placed(getattr(self, name), device) for name in names})
