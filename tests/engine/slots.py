@@ -43,6 +43,27 @@ class _Replayed:
     replay: Callable[[], None]
 
 
+def without_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let slots work where there is no GPU."""
+    monkeypatch.setattr(torch.cuda, "Stream", lambda where: _Stream())
+    monkeypatch.setattr(torch.cuda, "Event", _Event)
+    monkeypatch.setattr(torch.cuda, "stream", lambda stream: nullcontext())
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda where: _Stream())
+    monkeypatch.setattr(cuda_graphs._Slot, "_record", lambda slot, work: _Replayed(work))
+    monkeypatch.setattr(torch, "compile", lambda work, dynamic: work)
+
+
+def run_in_slots(
+    training: LocalTraining, models: Sequence[torch.Tensor], bursts: Sequence[Burst], slots: int
+) -> cuda_graphs.CudaGraphs:
+    """Launch bursts on several slots; the engine is returned."""
+    engine = object.__new__(cuda_graphs.CudaGraphs)
+    recipe = cuda_graphs.Recipe(slots=slots, compiled=False, channels_last=True)
+    engine._training, engine._slots = training, cuda_graphs._make_slots(training, training.task, recipe)
+    engine.run(models, bursts)
+    return engine
+
+
 def run_in_a_slot(
     training: LocalTraining,
     initial: torch.Tensor,
@@ -52,12 +73,7 @@ def run_in_a_slot(
     compiled: bool = False,
 ) -> torch.Tensor:
     """The models after some bursts, one after another in one slot; what is recorded is replayed, from one memory."""
-    monkeypatch.setattr(torch.cuda, "Stream", lambda where: _Stream())
-    monkeypatch.setattr(torch.cuda, "Event", _Event)
-    monkeypatch.setattr(torch.cuda, "stream", lambda stream: nullcontext())
-    monkeypatch.setattr(torch.cuda, "current_stream", lambda where: _Stream())
-    monkeypatch.setattr(cuda_graphs._Slot, "_record", lambda slot, work: _Replayed(work))
-    monkeypatch.setattr(torch, "compile", lambda work, dynamic: work)
+    without_a_gpu(monkeypatch)
     task, recipe = training.task, cuda_graphs.Recipe(slots=1, compiled=compiled, channels_last=True)
     where = training.compute.device
     network = cuda_graphs._network(task, where, recipe)
