@@ -65,8 +65,8 @@ class ImageClassification:
         for logits, labels in self._judged(module):
             right = right + (logits.argmax(dim=1) == labels).sum()
             loss = loss + nn.functional.cross_entropy(logits, labels, reduction="sum")
-        count = len(self.test_labels)
-        return Evaluation(score=float(right) / count, loss=float(loss) / count)
+        count, (rights, losses) = len(self.test_labels), torch.stack([right, loss]).tolist()
+        return Evaluation(score=rights / count, loss=losses / count)
 
     def _judged(self, module: nn.Module) -> Iterator[tuple[Tensor, Tensor]]:
         """Logits and labels of the test set, batch by batch."""
