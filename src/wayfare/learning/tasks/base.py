@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Literal, Protocol, Self, runtime_checkable
+from typing import Any, Literal, Protocol, Self, runtime_checkable
 
 import torch
 from torch import Tensor, nn
@@ -105,6 +105,11 @@ def placed(data: Tensor, device: torch.device) -> Tensor:
     return shared(("data", device, data.dtype, data.shape, content), lambda: data.to(device))
 
 
+def placed_fields(task: Task, names: Sequence[str], device: torch.device) -> dict[str, Any]:
+    """Some fields of a task, as data on a device."""
+    return {name: placed(getattr(task, name), device) for name in names}
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Classification:
     """Classification with cross-entropy: inputs of one shape as float32, labels as int64."""
@@ -149,4 +154,4 @@ class Classification:
 
     def to(self, device: torch.device) -> Self:
         names = ("train_inputs", "train_labels", "test_inputs", "test_labels")
-        return replace(self, **{name: placed(getattr(self, name), device) for name in names})
+        return replace(self, **placed_fields(self, names, device))
