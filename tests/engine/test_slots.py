@@ -13,6 +13,7 @@ from wayfare.engine import Burst, cuda_graphs
 from wayfare.engine.base import LocalTraining
 from wayfare.learning.descent import Descent
 from wayfare.learning.tasks.base import Task
+from wayfare.sharing import shared, sharing
 
 RAGGED = [Burst(device, 1 + device % 3, steps) for device, steps in enumerate([5, 1, 9, 0, 3, 9, 2, 7, 1])]
 
@@ -29,6 +30,19 @@ def test_slots_share_bursts_and_give_the_models_of_one_slot(monkeypatch: pytest.
     # The burst goes to the slot with the fewest steps left.
     assert [sum(steps for _, steps, _ in slot._launched) for slot in engine._slots] == [14, 13, 10]
     assert [slot.steps_left() for slot in engine._slots] == [0, 0, 0]
+
+
+def test_runs_share_slots_as_long_as_one_uses_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    without_a_gpu(monkeypatch)
+    training = job(MODELS[0]).training
+    recipe = cuda_graphs.Recipe(slots=1, compiled=False, channels_last=True)
+
+    def slots() -> list[cuda_graphs._Slot]:
+        key = cuda_graphs._captured(training, training.task, recipe)
+        return shared("slots", key, lambda: cuda_graphs._make_slots(training, training.task, recipe))
+
+    with sharing():
+        assert slots() is slots()
 
 
 def test_runs_share_slots_only_if_their_graphs_are_the_same() -> None:

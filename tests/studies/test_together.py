@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import threading
+import weakref
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TypeAlias
@@ -117,20 +118,28 @@ def test_several_runs_on_a_gpu_are_threads(monkeypatch: pytest.MonkeyPatch, tmp_
     assert isinstance(local_backend(2, jobs[:1], on_gpu), InThisProcess)
 
 
-def test_a_shared_value_is_made_once_and_forgotten_at_the_end() -> None:
-    made: list[int] = []
+def test_a_shared_value_is_made_once_and_only_the_latest_of_a_kind_outlives_its_users() -> None:
+    class Made:
+        pass
 
-    def make() -> int:
-        made.append(len(made))
-        return made[-1]
+    def graphs(key: str) -> Made:
+        return shared("graphs", key, Made)
 
-    assert [shared("key", make), shared("key", make)] == [0, 1]
+    one, other = graphs("one"), graphs("one")
+    assert one is not other
     with sharing():
         with sharing():
-            assert [shared("key", make), shared("key", make), shared("other", make)] == [2, 2, 3]
-        assert shared("key", make) == 2
-    with sharing():
-        assert shared("key", make) == 4
+            one = graphs("one")
+            assert graphs("one") is one
+            assert shared("data", "one", Made) is not one
+        two = graphs("two")
+        assert graphs("one") is one
+        dead, latest = weakref.ref(two), weakref.ref(one)
+        del one, two
+        # The latest stays for the next run.
+        assert dead() is None
+        assert graphs("one") is latest()
+    assert latest() is None
 
 
 def test_threads_do_not_disturb_each_others_seeds() -> None:

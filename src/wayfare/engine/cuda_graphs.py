@@ -89,7 +89,7 @@ class CudaGraphs:
         self._training = training
         made = recipe or best_recipe(training)
         task = training.task.to(training.compute.device)
-        self._slots = shared(_captured(training, task, made), lambda: _make_slots(training, task, made))
+        self._slots = shared("slots", _captured(training, task, made), lambda: _make_slots(training, task, made))
 
     def run(self, models: Sequence[Tensor], bursts: Sequence[Burst]) -> None:
         for end in self.launch(models, bursts, [None] * len(bursts)):
@@ -123,21 +123,25 @@ class CudaGraphs:
         return ends
 
 
-def _make_slots(training: LocalTraining, task: Task, recipe: Recipe) -> list[_Slot]:
+class _Slots(list["_Slot"]):
+    """The slots of an engine. Unlike a plain list, they can be shared for as long as a run uses them."""
+
+
+def _make_slots(training: LocalTraining, task: Task, recipe: Recipe) -> _Slots:
     def network() -> nn.Module:
         return _network(task, training.compute.device, recipe)
 
     loss: _Loss = partial(loss_of, task)
     if recipe.compiled and isinstance(task, Labelled):
         loss = _compiled_loss(task, network())
-    return [_Slot(training, network(), loss) for _ in range(recipe.slots)]
+    return _Slots(_Slot(training, network(), loss) for _ in range(recipe.slots))
 
 
 def _captured(training: LocalTraining, task: Task, recipe: Recipe) -> Hashable:
     """Everything that captured graphs hold. Tensors count by identity, so equal data must be shared too."""
     offsets = training.local_loss.offsets
     key = (
-        *("slots", recipe, training.compute, training.batches.batch_size, training.batches.augment),
+        *(recipe, training.compute, training.batches.batch_size, training.batches.augment),
         *(training.learning_rate, training.schedule.is_constant, training.descent),
         *(None if offsets is None else offsets.shape[1:], type(task)),
         *(tuple(getattr(task, entry.name) for entry in fields(task)) if is_dataclass(task) else (task,)),

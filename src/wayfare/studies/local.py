@@ -28,6 +28,7 @@ import torch
 
 from wayfare.errors import InputError, RunError, ScenarioError
 from wayfare.forking import quick_context
+from wayfare.sharing import sharing
 from wayfare.signals import Interrupts, ignore_interrupts, interrupts_deferred
 from wayfare.studies.jobs import Backend, Broken, Event, Finished, Job, Lost, OnRound, Queue, Shared, perform
 from wayfare.studies.single import Execution
@@ -117,18 +118,20 @@ class InThisProcess:
 
     def run(self, queue: Queue, on_round: OnRound) -> Generator[Event, None, None]:
         index: int | None = None
-        while len(queue):
-            index = queue.take(index)
-            if index is None:
-                time.sleep(_ASK_EVERY_S if len(queue) else 0)
-                continue
-            on_round(index, 0)
-            try:
-                perform(queue.jobs[index], self._shared, partial(on_round, index))
-            except Exception as error:
-                yield Broken(index, error, traceback.format_exc())
-            else:
-                yield Finished(index)
+        # On a GPU the next run uses the same data and graphs.
+        with sharing():
+            while len(queue):
+                index = queue.take(index)
+                if index is None:
+                    time.sleep(_ASK_EVERY_S if len(queue) else 0)
+                    continue
+                on_round(index, 0)
+                try:
+                    perform(queue.jobs[index], self._shared, partial(on_round, index))
+                except Exception as error:
+                    yield Broken(index, error, traceback.format_exc())
+                else:
+                    yield Finished(index)
 
 
 class WorkerProcesses:
