@@ -15,6 +15,7 @@ from tests.studies.small_study import bits_of_study, write_study
 
 from wayfare.errors import RunError
 from wayfare.learning.chance import seeded_generators
+from wayfare.learning.tasks.base import placed
 from wayfare.records import RunSummary
 from wayfare.sharing import is_sharing, shared, sharing
 from wayfare.studies import together
@@ -140,6 +141,21 @@ def test_a_shared_value_is_made_once_and_only_the_latest_of_a_kind_outlives_its_
         assert dead() is None
         assert graphs("one") is latest()
     assert latest() is None
+
+
+def test_equal_data_is_on_a_device_once() -> None:
+    """A device without values stands in for a GPU."""
+    there, images = torch.device("meta"), torch.arange(12, dtype=torch.uint8).view(3, 4)
+    with sharing():
+        first = placed(images, there)
+        assert placed(images.clone(), there) is first
+        # Another order in memory may select other kernels, which round differently.
+        assert placed(images.t().contiguous().t(), there) is not first
+        assert placed(images + 1, there) is not first
+        assert placed(images.view(4, 3), there) is not first
+        assert placed(images.long(), there).dtype == torch.int64
+        assert placed(first, there) is first
+    assert placed(images, there) is not first
 
 
 def test_threads_do_not_disturb_each_others_seeds() -> None:

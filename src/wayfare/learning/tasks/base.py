@@ -102,7 +102,7 @@ def placed(data: Tensor, device: torch.device) -> Tensor:
     if device.type == "cpu" or data.device.type != "cpu" or not is_sharing():
         return data.to(device)
     content = hashlib.sha256(data.contiguous().view(-1).view(torch.uint8).numpy().data).hexdigest()
-    return shared("data", (device, data.dtype, data.shape, content), lambda: data.to(device))
+    return shared("data", (device, data.dtype, data.shape, data.stride(), content), lambda: data.to(device))
 
 
 def placed_fields(task: Task, names: Sequence[str], device: torch.device) -> dict[str, Any]:
