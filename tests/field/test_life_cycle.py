@@ -110,7 +110,7 @@ def test_orders_wait_for_the_server(tmp_path: Path) -> None:
     assert (ledger.version, ledger.base_version) == (6, 5)
     with pytest.raises(InputError, match="must be NAME=VALUE"):
         run("set", tmp_path, "guard.clip")
-    with pytest.raises(InputError, match="guard.clip = '3x': must be a number"):
+    with pytest.raises(InputError, match=r"guard\.clip = '3x': must be a number"):
         run("set", tmp_path, "guard.clip=3x")
     assert "no device is in quarantine" in run("quarantine", tmp_path)
     with pytest.raises(InputError, match="must be a device of this fleet"):
