@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from wayfare.arrays import Ints
-from wayfare.engine.base import Burst, Engine
+from wayfare.engine.base import Burst, Engine, Overlapping, Ready
 from wayfare.engine.shelf import InMemory, Shelf
 from wayfare.learning.descent import Descent
 
@@ -64,6 +64,7 @@ class Trainer:
         shelf: Shelf | None = None,
     ) -> None:
         self._engine, self._training, self._policy, self._ahead_steps = engine, training, policy, ahead_steps
+        self._overlapping = engine if isinstance(engine, Overlapping) else None
         # The rounds in which each device's local model is read or replaced, in order.
         self._contacts = contacts
         self._received = [initial] * len(contacts)
@@ -71,6 +72,8 @@ class Trainer:
         self._has_momentum = descent is not None and descent.momentum > 0
         self._underway: dict[int, Tensor] = {}
         self._velocities: dict[int, Tensor] = {}
+        # The ends of bursts that a GPU may still be running. Nothing may read their vectors before.
+        self._running: dict[int, Ready] = {}
         self._free: list[Tensor] = []
         self._shelf = shelf or InMemory()
         # The last trained round of each local model.
@@ -98,6 +101,7 @@ class Trainer:
 
     def model(self, device: int) -> Tensor:
         """w_n: the local model as trained so far, valid until the next `receive` or `meet`."""
+        self._settle(device)
         return self._underway.get(device, self._received[device])
 
     def rest(self, device: int) -> None:
@@ -109,6 +113,7 @@ class Trainer:
 
         The trainer changes neither vector.
         """
+        self._settle(device)
         self._received[device], self._corrections[device] = model, correction
         vectors = self._underway.pop(device, None), self._velocities.pop(device, None)
         # A row on a shelf belongs to its device.
@@ -128,6 +133,8 @@ class Trainer:
 
     def state(self) -> TrainerState:
         """The current state. Its vectors are in use and valid until the next `meet`."""
+        for device in list(self._running):
+            self._settle(device)
         return TrainerState(
             done=list(self._done),
             underway=dict(self._underway),
@@ -144,6 +151,7 @@ class Trainer:
         """
         if set(state.velocities) != (set(state.underway) if self._has_momentum else set()):
             raise ValueError(f"the state is from a descent {'without' if self._has_momentum else 'with'} momentum")
+        self._running.clear()
         self._done, self._received = list(state.done), list(received)
         self._underway = {device: self._shelved(device, model) for device, model in state.underway.items()}
         self._corrections = [None] * len(self._received) if corrections is None else list(corrections)
@@ -166,7 +174,7 @@ class Trainer:
         }
         # Devices in contact now come first, then those with the next contacts.
         chosen = sorted(until, key=lambda device: (until[device], device))[: max(_AHEAD_DEVICES, len(met))]
-        self._run({device: min(until[device], self._done[device] + steps) for device in sorted(chosen)})
+        self._run({device: min(until[device], self._done[device] + steps) for device in chosen})
 
     def _next_contact(self, device: int, round_: int) -> int:
         """The device's first contact in or after a round; 0 if there is none."""
@@ -181,11 +189,23 @@ class Trainer:
             if first <= round_:
                 vectors = self._received[device], self._corrections[device], self._velocity(device)
                 bursts.append(Burst(device, first, round_ + 1 - first, *vectors))
-        if bursts:
-            self._engine.run(_Underway(self._own, self._shelf, [burst.device for burst in bursts]), bursts)
+        devices = [burst.device for burst in bursts]
+        if bursts and self._overlapping is not None:
+            # Vectors are copied before anything is launched.
+            models, after = [self._own(device) for device in devices], [self._running.get(device) for device in devices]
+            ends = self._overlapping.launch(models, bursts, after)
+            self._running.update(zip(devices, ends, strict=True))
+        elif bursts:
+            self._engine.run(_Underway(self._own, self._shelf, devices), bursts)
         for burst in bursts:
             self._done[burst.device] = until[burst.device]
             self._shelf.rest(burst.device)
+
+    def _settle(self, device: int) -> None:
+        """Let later work wait for the burst of a device, if it may still be running."""
+        running = self._running.pop(device, None)
+        if running is not None:
+            running.wait()
 
     def _own(self, device: int) -> Tensor:
         """The vector of a device's burst, initially the received model."""
