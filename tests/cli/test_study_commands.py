@@ -129,7 +129,10 @@ def test_report_writes_one_page_and_the_same_as_markdown(wayfare_command: Type, 
     assert (tmp_path / "score.png").read_bytes().startswith(b"\x89PNG")
 
 
-def test_presets_are_listed(wayfare_command: Type) -> None:
+def test_presets_are_listed_without_building_their_networks(
+    wayfare_command: Type, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("wayfare.studies.store.model_of", None)
     assert "fleet-size" in wayfare_command("sweep", "--list-presets").out
     listed = wayfare_command("sweep", "--list-presets", "--json").json["presets"]
     assert {preset["name"]: preset["runs"] for preset in listed} == {
@@ -149,6 +152,9 @@ def test_presets_are_listed(wayfare_command: Type) -> None:
         "pretrained-cifar10-scratch-best": 9,
         "pretrained-cifar10-trained": 216,
         "pretrained-fashion": 360,
+        "pretrained-fashion-scratch": 27,
+        "pretrained-fashion-scratch-best": 27,
+        "pretrained-fashion-trained": 216,
         "private": 33,
         "private-head": 78,
         "schemes-by-speed": 60,
