@@ -217,6 +217,8 @@ class ServerRule(Part, ABC):
     one_by_one: ClassVar[bool] = False
     # Whether pieces of an upload may be applied as they arrive. Otherwise the field waits for the whole upload.
     takes_pieces: ClassVar[bool] = False
+    # Whether it leaves all entries alone that no arrival carries. A subclass with another `apply` says so again.
+    changes_only_sent: ClassVar[bool] = False
     # Whether it hands state to devices besides the model.
     hands_down: ClassVar[bool] = False
     # Whether it derives mean gradients from updates (update / reach), which needs plain SGD steps.
@@ -225,8 +227,9 @@ class ServerRule(Part, ABC):
     def __init_subclass__(cls) -> None:
         """A rule with its own `apply` does not inherit what another rule declares about its own."""
         super().__init_subclass__()
-        if "apply" in cls.__dict__ and "one_by_one" not in cls.__dict__:
-            cls.one_by_one = False
+        if "apply" in vars(cls):
+            cls.one_by_one = vars(cls).get("one_by_one", False)
+            cls.changes_only_sent = vars(cls).get("changes_only_sent", False)
 
     def objection(self, method: Method) -> str | None:
         """Handed-down state needs a local rule that uses it, and relays do not carry it."""

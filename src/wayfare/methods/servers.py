@@ -55,6 +55,7 @@ class Add(ServerRule):
 
     takes_pieces = True
     one_by_one = True
+    changes_only_sent = True
 
     def apply(
         self, model: Tensor, state: State, arrivals: Sequence[Arrival], terms: ServerTerms
