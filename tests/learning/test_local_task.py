@@ -214,7 +214,7 @@ def test_a_trial_counts_samples_and_says_whether_training_helps(tmp_path: Path) 
         try_folder(work, tmp_path / "data", steps=1, progress=lambda done, total: None)
     np.savez(tmp_path / "data" / "a.npz", inputs=INPUTS, labels=LABELS)
     found = try_folder(work, tmp_path / "data", steps=50, progress=lambda done, total: steps.append((done, total)))
-    assert found.classes == {str(label): int((label == LABELS).sum()) for label in range(4)}
+    assert found.classes == {str(label): int(np.sum(label == LABELS)) for label in range(4)}
     assert (found.samples, found.entries, found.steps) == (60, 20, 50)
     assert steps == [(20, 50), (40, 50), (50, 50)]
     assert found.learned
