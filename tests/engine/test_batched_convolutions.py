@@ -86,7 +86,7 @@ def test_tiles_that_do_not_divide_the_work_are_rejected() -> None:
 
     signal, gradient, weights = example(9)
     mine, its = padded_signal(signal), padded_signal(gradient)
-    with pytest.raises(ValueError, match="positions=64.* does not divide"):
+    with pytest.raises(ValueError, match=r"positions=64.* does not divide"):
         convolve(mine, weights, its, Tile(**{**SMALL, "positions": 64}))
-    with pytest.raises(ValueError, match="inputs=64.* does not divide"):
+    with pytest.raises(ValueError, match=r"inputs=64.* does not divide"):
         weight_gradient(its, mine, 9, WeightTile(**{**SMALL, "inputs": 64}, parts=1))
