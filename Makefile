@@ -10,7 +10,7 @@ demo: $(VENV)/.installed
 	$(BIN)/wayfare compare --schemes mads,afl-spar:paced,afl-spar,afl:fitting,afl,sfl-spar
 
 test: $(VENV)/.installed-dev lint types
-	$(BIN)/python -m pytest -n 3 --dist worksteal
+	$(BIN)/python -m pytest -n 4 --dist worksteal
 
 # Mutation tests (docs/results/mutation.md). All mutants take a day, a sample an hour or two:
 # make mutation MUTATION="--sample 40"

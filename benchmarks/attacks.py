@@ -11,9 +11,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from statistics import mean
 
+import numpy as np
 import torch
 
 from wayfare.errors import DivergenceError
+from wayfare.learning.batches import Batches
 from wayfare.learning.tasks import Classification
 from wayfare.methods import Arrival, make_method
 from wayfare.scenario import load
@@ -85,12 +87,15 @@ def score(attack: str, scheme: str, seed: int) -> float:
 
 
 def _mislabelled(world: World) -> World:
-    """The hostile device's labels y become 9 - y."""
-    task = world.task
+    """The hostile device's labels y become 9 - y. It gets copies of its samples, because devices share some."""
+    task, held = world.task, list(world.held)
     assert isinstance(task, Classification)
-    labels, own = task.train_labels.clone(), torch.from_numpy(world.held[HOSTILE])
-    labels[own] = task.classes - 1 - labels[own]
-    return replace(world, task=replace(task, train_labels=labels))
+    own, count = torch.from_numpy(held[HOSTILE]), len(task.train_labels)
+    held[HOSTILE] = np.arange(count, count + len(own))
+    inputs = torch.cat([task.train_inputs, task.train_inputs[own]])
+    labels = torch.cat([task.train_labels, task.classes - 1 - task.train_labels[own]])
+    batches = Batches(held, world.scenario.learning.batch_size, world.scenario.rounds, world.seed)
+    return replace(world, held=held, batches=batches, task=replace(task, train_inputs=inputs, train_labels=labels))
 
 
 def main() -> None:

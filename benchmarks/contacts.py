@@ -66,6 +66,15 @@ def cases(duration_s: float) -> list[Case]:
     return [
         Case(name="server", devices=1000, side_m=1000.0, duration_s=duration_s, devices_meet=False, goal_s=2.0),
         *(dense(devices, 60.0 if devices == 1000 else None) for devices in (250, 500, 1000, 2000, 4000)),
+        # A large fleet for an hour, whatever the other durations are.
+        Case(
+            name="devices, an hour",
+            devices=10_000,
+            side_m=1000.0 * sqrt(10_000 / DENSITY_PER_KM2),
+            duration_s=3600.0,
+            devices_meet=True,
+            goal_s=60.0,
+        ),
         Case(
             name="devices, one km2", devices=1000, side_m=1000.0, duration_s=duration_s, devices_meet=True, goal_s=60.0
         ),

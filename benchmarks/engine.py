@@ -1,10 +1,13 @@
-"""Device-steps per CPU second: `stacked` against a plain loop over modules, in one run.
+"""Device-steps per second: engines against a plain loop over modules, in one run.
 
-    python benchmarks/engine.py [--json FILE]
+    python benchmarks/engine.py [--device cuda] [--only OWN] [--json FILE]
 
 Both train 20 devices on minibatches of 32 with one thread. The plain loop is the obvious code: for every device a
 module, an optimiser, a minibatch, `backward` and `step`. The two alternate, and the median ratio counts, so that other
-load on the machine affects both.
+load on the machine affects both. On a CPU the unit is CPU seconds, on a GPU wall time.
+
+The perceptrons named by their sizes are Wayfare's own model. The others are ordinary PyTorch modules, which `own_task`
+takes from a user, with the engine that `auto` chooses for them.
 """
 
 from __future__ import annotations
@@ -14,94 +17,180 @@ import json
 import platform
 import statistics
 import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import torch
-from torch import nn
+from torch import Tensor, nn
 
-from wayfare.engine import Burst, LocalTraining, make_engine
+from wayfare.engine import Burst, Compute, Engine, LocalTraining, make_engine
 from wayfare.learning.batches import Batches
 from wayfare.learning.models.mlp import Mlp
-from wayfare.learning.tasks import Classification
+from wayfare.learning.tasks import Classification, Task, own_task
 
-DEVICES, BATCH, ROUNDS, REPEATS = 20, 32, 100, 7
-# (sizes, the goal for the ratio of `stacked` to the plain loop)
-GOALS = [((196, 256, 128, 10), 3.0), ((784, 64, 10), 4.0), ((64, 64, 10), 10.0), ((1280, 10), 3.0)]
+DEVICES, BATCH, ROUNDS, SAMPLES, CLASSES = 20, 32, 100, 2_000, 10
+GPU_GOAL = 4.0
 
 
-def training(sizes: tuple[int, ...]) -> LocalTraining:
+def own_perceptron() -> nn.Module:
+    return nn.Sequential(nn.Flatten(), nn.Linear(784, 64), nn.ReLU(), nn.Linear(64, CLASSES))
+
+
+def own_cnn(side: int = 14) -> nn.Module:
+    """For images of the embedded default's size, unless ``side`` says otherwise."""
+    return nn.Sequential(
+        *(nn.Conv2d(1, 16, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2)),
+        *(nn.Conv2d(16, 32, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2)),
+        *(nn.Flatten(), nn.Linear(32 * (side // 4) ** 2, 64), nn.ReLU(), nn.Linear(64, CLASSES)),
+    )
+
+
+class OwnGru(nn.Module):
+    """Reads the rows of an image one after another."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer, self.head = nn.GRU(28, 32, batch_first=True), nn.Linear(32, CLASSES)
+
+    def forward(self, rows: Tensor) -> Tensor:
+        return self.head(self.layer(rows)[0][:, -1])  # type: ignore[no-any-return]
+
+
+class OwnTransformer(nn.Module):
+    """Two layers of attention over 16 words."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words, self.positions = nn.Embedding(64, 32), nn.Parameter(0.02 * torch.randn(16, 32))
+        layer = nn.TransformerEncoderLayer(32, 4, 64, dropout=0.0, batch_first=True)
+        self.layers, self.head = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False), nn.Linear(32, CLASSES)
+
+    def forward(self, words: Tensor) -> Tensor:
+        return self.head(self.layers(self.words(words) + self.positions).mean(dim=1))  # type: ignore[no-any-return]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Case:
+    """A network, its inputs, and the goal for the ratio of the engine to the plain loop on a CPU."""
+
+    name: str
+    network: Mlp | Callable[[], nn.Module]
+    shape: tuple[int, ...]
+    goal: float
+    words: bool = False
+    steps: int = 96
+    plain_steps: int = 20
+    repeats: int = 7
+
+
+CASES = (
+    *(
+        Case(name="-".join(map(str, sizes)), network=Mlp(sizes), shape=sizes[:1], goal=goal)
+        for sizes, goal in [((196, 256, 128, 10), 3.0), ((784, 64, 10), 4.0), ((64, 64, 10), 10.0), ((1280, 10), 3.0)]
+    ),
+    Case(name="own perceptron", network=own_perceptron, shape=(1, 28, 28), goal=3.0),
+    Case(name="own CNN", network=own_cnn, shape=(1, 14, 14), goal=1.8, steps=24, plain_steps=8),
+    Case(name="own CNN 28 x 28", network=partial(own_cnn, 28), shape=(1, 28, 28), goal=1.8, steps=24, plain_steps=8),
+    Case(name="own GRU", network=OwnGru, shape=(28, 28), goal=2.0, steps=24, plain_steps=8),
+    Case(name="own transformer", network=OwnTransformer, shape=(16,), goal=2.0, words=True, steps=24, plain_steps=8),
+)
+
+
+def training(case: Case, compute: Compute) -> LocalTraining:
     rng = np.random.default_rng(0)
-    inputs = torch.from_numpy(rng.standard_normal((10_000, sizes[0])).astype(np.float32))
-    labels = torch.from_numpy(rng.integers(0, sizes[-1], 10_000))
-    task = Classification(
+    numbers = rng.integers(0, 64, (SAMPLES, *case.shape)) if case.words else rng.standard_normal((SAMPLES, *case.shape))
+    inputs = torch.from_numpy(numbers if case.words else numbers.astype(np.float32))
+    labels = torch.from_numpy(rng.integers(0, CLASSES, SAMPLES))
+    held = [rng.integers(0, SAMPLES, 500) for _ in range(DEVICES)]
+    task = task_of(case, inputs, labels).to(compute.device)
+    return LocalTraining(task=task, batches=Batches(held, BATCH, ROUNDS, seed=0), learning_rate=0.05, compute=compute)
+
+
+def task_of(case: Case, inputs: Tensor, labels: Tensor) -> Task:
+    if not isinstance(case.network, Mlp):
+        return own_task("random", train=(inputs, labels), test=(inputs[:9], labels[:9]), network=case.network)
+    return Classification(
         name="random",
-        model=Mlp(sizes),
-        classes=sizes[-1],
+        model=case.network,
+        classes=CLASSES,
         train_inputs=inputs,
         train_labels=labels,
         test_inputs=inputs[:1],
         test_labels=labels[:1],
     )
-    held = [rng.integers(0, 10_000, 500) for _ in range(DEVICES)]
-    return LocalTraining(task=task, batches=Batches(held, BATCH, ROUNDS, seed=0), learning_rate=0.1)
+
+
+def now(where: torch.device) -> float:
+    """CPU seconds, or seconds of wall time after all work of a GPU."""
+    if where.type != "cuda":
+        return time.process_time()
+    torch.cuda.synchronize()
+    return time.perf_counter()
 
 
 def plain_loop(local: LocalTraining, steps: int) -> float:
-    task = local.task
-    assert isinstance(task, Classification)
-    modules = [task.model.module() for _ in range(DEVICES)]
+    where, task = local.compute.device, local.task
+    modules = [task.model.module().to(where) for _ in range(DEVICES)]
     optimisers = [torch.optim.SGD(module.parameters(), lr=local.learning_rate) for module in modules]
-    batches = [torch.from_numpy(local.batches.of(device, 1, steps)) for device in range(DEVICES)]
-    started = time.process_time()
-    for step in range(steps):
-        for device in range(DEVICES):
-            batch = batches[device][step]
-            optimisers[device].zero_grad()
-            loss = nn.functional.cross_entropy(modules[device](task.train_inputs[batch]), task.train_labels[batch])
-            loss.backward()
-            optimisers[device].step()
-    return DEVICES * steps / (time.process_time() - started)
+    batches = [torch.from_numpy(local.batches.of(device, 1, steps)).to(where) for device in range(DEVICES)]
+    with local.compute.numerics():
+        started = now(where)
+        for step in range(steps):
+            for device in range(DEVICES):
+                optimisers[device].zero_grad()
+                task.loss(modules[device], batches[device][step]).backward()
+                optimisers[device].step()
+        return DEVICES * steps / (now(where) - started)
 
 
-def engine(name: str, local: LocalTraining, steps: int) -> float:
-    models = torch.randn(DEVICES, local.task.model.parameters, generator=torch.Generator().manual_seed(0)) * 0.05
-    runner = make_engine(name, local)
-    started = time.process_time()
+def engine(runner: Engine, local: LocalTraining, steps: int) -> float:
+    initial = local.task.model.initial(np.random.default_rng(0)).to(local.compute.device)
+    models = [initial.clone() for _ in range(DEVICES)]
+    started = now(local.compute.device)
     # Twelve steps at a time, as the simulator asks for them.
     for first in range(1, steps + 1, 12):
         count = min(12, steps + 1 - first)
-        runner.run(list(models.unbind()), [Burst(device, first, count) for device in range(DEVICES)])
-    return DEVICES * steps / (time.process_time() - started)
+        runner.run(models, [Burst(device, first, count) for device in range(DEVICES)])
+    return DEVICES * steps / (now(local.compute.device) - started)
 
 
-def measure(sizes: tuple[int, ...], goal: float) -> dict[str, object]:
-    local = training(sizes)
-    plain_loop(local, 5)
-    engine("stacked", local, 16)
-    pairs = [(plain_loop(local, 20), engine("stacked", local, 96)) for _ in range(REPEATS)]
+def measure(case: Case, compute: Compute) -> dict[str, object]:
+    local = training(case, compute)
+    runner = make_engine("auto", local)
+    plain_loop(local, 3)
+    engine(runner, local, 12)
+    pairs = [(plain_loop(local, case.plain_steps), engine(runner, local, case.steps)) for _ in range(case.repeats)]
     return {
-        "model": "-".join(map(str, sizes)),
-        "plain_steps_per_cpu_s": round(statistics.median(plain for plain, _ in pairs)),
-        "stacked_steps_per_cpu_s": round(statistics.median(stacked for _, stacked in pairs)),
+        "model": case.name,
+        "engine": type(runner).__name__,
+        "plain_steps_per_s": round(statistics.median(plain for plain, _ in pairs)),
+        "engine_steps_per_s": round(statistics.median(stacked for _, stacked in pairs)),
         "ratio": round(statistics.median(stacked / plain for plain, stacked in pairs), 2),
-        "goal": goal,
+        "goal": case.goal if compute.device.type == "cpu" else GPU_GOAL,
     }
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--device", default="cpu", help="cpu or cuda")
+    parser.add_argument("--only", default="", help="only models whose name contains this text")
     parser.add_argument("--json", type=Path, help="also write the results to this file")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
-    rows = [measure(sizes, goal) for sizes, goal in GOALS]
-    print(f"{platform.processor() or platform.machine()}, torch {torch.__version__}, {DEVICES} devices, batch {BATCH}")
-    print(f"{'model':>16} {'plain loop/s':>13} {'stacked/s':>10} {'ratio':>6} {'goal':>5}")
-    for row in rows:
-        print(
-            f"{row['model']:>16} {row['plain_steps_per_cpu_s']:>13,} {row['stacked_steps_per_cpu_s']:>10,} "
-            f"{row['ratio']:>6} {row['goal']:>5}"
-        )
+    compute = Compute.named(arguments.device)
+    machine = platform.processor() or platform.machine() if compute.device.type == "cpu" else compute.hardware
+    print(f"{machine}, torch {torch.__version__}, {DEVICES} devices, batch {BATCH}, device-steps per second")
+    print(f"{'model':>16} {'plain loop':>11} {'engine':>9} {'ratio':>6} {'goal':>5}")
+    rows = []
+    for case in CASES:
+        if arguments.only.lower() in case.name.lower():
+            row = measure(case, compute)
+            rows.append(row)
+            numbers = f"{row['plain_steps_per_s']:>11,} {row['engine_steps_per_s']:>9,} {row['ratio']:>6}"
+            print(f"{row['model']:>16} {numbers} {row['goal']:>5}  {row['engine']}", flush=True)
     if arguments.json:
         arguments.json.write_text(json.dumps(rows, indent=2) + "\n", encoding="utf-8")
 

@@ -28,12 +28,15 @@ from wayfare.field.runtime.gathering import OnArrival
 from wayfare.field.runtime.guide import Occasion
 from wayfare.field.runtime.intake import Intake
 from wayfare.field.runtime.ledger import Ledger
+from wayfare.field.runtime.membership import Membership
 from wayfare.field.runtime.mes import MobileEdgeServer, ServerOptions
-from wayfare.field.runtime.outbox import Outbox, Progress
+from wayfare.field.runtime.outbox import Outbox
 from wayfare.field.runtime.radio import Radio
 from wayfare.field.runtime.status import FleetStatus
+from wayfare.field.runtime.stores import Progress
 from wayfare.field.runtime.writes import WriteLimits
 from wayfare.methods import Encounter, Method, ServerTerms, Upload, UploadRule, make_method
+from wayfare.methods.guard import Guard
 from wayfare.methods.servers import Add
 from wayfare.radio import Link as RadioLink
 from wayfare.scenario import Scenario
@@ -92,6 +95,12 @@ class Told:
     def samples(self) -> int | None:
         return None
 
+    def loss(self) -> float | None:
+        return None
+
+    def wait(self, seconds: float) -> None:
+        self._again_s = time.monotonic() + seconds
+
     def occasion(self, progress: Progress, state: DeviceState) -> Occasion | None:
         if self.left <= 0 or time.monotonic() < self._again_s:
             return None
@@ -148,7 +157,9 @@ def _serve(fleet: Fleet, url: str, state: Path, parameters: int, told: Connectio
     adding = Aggregation(
         rule=Add(),
         terms=ServerTerms(devices=devices),
-        senders=Senders(samples=(1,) * devices, learning_rate=1.0),
+        senders=Senders(samples=None, learning_rate=1.0),
+        guard=Guard(),
+        membership=Membership(),
     )
     ledger = Ledger(
         state,

@@ -58,7 +58,8 @@ def small() -> Scenario:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Skip GPU tests on machines without a GPU."""
+    """Start long tests first, so that no process ends long after the others. Skip GPU tests without a GPU."""
+    items.sort(key=lambda item: "long" not in item.keywords)
     if torch.cuda.is_available():
         return
     for item in items:

@@ -10,6 +10,7 @@ from html import unescape
 from pathlib import Path
 from typing import Any
 
+import pytest
 import typer
 from scripts.site_reference import command_line, python_api, scenario_fields
 
@@ -19,6 +20,7 @@ from wayfare.cli.app import app
 ROOT = Path(__file__).parent.parent
 
 
+@pytest.mark.long
 def test_the_site_builds_with_executed_notebooks_and_without_dead_links(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(tmp_path)]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)

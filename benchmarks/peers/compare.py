@@ -1,6 +1,6 @@
-"""Compare pfl, Flower and FLGo with a plain PyTorch loop and `stacked`, on the same job.
+"""Compare pfl, fluke, Flower and FLGo with a plain PyTorch loop and Wayfare, on the same job.
 
-    python benchmarks/peers/compare.py [--venvs DIR] [--rounds 60] [--repeats 3] [--only pfl flgo] [--json FILE]
+    python benchmarks/peers/compare.py [--venvs DIR] [--rounds 60] [--repeats 3] [--only pfl flgo] [--page FILE]
 
 The job is in job.py. Each framework runs in its own virtual environment, created on first use below --venvs (about
 1.5 GB each, more if pip installs PyTorch with CUDA) and kept. All use one thread per process. The
@@ -34,8 +34,23 @@ HERE = Path(__file__).parent
 # As in pyproject.toml.
 TORCH = "torch>=2.6,<2.14"
 # Frameworks with their own environment, and the packages installed there.
-PACKAGES = {"pfl": "pfl[pytorch]==0.6.0", "flower": "flwr[simulation]==1.41.0", "flgo": "flgo==0.4.4"}
-EVERYONE = ("plain", "wayfare", *PACKAGES)
+PACKAGES = {
+    "pfl": "pfl[pytorch]==0.6.0",
+    "fluke": "fluke-fl==0.8.1",
+    "flgo": "flgo==0.4.4",
+    "flower": "flwr[simulation]==1.41.0",
+}
+TITLES = {
+    "plain": "plain PyTorch loop",
+    "wayfare": "Wayfare, built-in perceptron",
+    "own": "Wayfare, the same network as your own module",
+    "pfl": "pfl 0.6.0",
+    "fluke": "fluke 0.8.1",
+    "flgo": "FLGo 0.4.4",
+    "flower": "Flower 1.41.0, simulation on Ray",
+}
+# The table on a page is between these lines.
+BEGIN, END = "<!-- peers -->", "<!-- end of peers -->"
 # A job takes a minute at most.
 PATIENCE_S = 600
 ENVIRONMENT = {"OMP_NUM_THREADS": "1", "FLWR_TELEMETRY_ENABLED": "0", "RAY_USAGE_STATS_ENABLED": "0"}
@@ -136,15 +151,33 @@ def table(results: dict[str, list[dict[str, float]]], rounds: int) -> list[Row]:
     ]
 
 
+def markdown(rows: list[Row]) -> str:
+    head = "| 20 devices, 10 steps a round, 784-64-10 | device-steps per CPU second | ratio | accuracy |"
+    lines = [
+        f"| {TITLES[row.name]} | {row.steps_per_cpu_s:,.0f} | {row.ratio:.2f} | {row.accuracy:.1%} |" for row in rows
+    ]
+    return "\n".join([head, "| --- | --- | --- | --- |", *lines])
+
+
+def write_page(page: Path, rows: list[Row]) -> None:
+    """Replace the table on a page."""
+    before, _, rest = page.read_text(encoding="utf-8").partition(BEGIN)
+    _, end, after = rest.partition(END)
+    if not end:
+        sys.exit(f"{page}: has no lines {BEGIN} and {END}")
+    page.write_text(f"{before}{BEGIN}\n{markdown(rows)}\n{END}{after}", encoding="utf-8")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--venvs", type=Path, default=data_folder() / "peers", help="the folder of the environments")
     parser.add_argument("--rounds", type=int, default=60)
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--only", nargs="+", choices=list(PACKAGES), default=list(PACKAGES))
+    parser.add_argument("--page", type=Path, help="also replace the table on this page, such as docs/results/speed.md")
     parser.add_argument("--json", type=Path, help="also write the results to this file")
     arguments = parser.parse_args()
-    names = [name for name in EVERYONE if name not in PACKAGES or name in arguments.only]
+    names = [name for name in TITLES if name not in PACKAGES or name in arguments.only]
     pythons = {name: interpreter(name, arguments.venvs.absolute()) for name in names}
     results: dict[str, list[dict[str, float]]] = {name: [] for name in names}
     with tempfile.TemporaryDirectory() as folder:
@@ -165,6 +198,8 @@ def main() -> None:
             f"{row.name:>8} {row.torch:>11} {row.steps_per_cpu_s:10,.0f} {row.ratio:6.2f} {row.steps_per_wall_s:11,.0f}"
             f" {row.wall_ratio:6.2f} {row.accuracy:9.1%}"
         )
+    if arguments.page:
+        write_page(arguments.page, rows)
     if arguments.json:
         arguments.json.write_text(json.dumps([asdict(row) for row in rows], indent=2) + "\n", encoding="utf-8")
 

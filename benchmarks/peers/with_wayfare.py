@@ -1,4 +1,4 @@
-"""The `stacked` engine: ten steps of all devices at once, then their mean."""
+"""Wayfare's built-in perceptron: ten steps of all devices at once, then their mean."""
 
 from __future__ import annotations
 
@@ -9,13 +9,11 @@ from torch.nn.utils import parameters_to_vector, vector_to_parameters
 from wayfare.engine import Burst, LocalTraining, make_engine
 from wayfare.learning.batches import Batches
 from wayfare.learning.models.mlp import Mlp
-from wayfare.learning.tasks import Classification
+from wayfare.learning.tasks import Classification, Task
 
 
 def main() -> None:
-    torch.set_num_threads(1)
-    arrays, clock, network = job.data(), job.Clock(), job.network()
-    held = list(arrays["held"].numpy())
+    arrays = job.data()
     task = Classification(
         name="peers",
         model=Mlp((784, 64, 10)),
@@ -25,9 +23,17 @@ def main() -> None:
         test_inputs=arrays["test_inputs"],
         test_labels=arrays["test_labels"],
     )
+    train(task)
+
+
+def train(task: Task) -> None:
+    """The job with the engine that `auto` chooses."""
+    torch.set_num_threads(1)
+    clock, network = job.Clock(), job.network()
+    held = list(job.data()["held"].numpy())
     steps = job.STEPS * (job.WARM_ROUNDS + job.rounds())
     batches = Batches(held, job.BATCH, steps, seed=0)
-    engine = make_engine("stacked", LocalTraining(task=task, batches=batches, learning_rate=job.LEARNING_RATE))
+    engine = make_engine("auto", LocalTraining(task=task, batches=batches, learning_rate=job.LEARNING_RATE))
     shared = parameters_to_vector(network.parameters()).detach()
     for round_ in range(1, job.WARM_ROUNDS + job.rounds() + 1):
         models = shared.repeat(job.DEVICES, 1)

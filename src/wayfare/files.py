@@ -17,9 +17,15 @@ from functools import partial
 from pathlib import Path
 from typing import IO
 
-from wayfare.errors import InputError
+from wayfare.errors import InputError, RunFolderError
 
 DRAFT_SUFFIX = ".new"
+
+
+def require_folder(folder: Path) -> None:
+    """Raise RunFolderError if there is no such folder."""
+    if not folder.is_dir():
+        raise RunFolderError(f"{folder}: no such folder")
 
 
 @contextmanager

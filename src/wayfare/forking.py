@@ -7,6 +7,7 @@ and a forked copy of a process that has used PyTorch may hang.
 from __future__ import annotations
 
 import multiprocessing
+import os
 from typing import TYPE_CHECKING, TypeAlias
 
 if TYPE_CHECKING:
@@ -15,6 +16,17 @@ if TYPE_CHECKING:
     QuickContext: TypeAlias = ForkServerContext | SpawnContext
 
 _imported: list[str] = []
+
+
+def start_early(module: str, jobs: int | None) -> None:
+    """Start the server process now, so that on another core it imports a module while this process does so too.
+
+    ``jobs`` is the number of child processes that will be asked for; None means one per core.
+    """
+    if (jobs or os.cpu_count() or 1) > 1 and quick_context(module).get_start_method() == "forkserver":
+        from multiprocessing import forkserver
+
+        forkserver.ensure_running()
 
 
 def quick_context(*modules: str) -> QuickContext:

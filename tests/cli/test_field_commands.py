@@ -17,7 +17,11 @@ from tests.field.brokers import needs_broker
 from tests.processes import start_command
 from wayfare.cli.app import app
 from wayfare.field.fleet import Fleet, create_fleet
+from wayfare.field.rig.audit import Audit
 from wayfare.field.rig.broker import Broker
+from wayfare.field.rig.demo import DemoOptions, DemoOutcome
+from wayfare.field.runtime.work import Work
+from wayfare.learning.tasks import Evaluation
 
 SETTINGS = ["fleet.energy_total_joules=500", "rounds=400", "learning.batch_size=8"]
 
@@ -133,3 +137,24 @@ def test_wrong_input_is_named_in_one_line(
     assert done.code == 2
     # Rich breaks lines at the width of a terminal; what was said is one.
     assert says in " ".join(done.err.split())
+
+
+def test_several_schemes_share_the_faults_of_a_demo(
+    monkeypatch: pytest.MonkeyPatch, wayfare_command: Callable[..., Finished]
+) -> None:
+    runs: list[tuple[str, int]] = []
+
+    def run(work: Work, options: DemoOptions) -> DemoOutcome:
+        runs.append((work.scheme_name, options.faults))
+        found = Audit(versions=3, recorded=7, returned=0, promised=0, mass_error=None)
+        return DemoOutcome(
+            contacts=1, seconds=1.0, audit=found, faults={}, sent_bytes=1, received_bytes=1,
+            evaluation=Evaluation(score=0.5, loss=1.0), simulated=None, difference=None,
+        )  # fmt: skip
+
+    monkeypatch.setattr("wayfare.field.rig.demo.run_demo", run)
+    schemes = ("--scheme", "mads", "--scheme", "afl", "--scheme", "mads-rd")
+    done = wayfare_command("field", "demo", *schemes, "--faults", "11", "--json")
+    assert (done.code, runs) == (0, [("mads", 4), ("afl", 4), ("mads-rd", 3)])
+    assert [each["scheme"] for each in json.loads(done.out)] == ["mads", "afl", "mads-rd"]
+    assert "afl: 8 devices" in wayfare_command("field", "demo", *schemes).out

@@ -144,6 +144,7 @@ def test_presets_are_listed(wayfare_command: Type) -> None:
         "paper-bits": 100,
         "paper-open": 291,  # 324 rows: 33 runs serve two points
         "pretrained-cifar10": 360,
+        "pretrained-cifar10-continued": 9,
         "pretrained-cifar10-scratch": 9,
         "pretrained-cifar10-scratch-best": 9,
         "pretrained-cifar10-trained": 216,

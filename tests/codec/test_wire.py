@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from wayfare.codec.errors import WireError
 from wayfare.codec.indices import IndexKind, decode_indices, encode_indices, symbol_count
 from wayfare.codec.values import VALUE_BITS, ValueBits, encode_values
-from wayfare.codec.wire import HEADER_BYTES, Layout, decode, encode
+from wayfare.codec.wire import HEADER_BYTES, Layout, decode, encode, encode_exactly
 from wayfare.sparsify import Sparse, remainder, top_k, with_tail
 
 LAYOUT = Layout.of("test", [(40, 20), (200,)], statistics=6)
@@ -128,6 +128,27 @@ def test_any_finite_values_come_back_finite_and_no_larger(numbers: list[float], 
     assert bool(np.all(np.isfinite(found)))
     if len(values):
         assert float(np.abs(found).max()) <= float(np.abs(values).max())
+
+
+@pytest.mark.parametrize("share", [0.0, 0.01, 0.3, 0.5, 1.0])
+@pytest.mark.parametrize("statistics", [False, True])
+def test_entries_of_a_mask_come_back_exactly_and_hardly_longer(share: float, statistics: bool) -> None:
+    model = vector().numpy()
+    mask = np.random.default_rng(1).random(len(model)) < share
+    mask[LAYOUT.parameters :] = statistics
+    data = encode_exactly(model, mask, LAYOUT)
+    found = decode(data, LAYOUT)
+    assert found.indices.tolist() == np.flatnonzero(mask).tolist()
+    assert found.values.numpy().tobytes() == model[mask].tobytes()
+    shortest = encode(Sparse(found.indices, found.values), LAYOUT).data
+    assert len(data) <= 1.02 * len(shortest)
+
+
+def test_a_mask_with_some_statistics_is_rejected() -> None:
+    mask = np.zeros(LAYOUT.parameters + LAYOUT.statistics, np.bool_)
+    mask[-1] = True
+    with pytest.raises(WireError, match="1 statistics: a message carries all 6 or none"):
+        encode_exactly(vector().numpy(), mask, LAYOUT)
 
 
 def test_values_that_are_none_are_not_sent() -> None:

@@ -9,7 +9,7 @@ import pytest
 import torch
 from tests.device.by_hand import GAIN_PER_WATT, LINK, LOCAL, MEETING, STATE, Decided, made_of, sending, terms
 
-from wayfare.codec.values import quantise, restore
+from wayfare.codec.values import quantise
 from wayfare.device import Checks, Transmission, contact
 from wayfare.errors import DivergenceError, InvariantError
 from wayfare.methods import Encounter
@@ -159,7 +159,7 @@ def test_quantised_values_are_remembered_to_the_last_digit() -> None:
     sound = done()
     update = torch.linspace(-3, 3, 9)
     kept = top_k(update[:8], 4)
-    values = restore(*quantise(kept.values, 4), 4)
+    values = quantise(kept.values, 4)[2]()
     sent = Sparse(torch.cat([kept.indices, torch.tensor([8])]), torch.cat([values, update[8:]]))
     memory = update.index_add(0, sent.indices, -sent.values)
     coded = replace(

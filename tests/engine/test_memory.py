@@ -56,6 +56,34 @@ def test_vectors_on_disk_are_the_vectors_that_were_kept(tmp_path: Path) -> None:
     assert (tmp_path / "vectors").stat().st_size >= 4 * 4 * entries
 
 
+def test_local_models_of_unfinished_bursts_wait_on_disk(tmp_path: Path) -> None:
+    local = job(Mlp((6, 3)), devices=4)
+    initial = starts(local, torch.float32)[0]
+    contacts = [np.array([3, 9]) for _ in range(local.devices)]
+
+    def trained(shelf: OnDisk | None) -> Trainer:
+        trainer = Trainer(
+            make_engine("stacked", local.training), initial, contacts, training="always", policy="lazy", shelf=shelf
+        )
+        trainer.meet(range(4), 3)
+        trainer.receive(1, initial)
+        trainer.meet([0, 1], 9)
+        return trainer
+
+    on_disk = trained(OnDisk(tmp_path / "first", 4, len(initial)))
+    in_memory = trained(None)
+    assert all(torch.equal(on_disk.model(device), in_memory.model(device)) for device in range(4))
+    rows = np.memmap(tmp_path / "first-local", dtype=np.float32, mode="r").reshape(4, -1)
+    assert np.array_equal(rows[2, : len(initial)], in_memory.model(2).numpy())
+    # A resumed run puts them on its own shelf.
+    shelf = OnDisk(tmp_path / "second", 4, len(initial))
+    resumed = Trainer(make_engine("stacked", local.training), initial, contacts, training="always", shelf=shelf)
+    resumed.restore(in_memory.state(), [initial] * 4)
+    resumed.meet([2], 9)
+    in_memory.meet([2], 9)
+    assert torch.equal(resumed.model(2), in_memory.model(2))
+
+
 def test_minibatches_are_the_same_through_a_window_as_in_one_table() -> None:
     held, rounds, batch = np.arange(100, 137), 2_000, 8
     batches = Batches([held], batch, rounds, seed=3, augment=True)

@@ -95,7 +95,7 @@ def test_random_layers_differ_from_device_to_device_and_from_round_to_round() ->
     assert drawn.seeds_of(1, 7, 2) != Batches(HELD, 8, 300, seed=1).seeds_of(1, 7, 2)
 
 
-@pytest.mark.parametrize("engine", ["vmap", "stacked", "cuda_graphs"])
+@pytest.mark.parametrize("engine", ["vmap", "cuda_graphs"])
 @pytest.mark.parametrize(
     ("network", "layer"), [(with_dropout, r"2 \(Dropout\)"), (Functional, r"the network \(Functional\)")]
 )

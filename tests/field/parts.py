@@ -18,8 +18,9 @@ from wayfare.device import DeviceState, Meeting, Terms, contact, payload
 from wayfare.field.runtime.aggregation import Aggregation
 from wayfare.field.runtime.guide import Occasion
 from wayfare.field.runtime.ledger import Ledger
-from wayfare.field.runtime.outbox import OpenUpdate, Outbox, Progress
+from wayfare.field.runtime.outbox import Outbox
 from wayfare.field.runtime.rules import Limits
+from wayfare.field.runtime.stores import OpenUpdate, Progress
 from wayfare.methods import (
     Arrival,
     Encounter,
@@ -81,6 +82,12 @@ class Told:
 
     def samples(self) -> int | None:
         return None
+
+    def loss(self) -> float | None:
+        return None
+
+    def wait(self, seconds: float) -> None:
+        self.heard.append(f"wait {seconds:.0f}")
 
     def occasion(self, progress: Progress, state: DeviceState) -> Occasion | None:
         if self.left <= 0:

@@ -15,10 +15,12 @@ from tests.field.test_ledger import chunks_of, deliver, everything
 from wayfare.codec.errors import WireError
 from wayfare.codec.wire import Layout
 from wayfare.errors import InputError, RunFolderError
+from wayfare.field.rig.audit import as_format_5
 from wayfare.field.runtime import orders
-from wayfare.field.runtime.compaction import Window
-from wayfare.field.runtime.ledger import FILE, Ledger
+from wayfare.field.runtime.compaction import Window, shrink
+from wayfare.field.runtime.ledger import FILE, Key, Ledger
 from wayfare.field.runtime.messages import Chunk
+from wayfare.field.runtime.model_encoding import model_digest
 from wayfare.methods.guard import Guard
 from wayfare.methods.servers import Optimise
 from wayfare.methods.states import same_state
@@ -64,7 +66,8 @@ def test_a_compacted_ledger_replays_to_the_same_model_and_goes_on(tmp_path: Path
 def test_versions_within_the_window_stay_and_older_ones_are_named(tmp_path: Path) -> None:
     ledger = lived(tmp_path)
     models = {version: ledger.model_at(version) for version in range(16)}
-    sizes = dict(ledger._all("SELECT version, sum(length(data)) FROM chunks GROUP BY version"))
+    query = "SELECT version, sum(length(data)) FROM chunks JOIN applied USING (device, number, chunk) GROUP BY version"
+    sizes = dict(ledger._all(query))
     found = ledger.compact(Window(days=0, bytes=sum(sizes[version] for version in (13, 14, 15))))
     assert found.base_version == 15
     ledger = lived(tmp_path / "days")
@@ -162,7 +165,7 @@ def test_the_disk_of_a_server_stays_below_ten_models_and_the_window(tmp_path: Pa
         ledger.save_model()
         ledger.compact(Window(days=7, bytes=window))
         if number % 10 == 0:
-            ledger.shrink()
+            shrink(ledger._database)
         most = max(most, sum(file.stat().st_size for file in tmp_path.rglob("*") if file.name != f"{FILE}-wal"))
     # Without compaction: 40 chunks of 120 kB are 4.8 MB.
     assert most < 10 * 4 * entries + window
@@ -206,7 +209,7 @@ def test_orders_that_make_no_sense_are_rejected_and_change_nothing(tmp_path: Pat
         ("set", {"guard.colour": 1.0}, "choose from clip, share"),
         ("set", {"server.optimizer": "adam"}, "kind of the server's state"),
         ("set", {"server.step": "fast"}, r"server\.step"),
-        ("set", {"radio.bandwidth_hz": 1.0}, "must start with server"),
+        ("set", {"radio.bandwidth_hz": 1.0}, "or start with server, or with guard"),
         ("dance", {}, "unknown"),
     ):
         number = orders.place(tmp_path / FILE, kind, content)
@@ -247,14 +250,47 @@ def test_a_device_is_released_from_quarantine_by_an_order(tmp_path: Path) -> Non
     replays(ledger)
 
 
+def test_a_ledger_of_format_5_replays_goes_on_and_is_compacted(tmp_path: Path) -> None:
+    """A file of the last version with this format: six versions, and two chunks of an open update."""
+    dump = Path(__file__).with_name("ledger-format-5.sql").read_text()
+    with sqlite3.connect(tmp_path / FILE) as connection:
+        connection.executescript(dump)
+    unguarded = replace(MOMENTUM, guard=None)
+    ledger = open_ledger(tmp_path, rule=unguarded)
+    digest = "6f6f5fec88548f9aa31a798412a915491c1da1499ddb2bbdc017ac340cf1b87e"
+    assert (ledger.version, model_digest(ledger.model)) == (6, digest)
+    replays(ledger)
+    assert len(ledger.applied()) == len(ledger.recorded()) - 2
+    assert sorted(ledger.queued()) == [Key(1, 3, 0), Key(1, 3, 1)]
+    chunks, fresh = chunks_of(99, number=3, round_=3), lived(tmp_path / "fresh", updates=2, rule=unguarded)
+    assert deliver(ledger, 1, chunks) == [False, False] + [True] * (len(chunks) - 2)
+    deliver(fresh, 1, chunks)
+    assert torch.equal(ledger.model, fresh.model)
+    replays(ledger)
+    ledger.compact(NOTHING)
+    replays(ledger)
+    ledger.close()
+    assert torch.equal(open_ledger(tmp_path, rule=unguarded).model, fresh.model)
+
+
+def test_a_chunk_is_written_once(tmp_path: Path) -> None:
+    """An update of a row would write its data again."""
+    ledger, seen = open_ledger(tmp_path), list[str]()
+    ledger._database.connection.set_trace_callback(seen.append)
+    deliver(ledger, 0, chunks_of(1))
+    ledger._database.connection.set_trace_callback(None)
+    assert not [statement for statement in seen if statement.startswith("UPDATE chunks")]
+
+
 def test_a_ledger_of_format_3_gets_its_table_of_orders(tmp_path: Path) -> None:
     ledger = lived(tmp_path, updates=1)
     model = ledger.model
     ledger.close()
+    as_format_5(tmp_path / FILE)
     with sqlite3.connect(tmp_path / FILE) as connection:
         connection.executescript("DROP TABLE orders; DROP TABLE contacts")
         connection.execute("PRAGMA user_version = 3")
-    with pytest.raises(InputError, match="start the server of this version once"):
+    with pytest.raises(InputError, match="start the server once to migrate it"):
         orders.place(tmp_path / FILE, "rollback", {"version": 1})
     again = open_ledger(tmp_path, rule=MOMENTUM)
     assert torch.equal(again.model, model)

@@ -10,7 +10,7 @@ from safetensors import safe_open
 
 from tests.field.brokers import finish
 from tests.field.test_life_cycle import LAYOUT, MODEL
-from wayfare.field.runtime.current_model import CURRENT, keep_current
+from wayfare.field.runtime.current_model import CURRENT, CurrentModel
 from wayfare.field.runtime.outbox import Outbox
 from wayfare.methods import make_method
 from wayfare.scenario import Scenario
@@ -27,7 +27,7 @@ def test_the_file_follows_the_received_model(tmp_path: Path) -> None:
     file = tmp_path / CURRENT
 
     async def a_moment() -> list[str]:
-        keeping = asyncio.ensure_future(keep_current(outbox, MODEL, file, 0.0))
+        keeping = asyncio.ensure_future(CurrentModel(outbox, MODEL, LAYOUT, tmp_path).keep(0.0))
         seen = []
         for version in (0, 7):
             if version:

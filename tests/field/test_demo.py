@@ -141,5 +141,5 @@ def test_models_that_arrive_in_part_are_mixed_into_nothing_when_contacts_end_by_
 
 def test_a_folder_with_something_in_it_is_left_alone(tmp_path: Path) -> None:
     (tmp_path / "mine").touch()
-    with pytest.raises(InputError, match="not empty"):
+    with pytest.raises(InputError, match="must be a new or empty folder"):
         run_demo(small_work(), DemoOptions(folder=tmp_path))

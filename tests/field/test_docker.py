@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import re
 import shlex
 from pathlib import Path
 from typing import Any
 
+import pytest
 import yaml
 from typer.testing import CliRunner
 
@@ -14,22 +14,49 @@ from wayfare.cli.app import app
 from wayfare.field.fleet.broker_config import CONFIG_NAME, STORE_VARIABLE
 
 ROOT = Path(__file__).parents[2]
-COMPOSE: dict[str, Any] = yaml.safe_load((ROOT / "docker" / "compose.yaml").read_text())["services"]
+UNITS = ROOT / "src" / "wayfare" / "field" / "fleet" / "systemd"
+SERVICES: dict[str, Any] = {
+    name: about
+    for file in ("compose.yaml", "compose.device.yaml")
+    for name, about in yaml.safe_load((ROOT / "docker" / file).read_text())["services"].items()
+}
 
 
-def test_the_server_is_started_with_options_that_there_are() -> None:
-    (command,) = COMPOSE["mes"]["command"]
-    default = re.fullmatch(r"\$\{WAYFARE_WORK:-(.*)\}", COMPOSE["mes"]["environment"]["WAYFARE_WORK"])
-    assert default is not None
-    words = shlex.split(command.replace("$$WAYFARE_WORK", default[1]))
+@pytest.mark.parametrize("name", ["mes", "device"])
+def test_server_and_device_are_started_with_options_that_there_are(name: str) -> None:
+    service = SERVICES[name]
+    (command,) = service["command"]
+    # Each has its own file of options, the one that its unit has.
+    file = UNITS / Path(service["env_file"]).name
+    assert file.name == f"{name}.env"
+    variable, _, value = file.read_text().splitlines()[-1].partition("=")
+    words = shlex.split(command.replace(f"$${variable}", value))
     assert words[:2] == ["exec", "wayfare"]
+    assert "$" not in " ".join(words)
     # Everything is there but the bundle, and that is what is said.
     outcome = CliRunner().invoke(app, words[2:])
-    assert "/etc/wayfare/mes: is not a bundle" in str(outcome.exception)
+    assert f"/etc/wayfare/{name}: is not a bundle" in str(outcome.exception)
+    mounted = [volume.split(":")[1] for volume in service["volumes"]]
+    for path in (word for word in words if word.startswith("/")):
+        assert any(path.startswith(folder) for folder in mounted), path
+
+
+@pytest.mark.parametrize(("name", "port"), [("mes", 9464), ("device", 9465)])
+def test_the_health_of_a_container_is_asked_where_it_is_told(name: str, port: int) -> None:
+    assert f"127.0.0.1:{port}/healthz" in SERVICES[name]["healthcheck"]["test"][-1]
+
+
+def test_every_example_in_a_file_of_options_is_an_option() -> None:
+    for command in ("mes", "device"):
+        known = CliRunner().invoke(app, ["field", command, "--help"], env={"COLUMNS": "200"}).output
+        lines = [line for line in (UNITS / f"{command}.env").read_text().splitlines() if line.startswith("#   --")]
+        options = [word for line in lines for word in line.split() if word.startswith("--")]
+        assert len(options) >= 5
+        assert [option for option in options if option not in known] == []
 
 
 def test_the_broker_gets_its_configuration_and_its_store() -> None:
-    broker = COMPOSE["broker"]
+    broker = SERVICES["broker"]
     assert broker["command"] == ["-c", CONFIG_NAME]
     assert broker["environment"] == {STORE_VARIABLE: "/var/lib/wayfare/broker"}
 

@@ -14,7 +14,7 @@ from tests.field.without_broker import Site
 from wayfare.codec.errors import WireError
 from wayfare.errors import FieldError, RefusedError
 from wayfare.field.runtime.begun import BegunDownload
-from wayfare.field.runtime.exchange import Exchanger, Patience
+from wayfare.field.runtime.exchange import Exchanger
 from wayfare.field.runtime.messages import Manifest
 from wayfare.field.runtime.windowed import windowed
 
@@ -51,7 +51,7 @@ def test_a_delta_on_another_version_is_not_taken_and_the_next_model_comes_whole(
     wrong = Manifest(state="ready", version=1, base_version=0, size_bytes=len(offered.data), digest=offered.digest)
     site.wire.between["finish"] = lambda seen, data: wrong.packed()
     exchanger = site.exchanger(Told())
-    with pytest.raises(WireError, match="got a delta on version 0, this device has 1"):
+    with pytest.raises(WireError, match="base_version = 0: this device has version 1"):
         finish(exchanger._finish(None))
     assert site.outbox.progress.version is None
     assert exchanger._begun.manifest is None
@@ -74,15 +74,19 @@ def offered(site: Site) -> Manifest:
     return Manifest(state="ready", size_bytes=len(download.data), digest=download.digest)
 
 
+async def pull(exchanger: Exchanger, manifest: Manifest) -> None:
+    await exchanger._puller.pull(exchanger._begun, manifest)
+
+
 def pulled(exchanger: Exchanger, manifest: Manifest) -> bytes:
-    finish(exchanger._pull(manifest))
+    finish(pull(exchanger, manifest))
     return exchanger._begun.data()
 
 
 def test_a_model_larger_than_ours_can_be_is_not_begun(site: Site) -> None:
     most = 8 * ENTRIES + 4096
     with pytest.raises(WireError, match=f"a download of {most + 1} bytes, the limit is {most}"):
-        finish(site.exchanger(Told())._pull(Manifest(state="ready", size_bytes=most + 1)))
+        finish(pull(site.exchanger(Told()), Manifest(state="ready", size_bytes=most + 1)))
     exchanger = site.exchanger(Told())
     site.wire.between["part"] = lambda seen, data: b"x" * json.loads(data)["size_bytes"]
     assert len(pulled(exchanger, Manifest(state="ready", size_bytes=most))) == most
@@ -90,19 +94,19 @@ def test_a_model_larger_than_ours_can_be_is_not_begun(site: Site) -> None:
 
 def test_parts_grow_while_they_are_quick_and_shrink_when_one_is_lost(site: Site) -> None:
     exchanger = site.exchanger(Told())
-    exchanger._max_bytes = 1 << 30
+    exchanger._puller.max_bytes = 1 << 30
     site.wire.between["part"] = lambda seen, data: b"x" * json.loads(data)["size_bytes"]
     big = Manifest(state="ready", size_bytes=1_000_000)
     assert len(pulled(exchanger, big)) == 1_000_000
     sizes = [data["size_bytes"] for _, data in site.wire.asked]
     assert (sizes[0], max(sizes)) == (16 << 10, 256 << 10)
-    assert exchanger._part_bytes == 256 << 10
+    assert exchanger._puller.part_bytes == 256 << 10
     offsets = [data["offset"] for _, data in site.wire.asked]
     assert offsets == [sum(sizes[:place]) for place in range(len(sizes))]
 
     small = site.exchanger(Told())
-    finish(small._pull(Manifest(state="ready", size_bytes=1000)))
-    assert small._part_bytes == 32 << 10
+    finish(pull(small, Manifest(state="ready", size_bytes=1000)))
+    assert small._puller.part_bytes == 32 << 10
 
     def fails(seen: int, data: bytes) -> bytes:
         raise FieldError("gone")
@@ -110,10 +114,10 @@ def test_parts_grow_while_they_are_quick_and_shrink_when_one_is_lost(site: Site)
     site.wire.between["part"] = fails
     for expected in (64 << 10, 16 << 10, 4 << 10, 1 << 10, 1 << 10):
         exchanger._begun.clear()
-        exchanger._patience = Patience(answer_s=0.3, window=1, part_window=1)
+        exchanger._puller.slow_window = exchanger._puller.fast_window = 1
         with pytest.raises(FieldError, match="gone"):
-            finish(exchanger._pull(big))
-        assert exchanger._part_bytes == expected
+            finish(pull(exchanger, big))
+        assert exchanger._puller.part_bytes == expected
 
 
 def test_a_slow_part_leaves_the_size_as_it_is(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -122,22 +126,22 @@ def test_a_slow_part_leaves_the_size_as_it_is(site: Site, monkeypatch: pytest.Mo
     monkeypatch.setattr("wayfare.field.runtime.exchange.time.monotonic", lambda: float(next(clock)))
     site.wire.between["part"] = lambda seen, data: b"x" * json.loads(data)["size_bytes"]
 
-    async def pull() -> bytes:
-        await exchanger._pull(Manifest(state="ready", size_bytes=1000))
+    async def whole() -> bytes:
+        await pull(exchanger, Manifest(state="ready", size_bytes=1000))
         return exchanger._begun.data()
 
     loop = asyncio.new_event_loop()
     try:
         loop.time = lambda: 0.0  # type: ignore[method-assign]
-        assert len(loop.run_until_complete(pull())) == 1000
+        assert len(loop.run_until_complete(whole())) == 1000
     finally:
         loop.close()
-    assert exchanger._part_bytes == 16 << 10
+    assert exchanger._puller.part_bytes == 16 << 10
 
 
 def test_parts_that_came_before_a_cut_are_not_asked_for_again(site: Site) -> None:
     exchanger = site.exchanger(Told())
-    exchanger._part_bytes = 200
+    exchanger._puller.part_bytes = 200
     manifest = offered(site)
 
     def breaks_off(seen: int, data: bytes) -> bytes | None:
@@ -147,7 +151,7 @@ def test_parts_that_came_before_a_cut_are_not_asked_for_again(site: Site) -> Non
 
     site.wire.between["part"] = breaks_off
     with pytest.raises(FieldError, match="gone"):
-        finish(exchanger._pull(manifest))
+        finish(pull(exchanger, manifest))
     had = dict(exchanger._begun._parts)
     assert had
     before = len(site.wire.asked)
@@ -165,7 +169,7 @@ def test_a_model_that_is_not_kept_any_more_is_asked_for_anew(site: Site) -> None
     exchanger = site.exchanger(Told())
     site.wire.between["part"] = lambda seen, data: b""
     with pytest.raises(WireError, match="no longer keeps this model"):
-        finish(exchanger._pull(offered(site)))
+        finish(pull(exchanger, offered(site)))
     assert exchanger._begun.manifest is None
 
 

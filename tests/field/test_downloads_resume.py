@@ -69,7 +69,7 @@ def interrupt_after(site: Site, parts: int) -> None:
 def contact_is_lost(site: Site, *, parts: int) -> None:
     interrupt_after(site, parts)
     exchanger = site.exchanger(Told(resumes=False))
-    exchanger._part_bytes, site.wire.mark = 150, exchanger._on_mark
+    exchanger._puller.part_bytes, site.wire.mark = 150, exchanger._on_mark
     with pytest.raises(LostError):
         finish(exchanger._exchange())
     del site.wire.between["part"]

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import json
+import sqlite3
 from pathlib import Path
 
 import torch
 
-from tests.field.parts import ENTRIES, INITIAL, LAYOUT, aggregation, open_ledger
+from tests.field.parts import ENTRIES, INITIAL, LAYOUT, NAMES, aggregation, open_ledger
 from tests.field.test_ledger import chunks_of, deliver
-from wayfare.field.runtime.ledger import Ledger
+from wayfare.field.runtime.ledger import FILE, Ledger
 from wayfare.field.runtime.messages import Chunk
+from wayfare.field.runtime.orders import place
 from wayfare.methods.guard import Guard
 from wayfare.methods.servers import Add
+from wayfare.methods.states import same_state
 from wayfare.sparsify import Sparse
 
 
@@ -38,7 +42,7 @@ def test_an_update_of_9999s_does_not_move_the_model_and_its_device_is_quarantine
     assert not torch.equal(ledger.model, before)
     replayed = ledger.replay()
     assert torch.equal(replayed.model, ledger.model)
-    assert replayed.guard_state == ledger.state.guard_state
+    assert same_state(replayed.guard_state, ledger.state.guard_state)
 
 
 def test_a_first_update_of_9999s_does_not_move_the_model(tmp_path: Path) -> None:
@@ -56,7 +60,7 @@ def test_the_guard_resumes_from_the_model_file(tmp_path: Path) -> None:
     state = ledger.state.guard_state
     ledger.close()
     again = guarded(tmp_path)
-    assert again.state.guard_state == state
+    assert same_state(again.state.guard_state, state)
     assert set(state["usual"]) == {"0", "1", "2"}
 
 
@@ -66,3 +70,34 @@ def test_a_guard_judges_whole_updates(tmp_path: Path) -> None:
     assert ledger.version == 0
     deliver(ledger, 0, chunks[-1:])
     assert ledger.version == 1
+
+
+def test_a_ledger_that_began_without_directions_goes_on_without_them_until_ordered(tmp_path: Path) -> None:
+    """Otherwise its replay would differ from its model."""
+    before = {"fleet": "a", "replay": {"guard": repr(Guard(directions=False))}}
+    now = {"fleet": "a", "replay": {"guard": repr(Guard())}}
+
+    def opened(guard: Guard, identity: dict[str, object]) -> Ledger:
+        return Ledger(
+            tmp_path, INITIAL, layout=LAYOUT, aggregation=aggregation(guard=guard), identity=identity, names=NAMES
+        )
+
+    ledger = opened(Guard(directions=False), before)
+    deliver(ledger, 0, chunks_of(1))
+    ledger.close()
+    with sqlite3.connect(tmp_path / FILE) as connection:
+        old = json.dumps(before).replace(", directions=False", "")
+        connection.execute("UPDATE facts SET value = ? WHERE name = 'identity'", (old,))
+        connection.execute("PRAGMA user_version = 7")
+    for again in (1, 2):
+        ledger = opened(Guard(), now)
+        deliver(ledger, 1, chunks_of(2, number=again))
+        assert not ledger.state.guard_state["directions"]
+        assert torch.equal(ledger.replay().model, ledger.model)
+        ledger.close()
+    ledger = opened(Guard(), now)
+    place(tmp_path / FILE, "set", {"guard.directions": True})
+    ledger.obey()
+    deliver(ledger, 2, chunks_of(3))
+    assert list(ledger.state.guard_state["directions"]) == ["2"]
+    assert same_state(ledger.replay().guard_state, ledger.state.guard_state)

@@ -12,8 +12,8 @@ import torch
 from tests.field.parts import METHOD
 from wayfare.device import DeviceState, Terms
 from wayfare.field.runtime.guide import ByExperience, ByPlan, Sighting, chunk_bytes_at, seconds_in_range
-from wayfare.field.runtime.outbox import Progress
 from wayfare.field.runtime.radio import Radio
+from wayfare.field.runtime.stores import Progress
 from wayfare.radio import Link
 from wayfare.scenario import Scenario
 from wayfare.world import draw_world

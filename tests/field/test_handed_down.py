@@ -21,13 +21,14 @@ from wayfare.codec.errors import WireError
 from wayfare.contacts import Opportunities
 from wayfare.device import Terms
 from wayfare.field.runtime.database import tree_bytes
-from wayfare.field.runtime.downloads import Downloads, unpacked, unpacked_state
+from wayfare.field.runtime.downloads import Downloads
 from wayfare.field.runtime.exchange import Exchanger
 from wayfare.field.runtime.gathering import ByPlan, OnArrival
 from wayfare.field.runtime.guide import Occasion
 from wayfare.field.runtime.intake import Intake
 from wayfare.field.runtime.ledger import Ledger
 from wayfare.field.runtime.messages import Chunk, Finish, Part, split
+from wayfare.field.runtime.model_encoding import unpacked, unpacked_state
 from wayfare.field.runtime.outbox import Outbox, digest
 from wayfare.field.runtime.radio import Radio
 from wayfare.methods.published.scaffold import ControlVariates, Corrected
@@ -204,6 +205,9 @@ class Damaged(Direct):
 class Always:
     def occasion(self, progress: Any, state: object) -> Occasion:
         return Occasion(round=progress.cut_round + 1, contact_s=1.0, gain_per_watt=1e3, chunk_bytes=300)
+
+    def loss(self) -> float | None:
+        return None
 
     def samples(self) -> int | None:
         return None

@@ -25,10 +25,11 @@ from tests.field.parts import (
 )
 from wayfare.codec.errors import WireError
 from wayfare.errors import RunFolderError
-from wayfare.field.runtime.downloads import Downloads, unpacked
+from wayfare.field.runtime.downloads import Downloads
 from wayfare.field.runtime.gathering import OnArrival
 from wayfare.field.runtime.ledger import Ledger
 from wayfare.field.runtime.messages import Chunk, joined, split
+from wayfare.field.runtime.model_encoding import unpacked
 from wayfare.field.runtime.rules import Limits
 from wayfare.methods import Arrival
 from wayfare.methods.servers import Add
@@ -82,6 +83,16 @@ def test_chunks_add_up_to_what_the_simulator_would_aggregate(tmp_path: Path) -> 
     assert torch.equal(ledger.model, expected)
     assert ledger.version == 1
     assert torch.equal(ledger.replay().model, expected)
+
+
+@pytest.mark.parametrize("entries", [12, 200])
+def test_pieces_with_few_or_many_entries_are_joined_by_index(entries: int) -> None:
+    sent = top_k(noise(3)[: LAYOUT.parameters], entries)
+    order = torch.randperm(entries, generator=torch.Generator().manual_seed(0))
+    pieces = [Sparse(sent.indices[part], sent.values[part]) for part in (one.sort().values for one in order.chunk(4))]
+    again = joined(pieces)
+    assert torch.equal(again.indices, sent.indices)
+    assert torch.equal(again.values, sent.values)
 
 
 def test_pieces_of_an_upload_are_the_upload_again_with_the_largest_first() -> None:
@@ -141,10 +152,10 @@ REFUSED: dict[str, tuple[Callable[[], bytes], str]] = {
     "next before the last is whole": (lambda: chunks_of(2, number=2)[0], "while update 1 is open"),
     "another round": (lambda: chunks_of(1, round_=2, spent=1.0)[2], "disagree on"),
     "an entry twice": (lambda: _renumbered(chunks_of(1)[0], 2), "appears twice"),
-    "too large a value": (lambda: chunks_of(2, scale=1e6, spent=1.0)[2], "exceeds 10000"),
+    "too large a value": (lambda: chunks_of(2, scale=1e6, spent=1.0)[2], "must be at most 10000"),
     "less energy than before": (lambda: chunks_of(1, spent=0.5)[2], "it was 1.0"),
-    "more energy than there is": (lambda: chunks_of(1, spent=1e9)[2], "above the budget"),
-    "a version to come": (lambda: _renumbered(chunks_of(1)[2], 2, base_version=7), "the latest version is 1"),
+    "more energy than there is": (lambda: chunks_of(1, spent=1e9)[2], "must be at most 100.0, the budget"),
+    "a version to come": (lambda: _renumbered(chunks_of(1)[2], 2, base_version=7), "must be at most 1, the latest"),
 }
 
 

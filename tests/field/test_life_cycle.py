@@ -104,7 +104,7 @@ def test_orders_wait_for_the_server(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="must be NAME=VALUE"):
         run("set", tmp_path, "guard.clip")
     assert "no device is in quarantine" in run("quarantine", tmp_path)
-    with pytest.raises(InputError, match="no such device"):
+    with pytest.raises(InputError, match="must be a device of this fleet"):
         run("quarantine", tmp_path, "--release", "bus-9")
 
 
@@ -126,10 +126,17 @@ def test_a_state_is_backed_up_while_it_is_in_use_and_restored(tmp_path: Path) ->
         restore(tmp_path / "nothing", tmp_path / "more")
 
 
+def test_a_lock_inside_its_folder_leaves_nothing_beside_it(tmp_path: Path) -> None:
+    """The units let a service write its state folder and nothing else."""
+    with RunLock(tmp_path / "mes", inside=True):
+        assert [path.name for path in tmp_path.iterdir()] == ["mes"]
+    assert not list((tmp_path / "mes").iterdir())
+
+
 def test_a_damaged_backup_and_a_running_server_are_refused(tmp_path: Path) -> None:
     lived(tmp_path / "mes")
     back_up(tmp_path / "mes", tmp_path / "copy")
-    with RunLock(tmp_path / "busy"), pytest.raises(RunFolderError, match="is writing"):
+    with RunLock(tmp_path / "busy", inside=True), pytest.raises(RunFolderError, match="is writing"):
         restore(tmp_path / "copy", tmp_path / "busy")
     (tmp_path / "copy" / "model-4.npz").write_bytes(b"x")
     with pytest.raises(FieldError, match="checksum differs"):

@@ -10,11 +10,22 @@ from typing import Any
 import pytest
 import torch
 
-from tests.field.parts import INITIAL, LAYOUT, MIXING, NAMES, aggregation, noise, open_ledger, open_outbox, train
+from tests.field.parts import (
+    INITIAL,
+    LAYOUT,
+    MIXING,
+    NAMES,
+    aggregation,
+    noise,
+    open_ledger,
+    open_outbox,
+    train,
+)
 from tests.field.test_ledger import chunks_of, deliver
 from tests.field.without_broker import Site
 from wayfare.codec.errors import WireError
 from wayfare.errors import InputError, RunFolderError
+from wayfare.field.rig.audit import as_format_5
 from wayfare.field.runtime.aggregation import Aggregation
 from wayfare.field.runtime.ledger import FILE, Ledger
 from wayfare.field.runtime.membership import DAY_S, Membership
@@ -185,6 +196,7 @@ def test_a_server_keeps_the_number_of_samples_that_a_device_reports(tmp_path: Pa
 
 def as_format_2(folder: Path) -> None:
     """The ledger as it was before devices had names."""
+    as_format_5(folder / FILE)
     with sqlite3.connect(folder / FILE) as connection:
         connection.executescript("DROP TABLE orders; DROP TABLE contacts")
         connection.execute("DROP INDEX rounds_by_version")

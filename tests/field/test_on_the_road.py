@@ -86,7 +86,7 @@ def test_the_bytes_of_a_day_are_counted_across_restarts_and_start_again_at_midni
     assert again.used_bytes == 600
     again.add(400)
     assert again.is_used_up
-    with pytest.raises(FieldError, match=r"the 0.001 MB of this day are used up"):
+    with pytest.raises(FieldError, match=r"the limit of 0.001 MB per day is reached"):
         again.check()
     again.save()
     now[0] += 200
@@ -121,7 +121,7 @@ def test_a_device_whose_bytes_are_used_up_waits_and_continues_the_next_day(tmp_p
 
 def test_the_pages_of_a_device_tell_health_readiness_and_figures(tmp_path: Path) -> None:
     connected = [False]
-    pages = device_pages(open_outbox(tmp_path), DailyBytes(tmp_path / "bytes.json"), lambda: connected[0])
+    pages = device_pages(open_outbox(tmp_path), DailyBytes(tmp_path / "bytes.json"), None, lambda: connected[0])
 
     async def codes() -> list[int]:
         return [(await pages[path]()).code for path in ("/healthz", "/readyz", "/metrics")]

@@ -13,7 +13,8 @@ import torch
 from tests.field.parts import ENTRIES, INITIAL, LAYOUT, METHOD, cut, noise, open_outbox, train
 from wayfare.errors import RunFolderError
 from wayfare.field.runtime.messages import unpack
-from wayfare.field.runtime.outbox import OpenUpdate, Outbox, Progress, digest
+from wayfare.field.runtime.outbox import Outbox, digest
+from wayfare.field.runtime.stores import OpenUpdate, Progress
 from wayfare.methods import LocalRule
 from wayfare.sparsify import Sparse
 
@@ -140,7 +141,7 @@ def test_what_was_learned_since_a_cut_goes_on_top_of_the_next_model(tmp_path: Pa
 
 def test_models_of_another_size_are_refused(tmp_path: Path) -> None:
     open_outbox(tmp_path).close()
-    with pytest.raises(RunFolderError, match="models of another size"):
+    with pytest.raises(RunFolderError, match="entries, the model of this task"):
         Outbox(
             tmp_path / "device.sqlite",
             INITIAL[:-1],

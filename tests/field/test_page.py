@@ -98,7 +98,8 @@ def test_without_the_token_there_is_no_page_and_nobody_is_told_of_it() -> None:
 
 
 def test_the_page_shows_the_fleet_and_follows_it() -> None:
-    devices = (replace(STATUS.devices[0], quarantined=True, spent_joules=1.25), DeviceStatus(name=HOSTILE))
+    bus = replace(STATUS.devices[0], quarantined=True, spent_joules=1.25, loss=0.12345)
+    devices = (replace(bus, released_version=1100, running_version=900), DeviceStatus(name=HOSTILE))
     status = replace(STATUS, devices=devices)
     told = Told(replace(status, alerts=alerts_of(status)))
     with served(told, "secret") as port, chromium() as browser:
@@ -108,7 +109,7 @@ def test_the_page_shows_the_fleet_and_follows_it() -> None:
         assert "harbour" in text
         assert "bus-1: in quarantine" in text
         row = browser.find_element("css selector", "#devices tr").text
-        assert row == "bus-1 12 s 1,190 10 7 0 5.00 0.00 1.25"
+        assert row == "bus-1 12 s 1,190 10 1,100 900 0.1235 7 0 5.00 0.00 1.25"
         # A name is text, whatever it is.
         assert HOSTILE in text
         assert not browser.find_elements("tag name", "img")

@@ -34,7 +34,7 @@ OCCASION = Occasion(round=1, contact_s=1.0, gain_per_watt=1e3, chunk_bytes=300)
 
 
 def exchanger(outbox: Outbox, method: Any = PRIVATE, samples: int | None = None) -> Exchanger:
-    guide = ByExperience(LINK, samples=lambda: samples)
+    guide = ByExperience(LINK, samples=lambda: samples, loss=lambda: 0.25)
     radio = Radio(terms=Terms(method=method, link=LINK, rounds=100, seed=7))
     client = SimpleNamespace(device_end=lambda name: None)
     return Exchanger(client, "bus", outbox, guide, radio, LAYOUT)  # type: ignore[arg-type]
@@ -114,10 +114,12 @@ async def _asked(exchanger: Exchanger) -> Any:
     return heard[0]
 
 
-def test_a_private_device_does_not_say_how_many_samples_it_holds(tmp_path: Path) -> None:
+def test_a_private_device_tells_neither_how_many_samples_it_holds_nor_its_loss(tmp_path: Path) -> None:
     outbox = open_outbox(tmp_path)
-    assert b'"samples":12' in asyncio.run(_asked(exchanger(outbox, METHOD, samples=12)))
-    assert b'"samples":null' in asyncio.run(_asked(exchanger(outbox, PRIVATE, samples=12)))
+    assert b'"samples":12,"loss":0.25' in asyncio.run(_asked(exchanger(outbox, METHOD, samples=12)))
+    private = asyncio.run(_asked(exchanger(outbox, PRIVATE, samples=12)))
+    assert b"samples" not in private
+    assert b"loss" not in private
 
 
 def test_a_device_reports_releases_and_epsilon_and_others_report_nothing(tmp_path: Path) -> None:

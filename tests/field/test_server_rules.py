@@ -19,11 +19,12 @@ from wayfare.codec.errors import WireError
 from wayfare.contacts import Opportunities
 from wayfare.errors import InputError
 from wayfare.field.runtime.aggregation import Aggregation
-from wayfare.field.runtime.downloads import Downloads, unpacked
+from wayfare.field.runtime.downloads import Downloads
 from wayfare.field.runtime.gathering import ByPlan, OnArrival
 from wayfare.field.runtime.intake import Intake
 from wayfare.field.runtime.ledger import Ledger
 from wayfare.field.runtime.messages import Ask, Chunk, Finish, joined, split, unpack
+from wayfare.field.runtime.model_encoding import unpacked
 from wayfare.field.runtime.rules import Limits
 from wayfare.learning.schedule import Schedule
 from wayfare.methods import Arrival, ServerRule, ServerTerms, State

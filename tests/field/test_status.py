@@ -7,12 +7,14 @@ import re
 import socket
 import urllib.error
 import urllib.request
-from dataclasses import fields
+from dataclasses import fields, replace
 
 import pytest
 from rich.console import Console
+from typer.testing import CliRunner
 
 from tests.field.brokers import finish
+from wayfare.cli.app import app
 from wayfare.cli.field_fleet import status_table
 from wayfare.errors import FieldError, InputError
 from wayfare.field.runtime import endpoint
@@ -51,6 +53,15 @@ def test_every_figure_of_a_device_is_a_metric_and_every_line_is_in_the_format() 
         assert sum(line.startswith(f"# HELP {metric.name} ") for line in lines) == 1
 
 
+def test_a_table_with_all_columns_cuts_no_number(monkeypatch: pytest.MonkeyPatch) -> None:
+    devices = tuple(replace(each, released_version=1100, running_version=900, loss=0.12345) for each in STATUS.devices)
+    monkeypatch.setattr(endpoint, "fetch_status", lambda address: replace(STATUS, devices=devices))
+    printed = CliRunner().invoke(app, ["field", "status"]).output
+    assert "\u2026" not in printed
+    assert "1,100" in printed
+    assert "0.1235" in printed
+
+
 def test_a_label_cannot_break_out_of_its_quotes() -> None:
     text = render([Metric("x", "gauge", "An x.", [({"device": 'a"b\\c\nd'}, 1.0)])])
     assert text == '# HELP x An x.\n# TYPE x gauge\nx{device="a\\"b\\\\c\\nd"} 1.0\n'
@@ -59,7 +70,7 @@ def test_a_label_cannot_break_out_of_its_quotes() -> None:
 def test_a_status_is_the_same_after_its_journey() -> None:
     assert FleetStatus.from_json(STATUS.to_json()) == STATUS
     for wrong in ("{}", "[]", "x", '{"devices": 3}', STATUS.to_json().replace("version", "visions")):
-        with pytest.raises(InputError, match="is not a fleet status"):
+        with pytest.raises(InputError, match="is not the status of a fleet"):
             FleetStatus.from_json(wrong)
 
 

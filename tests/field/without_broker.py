@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import threading
 from collections import Counter
 from collections.abc import Callable
@@ -17,11 +16,13 @@ from wayfare.device import Terms
 from wayfare.field.runtime.exchange import Exchanger, Patience
 from wayfare.field.runtime.gathering import OnArrival
 from wayfare.field.runtime.intake import Intake
+from wayfare.field.runtime.messages import Ask, Finish, Part, parse
 from wayfare.field.runtime.outbox import Outbox
 from wayfare.field.runtime.radio import Radio
 from wayfare.methods import make_method
 from wayfare.scenario import Scenario
 
+KINDS: dict[str, Any] = {"ask": Ask, "finish": Finish, "part": Part}
 QUICK = Patience(answer_s=0.3, mark_s=0.15, refused_s=0.01, again_s=0.01, idle_s=0.001)
 
 
@@ -60,7 +61,7 @@ class Wire:
         kind = subject.removeprefix("up.bus-1.")
         assert timeout == 0.3
         seen = sum(one == kind for one, _ in self.asked)
-        self.asked.append((kind, data if kind == "chunk" else json.loads(data)))
+        self.asked.append((kind, data if kind == "chunk" else parse(KINDS[kind], data).model_dump()))
         self.ids += [headers["Nats-Msg-Id"]] if headers else []
         await asyncio.sleep(0)
         if kind in self.between:

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from tests.field.parts import open_outbox
 from torch import nn
 
 from wayfare import Metric, local_task, simulated_task
@@ -53,6 +54,28 @@ def work_of(folder: Path, *changes: str) -> Work:
 def data_of(folder: Path, work: Work, **settings: Any) -> LocalData:
     (folder / "data").mkdir(exist_ok=True)
     return LocalData(work, folder / "data", folder / "cache", device=3, compute=Compute(), **settings)
+
+
+def test_settings_of_the_operator_hold_from_the_next_burst_on_and_the_loss_falls(tmp_path: Path) -> None:
+    (tmp_path / "data").mkdir()
+    np.savez(tmp_path / "data" / "a.npz", inputs=INPUTS, labels=LABELS)
+    settings: dict[str, Any] = {}
+    slow, fast = (work_of(tmp_path, f"learning.learning_rate={rate}", "learning.batch_size=8") for rate in (0.01, 0.5))
+    changing, expected = data_of(tmp_path, slow, settings=lambda: settings), data_of(tmp_path, fast)
+    vectors = [slow.initial_model.clone() for _ in range(2)]
+    assert changing.loss() is None
+    changing.run([vectors[0]], [Burst(3, 1, 1)])
+    first, vectors[1] = changing.loss(), vectors[0].clone()
+    settings = {"learning_rate": 0.5}
+    for vector, data in zip(vectors, (changing, expected), strict=True):
+        data.run([vector], [Burst(3, 2, 100)])
+    assert torch.equal(*vectors)
+    assert changing.loss() == expected.loss()
+    assert first is not None
+    assert 0 < (changing.loss() or 0.0) < first / 2
+    settings = {"batch_size": 3}
+    changing.run([vectors[0]], [Burst(3, 102, 1)])
+    assert changing._batches.batch_size == 3
 
 
 def test_a_device_learns_what_its_folder_holds_and_the_steps_of_a_restart_repeat(tmp_path: Path) -> None:
@@ -160,7 +183,7 @@ def test_folders_are_the_vehicles_of_the_simulated_task(tmp_path: Path) -> None:
 def test_a_schedule_that_ends_needs_an_end(tmp_path: Path) -> None:
     work = work_of(tmp_path, "learning.schedule=linear", "rounds=50")
     (tmp_path / "data").mkdir()
-    options = DeviceOptions(state=tmp_path / "state", data=tmp_path / "data")
+    options, outbox = DeviceOptions(state=tmp_path / "state", data=tmp_path / "data"), open_outbox(tmp_path / "store")
     with pytest.raises(ScenarioError, match="falls to 0 after `rounds` = 50 local steps"):
-        open_data(0, work, options)
-    assert open_data(0, work, DeviceOptions(state=tmp_path, data=tmp_path / "data", steps=50)) is not None
+        open_data(0, work, options, outbox)
+    assert open_data(0, work, DeviceOptions(state=tmp_path, data=tmp_path / "data", steps=50), outbox) is not None

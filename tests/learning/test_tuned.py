@@ -97,6 +97,16 @@ def test_an_adapter_adds_a_matrix_of_low_rank_to_the_weight(layer: nn.Linear | n
     assert set(trainable(adapted)) == {"down", "up"}
 
 
+@pytest.mark.parametrize("bias", [False, True])
+def test_products_of_pixels_are_the_convolution(bias: bool) -> None:
+    rng = torch.Generator().manual_seed(0)
+    adapted = LowRank(nn.Conv2d(6, 5, 1, bias=bias), rank=2, alpha=3.0)
+    nn.init.normal_(adapted.down, generator=rng)
+    nn.init.normal_(adapted.up, generator=rng)
+    signal = torch.randn(2, 6, 7, 7, generator=rng)
+    torch.testing.assert_close(adapted._products(signal, adapted.scale * adapted.up), adapted(signal))
+
+
 def test_a_rank_beyond_that_of_a_layer_is_cut() -> None:
     network = nn.Sequential(nn.Linear(3, 8))
     assert with_adapters(network, 6, 12.0) == 1

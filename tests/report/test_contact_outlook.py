@@ -6,17 +6,18 @@ from wayfare.contacts import ContactPlan, draw_plan, opportunities
 from wayfare.contacts.speeds import SpeedPoint
 from wayfare.contacts.statistics import plan_statistics
 from wayfare.errors import InputError
+from wayfare.learning.known import vector_sizes
 from wayfare.mobility import SERVER
 from wayfare.radio import gains_per_watt
 from wayfare.report.contact_figures import plot_contacts, plot_speeds
-from wayfare.report.contact_summary import parameters_of, upload_outlook
+from wayfare.report.contact_summary import upload_outlook
 
 
 def test_the_outlook_of_the_papers_fleet_is_the_known_one():
     # Mean k/s and chance of a whole upload, sparse and dense, without pause: .27, .018 and .073 at 20 m/s.
     scenario = wayfare.load("paper-cifar10-waypoint", ["mobility.pause_max_s=0"])
-    assert parameters_of(scenario.learning) == 6_568_650
-    found = upload_outlook(draw_plan(scenario, 0), scenario, parameters_of(scenario.learning), 0)
+    assert vector_sizes(scenario.learning)[0] == 6_568_650
+    found = upload_outlook(draw_plan(scenario, 0), scenario, vector_sizes(scenario.learning)[0], 0)
     assert found.dense_bits == pytest.approx(210.2e6, rel=1e-3)
     assert found.bits_per_entry == pytest.approx(54.647, abs=1e-3)
     assert found.mean_kept_share == pytest.approx(0.27, abs=0.02)

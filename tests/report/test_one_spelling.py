@@ -80,10 +80,12 @@ def test_a_page_and_its_figures(results: StudyResults, tmp_path: Path) -> None:
         ("mads-rd", "MADS-RD"),
         ("afl:fitting:paced", "paced fitting AFL"),
         ("afl-spar:paced + random-k", "paced AFL-Spar + random-k"),
+        ("statistics:means:pilot:paced", "paced Statistics (means, pilot)"),
+        ("mads-rd:from-statistics", "MADS-RD (from statistics)"),
         ("mads + mine.py:Sketch(width=100)", "MADS + mine.py:Sketch(width=100)"),
     ],
 )
-def test_choices_stand_before_the_name_as_in_a_sentence(name: str, label: str) -> None:
+def test_choices_stand_beside_the_name_as_in_a_sentence(name: str, label: str) -> None:
     assert scheme_label(name) == label
 
 

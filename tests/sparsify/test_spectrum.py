@@ -9,7 +9,7 @@ from torch import Tensor
 
 from wayfare.arrays import Floats
 from wayfare.sparsify import spectrum as module
-from wayfare.sparsify.spectrum import Segments, log_spaced, spectrum
+from wayfare.sparsify.spectrum import Segments, log_spaced, norm_and_spectrum, spectrum, squared_norm
 
 KINDS = ("heavy", "layers", "ties", "sparse", "constant", "unseen", "one segment")
 
@@ -82,7 +82,7 @@ def test_a_gpu_sees_what_a_processor_sees(kind: str, entries: int, monkeypatch: 
     """The GPU algorithm uses plain tensor operations, so it runs anywhere."""
     vector = update(kind, entries)
     here = spectrum(vector)
-    monkeypatch.setattr(module, "_sample_on_cpu", module._sample_on_gpu)
+    monkeypatch.setattr(module, "_is_on_gpu", lambda _: True)
     there = spectrum(vector)
     for name in ("magnitudes", "starts", "ends", "tails", "weights"):
         np.testing.assert_array_equal(getattr(there.segments, name), getattr(here.segments, name))
@@ -90,11 +90,39 @@ def test_a_gpu_sees_what_a_processor_sees(kind: str, entries: int, monkeypatch: 
     np.testing.assert_array_equal(there.captured, here.captured)
 
 
+@pytest.mark.parametrize("entries", [7, 5_000, 400_003])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_norm_and_spectrum_in_one_transfer_are_those_of_two(
+    entries: int, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    vector = update("layers", entries).to(dtype)
+    before = vector.clone()
+    alone = float(squared_norm(vector)), spectrum(vector)
+    assert alone[0] == float(before.double().square().sum())
+    for _ in ("on a processor", "on a GPU"):
+        norm_sq, see = norm_and_spectrum(vector)
+        assert norm_sq == alone[0]
+        np.testing.assert_array_equal(see().captured, alone[1].captured)
+        np.testing.assert_array_equal(see().segments.magnitudes, alone[1].segments.magnitudes)
+        monkeypatch.setattr(module, "_is_on_gpu", lambda _: True)
+    assert torch.equal(vector, before)
+
+
+@pytest.mark.parametrize("worst", [torch.nan, torch.inf])
+def test_a_diverged_vector_shows_in_its_norm(worst: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    vector = update("layers", 40_000)
+    vector[17] = worst
+    monkeypatch.setattr(module, "_is_on_gpu", lambda _: True)
+    np.testing.assert_equal(norm_and_spectrum(vector)[0], worst)
+
+
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 @pytest.mark.parametrize("entries", [5_000, 400_003])
 def test_a_real_gpu_does_too(entries: int) -> None:
     vector = update("layers", entries)
-    here, there = spectrum(vector), spectrum(vector.cuda())
+    here, (norm_sq, see) = spectrum(vector), norm_and_spectrum(vector.cuda())
+    assert norm_sq == float(squared_norm(vector.cuda()))
+    there = see()
     np.testing.assert_array_equal(there.kept, here.kept)
     np.testing.assert_array_equal(there.captured, here.captured)
 

@@ -178,6 +178,7 @@ def test_comparisons_that_make_no_sense_are_refused(
         wayfare.compare(small, **settings)  # type: ignore[arg-type]
 
 
+@pytest.mark.long
 def test_the_embedded_default_comes_out_as_the_paper_says(tmp_path: Path) -> None:
     names = ["mads", "afl-spar", "afl", "sfl-spar", "fedmobile"]
     result = wayfare.compare(wayfare.load(), names, seeds=[2], out=tmp_path)

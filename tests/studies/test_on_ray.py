@@ -87,6 +87,7 @@ def cluster(tmp_path: Path) -> Iterator[tuple[str, Node]]:
         shutil.rmtree(sockets, ignore_errors=True)
 
 
+@pytest.mark.long
 @pytest.mark.timeout(900)
 def test_two_nodes_give_the_bits_of_one_process_also_when_one_is_killed(
     cluster: tuple[str, Node], tmp_path: Path

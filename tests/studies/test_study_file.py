@@ -9,8 +9,9 @@ from wayfare.errors import InputError, ScenarioError
 from wayfare.scenario import load
 from wayfare.studies.keys import run_key
 from wayfare.studies.single import Execution
+from wayfare.studies.source import study_presets
 from wayfare.studies.store import manifest_of
-from wayfare.studies.study import load_study, study_presets
+from wayfare.studies.study import load_study
 
 EXAMPLES = Path(__file__).parents[2] / "examples" / "studies"
 
@@ -117,6 +118,7 @@ def test_presets_load_and_say_what_they_ask() -> None:
         "paper-bits",
         "paper-open",
         "pretrained-cifar10",
+        "pretrained-cifar10-continued",
         "pretrained-cifar10-scratch",
         "pretrained-cifar10-scratch-best",
         "pretrained-cifar10-trained",

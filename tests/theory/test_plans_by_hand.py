@@ -13,7 +13,7 @@ import wayfare
 from wayfare.contacts import Opportunities
 from wayfare.contacts.statistics import PlanStatistics
 from wayfare.errors import ScenarioError
-from wayfare.learning.tasks import TASKS
+from wayfare.learning.known import KNOWN
 from wayfare.methods import Encounter, Method, Upload, UploadRule
 from wayfare.methods.compressors import TopK
 from wayfare.methods.memories import ErrorFeedback
@@ -353,5 +353,5 @@ def test_the_largest_power_of_a_server_is_taken() -> None:
 def test_norms_are_those_of_the_first_network_of_a_task() -> None:
     for task in ("fashion", "cifar10", "own"):
         learning = SimpleNamespace(network="auto", task=task)
-        network = TASKS[task].networks[0] if task in TASKS else "auto"
+        network = KNOWN[task].networks[0] if task in KNOWN else "auto"
         assert _norms(SimpleNamespace(learning=learning), None, own_model=False) == typical_norms(network)  # type: ignore[arg-type]

@@ -20,8 +20,9 @@ from wayfare.contacts.speeds import SPEEDS_MPS, SpeedPoint, contact_times_by_spe
 from wayfare.contacts.statistics import Distribution, PlanStatistics, plan_statistics, verdict_sentence
 from wayfare.contacts.store import save_plan
 from wayfare.files import writing
+from wayfare.learning.known import vector_sizes
 from wayfare.mobility.traces.sumo_run import SumoScenario, run_sumo
-from wayfare.report.contact_summary import UploadOutlook, parameters_of, upload_outlook
+from wayfare.report.contact_summary import UploadOutlook, upload_outlook
 from wayfare.scenario import DEFAULT_PRESET, load
 
 
@@ -176,7 +177,9 @@ def speeds(
 def _finish(found: SourcedPlan, options: PlanOptions) -> None:
     with working("Statistics"):
         statistics = plan_statistics(found.plan)
-        outlook = upload_outlook(found.exchanges, found.scenario, parameters_of(found.scenario.learning), options.seed)
+        outlook = upload_outlook(
+            found.exchanges, found.scenario, vector_sizes(found.scenario.learning)[0], options.seed
+        )
     written = [str(file) for file in (options.save, options.one_file, options.out, options.plot) if file is not None]
     if options.save is not None:
         save_plan(found.plan, options.save)

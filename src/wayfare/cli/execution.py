@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from inspect import Parameter
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -12,6 +13,7 @@ from wayfare.cli.options import Command, replace_parameter
 if TYPE_CHECKING:
     from wayfare.studies import Execution, Safeguards
 
+WORKERS = "wayfare.studies.local"  # what worker processes import
 ENGINES = "auto, reference, stacked, vmap or cuda_graphs: same results, different speeds."
 
 
@@ -39,13 +41,16 @@ _SAFEGUARDS = (
 
 
 def takes_execution(command: Command) -> Command:
-    """Replace the parameter `execution` of a command by all execution options."""
-    return replace_parameter("execution", (*_EXECUTION, *_SAFEGUARDS), _execution, command)
+    """Replace the parameter `make_execution` of a command by all execution options.
+
+    The command calls it when all else is valid, because it imports PyTorch.
+    """
+    return replace_parameter("make_execution", (*_EXECUTION, *_SAFEGUARDS), partial(partial, _execution), command)
 
 
 def takes_safeguards(command: Command) -> Command:
-    """Replace the parameter `safeguards` of a command by the options that a resumed run accepts."""
-    return replace_parameter("safeguards", _SAFEGUARDS, _safeguards, command)
+    """Replace the parameter `make_safeguards` of a command by the options that a resumed run accepts."""
+    return replace_parameter("make_safeguards", _SAFEGUARDS, partial(partial, _safeguards), command)
 
 
 def _execution(

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import math
-import tempfile
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, TypeAlias
 
 import typer
-from rich.progress import MofNCompleteColumn, TextColumn, TimeElapsedColumn
 
+from wayfare.cli.field_demo import GuardOption, SchemeOption, demo_command, work_of
 from wayfare.cli.field_fleet import (
     add_command,
     example_command,
@@ -20,13 +18,12 @@ from wayfare.cli.field_fleet import (
     status_command,
 )
 from wayfare.cli.field_life import COMMANDS as LIFE_COMMANDS
-from wayfare.cli.terminal import JsonOption, ScenarioArgument, SetOption, bars, errors, output, print_json
+from wayfare.cli.terminal import SetOption
 from wayfare.errors import InputError
-from wayfare.scenario import DEFAULT_PRESET, load
+from wayfare.scenario import DEFAULT_PRESET
 
 if TYPE_CHECKING:
-    from wayfare.field.rig.demo import DemoOutcome
-    from wayfare.field.runtime.work import Work
+    pass
 
 field_app = typer.Typer(
     name="field",
@@ -43,6 +40,7 @@ field_app.command("add")(add_command)
 field_app.command("remove")(remove_command)
 field_app.command("renew")(renew_command)
 field_app.command("status")(status_command)
+field_app.command("demo")(demo_command)
 for _name, _command in LIFE_COMMANDS.items():
     field_app.command(_name)(_command)
 
@@ -55,26 +53,14 @@ StateOption: TypeAlias = Annotated[
 WorkScenarioOption: TypeAlias = Annotated[
     str, typer.Option("--scenario", metavar="PRESET|FILE.toml", help="The scenario; must be the same on all machines.")
 ]
-SchemeOption: TypeAlias = Annotated[
-    str | None,
-    typer.Option(help="A scheme, see `wayfare schemes`; default: the scenario's first.", show_default=False),
-]
 TaskOption: TypeAlias = Annotated[
     str | None,
     typer.Option("--task", metavar="FILE.py[:NAME]", help="Your task, built with `local_task`.", show_default=False),
 ]
 SeedOption: TypeAlias = Annotated[int, typer.Option(help="The seed; must be the same on all machines.")]
-GuardOption: TypeAlias = Annotated[
-    bool,
-    typer.Option("--guard/--no-guard", help="Clip unusual updates and quarantine outliers; `guard(...)` sets values."),
-]
 UrlOption: TypeAlias = Annotated[
     str | None, typer.Option("--url", help="The broker's URL; default: the one in the bundle.")
 ]
-
-# The demo reduces devices and rounds of these presets, with the same energy per device and round.
-_EMBEDDED = (DEFAULT_PRESET, "recommended")
-_DEMO_DEVICES, _DEMO_ROUNDS, _DEMO_JOULES_PER_DEVICE_ROUND = 8, 200, 0.025
 
 
 @field_app.command("mes")
@@ -90,6 +76,9 @@ def mes_command(
     guard: GuardOption = True,
     clip_norm: Annotated[
         float | None, typer.Option("--clip-norm", help="Scale down updates with a larger norm.")
+    ] = None,
+    uploads_per_day: Annotated[
+        int | None, typer.Option("--uploads-per-day", min=1, help="Most uploads of a device in a UTC day.")
     ] = None,
     active_days: Annotated[
         float, typer.Option("--active-days", help="Devices count in the mean for this long after an upload.")
@@ -153,11 +142,12 @@ def mes_command(
         raise InputError(f"{bundle}: is the bundle of {loaded.name}; the server's bundle is FLEET/mes")
     if clip_norm is not None and not clip_norm > 0:
         raise InputError(f"--clip-norm = {clip_norm!r}: must be above 0")
+    work = work_of(scenario, [*set_, *_task_setting(task)], seed, scheme, guarded=guard)
     log_to_stderr(loaded.name)
     options = ServerOptions(
         state=state or bundle / "state",
         url=url,
-        limits=Limits(clip_norm=clip_norm),
+        limits=Limits(clip_norm=clip_norm, uploads_per_day=uploads_per_day),
         membership=Membership(
             active_days=active_days,
             least_devices=least_devices,
@@ -166,9 +156,7 @@ def mes_command(
         ),
         housekeeping=HousekeepingOptions(
             window=Window(days=keep_days, bytes=int(keep_mb * 1e6)),
-            judge=judge_of(
-                load(scenario, [*set_, *_task_setting(task)]).learning, heldout, (state or bundle / "state") / "heldout"
-            )
+            judge=judge_of(work.scenario.learning, work.model, heldout, (state or bundle / "state") / "heldout")
             if evaluate_every_s
             else None,
             judge_every_s=evaluate_every_s,
@@ -177,7 +165,6 @@ def mes_command(
         metrics_host=metrics_host,
         metrics_port=metrics_port or None,
     )
-    work = _work(scenario, [*set_, *_task_setting(task)], seed, scheme, guarded=guard)
     run_server(loaded, work, options, stop_at_signals())
 
 
@@ -214,6 +201,15 @@ def device_command(
     write_gb: Annotated[
         float, typer.Option("--write-gb", help="Most gigabytes written to disk in a day, to spare flash memory.")
     ] = 20.0,
+    save_every_s: Annotated[
+        float, typer.Option("--save-every-s", help="Most training that a power cut costs, in seconds.")
+    ] = 30.0,
+    current_every_s: Annotated[
+        float, typer.Option("--current-every-s", help="Seconds between writes of current.safetensors; 0: never write.")
+    ] = 600.0,
+    report_loss: Annotated[
+        bool, typer.Option("--report-loss/--no-report-loss", help="Tell the server the loss on this device's data.")
+    ] = True,
     metrics_port: Annotated[
         int, typer.Option("--metrics-port", min=0, max=65535, help="Local port of /metrics, /healthz; 0 disables them.")
     ] = 0,
@@ -232,7 +228,7 @@ def device_command(
     from wayfare.signals import stop_at_signals
 
     loaded = load_bundle(bundle)
-    work = _work(scenario, [*set_, *_task_setting(task)], seed, scheme)
+    work = work_of(scenario, [*set_, *_task_setting(task)], seed, scheme)
     number = loaded.number
     if number is None:
         raise InputError(f"{bundle}: is the server's bundle; bundles of devices are in FLEET/devices")
@@ -241,7 +237,12 @@ def device_command(
     for name, value in (("--daily-mb", 1.0 if daily_mb is None else daily_mb), ("--write-gb", write_gb)):
         if not value > 0:
             raise InputError(f"{name} = {value!r}: must be above 0")
-    for name, value in (("--step-every-s", step_every_s), ("--exchange-every-s", exchange_every_s)):
+    for name, value in (
+        ("--step-every-s", step_every_s),
+        ("--exchange-every-s", exchange_every_s),
+        ("--save-every-s", save_every_s),
+        ("--current-every-s", current_every_s),
+    ):
         if not value >= 0:
             raise InputError(f"{name} = {value!r}: must be at least 0")
     log_to_stderr(loaded.name)
@@ -254,68 +255,14 @@ def device_command(
         max_local_steps=max_local_steps,
         step_every_s=step_every_s,
         exchange_every_s=exchange_every_s,
+        report_loss=report_loss,
         may_train=always if may_train is None else by_command(may_train),
         daily_bytes=math.inf if daily_mb is None else 1e6 * daily_mb,
-        writes=WriteLimits(daily_bytes=1e9 * write_gb),
+        writes=WriteLimits(every_s=save_every_s, daily_bytes=1e9 * write_gb),
+        current_every_s=current_every_s or None,
         metrics_port=metrics_port or None,
     )
     run_device(loaded, number, work, options, stop_at_signals())
-
-
-@field_app.command("demo")
-def demo_command(
-    scenario: ScenarioArgument = DEFAULT_PRESET,
-    set_: SetOption = [],  # noqa: B006
-    seed: Annotated[int, typer.Option(help="The seed of the world.")] = 0,
-    scheme: SchemeOption = None,
-    guard: GuardOption = True,
-    faults: Annotated[int, typer.Option(help="Number of faults: cut links and killed processes.")] = 0,
-    fault_seed: Annotated[int, typer.Option("--fault-seed", help="The seed of the faults.")] = 0,
-    strict: Annotated[
-        bool, typer.Option("--strict-clock", help="End contacts at the planned time; devices act on what they measure.")
-    ] = False,
-    speedup: Annotated[
-        float | None, typer.Option(help="Planned seconds per second; default: 60, or 20 with --strict-clock.")
-    ] = None,
-    keep: Annotated[Path | None, typer.Option(help="Folder in which to keep keys, stores and logs.")] = None,
-    as_json: JsonOption = False,
-) -> None:
-    """Run a fleet on this machine: broker, server and devices are real processes that follow a contact plan.
-
-    Without --strict-clock, all planned exchanges take place and the global model equals the simulator's.
-
-    Examples: `wayfare field demo`, `wayfare field demo --faults 30`
-    """
-    from wayfare.field.rig.demo import DemoOptions, run_demo
-
-    if faults < 0:
-        raise InputError(f"--faults = {faults}: must be at least 0")
-    work = _demo_work(scenario, set_, seed, scheme, guarded=guard)
-    progress = bars(MofNCompleteColumn(), TextColumn("rounds"), TimeElapsedColumn())
-    shown = progress.add_task("keys", total=work.scenario.rounds)
-
-    def on_stage(text: str) -> None:
-        progress.update(shown, description=text)
-        if not errors.is_terminal:
-            errors.print(text, highlight=False)
-
-    with tempfile.TemporaryDirectory(prefix="wayfare-field-") as temporary, progress:
-        options = DemoOptions(
-            folder=keep or Path(temporary) / "demo",
-            speedup=speedup if speedup is not None else 20.0 if strict else 60.0,
-            strict=strict,
-            faults=faults,
-            fault_seed=fault_seed,
-            on_round=lambda round_: progress.update(shown, completed=round_),
-            on_stage=on_stage,
-        )
-        outcome = run_demo(work, options)
-    if as_json:
-        print_json(asdict(outcome))
-        return
-    _print_outcome(work, outcome)
-    if keep is not None:
-        output.print(f"Keys, stores and logs: {keep}", markup=False, soft_wrap=True)
 
 
 def _task_setting(task: str | None) -> list[str]:
@@ -329,58 +276,3 @@ def _address(text: str | None) -> tuple[str, int] | None:
     if not host or not port.isdigit() or not 0 < int(port) < 65536:
         raise InputError(f"--page = {text!r}: must be HOST:PORT, such as 0.0.0.0:8443")
     return host, int(port)
-
-
-def _work(
-    scenario: str, set_: list[str], seed: int, scheme: str | None, engine: str = "auto", *, guarded: bool = True
-) -> Work:
-    from wayfare.field.runtime.work import Work
-    from wayfare.methods.guard import Guard
-
-    if seed < 0:
-        raise InputError(f"--seed = {seed}: must be at least 0")
-    resolved = load(scenario, set_)
-    named = scheme if scheme is not None else next(iter(resolved.schemes), "mads")
-    return Work(scenario=resolved, seed=seed, scheme_name=named, engine_name=engine, guard=Guard() if guarded else None)
-
-
-def _demo_work(scenario: str, set_: list[str], seed: int, scheme: str | None, *, guarded: bool) -> Work:
-    """Use plain PyTorch in the field and in the simulator, so that their models are bit-identical."""
-    if scenario in _EMBEDDED:
-        given = dict(text.partition("=")[::2] for text in set_)
-        devices = given.get("fleet.devices", str(_DEMO_DEVICES))
-        rounds = given.get("rounds", str(_DEMO_ROUNDS))
-        if devices.isdigit() and rounds.isdigit():
-            joules = _DEMO_JOULES_PER_DEVICE_ROUND * max(int(devices) * int(rounds), 1)
-            sized = [f"fleet.devices={devices}", f"rounds={rounds}", f"fleet.energy_total_joules={joules:g}"]
-            set_ = [*sized, *set_]
-    return _work(scenario, set_, seed, scheme, "reference", guarded=guarded)
-
-
-def _print_outcome(work: Work, outcome: DemoOutcome) -> None:
-    metric, found = work.world.task.metric, outcome.audit
-    lines = [
-        f"{work.scenario.fleet.devices} devices, {work.scenario.rounds} rounds, {outcome.contacts} contacts "
-        f"in {outcome.seconds:.0f} s; {outcome.sent_bytes / 1e6:.1f} MB up, {outcome.received_bytes / 1e6:.1f} MB down",
-        f"{metric.name} {metric.text(outcome.evaluation.score)}"
-        + (f" (simulator: {metric.text(outcome.simulated.score)})" if outcome.simulated else ""),
-    ]
-    if outcome.faults:
-        total = sum(outcome.faults.values())
-        lines.append(f"{total} faults: " + ", ".join(f"{count} x {kind}" for kind, count in outcome.faults.items()))
-    lines.append(
-        f"{found.recorded:,} chunks recorded exactly once; {found.returned:,} taken back by their device, "
-        f"{found.promised:,} still promised"
-    )
-    lines.append(
-        f"the replay of the ledger equals the model in every bit ({found.versions:,} versions), "
-        "also after a backup, a rollback and a compaction"
-    )
-    if outcome.difference is not None:
-        exact = (
-            "in every bit" if outcome.difference == 0 else f"up to a relative difference of {outcome.difference:.1e}"
-        )
-        differs = f"the model differs from the simulator's (relative difference {outcome.difference:.1e})"
-        lines.append(f"the model equals the simulator's {exact}" if outcome.difference <= 1e-6 else differs)
-    for line in lines:
-        output.print(line, highlight=False, soft_wrap=True)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import time
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, TypeAlias
 
 import typer
-from rich.console import Group
+from rich.console import Console, Group
 from rich.live import Live
+from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
@@ -147,20 +149,32 @@ def status_command(
 
     Example: `wayfare field status --watch`
     """
-    from dataclasses import asdict
-
     from wayfare.field.runtime.endpoint import fetch_status
 
     status = fetch_status(address)
     if as_json:
         print_json(asdict(status))
     elif not watch:
-        output.print(status_table(status))
+        table = status_table(status)
+        # Numbers are never cut: in a narrower window the lines wrap.
+        wide = output.options.update(width=_MAX_TABLE_WIDTH)
+        width = max(output.width, Measurement.get(output, wide, table).maximum)
+        Console(emoji=False, width=width).print(table)
     else:
         with Live(status_table(status), console=output, auto_refresh=False) as live:
             while True:
                 time.sleep(1.0)
                 live.update(status_table(fetch_status(address)), refresh=True)
+
+
+_MAX_TABLE_WIDTH = 400
+# Columns that appear if a device has a value.
+_SOMETIMES = (
+    ("released", "released_version", ","),
+    ("runs", "running_version", ","),
+    ("loss", "loss", ",.4g"),
+    ("epsilon", "epsilon", ",.3g"),
+)
 
 
 def status_table(status: FleetStatus) -> Group:
@@ -172,8 +186,12 @@ def status_table(status: FleetStatus) -> Group:
     table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0))
     table.add_column("device", no_wrap=True)
     columns = ("seen", "version", "behind", "exchanges", "chunks", "resent", "rejected", "up MB", "down MB", "J")
-    is_private = any(device.epsilon is not None for device in status.devices)
-    for column in (*columns, *(["epsilon"] if is_private else [])):
+    more = [
+        (title, field, text)
+        for title, field, text in _SOMETIMES
+        if any(asdict(device)[field] is not None for device in status.devices)
+    ]
+    for column in (*columns, *(title for title, _, _ in more)):
         table.add_column(column, justify="right")
     for device in status.devices:
         table.add_row(
@@ -184,7 +202,7 @@ def status_table(status: FleetStatus) -> Group:
             *(f"{count:,}" for count in (device.exchanges, device.chunks, device.repeated, device.refused)),
             *(f"{size / 1e6:,.2f}" for size in (device.received_bytes, device.sent_bytes)),
             f"{device.spent_joules:,.2f}",
-            *(["-" if device.epsilon is None else f"{device.epsilon:,.3g}"] if is_private else []),
+            *("-" if (value := asdict(device)[field]) is None else format(value, text) for _, field, text in more),
         )
     alerts = [Text(f"{alert.about}: {alert.text}", style="bold red") for alert in status.alerts]
     return Group(Text(summary), *alerts, table)

@@ -1,4 +1,4 @@
-"""`wayfare field compact`, `rollback`, `set`, `quarantine`, `page`, `backup`, `restore`, `export` and `evaluate`."""
+"""`wayfare field compact`, `rollback`, `set`, `release` and other commands for the life of a fleet."""
 
 from __future__ import annotations
 
@@ -13,9 +13,10 @@ from typing import Annotated, Any, TypeAlias
 
 import typer
 
+from wayfare.cli.field_demo import SchemeOption, work_of
 from wayfare.cli.terminal import JsonOption, SetOption, print_json, say
 from wayfare.errors import InputError
-from wayfare.scenario import DEFAULT_PRESET, load
+from wayfare.scenario import DEFAULT_PRESET
 
 StateArgument: TypeAlias = Annotated[
     Path, typer.Argument(metavar="STATE", help="The folder of the server's state, such as /var/lib/wayfare/mes.")
@@ -23,6 +24,9 @@ StateArgument: TypeAlias = Annotated[
 VersionArgument: TypeAlias = Annotated[int, typer.Argument(metavar="VERSION", min=0, help="A version of the model.")]
 ScenarioOption: TypeAlias = Annotated[
     str, typer.Option("--scenario", metavar="PRESET|FILE.toml", help="The scenario of the fleet.")
+]
+ToOption: TypeAlias = Annotated[
+    str, typer.Option("--to", metavar="all|DEVICE,...|GROUP", help="All devices, some of them, or a group.")
 ]
 WaitOption: TypeAlias = Annotated[
     float, typer.Option("--wait-s", help="Wait this long for the running server; 0 returns at once.")
@@ -39,8 +43,9 @@ def compact_command(
 
     Example: `wayfare field compact /var/lib/wayfare/mes --keep-days 2`
     """
-    if not keep_days >= 0 or not keep_mb >= 0:
-        raise InputError(f"--keep-days = {keep_days!r}, --keep-mb = {keep_mb!r}: must be at least 0")
+    for name, value in (("--keep-days", keep_days), ("--keep-mb", keep_mb)):
+        if not value >= 0:
+            raise InputError(f"{name} = {value!r}: must be at least 0")
     _order(state, "compact", {"days": keep_days, "bytes": int(keep_mb * 1e6)}, wait_s)
 
 
@@ -52,14 +57,61 @@ def rollback_command(state: StateArgument, version: VersionArgument, wait_s: Wai
     _order(state, "rollback", {"version": version}, wait_s)
 
 
+def release_command(
+    state: StateArgument, version: VersionArgument, to: ToOption = "all", wait_s: WaitOption = 60.0
+) -> None:
+    """Use a version for inference on all devices, or on some of them first. Devices train with the newest model.
+
+    A release to all devices also ends releases to some of them.
+
+    Examples: `wayfare field release /var/lib/wayfare/mes 1200 --to bus-1,bus-2`,
+    then `wayfare field release /var/lib/wayfare/mes 1200`
+    """
+    _order(state, "release", {"version": version, "to": to}, wait_s)
+
+
+def withdraw_command(state: StateArgument, to: ToOption = "all", wait_s: WaitOption = 60.0) -> None:
+    """Withdraw a release. Some devices return to the release of all, or all to the model that they received last.
+
+    Example: `wayfare field withdraw /var/lib/wayfare/mes --to bus-1,bus-2`
+    """
+    _order(state, "withdraw", {"to": to}, wait_s)
+
+
+def group_command(
+    state: StateArgument,
+    name: Annotated[str | None, typer.Argument(metavar="[NAME]", help="The group.", show_default=False)] = None,
+    devices: Annotated[
+        list[str] | None, typer.Argument(metavar="[DEVICE...]", help="Its devices; none deletes the group.")
+    ] = None,
+    wait_s: WaitOption = 60.0,
+) -> None:
+    """List the groups of devices for releases, or define one.
+
+    Example: `wayfare field group /var/lib/wayfare/mes canary bus-1 bus-2`
+    """
+    from wayfare.field.runtime.life_cycle import groups_of
+
+    if name is not None:
+        _order(state, "group", {"name": name, "devices": devices or []}, wait_s)
+        return
+    found = groups_of(state)
+    for group, members in found.items():
+        say(f"{group}: {', '.join(members)}")
+    if not found:
+        say("there are no groups")
+
+
 def set_command(
     state: StateArgument,
     settings: Annotated[list[str], typer.Argument(metavar="NAME=VALUE...", help="Such as guard.clip=3.")],
     wait_s: WaitOption = 60.0,
 ) -> None:
-    """Change the guard or the server rule from the next version on. The ledger records the version.
+    """Change the guard, the server rule or settings of devices from the next version on.
 
-    Example: `wayfare field set /var/lib/wayfare/mes guard.clip=3 server.step=0.2`
+    The ledger records the version. Devices get their settings with the next model.
+
+    Example: `wayfare field set /var/lib/wayfare/mes guard.clip=3 learning.learning_rate=0.05`
     """
     content: dict[str, Any] = {}
     for text in settings:
@@ -88,7 +140,7 @@ def quarantine_command(
         names = {name: number for number, name in connection.execute("SELECT device, name FROM devices")}
     if release is not None:
         if release not in names:
-            raise InputError(f"--release = {release}: no such device in {state}")
+            raise InputError(f"--release = {release}: must be a device of this fleet")
         _order(state, "pardon", {"device": names[release], "name": release}, wait_s)
         return
     held = newest_state(state).guard_state.get("quarantined", {})
@@ -147,18 +199,18 @@ def export_command(
     onnx: Annotated[Path | None, typer.Option("--onnx", metavar="FILE", help="Write this file.")] = None,
     scenario: ScenarioOption = DEFAULT_PRESET,
     set_: SetOption = [],  # noqa: B006
+    scheme: SchemeOption = None,
 ) -> None:
     """Write a version of the model for other programs.
 
     Example: `wayfare field export /var/lib/wayfare/mes 1200 --safetensors model.safetensors`
     """
     from wayfare.field.runtime.life_cycle import network_of, sample_of, vector_at, write_onnx, write_safetensors
-    from wayfare.learning.tasks import model_of
 
     if safetensors is None and onnx is None:
-        raise InputError("give --safetensors FILE or --onnx FILE")
-    learning = load(scenario, set_).learning
-    model = model_of(learning)
+        raise InputError("--safetensors, --onnx: give at least one of them with a file")
+    work = work_of(scenario, set_, 0, scheme)
+    learning, model = work.scenario.learning, work.model
     module = network_of(model, vector_at(state, version, model))
     if safetensors is not None:
         write_safetensors(module, safetensors, version)
@@ -182,6 +234,7 @@ def evaluate_command(
     ] = None,
     scenario: ScenarioOption = DEFAULT_PRESET,
     set_: SetOption = [],  # noqa: B006
+    scheme: SchemeOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Evaluate a version of the model on held-out data, or on the test set of the scenario's task.
@@ -189,13 +242,12 @@ def evaluate_command(
     Example: `wayfare field evaluate /var/lib/wayfare/mes --task task.py --data heldout`
     """
     from wayfare.field.runtime.life_cycle import judge_of, latest_version, vector_at
-    from wayfare.learning.tasks import model_of
 
-    learning = load(scenario, [*set_, *([] if task is None else [f"learning.task={task}"])]).learning
+    work = work_of(scenario, [*set_, *([] if task is None else [f"learning.task={task}"])], 0, scheme)
     chosen = latest_version(state) if version is None else version
     with TemporaryDirectory() as cache:
-        judge = judge_of(learning, data, Path(cache))
-        found = judge(chosen, vector_at(state, chosen, model_of(learning)))
+        judge = judge_of(work.scenario.learning, work.model, data, Path(cache))
+        found = judge(chosen, vector_at(state, chosen, work.model))
     if as_json:
         print_json(asdict(found))
         return
@@ -229,6 +281,9 @@ COMMANDS: dict[str, Callable[..., None]] = {
     "compact": compact_command,
     "rollback": rollback_command,
     "set": set_command,
+    "release": release_command,
+    "withdraw": withdraw_command,
+    "group": group_command,
     "quarantine": quarantine_command,
     "page": page_command,
     "backup": backup_command,

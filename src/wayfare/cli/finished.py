@@ -12,7 +12,7 @@ from wayfare.cli.contact_tables import working
 from wayfare.cli.results import print_results
 from wayfare.cli.terminal import JsonOption, output, print_json, say
 from wayfare.errors import InputError, ScenarioError
-from wayfare.files import writing
+from wayfare.files import require_folder, writing
 
 
 def show_command(
@@ -28,6 +28,7 @@ def show_command(
 
     Example: `wayfare show runs/fashion-small-1a2b3c4d --plot curves.svg`
     """
+    require_folder(folder)
     from wayfare.report.figures import score_curves
     from wayfare.report.study_figures import study_figure
     from wayfare.report.study_json import results_json
@@ -69,6 +70,7 @@ def report_command(
 
     Example: `wayfare report runs/fashion-small-1a2b3c4d --figures pdf --open`
     """
+    require_folder(folder)
     from wayfare.report.figures import Format
     from wayfare.report.write import write_report
 
@@ -108,6 +110,7 @@ def export_command(
     """
     if not (as_csv or as_parquet or tensorboard):
         raise InputError("choose at least one of --csv, --parquet and --tensorboard")
+    require_folder(folder)
     from wayfare.records import read_run
     from wayfare.studies.export import evaluation_rows, run_rows, write_csv, write_parquet, write_tensorboard
     from wayfare.studies.results import read_results

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -57,7 +58,7 @@ def paper_command(
     ] = None,
     as_json: JsonOption = False,
     *,
-    execution: Execution,
+    make_execution: Callable[[], Execution],
 ) -> None:
     """Run what a figure of the paper needs, draw it, and compare the paper's numbers with ours.
 
@@ -75,6 +76,7 @@ def paper_command(
 
     chosen = paper_figure(figure).changed(set_, split_names(also), None if seeds is None else seeds_of(seeds))
     _check_options(jobs, picture)
+    execution = make_execution()
     home = out / "paper"
     file = picture or home / f"{chosen.study(quick=quick)['name']}" / f"{chosen.name}.png"
     if chosen.drawing == "contact times":

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict
 from pathlib import Path
@@ -19,6 +19,7 @@ from wayfare.errors import InputError
 from wayfare.scenario import DEFAULT_PRESET
 
 if TYPE_CHECKING:
+    from wayfare.field.runtime.contact_log import Measured
     from wayfare.theory.planner import Forecast
 
 
@@ -49,8 +50,8 @@ def plan_command(
         Path | None,
         typer.Option(
             "--from-field",
-            metavar="STATE",
-            help="Replay the contacts that a fleet's server has seen: the folder of its state.",
+            metavar="FLEET|STATE",
+            help="Replay the contacts, rates and energy that a fleet has measured: its folder, or the server's state.",
         ),
     ] = None,
     contact_file: Annotated[
@@ -73,8 +74,12 @@ def plan_command(
     if contact_file is not None and from_field is None:
         raise InputError("--contact-file: needs --from-field")
     ending = ExitStack()
+    rates_bps: Mapping[str, float] | None = None
     if from_field is not None:
-        source = _field_contacts(from_field, contact_file, ending)
+        source, found = _field_contacts(from_field, contact_file, ending)
+        rates_bps = found.rates_bps
+        if budget_joules is None and found.joules_per_device > 0:
+            budget_joules = found.joules_per_device
     forecasts: list[Forecast] = []
     speeds: Sequence[float | None] = speed or [None]
     with ending, working("Planning", total=len(speeds) if len(speeds) > 1 else None) as advance:
@@ -90,6 +95,7 @@ def plan_command(
                     scheme=scheme,
                     like=like,
                     server_power_watts=server_power_watts or SERVER_POWERS_WATTS,
+                    rates_bps=rates_bps,
                     seed=seed,
                 )
             )
@@ -102,21 +108,24 @@ def plan_command(
         print_forecasts(output, forecasts)
 
 
-def _field_contacts(state: Path, kept: Path | None, ending: ExitStack) -> str:
+def _field_contacts(folder: Path, kept: Path | None, ending: ExitStack) -> tuple[str, Measured]:
     """Write what a fleet has measured as a contact list, and say what it was."""
     from wayfare.field.runtime.contact_log import measured_contacts
-    from wayfare.field.runtime.ledger import FILE
+    from wayfare.field.runtime.life_cycle import ledger_in
 
-    found = measured_contacts(state / FILE)
+    found = measured_contacts(ledger_in(folder))
+    rates = sorted(found.rates_bps.values())
+    uploads = f"{rates[0] / 1e6:.3g} to {rates[-1] / 1e6:.3g} Mbit/s while uploading" if rates else "no upload timed"
     file = kept or Path(ending.enter_context(TemporaryDirectory(prefix="wayfare-"))) / "field.csv"
     file.write_text(found.text, encoding="utf-8")
     errors.print(
-        f"{found.contacts:,} contacts of {found.devices} devices; measured {found.up_bps / 1e6:.3g} Mbit/s up and "
-        f"{found.down_bps / 1e6:.3g} Mbit/s down over the time in contact, {found.joules_per_device:.3g} J per device",
+        f"{found.contacts:,} contacts of {found.devices} devices; measured {uploads}, "
+        f"{found.up_bps / 1e6:.3g} Mbit/s up and {found.down_bps / 1e6:.3g} Mbit/s down over the time in contact, "
+        f"{found.joules_per_device:.3g} J per device, {1e6 * found.joules_per_bit:.3g} J per Mbit",
         highlight=False,
         soft_wrap=True,
     )
-    return str(file)
+    return str(file), found
 
 
 def forecast_json(forecast: Forecast) -> dict[str, Any]:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from wayfare.cli.execution import takes_execution, takes_safeguards
+from wayfare.cli.execution import WORKERS, takes_execution, takes_safeguards
 from wayfare.cli.results import print_sweep, require_contact
 from wayfare.cli.terminal import (
     JobsOption,
@@ -22,6 +23,7 @@ from wayfare.cli.terminal import (
     print_json,
     seeds_of,
 )
+from wayfare.forking import start_early
 from wayfare.places import RUNS
 from wayfare.scenario import DEFAULT_PRESET, load
 
@@ -41,17 +43,18 @@ def run_command(
     out: OutOption = RUNS,
     as_json: JsonOption = False,
     *,
-    execution: Execution,
+    make_execution: Callable[[], Execution],
 ) -> None:
     """Run one scheme with one seed. An interrupted run resumes where it stopped.
 
     Example: `wayfare run fashion-small --scheme mads --seed 7 --set control.weight=1e-3`
     """
+    resolved = load(scenario, set_)
     from wayfare.records import run_json, summarise_run
     from wayfare.report.tables import comparison_table
     from wayfare.studies import run, summarise
 
-    resolved = load(scenario, set_)
+    execution = make_execution()
     scheme = scheme if scheme is not None else next(iter(resolved.schemes), "mads")
     with RunProgress() as progress:
         progress.begin([Line(f"{scheme}, seed {seed}", resolved.rounds)])
@@ -85,7 +88,7 @@ def compare_command(
     open_: Annotated[bool, typer.Option("--open", help="Write the report and open it in a browser.")] = False,
     as_json: JsonOption = False,
     *,
-    execution: Execution,
+    make_execution: Callable[[], Execution],
 ) -> None:
     """Compare schemes on the same fleet, contacts and channels.
 
@@ -93,12 +96,15 @@ def compare_command(
 
     Example: `wayfare compare fashion-small --set mobility.speed_mps=10 --schemes mads,afl-spar:paced --seeds 5`
     """
+    resolved = load(scenario, set_)
+    start_early(WORKERS, jobs)
     from wayfare.methods import split_names
     from wayfare.studies.study import comparison_plan
     from wayfare.studies.sweeping import sweep
 
+    execution = make_execution()
     names = None if schemes is None else split_names(schemes)
-    plan = comparison_plan(load(scenario, set_), names, seeds=seeds_of(seeds))
+    plan = comparison_plan(resolved, names, seeds=seeds_of(seeds))
     with RunProgress() as progress:
         done = sweep(plan, out=out, jobs=jobs, execution=execution, progress=progress)
     if open_ and done.results.results:
@@ -115,7 +121,7 @@ def resume_command(
     set_: SetOption = [],  # noqa: B006
     as_json: JsonOption = False,
     *,
-    safeguards: Safeguards,
+    make_safeguards: Callable[[], Safeguards],
 ) -> None:
     """Resume a run, or every unfinished run of a folder or study. The result is bit-identical.
 
@@ -128,6 +134,7 @@ def resume_command(
     from wayfare.studies import resume, summarise
     from wayfare.studies.resuming import unfinished_runs
 
+    safeguards = make_safeguards()
     # A finished run can be extended; without an override only unfinished runs resume.
     runs = [folder] if set_ else unfinished_runs(folder)
     records = []

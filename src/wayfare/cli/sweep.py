@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from wayfare.cli.execution import takes_execution
+from wayfare.cli.execution import WORKERS, takes_execution
 from wayfare.cli.results import print_sweep
 from wayfare.cli.terminal import JobsOption, JsonOption, OutOption, RunProgress, listing, output, print_json
 from wayfare.errors import InputError, ScenarioError
+from wayfare.forking import start_early
 from wayfare.places import RUNS
 from wayfare.progress import duration_text
 
@@ -44,7 +45,7 @@ def sweep_command(
     out: OutOption = RUNS,
     as_json: JsonOption = False,
     *,
-    execution: Execution,
+    make_execution: Callable[[], Execution],
 ) -> None:
     """Run a study and print its table.
 
@@ -59,10 +60,16 @@ def sweep_command(
         raise InputError("name a study preset or a study file; `wayfare sweep --list-presets` lists the presets")
     if ray is not None and jobs is not None:
         raise ScenarioError("--jobs", jobs, "cannot be combined with --ray, which uses the whole cluster")
+    from wayfare.studies.source import study_text
+
+    # A misspelt study is reported before PyTorch is imported, which takes seconds.
+    study_text(study)
+    if ray is None and not dry_run:
+        start_early(WORKERS, jobs)
     from wayfare.studies.study import load_study
     from wayfare.studies.sweeping import outlook, study_folder, sweep
 
-    plan = load_study(study)
+    plan, execution = load_study(study), make_execution()
     cluster = None if ray is None else _cluster(ray, execution, cpus_per_run, gpus_per_run)
     if dry_run:
         workers = cluster.slots() if cluster else jobs
@@ -103,8 +110,9 @@ def _tensorboard(folder: Path) -> Callable[[Path, RunRecord], None]:
 
 def _list_presets(as_json: bool) -> None:
     from wayfare.studies.single import Execution
+    from wayfare.studies.source import study_presets
     from wayfare.studies.store import manifest_of
-    from wayfare.studies.study import load_study, study_presets
+    from wayfare.studies.study import load_study
 
     plans = [load_study(name) for name in study_presets()]
     runs = [len(manifest_of(plan, Execution()).distinct) for plan in plans]

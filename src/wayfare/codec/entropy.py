@@ -54,6 +54,12 @@ def coded_bytes(counts: NDArray[np.integer]) -> int:
     return _HEAD.size + len(table) + _WORD_BYTES * words
 
 
+def trimmed(counts: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Counts up to the last symbol that occurs, where the encoder's alphabet ends. `np.trim_zeros` is slow."""
+    occurring = np.flatnonzero(counts)
+    return counts[: int(occurring[-1]) + 1 if len(occurring) else 0]
+
+
 def decode_symbols(data: bytes, count: int) -> NDArray[np.int64]:
     """Decode ``count`` symbols. Reject anything that the encoder would not write."""
     if count == 0:

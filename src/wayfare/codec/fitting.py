@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from wayfare.codec.length import Measured, measure
+from wayfare.codec.length import Measured, measure, size
 from wayfare.codec.pieces import Piece, split
 from wayfare.codec.values import ValueBits
 from wayfare.sparsify import Sparse, top_k, with_tail
@@ -49,23 +49,22 @@ class CodedUpload:
 def fit(coded: CodedUpload, entries: int, room_bits: float) -> tuple[int, Measured]:
     """A message of about ``entries`` largest entries: fewer if they do not fit, more if there is room."""
     fixed_bits = 32 * coded.statistics
-    found, too_many, tries = (0, coded.nothing), coded.parameters + 1, 0
-    while entries > found[0] and (tries < _TRIES or found[0] == 0):
-        measured = coded.measured(Piece(coded.kept(entries), coded.value_bits, coded.statistics))
+    fits, found, too_many, tries = 0, None, coded.parameters + 1, 0
+    while entries > fits and (tries < _TRIES or fits == 0):
+        kept = coded.kept(entries)
+        sized = size(kept, coded.parameters, coded.value_bits, len(kept) - coded.statistics)
         tries += 1
-        share = max(room_bits - fixed_bits, 0.0) / (measured.bits - fixed_bits)
+        share = max(room_bits - fixed_bits, 0.0) / (sized.bits - fixed_bits)
         if share >= 1:
-            found = entries, measured
+            fits, found = entries, sized
             # Shorter than expected: try to use the remaining room.
             if share <= _WELL_USED:
                 break
             entries = min(int(entries * share * (1 - _SPARE)), too_many - 1)
         else:
             too_many = entries
-            entries = max(
-                min(int(entries * share * (1 - _SPARE)), entries - 1), (found[0] + entries) // 2 if found[0] else 0
-            )
-    return found
+            entries = max(min(int(entries * share * (1 - _SPARE)), entries - 1), (fits + entries) // 2 if fits else 0)
+    return fits, coded.nothing if found is None else found.decoded()
 
 
 def piece_entries(entries: int, bits: float) -> int:

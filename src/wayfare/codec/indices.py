@@ -53,7 +53,9 @@ def decode_indices(kind: int, data: bytes, kept: int, symbols: int, entries: int
 
 
 def symbol_count(indices: Ints) -> int:
-    return len(indices) + int(((np.diff(indices, prepend=-1) - 1) // BASE).sum())
+    gaps = _gaps(indices)
+    # Division is slow, and gaps of large uploads are short.
+    return len(gaps) + (int((gaps // BASE).sum()) if gaps.max(initial=0) >= BASE else 0)
 
 
 def max_symbols(kept: int, entries: int) -> int:
@@ -61,8 +63,19 @@ def max_symbols(kept: int, entries: int) -> int:
     return kept + (entries - kept) // BASE
 
 
+def _gaps(indices: Ints) -> Ints:
+    """The number of entries that were skipped before each index."""
+    gaps = np.empty_like(indices)
+    gaps[:1] = indices[:1]
+    np.subtract(indices[1:], indices[:-1], out=gaps[1:])
+    gaps[1:] -= 1
+    return gaps
+
+
 def _symbols(indices: Ints) -> NDArray[np.uint8]:
-    gaps = np.diff(indices, prepend=-1) - 1
+    gaps = _gaps(indices)
+    if gaps.max(initial=0) < BASE:
+        return gaps.astype(np.uint8)
     whole, rest = np.divmod(gaps, BASE)
     ends = np.cumsum(whole + 1)
     symbols = np.full(int(ends[-1]) if len(ends) else 0, BASE, np.uint8)

@@ -6,6 +6,7 @@ length of an entropy code depends slightly on the order of symbols; this is the 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -13,12 +14,14 @@ import torch
 from torch import Tensor
 
 from wayfare.arrays import Ints
-from wayfare.codec.entropy import coded_bytes
+from wayfare.codec.entropy import coded_bytes, trimmed
 from wayfare.codec.indices import BASE
-from wayfare.codec.values import BLOCK, WHOLE, ValueBits, quantise, restore
+from wayfare.codec.values import BLOCK, WHOLE, ValueBits, quantise
 from wayfare.codec.whole import whole_bytes
 from wayfare.codec.wire import HEADER_BYTES
 from wayfare.sparsify import Sparse
+
+_REMAINDERS = np.arange(BASE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,43 +33,58 @@ class Measured:
     value_bits: ValueBits = 32
 
 
+@dataclass(frozen=True, slots=True)
+class Sized:
+    """The bits of a message, before its values are decoded."""
+
+    bits: int
+    decoded: Callable[[], Measured]
+
+
 def measure(kept: Sparse, parameters: int, value_bits: ValueBits, chosen: int | None = None) -> Measured:
     """Measure the message of kept parameters and exact statistics that `encode` would write.
 
     No message is longer than its measured length. ``chosen`` is the number of kept parameters, if the caller knows it.
     """
+    return size(kept, parameters, value_bits, chosen).decoded()
+
+
+def size(kept: Sparse, parameters: int, value_bits: ValueBits, chosen: int | None = None) -> Sized:
+    """As `measure`, for messages of which not all are sent."""
     if chosen is None:
         chosen = int(torch.searchsorted(kept.indices, parameters))
     indices, statistics = kept.indices[:chosen], kept.values[chosen:]
-    values, codes = _quantised(kept.values[:chosen].float(), value_bits)
+    exact = kept.values[:chosen].float()
+    codes, decode = _quantised(exact, value_bits)
     code_counts = torch.bincount(codes, minlength=1 << value_bits) if len(codes) and value_bits <= 8 else indices[:0]
     gap_counts = _gap_counts(indices) if 0 < chosen < parameters else indices[:0]
     # All counts leave a GPU in one transfer.
     counts: Ints = torch.cat([code_counts, gap_counts]).cpu().numpy()
     of_codes, of_gaps = counts[: len(code_counts)], counts[len(code_counts) :]
-    of_values = whole_bytes(values) if value_bits == WHOLE else _value_bytes(of_codes, chosen, value_bits)
-    length = HEADER_BYTES + _index_bytes(of_gaps, chosen) + of_values
-    values = values.to(statistics.dtype)
-    delivered = torch.cat([values, statistics]) if len(statistics) else values
-    return Measured(8 * (length + 4 * len(statistics)), Sparse(kept.indices, delivered), value_bits)
+    of_values = whole_bytes(exact) if value_bits == WHOLE else _value_bytes(of_codes, chosen, value_bits)
+    bits = 8 * (HEADER_BYTES + _index_bytes(of_gaps, chosen) + of_values + 4 * len(statistics))
+
+    def decoded() -> Measured:
+        values = decode().to(statistics.dtype)
+        delivered = torch.cat([values, statistics]) if len(statistics) else values
+        return Measured(bits, Sparse(kept.indices, delivered), value_bits)
+
+    return Sized(bits, decoded)
 
 
-def _quantised(values: Tensor, bits: ValueBits) -> tuple[Tensor, Tensor]:
-    """The values that arrive, and their codes if they are quantised."""
+def _quantised(values: Tensor, bits: ValueBits) -> tuple[Tensor, Callable[[], Tensor]]:
+    """The codes of values, if they are quantised, and the values that arrive."""
     if bits in (32, WHOLE) or len(values) == 0:
-        return values, values[:0]
-    scales, codes = quantise(values, bits)
-    return restore(scales, codes, bits), codes
+        return values[:0], lambda: values
+    _, codes, decode = quantise(values, bits)
+    return codes, decode
 
 
 def _gap_counts(indices: Tensor) -> Tensor:
-    """The count of each gap symbol, then the first and the last index."""
-    gaps = indices.diff(prepend=indices[:1] - 1) - 1
-    whole = gaps.div(BASE, rounding_mode="floor")
+    """The count of each remainder of the gaps between indices, then the first and the last index."""
     # For bytes PyTorch skips the check for negative values.
-    counts = torch.bincount((gaps - BASE * whole).to(torch.uint8), minlength=BASE + 1)
-    counts[BASE] = whole.sum()
-    return torch.cat([counts, indices[:1], indices[-1:]])
+    rests = indices.diff().sub_(1).remainder_(BASE).to(torch.uint8)
+    return torch.cat([torch.bincount(rests, minlength=BASE), indices[:1], indices[-1:]])
 
 
 def _index_bytes(counts: Ints, kept: int) -> int:
@@ -76,7 +94,12 @@ def _index_bytes(counts: Ints, kept: int) -> int:
     span = int(counts[-1] - counts[-2]) + 1
     if kept == span:
         return 0
-    numbers = _trimmed(counts[:-2])
+    numbers = counts[:-1].copy()
+    # The first index is the start of the span: a gap of 0.
+    numbers[0] += 1
+    # The symbols of long gaps: all skipped entries, less the remainders, in units of BASE.
+    numbers[BASE] = (span - kept - int(numbers[:BASE] @ _REMAINDERS)) // BASE
+    numbers = trimmed(numbers)
     return min(coded_bytes(numbers), int(numbers.sum()), (span + 7) // 8)
 
 
@@ -85,10 +108,5 @@ def _value_bytes(counts: Ints, kept: int, bits: ValueBits) -> int:
         return 4 * kept
     body = -(-kept * bits // 8)
     if len(counts):
-        body = min(body, coded_bytes(_trimmed(counts)))
+        body = min(body, coded_bytes(trimmed(counts)))
     return 8 * -(-kept // BLOCK) + 1 + body
-
-
-def _trimmed(counts: Ints) -> Ints:
-    """Counts up to the last symbol that occurs, where the encoder's alphabet ends."""
-    return np.trim_zeros(counts, "b")

@@ -79,6 +79,8 @@ def _octaves(values: Tensor, piece_entries: int) -> Tensor:
 def _segments(band: Sparse, value_bits: ValueBits, piece_entries: int) -> list[Piece]:
     """Split the entries of one octave into segments of the vector, those with most energy first."""
     count = max(round(len(band) / piece_entries), 1)
+    if count == 1:
+        return [Piece(band, value_bits)]
     parts = zip(band.indices.tensor_split(count), band.values.tensor_split(count), strict=True)
     pieces = [Piece(Sparse(indices, values), value_bits) for indices, values in parts]
     energies = torch.stack([piece.kept.values.double().square().mean() for piece in pieces]).tolist()

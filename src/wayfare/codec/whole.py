@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from wayfare.arrays import Ints
-from wayfare.codec.entropy import coded_bytes, decode_symbols, encode_symbols
+from wayfare.codec.entropy import coded_bytes, decode_symbols, encode_symbols, trimmed
 from wayfare.codec.errors import WireError
 
 MAX_WHOLE = 1 << 24
@@ -32,7 +32,7 @@ def whole_bytes(values: Tensor) -> int:
         return 0
     counts: Ints = torch.bincount(_symbols(_folded(values)), minlength=_SYMBOLS).cpu().numpy()
     raw_bits = int(counts @ _raw_bits(np.arange(_SYMBOLS)))
-    return _HEAD.size + coded_bytes(np.trim_zeros(counts, "b")) + (raw_bits + 7) // 8
+    return _HEAD.size + coded_bytes(trimmed(counts)) + (raw_bits + 7) // 8
 
 
 def encode_whole(values: NDArray[np.float32]) -> bytes:

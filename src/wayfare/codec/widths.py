@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import cache
+
 import numpy as np
 
 from wayfare.arrays import Floats, Ints
@@ -27,7 +29,7 @@ _TABLE_GAPS = 6
 
 def profile(seen: Spectrum, statistics: int = 0) -> Profile:
     """The profile of an update: the energy of its largest entries, and the cost of their values."""
-    looks = distinct(log_spaced(max(_LEAST_SHARE * seen.entries, 1.0), seen.entries, _LOOKS))
+    looks = _looks(seen.entries)
     blocks, sizes, of_look = _typical_blocks(seen, looks)
     energy = np.maximum(_sums(sizes * np.square(blocks).mean(1), of_look), 1e-300)
     values = blocks.astype(np.float32)
@@ -40,7 +42,7 @@ def profile(seen: Spectrum, statistics: int = 0) -> Profile:
     for bits in _WIDTHS:
         # Steps of a smaller width are unions of finer steps.
         step = finest >> (_WIDTHS[0] - bits)
-        restored = _means(values) if bits == 1 else _floats(middles_of(step, low, span, bits))
+        restored = _means(values) if bits == 1 else middles_of(step, low, span, bits).view(np.float32)
         away = np.square(restored - values, dtype=np.float64).mean(1)
         lost = _sums(sizes * away, of_look) / energy
         # A sign costs one bit.
@@ -55,6 +57,13 @@ def profile(seen: Spectrum, statistics: int = 0) -> Profile:
         )
     overhead_bits = 8.0 * (HEADER_BYTES + 4 * statistics)
     return Profile(kept=seen.kept, captured=seen.captured, widths=tuple(widths), overhead_bits=overhead_bits)
+
+
+@cache
+def _looks(entries: int) -> Floats:
+    looks = distinct(log_spaced(max(_LEAST_SHARE * entries, 1.0), entries, _LOOKS))
+    looks.flags.writeable = False
+    return looks
 
 
 def _typical_blocks(seen: Spectrum, looks: Floats) -> tuple[Floats, Floats, Ints]:
@@ -76,9 +85,10 @@ def _typical_blocks(seen: Spectrum, looks: Floats) -> tuple[Floats, Floats, Ints
     return np.concatenate(blocks), np.concatenate([together, apart.ravel()]), of_look
 
 
-def _quantised(values: Float32s) -> tuple[Ints, Ints, Ints]:
+def _quantised(values: Float32s) -> tuple[Floats, Floats, Ints]:
     """Lower end and span of the steps of every block, and the finest step of every value."""
-    magnitude = values.view(np.int32).astype(np.int64)
+    # Doubles hold these integers and save conversions.
+    magnitude = values.view(np.int32).astype(np.float64)
     largest, low = magnitude[:, :1], lower_scale(magnitude[:, -1:], magnitude[:, :1])
     span = largest - low + 1
     return low, span, steps_of(magnitude, low, span, _WIDTHS[0])
@@ -88,11 +98,6 @@ def _means(values: Float32s) -> Float32s:
     """The one magnitude of a block at a width of 1 bit."""
     means: Float32s = values.mean(1, dtype=np.float64, keepdims=True).astype(np.float32)
     return np.minimum(means, values[:, :1])
-
-
-def _floats(whole: Ints) -> Float32s:
-    """Reinterpret bits as floats."""
-    return whole.astype(np.int32).view(np.float32)
 
 
 def _index_table_bits(kept: Floats, entries: int) -> Floats:

@@ -18,7 +18,7 @@ import torch
 from numpy.typing import NDArray
 
 from wayfare.codec.errors import WireError
-from wayfare.codec.indices import decode_indices, encode_indices, max_symbols, symbol_count
+from wayfare.codec.indices import IndexKind, decode_indices, encode_indices, max_symbols, symbol_count
 from wayfare.codec.values import ValueBits, decode_values, encode_values
 from wayfare.sparsify import Sparse
 
@@ -29,6 +29,8 @@ _MAGIC, _VERSION = b"WF", 1
 _HEADER = struct.Struct("<2sBBB8sIIIIIIII")
 _CHECKSUM = struct.Struct("<I")
 HEADER_BYTES = _HEADER.size + _CHECKSUM.size
+# A bitmap is at most 9 % longer than coded gaps if at least every third entry is kept, so a message 1 %.
+_BITMAP_FROM = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,25 +73,53 @@ def encode(kept: Sparse, layout: Layout, value_bits: ValueBits = 32) -> Message:
     kind, index_data = encode_indices(offsets, span)
     value_data, received = encode_values(values[:chosen], value_bits)
     tail, _ = encode_values(statistics, 32)
-    header = _HEADER.pack(
-        _MAGIC,
-        _VERSION,
-        kind,
-        value_bits,
-        layout.model_id,
-        layout.parameters,
-        len(statistics),
-        first,
-        span,
-        chosen,
-        symbol_count(offsets),
-        len(index_data),
-        len(value_data),
-    )
-    body = index_data + value_data + tail
-    data = header + _CHECKSUM.pack(zlib.crc32(body, zlib.crc32(header))) + body
+    numbers = (first, span, chosen, symbol_count(offsets))
+    data = _message(layout, kind, value_bits, len(statistics), numbers, index_data, value_data + tail)
     delivered = torch.from_numpy(np.concatenate([received, statistics])).to(kept.values)
     return Message(data, Sparse(kept.indices, delivered))
+
+
+def encode_exactly(model: NDArray[np.float32], mask: NDArray[np.bool_], layout: Layout) -> bytes:
+    """Encode the entries of a model in a mask, which has all statistics or none.
+
+    Of many entries the indices are a bitmap, which is hardly longer than coded gaps and takes a fraction of the time.
+    """
+    indices = np.flatnonzero(mask)
+    chosen = int(np.searchsorted(indices, layout.parameters))
+    statistics = len(indices) - chosen
+    if statistics not in (0, layout.statistics):
+        raise WireError(f"{statistics} statistics: a message carries all {layout.statistics} or none")
+    first, span = span_of(indices[:chosen])
+    symbols = chosen
+    if chosen == span:
+        kind, index_data = IndexKind.ALL, b""
+    elif chosen * _BITMAP_FROM >= span:
+        kind, index_data = IndexKind.BITMAP, np.packbits(mask[first : first + span]).tobytes()
+    else:
+        offsets = indices[:chosen] - first
+        kind, index_data = encode_indices(offsets, span)
+        symbols = symbol_count(offsets)
+    values = model if len(indices) == len(model) else model.take(indices)
+    value_data = values.astype("<f4", copy=False).tobytes()
+    return _message(layout, kind, 32, statistics, (first, span, chosen, symbols), index_data, value_data)
+
+
+def _message(
+    layout: Layout,
+    kind: IndexKind,
+    value_bits: int,
+    statistics: int,
+    numbers: tuple[int, int, int, int],
+    index_data: bytes,
+    value_data: bytes,
+) -> bytes:
+    """A message of first index, span, kept entries and symbols; the values end with the statistics."""
+    lengths = (len(index_data), len(value_data) - 4 * statistics)
+    header = _HEADER.pack(
+        *(_MAGIC, _VERSION, kind, value_bits, layout.model_id, layout.parameters, statistics, *numbers, *lengths)
+    )
+    checksum = zlib.crc32(value_data, zlib.crc32(index_data, zlib.crc32(header)))
+    return b"".join([header, _CHECKSUM.pack(checksum), index_data, value_data])
 
 
 def decode(data: bytes, layout: Layout) -> Sparse:

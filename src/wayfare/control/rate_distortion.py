@@ -186,14 +186,20 @@ class Problem:
 
     def power_watts(self, log_price: float) -> float:
         # A price search calls this about fifty times; for single numbers lists are faster than arrays.
-        ends, levels, bits = self._as_lists
+        ends, levels, bits, hertz_s, max_bits = self._as_lists
         first = bisect_right(ends, -log_price)
-        wanted = self.contact_s * self.bandwidth_hz / _LN2 * (levels[first] - log_price)
-        return self.power_for(min(max(wanted, bits[first]), self.max_bits))
+        best_bits = hertz_s / _LN2 * (levels[first] - log_price)
+        if best_bits < bits[first]:
+            best_bits = bits[first]
+        if best_bits > max_bits:
+            best_bits = max_bits
+        return float(np.expm1(_LN2 * best_bits / hertz_s)) / self.gain_per_watt if best_bits > 0 else 0.0
 
     @cached_property
-    def _as_lists(self) -> tuple[list[float], list[float], list[float]]:
-        return self._log_cheapness.tolist(), self._log_levels.tolist(), self.curve.bits.tolist()
+    def _as_lists(self) -> tuple[list[float], list[float], list[float], float, float]:
+        """What `power_watts` reads: ends and levels of the segments, bits, tau B and the most bits."""
+        numbers = self._log_cheapness.tolist(), self._log_levels.tolist(), self.curve.bits.tolist()
+        return (*numbers, self.contact_s * self.bandwidth_hz, self.max_bits)
 
     def power_for(self, bits: float) -> float:
         """The power, in watts, that sends ``bits`` in the whole contact."""
@@ -218,7 +224,7 @@ class Problem:
 
 def power_watts(bits: float, *, contact_s: float, gain_per_watt: float, bandwidth_hz: float) -> float:
     """p = (2^(A / (tau B)) - 1) / g: the least power, in watts, that sends A bits."""
-    return float(np.expm1(_LN2 * bits / (contact_s * bandwidth_hz)) / gain_per_watt) if bits > 0 else 0.0
+    return float(np.expm1(_LN2 * bits / (contact_s * bandwidth_hz))) / gain_per_watt if bits > 0 else 0.0
 
 
 def _upper_hull(x: Floats, y: Floats) -> Ints:

@@ -25,7 +25,7 @@ from wayfare.methods.privacy import NoiseSource, Private, secret_noise
 from wayfare.radio import Link
 from wayfare.scenario import Scenario
 from wayfare.sparsify import Sparse, top_k, with_tail
-from wayfare.sparsify.spectrum import spectrum
+from wayfare.sparsify.spectrum import norm_and_spectrum, spectrum, squared_norm
 from wayfare.streams import Stream, generator
 
 # Relative tolerance for sums of a few double-precision numbers.
@@ -153,8 +153,12 @@ def make_offer(
     sums, trained = parameters[: link.sums], parameters[link.sums :]
     # A controller weighs what was learned, and statistics are in other units.
     parameters = trained if len(trained) else parameters
-    norm_sq = float(parameters.double().square().sum()) * terms.norm_scale**2
-    seen = cache(lambda: profile(spectrum(parameters), len(update) - link.parameters))
+    if terms.method.upload.uses_profile:
+        norm_sq, see = norm_and_spectrum(parameters)
+    else:
+        norm_sq, see = float(squared_norm(parameters)), partial(spectrum, parameters)
+    norm_sq *= terms.norm_scale**2
+    seen = cache(lambda: profile(see(), len(update) - link.parameters))
     now, encounter = meet(
         state,
         meeting,
@@ -311,6 +315,8 @@ def _selected(offer: Offer, terms: Terms, entries: int) -> Sparse:
 
 def _left(sums: Tensor) -> tuple[int, int]:
     """The number of entries that are not 0, and the bits of a message of them."""
+    if len(sums) == 0:
+        return 0, 0
     indices = sums.nonzero().view(-1)
     kept = Sparse(indices, sums.index_select(0, indices))
     return len(kept), measure(kept, len(sums), WHOLE).bits if len(kept) else 0

@@ -29,23 +29,54 @@ def checked_place(name: str) -> Place:
 
 
 class Shelf(Protocol):
-    """Stores one vector per device."""
+    """Stores two vectors per device: one that is kept, and the local model of an unfinished burst."""
 
     def keep(self, device: int, vector: Tensor) -> Tensor:
         """Store a vector and return an equal one, which is valid until the device's next `keep`."""
+
+    def local_model(self, device: int) -> Tensor | None:
+        """Where to hold the local model of a device; None means in memory."""
+
+    def rest(self, device: int) -> None:
+        """A local model is not needed for now."""
 
 
 class InMemory:
     def keep(self, device: int, vector: Tensor) -> Tensor:
         return vector
 
+    def local_model(self, device: int) -> Tensor | None:
+        return None
+
+    def rest(self, device: int) -> None:
+        pass
+
 
 class OnDisk:
-    """Vectors in one memory-mapped file, one row per device. Pages leave memory once they are written.
+    """Vectors in two memory-mapped files, one row per device. Pages leave memory once they are written.
 
-    The file is sparse: a device without a contact takes no space. It is temporary and useless after the run.
+    The files are sparse: a device without a contact takes no space. They are temporary and useless after the run.
     """
 
+    def __init__(self, file: Path, devices: int, entries: int) -> None:
+        self.files = file, file.with_name(f"{file.name}-local")
+        self._kept, self._local = (_Rows(each, devices, entries) for each in self.files)
+
+    def keep(self, device: int, vector: Tensor) -> Tensor:
+        """Write the vector to the device's row and return a view of it."""
+        row = self._kept.row(device)
+        row.copy_(vector)
+        self._kept.drop(device)
+        return row
+
+    def local_model(self, device: int) -> Tensor | None:
+        return self._local.row(device)
+
+    def rest(self, device: int) -> None:
+        self._local.drop(device)
+
+
+class _Rows:
     def __init__(self, file: Path, devices: int, entries: int) -> None:
         # Rows start on a page, so that each can be dropped from memory alone.
         page = mmap.PAGESIZE // np.dtype(np.float32).itemsize
@@ -56,19 +87,18 @@ class OnDisk:
         advise: Callable[[int, int, int], None] | None = getattr(mapping, "madvise", None)
         self._advise = advise
 
-    def keep(self, device: int, vector: Tensor) -> Tensor:
-        """Write the vector to the device's row and return a view of it."""
-        row = torch.from_numpy(self._rows[device, : self._entries])
-        row.copy_(vector)
+    def row(self, device: int) -> Tensor:
+        return torch.from_numpy(self._rows[device, : self._entries])
+
+    def drop(self, device: int) -> None:
         if self._advise is not None:
             length = 4 * self._stride
             self._advise(mmap.MADV_DONTNEED, device * length, length)
-        return row
 
 
 @contextmanager
 def open_shelf(place: Place, compute: Compute, folder: Path, devices: int, entries: int) -> Iterator[Shelf]:
-    """A shelf for one run. A shelf on disk uses a temporary file in ``folder``, deleted when the run ends."""
+    """A shelf for one run. A shelf on disk uses temporary files in ``folder``, deleted when the run ends."""
     if checked_place(place) == "memory":
         yield InMemory()
         return
@@ -86,5 +116,6 @@ def open_shelf(place: Place, compute: Compute, folder: Path, devices: int, entri
         shelf = OnDisk(file, devices, entries)
         if os.name == "posix":
             # A mapped file outlives its name, so even a killed run leaves no file behind.
-            file.unlink()
+            for each in shelf.files:
+                each.unlink()
         yield shelf

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from wayfare.arrays import Ints
 from wayfare.engine.base import Burst, Engine
+from wayfare.engine.shelf import InMemory, Shelf
 from wayfare.learning.descent import Descent
 
 Policy: TypeAlias = Literal["stepwise", "lazy", "ahead"]
@@ -57,6 +58,7 @@ class Trainer:
         policy: Policy = "ahead",
         ahead_steps: int = AHEAD_STEPS,
         descent: Descent | None = None,
+        shelf: Shelf | None = None,
     ) -> None:
         self._engine, self._training, self._policy, self._ahead_steps = engine, training, policy, ahead_steps
         # The rounds in which each device's local model is read or replaced, in order.
@@ -67,6 +69,7 @@ class Trainer:
         self._underway: dict[int, Tensor] = {}
         self._velocities: dict[int, Tensor] = {}
         self._free: list[Tensor] = []
+        self._shelf = shelf or InMemory()
         # The last trained round of each local model.
         self._done = [0] * len(contacts)
         self._retired: set[int] = set()
@@ -100,9 +103,10 @@ class Trainer:
         The trainer changes neither vector.
         """
         self._received[device], self._corrections[device] = model, correction
-        for held in (self._underway, self._velocities):
-            if device in held:
-                self._free.append(held.pop(device))
+        vectors = self._underway.pop(device, None), self._velocities.pop(device, None)
+        # A row on a shelf belongs to its device.
+        on_shelf = self._shelf.local_model(device) is not None
+        self._free += [each for each in vectors[1 if on_shelf else 0 :] if each is not None]
 
     def restart(self, device: int, received: Tensor, local: Tensor) -> None:
         """Continue from a local model that differs from the received one. The trainer changes neither.
@@ -133,7 +137,8 @@ class Trainer:
         """
         if set(state.velocities) != (set(state.underway) if self._has_momentum else set()):
             raise ValueError(f"the state is from a descent {'without' if self._has_momentum else 'with'} momentum")
-        self._done, self._underway, self._received = list(state.done), dict(state.underway), list(received)
+        self._done, self._received = list(state.done), list(received)
+        self._underway = {device: self._shelved(device, model) for device, model in state.underway.items()}
         self._corrections = [None] * len(self._received) if corrections is None else list(corrections)
         self._velocities = dict(state.velocities)
         self._retired = set(state.retired)
@@ -174,16 +179,24 @@ class Trainer:
             self._engine.run([self._underway[burst.device] for burst in bursts], bursts)
         for burst in bursts:
             self._done[burst.device] = until[burst.device]
+            self._shelf.rest(burst.device)
 
     def _own(self, device: int) -> Tensor:
         """The vector of a device's burst, initially the received model; its velocity starts at zero."""
         vector = self._underway.get(device)
         if vector is None:
             received = self._received[device]
-            vector = self._underway[device] = self._vector(received).copy_(received)
+            row = self._shelf.local_model(device)
+            vector = self._vector(received) if row is None else row
+            self._underway[device] = vector.copy_(received)
             if self._has_momentum:
                 self._velocities[device] = self._vector(received).zero_()
         return vector
+
+    def _shelved(self, device: int, model: Tensor) -> Tensor:
+        """A local model on the shelf, or as it is."""
+        row = self._shelf.local_model(device)
+        return model if row is None else row.copy_(model)
 
     def _vector(self, like: Tensor) -> Tensor:
         return self._free.pop() if self._free else torch.empty_like(like)

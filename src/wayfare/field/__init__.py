@@ -54,6 +54,9 @@ device received no model since its previous update; the header names its version
 A guard (`wayfare.methods.guard`) stands before the rule: it scales or drops unusual updates. It judges whole uploads,
 so with a guard no rule takes pieces. Its state is part of the server's, so a replay repeats its decisions.
 
+The answer to ``finish`` also names the version that the operator has released to the device for inference
+(`released.py`), and the settings of devices that hold with the offered version: orders change them (`orders.py`).
+
 Old chunks become a snapshot (`compaction`): the base from which the ledger replays. The operator's orders, such as a
 rollback, are rows of the ledger; each ends a round and makes a version (`orders`).
 
@@ -85,6 +88,8 @@ messages, but neither alter nor invent them. Of several servers of a fleet, one 
 
 Trainer and exchanger of a device share only its store. Training during an exchange is not lost:
 it is base - local for the new base. A proximal term pulls towards the last model, not towards base.
+
+Class statistics of a folder are sent as differences to what was sent before (`local_statistics.py`).
 
 Only methods with pure parts run here. Methods with a peer rule are rejected: they need connections between devices.
 """

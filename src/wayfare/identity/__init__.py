@@ -23,7 +23,8 @@ from wayfare.errors import ScenarioError
 from wayfare.identity.changes import changes
 from wayfare.identity.files import content_of, files_of
 from wayfare.identity.fingerprint import UnreadableError, fingerprint, is_users
-from wayfare.learning.tasks import TASKS, Task, load_task
+from wayfare.learning.known import KNOWN
+from wayfare.learning.tasks import Task, load_task
 from wayfare.learning.tasks.pretrained import backbone_digest
 from wayfare.methods import Method, Part
 from wayfare.scenario import Scenario
@@ -47,7 +48,7 @@ def identity_of(scenario: Scenario, method: Method, task: Task | None = None) ->
 
     Wayfare's tasks have no entry, because the scenario describes them and their data are verified.
     """
-    if task is None and scenario.learning.task not in TASKS:
+    if task is None and scenario.learning.task not in KNOWN:
         task = load_task(scenario.learning)
     identity: dict[str, Any] = {"scheme": method_identity(method), "files": files_of(scenario)}
     backbone = backbone_digest(scenario.learning)

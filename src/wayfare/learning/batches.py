@@ -35,6 +35,10 @@ class Batches:
         self._held, self._rounds, self._seed = held, rounds, seed
         self._windows: dict[tuple[Stream, int], _Window] = {}
 
+    @property
+    def devices(self) -> int:
+        return len(self._held)
+
     def held(self, device: int) -> Ints:
         """The sample numbers of a device."""
         return self._held[device]

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from wayfare.errors import ScenarioError
+from wayfare.methods.directions import Directions, sketch_of
 from wayfare.methods.parts import Arrival, Part, ServerRule, State
 
 if TYPE_CHECKING:
@@ -44,6 +45,7 @@ class Guard(Part):
     share: float = 2.0  # the weight of a device is at most this multiple of the median weight, plus a few updates
     outlier: float = 10.0  # updates above this multiple of the usual norm are outliers and are dropped
     strikes: int = 3  # a device is quarantined after so many outliers in a row
+    directions: bool = True  # updates in harmful directions lose weight, see `directions`
 
     def __post_init__(self) -> None:
         for name, value, least in (
@@ -55,20 +57,27 @@ class Guard(Part):
                 raise ScenarioError(name, value, f"must be a finite number above {least:g}")
         if not isinstance(self.strikes, int) or self.strikes < 1:
             raise ScenarioError("strikes", self.strikes, "must be a whole number of at least 1")
+        if self.directions not in (False, True):
+            raise ScenarioError("directions", self.directions, "must be 0 or 1")
+        # Compositions have numbers only.
+        object.__setattr__(self, "directions", bool(self.directions))
 
     def init(self) -> State:
-        return {"norms": {}, "usual": {}, "weights": {}, "strikes": {}, "quarantined": {}}
+        return {"norms": {}, "usual": {}, "weights": {}, "strikes": {}, "quarantined": {}, "directions": {}, "path": {}}
 
     def screen(
         self, model: Tensor, state: State, arrivals: Sequence[Arrival], rule: ServerRule
     ) -> tuple[list[Arrival], State]:
         """The arrivals that the server rule may use, scaled down where necessary, and the new state."""
+        # States of earlier versions lack the tables of directions.
+        state = {**self.init(), **state}
         tables, passed = _Tables(state), []
+        directions = Directions(state) if self.directions else None
         for arrival in arrivals:
-            share = self._share(model, tables, arrival, rule)
+            share = self._share(model, tables, directions, arrival, rule)
             if share > 0:
                 passed.append(_scaled(model, arrival, share, rule))
-        return passed, tables.state()
+        return passed, {**state, **tables.state(), **({} if directions is None else directions.state())}
 
     def released(self, state: State, device: int) -> State:
         """The state after a person released a device from quarantine; its history is forgotten."""
@@ -77,12 +86,15 @@ class Guard(Part):
         }
         return {**kept, "weights": state["weights"]}
 
-    def _share(self, model: Tensor, tables: _Tables, arrival: Arrival, rule: ServerRule) -> float:
+    def _share(
+        self, model: Tensor, tables: _Tables, directions: Directions | None, arrival: Arrival, rule: ServerRule
+    ) -> float:
         """The factor of an update; 0 drops it."""
         device = str(arrival.device)
         if device in tables.quarantined:
             return 0.0
-        norm, usual = _norm(model, arrival, rule), tables.usual_norm()
+        update = _update(model, arrival, rule)
+        norm, usual = length(update), tables.usual_norm()
         # Before there is a usual norm, no update may exceed the model.
         bound = self.clip * usual if usual else max(length(model), 1.0)
         # NaN fails every comparison, so it counts as an outlier.
@@ -93,6 +105,10 @@ class Guard(Part):
         if norm == 0:
             return 1.0
         applied = min(norm, bound, tables.room(device, self.share, bound))
+        if directions is not None:
+            sketch = sketch_of(arrival.sent.indices, update, len(model))
+            applied *= directions.weight(device, sketch)
+            directions.applied(device, sketch, applied / norm)
         tables.weigh(device, applied, usual)
         return applied / norm if applied < norm else 1.0
 
@@ -145,10 +161,10 @@ class _Tables:
         return median(self._weights.values()) if self._weights else 0.0
 
 
-def _norm(model: Tensor, arrival: Arrival, rule: ServerRule) -> float:
-    """The norm of an update, or of the change from the global to an arriving model."""
+def _update(model: Tensor, arrival: Arrival, rule: ServerRule) -> Tensor:
+    """An update, or the one that leads from the global to an arriving model."""
     values = arrival.sent.values
-    return length(values if rule.takes == "updates" else values - model[arrival.sent.indices])
+    return values if rule.takes == "updates" else model[arrival.sent.indices] - values
 
 
 def length(vector: Tensor) -> float:

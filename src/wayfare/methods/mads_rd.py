@@ -34,6 +34,7 @@ class MadsRd(UploadRule):
     control: Control = field(default_factory=Control)
     energy_rule: EnergyRule = "queue"
     step: Step = "curve"
+    uses_profile = True
 
     def decide(self, encounter: Encounter, link: Link) -> Upload:
         """Drift plus penalty on the rate-distortion curve sets the bits; then choose entries and width for them."""

@@ -57,6 +57,8 @@ class UploadRule(Part, ABC):
     needs_position: ClassVar[bool] = False
     # Whether decisions depend on the update. Otherwise a private device can ignore a contact at no cost in privacy.
     uses_update: ClassVar[bool] = True
+    # Whether it calls `Encounter.profile` in nearly every contact. A GPU then sends norm and profile together.
+    uses_profile: ClassVar[bool] = False
 
     @abstractmethod
     def decide(self, encounter: Encounter, link: Link) -> Upload:

@@ -342,14 +342,22 @@ def _listed(group: tuple[str, ...]) -> str:
     return ", ".join(f":{choice}" for choice in group if choice)
 
 
+_BEHIND = frozenset(("ridge", "lda", "gaussian", "means", "pilot", "from-statistics", "from-pilot"))
+
+
 def scheme_label(name: str) -> str:
     """The label of a method in figures, tables and pages: ``afl-spar:paced`` is paced AFL-Spar. Other names stay.
 
-    Commands and machine-readable files use the name itself.
+    Choices that are no adjectives stand behind it: ``statistics:means`` is Statistics (means). Commands and
+    machine-readable files use the name itself.
     """
     first, plus, parts = name.partition(" + ")
     base, *choices = first.split(":")
-    return " ".join([*reversed(choices), TABLE[base].label]) + plus + parts if base in TABLE else name
+    if base not in TABLE:
+        return name
+    behind = [choice.replace("-", " ") for choice in choices if choice in _BEHIND]
+    before = [choice for choice in reversed(choices) if choice not in _BEHIND]
+    return " ".join([*before, TABLE[base].label, *([f"({', '.join(behind)})"] if behind else [])]) + plus + parts
 
 
 def choices_of(name: str) -> list[list[str]]:

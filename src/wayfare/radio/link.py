@@ -7,6 +7,8 @@ from dataclasses import dataclass
 
 # Powers beyond 2^64 / g are infinite for any radio; 2^1024 would overflow.
 _MAX_EXPONENT = 64.0
+# The largest log2(1 + SNR) of a real radio. Higher rates mean that the scenario's bandwidth is not the real one.
+MAX_BPS_PER_HZ = 40.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,6 +27,11 @@ class Link:
     def rate_bps(self, power_watts: float, gain_per_watt: float) -> float:
         """A = B log2(1 + p g), in bit/s."""
         return self.bandwidth_hz * math.log1p(power_watts * gain_per_watt) / math.log(2.0)
+
+    def gain_per_watt(self, rate_bps: float) -> float:
+        """g = (2^(A / B) - 1) / p: the gain at which full power reaches a rate; that of a real radio at most."""
+        bps_per_hz = min(rate_bps / self.bandwidth_hz, MAX_BPS_PER_HZ)
+        return math.expm1(math.log(2.0) * bps_per_hz) / self.max_power_watts
 
     def power_watts(self, bits: float, seconds: float, gain_per_watt: float) -> float:
         """p = (2^(bits / (B t)) - 1) / g: the least power that sends some bits in some seconds."""

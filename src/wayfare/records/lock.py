@@ -17,14 +17,17 @@ from typing import IO
 from wayfare.errors import RunFolderError
 from wayfare.files import lock
 
+# The name of a lock inside its folder.
+INSIDE = "process.lock"
 _log = logging.getLogger("wayfare")
 
 
 class RunLock:
     """Held while a run is written; a second process gets an error that names the holder."""
 
-    def __init__(self, folder: Path) -> None:
-        self._run, self._file = folder, folder.with_name(folder.name + ".lock")
+    def __init__(self, folder: Path, *, inside: bool = False) -> None:
+        """``inside``: the folder is all that a service may write."""
+        self._run, self._file = folder, folder / INSIDE if inside else folder.with_name(folder.name + ".lock")
 
     def __enter__(self) -> RunLock:
         try:

@@ -17,6 +17,7 @@ from torch import Tensor
 from wayfare.arrays import Floats
 from wayfare.contacts import TraceUse
 from wayfare.errors import RunFolderError, WayfareError
+from wayfare.files import require_folder
 from wayfare.learning.tasks import Metric
 from wayfare.methods.privacy import PrivacySpent
 from wayfare.records.layout import final_folder, read_meta, resume_call, stored_devices, stored_rows
@@ -56,8 +57,7 @@ class RunRecord:
 
 def find_runs(folder: Path) -> list[Path]:
     """The finished runs at or below a folder, in order of their names."""
-    if not folder.is_dir():
-        raise RunFolderError(f"{folder}: no such folder")
+    require_folder(folder)
     found = [file.parent for file in sorted(folder.rglob(FILE)) if not file.parent.name.endswith(".partial")]
     if not found:
         if unfinished := next(folder.rglob(FILE), None):

@@ -10,7 +10,6 @@ from wayfare import codec
 from wayfare.contacts import ContactPlan, opportunities
 from wayfare.radio import gains_per_watt
 from wayfare.scenario import Scenario
-from wayfare.scenario.model import Learning
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,9 +48,3 @@ def upload_outlook(plan: ContactPlan, scenario: Scenario, parameters: int, seed:
         dense_chance=float((capacity_bits >= dense_bits).mean()) if some else None,
         median_rate_bps=float(np.median(rate_bps)) if some else None,
     )
-
-
-def parameters_of(learning: Learning) -> int:
-    from wayfare.learning.tasks import model_of
-
-    return model_of(learning).parameters

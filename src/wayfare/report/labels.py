@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from pathlib import PurePath
 
-from wayfare.learning.tasks import TASKS, Metric
+from wayfare.learning.known import KNOWN
+from wayfare.learning.tasks import Metric
 from wayfare.methods import scheme_label
 from wayfare.scenario.load import names_python_file
 
@@ -109,5 +110,5 @@ def task_label(task: str) -> str:
 
 def named_with_task(name: str, task: str) -> str:
     """The name of a scenario or study with its task, unless the name contains one of Wayfare's tasks."""
-    named = task in TASKS and task.split("-")[0] in name
+    named = task in KNOWN and task.split("-")[0] in name
     return name if named else f"{name}, task {task_label(task)}"

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from wayfare.arrays import Ints
 from wayfare.device import Checks, DeviceState, Transmission, terms_of
-from wayfare.engine import AHEAD_STEPS, Compute, InMemory, Policy, Shelf, Trainer, engine_name, make_engine
+from wayfare.engine import AHEAD_STEPS, Compute, InMemory, Policy, Shelf, Trainer, choose_engine
 from wayfare.learning.evaluate import Evaluator
 from wayfare.learning.recalibrate import make_recalibration
 from wayfare.learning.tasks import Evaluation
@@ -55,8 +55,8 @@ class Simulation:
         # Vectors and data stay on the compute device for the whole run.
         training, initial = local_training(world, method, self._compute), world.initial_model.to(self._compute.device)
         task = training.task
-        self.engine = engine_name(engine, training)
-        chosen = make_engine(self.engine, training)
+        self.choice = choose_engine(engine, training)
+        chosen = self.choice.engine
         self._ledger = make_ledger(method, chosen, initial, weights_of(world)) if self._checks.paranoid else None
         noise = keyed_noise(world.seed)
         terms = terms_of(scenario, method, world.link, seed=world.seed, checks=self._checks, noise=noise)
@@ -76,6 +76,7 @@ class Simulation:
             policy=policy,
             ahead_steps=getattr(chosen, "ahead_steps", AHEAD_STEPS),
             descent=training.descent,
+            shelf=shelf,
         )
         # With free relays, a device without energy still hands its updates to others.
         retires = self._relays is None or not self._relays.free

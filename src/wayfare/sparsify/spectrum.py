@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from itertools import pairwise
 from typing import TypeAlias, TypeVar
 
@@ -41,7 +43,7 @@ class Ranked:
         return np.minimum(self.ranks.searchsorted(ranks), len(self.magnitudes) - 1)
 
     def at(self, ranks: Floats) -> Floats:
-        return self.magnitudes[self.indices(ranks)]
+        return self.magnitudes.take(self.indices(ranks))
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,9 +69,13 @@ class Segments:
     def at(self, ranks: Floats) -> Floats:
         """The magnitudes of every segment (rows) at some ranks; the largest has rank 1."""
         in_tail = np.minimum(ranks, self.tails[:, None])
-        from_the_largest: Ints = np.ceil(in_tail + (ranks - in_tail) / self.weights[:, None]).astype(np.int64)
-        indices = np.maximum(self.ends[:, None] - np.maximum(from_the_largest, 1), self.starts[:, None])
-        return self.magnitudes[indices]
+        # In place, and in doubles, which hold these integers.
+        from_the_largest = ranks - in_tail
+        from_the_largest /= self.weights[:, None]
+        from_the_largest += in_tail
+        np.maximum(np.ceil(from_the_largest, out=from_the_largest), 1.0, out=from_the_largest)
+        indices = np.maximum(self.ends[:, None] - from_the_largest, self.starts[:, None])
+        return self.magnitudes.take(indices.astype(np.int64))
 
     def energies(self, bounds: Floats) -> Floats:
         """The sum of squares of all entries at or above each of some rising bounds."""
@@ -96,9 +102,11 @@ class Segments:
 
     def energies_from(self, indices: Ints) -> Floats:
         """The sum of squares of the entries from each of some rising indices on."""
-        squares = np.zeros(len(self.magnitudes) + 1)
+        squares = np.empty(len(self.magnitudes) + 1)
+        squares[-1] = 0.0
         np.square(self.magnitudes, out=squares[:-1])
-        for start, end, weight in zip(self.starts, self.ends - self.tails, self.weights, strict=True):
+        bodies = zip(self.starts.tolist(), (self.ends - self.tails).tolist(), self.weights.tolist(), strict=True)
+        for start, end, weight in bodies:
             squares[start:end] *= weight
         # Sums from one index to the next. `reduceat` returns the first element of an empty range, not 0.
         edges = np.concatenate([indices, self.ends[:, None]], axis=1)
@@ -123,14 +131,43 @@ class Spectrum:
 
 def spectrum(vector: Tensor) -> Spectrum:
     """The spectrum of a vector. The tail is exact; the body of a long vector is sampled."""
-    segments = _sampled(vector) if len(vector) >= _SAMPLE else _all_of(vector)
+    if _is_on_gpu(vector):
+        parts, segments_of = _to_send(vector)
+        return _spectrum(segments_of(torch.cat(parts).cpu().numpy()), len(vector))
+    is_long = len(vector) >= _SAMPLE
+    return _spectrum(_sampled(vector) if is_long else _all_of(vector.abs().numpy()), len(vector))
+
+
+def norm_and_spectrum(vector: Tensor) -> tuple[float, Callable[[], Spectrum]]:
+    """|x|^2 of a vector, and its spectrum on demand. Both leave a GPU in one transfer, so that the CPU waits once."""
+    norm_sq = squared_norm(vector)
+    if not _is_on_gpu(vector):
+        return float(norm_sq), partial(spectrum, vector)
+    parts, segments_of = _to_send(vector)
+    # The bytes of a double travel as single-precision numbers.
+    as_parts = norm_sq.view(1).view(vector.dtype)
+    found = torch.cat([*parts, as_parts]).cpu().numpy()
+    seen, norm = found[: -len(as_parts)], found[-len(as_parts) :].copy().view(np.float64)
+    return float(norm[0]), lambda: _spectrum(segments_of(seen), len(vector))
+
+
+def squared_norm(vector: Tensor) -> Tensor:
+    """|x|^2, summed in double precision."""
+    return vector.to(torch.float64, copy=True).square_().sum()
+
+
+def _is_on_gpu(vector: Tensor) -> bool:
+    return vector.device.type != "cpu"
+
+
+def _spectrum(segments: Segments, entries: int) -> Spectrum:
     # Count the entries and energy of every segment above common bounds.
     bounds = segments.bounds()
     reaching = segments.reaching(bounds)[:, ::-1]
     in_segments = segments.entries_from(reaching)
     whole = Ranked(bounds[::-1], in_segments.sum(0), in_segments)
-    whole.ranks[-1] = len(vector)
-    points = distinct(whole.indices(log_spaced(whole.ranks[0], len(vector), _POINTS)))
+    whole.ranks[-1] = entries
+    points = distinct(whole.indices(log_spaced(whole.ranks[0], entries, _POINTS)))
     captured = segments.energies_from(reaching[:, points[::-1]])[::-1]
     captured /= captured[-1] if captured[-1] > 0 else 1.0
     return Spectrum(_from_zero(whole.ranks[points]), _from_zero(captured), whole, segments)
@@ -157,18 +194,22 @@ def log_spaced(first: ArrayLike, last: ArrayLike, count: int) -> Floats:
     return spaced
 
 
-def _all_of(vector: Tensor) -> Segments:
-    pieces = np.array_split(vector.abs().cpu().numpy(), min(SEGMENTS, len(vector)))
+def _all_of(magnitude: Magnitudes) -> Segments:
+    pieces = np.array_split(magnitude, min(SEGMENTS, len(magnitude)))
     return _joined([piece[:0] for piece in pieces], [np.sort(piece) for piece in pieces], np.ones(len(pieces)))
 
 
-def _sampled(vector: Tensor) -> Segments:
-    """The tail of every segment, and a sample of its body."""
+def _rows(vector: Tensor) -> tuple[Tensor, int]:
+    """The segments of a vector, and the stride of the sample.
+
+    A few entries at the end belong to no segment. The stride is odd, so that it does not align with layer sizes.
+    """
     length = len(vector) // SEGMENTS
-    # A few entries at the end belong to no segment. The stride is odd, so that it does not align with layer sizes.
-    rows, stride = vector[: SEGMENTS * length].view(SEGMENTS, length), max(len(vector) // _SAMPLE, 1) | 1
-    sample = _sample_on_cpu if rows.device.type == "cpu" else _sample_on_gpu
-    bodies, tails = sample(rows, stride)
+    return vector[: SEGMENTS * length].view(SEGMENTS, length), max(len(vector) // _SAMPLE, 1) | 1
+
+
+def _weighted(bodies: list[Magnitudes], tails: list[Magnitudes], length: int) -> Segments:
+    """The segments of a sampled body and an exact tail each, of ``length`` entries."""
     weights = [(length - len(tail)) / len(body) for body, tail in zip(bodies, tails, strict=True)]
     return _joined(bodies, tails, np.array(weights))
 
@@ -180,28 +221,39 @@ def _joined(bodies: list[Magnitudes], tails: list[Magnitudes], weights: Floats) 
     return Segments(np.concatenate(parts, dtype=np.float64), starts, ends, ends - tails_from, weights)
 
 
-def _sample_on_cpu(rows: Tensor, stride: int) -> tuple[list[Magnitudes], list[Magnitudes]]:
-    """The sampled body and the exact tail of every row, in rising order."""
+def _sampled(vector: Tensor) -> Segments:
+    """On a CPU: the tail of every segment, and a sample of its body, in rising order."""
+    rows, stride = _rows(vector)
     samples = np.sort(rows[:, ::stride].abs().numpy())
     bodies = [_body(sample) for sample in samples]
-    return bodies, [np.sort(_above(row.numpy(), body[-1])) for row, body in zip(rows, bodies, strict=True)]
+    tails = [np.sort(_above(row.numpy(), body[-1])) for row, body in zip(rows, bodies, strict=True)]
+    return _weighted(bodies, tails, rows.shape[1])
 
 
-def _sample_on_gpu(rows: Tensor, stride: int) -> tuple[list[Magnitudes], list[Magnitudes]]:
-    """As `_sample_on_cpu`. All results leave the GPU in one transfer, so that the CPU waits once."""
-    samples = rows[:, ::stride].abs().sort().values
+def _to_send(vector: Tensor) -> tuple[list[Tensor], Callable[[Magnitudes], Segments]]:
+    """What a GPU sends in one transfer, and the function that makes the segments of it, equal to `_sampled`."""
+    if len(vector) < _SAMPLE:
+        return [vector.abs()], _all_of
+    rows, stride = _rows(vector)
     magnitude = rows.abs()
+    samples = magnitude[:, ::stride].sort().values
     beyond = magnitude > samples[:, _BOUND, None]
     # Twice the expected number; hardly ever too few if the sample represents its segment.
     room = -2 * _BOUND * magnitude.numel() // samples.shape[1]
     indices = first_indices(beyond.flatten(), room)
-    counts = beyond.sum(1).clamp(max=room + 1).to(rows.dtype)
-    found = torch.cat([samples.flatten(), magnitude.flatten().index_select(0, indices), counts]).cpu().numpy()
-    bodies = [_body(sample) for sample in found[: samples.numel()].reshape(samples.shape)]
-    ends = samples.numel() + np.cumsum([0, *found[-len(rows) :]]).astype(np.int64)
-    if ends[-1] <= samples.numel() + room:
-        return bodies, [np.sort(found[start:end]) for start, end in pairwise(ends.tolist())]
-    return bodies, [np.sort(row[tail].cpu().numpy()) for row, tail in zip(magnitude, beyond, strict=True)]
+    # Floats hold every count that matters exactly: those up to the room.
+    counts = beyond.sum(1, dtype=rows.dtype)
+
+    def segments_of(found: Magnitudes) -> Segments:
+        bodies = [_body(sample) for sample in found[: samples.numel()].reshape(samples.shape)]
+        ends = samples.numel() + np.cumsum([0, *found[-len(rows) :]]).astype(np.int64)
+        if ends[-1] <= samples.numel() + room:
+            tails = [np.sort(found[start:end]) for start, end in pairwise(ends.tolist())]
+        else:
+            tails = [np.sort(row[tail].cpu().numpy()) for row, tail in zip(magnitude, beyond, strict=True)]
+        return _weighted(bodies, tails, rows.shape[1])
+
+    return [samples.flatten(), magnitude.flatten().index_select(0, indices), counts], segments_of
 
 
 def _body(sample: Magnitudes) -> Magnitudes:

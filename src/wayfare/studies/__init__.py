@@ -19,13 +19,19 @@ Design decisions:
   and redraws.
 """
 
-from wayfare.studies.jobs import Progress
-from wayfare.studies.keeping import Safeguards
-from wayfare.studies.results import StudyResults, summarise
-from wayfare.studies.resuming import resume
-from wayfare.studies.single import Execution, run
-from wayfare.studies.study import load_study
-from wayfare.studies.sweeping import Sweep, compare, sweep
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from wayfare.studies.jobs import Progress
+    from wayfare.studies.keeping import Safeguards
+    from wayfare.studies.results import StudyResults, summarise
+    from wayfare.studies.resuming import resume
+    from wayfare.studies.single import Execution, run
+    from wayfare.studies.study import load_study
+    from wayfare.studies.sweeping import Sweep, compare, sweep
 
 __all__ = [
     "Execution",
@@ -40,3 +46,24 @@ __all__ = [
     "summarise",
     "sweep",
 ]
+
+_HOME = {
+    "Execution": "single",
+    "Progress": "jobs",
+    "Safeguards": "keeping",
+    "StudyResults": "results",
+    "Sweep": "sweeping",
+    "compare": "sweeping",
+    "load_study": "study",
+    "resume": "resuming",
+    "run": "single",
+    "summarise": "results",
+    "sweep": "sweeping",
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Import PyTorch only when a name is used: a misspelt study needs none of it."""
+    if name not in _HOME:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_HOME[name]}"), name)

@@ -6,6 +6,7 @@ import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -160,8 +161,12 @@ def _conduct(job: _Job, compute: Compute, keeper: Keeper, shelf: Shelf) -> None:
         checks=job.execution.safeguards.checks,
         shelf=shelf,
     )
-    execution = execution_record(job.execution, simulation.engine, compute)
+    choice = simulation.choice
+    execution = execution_record(job.execution, choice.name, compute)
     meta = run_inputs(world, job.scheme, job.identity, execution, compute.hardware)
+    if choice.reason is not None:
+        meta["engine_reason"] = choice.reason
+        _say_once(f"{choice.reason}; using the engine {choice.name}")
     with _opened(job, meta) as (writer, state):
         if state is not None:
             simulation.restore(state)
@@ -189,6 +194,12 @@ def _conduct(job: _Job, compute: Compute, keeper: Keeper, shelf: Shelf) -> None:
             privacy=None if rule is None else asdict(rule.spent([state.releases for state in outcome.states])),
             keep_model=job.execution.keep_model,
         )
+
+
+@cache
+def _say_once(message: str) -> None:
+    """Log what is equal in all runs of a comparison."""
+    _log.warning("%s", message)
 
 
 @contextmanager

@@ -29,22 +29,22 @@ import json
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from importlib.resources import files
 from pathlib import Path
 from typing import Annotated, Any
 
 from pydantic import Field, ValidationError, field_validator
 
 from wayfare.errors import InputError, ScenarioError
-from wayfare.learning.tasks import TASKS, Task
+from wayfare.learning.known import KNOWN
+from wayfare.learning.tasks import Task
 from wayfare.methods import Method, Recipe, make_method
 from wayfare.scenario import DEFAULT_PRESET, Scenario, parse, preset_names
 from wayfare.scenario.load import anchor_files, date_as_text, first_problem, load_table, merge
 from wayfare.scenario.section import Section
 from wayfare.studies.arguments import checked_scenario, checked_schemes, checked_seeds
 from wayfare.studies.single import naming_task, scenario_name_of
+from wayfare.studies.source import study_text
 
-_PRESETS = files("wayfare.studies") / "presets"
 USUAL_METRICS = ("score", "energy_joules", "kept_fraction")
 """The default columns of a study's table."""
 
@@ -108,13 +108,9 @@ class Plan:
         return make_method(self.recipes.get(name, name), point.scenario)
 
 
-def study_presets() -> list[str]:
-    return sorted(entry.name.removesuffix(".toml") for entry in _PRESETS.iterdir() if entry.name.endswith(".toml"))
-
-
 def load_study(source: str | Path) -> Plan:
     """The study of a preset name or a TOML file; the scenario of every point is validated."""
-    text, folder = _text(str(source))
+    text, folder = study_text(str(source))
     try:
         data = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
@@ -139,18 +135,6 @@ def comparison_plan(
     scenario = naming_task(checked_scenario(scenario), task)
     study, point = _validated({"name": scenario.name}), Point(values={}, scenario=scenario)
     return drawn_out(study, [point], checked_schemes(schemes), seeds, folder_name=scenario_name_of(scenario), task=task)
-
-
-def _text(source: str) -> tuple[str, Path | None]:
-    if source in study_presets():
-        return (_PRESETS / f"{source}.toml").read_text(encoding="utf-8"), None
-    path = Path(source)
-    try:
-        return path.read_text(encoding="utf-8"), path.parent
-    except (OSError, UnicodeDecodeError, ValueError) as error:
-        known = ", ".join(study_presets())
-        reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-        raise ScenarioError("study", source, f"neither a preset ({known}) nor a readable file: {reason}") from None
 
 
 def _validated(data: dict[str, Any]) -> Study:
@@ -304,7 +288,7 @@ def _check_points(points: Sequence[Point]) -> None:
 
 def _check_targets(targets: Sequence[float], points: Sequence[Point]) -> None:
     """Reject an accuracy above 1: a user who writes 60 means 60 %."""
-    classifies = any(TASKS[task].classifies for point in points if (task := point.scenario.learning.task) in TASKS)
+    classifies = any(KNOWN[task].classifies for point in points if (task := point.scenario.learning.task) in KNOWN)
     for target in targets if classifies else ():
         if not 0 < target <= 1:
             rule = f'must be an accuracy above 0 and at most 1, or in per cent: "{target:g} %"'

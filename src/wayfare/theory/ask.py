@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from wayfare.contacts.source import SourcedPlan, plan_from_source
 from wayfare.errors import ScenarioError
+from wayfare.learning.known import KNOWN, vector_sizes
 from wayfare.scenario import DEFAULT_PRESET, Scenario
 from wayfare.theory.assumptions import SERVER_POWERS_WATTS, check_server_power
 from wayfare.theory.norms import NormModel, norms_of_run, typical_norms
@@ -25,13 +26,15 @@ def plan(
     scheme: str = "mads",
     like: Path | None = None,
     server_power_watts: Sequence[float] = SERVER_POWERS_WATTS,
+    rates_bps: Mapping[str, float] | None = None,
     seed: int = 0,
 ) -> Forecast:
     """Forecast what a fleet will achieve, without training.
 
     The source is a preset, a scenario file, a trace or a saved plan. ``budget_joules`` is the budget of each device.
     ``like`` is a finished run from which the size of updates is estimated. ``server_power_watts`` lists powers at which
-    the server might send the whole model; only the downlink shares depend on it.
+    the server might send the whole model; only the downlink shares depend on it. ``rates_bps`` are measured rates at
+    full power by name of a device; they replace path loss and shadowing.
     """
     if parameters is not None and parameters < 2:
         raise ScenarioError("parameters", parameters, "must be at least 2")
@@ -45,7 +48,7 @@ def plan(
     found = plan_from_source(source, seed=seed, overrides=overrides, range_m=range_m)
     if budget_joules is not None:
         found = _with_budget(found, budget_joules)
-    size, statistics = (parameters, 0) if parameters is not None else _size(found.scenario)
+    size, statistics = (parameters, 0) if parameters is not None else vector_sizes(found.scenario.learning)
     norms = _norms(found.scenario, like, own_model=parameters is not None)
     return forecast(
         found,
@@ -54,6 +57,7 @@ def plan(
         norms=norms,
         scheme=scheme,
         server_power_watts=server_power_watts,
+        rates_bps=rates_bps,
         seed=seed,
     )
 
@@ -62,14 +66,6 @@ def _with_budget(found: SourcedPlan, budget_joules: float) -> SourcedPlan:
     same = {"energy_min_joules": budget_joules, "energy_max_joules": budget_joules, "energy_total_joules": None}
     fleet = found.scenario.fleet.model_copy(update=same)
     return replace(found, scenario=found.scenario.model_copy(update={"fleet": fleet}))
-
-
-def _size(scenario: Scenario) -> tuple[int, int]:
-    """Parameters and normalisation statistics of the scenario's network. Only this loads PyTorch."""
-    from wayfare.learning.tasks import model_of
-
-    model = model_of(scenario.learning)
-    return model.parameters, model.statistics
 
 
 def _norms(scenario: Scenario, like: Path | None, *, own_model: bool) -> NormModel:
@@ -81,8 +77,6 @@ def _norms(scenario: Scenario, like: Path | None, *, own_model: bool) -> NormMod
     if own_model:
         network = ""
     elif network == "auto":
-        from wayfare.learning.tasks import TASKS
-
-        known = TASKS.get(scenario.learning.task)
+        known = KNOWN.get(scenario.learning.task)
         network = known.networks[0] if known else network
     return typical_norms(network)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -17,6 +17,7 @@ from wayfare.control.closed_form import full_update_power_watts
 from wayfare.errors import ScenarioError
 from wayfare.methods import make_method
 from wayfare.radio import Link, gains_per_watt
+from wayfare.radio.link import MAX_BPS_PER_HZ
 from wayfare.scenario import Scenario
 from wayfare.theory.assumptions import SERVER_POWERS_WATTS, Assumption, Downlink, assumptions_of, downlinks
 from wayfare.theory.bounds import kept_share, lemma_2_staleness, mobility_coefficient
@@ -113,9 +114,13 @@ def forecast(
     norms: NormModel,
     scheme: str = "mads",
     server_power_watts: Sequence[float] = SERVER_POWERS_WATTS,
+    rates_bps: Mapping[str, float] | None = None,
     seed: int,
 ) -> Forecast:
-    """Forecast a contact plan for a model with given numbers of parameters and statistics."""
+    """Forecast a contact plan for a model with given numbers of parameters and statistics.
+
+    With measured ``rates_bps``, every contact of a device has its rate at full power, as a device in the field assumes.
+    """
     method = make_method(scheme, found.scenario)
     if method.local.collects() is not None:
         raise ScenarioError(
@@ -129,6 +134,8 @@ def forecast(
     link = make_link(scenario, parameters, statistics)
     meets = opportunities(found.exchanges, scenario.round_s, scenario.rounds)
     gains = gains_per_watt(meets, scenario.radio, seed)
+    if rates_bps:
+        gains = np.array([link.gain_per_watt(rate) for rate in _rates_of(found, rates_bps, link)])[meets.device]
     budgets = draw_budgets(scenario.fleet, seed)
     full = theory = rehearsed = recommended = speed = weight = None
     down: tuple[Downlink, ...] = ()
@@ -167,6 +174,17 @@ def forecast(
         best_speed=speed,
         fixed_weight=weight,
     )
+
+
+def _rates_of(found: SourcedPlan, rates_bps: Mapping[str, float], link: Link) -> list[float]:
+    """The rate of every device of a plan; a device without a measurement has the median of the others."""
+    usual = float(np.median([*rates_bps.values()]))
+    rates = [rates_bps.get(name, usual) for name in found.devices]
+    if max(rates) > MAX_BPS_PER_HZ * link.bandwidth_hz:
+        most, least = max(rates), max(rates) / MAX_BPS_PER_HZ
+        rule = f"too small for a measured rate of {most / 1e6:.3g} Mbit/s; set that of the radio, at least {least:.3g}"
+        raise ScenarioError("radio.bandwidth_hz", link.bandwidth_hz, rule)
+    return rates
 
 
 def _usable_joules(stage: Stage) -> Floats:

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import sqlite3
 from collections.abc import Sequence
+from contextlib import closing
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from wayfare.arrays import Floats
 from wayfare.codec.wire import Layout
@@ -66,8 +70,14 @@ def audit(ledger: Ledger, outboxes: Sequence[Outbox], layout: Layout) -> Audit:
     return Audit(versions=ledger.version, mass_error=worst, **made)
 
 
-def audit_later_life(ledger: Ledger) -> None:
-    """Roll back and compact a ledger, in turn; after each step its replay must equal its model in every bit."""
+def audit_later_life(ledger: Ledger, model: Tensor) -> None:
+    """Roll back and compact a migrated ledger, in turn; after each step its replay must equal its model in every bit.
+
+    ``model`` is the one before the migration.
+    """
+    if not torch.equal(ledger.model, model):
+        raise InvariantError("the migration led to another model")
+    _same(ledger.replay(), ledger.state)
     target = ledger.version // 2
     expected = ledger.model_at(target)
     place(ledger.folder / FILE, "rollback", {"version": target})
@@ -78,6 +88,22 @@ def audit_later_life(ledger: Ledger) -> None:
     for window in (Window(days=1e4, bytes=100_000), Window(days=0, bytes=0)):
         ledger.compact(window)
         _same(ledger.replay(), ledger.state)
+
+
+def as_format_5(file: Path) -> None:
+    """Turn a ledger into one of the previous format, in which chunks have their version beside their data."""
+    with closing(sqlite3.connect(file)) as connection, connection:
+        for column in ("version INTEGER", "weight REAL NOT NULL DEFAULT 1", "samples INTEGER"):
+            connection.execute(f"ALTER TABLE chunks ADD COLUMN {column}")
+        same = "applied.device = chunks.device AND applied.number = chunks.number AND applied.chunk = chunks.chunk"
+        for column in ("version", "weight", "samples"):
+            connection.execute(
+                f"UPDATE chunks SET {column} = (SELECT {column} FROM applied WHERE {same})"
+                f" WHERE EXISTS (SELECT 1 FROM applied WHERE {same})"
+            )
+        connection.execute("DROP TABLE applied")
+        connection.execute("CREATE INDEX by_version ON chunks (version)")
+        connection.execute("PRAGMA user_version = 5")
 
 
 def _same(replayed: ServerState, state: ServerState) -> None:

@@ -18,7 +18,7 @@ import torch
 from wayfare.engine.compute import one_thread
 from wayfare.errors import InputError
 from wayfare.field.fleet import Fleet, create_fleet, load_bundle
-from wayfare.field.rig.audit import Audit, audit, audit_later_life
+from wayfare.field.rig.audit import Audit, as_format_5, audit, audit_later_life
 from wayfare.field.rig.broker import Broker
 from wayfare.field.rig.conductor import Conductor
 from wayfare.field.rig.faults import Faults
@@ -28,6 +28,7 @@ from wayfare.field.runtime.backup import back_up
 from wayfare.field.runtime.device import STORE, DeviceOptions, open_store, run_device
 from wayfare.field.runtime.exchange import Patience
 from wayfare.field.runtime.housekeeping import HousekeepingOptions
+from wayfare.field.runtime.ledger import FILE
 from wayfare.field.runtime.mes import ServerOptions, open_intake, run_server
 from wayfare.field.runtime.work import Work
 from wayfare.learning.evaluate import Evaluator
@@ -64,7 +65,7 @@ class DemoOutcome:
 def run_demo(work: Work, options: DemoOptions) -> DemoOutcome:
     """Build a fleet, play its plan, and verify that nothing was lost or counted twice."""
     if options.folder.exists() and any(options.folder.iterdir()):
-        raise InputError(f"{options.folder}: not empty")
+        raise InputError(f"{options.folder}: must be a new or empty folder")
     if not options.speedup > 0:
         raise InputError(f"speedup = {options.speedup!r}: must be above 0")
     world = work.world
@@ -174,7 +175,7 @@ def _audited(work: Work, options: DemoOptions, fleet: Fleet) -> tuple[torch.Tens
     ]
     try:
         found = audit(intake.ledger, outboxes, work.layout)
-        _live_on(work, options, fleet)
+        _live_on(work, options, fleet, intake.ledger.model)
         return intake.ledger.state.judged, found
     finally:
         intake.ledger.close()
@@ -182,14 +183,15 @@ def _audited(work: Work, options: DemoOptions, fleet: Fleet) -> tuple[torch.Tens
             outbox.close()
 
 
-def _live_on(work: Work, options: DemoOptions, fleet: Fleet) -> None:
-    """Audit a rollback and compactions on a copy, because they change the ledger."""
+def _live_on(work: Work, options: DemoOptions, fleet: Fleet, model: torch.Tensor) -> None:
+    """Audit a migration, a rollback and compactions on a copy, because they change the ledger."""
     copy = options.folder / "server-copy"
     back_up(options.folder / "server", copy)
+    as_format_5(copy / FILE)
     server = ServerOptions(state=copy, by_plan=not options.strict)
     intake = open_intake(load_bundle(fleet.server_folder), work, server)
     try:
-        audit_later_life(intake.ledger)
+        audit_later_life(intake.ledger, model)
     finally:
         intake.ledger.close()
         shutil.rmtree(copy)

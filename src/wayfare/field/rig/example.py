@@ -20,7 +20,7 @@ _FILES = 4
 def write_example(folder: Path, devices: int) -> list[str]:
     """Write a task file, data of every device and held-out data; return one line about each."""
     if folder.exists():
-        raise InputError(f"{folder}: already exists")
+        raise InputError(f"{folder}: already exists; give a new folder")
     data = fashion_small(hidden=())
     held = split(
         data.class_of_samples(), CLASSES, devices, DirichletPartition(concentration=3.0, dealing="once"), seed=0

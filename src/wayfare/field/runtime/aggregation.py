@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -15,7 +16,7 @@ from torch import Tensor
 
 from wayfare.errors import InvariantError
 from wayfare.field.runtime.membership import Membership
-from wayfare.field.runtime.messages import Chunk, joined
+from wayfare.field.runtime.messages import Chunk, Settings, joined
 from wayfare.methods import UNKNOWN_REACH, Arrival, ServerRule, ServerTerms
 from wayfare.methods.guard import Guard
 from wayfare.server import Senders, ServerState, aggregate, average, begin_server
@@ -45,6 +46,13 @@ class Aggregation:
     average_rounds: int = 0
     guard: Guard | None = None
     membership: Membership | None = None  # None: all devices of the terms count, as in a plan
+    # Settings of devices, each with the version from which they hold; a device has those of its model's version.
+    changes: tuple[tuple[int, Settings], ...] = ()
+    max_learning_rate: float = math.inf  # a local step must not overshoot the pull of the local rule
+
+    def settings_at(self, version: int) -> Settings | None:
+        """The settings of a device with a version of the model; None before the first change."""
+        return next((settings for since, settings in reversed(self.changes) if since <= version), None)
 
     @property
     def takes_pieces(self) -> bool:
@@ -65,7 +73,10 @@ class Aggregation:
             parts = [*group]
             first, sent = parts[0].chunk, joined([part.chunk.scaled(part.weight).entries for part in parts])
             stale = first.round - first.received_round
-            arrival = self.senders.arrival(device, sent, round_=first.round, staleness_rounds=stale)
+            senders, settings = self.senders, self.settings_at(first.base_version)
+            if settings is not None and settings.learning_rate is not None:
+                senders = replace(senders, learning_rate=settings.learning_rate)
+            arrival = senders.arrival(device, sent, round_=first.round, staleness_rounds=stale)
             if self.membership is not None:
                 arrival = replace(arrival, samples=parts[0].samples)
             if self.rule.uses_reach and first.base_version < previous(device, number):
@@ -76,6 +87,23 @@ class Aggregation:
     def after_round(self, state: ServerState, round_: int, arrivals: Sequence[Arrival], devices: int) -> ServerState:
         state = aggregate(state, self.rule, arrivals, replace(self.terms, devices=devices), self.guard)
         return average(state, round_, self.average_rounds)
+
+
+def as_begun(
+    aggregation: Aggregation, identity: Mapping[str, Any], known: Any
+) -> tuple[Aggregation, Mapping[str, Any]]:
+    """The aggregation and the identity of a ledger that began with a guard that does not judge directions.
+
+    Its replay stays exact without. The operator may order it to judge directions from some version on.
+    """
+    guard = aggregation.guard
+    if guard is None or not guard.directions or not isinstance(known, Mapping):
+        return aggregation, identity
+    as_before = replace(guard, directions=False)
+    if known.get("replay", {}).get("guard") != repr(as_before):
+        return aggregation, identity
+    identity = {**identity, "replay": {**identity["replay"], "guard": repr(as_before)}}
+    return replace(aggregation, guard=as_before), identity
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

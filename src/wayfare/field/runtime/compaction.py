@@ -57,14 +57,22 @@ def compact(database: Database, history: History, snapshot: Snapshot) -> Compact
         is_open = (
             "SELECT 1 FROM devices WHERE devices.device = chunks.device AND open AND devices.number = chunks.number"
         )
-        old = f"version <= :version AND length(data) > 0 AND NOT EXISTS ({is_open})"
+        is_past = (
+            "SELECT 1 FROM applied WHERE version <= :version AND applied.device = chunks.device"
+            " AND applied.number = chunks.number AND applied.chunk = chunks.chunk"
+        )
+        old = f"length(data) > 0 AND EXISTS ({is_past}) AND NOT EXISTS ({is_open})"
         values = {"version": version}
         totals = f"SELECT count(*), sum(length(data)) FROM chunks WHERE {old}"
         count, size = connection.execute(totals, values).fetchone()
         connection.execute(f"UPDATE chunks SET data = x'' WHERE {old}", values)
-        last = "SELECT device, max(number) FROM chunks WHERE version <= ? GROUP BY device"
-        older = [(device, number, version) for device, number in database.rows(last, version)]
-        connection.executemany("DELETE FROM chunks WHERE device = ? AND number < ? AND version <= ?", older)
+        last = "SELECT device, max(number) FROM applied WHERE version <= ? GROUP BY device"
+        older = [
+            {"device": device, "number": number, "version": version} for device, number in database.rows(last, version)
+        ]
+        of_older = "device = :device AND number < :number"
+        connection.executemany(f"DELETE FROM chunks WHERE {of_older} AND EXISTS ({is_past})", older)
+        connection.executemany(f"DELETE FROM applied WHERE {of_older} AND version <= :version", older)
         # The last version of every day tells how old a model is.
         kept = f"SELECT max(version) FROM rounds WHERE version <= :version GROUP BY CAST(made_s / {_DAY_S} AS INTEGER)"
         connection.execute(f"DELETE FROM rounds WHERE version < :version AND version NOT IN ({kept})", values)
@@ -85,7 +93,10 @@ def _first_kept(database: Database, history: History, window: Window, now_s: flo
     before = database.rows("SELECT max(version) FROM rounds WHERE made_s <= ?", now_s - window.days * _DAY_S)
     version = max(before[0][0] or 0, base)
     left = window.bytes
-    sizes = "SELECT version, sum(length(data)) FROM chunks WHERE version > ? GROUP BY version ORDER BY version DESC"
+    sizes = (
+        "SELECT version, sum(length(data)) FROM applied JOIN chunks USING (device, number, chunk)"
+        " WHERE version > ? GROUP BY version ORDER BY version DESC"
+    )
     for made, size in database.rows(sizes, version):
         left -= size
         if left < 0:

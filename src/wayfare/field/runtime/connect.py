@@ -160,7 +160,7 @@ class FieldClient(Client):
             self._drop_socket()
             self._transport = None
         if found := _DENIED.search(str(error)):
-            reason = f"the broker denied {self.options['name']} {str(error).removeprefix('nats: ')}"
+            reason = f"the broker denied {self.options['name']}: {str(error).removeprefix('nats: ')}"
             _log.warning(reason)
             self.refusals.append(reason)
             if (denied := found[1].lower()) in self._waiting:

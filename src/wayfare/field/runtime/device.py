@@ -15,7 +15,7 @@ from wayfare.engine import Compute
 from wayfare.errors import ScenarioError
 from wayfare.field.fleet import Bundle
 from wayfare.field.runtime.connect import FieldClient, connect_unless
-from wayfare.field.runtime.current_model import CURRENT, keep_current
+from wayfare.field.runtime.current_model import CurrentModel
 from wayfare.field.runtime.daily import DailyBytes
 from wayfare.field.runtime.device_pages import device_pages
 from wayfare.field.runtime.endpoint import serving
@@ -26,10 +26,12 @@ from wayfare.field.runtime.guide import (
     ByPlan,
     Guide,
     Sighting,
+    no_loss,
     no_samples,
     no_sighting,
 )
 from wayfare.field.runtime.local_data import LocalData
+from wayfare.field.runtime.local_statistics import LocalStatistics
 from wayfare.field.runtime.outbox import Outbox
 from wayfare.field.runtime.permission import always
 from wayfare.field.runtime.radio import Radio, no_radio
@@ -60,6 +62,7 @@ class DeviceOptions:
     patience: Patience = field(default_factory=Patience)
     set_power_watts: Callable[[float], None] = no_radio
     sighting: Callable[[], Sighting | None] = no_sighting
+    report_loss: bool = True  # the loss of its local model, to the server; never by a private device
     may_train: Callable[[], bool] = always
     daily_bytes: float = math.inf  # sent and received in a UTC day
     metrics_host: str = "127.0.0.1"
@@ -68,7 +71,7 @@ class DeviceOptions:
 
 def run_device(bundle: Bundle, number: int, work: Work, options: DeviceOptions, stop: threading.Event) -> None:
     """Train and exchange until ``stop`` is set or nothing is left to do."""
-    with RunLock(options.state):
+    with RunLock(options.state, inside=True):
         outbox = open_store(bundle, number, work, options)
         try:
             asyncio.run(_run(bundle, number, work, options, outbox, stop))
@@ -86,12 +89,16 @@ def open_store(bundle: Bundle, number: int, work: Work, options: DeviceOptions) 
         budget_joules=float(work.world.budgets_joules[number]) if options.by_plan else work.budget_joules,
         identity=work.identity(bundle.fleet_id, bundle.name),
         # Without conservation of mass there is nothing to balance.
-        audit=options.audit and method.memory.conserves and method.server.takes == "updates",
+        audit=(options.audit and method.memory.conserves and method.server.takes == "updates")
+        # What was added to the sums so far, so that later only differences are added.
+        or method.local.collects() is not None,
         writes=None if options.audit else options.writes,
     )
 
 
-def make_guide(number: int, work: Work, options: DeviceOptions, local: LocalData | None = None) -> Guide:
+def make_guide(
+    number: int, work: Work, options: DeviceOptions, local: LocalData | LocalStatistics | None = None
+) -> Guide:
     method = work.method
     if options.by_plan:
         return ByPlan(work.world, number, method.upload)
@@ -102,6 +109,7 @@ def make_guide(number: int, work: Work, options: DeviceOptions, local: LocalData
         work.link,
         device=number,
         samples=no_samples if local is None else local.samples,
+        loss=local.loss if local is not None and options.report_loss else no_loss,
         max_local_steps=options.max_local_steps,
         every_s=options.exchange_every_s,
         steps=options.steps,
@@ -109,9 +117,17 @@ def make_guide(number: int, work: Work, options: DeviceOptions, local: LocalData
     )
 
 
-def open_data(number: int, work: Work, options: DeviceOptions) -> LocalData | None:
+def open_data(number: int, work: Work, options: DeviceOptions, outbox: Outbox) -> LocalData | LocalStatistics | None:
     if options.data is None:
         return None
+    if work.method.local.collects() is not None:
+        return LocalStatistics(
+            work,
+            options.data,
+            options.state / "samples",
+            learned=lambda: outbox.learned,
+            rescan_s=options.rescan_s,
+        )
     schedule, rounds = work.scenario.learning.schedule, work.scenario.rounds
     if schedule != "constant" and not (options.steps is not None and options.steps <= rounds):
         rule = (
@@ -126,13 +142,14 @@ def open_data(number: int, work: Work, options: DeviceOptions) -> LocalData | No
         device=number,
         compute=Compute.named(options.compute),
         rescan_s=options.rescan_s,
+        settings=lambda: outbox.progress.settings,
     )
 
 
 async def _run(
     bundle: Bundle, number: int, work: Work, options: DeviceOptions, outbox: Outbox, stop: threading.Event
 ) -> None:
-    local, terms = open_data(number, work, options), work.terms
+    local, terms = open_data(number, work, options, outbox), work.terms
     guide = make_guide(number, work, options, local)
     trainer = LocalTrainer(
         outbox,
@@ -149,11 +166,21 @@ async def _run(
     # The trainer runs whether or not the broker is in reach.
     training = threading.Thread(target=trainer.run, args=(stop,), name="trainer", daemon=True)
     training.start()
-    current = asyncio.ensure_future(_keep_current(work, options, outbox))
+    # With a plan nobody does inference.
+    current = None
+    if options.current_every_s is not None and not options.by_plan:
+        current = CurrentModel(outbox, work.model, work.layout, options.state)
+    keeping = asyncio.ensure_future(_keep(current, options.current_every_s))
     try:
         async with AsyncExitStack() as ending:
             if options.metrics_port is not None:
-                pages = device_pages(outbox, daily, lambda: client is not None and client.is_connected)
+                pages = device_pages(
+                    outbox,
+                    daily,
+                    current,
+                    lambda: client is not None and client.is_connected,
+                    no_loss if local is None else local.loss,
+                )
                 served = serving(pages, host=options.metrics_host, port=options.metrics_port)
                 port = await ending.enter_async_context(served)
                 _log.info("metrics", extra={"url": f"http://{options.metrics_host}:{port}/metrics"})
@@ -166,11 +193,11 @@ async def _run(
                     period_joules=None if options.by_plan else work.budget_joules,
                     set_power_watts=options.set_power_watts,
                 )
-                exchanger = Exchanger(client, bundle.name, outbox, guide, radio, work.layout, options.patience)
+                exchanger = Exchanger(client, bundle.name, outbox, guide, radio, work.layout, options.patience, current)
                 await exchanger.run(stop)
     finally:
-        current.cancel()
-        await asyncio.gather(current, return_exceptions=True)
+        keeping.cancel()
+        await asyncio.gather(keeping, return_exceptions=True)
         stop.set()
         daily.save()
         await asyncio.to_thread(training.join)
@@ -179,6 +206,6 @@ async def _run(
     _log.info("ended", extra={"device": bundle.name, "round": outbox.progress.finished_round})
 
 
-async def _keep_current(work: Work, options: DeviceOptions, outbox: Outbox) -> None:
-    if options.current_every_s is not None and not options.by_plan:
-        await keep_current(outbox, work.model, options.state / CURRENT, options.current_every_s)
+async def _keep(current: CurrentModel | None, every_s: float | None) -> None:
+    if current is not None and every_s is not None:
+        await current.keep(every_s)

@@ -9,37 +9,27 @@ disk when memory is full or the server stops. Each device has at most one.
 
 from __future__ import annotations
 
-import hashlib
-import struct
 import threading
-import zlib
 from collections import OrderedDict
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
-from wayfare.codec.errors import WireError
-from wayfare.codec.wire import Layout, decode, encode, value_count
-from wayfare.field.runtime.database import tree_bytes, tree_of, vector_bytes
+from wayfare.codec.wire import Layout
+from wayfare.field.runtime.database import tree_bytes
 from wayfare.field.runtime.ledger import Ledger
 from wayfare.field.runtime.messages import Begun
+from wayfare.field.runtime.model_encoding import model_digest, packed
 from wayfare.field.runtime.outbox import digest
 from wayfare.files import write_atomically
-from wayfare.methods import NO_STATE, State
-from wayfare.methods.states import same_kind, vectors_of
-from wayfare.sparsify import Sparse
 
 # Encoded models in memory, and begun ones on disk. The oldest beyond these sizes are dropped.
 _KEPT_BYTES, _STORED_BYTES = 128 << 20, 512 << 20
 _DIGEST_BYTES = 64
 # The bytes of a value in a delta, at least: three that are not compressed.
 _LEAST_VALUE_BYTES = 3
-# The length of everything before the values, their number, and the length of their compressed bytes.
-_HEAD = struct.Struct("<III")
 
 Key = tuple[int, int | None]  # version and base version
 
@@ -148,8 +138,7 @@ class Downloads:
         if (found := self._find((version, base_version))) is not None:
             return found
         model = ledger.model_at(version)
-        message = encode(_entries(model, newer, self._layout), self._layout).data
-        made = Download(version, base_version, squeezed(message), model_digest(model))
+        made = Download(version, base_version, packed(model, newer, self._layout), model_digest(model))
         with self._lock:
             self._keep(made)
         return made
@@ -192,84 +181,3 @@ class Downloads:
     def _file(self, key: Key) -> Path:
         version, base_version = key
         return self._folder / f"{version}-{'whole' if base_version is None else base_version}.model"
-
-
-def squeezed(message: bytes) -> bytes:
-    """Compress the highest byte of every value without loss: sign and exponent, 2 to 3 bits of information.
-
-    The other bytes of a value are noise. Huffman codes alone are fastest, and longer matches do not occur.
-    """
-    count = value_count(message)
-    at = len(message) - 4 * count
-    highest = np.frombuffer(message, np.uint8, offset=at).reshape(-1, 4)
-    halves = np.frombuffer(message, "<u2", offset=at).reshape(-1, 2)
-    coder = zlib.compressobj(1, zlib.DEFLATED, -15, 9, zlib.Z_HUFFMAN_ONLY)
-    coded = coder.compress(highest[:, 3].tobytes()) + coder.flush()
-    head = _HEAD.pack(at, count, len(coded))
-    return b"".join([head, message[:at], coded, halves[:, 0].tobytes(), highest[:, 2].tobytes()])
-
-
-def expanded(data: bytes, most: int) -> bytes:
-    """Reverse `squeezed`, for at most ``most`` values; anything else raises WireError."""
-    if len(data) < _HEAD.size:
-        raise WireError(f"a download of {len(data)} bytes is shorter than its header")
-    at, count, coded_bytes = _HEAD.unpack_from(data)
-    if count > most or len(data) != _HEAD.size + at + coded_bytes + 3 * count:
-        raise WireError(f"a download of {len(data)} bytes does not hold {count} values")
-    begin = _HEAD.size + at
-    coder = zlib.decompressobj(-15)
-    try:
-        highest = coder.decompress(data[begin : begin + coded_bytes], count + 1)
-    except zlib.error as error:
-        raise WireError(f"a download is damaged: {error}") from None
-    if len(highest) != count or not coder.eof:
-        raise WireError(f"a download has {len(highest)} exponents, expected {count}")
-    values = np.empty((count, 4), np.uint8)
-    values.view("<u2")[:, 0] = np.frombuffer(data, "<u2", count, begin + coded_bytes)
-    values[:, 2] = np.frombuffer(data, np.uint8, count, begin + coded_bytes + 2 * count)
-    values[:, 3] = np.frombuffer(highest, np.uint8)
-    return data[_HEAD.size : begin] + values.tobytes()
-
-
-def unpacked(data: bytes, layout: Layout, *, base: Tensor | None, digest: str) -> Tensor:
-    """Decode a download on top of the device's model. Raises WireError unless it equals the server's in every bit."""
-    size = layout.parameters + layout.statistics
-    entries = decode(expanded(data, size), layout)
-    if base is None and len(entries) != size:
-        raise WireError(f"a whole model has {len(entries)} entries, expected {size}")
-    model = entries.values if base is None else base.index_copy(0, entries.indices, entries.values)
-    if model_digest(model) != digest:
-        raise WireError("the model differs from the server's: its digest differs")
-    return model
-
-
-def unpacked_state(data: bytes, expected_digest: str, like: State) -> State:
-    """A handed state; WireError unless it is the server's and fits the state ``like`` of the local rule."""
-    if not data:
-        return NO_STATE
-    if digest(data) != expected_digest:
-        raise WireError("handed state: its digest differs from the server's")
-    try:
-        state = tree_of(data)
-    except Exception as error:  # torch.load raises many types
-        raise WireError(f"handed state: cannot be read: {error}") from None
-    if not same_kind({**like, **state}, like):
-        raise WireError(f"handed state: has {sorted(state)}, which does not fit the local rule")
-    for name, vector in vectors_of(state):
-        if not bool(torch.isfinite(vector).all()):
-            raise WireError(f"handed state: {name} holds NaN or infinity")
-    return state
-
-
-def model_digest(model: Tensor) -> str:
-    """SHA-256: CPUs have instructions for it, which makes it twice as fast as BLAKE2."""
-    return hashlib.sha256(vector_bytes(model)).hexdigest()
-
-
-def _entries(model: Tensor, newer: NDArray[np.bool_] | None, layout: Layout) -> Sparse:
-    """All entries of a model, or the newer ones; all statistics or none."""
-    if newer is None:
-        return Sparse(torch.arange(len(model)), model)
-    newer[layout.parameters :] = newer[layout.parameters :].any()
-    indices = torch.from_numpy(np.flatnonzero(newer))
-    return Sparse(indices, model[indices])

@@ -10,9 +10,9 @@ import asyncio
 import logging
 import threading
 import time
-from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import nats.errors
@@ -22,10 +22,12 @@ from wayfare.codec.wire import Layout
 from wayfare.device import coded_pieces, contact, payload
 from wayfare.errors import FieldError, RefusedError
 from wayfare.field.runtime.begun import BegunDownload
-from wayfare.field.runtime.downloads import unpacked, unpacked_state
+from wayfare.field.runtime.current_model import CurrentModel
 from wayfare.field.runtime.guide import Guide, Occasion
-from wayfare.field.runtime.messages import Ask, Finish, Manifest, Mark, Part, Standing, parse
+from wayfare.field.runtime.messages import Ask, Finish, Manifest, Mark, Released, Standing, parse
+from wayfare.field.runtime.model_encoding import unpacked, unpacked_state
 from wayfare.field.runtime.outbox import Outbox
+from wayfare.field.runtime.parts import PASSING, PartPuller
 from wayfare.field.runtime.radio import Radio
 from wayfare.field.runtime.windowed import windowed
 from wayfare.methods.privacy import privacy_report
@@ -36,9 +38,6 @@ if TYPE_CHECKING:
     from wayfare.field.runtime.connect import FieldClient
 
 _log = logging.getLogger("wayfare.field")
-_LEAST_PART_BYTES, _FIRST_PART_BYTES, _MOST_PART_BYTES = 1 << 10, 16 << 10, 256 << 10
-# Errors of a lost link. The next attempt starts with an Ask.
-PASSING = (nats.errors.Error, FieldError, TimeoutError, ConnectionError)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,17 +73,23 @@ class Exchanger:
         radio: Radio,
         layout: Layout,
         patience: Patience | None = None,
+        current: CurrentModel | None = None,
     ) -> None:
+        """``current`` is the model for inference; None: the device does none."""
         self._client, self._name, self._outbox, self._guide = client, name, outbox, guide
         self._radio, self._layout, self._patience = radio, layout, patience or Patience()
         self._end = client.device_end(name)
+        self._current = current
         self._recorded: set[tuple[int, int]] = set()
         self._refused: str | None = None
         self._news = asyncio.Event()
         self._begun = BegunDownload(outbox.file)
-        self._part_bytes = _FIRST_PART_BYTES
-        # A value and an index per entry, and a header: no download of this model is larger.
-        self._max_bytes = 8 * (layout.parameters + layout.statistics) + 4096
+        self._puller = PartPuller(
+            partial(self._request, "part"),
+            layout,
+            slow_window=self._patience.window,
+            fast_window=self._patience.part_window,
+        )
         self._attempt = time.time_ns()
         self._stop = threading.Event()
 
@@ -109,7 +114,7 @@ class Exchanger:
             except _StopRequestedError:
                 return
             except RefusedError as error:
-                _log.error("refused", extra={"device": self._name, "reason": str(error)})
+                _log.error("rejected", extra={"device": self._name, "reason": str(error)})
                 await asyncio.sleep(self._patience.refused_s)
             except (nats.errors.NoRespondersError, nats.errors.TimeoutError):
                 # The server is away, or it does not know this device yet. The broker does not tell a device with a new
@@ -133,32 +138,55 @@ class Exchanger:
             return False
         # A begun download continues beside the upload, which uses the other direction of the link.
         continuing = asyncio.ensure_future(self._continue_download())
+        installing = asyncio.ensure_future(self._install())
         try:
             standing = await self._settle_open_update(seal=not resumes)
+            if occasion is not None and standing.wait_s > 0:
+                self._guide.wait(standing.wait_s)
+                return True
             if occasion is not None and standing.outdated:
                 await asyncio.to_thread(self._outbox.start_over, occasion.round)
             elif occasion is not None:
                 await asyncio.to_thread(self._cut, occasion, standing.next_update)
             number = await self._deliver()
-            await self._finish(number, continuing)
+            released = await self._finish(number, continuing)
+            self._guide.exchanged()
+            if self._current is not None and self._current.want(released):
+                await _cancelled(installing)
+                installing = asyncio.ensure_future(self._install())
+            await installing
         finally:
             await _cancelled(continuing)
+            await _cancelled(installing)
             await asyncio.to_thread(self._begun.save)
-        self._guide.exchanged()
         return True
+
+    async def _install(self) -> None:
+        """Download the released version and use it for inference; it has time until a newer one is released."""
+        if self._current is None:
+            return
+        try:
+            if await self._current.install(self._puller):
+                _log.info("released version installed", extra={"version": self._current.running})
+                report = Ask(version=self._outbox.progress.version, running=self._current.running)
+                await self._request("ask", report.packed())
+        except (*PASSING, WireError) as error:
+            _log.info("released version incomplete", extra={"device": self._name, "reason": str(error) or repr(error)})
 
     async def _settle_open_update(self, *, seal: bool) -> Standing:
         """Ask which chunks of the open update are recorded; send the others again, or return them to the memory."""
         opened = self._outbox.open_update()
         number = opened.number if opened else None
-        progress = self._outbox.progress
+        progress, is_private = self._outbox.progress, self._radio.terms.method.privacy is not None
         asked = Ask(
             update=number,
             seal=seal and opened is not None,
             fresh=progress.last_update == 0,
             version=progress.version,
-            # Noise does not cover the number of samples.
-            samples=self._guide.samples() if self._radio.terms.method.privacy is None else None,
+            running=None if self._current is None else self._current.running,
+            # Noise covers neither the number of samples nor the loss on them.
+            samples=None if is_private else self._guide.samples(),
+            loss=None if is_private else self._guide.loss(),
         )
         standing = parse(Standing, await self._request("ask", asked.packed()))
         if number is not None:
@@ -172,7 +200,7 @@ class Exchanger:
         """Decide as in the simulator, and put the chunks into the outbox."""
         outbox = self._outbox
         with outbox.holding():
-            state, terms = self._radio.in_period(outbox.state, occasion.round)
+            state, terms = self._radio.in_period(outbox.state, occasion.round, outbox.progress.settings)
             sending = contact(state, outbox.local, occasion, terms, occasion.lasts_s)
             # No payload: nothing to send, or an incomplete upload; `sent` distinguishes them.
             sent = payload(sending, outbox.local, terms.method) or sending.sent
@@ -228,7 +256,7 @@ class Exchanger:
             headers = {"Nats-Msg-Id": f"{self._name}.{number}.{chunk}.{self._attempt}"}
             answer = await self._request("chunk", waiting[chunk], headers)
             if b'"error"' in answer:
-                raise FieldError(f"the broker accepts no more chunks of this device now: {answer[:200]!r}")
+                raise FieldError(f"the broker rejects chunks of this device for now: {answer[:200]!r}")
 
         await windowed(publish, waiting, self._patience.window)
 
@@ -244,8 +272,11 @@ class Exchanger:
             except TimeoutError:
                 continue
 
-    async def _finish(self, number: int | None, continuing: asyncio.Future[None] | None = None) -> None:
-        """Report that everything is delivered, and download the model. ``continuing`` may be doing so already."""
+    async def _finish(self, number: int | None, continuing: asyncio.Future[None] | None = None) -> Released | None:
+        """Report that everything is delivered, and download the model. ``continuing`` may be doing so already.
+
+        Returns the version that the server has released to this device.
+        """
         progress = self._outbox.progress
         while True:
             self._check_stop()
@@ -266,16 +297,16 @@ class Exchanger:
             await asyncio.sleep(self._patience.idle_s)
         if not progress.takes_model:
             await asyncio.to_thread(self._outbox.finish, progress.cut_round)
-            return
+            return manifest.released
         if continuing is not None:
             # Otherwise the server offers another version, which takes fewer bytes.
             await (continuing if manifest == self._begun.manifest else _cancelled(continuing))
-        await self._pull(manifest)
+        await self._puller.pull(self._begun, manifest)
         data = self._begun.data()
         base = self._outbox.model if manifest.base_version is not None else None
         try:
             if manifest.base_version not in (None, progress.version):
-                raise WireError(f"got a delta on version {manifest.base_version}, this device has {progress.version}")
+                raise WireError(f"base_version = {manifest.base_version}: this device has version {progress.version}")
             body = data[: manifest.size_bytes]
             model = await asyncio.to_thread(unpacked, body, self._layout, base=base, digest=manifest.digest)
             like = self._outbox.state.local_state
@@ -285,8 +316,10 @@ class Exchanger:
             if base is not None:
                 await asyncio.to_thread(self._outbox.forget_version)
             raise
-        await asyncio.to_thread(self._outbox.receive, model, manifest.version, progress.cut_round, handed)
+        settings = {} if manifest.settings is None else manifest.settings.model_dump(exclude_none=True)
+        await asyncio.to_thread(self._outbox.receive, model, manifest.version, progress.cut_round, handed, settings)
         self._begun.clear()
+        return manifest.released
 
     async def _continue_download(self) -> None:
         """Pull what is missing of the begun download, unless it is too old."""
@@ -295,49 +328,10 @@ class Exchanger:
             begun.clear()
             return
         try:
-            await self._pull(begun.manifest)
+            await self._puller.pull(begun, begun.manifest)
         except WireError as error:
             # The upload is not affected, and the server then offers another version.
-            _log.info("download begun again", extra={"device": self._name, "reason": str(error)})
-
-    async def _pull(self, manifest: Manifest) -> None:
-        """Download in parts; parts of an earlier contact are not requested again."""
-        most = max(manifest.size_bytes, manifest.handed_bytes)
-        if most > self._max_bytes:
-            raise WireError(f"a download of {most} bytes, the limit is {self._max_bytes}")
-        self._begun.begin(manifest)
-        # On a slow link, many requests would wait longer than an answer may take.
-        is_fast = self._part_bytes > _FIRST_PART_BYTES
-        window = self._patience.part_window if is_fast else self._patience.window
-
-        async def pull(place: tuple[int, int]) -> None:
-            offset, size_bytes = place
-            asked = Part(
-                version=manifest.version, base_version=manifest.base_version, offset=offset, size_bytes=size_bytes
-            )
-            began_s = time.monotonic()
-            try:
-                piece = await self._request("part", asked.packed())
-            except PASSING:
-                self._part_bytes = max(self._part_bytes // 4, _LEAST_PART_BYTES)
-                raise
-            if len(piece) != size_bytes:
-                self._begun.clear()
-                raise WireError("the server no longer keeps this model")
-            self._begun.add(offset, piece)
-            # Parts of about a tenth of a second of air: a cut costs little, and so do round trips. Several share it.
-            faster = time.monotonic() - began_s < 0.1 * window
-            self._part_bytes = min(self._part_bytes * 2, _MOST_PART_BYTES) if faster else self._part_bytes
-
-        for hole in self._begun.holes():
-            await windowed(pull, self._places(*hole), window)
-
-    def _places(self, begin: int, end: int) -> Iterator[tuple[int, int]]:
-        """Split a missing range into parts, with the best size at the time of each request."""
-        while begin < end:
-            size_bytes = min(self._part_bytes, end - begin)
-            yield begin, size_bytes
-            begin += size_bytes
+            _log.info("download starts again", extra={"device": self._name, "reason": str(error)})
 
     def _check_stop(self) -> None:
         if self._stop.is_set():
@@ -346,6 +340,9 @@ class Exchanger:
     async def _request(self, kind: str, data: bytes, headers: dict[str, Any] | None = None) -> bytes:
         sealed, daily = self._end.sealed(kind, data), self._radio.daily
         daily.check()
+        if kind == "part":
+            # A download takes many contacts, if need be; it resumes after the next start.
+            self._check_stop()
         answer = await self._client.request(
             f"up.{self._name}.{kind}", sealed, timeout=self._patience.answer_s, headers=headers
         )

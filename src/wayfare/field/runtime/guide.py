@@ -16,7 +16,7 @@ from typing import Protocol
 import numpy as np
 
 from wayfare.device import DeviceState
-from wayfare.field.runtime.outbox import Progress
+from wayfare.field.runtime.stores import Progress
 from wayfare.methods import UploadRule
 from wayfare.methods.account import Meeting
 from wayfare.radio import Link
@@ -29,8 +29,6 @@ _REMEMBERED = 8
 # The most local steps after the last model: ten times a usual staleness in the simulator's presets, and 200 times fewer
 # than a fast device took in a minute out of range. Not tuned.
 MAX_LOCAL_STEPS = 1000
-# The largest log2(1 + SNR) of a real radio. Higher rates mean that the scenario's bandwidth is not the real one.
-_MAX_BITS_PER_HZ = 40.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,7 +40,7 @@ class Occasion(Meeting):
 
 
 class Guide(Protocol):
-    """Guides a device. Guides without measurements need not override the last five methods."""
+    """Guides a device. Guides without measurements need not override the last seven methods."""
 
     def trains_until(self, progress: Progress, state: DeviceState) -> int:
         """The last round that the trainer may train now."""
@@ -59,6 +57,14 @@ class Guide(Protocol):
     def samples(self) -> int | None:
         """The number of samples to report to the server; None: none."""
         return None
+
+    def loss(self) -> float | None:
+        """The loss of the local model to report to the server; None: none."""
+        return None
+
+    def wait(self, seconds: float) -> None:
+        """The server accepts no upload for so many seconds."""
+        return
 
     def in_reach(self) -> None:
         return
@@ -132,6 +138,10 @@ def no_samples() -> None:
     """The default: the number of samples is unknown."""
 
 
+def no_loss() -> None:
+    """The default: the loss is not reported."""
+
+
 def seconds_in_range(sighting: Sighting) -> float:
     """The time until the two are out of range at constant velocity: the later root of |d + v t| = range, in seconds."""
     dx, dy = np.subtract(sighting.position_m, sighting.server_position_m)
@@ -156,6 +166,7 @@ class ByExperience(Guide):
         *,
         device: int = 0,
         samples: Callable[[], int | None] = no_samples,
+        loss: Callable[[], float | None] = no_loss,
         max_local_steps: int = MAX_LOCAL_STEPS,
         every_s: float = 10.0,
         resumes_s: float = 10.0,
@@ -163,14 +174,15 @@ class ByExperience(Guide):
         sighting: Callable[[], Sighting | None] = no_sighting,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._link, self._device, self._samples = link, device, samples
+        self._link, self._device, self._samples, self._loss = link, device, samples, loss
         self._max_local_steps = max_local_steps
         self._every_s, self._resumes_s, self._steps = every_s, resumes_s, steps
         self._sighting, self._clock = sighting, clock
         self._contacts_s: deque[float] = deque(maxlen=_REMEMBERED)
         self._rates_bps: deque[float] = deque(maxlen=_REMEMBERED)
         self._since_s: float | None = None
-        self._again_s = -math.inf  # earliest time of the next exchange
+        self._exchanged_s = -math.inf  # the time of the last exchange in this contact
+        self._wait_s = -math.inf  # the server accepts no upload before
 
     @property
     def rate_bps(self) -> float:
@@ -189,23 +201,29 @@ class ByExperience(Guide):
 
     def trains_until(self, progress: Progress, state: DeviceState) -> int:
         """So many steps after the last model, and never beyond the last step."""
-        until = state.received_round + self._max_local_steps
+        until = state.received_round + int(progress.settings.get("max_local_steps", self._max_local_steps))
         return until if self._steps is None else min(until, self._steps)
 
     def samples(self) -> int | None:
         return self._samples()
 
+    def loss(self) -> float | None:
+        return self._loss()
+
+    def wait(self, seconds: float) -> None:
+        self._wait_s = self._clock() + seconds
+
     def occasion(self, progress: Progress, state: DeviceState) -> Occasion | None:
         """Now, unless the last exchange is too recent. Rounds are local steps, and no two exchanges share one."""
-        if self._clock() < self._again_s:
+        every_s = progress.settings.get("exchange_every_s", self._every_s)
+        if self._clock() < max(self._exchanged_s + every_s, self._wait_s):
             return None
         round_ = max(progress.trained_round, progress.cut_round + 1, state.received_round + 1, state.backlog_round)
-        bits_per_hz = min(self.rate_bps / self._link.bandwidth_hz, _MAX_BITS_PER_HZ)
         seen = self._sighting()
         return Occasion(
             round=round_,
             contact_s=self.left_s,
-            gain_per_watt=(2.0**bits_per_hz - 1.0) / self._link.max_power_watts,
+            gain_per_watt=self._link.gain_per_watt(self.rate_bps),
             device=self._device,
             samples=self._samples(),
             position_m=None if seen is None else seen.position_m,
@@ -223,7 +241,7 @@ class ByExperience(Guide):
 
     def in_reach(self) -> None:
         """A new contact: exchange without waiting."""
-        self._since_s, self._again_s = self._clock(), -math.inf
+        self._since_s, self._exchanged_s = self._clock(), -math.inf
 
     def out_of_reach(self) -> None:
         if self._since_s is not None:
@@ -235,4 +253,4 @@ class ByExperience(Guide):
             self._rates_bps.append(bits / seconds)
 
     def exchanged(self) -> None:
-        self._again_s = self._clock() + self._every_s
+        self._exchanged_s = self._clock()

@@ -78,7 +78,8 @@ class History:
     def snapshot_at(self, version: int) -> Snapshot:
         """Replay the whole state of a version."""
         if not self.base_version <= version <= self.latest.version:
-            rule = f"must be {self.base_version} to {self.latest.version}; older ones were compacted"
+            rule = f"must be {self.base_version} to {self.latest.version}"
+            rule += "; older ones were compacted" if self.base_version else ""
             raise InputError(f"version = {version}: {rule}")
         versions = self._newest(version)
         for step in self._steps(versions.latest):
@@ -86,6 +87,10 @@ class History:
                 break
             self._advance(versions, step)
         return versions.latest
+
+    def judged_at(self, version: int) -> Tensor:
+        """The model of a version that is evaluated, exported and released."""
+        return self.snapshot_at(version).state.judged
 
     def replay(self) -> ServerState:
         """Replay everything that the ledger holds through the rule."""
@@ -146,11 +151,11 @@ class History:
         if found is None:
             return Versions.from_first(self._first, self._initial)
         rows = self._database.rows(
-            "SELECT content FROM orders WHERE kind = 'set' AND version <= ? ORDER BY version", found.version
+            "SELECT content, version FROM orders WHERE kind = 'set' AND version <= ? ORDER BY version", found.version
         )
         aggregation = self._first
-        for (content,) in rows:
-            aggregation = revised(aggregation, json.loads(content), found.state.model)
+        for content, version in rows:
+            aggregation = revised(aggregation, json.loads(content), found.state.model, version)
         return Versions(aggregation, found)
 
     def _steps(self, after: Snapshot) -> Iterator[Step]:
@@ -168,7 +173,8 @@ class History:
 
     def _applied_in(self, version: int) -> list[Arrival]:
         rows = self._database.rows(
-            "SELECT device, scale, data, weight, samples FROM chunks WHERE version = ? ORDER BY device, number, chunk",
+            "SELECT device, scale, data, weight, samples FROM applied JOIN chunks USING (device, number, chunk)"
+            " WHERE version = ? ORDER BY device, number, chunk",
             version,
         )
         return self.arrivals(
@@ -177,7 +183,10 @@ class History:
 
     def _previous_version(self, device: int, number: int) -> float:
         """The version that includes a device's previous update; infinity while there is none."""
-        query = "SELECT version FROM chunks WHERE device = ? AND number < ? ORDER BY number DESC LIMIT 1"
+        query = (
+            "SELECT version FROM chunks LEFT JOIN applied USING (device, number, chunk)"
+            " WHERE device = ? AND number < ? ORDER BY number DESC LIMIT 1"
+        )
         rows = self._database.rows(query, device, number)
         version = rows[0][0] if rows else 0
         return math.inf if version is None else version

@@ -31,6 +31,7 @@ class Counts:
     sent_bytes: int = 0
     exchanges: int = 0
     version: int | None = None
+    loss: float | None = None  # of its local model on its own data, as it reports it
     # Of a private device, as it reports them.
     releases: int | None = None
     epsilon: float | None = None
@@ -71,7 +72,7 @@ class Intake:
                     chunk, new = self.ledger.record(device, data)
                 except WireError as error:
                     counts.refused += 1
-                    _log.warning("chunk refused", extra={"device": self.names[device], "reason": str(error)})
+                    _log.warning("chunk rejected", extra={"device": self.names[device], "reason": str(error)})
                     marks.append((device, Mark(update=0, refused=str(error)[:500])))
                     continue
                 counts.chunks += new
@@ -87,6 +88,9 @@ class Intake:
         try:
             asked = parse(Ask, data)
             self.ledger.roster.hold(device, asked.samples)
+            self.ledger.released.report(self.names[device], asked.running)
+            if asked.loss is not None:
+                self.counts[device].loss = asked.loss
             if asked.fresh:
                 self.ledger.reset_device(device)
             if asked.seal and asked.update is not None:
@@ -103,6 +107,7 @@ class Intake:
             recorded=recorded,
             sealed=sealed,
             version=self.ledger.version,
+            wait_s=self.ledger.roster.uploads.wait_s(device),
             outdated=asked.version is not None and self.ledger.roster.is_outdated(asked.version),
         )
 
@@ -124,8 +129,9 @@ class Intake:
             self._refuse(device, "end of an exchange", error)
             return Manifest(state="refused", reason=str(error)[:500])
         self.counts[device].releases, self.counts[device].epsilon = asked.releases, asked.epsilon
+        released = self.ledger.released.wanted(self.names[device])
         if not asked.take:
-            return Manifest(state="ready", version=self.ledger.version)
+            return Manifest(state="ready", version=self.ledger.version, released=released)
         version = self.gathering.version_for(self.ledger, asked.round, cut_short=asked.cut_short)
         if version is None:
             return Manifest(state="wait")
@@ -150,6 +156,8 @@ class Intake:
             digest=offered.digest,
             handed_bytes=len(handed.data),
             handed_digest=handed.digest,
+            released=released,
+            settings=self.ledger.aggregation.settings_at(offered.version),
         )
 
     def part(self, device: int, data: bytes) -> bytes:
@@ -160,7 +168,10 @@ class Intake:
             self._refuse(device, "request", error)
             return b""
         end = asked.offset + asked.size_bytes
-        piece = self.downloads.part(device, asked.version, asked.base_version, asked.offset, end)
+        if asked.released:
+            piece = self.ledger.released.part(asked.version, asked.offset, end)
+        else:
+            piece = self.downloads.part(device, asked.version, asked.base_version, asked.offset, end)
         self.counts[device].sent_bytes += len(piece)
         self.ledger.heard(device, down_bytes=len(piece))
         return piece
@@ -174,4 +185,4 @@ class Intake:
 
     def _refuse(self, device: int, what: str, error: WireError) -> None:
         self.counts[device].refused += 1
-        _log.warning("%s refused", what, extra={"device": self.names[device], "reason": str(error)})
+        _log.warning("%s rejected", what, extra={"device": self.names[device], "reason": str(error)})

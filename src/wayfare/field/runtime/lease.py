@@ -20,7 +20,7 @@ from nats.js.api import DiscardPolicy, StorageType, StreamConfig
 from nats.js.errors import APIError, NotFoundError
 
 from wayfare.errors import RefusedError
-from wayfare.field.runtime.exchange import PASSING
+from wayfare.field.runtime.parts import PASSING
 
 if TYPE_CHECKING:
     from wayfare.field.runtime.connect import FieldClient

@@ -20,8 +20,8 @@ from wayfare.arrays import Ints
 from wayfare.codec.errors import WireError
 from wayfare.codec.wire import Layout
 from wayfare.errors import InputError
-from wayfare.field.runtime.aggregation import Aggregation, Snapshot, differing
-from wayfare.field.runtime.compaction import Compacted, Window, base_within, compact, shrink
+from wayfare.field.runtime.aggregation import Aggregation, Snapshot, as_begun, differing
+from wayfare.field.runtime.compaction import Compacted, Window, base_within, compact
 from wayfare.field.runtime.contact_log import ContactLog
 from wayfare.field.runtime.database import Database
 from wayfare.field.runtime.history import History, Step
@@ -30,8 +30,9 @@ from wayfare.field.runtime.messages import Chunk, unpack
 from wayfare.field.runtime.model_files import export_file
 from wayfare.field.runtime.orders import Order
 from wayfare.field.runtime.outbox import digest
+from wayfare.field.runtime.released import ORDERS, ReleasedVersions
 from wayfare.field.runtime.roster import Roster
-from wayfare.field.runtime.rules import Bits, Limits, check_chunk, check_rest
+from wayfare.field.runtime.rules import Bits, Limits, check_chunk, check_rest, check_sums
 from wayfare.field.runtime.stores import check_identity
 from wayfare.methods import NO_STATE, State
 from wayfare.server import ServerState
@@ -75,12 +76,14 @@ class Ledger:
             raise InputError(f"discount_days = {membership.discount_days!r}: {rule}")
         self._database = Database(folder / FILE, SCHEMA, FORMAT, MIGRATIONS)
         self.contacts = ContactLog(self._database)
-        self._history = History(self._database, folder, initial, layout, aggregation)
+        self.released = ReleasedVersions(self._database, folder, layout)
         self._all = self._database.rows
-        self.roster = Roster(self._database, membership, aggregation.terms.devices)
+        self.roster = Roster(self._database, membership, aggregation.terms.devices, self._uploads_per_day)
         with self._database.transaction() as connection:
             facts = dict(connection.execute("SELECT name, value FROM facts"))
             known = json.loads(facts["identity"]) if facts else {}
+            aggregation, identity = as_begun(aggregation, identity, known)
+            self._history = History(self._database, folder, initial, layout, aggregation)
             if not isinstance(known, str):  # format 2 had only a hash of the whole scenario
                 check_identity(folder / FILE, known, identity)
             connection.execute("INSERT OR REPLACE INTO facts VALUES ('identity', ?)", (json.dumps(identity),))
@@ -99,8 +102,12 @@ class Ledger:
                 ):
                     self._take(device, unpack(data, self._layout).entries.indices.numpy())
         self._history.load()
+        self.released.load()
         # Recorded and not applied yet.
-        waiting = connection.execute("SELECT device, number, chunk, scale, data FROM chunks WHERE version IS NULL")
+        waiting = connection.execute(
+            "SELECT device, number, chunk, scale, data FROM chunks"
+            " LEFT JOIN applied USING (device, number, chunk) WHERE version IS NULL"
+        )
         self._queue = {Key(*key): unpack(data, self._layout).scaled(scale) for *key, scale, data in waiting}
 
     # Reading.
@@ -121,6 +128,10 @@ class Ledger:
     def state(self) -> ServerState:
         """The global model, the state of the rule, and the mean of the models, which is evaluated and exported."""
         return self._history.latest.state
+
+    @property
+    def aggregation(self) -> Aggregation:
+        return self._history.aggregation
 
     def standing(self, device: int, number: int | None) -> tuple[int, list[int], bool]:
         """A device's next free number; the recorded chunks of one update, and whether it is closed."""
@@ -180,7 +191,8 @@ class Ledger:
 
     def applied(self) -> dict[Key, str]:
         """Every applied chunk, with its digest."""
-        rows = self._all("SELECT device, number, chunk, digest FROM chunks WHERE version > ?", _VOID)
+        query = "SELECT device, number, chunk, digest FROM chunks NATURAL JOIN applied WHERE version > ?"
+        rows = self._all(query, _VOID)
         return {Key(*row[:3]): row[3] for row in rows}
 
     def spent_joules(self) -> list[float]:
@@ -226,6 +238,7 @@ class Ledger:
         with self.transaction():
             if chunk.update != latest.number:
                 self._taken.pop(device, None)
+                self.roster.uploads.add(device)
                 latest.number, latest.open, latest.norm_sq = chunk.update, True, 0.0
             scale = self._limits.share(latest.norm_sq, norm_sq)
             latest.norm_sq += norm_sq
@@ -284,8 +297,8 @@ class Ledger:
                 del self._queue[key]
             self._history.advance(Step(round_, version, devices, self._history.arrivals(pieces)))
             connection.executemany(
-                "UPDATE chunks SET version = ?, weight = ?, samples = ? WHERE device = ? AND number = ? AND chunk = ?",
-                [(version, piece.weight, piece.samples, *key) for key, piece in zip(rows, pieces, strict=True)],
+                "INSERT INTO applied VALUES (?, ?, ?, ?, ?, ?)",
+                [(*key, version, piece.weight, piece.samples) for key, piece in zip(rows, pieces, strict=True)],
             )
             made = (round_, version, devices, self.roster.now_s())
             connection.execute("INSERT INTO rounds VALUES (?, ?, ?, ?)", made)
@@ -299,6 +312,7 @@ class Ledger:
                     self._answer(order, "done: " + self._obeyed(order))
             except (InputError, KeyError, TypeError, ValueError) as error:
                 self._answer(order, f"rejected: {error}")
+            self.released.delete_unused()
 
     def _obeyed(self, order: Order) -> str:
         """Carry out one order; most make a version."""
@@ -306,8 +320,9 @@ class Ledger:
             found = self.compact(Window(**order.content))
             return f"versions from {found.base_version} on; {found.chunks} chunks, {found.bytes / 1e6:.1f} MB deleted"
         if order.kind == "export":
-            version = int(order.content["version"])
-            return export_file(self.folder, version, self._history.snapshot_at(version).state.judged)
+            return export_file(self.folder, version := int(order.content["version"]), self._history.judged_at(version))
+        if order.kind in ORDERS:
+            return self.released.obey(order, self.roster.names, self._history.judged_at)
         round_, version, devices = self.next_round, self.version + 1, self.roster.active_devices
         self._history.advance(Step(round_, version, devices, order=order))
         connection, made = self._database.connection, (round_, version, devices, self.roster.now_s())
@@ -331,10 +346,6 @@ class Ledger:
                 return Compacted(base_version=self.base_version)
             return compact(self._database, self._history, snapshot)
 
-    def shrink(self) -> None:
-        """Return free space of the file to the file system."""
-        shrink(self._database)
-
     @property
     def base_version(self) -> int:
         """The oldest version that can be replayed."""
@@ -356,9 +367,15 @@ class Ledger:
 
     # Internals.
 
+    def _uploads_per_day(self) -> int | None:
+        settings = self.aggregation.settings_at(self.version)
+        return (settings and settings.uploads_per_day) or self._limits.uploads_per_day
+
     def _check(self, device: int, chunk: Chunk) -> None:
         check_chunk(chunk, self._devices[device], self._limits, self.version)
-        self.roster.check_base(chunk)
+        self.roster.check(device, chunk)
+        if self.aggregation.terms.sums:
+            check_sums(chunk, [queued.entries for queued in self._queue.values()], self.model)
         others = self._all(
             "SELECT chunks, round, received_round FROM chunks WHERE device = ? AND number = ?", device, chunk.update
         )
@@ -376,8 +393,6 @@ class Ledger:
             void = [key for key in self._queue if key[:2] == (device, latest.number)]
             for key in void:
                 del self._queue[key]
-            self._database.connection.executemany(
-                f"UPDATE chunks SET version = {_VOID} WHERE device = ? AND number = ? AND chunk = ?", void
-            )
+            self._database.connection.executemany(f"INSERT INTO applied VALUES (?, ?, ?, {_VOID}, 1, NULL)", void)
         latest.open = False
         self._taken.pop(device, None)

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import sqlite3
 import warnings
+from collections.abc import Mapping, Sequence
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -12,19 +15,31 @@ import torch
 from torch import Tensor, nn
 
 from wayfare.errors import FieldError, InputError
+from wayfare.field.fleet.subjects import SERVER_NAME
 from wayfare.field.runtime.housekeeping import Judge
 from wayfare.field.runtime.ledger import FILE
 from wayfare.field.runtime.model_files import newest_model
 from wayfare.field.runtime.orders import outcome, place
+from wayfare.field.runtime.released import ReleaseState
 from wayfare.field.runtime.status import Judged
 from wayfare.files import write_atomically
 from wayfare.learning.evaluate import Evaluator
 from wayfare.learning.models.base import Model, load_vector
-from wayfare.learning.tasks import Classification, load_task, local_task_of
+from wayfare.learning.sums import SumsModel, with_model
+from wayfare.learning.tasks import Classification, Task, load_task, local_task_of
 from wayfare.learning.tasks.local import folder_task
 from wayfare.learning.tasks.own import OwnTask
 from wayfare.scenario.model import Learning
 from wayfare.server import ServerState
+
+
+def ledger_in(folder: Path) -> Path:
+    """The ledger in the folder of a server's state, or in that of a fleet whose server runs from it."""
+    for state in (folder, folder / "state", folder / SERVER_NAME / "state"):
+        if (state / FILE).is_file():
+            return state / FILE
+    rule = "give the folder of the server's state, or of the fleet if the server's state is in it"
+    raise InputError(f"{folder}: no ledger; {rule}")
 
 
 def latest_version(state: Path) -> int:
@@ -55,9 +70,14 @@ def vector_at(state: Path, version: int, model: Model, *, wait_s: float = 60.0) 
     return vector
 
 
-def judge_of(learning: Learning, data: Path | None = None, cache: Path | None = None) -> Judge:
+def judge_of(learning: Learning, model: Model, data: Path | None = None, cache: Path | None = None) -> Judge:
     """Evaluates versions on held-out data, for which a cache is needed, or on the test set of a task."""
-    task = load_task(learning) if data is None or cache is None else folder_task(local_task_of(learning), data, cache)
+    if data is None or cache is None:
+        task: Task = load_task(learning)
+        # `with_model` would need vectors of every task.
+        task = with_model(task, model) if isinstance(model, SumsModel) else task
+    else:
+        task = folder_task(replace(local_task_of(learning), model=model), data, cache)
     evaluate = Evaluator(task)
 
     def judge(version: int, model: Tensor) -> Judged:
@@ -75,6 +95,14 @@ def newest_state(state: Path) -> ServerState:
     return ServerState(model=torch.zeros(0)) if found is None else found.state
 
 
+def groups_of(state: Path) -> Mapping[str, Sequence[str]]:
+    """The groups of devices for releases."""
+    latest_version(state)  # rejects a folder without a ledger
+    with closing(sqlite3.connect(f"file:{state / FILE}?mode=ro", uri=True, timeout=30)) as connection:
+        rows = connection.execute("SELECT value FROM facts WHERE name = 'released'").fetchall()
+    return ReleaseState(**json.loads(rows[0][0])).groups if rows else {}
+
+
 def sample_of(learning: Learning) -> Tensor:
     """One input of the network of a task, as its exporter needs it."""
     task = load_task(learning)
@@ -86,19 +114,23 @@ def sample_of(learning: Learning) -> Tensor:
 
 
 def network_of(model: Model, vector: Tensor) -> nn.Module:
-    """The network with the values of a vector."""
+    """The network with the values of a vector; of class statistics, the classifier that they give."""
+    if isinstance(model, SumsModel) and model.head is None:
+        layer = nn.Linear(model.layout.features, model.layout.classes)
+        load_vector(layer, model.classifier(vector))
+        return layer.eval()
     module = model.module().eval()
     load_vector(module, vector)
     return module
 
 
-def write_safetensors(module: nn.Module, file: Path, version: int) -> None:
+def write_safetensors(module: nn.Module, file: Path, version: int, **metadata: str) -> None:
     try:
         from safetensors.torch import save
     except ImportError:
         raise InputError("safetensors is not installed: pip install 'wayfare[field]'") from None
     tensors = {name: value.detach().contiguous().clone() for name, value in module.state_dict().items()}
-    write_atomically(file, save(tensors, metadata={"version": str(version)}))
+    write_atomically(file, save(tensors, metadata={"version": str(version), **metadata}))
 
 
 def write_onnx(module: nn.Module, sample: Tensor, file: Path) -> None:

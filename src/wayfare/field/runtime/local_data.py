@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import logging
+import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -15,18 +16,20 @@ from torch import Tensor
 from wayfare.engine import Burst, Compute, LocalTraining
 from wayfare.engine.reference import Reference
 from wayfare.errors import ScenarioError
+from wayfare.field.runtime.local_folder import RESCAN_S, LocalFolder
 from wayfare.field.runtime.work import Work
 from wayfare.learning.batches import GrowingBatches
 from wayfare.learning.descent import descent_of
-from wayfare.learning.folders import FolderSamples
 from wayfare.learning.local_loss import LocalLoss, loss_by_counts
+from wayfare.learning.models.base import load_vector
 from wayfare.learning.schedule import Schedule
 from wayfare.learning.tasks import local_task_of
 from wayfare.learning.tasks.local import FolderTask
 
-_log = logging.getLogger("wayfare.field")
-# Look for new files this often, and spend at most a fiftieth of the time on it.
-_RESCAN_S, _RESCAN_SHARE = 10.0, 0.02
+
+def no_settings() -> Mapping[str, Any]:
+    """The default: nothing was changed."""
+    return {}
 
 
 class LocalData:
@@ -40,53 +43,63 @@ class LocalData:
         *,
         device: int,
         compute: Compute,
-        rescan_s: float = _RESCAN_S,
+        rescan_s: float = RESCAN_S,
         clock: Callable[[], float] = time.monotonic,
+        settings: Callable[[], Mapping[str, Any]] = no_settings,
     ) -> None:
+        """``settings`` are fields of `Settings` that the operator has changed; they hold from the next burst on."""
         learning, task = work.scenario.learning, local_task_of(work.scenario.learning)
-        if work.method.local.collects() is not None:
-            raise ScenarioError("scheme", work.scheme_name, "sends class statistics, which need the data of a plan")
         if learning.augment:
             raise ScenarioError("learning.augment", True, "not for a task of your own; augment in its `load`")
         if learning.local_loss == "logit-adjusted" and not task.wanted.classes:
             rule = f"needs classes, but the task {task.name} has none; use plain or prox"
             raise ScenarioError("learning.local_loss", learning.local_loss, rule)
         self._work, self._number, self._compute = work, device, compute
-        self._rescan_s, self._clock = rescan_s, clock
-        self._samples = FolderSamples(folder, task.wanted, cache)
+        self._folder = LocalFolder(task, folder, cache, rescan_s=rescan_s, clock=clock)
+        self._samples = self._folder.samples
         self._task = FolderTask(task=task, samples=self._samples, device=compute.device)
         self._engine: Reference | None = None
-        self._next_s = clock() + rescan_s
+        self._settings, self._in_use = settings, settings()
+        self._loss: float | None = None
 
     def samples(self) -> int:
         return len(self._samples)
 
+    def loss(self) -> float | None:
+        """The loss of the local model on a minibatch after the last burst; None before, or if it is not finite."""
+        return self._loss
+
     def ready(self) -> bool:
         """Look for new files if it is time; whether there is anything to train on."""
-        began_s = self._clock()
-        if began_s >= self._next_s:
-            try:
-                if self._samples.rescan():
-                    self._engine = None
-            except OSError as error:
-                # A file that was removed meanwhile; the next scan finds out.
-                _log.warning("the folder cannot be read: %s", error)
-            self._next_s = self._clock() + max(self._rescan_s, (self._clock() - began_s) / _RESCAN_SHARE)
+        if self._folder.has_changed():
+            self._engine = None
         return len(self._samples) > 0
 
     def run(self, models: Sequence[Tensor], bursts: Sequence[Burst]) -> None:
         """Train on the compute device, and copy the results back."""
+        if self._settings() != self._in_use:
+            self._in_use, self._engine = self._settings(), None
         if self._engine is None:
             self._engine = Reference(self._training())
         where = self._compute.device
         vectors = [model.to(where) for model in models]
         moved = [_moved(burst, where) for burst in bursts]
         self._engine.run(vectors, moved)
+        self._loss = self._loss_of(vectors[-1], bursts[-1])
         for model, vector, burst, there in zip(models, vectors, bursts, moved, strict=True):
             if vector is not model:
                 model.copy_(vector)
             if burst.velocity is not None and there.velocity is not None and there.velocity is not burst.velocity:
                 burst.velocity.copy_(there.velocity)
+
+    def _loss_of(self, vector: Tensor, burst: Burst) -> float | None:
+        """The loss on the minibatch after a burst, which it has not been trained on as such."""
+        module = self._task.model.module().to(vector).eval()
+        load_vector(module, vector)
+        samples = torch.from_numpy(self._batches.of(0, burst.first_round + burst.rounds, 1)[0])
+        with torch.no_grad():
+            loss = float(self._task.loss(module, samples.to(vector.device), None))
+        return loss if math.isfinite(loss) else None
 
     def _training(self) -> LocalTraining:
         scenario = self._work.scenario
@@ -95,10 +108,12 @@ class LocalData:
         if learning.local_loss == "logit-adjusted":
             counts = np.bincount(self._task.class_of_samples(), minlength=self._task.classes)
             local_loss = loss_by_counts(learning, counts[None], self._compute.device)
+        batch_size = self._in_use.get("batch_size", learning.batch_size)
+        self._batches = GrowingBatches(len(self._samples), batch_size, self._work.seed, self._number)
         return LocalTraining(
             task=self._task,
-            batches=GrowingBatches(len(self._samples), learning.batch_size, self._work.seed, self._number),
-            learning_rate=learning.learning_rate,
+            batches=self._batches,
+            learning_rate=self._in_use.get("learning_rate", learning.learning_rate),
             compute=self._compute,
             schedule=Schedule(learning.schedule, scenario.rounds),
             local_loss=local_loss,

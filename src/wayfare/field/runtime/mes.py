@@ -27,7 +27,6 @@ from wayfare.field.fleet import Bundle
 from wayfare.field.fleet.subjects import device_of, kind_of
 from wayfare.field.runtime.connect import FieldClient, connect_unless
 from wayfare.field.runtime.endpoint import fleet_pages, serving
-from wayfare.field.runtime.exchange import PASSING
 from wayfare.field.runtime.fairness import FairSubscriptions, Rates, TokenBucket
 from wayfare.field.runtime.gathering import ByPlan, Gathering, OnArrival
 from wayfare.field.runtime.housekeeping import Housekeeping, HousekeepingOptions
@@ -37,6 +36,7 @@ from wayfare.field.runtime.ledger import Ledger
 from wayfare.field.runtime.membership import Membership
 from wayfare.field.runtime.messages import Mark, Part, parse
 from wayfare.field.runtime.page import live_page, token_of
+from wayfare.field.runtime.parts import PASSING
 from wayfare.field.runtime.rules import Limits
 from wayfare.field.runtime.seals import ServerEnd
 from wayfare.field.runtime.status import FleetStatus, status_of
@@ -58,7 +58,7 @@ class ServerOptions:
     by_plan: bool = False
     limits: Limits = field(default_factory=Limits)
     membership: Membership = field(default_factory=Membership)  # without a plan
-    save_every_s: float = 5.0
+    save_every_s: float = 30.0  # the model file, which only shortens a start
     housekeeping: HousekeepingOptions = field(default_factory=HousekeepingOptions)
     stored_bytes: int = 256 << 20  # of all devices' chunks in the broker
     stored_chunks: int = 64  # per device
@@ -87,7 +87,7 @@ def open_intake(bundle: Bundle, work: Work, options: ServerOptions) -> Intake:
 
 
 def run_server(bundle: Bundle, work: Work, options: ServerOptions, stop: threading.Event) -> None:
-    with RunLock(options.state):
+    with RunLock(options.state, inside=True):
         intake = open_intake(bundle, work, options)
         try:
             asyncio.run(_run(bundle, intake, options, stop))
@@ -225,7 +225,7 @@ class MobileEdgeServer:
                 if self._received[number].take(len(data)):
                     batch.append((number, data))
                 else:
-                    marks.append((number, Mark(update=0, refused="too many bytes for now")))
+                    marks.append((number, Mark(update=0, refused="too many bytes per second; try again later")))
             marks += await self._in_thread(partial(self._intake.chunks, batch))
             self._wake()
             try:
@@ -237,7 +237,7 @@ class MobileEdgeServer:
                 await self._client.flush()
             except PASSING as error:
                 # The broker redelivers the chunks, and the server finds them recorded.
-                _log.info("marks were not delivered", extra={"reason": str(error) or repr(error)})
+                _log.info("confirmations were not delivered", extra={"reason": str(error) or repr(error)})
 
     async def _hear(self) -> None:
         """Answer the questions of all devices, within their rates."""
@@ -341,7 +341,7 @@ class MobileEdgeServer:
             return self._seals.question(device_of(message.subject), kind_of(message.subject), message.data)
         except WireError as error:
             extra = {"device": device_of(message.subject), "reason": str(error)}
-            _log.warning("a message without the seal of its device", extra=extra)
+            _log.warning("message without a valid seal", extra=extra)
             return None
 
     def _number_of(self, subject: str) -> int | None:

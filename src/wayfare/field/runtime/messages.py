@@ -31,6 +31,8 @@ _HEADER = struct.Struct("<2sBIIIIIQd")
 _CHECKSUM = struct.Struct("<I")
 CHUNK_HEADER_BYTES = _HEADER.size + _CHECKSUM.size
 MAX_CHUNKS = 4096
+# Pieces are joined without a sort if they hold at least every so manieth entry.
+_DENSE = 16
 _MAX_NUMBER = 2**32 - 2
 _MAX_JSON_BYTES = 64 << 10
 
@@ -50,8 +52,9 @@ class Chunk:
     value_bits: ValueBits = 32  # of the encoding; a decoded chunk holds what the encoder's receiver sees
 
     def scaled(self, share: float) -> Chunk:
-        scaled = Sparse(self.entries.indices, self.entries.values * share)
-        return self if share == 1.0 else replace(self, entries=scaled)
+        if share == 1.0:
+            return self
+        return replace(self, entries=Sparse(self.entries.indices, self.entries.values * share))
 
     def packed(self, layout: Layout) -> bytes:
         body = encode(self.entries, layout, self.value_bits).data
@@ -148,10 +151,19 @@ def joined(pieces: Sequence[Sparse]) -> Sparse:
     """Join the pieces of one update, sorted by index."""
     if len(pieces) == 1:
         return pieces[0]
-    indices = torch.cat([piece.indices for piece in pieces])
-    # NumPy's stable sort merges the sorted runs; a sort from scratch takes several times as long.
-    order = torch.from_numpy(np.argsort(indices.numpy(), kind="stable"))
-    return Sparse(indices[order], torch.cat([piece.values for piece in pieces])[order])
+    indices = np.concatenate([piece.indices.numpy() for piece in pieces])
+    values = np.concatenate([piece.values.numpy() for piece in pieces])
+    first, span = int(indices.min()), int(np.ptp(indices)) + 1
+    if len(indices) * _DENSE < span:
+        # NumPy's stable sort merges the sorted runs; a sort from scratch takes several times as long.
+        order = np.argsort(indices, kind="stable")
+        return Sparse(torch.from_numpy(indices[order]), torch.from_numpy(values[order]))
+    # Of many entries it is faster to write each one to its place.
+    placed, kept = np.empty(span, values.dtype), np.zeros(span, np.bool_)
+    indices -= first
+    placed[indices], kept[indices] = values, True
+    found = np.flatnonzero(kept)
+    return Sparse(torch.from_numpy(found + first), torch.from_numpy(placed[found]))
 
 
 Number = Annotated[int, Field(ge=0, le=_MAX_NUMBER)]
@@ -162,7 +174,18 @@ class _Message(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
     def packed(self) -> bytes:
-        return self.model_dump_json().encode()
+        # Without defaults, so that machines of the previous version understand messages that use nothing new.
+        return self.model_dump_json(exclude_defaults=True).encode()
+
+
+class Settings(_Message):
+    """Settings of devices that the operator changes while the fleet runs; None: as a device was started."""
+
+    learning_rate: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
+    batch_size: Annotated[int, Field(ge=1, le=_MAX_NUMBER)] | None = None
+    max_local_steps: Annotated[int, Field(ge=1, le=_MAX_NUMBER)] | None = None
+    exchange_every_s: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = None
+    uploads_per_day: Annotated[int, Field(ge=1, le=_MAX_NUMBER)] | None = None  # the server enforces it
 
 
 class Ask(_Message):
@@ -173,6 +196,8 @@ class Ask(_Message):
     fresh: bool = False  # a device with a new store: its energy account restarts
     version: Version | None = None  # of its model
     samples: Number | None = None  # in its folder
+    running: Version | None = None  # the version that it uses for inference
+    loss: Annotated[float, Field(allow_inf_nan=False)] | None = None  # of its latest local model on its own data
 
 
 class Standing(_Message):
@@ -182,6 +207,7 @@ class Standing(_Message):
     recorded: list[Number] = Field(default=[], max_length=MAX_CHUNKS)
     sealed: bool = False
     version: Version
+    wait_s: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0  # the next upload is accepted after this time
     outdated: bool = False  # the device's model is too old: start from the current one, without what was learned
 
 
@@ -217,6 +243,14 @@ class Finish(_Message):
     epsilon: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = None
 
 
+class Released(_Message):
+    """From the server: the version that this device uses for inference. It is always downloaded whole."""
+
+    version: Version
+    size_bytes: Annotated[int, Field(ge=0, le=2**40)]
+    digest: Annotated[str, Field(max_length=64)]
+
+
 class Manifest(_Message):
     """From the server: the model on offer, and how to download it."""
 
@@ -228,6 +262,8 @@ class Manifest(_Message):
     # The state that the server rule hands to this device; its bytes follow those of the model.
     handed_bytes: Annotated[int, Field(ge=0, le=2**40)] = 0
     handed_digest: Annotated[str, Field(max_length=64)] = ""
+    released: Released | None = None  # None: the device uses the model that it received last
+    settings: Settings | None = None  # that hold with this version; None: nothing was ever changed
     reason: Annotated[str, Field(max_length=500)] = ""
 
 
@@ -238,6 +274,7 @@ class Part(_Message):
     base_version: Version | None = None
     offset: Annotated[int, Field(ge=0, le=2**40)]
     size_bytes: Annotated[int, Field(ge=1, le=1 << 20)]
+    released: bool = False  # of the released version
 
 
 _Any = TypeVar("_Any", bound=_Message)

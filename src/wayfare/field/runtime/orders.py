@@ -20,18 +20,27 @@ from torch import Tensor
 
 from wayfare.errors import InputError, ScenarioError
 from wayfare.field.runtime.aggregation import Aggregation, Versions
+from wayfare.field.runtime.messages import Settings
 from wayfare.methods import Part
 from wayfare.methods.servers import Optimise
 from wayfare.methods.states import same_kind
 from wayfare.server import ServerState
 
 _POLL_S = 0.1
+# Settings of devices that may change while the fleet runs, with their names on the wire.
+_OF_DEVICES = {
+    "learning.learning_rate": "learning_rate",
+    "learning.batch_size": "batch_size",
+    "device.max_local_steps": "max_local_steps",
+    "device.exchange_every_s": "exchange_every_s",
+    "device.uploads_per_day": "uploads_per_day",
+}
 
 
 @dataclass(frozen=True, slots=True)
 class Order:
     id: int
-    kind: str  # rollback, pardon, set, compact or export
+    kind: str  # rollback, pardon, set, compact, export, release, withdraw or group
     content: Mapping[str, Any]
 
 
@@ -50,32 +59,60 @@ def obey(order: Order, versions: Versions, state_of: Callable[[int], ServerState
                 raise InputError(f"device = {content['name']}: is not in quarantine")
             return replace(state, guard_state=guard.released(state.guard_state, int(content["device"])))
         case "set":
-            versions.aggregation = revised(versions.aggregation, content, state.model)
+            versions.aggregation = revised(versions.aggregation, content, state.model, versions.latest.version + 1)
             return state
         case _:
-            raise InputError(f"order = {order.kind!r}: unknown")
+            raise InputError(f"order = {order.kind!r}: unknown to this version of the server")
 
 
-def revised(aggregation: Aggregation, settings: Mapping[str, Any], model: Tensor) -> Aggregation:
-    """An aggregation with other values of its guard or its server rule; the kind of its state must stay."""
+def revised(aggregation: Aggregation, settings: Mapping[str, Any], model: Tensor, version: int) -> Aggregation:
+    """An aggregation with other values of its guard, its server rule or its devices' settings, from a version on.
+
+    The kind of the rule's state must stay.
+    """
     after = aggregation
     for name, value in settings.items():
         section, _, field = name.partition(".")
-        if section == "guard" and after.guard is not None:
+        if name in _OF_DEVICES:
+            after = _with_settings(after, name, value, version)
+        elif section == "guard" and after.guard is not None:
             after = replace(after, guard=_with(after.guard, field, value, name))
         elif section == "server" and isinstance(after.rule, Optimise):
             try:
                 server = type(after.rule.server).model_validate({**after.rule.server.model_dump(), field: value})
             except ValidationError as error:
-                raise InputError(f"{name} = {value!r}: {error.errors()[0]['msg']}") from None
+                raise InputError(f"{name} = {value!r}: {rule_in(error)}") from None
             after = replace(after, rule=replace(after.rule, server=server))
         elif section == "server":
             after = replace(after, rule=_with(after.rule, field, value, name))
         else:
-            raise InputError(f"{name}: must start with server, or with guard if the server has one")
+            rule = f"must be {', '.join(_OF_DEVICES)}, or start with server, or with guard if the server has one"
+            raise InputError(f"{name} = {value!r}: {rule}")
     if not same_kind(after.rule.init(model, after.terms), aggregation.rule.init(model, aggregation.terms)):
         raise InputError(f"{', '.join(settings)}: would change the kind of the server's state; start a new fleet")
     return after
+
+
+def _with_settings(aggregation: Aggregation, name: str, value: Any, version: int) -> Aggregation:
+    """An aggregation whose devices have another value of one setting from a version on."""
+    before, field = aggregation.settings_at(version) or Settings(), _OF_DEVICES[name]
+    if isinstance(value, int) and not isinstance(value, bool) and field in ("learning_rate", "exchange_every_s"):
+        value = float(value)
+    try:
+        settings = Settings.model_validate({**before.model_dump(), field: value})
+    except ValidationError as error:
+        raise InputError(f"{name} = {value!r}: {rule_in(error)}") from None
+    if (settings.learning_rate or 0.0) > aggregation.max_learning_rate:
+        most = aggregation.max_learning_rate
+        raise InputError(f"{name} = {value!r}: must be at most {most:g}: a step would overshoot the pull")
+    earlier = tuple(change for change in aggregation.changes if change[0] < version)
+    return replace(aggregation, changes=(*earlier, (version, settings)))
+
+
+def rule_in(error: ValidationError) -> str:
+    """The rule that a value broke, in the words of our messages."""
+    text = error.errors()[0]["msg"]
+    return text.replace("Input should be", "must be").replace("Value error, ", "")
 
 
 def _with(part: Part, field: str, value: Any, name: str) -> Any:
@@ -120,5 +157,5 @@ def _opened(file: Path) -> sqlite3.Connection:
         connection.execute("SELECT 1 FROM orders LIMIT 1")
     except sqlite3.DatabaseError as error:
         connection.close()
-        raise InputError(f"{file}: {error}; start the server of this version once") from None
+        raise InputError(f"{file}: has an older format ({error}); start the server once to migrate it") from None
     return connection

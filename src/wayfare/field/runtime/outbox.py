@@ -13,7 +13,7 @@ import json
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +28,7 @@ from wayfare.device import DeviceState, begin_device, receive
 from wayfare.errors import InvariantError, RunFolderError
 from wayfare.field.runtime.database import Database, tree_bytes, tree_of
 from wayfare.field.runtime.messages import Chunk, joined, split, split_coded, unpack
-from wayfare.field.runtime.stores import TREES, check_identity, device_state, plain_state
+from wayfare.field.runtime.stores import TREES, OpenUpdate, Progress, check_identity, device_state, plain_state
 from wayfare.field.runtime.writes import EVERYTHING, VectorStore, WriteBudget, WriteLimits
 from wayfare.methods import NO_STATE, Method, State
 from wayfare.sparsify import Sparse
@@ -46,27 +46,6 @@ CREATE TABLE chunks (
 _VECTORS = ("base", "memory", "local", "model", "velocity")
 # Closed updates whose chunks stay listed, without an audit.
 _LISTED_UPDATES = 16
-
-
-@dataclass(frozen=True, slots=True)
-class OpenUpdate:
-    """An update with chunks that are neither confirmed nor returned."""
-
-    number: int
-    round: int
-    chunks: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Progress:
-    trained_round: int = 0  # the last trained round of the local model
-    cut_round: int = 0  # of the last decided contact
-    cut_s: float = 0.0  # its time by the machine's clock
-    takes_model: bool = True  # whether that contact ends with a download
-    cut_short: bool = False  # whether it gets the previous model, because it ended too early for the new one
-    finished_round: int = 0  # of the last complete exchange
-    version: int | None = 0  # of the global model; None: not a version of the server
-    last_update: int = 0
 
 
 class Outbox:
@@ -123,8 +102,9 @@ class Outbox:
             self._set("identity", identity)
         self._local_on_disk = self._vectors["local"]
         self._vector_store.delete_unused()
-        if any(len(vector) != len(initial) for vector in self._vectors.values()):
-            raise RunFolderError(f"{file}: contains models of another size")
+        for name, vector in self._vectors.items():
+            if len(vector) != len(initial):
+                raise RunFolderError(f"{file}: {name} has {len(vector)} entries, the model of this task {len(initial)}")
 
     # Reading.
 
@@ -308,7 +288,14 @@ class Outbox:
                 self._keep("memory", "memory_state")
             self._advance()
 
-    def receive(self, model: Tensor, version: int, round_: int, handed: State = NO_STATE) -> None:
+    def receive(
+        self,
+        model: Tensor,
+        version: int,
+        round_: int,
+        handed: State = NO_STATE,
+        settings: Mapping[str, Any] | None = None,
+    ) -> None:
         """Continue from the global model, with the learning since the last cut and the state handed down with it."""
         with self._transaction():
             if self.open_update() is not None:
@@ -330,7 +317,7 @@ class Outbox:
                     self._vector_store.write("velocity", self.velocity)
             else:
                 self._keep("local")
-            self._advance(version=version, finished_round=round_)
+            self._advance(version=version, finished_round=round_, settings=settings or {})
 
     def finish(self, round_: int) -> None:
         with self._transaction():

@@ -3,25 +3,38 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from wayfare.codec.errors import WireError
 from wayfare.field.runtime.aggregation import Piece
+from wayfare.field.runtime.daily import DailyUploads
 from wayfare.field.runtime.database import Database
 from wayfare.field.runtime.membership import Membership
 from wayfare.field.runtime.messages import Chunk
 from wayfare.field.runtime.rules import Latest
 
 
+def unlimited_uploads() -> None:
+    """The default: a device may upload at any time."""
+
+
 class Roster:
     """The table of devices in a ledger. Without a membership, a plan has a fixed number of them."""
 
-    def __init__(self, database: Database, membership: Membership | None, planned: int) -> None:
+    def __init__(
+        self,
+        database: Database,
+        membership: Membership | None,
+        planned: int,
+        uploads_per_day: Callable[[], int | None] = unlimited_uploads,
+    ) -> None:
         self._database, self._membership, self._planned = database, membership, planned
+        self.uploads = DailyUploads(database, uploads_per_day, self.now_s)
         self.devices: list[Latest] = []
         self._numbers: dict[str, int] = {}
 
     def load(self) -> None:
+        self.uploads.load()
         rows = self._database.rows(
             "SELECT number, open, norm_sq, spent_joules, name, delivered_s, samples FROM devices ORDER BY device"
         )
@@ -92,8 +105,11 @@ class Roster:
             device, chunk, membership.weight(latest, membership.active(self.devices), superseded_s), latest.samples
         )
 
-    def check_base(self, chunk: Chunk) -> None:
+    def check(self, device: int, chunk: Chunk) -> None:
+        """Reject a chunk against an outdated model, and the first one of an upload beyond those of the day."""
         membership, base = self._membership, chunk.base_version
+        if chunk.update > self.devices[device].number:
+            self.uploads.check(device)
         if membership is not None and membership.is_outdated(self._superseded_s(base)):
             raise WireError(f"base_version = {base}: superseded more than {membership.outdated_days:g} days ago")
 

@@ -7,7 +7,7 @@ import os
 import shutil
 import time
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -31,9 +31,12 @@ class DeviceStatus:
     received_bytes: int = 0
     sent_bytes: int = 0
     version: int | None = None  # of the model last offered to it
+    loss: float | None = None  # of its local model on its own data, as it reported last since the server was started
     heard_s_ago: float | None = None
     spent_joules: float = 0.0
     quarantined: bool = False
+    released_version: int | None = None  # for inference; None: the model received last
+    running_version: int | None = None  # the version that it uses for inference, as it reported last
     # Of a private device, as it reported them in its last exchange since the server was started.
     releases: int | None = None
     epsilon: float | None = None
@@ -64,6 +67,7 @@ class FleetStatus:
     free_disk_bytes: int | None = None
     alerts: tuple[Alert, ...] = ()
     judged: Judged | None = None
+    settings: Mapping[str, float] = field(default_factory=dict)  # of devices, changed while the fleet runs
 
     def to_json(self) -> str:
         return json.dumps(asdict(self))
@@ -78,7 +82,7 @@ class FleetStatus:
             found = None if judged is None else Judged(**judged)
             return FleetStatus(**content, devices=devices, alerts=alerts, judged=found)
         except (ValueError, TypeError, KeyError, AttributeError):
-            raise InputError("the answer is not a fleet status") from None
+            raise InputError("the answer is not the status of a fleet; check the address") from None
 
 
 def status_of(
@@ -93,6 +97,7 @@ def status_of(
 ) -> FleetStatus:
     """The status of a server, with times of ``time.monotonic``."""
     ledger, now_s = intake.ledger, time.monotonic()
+    settings = ledger.aggregation.settings_at(ledger.version)
     spent, held = ledger.spent_joules(), ledger.state.guard_state.get("quarantined", {})
     devices = tuple(
         DeviceStatus(
@@ -100,6 +105,8 @@ def status_of(
             heard_s_ago=None if (at_s := heard_at_s.get(number)) is None else now_s - at_s,
             spent_joules=spent[number],
             quarantined=str(number) in held,
+            released_version=ledger.released.state.of(name),
+            running_version=ledger.released.running(name),
             **asdict(intake.counts[number]),
         )
         for number, name in enumerate(intake.names)
@@ -116,6 +123,7 @@ def status_of(
         judged=judged,
         base_version=ledger.base_version,
         disk_bytes=ledger.disk_bytes(),
+        settings={} if settings is None else settings.model_dump(exclude_none=True),
         free_disk_bytes=shutil.disk_usage(ledger.folder).free,
     )
     return replace(status, alerts=alerts_of(status))
@@ -140,8 +148,8 @@ def metrics_of(status: FleetStatus) -> list[Metric]:
             Metric("wayfare_model_loss", "gauge", "Loss on held-out data.", [({}, judged.loss)]),
             Metric("wayfare_judged_version", "gauge", "Version last evaluated.", [({}, judged.version)]),
         ]
-    for name, kind, help_, field in _OF_DEVICES:
-        values = [({"device": device.name}, getattr(device, field)) for device in status.devices]
+    for name, kind, help_, figure in _OF_DEVICES:
+        values = [({"device": device.name}, getattr(device, figure)) for device in status.devices]
         metrics.append(Metric(name, kind, help_, [(labels, +value) for labels, value in values if value is not None]))
     return metrics
 
@@ -150,12 +158,15 @@ _OF_DEVICES = (
     ("wayfare_device_exchanges_total", "counter", "Complete exchanges.", "exchanges"),
     ("wayfare_device_chunks_total", "counter", "Chunks recorded.", "chunks"),
     ("wayfare_device_repeated_chunks_total", "counter", "Chunks received again.", "repeated"),
-    ("wayfare_device_refused_total", "counter", "Messages refused.", "refused"),
+    ("wayfare_device_refused_total", "counter", "Messages rejected.", "refused"),
     ("wayfare_device_received_bytes_total", "counter", "Bytes of chunks from the device.", "received_bytes"),
     ("wayfare_device_sent_bytes_total", "counter", "Bytes of models to the device.", "sent_bytes"),
     ("wayfare_device_version", "gauge", "Version of the model last offered.", "version"),
+    ("wayfare_device_loss", "gauge", "Loss of its local model on its own data, as it reports it.", "loss"),
     ("wayfare_device_heard_seconds", "gauge", "Time since the last message.", "heard_s_ago"),
     ("wayfare_device_quarantined", "gauge", "1 while its updates are not used.", "quarantined"),
+    ("wayfare_device_released_version", "gauge", "Version released to it for inference.", "released_version"),
+    ("wayfare_device_running_version", "gauge", "Version that it uses for inference.", "running_version"),
     ("wayfare_device_spent_joules", "gauge", "Energy spent, as reported by the device.", "spent_joules"),
     ("wayfare_device_releases_total", "counter", "Releases of a private device, as it reports them.", "releases"),
     ("wayfare_device_epsilon", "gauge", "Differential privacy, as reported by the device.", "epsilon"),

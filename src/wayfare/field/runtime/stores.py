@@ -1,12 +1,12 @@
 """What ties a store to a fleet: the fleet, the model, the method. Other settings may change between two starts.
 
-And what a device's state is in a store: vectors, trees of the method's parts, and plain numbers.
+And what a device's progress and state are in a store: vectors, trees of the method's parts, and plain numbers.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, fields
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,28 @@ from wayfare.errors import RunFolderError
 
 # The states of the method's parts, each a tree in one row.
 TREES = ("memory_state", "local_state")
+
+
+@dataclass(frozen=True, slots=True)
+class OpenUpdate:
+    """An update with chunks that are neither confirmed nor returned."""
+
+    number: int
+    round: int
+    chunks: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Progress:
+    trained_round: int = 0  # the last trained round of the local model
+    cut_round: int = 0  # of the last decided contact
+    cut_s: float = 0.0  # its time by the machine's clock
+    takes_model: bool = True  # whether that contact ends with a download
+    cut_short: bool = False  # whether it gets the previous model, because it ended too early for the new one
+    finished_round: int = 0  # of the last complete exchange
+    version: int | None = 0  # of the global model; None: not a version of the server
+    last_update: int = 0
+    settings: Mapping[str, Any] = field(default_factory=dict)  # fields of `Settings`, received with the model
 
 
 def check_identity(file: Path, before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
@@ -41,7 +63,7 @@ def _differences(before: Mapping[str, Any], now: Mapping[str, Any], path: str) -
 def plain_state(state: DeviceState) -> dict[str, Any]:
     """The scalar fields of a device's state, without vectors and trees."""
     others = ("received", "memory", *TREES)
-    numbers = {field.name: getattr(state, field.name) for field in fields(state) if field.name not in others}
+    numbers = {each.name: getattr(state, each.name) for each in fields(state) if each.name not in others}
     numbers["experience"] = asdict(state.experience)
     return {name: value.item() if isinstance(value, np.generic) else value for name, value in numbers.items()}
 

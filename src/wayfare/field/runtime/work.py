@@ -6,6 +6,7 @@ It needs no data. The simulated world, with motion, contacts and a partition, ex
 from __future__ import annotations
 
 import hashlib
+import math
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -20,16 +21,23 @@ from wayfare.field.runtime.database import vector_bytes
 from wayfare.field.runtime.membership import Membership
 from wayfare.field.runtime.messages import layout_of
 from wayfare.identity import method_identity
+from wayfare.learning.descent import descent_of
 from wayfare.learning.models.base import Model
-from wayfare.learning.tasks import model_of, name_of
+from wayfare.learning.sums import Sums, SumsModel
+from wayfare.learning.tasks import is_from_file, model_of, name_of
+from wayfare.learning.tasks.from_file import named_in_file
+from wayfare.learning.tasks.local import LocalTask
 from wayfare.learning.tasks.pretrained import backbone_digest
-from wayfare.methods import Method, make_method
+from wayfare.methods import Collection, Method, make_method
 from wayfare.methods.guard import Guard
 from wayfare.radio import Link
 from wayfare.scenario import Scenario
 from wayfare.server import senders_of, terms_for, unknown_senders
 from wayfare.streams import FLEET, Stream, generator
 from wayfare.world import World, draw_world, link_of, local_training, world_for
+
+# The samples of a device for which the steps of class statistics are made; `coarseness` changes the steps.
+_SAMPLES = 1000.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,9 +69,19 @@ class Work:
         return make_engine(self.engine_name, local_training(self.world, self.method))
 
     @property
+    def local_task(self) -> LocalTask | None:
+        """The task of devices with their own data; None: a task that brings its data."""
+        learning = self.scenario.learning
+        found = named_in_file(learning) if is_from_file(learning) else None
+        return found if isinstance(found, LocalTask) else None
+
+    @property
     def model(self) -> Model:
-        """A model that is named needs no data. The steps of class statistics depend on the samples."""
-        return model_of(self.scenario.learning) if self.method.local.collects() is None else self.world.task.model
+        """A model that is named needs no data. With a plan, the steps of class statistics depend on the samples."""
+        collection, task = self.method.local.collects(), self.local_task
+        if collection is None:
+            return model_of(self.scenario.learning)
+        return self.world.task.model if task is None else _sums_of(collection, task, self.scheme_name)
 
     @property
     def initial_model(self) -> Tensor:
@@ -108,6 +126,7 @@ class Work:
             average_rounds=scenario.server.average_rounds,
             guard=method.guard,
             membership=membership,
+            max_learning_rate=1 / pull if (pull := descent_of(scenario.learning, method.local).pull) else math.inf,
         )
 
     def identity(self, fleet: str, who: str) -> dict[str, Any]:
@@ -136,3 +155,19 @@ class Work:
         if self.method.server.uses_reach:
             replay |= {"learning.learning_rate": learning.learning_rate, "learning.schedule": learning.schedule}
         return self.identity(fleet, who) | {"replay": replay}
+
+
+def _sums_of(collection: Collection, task: LocalTask, scheme: str) -> SumsModel:
+    """The statistics of devices with their own data. Nobody knows how many samples they will have."""
+    rule = None
+    if collection.pilot:
+        rule = "takes axes from pilot samples, which the server does not have; use pilot=0"
+    elif collection.trains:
+        rule = "trains after its statistics, which needs a plan; use statistics"
+    elif not task.wanted.classes or len(task.wanted.shape) != 1:
+        rule = f"needs vectors with classes, and the task {task.name} has others"
+    if rule is not None:
+        raise ScenarioError("scheme", scheme, rule)
+    (features,) = task.wanted.shape
+    layout = Sums(collection=collection, classes=task.wanted.classes, features=features, samples=_SAMPLES)
+    return SumsModel(layout)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 
+import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 from torch.nn import functional
@@ -39,13 +40,31 @@ class LowRank(nn.Module):
         changed: Tensor
         if isinstance(layer, nn.Linear):
             changed = layer(signal) + functional.linear(functional.linear(signal, self.down), up)
-        elif layer.weight.shape[2:].numel() == 1 and layer.groups == 1 and layer.stride == (1, 1):
+        elif _is_pointwise(layer) and signal.is_cuda:
+            changed = self._products(signal, up)
+        elif _is_pointwise(layer):
             inner = functional.conv2d(signal, self.down[:, :, None, None])
             changed = layer(signal) + functional.conv2d(inner, up[:, :, None, None])
         else:
             kernel = layer.weight + (up @ self.down).view(layer.weight.shape)
             changed = functional_call(layer, {"weight": kernel}, (signal,))
         return changed
+
+    def _products(self, signal: Tensor, up: Tensor) -> Tensor:
+        """A convolution of single pixels as products per image; cuDNN would reorder every signal before and after."""
+        pixels, weight, bias = signal.flatten(2), self.layer.weight.flatten(1), self.layer.bias
+        frozen = _for_each(weight, pixels)
+        base = torch.bmm(frozen, pixels) if bias is None else torch.baddbmm(bias[:, None], frozen, pixels)
+        inner = torch.bmm(_for_each(self.down, pixels), pixels)
+        return torch.baddbmm(base, _for_each(up, pixels), inner).view(len(signal), -1, *signal.shape[2:])
+
+
+def _is_pointwise(layer: nn.Conv2d) -> bool:
+    return layer.weight.shape[2:].numel() == 1 and layer.groups == 1 and layer.stride == (1, 1)
+
+
+def _for_each(matrix: Tensor, pixels: Tensor) -> Tensor:
+    return matrix.expand(len(pixels), *matrix.shape)
 
 
 def with_adapters(module: nn.Module, rank: int, alpha: float) -> int:

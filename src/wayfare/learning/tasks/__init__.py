@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from importlib.metadata import entry_points
 
 from wayfare.errors import ScenarioError
+from wayfare.learning.known import KNOWN, checked_network
 from wayfare.learning.models.base import Model
 from wayfare.learning.tasks import argoverse, fashion_small, images, pretrained
 from wayfare.learning.tasks.base import Classification, Evaluation, Metric, Task
@@ -37,61 +38,38 @@ __all__ = [
 GROUP = "wayfare.tasks"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Known:
-    """One of Wayfare's tasks: its networks, the default first, and how to build it."""
+@dataclass(frozen=True, slots=True)
+class _Builders:
+    """How to build one of Wayfare's tasks and its network."""
 
-    networks: tuple[str, ...]
     model: Callable[[Learning, str], Model]
     task: Callable[[Learning, Model], Task]
-    augments: bool  # whether its samples can be shifted and mirrored
-    classifies: bool = True  # whether a network's outputs are logits of the classes that a partition uses
 
 
-TASKS: Mapping[str, _Known] = {
-    "fashion-small": _Known(
-        networks=fashion_small.NETWORKS,
-        model=fashion_small.fashion_small_model,
-        task=fashion_small.fashion_small_task,
-        augments=False,
-    ),
-    "fashion": _Known(networks=("mlp", "cnn"), model=images.set_model, task=images.set_task, augments=True),
-    "cifar10": _Known(networks=("resnet9", "cnn"), model=images.set_model, task=images.set_task, augments=True),
-    "argoverse": _Known(
-        networks=argoverse.NETWORKS,
-        model=argoverse.argoverse_model,
-        task=argoverse.argoverse_task,
-        augments=True,
-        classifies=False,
-    ),
+_BUILDERS: Mapping[str, _Builders] = {
+    "fashion-small": _Builders(fashion_small.fashion_small_model, fashion_small.fashion_small_task),
+    "fashion": _Builders(images.set_model, images.set_task),
+    "cifar10": _Builders(images.set_model, images.set_task),
+    "argoverse": _Builders(argoverse.argoverse_model, argoverse.argoverse_task),
 }
 
 
 def load_task(learning: Learning) -> Task:
     if learning.backbone != NO_BACKBONE:
         return pretrained.pretrained_task(learning)
-    if learning.task in TASKS:
-        return TASKS[learning.task].task(learning, model_of(learning))
+    if learning.task in KNOWN:
+        return _BUILDERS[learning.task].task(learning, model_of(learning))
     return _external_task(learning)
 
 
 def model_of(learning: Learning) -> Model:
     """The network of a scenario, without its data."""
-    known = TASKS.get(learning.task)
     if learning.backbone != NO_BACKBONE:
         return pretrained.pretrained_model(learning)
-    if known is None:
+    if learning.task not in KNOWN:
         return _external(learning).model
-    if learning.network not in ("auto", *known.networks):
-        rule = f"must be {' or '.join(known.networks)} for the task {learning.task}"
-        raise ScenarioError("learning.network", learning.network, rule)
-    if learning.augment and not known.augments:
-        raise ScenarioError("learning.augment", learning.augment, f"{learning.task} has no images to shift and mirror")
-    if learning.local_loss == "logit-adjusted" and not known.classifies:
-        rule = f"needs classes, but {learning.task} has none; use plain or prox"
-        raise ScenarioError("learning.local_loss", learning.local_loss, rule)
-    network = known.networks[0] if learning.network == "auto" else learning.network
-    model = known.model(learning, network)
+    network = checked_network(learning)
+    model = _BUILDERS[learning.task].model(learning, network)
     if learning.recalibrate_statistics and not model.statistics:
         rule = f"needs batch normalisation, but this {network} has none; set it to 0"
         raise ScenarioError("learning.recalibrate_statistics", learning.recalibrate_statistics, rule)
@@ -100,7 +78,7 @@ def model_of(learning: Learning) -> Model:
 
 def name_of(learning: Learning) -> str:
     """The name of the task of a scenario, equal on every machine: a path does not count."""
-    return learning.task if learning.task in TASKS else _external(learning).name
+    return learning.task if learning.task in KNOWN else _external(learning).name
 
 
 def class_names(task: Task) -> tuple[str, ...]:
@@ -111,7 +89,7 @@ def class_names(task: Task) -> tuple[str, ...]:
 
 def is_from_file(learning: Learning) -> bool:
     """Whether the task of a scenario is in a Python file of the user."""
-    return learning.task not in TASKS and names_python_file(learning.task)
+    return learning.task not in KNOWN and names_python_file(learning.task)
 
 
 def local_task_of(learning: Learning) -> LocalTask:
@@ -132,9 +110,9 @@ def _external_task(learning: Learning) -> Task:
 
 def _package_task(learning: Learning) -> Task:
     """A task of another package, built from the section `learning` of the scenario."""
-    offered = {entry.name: entry for entry in entry_points(group=GROUP) if entry.name not in TASKS}
+    offered = {entry.name: entry for entry in entry_points(group=GROUP) if entry.name not in KNOWN}
     if learning.task not in offered:
-        known = ", ".join([*TASKS, *sorted(offered)])
+        known = ", ".join([*KNOWN, *sorted(offered)])
         raise ScenarioError("learning.task", learning.task, f"must be one of {known}, or your own as FILE.py:TASK")
     task: Task = offered[learning.task].load()(learning)
     return task

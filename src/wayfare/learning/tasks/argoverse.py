@@ -24,7 +24,6 @@ from wayfare.places import data_folder
 from wayfare.scenario.argoverse import Argoverse
 from wayfare.scenario.model import Learning
 
-NETWORKS = ("lanegcn",)
 ADE = Metric(name="ade_m", better="lower")
 
 # The loss of the scores: the score of the nearest future must exceed that of another one by this margin ...

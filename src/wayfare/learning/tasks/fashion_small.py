@@ -18,7 +18,6 @@ from wayfare.learning.tasks.base import Classification
 from wayfare.scenario.model import Learning
 
 CLASSES, PIXELS = 10, 14 * 14
-NETWORKS = ("mlp",)
 BACKBONE, BACKBONE_PIXELS, FEATURES = "efficientnet-lite0", 160, 256
 
 

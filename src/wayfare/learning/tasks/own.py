@@ -84,8 +84,16 @@ class OwnTask:
         return targets.cpu().numpy() if _are_classes(targets) else None
 
     def loss(self, module: nn.Module, samples: Tensor, crops: Tensor | None = None) -> Tensor:
+        inputs, targets = self.minibatch(samples, next(module.parameters()).dtype)
+        return self.loss_on(module(inputs), targets)
+
+    def minibatch(self, samples: Tensor, real: torch.dtype) -> tuple[Tensor, Tensor]:
+        """Some training inputs, with real numbers of a type, and their targets."""
         inputs, targets = (each.index_select(0, samples) for each in self.train)
-        outputs = module(self._converted(module, inputs))
+        return self.form.converted(inputs, real), targets
+
+    def loss_on(self, outputs: Any, targets: Tensor) -> Tensor:
+        """The loss of a network's outputs."""
         targets = _paired(self.loss_of, outputs, targets)
         try:
             return self.loss_of(outputs, targets)
@@ -96,6 +104,18 @@ class OwnTask:
                 f"{self.name}: labels go up to {int(self.train[1].max())}, but the outputs of the network have shape "
                 f"{tuple(outputs.shape[1:])} per sample; it needs one output per class"
             ) from error
+
+    @property
+    def averages(self) -> bool:
+        """Whether the loss on several minibatches of one size is known to be the mean of their losses."""
+        if isinstance(self.loss_of, nn.CrossEntropyLoss | nn.NLLLoss):
+            plain = self.loss_of.reduction == "mean" and self.loss_of.weight is None and self.loss_of.ignore_index < 0
+            return plain and _are_all_used(self.train[1])
+        if isinstance(self.loss_of, _MODULES_BY_ENTRY):
+            return self.loss_of.reduction == "mean" and not list(self.loss_of.buffers())
+        if self.loss_of in (nn.functional.cross_entropy, nn.functional.nll_loss):
+            return _are_all_used(self.train[1])
+        return self.loss_of in _BY_ENTRY
 
     def evaluate(self, module: nn.Module) -> Evaluation:
         """Score, loss and other metrics of the whole test set.
@@ -340,6 +360,11 @@ def number_of(judge: Judge, outputs: Any, targets: Tensor) -> float:
 def _without_column(targets: Tensor) -> Tensor:
     """Labels of shape (n, 1) as (n,)."""
     return targets.squeeze(1) if targets.shape[1:] == (1,) and not targets.is_floating_point() else targets
+
+
+def _are_all_used(targets: Tensor) -> bool:
+    """Whether no target can be one that a loss ignores, by default -100."""
+    return targets.is_floating_point() or int(targets.min()) >= 0
 
 
 def _are_classes(targets: Tensor) -> bool:

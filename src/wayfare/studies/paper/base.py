@@ -6,12 +6,14 @@ import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import fmean
-from typing import Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from wayfare.errors import ScenarioError
 from wayfare.methods import scheme_label
 from wayfare.scenario.load import merge, table_of
-from wayfare.studies.results import StudyResults
+
+if TYPE_CHECKING:
+    from wayfare.studies.results import StudyResults
 
 Drawing: TypeAlias = Literal["curves", "metric", "rounds to target", "contact times"]
 """Score against rounds; a metric or the rounds to a target against the varied setting; or contacts without training."""

@@ -1,0 +1,151 @@
+"""A network as a list of operations, which n devices share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils._pytree import tree_flatten, tree_unflatten
+
+from wayfare.engine.traced import attention, layers, recurrent
+from wayfare.engine.traced.stepping import StackedStep, folded, unfolded
+
+
+@dataclass(frozen=True, slots=True)
+class Slot:
+    """The result of an earlier operation; the first is the input."""
+
+    index: int
+
+
+@dataclass(frozen=True, slots=True)
+class Operation:
+    """A call with slots among its arguments."""
+
+    call: Callable[..., Any]
+    args: tuple[Any, ...] = ()
+    kwargs: Mapping[str, Any] = field(default_factory=dict)
+    stacked: bool = True  # whether its first argument is the step
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StackedNetwork:
+    """The operations of a network, for the parameters and samples of n devices."""
+
+    operations: Sequence[Operation]
+    output: Any
+    fused: frozenset[int]  # weights that the backward pass updates itself
+    draws: bool
+    sample_entries: int  # entries of the largest result, for one sample
+    perceptron: tuple[int, ...] | None  # the sizes of its layers, if it is one
+    casts: bool  # whether it computes in another type than that of its parameters
+
+    def __call__(self, inputs: Tensor, step: StackedStep) -> Any:
+        values: list[Any] = [inputs]
+        for operation in self.operations:
+            args, kwargs = _filled(operation.args, values), _filled(operation.kwargs, values)
+            values.append(operation.call(*((step,) if operation.stacked else ()), *args, **kwargs))
+        return _filled(self.output, values)
+
+
+def _filled(template: Any, values: list[Any]) -> Any:
+    match template:
+        case Slot():
+            return values[template.index]
+        case tuple():
+            return tuple(_filled(each, values) for each in template)
+        case list():
+            return [_filled(each, values) for each in template]
+        case dict():
+            return {name: _filled(each, values) for name, each in template.items()}
+        case slice():
+            return slice(*(_filled(each, values) for each in (template.start, template.stop, template.step)))
+        case _:
+            return template
+
+
+def weight(index: int, step: StackedStep) -> Tensor:
+    return step.weights[index]
+
+
+def constant(root: nn.Module, name: str) -> Any:
+    owner, _, attribute = name.rpartition(".")
+    return getattr(root.get_submodule(owner), attribute)
+
+
+def method(name: str, owner: Any, *args: Any, **kwargs: Any) -> Any:
+    return getattr(owner, name)(*args, **kwargs)
+
+
+def along(form: Callable[..., Tensor], axis: int, step: StackedStep, *args: Any, **kwargs: Any) -> Tensor:
+    """An operation on samples along an axis."""
+    return form(step, axis, *args, **kwargs)
+
+
+def normalised(
+    layer: nn.modules.batchnorm._BatchNorm,
+    indices: Mapping[str, int],
+    moments: tuple[int, int] | None,
+    step: StackedStep,
+    inputs: Tensor,
+) -> Tensor:
+    scale, shift = (step.weights[indices[name]] if name in indices else None for name in ("weight", "bias"))
+    running = None if moments is None else (step.statistics[moments[0]], step.statistics[moments[1]])
+    return layers.batch_norm(step, layer, inputs, scale, shift, running)
+
+
+def recurred(
+    layer: nn.RNNBase, indices: Mapping[str, int], step: StackedStep, inputs: Tensor, initial: Any = None
+) -> tuple[Tensor, Any]:
+    weights = [[step.weights[indices[name]] for name in names] for names in layer._all_weights]
+    return recurrent.recurrent(step, layer, inputs, initial, weights)
+
+
+def attended(
+    layer: nn.MultiheadAttention, indices: Mapping[str, int], fused: bool, step: StackedStep, *args: Any, **kwargs: Any
+) -> tuple[Tensor, Tensor | None]:
+    weights = {name: step.weights[index] for name, index in indices.items()}
+    return attention.multi_head(step, layer, weights, fused, *args, **kwargs)
+
+
+@dataclass(frozen=True, slots=True)
+class Split:
+    """How `mapped` gives an argument to each device: samples along an axis, by device, or a number of samples."""
+
+    axis: int | None = None
+    by_device: bool = False
+    counts: bool = False
+
+
+def mapped(
+    call: Callable[..., Any],
+    splits: Sequence[Split],
+    joined: Sequence[int | None],
+    step: StackedStep,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+) -> Any:
+    """One operation under `vmap`. Its arguments are split by device, its results joined again."""
+    leaves, form = tree_flatten((args, kwargs))
+    tensors: dict[int, Tensor] = {}
+    for at, (leaf, split) in enumerate(zip(leaves, splits, strict=True)):
+        if split.axis is not None:
+            tensors[at] = unfolded(leaf, split.axis, step.count).movedim(split.axis, 0)
+        elif split.by_device:
+            tensors[at] = leaf
+        elif split.counts:
+            leaves[at] = leaf // step.count
+
+    def of_one_device(*own: Tensor) -> Any:
+        filled = list(leaves)
+        for at, tensor in zip(tensors, own, strict=True):
+            filled[at] = tensor
+        rebuilt, named = tree_unflatten(filled, form)
+        return call(*rebuilt, **named)
+
+    results, shape = tree_flatten(torch.vmap(of_one_device, randomness="error")(*tensors.values()))
+    found = [result if axis is None else folded(result, axis) for result, axis in zip(results, joined, strict=True)]
+    return tree_unflatten(found, shape)
