@@ -75,7 +75,7 @@ class Engine(Protocol):
 def minibatches(training: LocalTraining, burst: Burst) -> Minibatches:
     """The minibatches of a burst, on the compute device."""
     where = training.compute.device
-    first, steps = _steps(training, burst)
+    first, steps = step_range(training, burst)
     samples = training.batches.of(burst.device, first, steps)
     crops = training.batches.crops_of(burst.device, first, steps)
     offsets = training.local_loss.offsets
@@ -88,7 +88,7 @@ def minibatches(training: LocalTraining, burst: Burst) -> Minibatches:
 
 
 def seeds(training: LocalTraining, burst: Burst) -> list[int]:
-    return training.batches.seeds_of(burst.device, *_steps(training, burst))
+    return training.batches.seeds_of(burst.device, *step_range(training, burst))
 
 
 def moved(values: Tensor, where: torch.device) -> Tensor:
@@ -100,7 +100,7 @@ def moved(values: Tensor, where: torch.device) -> Tensor:
     return values.pin_memory().to(where, non_blocking=True) if where.type == "cuda" else values.to(where)
 
 
-def _steps(training: LocalTraining, burst: Burst) -> tuple[int, int]:
+def step_range(training: LocalTraining, burst: Burst) -> tuple[int, int]:
     """The number of a burst's first step, counted from 1, and its number of steps."""
     in_round = training.descent.steps_per_round
     return (burst.first_round - 1) * in_round + 1, burst.rounds * in_round
@@ -128,8 +128,8 @@ def stacked_steps(training: LocalTraining, bursts: Sequence[Burst], where: torch
     They are on the compute device unless ``where`` says otherwise.
     """
     where = where or training.compute.device
-    tables = [training.batches.of(burst.device, *_steps(training, burst)) for burst in bursts]
-    moves = [training.batches.crops_of(burst.device, *_steps(training, burst)) for burst in bursts]
+    tables = [training.batches.of(burst.device, *step_range(training, burst)) for burst in bursts]
+    moves = [training.batches.crops_of(burst.device, *step_range(training, burst)) for burst in bursts]
     rates = [] if training.schedule.is_constant else [_shares(training, burst) for burst in bursts]
     offsets = training.local_loss.offsets
     if offsets is not None:

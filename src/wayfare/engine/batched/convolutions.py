@@ -7,7 +7,8 @@ The layouts make every operand a matrix from which the copy engine of a GPU fetc
   adjacent. Taps beyond the upper or lower border are skipped.
 - turned signals (devices, channels, height, width + 1, batch): needed for gradients of weights in TF32, where matrix
   units only read operands whose summed axis is adjacent in memory.
-- weights (devices, outputs, taps, inputs) with nine taps, or one for products of single positions.
+- weights (devices, outputs, taps, inputs) with nine taps, or one for products of single positions. Gradients of signals
+  need turned weights in TF32, for the same reason.
 
 Sums have a fixed order: programs do not share results, and parts of a weight gradient are added in order.
 """
@@ -71,20 +72,36 @@ def tiles_per_device(signal: Tensor, tile: Tile) -> int:
     return height * ((columns - 1) * batch // tile.positions)
 
 
-def convolve(signal: Tensor, weights: Tensor, out: Tensor, tile: Tile, moments: Tensor | None = None) -> None:
+def convolve(
+    signal: Tensor,
+    weights: Tensor,
+    out: Tensor,
+    tile: Tile,
+    moments: Tensor | None = None,
+    *,
+    backward: bool = False,
+    added: bool = False,
+) -> None:
     """Convolve padded signals with weights (devices, outputs, taps, inputs), as `conv2d(padding=1)` with nine taps.
 
-    Writes all but the zeros of the padded ``out``. ``moments`` (devices, tiles, 2, outputs), if given, takes the mean
-    of every tile and channel and the sum of squares about it.
+    Writes all but the zeros of the padded ``out``, or adds to it if ``added``. ``moments`` (devices, tiles, 2,
+    outputs), if given, takes the mean of every tile and channel and the sum of squares about it. ``backward`` gives the
+    gradient of signals from the weights of the forward pass; in TF32 turned weights are faster.
     """
     devices, height, columns, batch, inputs = signal.shape
-    outputs, taps = weights.shape[1:3]
+    _, outputs, taps, expected = weights.shape
+    if backward:
+        outputs, expected = expected, outputs
+    if expected != inputs:
+        raise ValueError(f"weights {tuple(weights.shape)} do not fit signals {tuple(signal.shape)}")
     if ((columns - 1) * batch) % tile.positions or outputs % tile.outputs or inputs % tile.inputs:
         raise ValueError(f"{tile} does not divide {tuple(signal.shape)} and {tuple(weights.shape)}")
-    with _on_device_of(signal):
+    with on_device_of(signal):
         _convolve[(devices * tiles_per_device(signal, tile) * (outputs // tile.outputs),)](
             _rectangles(signal.view(-1, inputs), tile.positions, tile.inputs),
-            _rectangles(weights.view(devices * outputs, -1), tile.outputs, tile.inputs),
+            _rectangles(weights.view(devices * inputs, -1), tile.inputs, tile.outputs)
+            if backward
+            else _rectangles(weights.view(devices * outputs, -1), tile.outputs, tile.inputs),
             out,
             out if moments is None else moments,
             height,
@@ -94,6 +111,8 @@ def convolve(signal: Tensor, weights: Tensor, out: Tensor, tile: Tile, moments: 
             outputs,
             nine=taps == 9,
             has_moments=moments is not None,
+            backward=backward,
+            added=added,
             positions=tile.positions,
             block_outputs=tile.outputs,
             block_inputs=tile.inputs,
@@ -123,7 +142,7 @@ def weight_gradient(gradient: Tensor, signal: Tensor, taps: int, tile: WeightTil
     else:
         one = _rectangles(gradient.view(-1, outputs), tile.positions, tile.outputs)
         other = _rectangles(signal.view(-1, inputs), tile.positions, tile.inputs)
-    with _on_device_of(signal):
+    with on_device_of(signal):
         blocks = (outputs // tile.outputs) * (inputs // tile.inputs)
         _weight_gradient[(tile.parts * devices * (taps // together) * blocks,)](
             one,
@@ -153,7 +172,7 @@ def _rectangles(matrix: Tensor, rows: int, columns: int) -> TensorDescriptor:
     return TensorDescriptor.from_tensor(matrix, [rows, columns])
 
 
-def _on_device_of(signal: Tensor) -> AbstractContextManager[None]:
+def on_device_of(signal: Tensor) -> AbstractContextManager[None]:
     """Make the GPU of a signal the current one, on which Triton launches."""
     return torch.cuda.device(signal.device) if signal.is_cuda else nullcontext()
 
@@ -174,6 +193,8 @@ def _convolve(
     outputs: tl.tensor,
     nine: tl.constexpr,
     has_moments: tl.constexpr,
+    backward: tl.constexpr,
+    added: tl.constexpr,
     positions: tl.constexpr,
     block_outputs: tl.constexpr,
     block_inputs: tl.constexpr,
@@ -202,8 +223,19 @@ def _convolve(
         if nine:
             at += ((tap // 3 - 1) * (width + 1) + tap % 3 - 1) * batch
         one = signal.load([at, at_input])
-        other = weights.load([device * outputs + channel, tap * inputs + at_input])
-        total = tl.dot(one, other.T, total, input_precision="tf32")
+        if backward:
+            opposite = tap
+            if nine:
+                opposite = 8 - tap
+            other = weights.load([device * inputs + at_input, opposite * outputs + channel])
+            total = tl.dot(one, other, total, input_precision="tf32")
+        else:
+            other = weights.load([device * outputs + channel, tap * inputs + at_input])
+            total = tl.dot(one, other.T, total, input_precision="tf32")
+    at_output = (at_row + tl.arange(0, positions)).to(tl.int64)[:, None] * outputs + channel
+    at_output += tl.arange(0, block_outputs)[None, :]
+    if added:
+        total += tl.load(out + at_output).to(tl.float32)
     if has_moments:
         mean = tl.sum(total, axis=0) / positions
         away = total - mean[None, :]
@@ -211,8 +243,7 @@ def _convolve(
         place = moments + (device * tiles + tile).to(tl.int64) * 2 * outputs + channel + tl.arange(0, block_outputs)
         tl.store(place, mean)
         tl.store(place + outputs, squares)
-    at_output = (at_row + tl.arange(0, positions)).to(tl.int64)[:, None] * outputs + channel
-    tl.store(out + at_output + tl.arange(0, block_outputs)[None, :], total.to(out.dtype.element_ty))
+    tl.store(out + at_output, total.to(out.dtype.element_ty))
 
 
 @triton.jit(  # type: ignore[untyped-decorator]
