@@ -169,7 +169,7 @@ def deactivate(
     of_added: Tensor | None = None,
     rounded: bool,
 ) -> None:
-    """dy from the gradient of z; with ``chosen``, of `activate_and_pool_all`, and then also the gradient of ``added``."""
+    """dy from the gradient of z; with ``chosen``, of `activate_and_pool_all`, then also the gradient of ``added``."""
     devices, height, columns, batch, channels = signal.shape
     block, images = _block(channels), images_per_program(batch)
     programs = devices * (height // pool) * ((columns - 1) // pool) * (batch // images) * (channels // block)

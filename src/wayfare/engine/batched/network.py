@@ -158,7 +158,7 @@ class Network:
     """Weights, running statistics and buffers of up to ``devices`` networks."""
 
     def __init__(self, plan: Plan, kind: Format, devices: int, batch: int, where: torch.device) -> None:
-        self.kind, self.batch, self._plan, self._layers = kind, batch, plan, plan.layers
+        self.kind, self.batch, self.plan, self._layers = kind, batch, plan, plan.layers
         self.weights = Weights(plan, devices, where)
         self._parameters = sum(math.prod(shape) for shape in plan.shapes)
         self._statistics = [torch.zeros(devices, *shape, device=where) for shape in plan.statistics]
@@ -178,9 +178,9 @@ class Network:
         self._inputs_turned = self._padded_turned(shape, where)
         self._features = torch.zeros(devices, batch, self._layers[-1].outputs, device=where)
         self._chosen = torch.zeros(devices, batch, self._layers[-1].outputs, dtype=torch.int8, device=where)
-        self._buffers: list[_Buffers] = []
+        self.buffers: list[_Buffers] = []
         for layer in self._layers:
-            self._buffers.append(self._buffers_of(layer, devices, where))
+            self.buffers.append(self._buffers_of(layer, devices, where))
 
     def _padded(self, shape: Sequence[int], where: torch.device) -> Tensor:
         devices, height, width, batch, channels = shape
@@ -193,7 +193,7 @@ class Network:
         return torch.zeros(devices, channels, height, width + 1, batch, dtype=self.kind.dtype, device=where)
 
     def _buffers_of(self, layer: Layer, devices: int, where: torch.device) -> _Buffers:
-        kind, number = self.kind, len(self._buffers)
+        kind, number = self.kind, len(self.buffers)
         last, side = number == len(self._layers) - 1, layer.side // layer.pool
         dense = devices, layer.side, layer.side, self.batch, layer.outputs
         pooled = devices, side, side, self.batch, layer.outputs
@@ -203,7 +203,7 @@ class Network:
         of_result = None if last else self._padded(pooled, where)
         if layer.adds is not None and not last:
             # The gradient of a sum is also the gradient of what is added, to which a later kernel adds.
-            of_result = self._buffers[layer.adds].of_result
+            of_result = self.buffers[layer.adds].of_result
         return _Buffers(
             signal=signal,
             result=None if last else self._padded(pooled, where),
@@ -222,14 +222,14 @@ class Network:
     def load(self, block: Tensor) -> None:
         """Copy models (devices, parameters + statistics) in."""
         self.weights.load(block[:, : self._parameters])
-        pieces = split(block[:, self._parameters :], self._plan.statistics)
+        pieces = split(block[:, self._parameters :], self.plan.statistics)
         torch._foreach_copy_([each[: len(block)] for each in self._statistics], pieces)
         self._update_kernels(None, block.new_zeros(len(block)))
 
     def read(self, block: Tensor) -> None:
         """Copy models out."""
         self.weights.read(block[:, : self._parameters])
-        pieces = split(block[:, self._parameters :], self._plan.statistics)
+        pieces = split(block[:, self._parameters :], self.plan.statistics)
         torch._foreach_copy_(pieces, [each[: len(block)] for each in self._statistics])
 
     def update(self, directions: Sequence[Tensor], rates: Tensor) -> None:
@@ -261,7 +261,7 @@ class Network:
         added to the logits.
         """
         count = len(labels)
-        buffers = [each.of(count) for each in self._buffers]
+        buffers = [each.of(count) for each in self.buffers]
         self._forward(images, buffers)
         features, (*_, linear, bias) = self._features[:count], self.weights.of(count)
         logits = torch.baddbmm(bias.unsqueeze(1), features, linear.transpose(1, 2))
@@ -286,7 +286,7 @@ class Network:
             mean, variance = (each[:count] for each in self._statistics[2 * number : 2 * number + 2])
             running = mean, variance
             finish_moments(
-                here.moments, here.normal, running, here.forward.positions, self._plan.momentum, self._plan.eps
+                here.moments, here.normal, running, here.forward.positions, self.plan.momentum, self.plan.eps
             )
             added = None if layer.adds is None else buffers[layer.adds].result
             if here.result is None:

@@ -47,5 +47,7 @@ def _missing_compiler(device: torch.device) -> str | None:
     try:
         update(torch.zeros(1, 16, 1, 16, device=device), None, torch.zeros(1, device=device))
     except Exception as error:  # a missing compiler, driver or cache folder each has its own error
-        return f"Triton cannot compile for {device}: {str(error).splitlines()[0] if str(error) else type(error).__name__}"
+        return (
+            f"Triton cannot compile for {device}: {str(error).splitlines()[0] if str(error) else type(error).__name__}"
+        )
     return None
