@@ -31,14 +31,13 @@ from torch.nn import functional
 from wayfare.engine import Compute, Precision
 from wayfare.engine.batched.convolutions import (
     Tile,
-    WeightTile,
     convolve,
     padded_signal,
     tiles_per_device,
     turned_signal,
     turned_weights,
-    weight_gradient,
 )
+from wayfare.engine.batched.weight_gradients import WeightTile, weight_gradient
 from wayfare.engine.unfolded import _neighbourhoods
 
 DEVICES, BATCH, STREAMS = 20, 32, 10

@@ -25,8 +25,8 @@ def measured(engine_name: str, precision: str) -> dict[str, float]:
     """The parts of a start, in this process."""
     marks = [time.perf_counter()]
     import torch
-    from benchmarks.rounds import GPU_CASES, engine, job
 
+    from rounds import GPU_CASES, engine, job
     from wayfare.engine import Compute, make_engine
     from wayfare.engine.compute import checked_precision
 

@@ -54,21 +54,26 @@ def test_all_devices_convolve_with_their_own_weights(taps: int, type_: torch.dty
     torch.testing.assert_close(moments, torch.stack([tiles.mean(dim=2), squares], dim=2))
 
 
-def test_turned_weights_give_the_gradient_of_signals() -> None:
+@pytest.mark.parametrize("turned", [True, False])
+@pytest.mark.parametrize("added", [True, False])
+def test_weights_give_the_gradient_of_signals(*, turned: bool, added: bool) -> None:
     from wayfare.engine.batched.convolutions import Tile, convolve, padded_signal, turned_weights
 
     signal, gradient, weights = example(9)
-    out = torch.zeros_like(padded_signal(signal))
-    convolve(padded_signal(gradient), turned_weights(weights), out, Tile(**SMALL))
+    before = whole_numbers(*signal.shape, seed=4) if added else torch.zeros_like(signal)
+    out = padded_signal(before)
+    kernel = turned_weights(weights) if turned else weights
+    convolve(padded_signal(gradient), kernel, out, Tile(**SMALL), backward=not turned, added=added)
     signal.requires_grad_()
     (expected,) = torch.autograd.grad(one_by_one(signal, weights), signal, gradient)
-    assert torch.equal(out, padded_signal(expected))
+    assert torch.equal(out, padded_signal(before + expected))
 
 
 @pytest.mark.parametrize(("taps", "parts", "row"), [(9, 1, True), (9, 2, False), (1, 2, False)])
 @pytest.mark.parametrize("turned", [False, True])
 def test_gradients_of_weights_are_those_of_the_definition(taps: int, parts: int, *, row: bool, turned: bool) -> None:
-    from wayfare.engine.batched.convolutions import WeightTile, padded_signal, turned_signal, weight_gradient
+    from wayfare.engine.batched.convolutions import padded_signal, turned_signal
+    from wayfare.engine.batched.weight_gradients import WeightTile, weight_gradient
 
     signal, gradient, weights = example(taps)
     mine, its = padded_signal(signal), padded_signal(gradient)
@@ -81,8 +86,36 @@ def test_gradients_of_weights_are_those_of_the_definition(taps: int, parts: int,
     assert torch.equal(found, expected)
 
 
+@pytest.mark.parametrize(("row", "turned"), [(True, True), (False, False)])
+def test_a_step_along_the_gradient_also_writes_what_the_next_one_reads(*, row: bool, turned: bool) -> None:
+    from wayfare.engine.batched.convolutions import padded_signal, turned_signal, turned_weights
+    from wayfare.engine.batched.weight_gradients import Update, WeightTile, weight_gradient
+
+    signal, gradient, weights = example(9)
+    mine, its = padded_signal(signal), padded_signal(gradient)
+    if turned:
+        mine, its = turned_signal(mine), turned_signal(its)
+    tile = WeightTile(**SMALL, parts=1, row_of_taps=row)
+    rates = torch.tensor([0.5, 0.25], device=WHERE)
+    expected = weights - rates.view(-1, 1, 1, 1) * weight_gradient(its, mine, 9, tile, turned=turned)
+    update = Update(
+        weights=weights,
+        rates=rates,
+        copy=torch.zeros_like(weights, dtype=torch.float16),
+        turned=torch.zeros_like(turned_weights(weights)),
+        rounded=False,
+    )
+    weight_gradient(its, mine, 9, tile, turned=turned, update=update)
+    assert torch.equal(weights, expected)
+    assert update.copy is not None
+    assert update.turned is not None
+    assert torch.equal(update.copy, expected.half())
+    assert torch.equal(update.turned, turned_weights(expected))
+
+
 def test_tiles_that_do_not_divide_the_work_are_rejected() -> None:
-    from wayfare.engine.batched.convolutions import Tile, WeightTile, convolve, padded_signal, weight_gradient
+    from wayfare.engine.batched.convolutions import Tile, convolve, padded_signal
+    from wayfare.engine.batched.weight_gradients import WeightTile, weight_gradient
 
     signal, gradient, weights = example(9)
     mine, its = padded_signal(signal), padded_signal(gradient)

@@ -43,8 +43,8 @@ def vector_of(module: nn.Module) -> Tensor:
     return torch.cat([*(entry.detach().flatten() for entry in module.parameters()), *statistics])
 
 
-@pytest.mark.parametrize("turned", [True, False])
-def test_a_step_of_all_devices_is_the_step_of_each(*, turned: bool) -> None:
+@pytest.mark.parametrize(("turned", "fused"), [(True, False), (False, True)])
+def test_a_step_of_all_devices_is_the_step_of_each(*, turned: bool, fused: bool) -> None:
     from wayfare.engine.batched.network import Layer, Network, Plan
     from wayfare.engine.batched.tiles import Format
 
@@ -69,8 +69,11 @@ def test_a_step_of_all_devices_is_the_step_of_each(*, turned: bool) -> None:
     network = Network(plan, kind, DEVICES + 1, BATCH, WHERE)
     block = torch.stack([vector_of(module) for module in modules]).to(WHERE)
     network.load(block)
-    gradients = network.gradients(images.to(WHERE), labels.to(WHERE), offsets.to(WHERE))
-    network.update(gradients, rates.to(WHERE))
+    batch = images.to(WHERE), labels.to(WHERE), offsets.to(WHERE)
+    if fused:
+        network.step(*batch, rates.to(WHERE))
+    else:
+        network.update(network.gradients(*batch), rates.to(WHERE))
     network.read(block)
     for device, module in enumerate(modules):
         exact = module.double()

@@ -19,13 +19,12 @@ import triton
 from torch import Tensor
 
 from wayfare.engine.batched import activation_kernels as kernels
-from wayfare.engine.batched.convolutions import on_device_of
+from wayfare.engine.batched.convolutions import ROUNDING, on_device_of
 
 # Channels per program.
 _BLOCK = 64
 # Tiles whose moments a program reads at a time.
 _TILES = 64
-_ROUNDING = {"enable_fp_fusion": True}
 
 
 def images_per_program(batch: int) -> int:
@@ -59,7 +58,7 @@ def finish_moments(
             eps,
             tiles_at_once=_TILES,
             block=block,
-            **_ROUNDING,
+            **ROUNDING,
         )
 
 
@@ -92,7 +91,7 @@ def activate(
             rounded=rounded,
             images=images,
             block=block,
-            **_ROUNDING,
+            **ROUNDING,
         )
 
 
@@ -113,7 +112,7 @@ def activate_and_pool_all(signal: Tensor, normal: Tensor, added: Tensor, out: Te
             channels,
             images=images,
             block=block,
-            **_ROUNDING,
+            **ROUNDING,
         )
 
 
@@ -142,7 +141,7 @@ def gradient_means(
             has_chosen=chosen is not None,
             images=images,
             block=block,
-            **_ROUNDING,
+            **ROUNDING,
         )
         kernels.finish_sums[(devices * (channels // block),)](
             sums,
@@ -152,7 +151,7 @@ def gradient_means(
             positions,
             rows=max(32, triton.next_power_of_2(height)),
             block=block,
-            **_ROUNDING,
+            **ROUNDING,
         )
 
 
@@ -194,5 +193,5 @@ def deactivate(
             rounded=rounded,
             images=images,
             block=block,
-            **_ROUNDING,
+            **ROUNDING,
         )

@@ -28,7 +28,7 @@ _STEPS = 256
 class Batched(Stack):
     """Forward, backward and update of n networks at once. `obstacle` says what it cannot do."""
 
-    def __init__(self, training: LocalTraining, kind: Format | None = None) -> None:
+    def __init__(self, training: LocalTraining, kind: Format | None = None, *, fused: bool = True) -> None:
         super().__init__(training)
         where, batch = training.compute.device, training.batches.batch_size
         task = training.task.to(where)
@@ -43,6 +43,8 @@ class Batched(Stack):
         self._offsets = torch.zeros(width, plan.classes, device=where)
         self._step = torch.zeros(1, dtype=torch.int64, device=where)
         descent = training.descent
+        # Whether the kernels for gradients of weights also take the step.
+        self._fused = fused and descent.pulls_at_most and not descent.pull
         self._vectors = [
             Weights(plan, width, where) if used else None
             for used in (descent.pull, descent.corrected, descent.momentum)
@@ -138,6 +140,10 @@ class Batched(Stack):
             images = task.inputs(flat, None if crops is None else crops.reshape(-1, 3)).float()
             images = images.view(count, -1, *images.shape[1:])
             labels = task.train_labels.index_select(0, flat).view(count, -1)
+            if self._fused:
+                self._network.step(images, labels, offsets, rates)
+                self._step.add_(1)
+                return
             gradients = self._network.gradients(images, labels, offsets)
             steering = Steering(*(None if each is None else each.of(count) for each in self._vectors))
             directions = directed(gradients, self._network.weights.of(count), steering, training.descent)

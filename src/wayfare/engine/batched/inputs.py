@@ -8,9 +8,7 @@ from torch import Tensor
 
 from wayfare.engine.batched.activation_kernels import nearest
 from wayfare.engine.batched.activations import images_per_program
-from wayfare.engine.batched.convolutions import on_device_of
-
-_ROUNDING = {"enable_fp_fusion": True}
+from wayfare.engine.batched.convolutions import ROUNDING, on_device_of
 
 
 def neighbourhoods(images: Tensor, out: Tensor, turned: Tensor | None, *, rounded: bool) -> None:
@@ -33,7 +31,7 @@ def neighbourhoods(images: Tensor, out: Tensor, turned: Tensor | None, *, rounde
             has_turned=turned is not None,
             rounded=rounded,
             images=per_program,
-            **_ROUNDING,
+            **ROUNDING,
         )
 
 

@@ -21,16 +21,11 @@ from wayfare.engine.batched.activations import (
     finish_moments,
     gradient_means,
 )
-from wayfare.engine.batched.convolutions import (
-    Tile,
-    WeightTile,
-    convolve,
-    tiles_per_device,
-    weight_gradient,
-)
+from wayfare.engine.batched.convolutions import Tile, convolve, tiles_per_device
 from wayfare.engine.batched.inputs import neighbourhoods
 from wayfare.engine.batched.tiles import Format, forward_tile, weight_tile
 from wayfare.engine.batched.updates import update
+from wayfare.engine.batched.weight_gradients import Update, WeightTile, weight_gradient
 from wayfare.learning.models.resnet9 import Resnet9
 
 COLOURS = 3
@@ -224,7 +219,8 @@ class Network:
         self.weights.load(block[:, : self._parameters])
         pieces = split(block[:, self._parameters :], self.plan.statistics)
         torch._foreach_copy_([each[: len(block)] for each in self._statistics], pieces)
-        self._update_kernels(None, block.new_zeros(len(block)))
+        for number in range(len(self._layers)):
+            self._update_kernel(number, None, block.new_zeros(len(block)))
 
     def read(self, block: Tensor) -> None:
         """Copy models out."""
@@ -234,31 +230,43 @@ class Network:
 
     def update(self, directions: Sequence[Tensor], rates: Tensor) -> None:
         """w <- w - rate v, with one rate per device."""
-        self._update_kernels(directions, rates)
+        for number in range(len(self._layers)):
+            self._update_kernel(number, directions[number], rates)
+        self._update_linear(directions, rates)
+
+    def _update_linear(self, directions: Sequence[Tensor], rates: Tensor) -> None:
         *_, linear, bias = self.weights.of(len(rates))
         linear.sub_(directions[-2] * rates.view(-1, 1, 1))
         bias.sub_(directions[-1] * rates.view(-1, 1))
 
-    def _update_kernels(self, directions: Sequence[Tensor] | None, rates: Tensor) -> None:
-        count = len(rates)
-        for number, stack in enumerate(self.weights.of(count)[: len(self._layers)]):
-            copy, turned = self._copies[number], self._turned[number]
-            if directions is None and copy is None and turned is None:
-                continue
+    def _update_kernel(self, number: int, directions: Tensor | None, rates: Tensor) -> None:
+        """Update a kernel, unless its directions are None, and write what convolutions read."""
+        count, copy, turned = len(rates), self._copies[number], self._turned[number]
+        if directions is not None or copy is not None or turned is not None:
             update(
-                stack,
-                None if directions is None else directions[number],
+                self.weights.stacks[number][:count],
+                directions,
                 rates,
                 copy=_first(copy, count),
                 turned=_first(turned, count),
                 rounded=self.kind.rounded,
             )
 
-    def gradients(self, images: Tensor, labels: Tensor, offsets: Tensor | None) -> list[Tensor]:
+    def step(self, images: Tensor, labels: Tensor, offsets: Tensor | None, rates: Tensor) -> None:
+        """A plain gradient step: as `gradients` and `update`, but most gradients are never stored."""
+        gradients = self.gradients(images, labels, offsets, rates)
+        for number, here in enumerate(self.buffers):
+            if here.weight.parts > 1:
+                self._update_kernel(number, gradients[number], rates)
+        self._update_linear(gradients, rates)
+
+    def gradients(
+        self, images: Tensor, labels: Tensor, offsets: Tensor | None, rates: Tensor | None = None
+    ) -> list[Tensor]:
         """The gradients of the mean cross-entropy of each device, as `Weights.stacks`. Advances running statistics.
 
         Images are (devices, batch, colours, height, width), labels (devices, batch). ``offsets`` (devices, classes) are
-        added to the logits.
+        added to the logits. With ``rates``, kernels with tiles of one part are updated instead.
         """
         count = len(labels)
         buffers = [each.of(count) for each in self.buffers]
@@ -269,7 +277,7 @@ class Network:
             logits = logits + offsets.unsqueeze(1)
         change = (torch.softmax(logits, dim=2) - (labels.unsqueeze(2) == self._classes).float()) / self.batch
         of_features = torch.bmm(change, linear)
-        of_kernels = self._backward(of_features, buffers)
+        of_kernels = self._backward(of_features, buffers, rates)
         return [*of_kernels, torch.bmm(change.transpose(1, 2), features), change.sum(dim=1)]
 
     def _forward(self, images: Tensor, buffers: Sequence[_Buffers]) -> None:
@@ -296,7 +304,7 @@ class Network:
                 activate(here.signal, here.normal, here.result, here.result_turned, added=added, rounded=kind.rounded)
                 signal = here.result
 
-    def _backward(self, of_features: Tensor, buffers: Sequence[_Buffers]) -> list[Tensor]:
+    def _backward(self, of_features: Tensor, buffers: Sequence[_Buffers], rates: Tensor | None) -> list[Tensor]:
         count, kind, found = len(of_features), self.kind, []
         for number in reversed(range(len(self._layers))):
             layer, here = self._layers[number], buffers[number]
@@ -333,21 +341,31 @@ class Network:
                     pool=layer.pool,
                     rounded=kind.rounded,
                 )
-            found.append(self._of_weights(number, buffers))
+            # Gradients of signals first: they need the weights before an update.
             if number:
                 self._of_signal(number, buffers)
+            found.append(self._of_weights(number, buffers, rates))
         return found[::-1]
 
-    def _of_weights(self, number: int, buffers: Sequence[_Buffers]) -> Tensor:
+    def _of_weights(self, number: int, buffers: Sequence[_Buffers], rates: Tensor | None) -> Tensor:
         here, count = buffers[number], len(buffers[number].signal)
         taps, _ = _taps_and_inputs(number, self._layers[number])
+        update = None
+        if rates is not None and here.weight.parts == 1:
+            update = Update(
+                weights=self.weights.stacks[number][:count],
+                rates=rates,
+                copy=_first(self._copies[number], count),
+                turned=_first(self._turned[number], count),
+                rounded=self.kind.rounded,
+            )
         if here.gradient_turned is not None:
             before = buffers[number - 1].result_turned if number else _first(self._inputs_turned, count)
             assert before is not None
-            return weight_gradient(here.gradient_turned, before, taps, here.weight, turned=True)
-        signal = self._inputs[:count] if number == 0 else buffers[number - 1].result
+            return weight_gradient(here.gradient_turned, before, taps, here.weight, turned=True, update=update)
+        signal = buffers[number - 1].result if number else self._inputs[:count]
         assert signal is not None
-        return weight_gradient(here.gradient, signal, taps, here.weight)
+        return weight_gradient(here.gradient, signal, taps, here.weight, update=update)
 
     def _of_signal(self, number: int, buffers: Sequence[_Buffers]) -> None:
         here, out, count = buffers[number], buffers[number - 1].of_result, len(buffers[number].signal)

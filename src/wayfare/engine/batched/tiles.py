@@ -11,7 +11,8 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from wayfare.engine.batched.convolutions import Tile, WeightTile
+from wayfare.engine.batched.convolutions import Tile
+from wayfare.engine.batched.weight_gradients import WeightTile
 from wayfare.engine.compute import Precision
 
 

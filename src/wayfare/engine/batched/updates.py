@@ -7,9 +7,8 @@ import triton.language as tl
 from torch import Tensor
 
 from wayfare.engine.batched.activation_kernels import nearest
-from wayfare.engine.batched.convolutions import on_device_of
+from wayfare.engine.batched.convolutions import ROUNDING, on_device_of
 
-_ROUNDING = {"enable_fp_fusion": True}
 _BLOCK = 64
 
 
@@ -44,7 +43,7 @@ def update(
             rounded=rounded,
             block_outputs=block_outputs,
             block_inputs=block_inputs,
-            **_ROUNDING,
+            **ROUNDING,
         )
 
 
