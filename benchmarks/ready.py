@@ -48,7 +48,7 @@ def in_process(engine_name: str, precision: str, cache: Path) -> dict[str, float
     folders = {"TRITON_CACHE_DIR": str(cache / "triton"), "TORCHINDUCTOR_CACHE_DIR": str(cache / "inductor")}
     began = time.perf_counter()
     command = [sys.executable, __file__, "--inside", "--engine", engine_name, "--precision", precision]
-    done = subprocess.run(command, env={**os.environ, **folders}, check=True, capture_output=True, text=True)
+    done = subprocess.run(command, env={**os.environ, **folders}, check=True, stdout=subprocess.PIPE, text=True)
     parts: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
     # Everything until the first burst is done, with the start and the end of the process.
     parts["ready"] = time.perf_counter() - began - parts["second burst"]
