@@ -22,6 +22,7 @@ from wayfare.engine.batched.activations import (
     gradient_means,
 )
 from wayfare.engine.batched.convolutions import Tile, convolve, tiles_per_device
+from wayfare.engine.batched.copies import load_kernels, read_kernels
 from wayfare.engine.batched.inputs import neighbourhoods
 from wayfare.engine.batched.tiles import Format, forward_tile, weight_tile
 from wayfare.engine.batched.updates import update
@@ -93,23 +94,25 @@ class Weights:
 
     def load(self, block: Tensor) -> None:
         """Copy flat vectors (devices, parameters) in."""
-        for view, piece in self._pairs(block):
+        pieces, stacks = split(block, self._shapes), self.of(len(block))
+        for piece, stack in zip(pieces[1:-2], stacks[1:-2], strict=True):
+            load_kernels(piece, stack)
+        for view, piece in self._others(pieces, stacks):
             view.copy_(piece)
 
     def read(self, block: Tensor) -> None:
         """Copy out to flat vectors."""
-        for view, piece in self._pairs(block):
+        pieces, stacks = split(block, self._shapes), self.of(len(block))
+        for piece, stack in zip(pieces[1:-2], stacks[1:-2], strict=True):
+            read_kernels(stack, piece)
+        for view, piece in self._others(pieces, stacks):
             piece.copy_(view)
 
-    def _pairs(self, block: Tensor) -> list[tuple[Tensor, Tensor]]:
-        first, *others, linear, bias = self.of(len(block))
-        values = 9 * COLOURS
-        kernels = [
-            first[:, :, 0, :values].unflatten(2, (3, 3, COLOURS)),
-            *(each.unflatten(2, (3, 3)) for each in others),
-        ]
-        views = [*(kernel.permute(0, 1, 4, 2, 3) for kernel in kernels), linear, bias]
-        return list(zip(views, split(block, self._shapes), strict=True))
+    @staticmethod
+    def _others(pieces: Sequence[Tensor], stacks: Sequence[Tensor]) -> list[tuple[Tensor, Tensor]]:
+        """The first kernel, whose stack has zeros at the end, and the linear layer."""
+        first = stacks[0][:, :, 0, : 9 * COLOURS].unflatten(2, (3, 3, COLOURS)).permute(0, 1, 4, 2, 3)
+        return [(first, pieces[0]), (stacks[-2], pieces[-2]), (stacks[-1], pieces[-1])]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
