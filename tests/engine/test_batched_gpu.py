@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 import torch
 from tests.engine.jobs import Job, job, run, starts
 
 from wayfare.engine import Burst, Compute, Precision, choose_engine, make_engine
-from wayfare.engine.batched.support import obstacle
 from wayfare.errors import ScenarioError
 from wayfare.learning.descent import Descent
 from wayfare.learning.models.resnet9 import Resnet9
@@ -116,8 +113,6 @@ def test_what_cannot_be_batched_says_so_and_runs_with_graphs() -> None:
     assert choice.reason == "convolutions cannot be batched over devices: batch_size = 8 is not a multiple of 16"
     with pytest.raises(ScenarioError, match=r"engine = 'batched': does not work here: batch_size = 8"):
         make_engine("batched", odd.training)
-    grouped = replace(odd.training.task, model=Resnet9(normalisation="group", width=16))
-    assert obstacle(replace(odd.training, task=grouped)) == "normalisation = 'group' is not 'batch'"
 
 
 def test_more_devices_than_a_group_holds_are_trained_in_groups() -> None:

@@ -82,7 +82,7 @@ def test_a_step_of_all_devices_is_the_step_of_each(*, turned: bool, fused: bool)
         found = torch.autograd.grad(loss, list(exact.parameters()))
         with torch.no_grad():
             for parameter, gradient in zip(exact.parameters(), found, strict=True):
-                parameter -= rates[device] * gradient
+                parameter.sub_(rates[device] * gradient)
         expected = vector_of(exact)
         limit = 1e-5 if WHERE.type == "cpu" else 1e-2
         assert float((block[device].cpu() - expected).norm()) <= limit * float((expected - before).norm())
