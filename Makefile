@@ -3,14 +3,21 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test install lint types format docs docs-serve mutation clean
+.PHONY: demo test checks bytecode install lint types format docs docs-serve mutation clean
 
 # `wayfare compare` without Optimal: under a minute on two cores.
 demo: $(VENV)/.installed
 	$(BIN)/wayfare compare --schemes mads,afl-spar:paced,afl-spar,afl:fitting,afl,sfl-spar
 
-test: $(VENV)/.installed-dev lint types
+test: $(VENV)/.installed-dev
+	$(MAKE) --no-print-directory --jobs=2 checks
 	$(BIN)/python -m pytest -n 4 --dist worksteal
+
+checks: lint types bytecode
+
+# Compile the tests once, beside mypy; otherwise each of the four processes would do so.
+bytecode: $(VENV)/.installed-dev
+	$(BIN)/python -m pytest --collect-only -qq >/dev/null || true
 
 # Mutation tests (docs/results/mutation.md). All mutants take a day, a sample an hour or two:
 # make mutation MUTATION="--sample 40"

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 from collections import Counter
 from collections.abc import Generator
 
@@ -16,6 +17,13 @@ from wayfare.scenario import Scenario
 # A shell starts jobs in the background with Ctrl-C ignored, and whatever the tests start would inherit that.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+# Where the environment forbids bytecode files, every process would compile Wayfare and all tests again.
+sys.dont_write_bytecode = False
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+
+# Tests already use every core. A second thread of a program that they start would only wait, at full load.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 # Triton reads this when it is first imported, by whatever: without a GPU its kernels are tested in its interpreter.
 if not torch.cuda.is_available():

@@ -27,6 +27,7 @@ ORDER = (
         "arrays",
         "units",
         "streams",
+        "sharing",
         "scenario",
         "mobility",
         "contacts",

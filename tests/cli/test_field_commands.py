@@ -117,6 +117,7 @@ def _check_the_ledger(fleet: Fleet, task: Path) -> None:
         (("mes", "{fleet}/devices/bus-1"), "is the bundle of bus-1"),
         (("mes", "{fleet}/mes", "--active-days", "0"), "active_days = 0.0: must be above 0"),
         (("device", "{fleet}/devices/bus-2"), "--data: give the folder with the data of this device"),
+        (("device", "{fleet}/devices/bus-2", "--data", ".", "--compute", "gpu"), "--compute = 'gpu': must be auto"),
         (("mes", "{fleet}/nothing"), "is not a bundle"),
         (("mes", "{fleet}/mes", "--clip-norm", "0"), "--clip-norm = 0.0: must be above 0"),
         (("demo", "--faults", "-1"), "--faults = -1: must be at least 0"),

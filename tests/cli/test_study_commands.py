@@ -129,7 +129,10 @@ def test_report_writes_one_page_and_the_same_as_markdown(wayfare_command: Type, 
     assert (tmp_path / "score.png").read_bytes().startswith(b"\x89PNG")
 
 
-def test_presets_are_listed(wayfare_command: Type) -> None:
+def test_presets_are_listed_without_building_their_networks(
+    wayfare_command: Type, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("wayfare.studies.store.model_of", None)
     assert "fleet-size" in wayfare_command("sweep", "--list-presets").out
     listed = wayfare_command("sweep", "--list-presets", "--json").json["presets"]
     assert {preset["name"]: preset["runs"] for preset in listed} == {

@@ -8,6 +8,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from wayfare.codec import length
 from wayfare.codec.fitting import CodedUpload, arriving, fit, fit_pieces, piece_entries, united
 from wayfare.codec.indices import IndexKind
 from wayfare.codec.length import measure
@@ -184,6 +185,15 @@ def test_measured_values_are_those_of_the_encoder_to_the_bit_in_any_precision() 
     assert measured.delivered.values.dtype == torch.float64
     _, received = encode_values(values.float().numpy(), 8)
     assert np.array_equal(measured.delivered.values.numpy(), received.astype(np.float64))
+
+
+@pytest.mark.parametrize("alphabet", [2, 16, 255, 256])
+@pytest.mark.parametrize("symbols", [0, 1, 5_000])
+def test_a_gpu_counts_symbols_as_a_processor_does(symbols: int, alphabet: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    drawn = torch.from_numpy(np.random.default_rng(0).integers(0, alphabet, symbols).astype(np.uint8))
+    here = length._byte_counts(drawn, alphabet)
+    monkeypatch.setattr(length, "_is_on_gpu", lambda _: True)
+    assert torch.equal(length._byte_counts(drawn, alphabet), here)
 
 
 @pytest.mark.gpu

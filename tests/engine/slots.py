@@ -25,11 +25,43 @@ class _Stream:
     def synchronize(self) -> None: ...
 
 
+class _Event:
+    """The end of work that happened at once."""
+
+    def record(self) -> None: ...
+
+    def wait(self) -> None: ...
+
+    def query(self) -> bool:
+        return True
+
+
 @dataclass
 class _Replayed:
     """What stands in for a captured graph: the work itself, done again."""
 
     replay: Callable[[], None]
+
+
+def without_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let slots work where there is no GPU."""
+    monkeypatch.setattr(torch.cuda, "Stream", lambda where: _Stream())
+    monkeypatch.setattr(torch.cuda, "Event", _Event)
+    monkeypatch.setattr(torch.cuda, "stream", lambda stream: nullcontext())
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda where: _Stream())
+    monkeypatch.setattr(cuda_graphs._Slot, "_record", lambda slot, work: _Replayed(work))
+    monkeypatch.setattr(torch, "compile", lambda work, dynamic: work)
+
+
+def run_in_slots(
+    training: LocalTraining, models: Sequence[torch.Tensor], bursts: Sequence[Burst], slots: int
+) -> cuda_graphs.CudaGraphs:
+    """Launch bursts on several slots; the engine is returned."""
+    engine = object.__new__(cuda_graphs.CudaGraphs)
+    recipe = cuda_graphs.Recipe(slots=slots, compiled=False, channels_last=True)
+    engine._training, engine._slots = training, cuda_graphs._make_slots(training, training.task, recipe)
+    engine.run(models, bursts)
+    return engine
 
 
 def run_in_a_slot(
@@ -41,11 +73,7 @@ def run_in_a_slot(
     compiled: bool = False,
 ) -> torch.Tensor:
     """The models after some bursts, one after another in one slot; what is recorded is replayed, from one memory."""
-    monkeypatch.setattr(torch.cuda, "Stream", lambda where: _Stream())
-    monkeypatch.setattr(torch.cuda, "stream", lambda stream: nullcontext())
-    monkeypatch.setattr(torch.cuda, "current_stream", lambda where: _Stream())
-    monkeypatch.setattr(cuda_graphs._Slot, "_record", lambda slot, work: _Replayed(work))
-    monkeypatch.setattr(torch, "compile", lambda work, dynamic: work)
+    without_a_gpu(monkeypatch)
     task, recipe = training.task, cuda_graphs.Recipe(slots=1, compiled=compiled, channels_last=True)
     where = training.compute.device
     network = cuda_graphs._network(task, where, recipe)
@@ -53,6 +81,7 @@ def run_in_a_slot(
     slot = cuda_graphs._Slot(training, cuda_graphs._network(task, where, recipe), loss)
     models = initial.clone()
     for burst in bursts:
-        for _ in slot.run(models[burst.device], minibatches(training, burst), steering_of(training, [burst])):
+        batches, vectors = minibatches(training, burst, pinned=True), steering_of(training, [burst])
+        for _ in slot.run(models[burst.device], batches, vectors, None, torch.cuda.Event()):
             pass
     return models

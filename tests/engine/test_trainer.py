@@ -13,7 +13,8 @@ from tests.engine.test_descent import EVERY, PERCEPTRON
 from tests.engine.test_engines import CPU_ENGINES
 from torch import Tensor
 
-from wayfare.engine import Burst, Policy, Trainer, TrainerState, make_engine
+from wayfare.engine import Burst, Engine, Policy, Trainer, TrainerState, make_engine
+from wayfare.engine.base import Ready
 from wayfare.learning.descent import Descent
 
 
@@ -67,6 +68,49 @@ def test_a_restored_trainer_goes_on_to_the_same_bits(engine: str, descent: Desce
     expected = visits(engine, "ahead", descent)
     found = visits(engine, "ahead", descent, restored_after=list(PLAN))
     assert all(torch.equal(one, two) for one, two in zip(found, expected, strict=True))
+
+
+class Deferred:
+    """An engine whose bursts run only when something waits for their end, as late as a GPU may run them."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+
+    def run(self, models: Sequence[Tensor], bursts: Sequence[Burst]) -> None:
+        raise AssertionError("a trainer lets bursts of this engine overlap")
+
+    def launch(
+        self, models: Sequence[Tensor], bursts: Sequence[Burst], after: Sequence[Ready | None]
+    ) -> list[DeferredBurst]:
+        return [
+            DeferredBurst(self._engine, model, burst, before)
+            for model, burst, before in zip(models, bursts, after, strict=True)
+        ]
+
+
+class DeferredBurst:
+    def __init__(self, engine: Engine, model: Tensor, burst: Burst, after: Ready | None) -> None:
+        self._engine, self._model, self._burst, self._after = engine, model, burst, after
+        self._is_done = False
+
+    def wait(self) -> None:
+        if self._is_done:
+            return
+        if self._after is not None:
+            self._after.wait()
+        self._engine.run([self._model], [self._burst])
+        self._is_done = True
+
+
+@EVERY
+def test_a_burst_that_ends_late_gives_the_same_bits(descent: Descent, monkeypatch: pytest.MonkeyPatch) -> None:
+    expected = visits("reference", "ahead", descent)
+    monkeypatch.setattr(
+        "tests.engine.test_trainer.make_engine", lambda *given, made=make_engine: Deferred(made(*given))
+    )
+    for restored_after in ([], list(PLAN)):
+        found = visits("reference", "ahead", descent, restored_after)
+        assert all(torch.equal(one, two) for one, two in zip(found, expected, strict=True))
 
 
 class Recorded:

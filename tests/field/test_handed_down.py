@@ -18,6 +18,7 @@ from tests.field.parts import ENTRIES, INITIAL, LAYOUT, LINK, METHOD, Fixed, agg
 from tests.field.test_ledger import deliver
 from tests.field.test_parity import EAGER, Direct
 from wayfare.codec.errors import WireError
+from wayfare.codec.wire import Layout
 from wayfare.contacts import Opportunities
 from wayfare.device import Terms
 from wayfare.field.runtime.database import tree_bytes
@@ -28,7 +29,7 @@ from wayfare.field.runtime.guide import Occasion
 from wayfare.field.runtime.intake import Intake
 from wayfare.field.runtime.ledger import Ledger
 from wayfare.field.runtime.messages import Chunk, Finish, Part, split
-from wayfare.field.runtime.model_encoding import unpacked, unpacked_state
+from wayfare.field.runtime.model_encoding import packed, unpacked, unpacked_state
 from wayfare.field.runtime.outbox import Outbox, digest
 from wayfare.field.runtime.radio import Radio
 from wayfare.methods.published.scaffold import ControlVariates, Corrected
@@ -136,6 +137,8 @@ def test_the_bytes_of_a_download_are_the_model_and_what_is_handed_down(tmp_path:
     model = unpacked(data[: manifest.size_bytes], LAYOUT, base=base, digest=manifest.digest)
     assert torch.equal(model, intake.ledger.model)
     like = Corrected().init(INITIAL)
+    with pytest.raises(WireError, match="both need the same task"):
+        unpacked(packed(model, None, LAYOUT), Layout.of("other", [(30,)]), base=None, digest=manifest.digest)
     handed = unpacked_state(data[manifest.size_bytes :], manifest.handed_digest, like)
     assert same_state(handed, intake.ledger.handed(0, 1))
     # A device that has sent nothing yet gets the model alone, also after another was given more.

@@ -31,6 +31,13 @@ LEARNING = wayfare.load("fashion-small", [NETWORK]).learning
 MODEL = model_of(LEARNING)
 LAYOUT = layout_of("fashion-small", MODEL)
 
+OWN = f"""
+import torch, wayfare
+from wayfare.learning.tasks import model_of
+network = model_of(wayfare.load("fashion-small", ["{NETWORK}"]).learning).module
+task = wayfare.local_task("own", network=network, sample=torch.zeros(196), classes=10)
+"""
+
 
 def lived(folder: Path, versions: int = 4) -> Ledger:
     initial = MODEL.initial(generator(0, Stream.INITIAL_MODEL, FLEET))
@@ -103,6 +110,8 @@ def test_orders_wait_for_the_server(tmp_path: Path) -> None:
     assert (ledger.version, ledger.base_version) == (6, 5)
     with pytest.raises(InputError, match="must be NAME=VALUE"):
         run("set", tmp_path, "guard.clip")
+    with pytest.raises(InputError, match=r"guard\.clip = '3x': must be a number"):
+        run("set", tmp_path, "guard.clip=3x")
     assert "no device is in quarantine" in run("quarantine", tmp_path)
     with pytest.raises(InputError, match="must be a device of this fleet"):
         run("quarantine", tmp_path, "--release", "bus-9")
@@ -151,3 +160,20 @@ def test_a_version_is_exported_as_onnx(tmp_path: Path) -> None:
     run("export", tmp_path / "mes", 4, "--onnx", file, "--set", NETWORK)
     graph = onnx.load(file).graph
     assert [each.dim_param != "" for each in graph.input[0].type.tensor_type.shape.dim][:1] == [True]
+
+
+def test_a_task_without_data_is_exported_and_evaluated_on_a_folder(tmp_path: Path) -> None:
+    import onnx
+
+    lived(tmp_path / "mes")
+    file = tmp_path / "task_to_export.py"
+    file.write_text(OWN, encoding="utf-8")
+    models = tmp_path / "model.onnx", tmp_path / "model.safetensors"
+    task = "--task", f"{file}:task"
+    run("export", tmp_path / "mes", 4, *task, "--onnx", models[0], "--safetensors", models[1])
+    assert [each.dim_value for each in onnx.load(models[0]).graph.input[0].type.tensor_type.shape.dim] == [0, 196]
+    assert models[1].stat().st_size > 0
+    with pytest.raises(InputError, match="--data: give a folder with data that no device has"):
+        run("evaluate", tmp_path / "mes", *task)
+    with pytest.raises(InputError, match="the network of this scenario 84618; give the server's task"):
+        run("evaluate", tmp_path / "mes")

@@ -41,9 +41,13 @@ def test_a_device_asks_now_and_then_whether_it_may_train() -> None:
     assert Permission()() is always() is True
 
 
-def test_a_command_that_fails_forbids_training() -> None:
+def test_a_command_that_fails_forbids_training(caplog: pytest.LogCaptureFixture) -> None:
     assert by_command("true")()
     assert not by_command("exit 3")()
+    with caplog.at_level("INFO", "wayfare.field"):
+        assert not Permission(by_command("./missing"))()
+    assert caplog.messages == ["may_train failed; the device does not train", "training pauses"]
+    assert "./missing: not found" in vars(caplog.records[0])["reason"]
 
 
 def test_a_trainer_without_permission_takes_no_step(tmp_path: Path) -> None:

@@ -12,12 +12,17 @@ import pytest
 import torch
 from PIL import Image
 
+from wayfare import local_task
+from wayfare.field.runtime.local_folder import LocalFolder
+from wayfare.field.runtime.logs import Sparing
 from wayfare.learning.folders import FolderSamples, Wanted
 
 RNG = np.random.default_rng(0)
 INPUTS = RNG.normal(size=(20, 3)).astype(np.float32)
 LABELS = RNG.integers(0, 4, size=20)
 WANTED = Wanted(shape=(3,), classes=4, class_names=("car", "bus", "tram", "bike"))
+
+TASK = local_task("traffic", network=torch.nn.Linear(3, 4), sample=torch.zeros(3), classes=4)
 
 
 def opened(folder: Path, wanted: Wanted = WANTED) -> FolderSamples:
@@ -162,3 +167,33 @@ def test_a_load_of_your_own_reads_the_folder_and_is_called_again_when_it_changes
     assert len(samples) == 5
     pair = opened(tmp_path, Wanted(shape=(3,), classes=4, load=lambda folder: (INPUTS, torch.from_numpy(LABELS))))
     assert len(pair) == 20
+
+
+def test_a_task_of_real_numbers_gets_pixels_between_0_and_1_beside_real_numbers(tmp_path: Path) -> None:
+    (tmp_path / "bus").mkdir()
+    Image.new("L", (4, 3), 51).save(tmp_path / "bus" / "one.png")
+    np.savez(tmp_path / "bytes.npz", inputs=np.full((1, 1, 3, 4), 51, np.uint8), labels=[0])
+    np.savez(tmp_path / "integers.npz", inputs=np.full((1, 12), 51), labels=[0])
+    np.savez(tmp_path / "real.npz", inputs=np.full((1, 1, 3, 4), 0.2), labels=[0])
+    wanted = Wanted(shape=(1, 3, 4), classes=4, class_names=WANTED.class_names, real_numbers=True)
+    inputs, labels = opened(tmp_path, wanted).batch(np.arange(4))
+    assert inputs.dtype == torch.float32
+    assert inputs[:, 0, 0, 0].tolist() == pytest.approx([0.2, 0.2, 51, 0.2])
+    assert labels.tolist() == [1, 0, 0, 0]
+
+
+def test_every_skipped_file_and_an_empty_folder_have_their_line(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    sparing = Sparing()
+    with caplog.at_level(logging.WARNING, "wayfare.field"):
+        folder = LocalFolder(TASK, tmp_path, tmp_path / ".cache", rescan_s=0.0)
+        for name in ("cut.npz", "other.npz"):
+            (tmp_path / name).write_bytes(b"PK")
+        assert folder.has_changed()
+    shown = [record.getMessage() for record in caplog.records if sparing.filter(record)]
+    assert [re.sub(r"skipped: .*", "skipped", line.removeprefix(f"{tmp_path}/")) for line in shown] == [
+        "no data yet; the device waits for files",
+        "cut.npz is skipped",
+        "other.npz is skipped",
+    ]

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 from tests.field.parts import open_outbox
 from torch import nn
 
@@ -38,6 +39,10 @@ task = local_task("signs", network=network, sample=torch.zeros(4), classes=4)
 
 def linear() -> nn.Module:
     return nn.Linear(4, 4)
+
+
+def convolution() -> nn.Module:
+    return nn.Sequential(nn.Conv2d(3, 2, 5), nn.Flatten(), nn.Linear(2 * 8 * 8, 2))
 
 
 def regression() -> nn.Module:
@@ -187,3 +192,15 @@ def test_a_schedule_that_ends_needs_an_end(tmp_path: Path) -> None:
     with pytest.raises(ScenarioError, match="falls to 0 after `rounds` = 50 local steps"):
         open_data(0, work, options, outbox)
     assert open_data(0, work, DeviceOptions(state=tmp_path, data=tmp_path / "data", steps=50), outbox) is not None
+
+
+def test_images_in_class_folders_train_the_network_of_the_page(tmp_path: Path) -> None:
+    """The sample of that network holds real numbers, and images hold bytes."""
+    for number, name in enumerate(("stop", "none")):
+        (tmp_path / name).mkdir()
+        Image.new("RGB", (20, 20), (200 * number, 0, 0)).save(tmp_path / name / "one.png")
+    task = local_task("signs", network=convolution, sample=torch.zeros(3, 12, 12), classes=["stop", "none"])
+    samples = FolderSamples(tmp_path, task.wanted, tmp_path / ".cache")
+    loss = FolderTask(task=task, samples=samples).loss(convolution(), torch.arange(2))
+    assert torch.isfinite(loss)
+    assert simulated_task(task, [tmp_path], tmp_path).train[0].max() == pytest.approx(200 / 255)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, TypeAlias
 
 import typer
 
-from wayfare.cli.field_demo import GuardOption, SchemeOption, demo_command, work_of
+from wayfare.cli.field_demo import GuardOption, SchemeOption, demo_command, task_setting, work_of
 from wayfare.cli.field_fleet import (
     add_command,
     example_command,
@@ -19,7 +19,7 @@ from wayfare.cli.field_fleet import (
 )
 from wayfare.cli.field_life import COMMANDS as LIFE_COMMANDS
 from wayfare.cli.terminal import SetOption
-from wayfare.errors import InputError
+from wayfare.errors import InputError, ScenarioError
 from wayfare.scenario import DEFAULT_PRESET
 
 if TYPE_CHECKING:
@@ -142,7 +142,7 @@ def mes_command(
         raise InputError(f"{bundle}: is the bundle of {loaded.name}; the server's bundle is FLEET/mes")
     if clip_norm is not None and not clip_norm > 0:
         raise InputError(f"--clip-norm = {clip_norm!r}: must be above 0")
-    work = work_of(scenario, [*set_, *_task_setting(task)], seed, scheme, guarded=guard)
+    work = work_of(scenario, [*set_, *task_setting(task)], seed, scheme, guarded=guard)
     log_to_stderr(loaded.name)
     options = ServerOptions(
         state=state or bundle / "state",
@@ -220,6 +220,7 @@ def device_command(
 
     Example: `wayfare field device FLEET/devices/bus-1 --task task.py --data /var/lib/wayfare/data`
     """
+    from wayfare.engine.compute import checked_device
     from wayfare.field.fleet import load_bundle
     from wayfare.field.runtime.device import DeviceOptions, run_device
     from wayfare.field.runtime.logs import log_to_stderr
@@ -228,12 +229,16 @@ def device_command(
     from wayfare.signals import stop_at_signals
 
     loaded = load_bundle(bundle)
-    work = work_of(scenario, [*set_, *_task_setting(task)], seed, scheme)
+    work = work_of(scenario, [*set_, *task_setting(task)], seed, scheme)
     number = loaded.number
     if number is None:
         raise InputError(f"{bundle}: is the server's bundle; bundles of devices are in FLEET/devices")
     if data is None:
         raise InputError("--data: give the folder with the data of this device")
+    try:
+        checked_device(compute)
+    except ScenarioError as error:
+        raise InputError(f"--compute = {compute!r}: {error.rule}") from None
     for name, value in (("--daily-mb", 1.0 if daily_mb is None else daily_mb), ("--write-gb", write_gb)):
         if not value > 0:
             raise InputError(f"{name} = {value!r}: must be above 0")
@@ -263,10 +268,6 @@ def device_command(
         metrics_port=metrics_port or None,
     )
     run_device(loaded, number, work, options, stop_at_signals())
-
-
-def _task_setting(task: str | None) -> list[str]:
-    return [] if task is None else [f"learning.task={task}"]
 
 
 def _address(text: str | None) -> tuple[str, int] | None:

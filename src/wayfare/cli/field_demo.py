@@ -34,6 +34,10 @@ _EMBEDDED = (DEFAULT_PRESET, "recommended")
 _DEMO_DEVICES, _DEMO_ROUNDS, _DEMO_JOULES_PER_DEVICE_ROUND = 8, 200, 0.025
 
 
+def task_setting(task: str | None) -> list[str]:
+    return [] if task is None else [f"learning.task={task}"]
+
+
 def demo_command(
     scenario: ScenarioArgument = DEFAULT_PRESET,
     set_: SetOption = [],  # noqa: B006

@@ -13,7 +13,7 @@ from typing import Annotated, Any, TypeAlias
 
 import typer
 
-from wayfare.cli.field_demo import SchemeOption, work_of
+from wayfare.cli.field_demo import SchemeOption, task_setting, work_of
 from wayfare.cli.terminal import JsonOption, SetOption, print_json, say
 from wayfare.errors import InputError
 from wayfare.scenario import DEFAULT_PRESET
@@ -27,6 +27,10 @@ ScenarioOption: TypeAlias = Annotated[
 ]
 ToOption: TypeAlias = Annotated[
     str, typer.Option("--to", metavar="all|DEVICE,...|GROUP", help="All devices, some of them, or a group.")
+]
+FleetTaskOption: TypeAlias = Annotated[
+    str | None,
+    typer.Option("--task", metavar="FILE.py[:NAME]", help="The task of the fleet.", show_default=False),
 ]
 WaitOption: TypeAlias = Annotated[
     float, typer.Option("--wait-s", help="Wait this long for the running server; 0 returns at once.")
@@ -116,12 +120,12 @@ def set_command(
     content: dict[str, Any] = {}
     for text in settings:
         name, equals, value = text.partition("=")
+        if not equals:
+            raise InputError(f"{text!r}: must be NAME=VALUE, such as guard.clip=3")
         try:
             content[name.strip()] = tomllib.loads(f"value = {value}")["value"]
         except tomllib.TOMLDecodeError:
-            equals = ""
-        if not equals:
-            raise InputError(f"{text!r}: must be NAME=VALUE, such as guard.clip=3")
+            raise InputError(f"{name} = {value!r}: must be a number, true, false, or a text in quotes") from None
     _order(state, "set", content, wait_s)
 
 
@@ -197,19 +201,20 @@ def export_command(
     version: VersionArgument,
     safetensors: Annotated[Path | None, typer.Option("--safetensors", metavar="FILE", help="Write this file.")] = None,
     onnx: Annotated[Path | None, typer.Option("--onnx", metavar="FILE", help="Write this file.")] = None,
+    task: FleetTaskOption = None,
     scenario: ScenarioOption = DEFAULT_PRESET,
     set_: SetOption = [],  # noqa: B006
     scheme: SchemeOption = None,
 ) -> None:
     """Write a version of the model for other programs.
 
-    Example: `wayfare field export /var/lib/wayfare/mes 1200 --safetensors model.safetensors`
+    Example: `wayfare field export /var/lib/wayfare/mes 1200 --task task.py --safetensors model.safetensors`
     """
     from wayfare.field.runtime.life_cycle import network_of, sample_of, vector_at, write_onnx, write_safetensors
 
     if safetensors is None and onnx is None:
         raise InputError("--safetensors, --onnx: give at least one of them with a file")
-    work = work_of(scenario, set_, 0, scheme)
+    work = work_of(scenario, [*set_, *task_setting(task)], 0, scheme)
     learning, model = work.scenario.learning, work.model
     module = network_of(model, vector_at(state, version, model))
     if safetensors is not None:
@@ -224,10 +229,7 @@ def evaluate_command(
     version: Annotated[
         int | None, typer.Option("--version", min=0, help="Default: the latest.", show_default=False)
     ] = None,
-    task: Annotated[
-        str | None,
-        typer.Option("--task", metavar="FILE.py[:NAME]", help="The task of the fleet.", show_default=False),
-    ] = None,
+    task: FleetTaskOption = None,
     data: Annotated[
         Path | None,
         typer.Option("--data", metavar="FOLDER", help="A folder with data that no device has.", show_default=False),
@@ -242,8 +244,11 @@ def evaluate_command(
     Example: `wayfare field evaluate /var/lib/wayfare/mes --task task.py --data heldout`
     """
     from wayfare.field.runtime.life_cycle import judge_of, latest_version, vector_at
+    from wayfare.learning.tasks import is_local
 
-    work = work_of(scenario, [*set_, *([] if task is None else [f"learning.task={task}"])], 0, scheme)
+    work = work_of(scenario, [*set_, *task_setting(task)], 0, scheme)
+    if task is not None and data is None and is_local(work.scenario.learning):
+        raise InputError("--data: give a folder with data that no device has; this task has no data of its own")
     chosen = latest_version(state) if version is None else version
     with TemporaryDirectory() as cache:
         judge = judge_of(work.scenario.learning, work.model, data, Path(cache))

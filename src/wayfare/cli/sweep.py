@@ -111,11 +111,11 @@ def _tensorboard(folder: Path) -> Callable[[Path, RunRecord], None]:
 def _list_presets(as_json: bool) -> None:
     from wayfare.studies.single import Execution
     from wayfare.studies.source import study_presets
-    from wayfare.studies.store import manifest_of
+    from wayfare.studies.store import distinct_runs
     from wayfare.studies.study import load_study
 
     plans = [load_study(name) for name in study_presets()]
-    runs = [len(manifest_of(plan, Execution()).distinct) for plan in plans]
+    runs = [distinct_runs(plan, Execution()) for plan in plans]
     if as_json:
         listed = [
             {"name": plan.study.name, "title": plan.study.title, "varies": plan.axes, "runs": count}

@@ -56,7 +56,7 @@ def size(kept: Sparse, parameters: int, value_bits: ValueBits, chosen: int | Non
     indices, statistics = kept.indices[:chosen], kept.values[chosen:]
     exact = kept.values[:chosen].float()
     codes, decode = _quantised(exact, value_bits)
-    code_counts = torch.bincount(codes, minlength=1 << value_bits) if len(codes) and value_bits <= 8 else indices[:0]
+    code_counts = _byte_counts(codes, 1 << value_bits) if len(codes) and value_bits <= 8 else indices[:0]
     gap_counts = _gap_counts(indices) if 0 < chosen < parameters else indices[:0]
     # All counts leave a GPU in one transfer.
     counts: Ints = torch.cat([code_counts, gap_counts]).cpu().numpy()
@@ -82,9 +82,24 @@ def _quantised(values: Tensor, bits: ValueBits) -> tuple[Tensor, Callable[[], Te
 
 def _gap_counts(indices: Tensor) -> Tensor:
     """The count of each remainder of the gaps between indices, then the first and the last index."""
-    # For bytes PyTorch skips the check for negative values.
     rests = indices.diff().sub_(1).remainder_(BASE).to(torch.uint8)
-    return torch.cat([torch.bincount(rests, minlength=BASE), indices[:1], indices[-1:]])
+    return torch.cat([_byte_counts(rests, BASE), indices[:1], indices[-1:]])
+
+
+def _byte_counts(symbols: Tensor, alphabet: int) -> Tensor:
+    """The count of each of some bytes below ``alphabet``.
+
+    On a GPU `bincount` reads the largest symbol back, and the host waits for it. Sorting bytes takes one pass.
+    """
+    if not _is_on_gpu(symbols):
+        return torch.bincount(symbols, minlength=alphabet)
+    all_symbols = torch.arange(alphabet, dtype=torch.uint8, device=symbols.device)
+    up_to = torch.searchsorted(symbols.sort().values, all_symbols, right=True)
+    return up_to.diff(prepend=up_to.new_zeros(1))
+
+
+def _is_on_gpu(symbols: Tensor) -> bool:
+    return symbols.device.type != "cpu"
 
 
 def _index_bytes(counts: Ints, kept: int) -> int:

@@ -5,6 +5,8 @@ Design decisions:
 - Local training is lazy. Nothing observes a device between contacts, so its steps form a burst. At a contact the
   trainer runs the needed bursts and advances other pending bursts by up to a dozen steps, which makes wide stacks with
   little copying. Steps after a device's last contact are never run.
+- Graphs do not wait for bursts that no contact needs yet. A launch returns the end of every burst, and the trainer
+  waits for a burst when something reads its vector. So a GPU works while the host handles contacts.
 - A local loss belongs to the local steps. Engines take logit offsets per device from a table, and a burst carries its
   proximal anchor. Tasks know neither.
 - Random layers are keyed through PyTorch's default generator: `reference` sets it from (seed, device, step) and

@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Protocol, TypeAlias
+from typing import Protocol, TypeAlias, runtime_checkable
 
 import numpy as np
 import torch
@@ -72,17 +72,41 @@ class Engine(Protocol):
         """Advance the flat vector ``models[i]`` in place by ``bursts[i]``. No device appears twice."""
 
 
-def minibatches(training: LocalTraining, burst: Burst) -> Minibatches:
-    """The minibatches of a burst, on the compute device."""
-    where = training.compute.device
+class Ready(Protocol):
+    """The end of a burst, such as an event of a GPU."""
+
+    def wait(self) -> None:
+        """Make later work of the current stream wait for the burst. The host does not wait."""
+
+
+@runtime_checkable
+class Overlapping(Engine, Protocol):
+    """An engine whose bursts may still run when a call returns, while the host handles contacts."""
+
+    def launch(
+        self, models: Sequence[Tensor], bursts: Sequence[Burst], after: Sequence[Ready | None]
+    ) -> Sequence[Ready]:
+        """Start bursts, the most urgent first. Burst i starts after ``after[i]``, an earlier burst of its device."""
+
+
+def minibatches(training: LocalTraining, burst: Burst, *, pinned: bool = False) -> Minibatches:
+    """The minibatches of a burst, on the compute device, or ``pinned`` where a GPU can copy them without the host."""
     first, steps = step_range(training, burst)
     samples = training.batches.of(burst.device, first, steps)
     crops = training.batches.crops_of(burst.device, first, steps)
+    shares = None if training.schedule.is_constant else _shares(training, burst)
+    if shares is not None and pinned:
+        # Such a copy cannot convert numbers, and a GPU needs single precision.
+        shares = shares.float()
     offsets = training.local_loss.offsets
+
+    def placed(values: Tensor) -> Tensor:
+        return _pinned(values, training.compute.device) if pinned else moved(values, training.compute.device)
+
     return Minibatches(
-        moved(torch.from_numpy(samples), where),
-        None if crops is None else moved(torch.from_numpy(crops), where),
-        None if training.schedule.is_constant else moved(_shares(training, burst), where),
+        placed(torch.from_numpy(samples)),
+        None if crops is None else placed(torch.from_numpy(crops)),
+        None if shares is None else placed(shares),
         None if offsets is None else offsets[burst.device],
     )
 
@@ -97,7 +121,11 @@ def moved(values: Tensor, where: torch.device) -> Tensor:
     A GPU copies from pinned memory asynchronously, and PyTorch does not reuse that memory before it has been read. From
     other memory the CPU would wait for all earlier work of the GPU.
     """
-    return values.pin_memory().to(where, non_blocking=True) if where.type == "cuda" else values.to(where)
+    return _pinned(values, where).to(where, non_blocking=True)
+
+
+def _pinned(values: Tensor, where: torch.device) -> Tensor:
+    return values.pin_memory() if where.type == "cuda" else values
 
 
 def step_range(training: LocalTraining, burst: Burst) -> tuple[int, int]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -16,6 +17,20 @@ from wayfare.errors import ScenarioError, UnavailableError
 
 Precision: TypeAlias = Literal["fp32", "tf32", "bf16"]
 PRECISIONS: tuple[Precision, ...] = ("fp32", "tf32", "bf16")
+
+# While a thread captures a graph, no other may launch on the captured stream (PyTorch has 32, and reuses them) or wait
+# for the whole GPU. So whoever captures, launches local steps or waits for the GPU holds this lock.
+gpu_lock = threading.RLock()
+
+
+class _OwnStreams(threading.local):
+    """The streams of a thread, by the number of the GPU. One stream for all its runs reuses their memory."""
+
+    def __init__(self) -> None:
+        self.of_gpu: dict[int, torch.cuda.Stream] = {}
+
+
+_own_streams = _OwnStreams()
 
 
 def checked_precision(name: str) -> Precision:
@@ -103,6 +118,28 @@ class Compute:
             torch.set_float32_matmul_precision(before[0])
             torch.use_deterministic_algorithms(before[1])
             torch.utils.deterministic.fill_uninitialized_memory = fill  # type: ignore[attr-defined]
+
+    @contextmanager
+    def own_stream(self) -> Iterator[None]:
+        """Work on this thread's own stream of a GPU, and wait for the GPU at the end.
+
+        A GPU prefers it to local steps, so that contacts do not wait for steps that are not urgent.
+        """
+        if self.device.type != "cuda":
+            yield
+            return
+        number = torch.cuda.current_device() if self.device.index is None else self.device.index
+        if number not in _own_streams.of_gpu:
+            _own_streams.of_gpu[number] = torch.cuda.Stream(self.device, priority=-1)
+        stream = _own_streams.of_gpu[number]
+        stream.wait_stream(torch.cuda.current_stream(self.device))
+        try:
+            with torch.cuda.stream(stream):
+                yield
+        finally:
+            # Memory that local steps still use must not be given to the next run.
+            with gpu_lock:
+                torch.cuda.synchronize(self.device)
 
 
 @contextmanager

@@ -4,15 +4,18 @@ A step of one device is hundreds of small kernels, and launching them one by one
 graph is one launch. It reads its minibatch from an index table by a step counter, both on the GPU. So a burst is a
 copy in, one replay per step, and a copy out, without waiting for the CPU. Slots run on their own streams, so that
 one device uses the units that the small layers of another leave idle.
+
+Bursts that no contact needs yet keep the GPU busy while the host handles a contact. Runs in threads of one process use
+the same slots, so that bursts of one run fill the gaps of another.
 """
 
 from __future__ import annotations
 
-import heapq
 import itertools
 import warnings
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections import deque
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from dataclasses import dataclass, fields, is_dataclass
 from functools import partial
 from typing import TypeAlias
 
@@ -25,13 +28,14 @@ from wayfare.engine.base import (
     Burst,
     LocalTraining,
     Minibatches,
+    Ready,
     Steering,
     directed,
-    longest_first,
     minibatches,
     split,
     steering_of,
 )
+from wayfare.engine.compute import gpu_lock
 from wayfare.engine.unfolded import unfold_convolutions
 from wayfare.errors import ScenarioError
 from wayfare.learning.local_loss import loss_of
@@ -39,6 +43,7 @@ from wayfare.learning.models.base import entries, trainable
 from wayfare.learning.models.tuned import Tuned
 from wayfare.learning.tasks import Task
 from wayfare.learning.tasks.base import Labelled
+from wayfare.sharing import shared
 
 # Compiling takes half a minute, which does not pay for a small network.
 _COMPILED_FROM_PARAMETERS = 1_000_000
@@ -84,38 +89,69 @@ class CudaGraphs:
         self._training = training
         made = recipe or best_recipe(training)
         task = training.task.to(training.compute.device)
-
-        def network() -> nn.Module:
-            return _network(task, training.compute.device, made)
-
-        loss: _Loss = partial(loss_of, task)
-        if made.compiled and isinstance(task, Labelled):
-            loss = _compiled_loss(task, network())
-        self._slots = [_Slot(training, network(), loss) for _ in range(made.slots)]
+        self._slots = shared("slots", _captured(training, task, made), lambda: _make_slots(training, task, made))
 
     def run(self, models: Sequence[Tensor], bursts: Sequence[Burst]) -> None:
-        """Advance bursts, the longest first, each on the slot that is free first."""
-        indices = longest_first(bursts)
-        if not indices:
-            return
-        loads = [(0, number) for number in range(min(len(self._slots), len(indices)))]
-        queues: list[list[Iterator[None]]] = [[] for _ in loads]
-        for index in indices:
-            load, number = heapq.heappop(loads)
-            batches = minibatches(self._training, bursts[index])
-            vectors = steering_of(self._training, [bursts[index]])
-            queues[number].append(self._slots[number].run(models[index], batches, vectors))
-            heapq.heappush(loads, (load + bursts[index].rounds, number))
+        for end in self.launch(models, bursts, [None] * len(bursts)):
+            end.wait()
+
+    def launch(
+        self, models: Sequence[Tensor], bursts: Sequence[Burst], after: Sequence[Ready | None]
+    ) -> Sequence[Ready]:
+        """Start bursts in their order, each on the slot with the fewest steps left."""
+        ends = [torch.cuda.Event() for _ in bursts]
         here = torch.cuda.current_stream(self._training.compute.device)
-        used = self._slots[: len(queues)]
-        for slot in used:
-            slot.stream.wait_stream(here)
-        # Interleave launches, so that every stream has work from the start.
-        turns = [itertools.chain.from_iterable(queue) for queue in queues]
-        while turns:
-            turns = [turn for turn in turns if next(turn, _DONE) is not _DONE]
-        for slot in used:
-            here.wait_stream(slot.stream)
+        prepared = [
+            (minibatches(self._training, burst, pinned=True), steering_of(self._training, [burst])) for burst in bursts
+        ]
+        with gpu_lock:
+            left = [slot.steps_left() for slot in self._slots]
+            turns: dict[int, list[Iterator[None]]] = {}
+            for model, burst, (batches, vectors), before, end in zip(
+                models, bursts, prepared, after, ends, strict=True
+            ):
+                if burst.rounds:
+                    number = min(range(len(left)), key=left.__getitem__)
+                    left[number] += len(batches.samples)
+                    turns.setdefault(number, []).append(self._slots[number].run(model, batches, vectors, before, end))
+            for number in turns:
+                self._slots[number].stream.wait_stream(here)
+            # Interleave launches, so that every stream has work from the start.
+            queues = [itertools.chain.from_iterable(turn) for turn in turns.values()]
+            while queues:
+                queues = [queue for queue in queues if next(queue, _DONE) is not _DONE]
+        return ends
+
+
+class _Slots(list["_Slot"]):
+    """The slots of an engine. Unlike a plain list, they can be shared for as long as a run uses them."""
+
+
+def _make_slots(training: LocalTraining, task: Task, recipe: Recipe) -> _Slots:
+    def network() -> nn.Module:
+        return _network(task, training.compute.device, recipe)
+
+    loss: _Loss = partial(loss_of, task)
+    if recipe.compiled and isinstance(task, Labelled):
+        loss = _compiled_loss(task, network())
+    return _Slots(_Slot(training, network(), loss) for _ in range(recipe.slots))
+
+
+def _captured(training: LocalTraining, task: Task, recipe: Recipe) -> Hashable:
+    """Everything that captured graphs hold. Tensors count by identity, so equal data must be shared too."""
+    offsets = training.local_loss.offsets
+    key = (
+        *(recipe, training.compute, training.batches.batch_size, training.batches.augment),
+        *(training.learning_rate, training.schedule.is_constant, training.descent),
+        *(None if offsets is None else offsets.shape[1:], type(task)),
+        *(tuple(getattr(task, entry.name) for entry in fields(task)) if is_dataclass(task) else (task,)),
+    )
+    try:
+        hash(key)
+    except TypeError:
+        # A task with values that cannot be compared has its own slots.
+        return object()
+    return key
 
 
 _DONE = object()
@@ -186,12 +222,25 @@ class _Slot:
         self._steering = self._vectors.each(lambda _: [torch.zeros_like(stack) for stack in self._stacks])
         self._step = torch.zeros(1, dtype=torch.int64, device=where)
         self.stream = torch.cuda.Stream(where)
-        self._capture()
+        # Launched bursts: the end, the number of steps, and the vectors, which must stay until then.
+        self._launched: deque[tuple[torch.cuda.Event, int, object]] = deque()
+        with gpu_lock:
+            self._capture()
 
-    def run(self, model: Tensor, batches: Minibatches, vectors: Steering) -> Iterator[None]:
+    def steps_left(self) -> int:
+        """The steps of bursts that have not ended."""
+        while self._launched and self._launched[0][0].query():
+            self._launched.popleft()
+        return sum(steps for _, steps, _ in self._launched)
+
+    def run(
+        self, model: Tensor, batches: Minibatches, vectors: Steering, after: Ready | None, end: torch.cuda.Event
+    ) -> Iterator[None]:
         """Launch a burst on a model; yield after every step, so that other slots can launch too."""
         steps = len(batches.samples)
         with torch.cuda.stream(self.stream):
+            if after is not None:
+                after.wait()
             self._vector.copy_(model)
             if self._offset is not None and batches.offset is not None:
                 self._offset.copy_(batches.offset)
@@ -201,11 +250,14 @@ class _Slot:
         for first in range(0, steps, _STEPS):
             stop = min(first + _STEPS, steps)
             with torch.cuda.stream(self.stream):
-                self._samples[: stop - first].copy_(batches.samples[first:stop])
-                if self._crops is not None and batches.crops is not None:
-                    self._crops[: stop - first].copy_(batches.crops[first:stop])
-                if self._shares is not None and batches.shares is not None:
-                    self._shares[: stop - first].copy_(batches.shares[first:stop])
+                for table, rows in (
+                    (self._samples, batches.samples),
+                    (self._crops, batches.crops),
+                    (self._shares, batches.shares),
+                ):
+                    if table is not None and rows is not None:
+                        # From pinned memory, so the host does not wait for earlier bursts.
+                        table[: stop - first].copy_(rows[first:stop], non_blocking=True)
                 self._step.zero_()
             for _ in range(first, stop):
                 with torch.cuda.stream(self.stream):
@@ -216,6 +268,8 @@ class _Slot:
             model.copy_(self._vector)
             if vectors.velocity is not None and self._vectors.velocity is not None:
                 vectors.velocity[0].copy_(self._vectors.velocity[0])
+            end.record()
+        self._launched.append((end, steps, (model, vectors)))
 
     def _capture(self) -> None:
         """Run everything a few times, so that libraries choose their kernels, then capture it."""
@@ -232,7 +286,8 @@ class _Slot:
 
     def _record(self, work: Callable[[], None]) -> torch.cuda.CUDAGraph:
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, stream=self.stream):
+        # Other threads may allocate memory meanwhile.
+        with torch.cuda.graph(graph, stream=self.stream, capture_error_mode="thread_local"):
             work()
         return graph
 

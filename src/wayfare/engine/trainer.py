@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from wayfare.arrays import Ints
-from wayfare.engine.base import Burst, Engine
+from wayfare.engine.base import Burst, Engine, Overlapping, Ready
 from wayfare.engine.shelf import InMemory, Shelf
 from wayfare.learning.descent import Descent
 
@@ -61,6 +61,7 @@ class Trainer:
         shelf: Shelf | None = None,
     ) -> None:
         self._engine, self._training, self._policy, self._ahead_steps = engine, training, policy, ahead_steps
+        self._overlapping = engine if isinstance(engine, Overlapping) else None
         # The rounds in which each device's local model is read or replaced, in order.
         self._contacts = contacts
         self._received = [initial] * len(contacts)
@@ -68,6 +69,8 @@ class Trainer:
         self._has_momentum = descent is not None and descent.momentum > 0
         self._underway: dict[int, Tensor] = {}
         self._velocities: dict[int, Tensor] = {}
+        # The ends of bursts that a GPU may still be running. Nothing may read their vectors before.
+        self._running: dict[int, Ready] = {}
         self._free: list[Tensor] = []
         self._shelf = shelf or InMemory()
         # The last trained round of each local model.
@@ -95,6 +98,7 @@ class Trainer:
 
     def model(self, device: int) -> Tensor:
         """w_n: the local model as trained so far, valid until the next `receive` or `meet`."""
+        self._settle(device)
         return self._underway.get(device, self._received[device])
 
     def receive(self, device: int, model: Tensor, correction: Tensor | None = None) -> None:
@@ -102,6 +106,7 @@ class Trainer:
 
         The trainer changes neither vector.
         """
+        self._settle(device)
         self._received[device], self._corrections[device] = model, correction
         vectors = self._underway.pop(device, None), self._velocities.pop(device, None)
         # A row on a shelf belongs to its device.
@@ -121,6 +126,8 @@ class Trainer:
 
     def state(self) -> TrainerState:
         """The current state. Its vectors are in use and valid until the next `meet`."""
+        for device in list(self._running):
+            self._settle(device)
         return TrainerState(
             done=list(self._done),
             underway=dict(self._underway),
@@ -137,6 +144,7 @@ class Trainer:
         """
         if set(state.velocities) != (set(state.underway) if self._has_momentum else set()):
             raise ValueError(f"the state is from a descent {'without' if self._has_momentum else 'with'} momentum")
+        self._running.clear()
         self._done, self._received = list(state.done), list(received)
         self._underway = {device: self._shelved(device, model) for device, model in state.underway.items()}
         self._corrections = [None] * len(self._received) if corrections is None else list(corrections)
@@ -159,7 +167,7 @@ class Trainer:
         }
         # Devices in contact now come first, then those with the next contacts.
         chosen = sorted(until, key=lambda device: (until[device], device))[: max(_AHEAD_DEVICES, len(met))]
-        self._run({device: min(until[device], self._done[device] + steps) for device in sorted(chosen)})
+        self._run({device: min(until[device], self._done[device] + steps) for device in chosen})
 
     def _next_contact(self, device: int, round_: int) -> int:
         """The device's first contact in or after a round; 0 if there is none."""
@@ -175,11 +183,22 @@ class Trainer:
                 self._own(device)
                 vectors = self._received[device], self._corrections[device], self._velocities.get(device)
                 bursts.append(Burst(device, first, round_ + 1 - first, *vectors))
-        if bursts:
-            self._engine.run([self._underway[burst.device] for burst in bursts], bursts)
+        models = [self._underway[burst.device] for burst in bursts]
+        if bursts and self._overlapping is not None:
+            after = [self._running.get(burst.device) for burst in bursts]
+            ends = self._overlapping.launch(models, bursts, after)
+            self._running.update((burst.device, end) for burst, end in zip(bursts, ends, strict=True))
+        elif bursts:
+            self._engine.run(models, bursts)
         for burst in bursts:
             self._done[burst.device] = until[burst.device]
             self._shelf.rest(burst.device)
+
+    def _settle(self, device: int) -> None:
+        """Let later work wait for the burst of a device, if it may still be running."""
+        running = self._running.pop(device, None)
+        if running is not None:
+            running.wait()
 
     def _own(self, device: int) -> Tensor:
         """The vector of a device's burst, initially the received model; its velocity starts at zero."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 import copy
 import pickle
 import random
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -20,6 +21,8 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
+# All threads share PyTorch's default generators, so only one at a time may seed them.
+_seeding = threading.RLock()
 _GENERATORS = torch.Generator, np.random.Generator, np.random.RandomState, random.Random
 
 
@@ -34,7 +37,7 @@ def seeded_generators(where: torch.device) -> Iterator[Callable[[int], None]]:
         for generator in generators:
             generator.manual_seed(seed)
 
-    with torch.random.fork_rng(devices=[index] if on_cuda else []):
+    with _seeding, torch.random.fork_rng(devices=[index] if on_cuda else []):
         yield set_seed
 
 

@@ -12,6 +12,8 @@ Design decisions:
 - One queue of jobs serves comparisons and studies. A lost worker costs its job another try, three in all; a run that
   raises an exception is not repeated. Workers are our own processes, because a standard pool breaks when one process is
   killed.
+- On a GPU, jobs are threads of one process. They share data and captured graphs, and local steps of one run fill the
+  gaps that contacts of another leave. A study has one precision, so PyTorch's settings are set once around it.
 - Longest jobs first, then the same world. A worker stays in its world unless a job more than twice as long waits.
 - Ray's own retries are off, so a lost task counts like a lost worker. Records return as bytes, because nodes may not
   share a folder.

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
-from wayfare.learning.tasks import Task, model_of
 from wayfare.methods import Method
 from wayfare.scenario import Scenario
 
@@ -14,12 +13,11 @@ from wayfare.scenario import Scenario
 _IN_CONTACT_ONLY = 0.25
 
 
-def relative_cost(scenario: Scenario, scheme: Method, task: Task | None = None) -> float:
+def relative_cost(scenario: Scenario, scheme: Method, parameters: int) -> float:
     """The approximate number of multiplications in local steps; it ranks runs but does not predict seconds."""
     steps = scenario.rounds * scenario.fleet.devices * scenario.learning.batch_size
     share = 1.0 if scheme.local.trains_between_contacts else _IN_CONTACT_ONLY
-    model = task.model if task else model_of(scenario.learning)
-    return steps * share * model.parameters
+    return steps * share * parameters
 
 
 @dataclass(frozen=True, slots=True)

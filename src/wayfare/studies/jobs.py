@@ -10,6 +10,7 @@ import shutil
 from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Literal, Protocol, TypeAlias
 
@@ -18,8 +19,9 @@ from wayfare.learning.tasks import Task, is_from_file
 from wayfare.methods import Method
 from wayfare.records import RunRecord, RunSummary, read_run, summarise_run
 from wayfare.scenario import Scenario
+from wayfare.signals import StopRequest
 from wayfare.studies.keys import run_key
-from wayfare.studies.single import Execution, carry_out
+from wayfare.studies.single import Execution, carry_out, carry_out_until
 
 # A job that loses its worker this often is likely to be the cause.
 TRIES = 3
@@ -62,14 +64,16 @@ class Shared:
     task: Task | None = None
 
 
-def perform(job: Job, shared: Shared, on_round: Callable[[int], None] | None) -> None:
-    """Perform a job in this process, unless `wayfare resume` has already finished it."""
+def perform(job: Job, shared: Shared, on_round: Callable[[int], None] | None, stop: StopRequest | None = None) -> None:
+    """Perform a job in this process, unless `wayfare resume` has already finished it.
+
+    Signals stop it, or ``stop`` does in a thread that receives no signals, by a StoppedError.
+    """
     execution = shared.execution
     _reject_changed_task(job, execution)
     if execution.safeguards.fresh or not is_finished(job.work):
-        carry_out(
-            job.work, job.scenario, job.scheme, job.seed, task=shared.task, execution=execution, on_round=on_round
-        )
+        run = carry_out if stop is None else partial(carry_out_until, stop)
+        run(job.work, job.scenario, job.scheme, job.seed, task=shared.task, execution=execution, on_round=on_round)
     move_finished(job.work, job.folder)
 
 

@@ -1,4 +1,4 @@
-"""Jobs on this machine: in this process, or in worker processes with one thread each.
+"""Jobs on this machine: in this process, in worker processes with one thread each, or in threads that share a GPU.
 
 Workers live as long as the list of jobs, because runs can share loaded data. A worker that dies (out of memory,
 kill -9) affects only its own job.
@@ -28,9 +28,11 @@ import torch
 
 from wayfare.errors import InputError, RunError, ScenarioError
 from wayfare.forking import quick_context
+from wayfare.sharing import sharing
 from wayfare.signals import Interrupts, ignore_interrupts, interrupts_deferred
-from wayfare.studies.jobs import Broken, Event, Finished, Job, Lost, OnRound, Queue, Shared, perform
+from wayfare.studies.jobs import Backend, Broken, Event, Finished, Job, Lost, OnRound, Queue, Shared, perform
 from wayfare.studies.single import Execution
+from wayfare.studies.together import Threads
 
 if TYPE_CHECKING:
     from wayfare.forking import QuickContext
@@ -53,10 +55,11 @@ def default_jobs(execution: Execution) -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def local_backend(jobs: int | None, waiting: Sequence[Job], shared: Shared) -> InThisProcess | WorkerProcesses:
+def local_backend(jobs: int | None, waiting: Sequence[Job], shared: Shared) -> Backend:
     """The back end for `jobs` parallel runs, or for the default number; a single one runs in this process.
 
-    Schemes and tasks that are defined in a notebook also run in this process.
+    On a GPU, parallel runs are threads of this process. Schemes and tasks that are defined in a notebook also run in
+    this process.
     """
     if jobs is not None and jobs < 1:
         raise ScenarioError("jobs", jobs, "must be at least 1")
@@ -64,6 +67,8 @@ def local_backend(jobs: int | None, waiting: Sequence[Job], shared: Shared) -> I
     workers = min(jobs or default_jobs(shared.execution), len(waiting)) if waiting else 0
     if workers <= 1:
         return InThisProcess(shared)
+    if shared.execution.compute().device.type == "cuda":
+        return Threads(shared, workers)
     reason = _obstacle_to_workers([shared.task, *(job.scheme for job in waiting)])
     if reason is None:
         return WorkerProcesses(shared, workers)
@@ -113,18 +118,20 @@ class InThisProcess:
 
     def run(self, queue: Queue, on_round: OnRound) -> Generator[Event, None, None]:
         index: int | None = None
-        while len(queue):
-            index = queue.take(index)
-            if index is None:
-                time.sleep(_ASK_EVERY_S if len(queue) else 0)
-                continue
-            on_round(index, 0)
-            try:
-                perform(queue.jobs[index], self._shared, partial(on_round, index))
-            except Exception as error:
-                yield Broken(index, error, traceback.format_exc())
-            else:
-                yield Finished(index)
+        # On a GPU the next run uses the same data and graphs.
+        with sharing():
+            while len(queue):
+                index = queue.take(index)
+                if index is None:
+                    time.sleep(_ASK_EVERY_S if len(queue) else 0)
+                    continue
+                on_round(index, 0)
+                try:
+                    perform(queue.jobs[index], self._shared, partial(on_round, index))
+                except Exception as error:
+                    yield Broken(index, error, traceback.format_exc())
+                else:
+                    yield Finished(index)
 
 
 class WorkerProcesses:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
@@ -45,6 +46,9 @@ from wayfare.studies.keeping import Keeper, Safeguards, StoppedError
 from wayfare.world import World, draw_world, last_common_round, world_for
 
 _log = logging.getLogger("wayfare")
+
+# Of several threads that need the same world, one draws it.
+_drawing = threading.Lock()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,30 +111,12 @@ def carry_out(
     execution: Execution,
     on_round: Callable[[int], None] | None = None,
 ) -> RunRecord:
-    """Start a run in a folder, or resume the unfinished run there."""
-    compute = execution.compute()
-    if task is None and is_from_file(scenario.learning):
-        # One object for identity and world, so that the recorded identity belongs to the results.
-        task = load_task(scenario.learning)
+    """Start a run in a folder, or resume the unfinished run there. SIGINT or SIGTERM stops it after its round."""
     stop, record = StopRequest(), None
     try:
-        with one_thread(), RunLock(folder), _enough_memory(folder):
-            found = None if execution.safeguards.fresh else find_unfinished(folder)
-            reject_edited(scheme)
-            identity = identity_of(scenario, scheme, task)
-            if found is not None and found.is_complete:
-                reject_other_code(found, identity)
-                # It was interrupted between its last transaction and the renaming.
-                complete(folder)
-            else:
-                drawn = draw_world(scenario, seed, task)  # type: ignore[arg-type]  # tasks are hashed by identity
-                world = world_for(drawn, scheme)
-                job = _Job(
-                    folder=folder, world=world, scheme=scheme, identity=identity, execution=execution, found=found
-                )
-                with stop:
-                    _simulate(job, compute, stop, on_round)
-            record = read_run(folder)
+        record = carry_out_until(
+            stop, folder, scenario, scheme, seed, task=task, execution=execution, on_round=on_round
+        )
     except StoppedError as stopped:
         _log.warning("%s", stopped)
     # Everything is saved and unlocked.
@@ -139,6 +125,40 @@ def carry_out(
         # The signal's handler did not end the program, but the run has ended.
         raise KeyboardInterrupt
     return record
+
+
+def carry_out_until(
+    stop: StopRequest,
+    folder: Path,
+    scenario: Scenario,
+    scheme: Method,
+    seed: int,
+    *,
+    task: Task | None = None,
+    execution: Execution,
+    on_round: Callable[[int], None] | None = None,
+) -> RunRecord:
+    """As `carry_out`, in any thread; a request to stop raises StoppedError."""
+    compute = execution.compute()
+    if task is None and is_from_file(scenario.learning):
+        # One object for identity and world, so that the recorded identity belongs to the results.
+        task = load_task(scenario.learning)
+    with one_thread(), RunLock(folder), _enough_memory(folder):
+        found = None if execution.safeguards.fresh else find_unfinished(folder)
+        reject_edited(scheme)
+        identity = identity_of(scenario, scheme, task)
+        if found is not None and found.is_complete:
+            reject_other_code(found, identity)
+            # It was interrupted between its last transaction and the renaming.
+            complete(folder)
+        else:
+            with _drawing:
+                drawn = draw_world(scenario, seed, task)  # type: ignore[arg-type]  # tasks are hashed by identity
+            world = world_for(drawn, scheme)
+            job = _Job(folder=folder, world=world, scheme=scheme, identity=identity, execution=execution, found=found)
+            with stop, compute.own_stream():
+                _simulate(job, compute, stop, on_round)
+        return read_run(folder)
 
 
 def _simulate(job: _Job, compute: Compute, stop: StopRequest, on_round: Callable[[int], None] | None) -> None:

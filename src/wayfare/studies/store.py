@@ -17,7 +17,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -25,13 +25,14 @@ from typing import IO, Any
 
 from wayfare.errors import RunFolderError
 from wayfare.files import lock, write_atomically
+from wayfare.learning.tasks import model_of
 from wayfare.places import STUDY_FILE
 from wayfare.records.layout import partial_folder
 from wayfare.studies.cost import relative_cost
 from wayfare.studies.jobs import Claim, Job, error_file, is_finished
 from wayfare.studies.keys import run_key
 from wayfare.studies.single import Execution, run_name_of
-from wayfare.studies.study import USUAL_METRICS, Plan
+from wayfare.studies.study import USUAL_METRICS, Plan, Point
 
 _VERSION = 1
 _POINT = "point"
@@ -117,14 +118,27 @@ class Manifest:
         return f"{name} ({len(places)} points)" if len(places) > 1 else name
 
 
+def keys_at(plan: Plan, point: Point, name: str, execution: Execution) -> Iterator[tuple[int, str]]:
+    """The seeds and keys of a scheme's runs at a point."""
+    scheme = plan.scheme_at(point, name)
+    for seed in plan.seeds:
+        yield seed, run_key(point.scenario, scheme, seed, execution, plan.task)
+
+
+def distinct_runs(plan: Plan, execution: Execution) -> int:
+    """The number of runs of a study, found without building its networks."""
+    return len(
+        {key for point in plan.points for name in plan.schemes for _, key in keys_at(plan, point, name, execution)}
+    )
+
+
 def manifest_of(plan: Plan, execution: Execution) -> Manifest:
     runs = []
     for index, point in enumerate(plan.points):
+        model = plan.task.model if plan.task else model_of(point.scenario.learning)
         for name in plan.schemes:
-            scheme = plan.scheme_at(point, name)
-            cost = relative_cost(point.scenario, scheme, plan.task)
-            for seed in plan.seeds:
-                key = run_key(point.scenario, scheme, seed, execution, plan.task)
+            cost = relative_cost(point.scenario, plan.scheme_at(point, name), model.parameters)
+            for seed, key in keys_at(plan, point, name, execution):
                 runs.append(PlannedRun(key=key, point=index, scheme=name, seed=seed, cost=cost))
     return Manifest(
         name=plan.study.name,

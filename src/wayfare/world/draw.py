@@ -83,9 +83,14 @@ def draw_world(scenario: Scenario, seed: int, task: Task | None = None) -> World
         link=make_link(scenario, task.model.parameters, task.model.statistics),
         task=task,
         held=held,
-        batches=Batches(held, scenario.learning.batch_size, scenario.rounds, seed, augment=scenario.learning.augment),
+        batches=_batches(scenario, held, seed),
         initial_model=task.model.initial(generator(seed, Stream.INITIAL_MODEL, FLEET)),
     )
+
+
+def _batches(scenario: Scenario, held: list[Ints], seed: int) -> Batches:
+    learning = scenario.learning
+    return Batches(held, learning.batch_size, scenario.rounds, seed, augment=learning.augment)
 
 
 def local_training(world: World, method: Method, compute: Compute | None = None) -> LocalTraining:
@@ -93,7 +98,8 @@ def local_training(world: World, method: Method, compute: Compute | None = None)
     learning, task = scenario.learning, world.task.to(compute.device)
     return LocalTraining(
         task=task,
-        batches=world.batches,
+        # Its own object: a run drops the minibatches that it has used, and other runs may be at other rounds.
+        batches=_batches(scenario, world.held, world.seed),
         learning_rate=learning.learning_rate,
         compute=compute,
         schedule=Schedule(learning.schedule, scenario.rounds),

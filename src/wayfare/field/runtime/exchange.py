@@ -107,6 +107,7 @@ class Exchanger:
             if not reached:
                 self._guide.in_reach()
                 reached, failures = True, 0
+                _log.info("the broker is in reach", extra={"device": self._name})
             try:
                 if not await self._exchange():
                     await asyncio.sleep(self._patience.idle_s)

@@ -26,7 +26,7 @@ from wayfare.files import write_atomically
 from wayfare.learning.evaluate import Evaluator
 from wayfare.learning.models.base import Model, load_vector
 from wayfare.learning.sums import SumsModel, with_model
-from wayfare.learning.tasks import Classification, Task, load_task, local_task_of
+from wayfare.learning.tasks import Classification, Task, is_local, load_task, local_task_of
 from wayfare.learning.tasks.local import folder_task
 from wayfare.learning.tasks.own import OwnTask
 from wayfare.scenario.model import Learning
@@ -51,12 +51,18 @@ def latest_version(state: Path) -> int:
 
 def vector_at(state: Path, version: int, model: Model, *, wait_s: float = 60.0) -> Tensor:
     """The model of a version that is evaluated and exported: from a model file, or from the running server."""
-    entries = model.parameters + model.statistics
     with closing(sqlite3.connect(f"file:{state / FILE}?mode=ro", uri=True, timeout=30)) as connection:
         named = connection.execute("SELECT version, file, sha256 FROM models WHERE version = ?", (version,)).fetchall()
-    found = newest_model(state, named, entries)
-    if found is not None:
-        return found.state.judged
+    found = newest_model(state, named)
+    vector = _replayed(state, version, wait_s) if found is None else found.state.judged
+    entries = model.parameters + model.statistics
+    if len(vector) != entries:
+        rule = "give the server's task, scenario and settings"
+        raise InputError(f"version {version} has {len(vector)} entries, the network of this scenario {entries}; {rule}")
+    return vector
+
+
+def _replayed(state: Path, version: int, wait_s: float) -> Tensor:
     number = place(state / FILE, "export", {"version": version})
     answer = outcome(state / FILE, number, wait_s)
     if answer is None:
@@ -64,10 +70,7 @@ def vector_at(state: Path, version: int, model: Model, *, wait_s: float = 60.0) 
     kind, _, rest = answer.partition(": ")
     if kind != "done":
         raise InputError(rest)
-    vector = torch.from_numpy(np.load(state / rest, allow_pickle=False))
-    if len(vector) != entries:
-        raise InputError(f"version {version} has {len(vector)} entries, the network of this scenario {entries}")
-    return vector
+    return torch.from_numpy(np.load(state / rest, allow_pickle=False))
 
 
 def judge_of(learning: Learning, model: Model, data: Path | None = None, cache: Path | None = None) -> Judge:
@@ -105,11 +108,14 @@ def groups_of(state: Path) -> Mapping[str, Sequence[str]]:
 
 def sample_of(learning: Learning) -> Tensor:
     """One input of the network of a task, as its exporter needs it."""
+    if is_local(learning):
+        local = local_task_of(learning)
+        return local.form.converted(local.form.arranged(local.sample[None]), torch.float32)[0]
     task = load_task(learning)
     if isinstance(task, Classification):
         return task.train_inputs[0]
     if isinstance(task, OwnTask):
-        return task.train[0][0]
+        return task.form.converted(task.train[0][:1], torch.float32)[0]
     raise InputError(f"learning.task = {learning.task!r}: has no single input tensor, which ONNX needs")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -25,6 +26,8 @@ from wayfare.learning.models.base import load_vector
 from wayfare.learning.schedule import Schedule
 from wayfare.learning.tasks import local_task_of
 from wayfare.learning.tasks.local import FolderTask
+
+_log = logging.getLogger("wayfare.field")
 
 
 def no_settings() -> Mapping[str, Any]:
@@ -109,11 +112,13 @@ class LocalData:
             counts = np.bincount(self._task.class_of_samples(), minlength=self._task.classes)
             local_loss = loss_by_counts(learning, counts[None], self._compute.device)
         batch_size = self._in_use.get("batch_size", learning.batch_size)
+        learning_rate = self._in_use.get("learning_rate", learning.learning_rate)
+        _log.info("training", extra={"learning_rate": learning_rate, "batch_size": batch_size})
         self._batches = GrowingBatches(len(self._samples), batch_size, self._work.seed, self._number)
         return LocalTraining(
             task=self._task,
             batches=self._batches,
-            learning_rate=self._in_use.get("learning_rate", learning.learning_rate),
+            learning_rate=learning_rate,
             compute=self._compute,
             schedule=Schedule(learning.schedule, scenario.rounds),
             local_loss=local_loss,

@@ -28,6 +28,8 @@ class LocalFolder:
         self._path, self._rescan_s, self._clock = folder, rescan_s, clock
         self.samples = FolderSamples(folder, task.wanted, cache)
         self._next_s = clock() + rescan_s
+        if not len(self.samples):
+            _log.warning("no data yet; the device waits for files", extra={"folder": str(folder)})
 
     def has_changed(self) -> bool:
         """Look for new files if it is time; whether there are any."""

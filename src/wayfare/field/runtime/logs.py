@@ -36,7 +36,7 @@ class JsonLines(logging.Formatter):
 
 
 class Sparing(logging.Filter):
-    """Lets a message through once in ``every_s`` per device, and counts the others in the next one."""
+    """Lets a message through once in ``every_s`` per device and file, and counts the others in the next one."""
 
     def __init__(self, every_s: float = 60.0, clock: Callable[[], float] = time.monotonic) -> None:
         super().__init__()
@@ -44,7 +44,8 @@ class Sparing(logging.Filter):
         self._seen: dict[tuple[object, ...], tuple[float, int]] = {}  # when it was shown last, and hidden since
 
     def filter(self, record: logging.LogRecord) -> bool:
-        key, now_s = (record.name, record.levelno, record.msg, vars(record).get("device")), self._clock()
+        about = vars(record).get("device"), vars(record).get("file")
+        key, now_s = (record.name, record.levelno, record.msg, *about), self._clock()
         shown_s, hidden = self._seen.get(key, (-math.inf, 0))
         if now_s - shown_s < self._every_s:
             self._seen[key] = shown_s, hidden + 1

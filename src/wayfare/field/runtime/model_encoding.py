@@ -50,7 +50,9 @@ def expanded(data: bytes, most: int) -> bytes:
     if len(data) < _HEAD.size:
         raise WireError(f"a download of {len(data)} bytes is shorter than its header")
     at, count, coded_bytes = _HEAD.unpack_from(data)
-    if count > most or len(data) != _HEAD.size + at + coded_bytes + 3 * count:
+    if count > most:
+        raise WireError(f"the server's model has {count} values, this device's {most}; both need the same task")
+    if len(data) != _HEAD.size + at + coded_bytes + 3 * count:
         raise WireError(f"a download of {len(data)} bytes does not hold {count} values")
     begin = _HEAD.size + at
     coder = zlib.decompressobj(-15)

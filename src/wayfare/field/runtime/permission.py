@@ -8,8 +8,12 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from wayfare.errors import FieldError
+
 _log = logging.getLogger("wayfare.field")
 _TIMEOUT_S = 10.0
+# The shell's exit statuses for a command that is not executable, or not found.
+_NOT_RUN = (126, 127)
 
 
 def always() -> bool:
@@ -25,7 +29,7 @@ class Permission:
     every_s: float = 5.0
     clock: Callable[[], float] = time.monotonic
     _asked_s: float = field(default=float("-inf"), init=False)
-    _allowed: bool = field(default=False, init=False)
+    _allowed: bool = field(default=True, init=False)
 
     def __call__(self) -> bool:
         if self.may_train is always:
@@ -47,6 +51,10 @@ def by_command(command: str) -> Callable[[], bool]:
     """A hook that runs a command: exit status 0 means that the device may train."""
 
     def may_train() -> bool:
-        return subprocess.run(command, shell=True, timeout=_TIMEOUT_S, check=False).returncode == 0
+        # Its output is not a log line.
+        ran = subprocess.run(command, shell=True, timeout=_TIMEOUT_S, check=False, capture_output=True, text=True)
+        if ran.returncode in _NOT_RUN:
+            raise FieldError(f"{command}: {ran.stderr.strip()}")
+        return ran.returncode == 0
 
     return may_train

@@ -30,6 +30,7 @@ class Wanted:
     shape: tuple[int, ...]  # of one input
     classes: int = 0  # labels are 0 to classes - 1; 0: labels are not classes
     class_names: tuple[str, ...] = ()  # of labels that are texts
+    real_numbers: bool = False  # convert integers, and bytes (pixels) to values between 0 and 1
     load: Callable[[Path], Any] | None = None  # reads the folder instead of the known formats
 
 
@@ -69,7 +70,9 @@ class FolderSamples:
             chosen = np.flatnonzero(owners == owner)
             rows, part = samples[chosen] - begins[owner], self._kept[owner]
             order.append(chosen)
-            inputs.append(np.asarray(part.inputs[rows]).reshape(len(rows), *self._wanted.shape))
+            read = np.asarray(part.inputs[rows]).reshape(len(rows), *self._wanted.shape)
+            # Part by part, because files with pixels may lie beside files with real numbers.
+            inputs.append(_real(read) if self._wanted.real_numbers else read)
             targets.append(part.targets[rows])
         back = np.argsort(np.concatenate(order))
         return _tensor(np.concatenate(inputs)[back]), _tensor(np.concatenate(targets)[back])
@@ -110,7 +113,7 @@ class FolderSamples:
             return self._checked(*self._opened(name))
         except Exception as error:  # formats raise many types, and a damaged file must not stop a vehicle
             reason = str(error) if isinstance(error, WayfareError) else f"{type(error).__name__}: {error}"
-            _log.warning("%s is skipped: %s", self._folder / name, reason)
+            _log.warning("%s is skipped: %s", self._folder / name, reason, extra={"file": name})
             return None
 
     def _opened(self, name: str) -> tuple[Rows, Array]:
@@ -207,6 +210,10 @@ def _reject_missing(inputs: Array) -> None:
                 raise InputError(f"NaN or infinity in sample {first + int(bad[0])}")
     elif inputs.dtype.kind not in "iub":
         raise InputError(f"inputs must be numbers, not {inputs.dtype}")
+
+
+def _real(values: Array) -> Array:
+    return values.astype(np.float32) / np.float32(255 if values.dtype == np.uint8 else 1)
 
 
 def _tensor(values: Array) -> Tensor:

@@ -26,6 +26,7 @@ __all__ = [
     "class_names",
     "forget_tasks",
     "is_from_file",
+    "is_local",
     "load_task",
     "local_task",
     "local_task_of",
@@ -90,6 +91,11 @@ def class_names(task: Task) -> tuple[str, ...]:
 def is_from_file(learning: Learning) -> bool:
     """Whether the task of a scenario is in a Python file of the user."""
     return learning.task not in KNOWN and names_python_file(learning.task)
+
+
+def is_local(learning: Learning) -> bool:
+    """Whether only devices have the data of the task."""
+    return is_from_file(learning) and isinstance(named_in_file(learning), LocalTask)
 
 
 def local_task_of(learning: Learning) -> LocalTask:

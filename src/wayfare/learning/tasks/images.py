@@ -17,7 +17,7 @@ from wayfare.learning.models.base import Model
 from wayfare.learning.models.cnn import SmallCnn
 from wayfare.learning.models.mlp import Mlp
 from wayfare.learning.models.resnet9 import Resnet9
-from wayfare.learning.tasks.base import ACCURACY, Evaluation, Metric
+from wayfare.learning.tasks.base import ACCURACY, Evaluation, Metric, placed_fields
 from wayfare.scenario.model import Learning
 
 # Test images per batch: a wide network needs about a megabyte each. A CPU is fastest if they fit its cache, and with
@@ -65,8 +65,8 @@ class ImageClassification:
         for logits, labels in self._judged(module):
             right = right + (logits.argmax(dim=1) == labels).sum()
             loss = loss + nn.functional.cross_entropy(logits, labels, reduction="sum")
-        count = len(self.test_labels)
-        return Evaluation(score=float(right) / count, loss=float(loss) / count)
+        count, (rights, losses) = len(self.test_labels), torch.stack([right, loss]).tolist()
+        return Evaluation(score=rights / count, loss=losses / count)
 
     def _judged(self, module: nn.Module) -> Iterator[tuple[Tensor, Tensor]]:
         """Logits and labels of the test set, batch by batch."""
@@ -90,7 +90,7 @@ class ImageClassification:
 
     def to(self, device: torch.device) -> Self:
         names = ("train_images", "train_labels", "test_images", "test_labels", "mean", "deviation")
-        return replace(self, **{name: getattr(self, name).to(device) for name in names})
+        return replace(self, **placed_fields(self, names, device))
 
     def _normalised(self, images: Tensor) -> Tensor:
         inputs = (images - self.mean) / self.deviation

@@ -34,6 +34,7 @@ class LocalTask:
     model: Model
     metric: Metric
     wanted: Wanted
+    sample: Tensor  # one input
     loss_of: Judge
     score_of: Judge
     form: InputForm = field(default_factory=InputForm)
@@ -126,7 +127,8 @@ def local_task(
     """Build a task whose data lie on the devices.
 
     ``network`` is a function that builds the network, or a module. ``sample`` is one input of the right shape and type,
-    such as `torch.zeros(3, 64, 64)`; its values do not matter. ``classes`` is the number of classes, or their names if
+    such as `torch.zeros(3, 64, 64)`; its values do not matter. If it holds real numbers, inputs are converted to them,
+    and pixels are between 0 and 1. ``classes`` is the number of classes, or their names if
     labels are texts. With classes the loss is the cross-entropy and the score the accuracy. Otherwise give a ``loss``,
     a function of outputs and targets, which is also the score. ``score`` and ``metric`` replace them as in `own_task`.
 
@@ -156,7 +158,14 @@ def local_task(
         name=name,
         model=Wrapped(build, constants),
         metric=metric,
-        wanted=Wanted(shape=tuple(example.shape), classes=count, class_names=names, load=load),
+        wanted=Wanted(
+            shape=tuple(example.shape),
+            classes=count,
+            class_names=names,
+            real_numbers=example.is_floating_point(),
+            load=load,
+        ),
+        sample=example,
         loss_of=loss or nn.functional.cross_entropy,
         score_of=score,
         form=form,

@@ -21,7 +21,7 @@ from wayfare.learning.chance import seeded_generators
 from wayfare.learning.models.base import Model
 from wayfare.learning.models.trial import constants_of
 from wayfare.learning.models.wrapped import Copies, Wrapped
-from wayfare.learning.tasks.base import ACCURACY, Evaluation, Metric
+from wayfare.learning.tasks.base import ACCURACY, Evaluation, Metric, placed
 from wayfare.learning.tasks.division import Division, division_by_device, division_by_vehicle
 from wayfare.learning.tasks.given import Data, encode_numbers, encode_texts, read_pair
 from wayfare.learning.tasks.inputs import InputForm, find_form
@@ -153,7 +153,11 @@ class OwnTask:
 
     def to(self, device: torch.device) -> Self:
         (train, targets), (test, judged_by) = self.train, self.test
-        return replace(self, train=(train.to(device), targets.to(device)), test=(test.to(device), judged_by.to(device)))
+        return replace(
+            self,
+            train=(placed(train, device), placed(targets, device)),
+            test=(placed(test, device), placed(judged_by, device)),
+        )
 
 
 def own_task(

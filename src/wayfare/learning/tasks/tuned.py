@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from wayfare.arrays import Ints
 from wayfare.learning.models.base import Model
-from wayfare.learning.tasks.base import ACCURACY, Evaluation, Metric
+from wayfare.learning.tasks.base import ACCURACY, Evaluation, Metric, placed_fields
 
 _EVALUATED_AT_ONCE, _EVALUATED_AT_ONCE_CPU = 1000, 50
 
@@ -69,7 +69,7 @@ class TunedClassification:
 
     def to(self, device: torch.device) -> Self:
         names = ("train_stored", "train_labels", "test_stored", "test_labels")
-        return replace(self, **{name: getattr(self, name).to(device) for name in names})
+        return replace(self, **placed_fields(self, names, device))
 
 
 def from_activations(stored: Tensor) -> Tensor:
