@@ -29,7 +29,7 @@ import numpy as np
 import torch
 
 from wayfare.engine import Burst, Compute, Engine, LocalTraining, make_engine
-from wayfare.engine.batched.support import concerns
+from wayfare.engine.batched.support import obstacle
 from wayfare.engine.cuda_graphs import CudaGraphs, Recipe, best_recipe
 from wayfare.engine.lanegcn.engine import StackedLaneGcn, best_packing
 from wayfare.engine.lanegcn.scenes import Packing
@@ -268,8 +268,11 @@ def gpu_ways(case: Case, local: LocalTraining, settings: argparse.Namespace) -> 
     }
     if case.graphs:
         makers["graphs"] = lambda: engine(CudaGraphs(local), local)
-        if concerns(local):
+        reason = obstacle(local)
+        if reason is None:
             makers["batched"] = lambda: engine(make_engine("batched", local), local)
+        elif "batched" in (settings.ways or []):
+            print(f"batched does not work here: {reason}")
     makers["one model"] = lambda: one_model(local)
     asked = settings.ways or list(makers)
     ways = {"plain loop": plain_loop(local)} | {name: makers[name]() for name in makers if name in asked}

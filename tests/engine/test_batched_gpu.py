@@ -26,6 +26,28 @@ def small(precision: Precision, width: int = 64, batch: int = 16, schedule: Sche
     return job(Resnet9(width=width), batch=batch, compute=Compute.named("cuda", precision), schedule=schedule)
 
 
+def adjusted(precision: Precision) -> Job:
+    """With everything that changes a plain step."""
+    return job(
+        Resnet9(width=16),
+        batch=16,
+        compute=Compute.named("cuda", precision),
+        schedule="cosine",
+        learning=Learning(local_loss="logit-adjusted"),
+        descent=Descent(weight_decay=0.01, momentum=0.5, clip_norm=1.0),
+    )
+
+
+def adjusted_bursts(velocities: torch.Tensor) -> list[Burst]:
+    return [Burst(device, 1 + 4 * device, 2, velocity=velocity) for device, velocity in enumerate(velocities.unbind())]
+
+
+def adjusted_updates(engine: str, local: Job, initial: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """The changes of the models and the velocities after two rounds."""
+    velocities = initial.new_zeros(local.devices, local.training.task.model.parameters)
+    return run(engine, local, initial, adjusted_bursts(velocities)) - initial, velocities
+
+
 def relative(found: torch.Tensor, truth: torch.Tensor) -> torch.Tensor:
     return (found.double() - truth).norm(dim=1) / truth.norm(dim=1)
 
@@ -56,16 +78,30 @@ def test_ragged_bursts_repeat_bit_by_bit_and_with_one_engine(precision: Precisio
         assert torch.equal(models, first)
 
 
+@pytest.mark.parametrize("bursts", [ONE_STEP, RAGGED], ids=["one step", "ragged"])
 @pytest.mark.parametrize("precision", FEW_BITS)
-def test_devices_do_not_disturb_each_other(precision: Precision) -> None:
+def test_devices_do_not_disturb_each_other(precision: Precision, bursts: list[Burst]) -> None:
     local = small(precision)
     initial = starts(local, torch.float32)
-    together, alone = run("batched", local, initial, RAGGED), initial.clone()
+    together, alone = run("batched", local, initial, bursts), initial.clone()
     runner = make_engine("batched", local.training)
-    for burst in RAGGED:
+    for burst in bursts:
         runner.run([alone[burst.device]], [burst])
-    # The linear layer is a library's product, whose sums may depend on the number of devices.
-    torch.testing.assert_close(together, alone, rtol=1e-3, atol=1e-3)
+    # A resumed run has other groups and must give the same bits.
+    assert torch.equal(together, alone)
+
+
+@pytest.mark.parametrize("precision", FEW_BITS)
+def test_clipped_devices_with_momentum_do_not_disturb_each_other(precision: Precision) -> None:
+    local = adjusted(precision)
+    initial = starts(local, torch.float32)
+    runner = make_engine("batched", local.training)
+    together, speeds = adjusted_updates("batched", local, initial)
+    alone, velocities = initial.clone(), torch.zeros_like(speeds)
+    for burst in adjusted_bursts(velocities):
+        runner.run([alone[burst.device]], [burst])
+    assert torch.equal(together, alone - initial)
+    assert torch.equal(speeds, velocities)
 
 
 def test_running_statistics_are_those_of_the_reference() -> None:
@@ -79,40 +115,29 @@ def test_running_statistics_are_those_of_the_reference() -> None:
 
 
 def test_rates_decay_and_offsets_are_those_of_the_reference() -> None:
-    learning = Learning(local_loss="logit-adjusted")
-    descent = Descent(weight_decay=0.01, momentum=0.5, clip_norm=1.0)
-    here = job(
-        Resnet9(width=16),
-        batch=16,
-        compute=Compute.named("cuda", "tf32"),
-        schedule="cosine",
-        learning=learning,
-        descent=descent,
-    )
-    initial = starts(here, torch.float32)
-    models, speeds = [], []
-    for engine in ("reference", "batched"):
-        velocities = torch.zeros(here.devices, here.training.task.model.parameters, device="cuda")
-        bursts = [Burst(device, 1 + 4 * device, 2, velocity=velocities[device]) for device in range(here.devices)]
-        models.append(run(engine, here, initial, bursts) - initial)
-        speeds.append(velocities)
-    for expected, found in (models, speeds):
-        assert float((found - expected).norm()) <= 0.1 * float(expected.norm())
+    local, exact = adjusted("tf32"), adjusted("fp32")
+    initial, trained = starts(local, torch.float32), local.training.task.model.parameters
+    truths = adjusted_updates("reference", exact, initial.double())
+    found, plain = (adjusted_updates(engine, local, initial) for engine in ("batched", "reference"))
+    for mine, its, truth in zip(found, plain, truths, strict=True):
+        error, allowed = (relative(each[:, :trained], truth[:, :trained]) for each in (mine, its))
+        # On a CPU with products rounded to TF32, the reference is up to 15 % off after these two steps.
+        assert float(torch.stack([error, allowed]).max()) <= 0.3
+        assert float(error.mean()) <= 2 * float(allowed.mean())
 
 
-def test_resnet9_in_few_bits_is_batched_unless_told_otherwise() -> None:
+def test_resnet9_is_batched_only_by_name() -> None:
     for precision in FEW_BITS:
-        assert choose_engine("auto", small(precision, width=16).training).name == "batched"
-    assert choose_engine("auto", small("fp32", width=16).training).name == "cuda_graphs"
+        training = small(precision, width=16).training
+        assert choose_engine("auto", training).name == "cuda_graphs"
+        assert choose_engine("batched", training).name == "batched"
 
 
-def test_what_cannot_be_batched_says_so_and_runs_with_graphs() -> None:
-    odd = small("tf32", width=16, batch=8)
-    choice = choose_engine("auto", odd.training)
-    assert choice.name == "cuda_graphs"
-    assert choice.reason == "convolutions cannot be batched over devices: batch_size = 8 is not a multiple of 16"
+def test_what_cannot_be_batched_says_so() -> None:
     with pytest.raises(ScenarioError, match=r"engine = 'batched': does not work here: batch_size = 8"):
-        make_engine("batched", odd.training)
+        make_engine("batched", small("tf32", width=16, batch=8).training)
+    with pytest.raises(ScenarioError, match=r"engine = 'batched': does not work here: they need a CUDA device"):
+        make_engine("batched", small("fp32", width=16).training)
 
 
 def test_more_devices_than_a_group_holds_are_trained_in_groups() -> None:

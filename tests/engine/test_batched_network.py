@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from copy import deepcopy
 from dataclasses import replace
+from functools import cache
 
 import pytest
 import torch
@@ -43,49 +45,75 @@ def vector_of(module: nn.Module) -> Tensor:
     return torch.cat([*(entry.detach().flatten() for entry in module.parameters()), *statistics])
 
 
-@pytest.mark.parametrize(("turned", "fused"), [(True, False), (False, True)])
-def test_a_step_of_all_devices_is_the_step_of_each(*, turned: bool, fused: bool) -> None:
-    from wayfare.engine.batched.network import Layer, Network, Plan
-    from wayfare.engine.batched.tiles import Format
+SIDES, POOLS, ADDS = (4, 4, 2, 2, 2, 2), (1, 2, 1, 1, 1, 1), (None, None, None, 1, None, 3)
+RATES = torch.tensor([0.5, 0.25])
+WAYS = pytest.mark.parametrize(("turned", "fused"), [(True, False), (False, True)])
 
+
+@cache
+def example() -> tuple[list[Small], Tensor, Tensor, Tensor]:
+    """Networks, images, labels and offsets of all devices."""
     random = torch.Generator().manual_seed(0)
-    sides, pools, adds = (4, 4, 2, 2, 2, 2), (1, 2, 1, 1, 1, 1), (None, None, None, 1, None, 3)
-    plan = Plan(
-        layers=tuple(
-            Layer(inputs=CHANNELS if number else 3, outputs=CHANNELS, side=side, pool=pool, adds=added)
-            for number, (side, pool, added) in enumerate(zip(sides, pools, adds, strict=True))
-        ),
-        classes=CLASSES,
-    )
     modules = [Small().train() for _ in range(DEVICES)]
     for module in modules:
         for parameter in module.parameters():
             parameter.data.copy_(torch.randn(parameter.shape, generator=random) / 8)
     images = torch.randn(DEVICES, BATCH, 3, 4, 4, generator=random)
     labels = torch.randint(0, CLASSES, (DEVICES, BATCH), generator=random)
-    offsets, rates = torch.randn(DEVICES, CLASSES, generator=random), torch.tensor([0.5, 0.25])
-    kind = Format(dtype=torch.float32, turned=turned, rounded=False)
+    return modules, images, labels, torch.randn(DEVICES, CLASSES, generator=random)
+
+
+@cache
+def stepped(devices: tuple[int, ...], *, turned: bool, fused: bool) -> Tensor:
+    """The networks of some devices after a step together."""
+    from wayfare.engine.batched.network import Layer, Network, Plan
+    from wayfare.engine.batched.tiles import Format
+
+    plan = Plan(
+        layers=tuple(
+            Layer(inputs=CHANNELS if number else 3, outputs=CHANNELS, side=side, pool=pool, adds=added)
+            for number, (side, pool, added) in enumerate(zip(SIDES, POOLS, ADDS, strict=True))
+        ),
+        classes=CLASSES,
+    )
+    modules, *tensors = example()
+    chosen = list(devices)
+    images, labels, offsets, rates = (each[chosen].to(WHERE) for each in (*tensors, RATES))
     # One device more than takes part.
+    kind = Format(dtype=torch.float32, turned=turned, rounded=False)
     network = Network(plan, kind, DEVICES + 1, BATCH, WHERE)
-    block = torch.stack([vector_of(module) for module in modules]).to(WHERE)
+    block = torch.stack([vector_of(modules[device]) for device in devices]).to(WHERE)
     network.load(block)
-    batch = images.to(WHERE), labels.to(WHERE), offsets.to(WHERE)
     if fused:
-        network.step(*batch, rates.to(WHERE))
+        network.step(images, labels, offsets, rates)
     else:
-        network.update(network.gradients(*batch), rates.to(WHERE))
+        network.update(network.gradients(images, labels, offsets), rates)
     network.read(block)
+    return block.cpu()
+
+
+@WAYS
+def test_a_step_of_all_devices_is_the_step_of_each(*, turned: bool, fused: bool) -> None:
+    modules, images, labels, offsets = example()
+    found_block = stepped((0, 1), turned=turned, fused=fused)
     for device, module in enumerate(modules):
-        exact = module.double()
+        exact = deepcopy(module).double()
         before = vector_of(exact)
         loss = functional.cross_entropy(exact(images[device].double()) + offsets[device].double(), labels[device])
         found = torch.autograd.grad(loss, list(exact.parameters()))
         with torch.no_grad():
             for parameter, gradient in zip(exact.parameters(), found, strict=True):
-                parameter.sub_(rates[device] * gradient)
+                parameter.sub_(RATES[device] * gradient)
         expected = vector_of(exact)
         limit = 1e-5 if WHERE.type == "cpu" else 1e-2
-        assert float((block[device].cpu() - expected).norm()) <= limit * float((expected - before).norm())
+        assert float((found_block[device] - expected).norm()) <= limit * float((expected - before).norm())
+
+
+@WAYS
+def test_a_device_alone_takes_the_same_step_bit_by_bit(*, turned: bool, fused: bool) -> None:
+    together = stepped((0, 1), turned=turned, fused=fused)
+    # Alone, the second device also has another place.
+    assert torch.equal(together[1:], stepped((1,), turned=turned, fused=fused))
 
 
 def test_rounded_numbers_have_eleven_significant_bits_and_nothing_else_changes() -> None:

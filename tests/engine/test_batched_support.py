@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 from tests.engine.jobs import job
 
-from wayfare.engine import choose_engine, make_engine
-from wayfare.engine.batched.support import concerns, obstacle
+from wayfare.engine import make_engine
+from wayfare.engine.batched.support import obstacle
 from wayfare.errors import ScenarioError
 from wayfare.learning.models.base import Model
 from wayfare.learning.models.mlp import Mlp
@@ -22,6 +20,7 @@ from wayfare.learning.models.resnet9 import Resnet9
         (Resnet9(normalisation="group", width=16), 16, "normalisation = 'group' is not 'batch'"),
         (Resnet9(width=8), 16, "width = 8 is not a multiple of 16"),
         (Resnet9(width=16), 24, "batch_size = 24 is not a multiple of 16"),
+        (Resnet9(width=16, classes=200), 16, "classes = 200 is more than 128"),
         (Resnet9(width=16), 32, "they need a CUDA device and `precision=tf32` or `precision=bf16`"),
     ],
 )
@@ -30,9 +29,3 @@ def test_an_obstacle_is_named(model: Model, batch: int, reason: str) -> None:
     assert obstacle(local) == reason
     with pytest.raises(ScenarioError, match=r"engine = 'batched': does not work here: "):
         make_engine("batched", local)
-
-
-def test_a_processor_never_hears_of_kernels_for_a_gpu() -> None:
-    local = job(Resnet9(width=16), batch=8).training
-    assert not concerns(local)
-    assert choose_engine("auto", replace(local)).reason is None

@@ -268,7 +268,19 @@ def descend(
     torch._foreach_add_(weights, _scaled(directions, shares), alpha=-training.learning_rate)
 
 
-def directed(gradients: Tensors, weights: Tensors, steering: Steering, descent: Descent) -> Tensors:
+def _norms(vectors: Tensors) -> Tensor:
+    """The Euclidean norm of each device's entries. Devices are the first axis."""
+    norms = torch.stack([torch.linalg.vector_norm(each.reshape(len(each), -1), dim=1) for each in vectors])
+    return torch.linalg.vector_norm(norms, dim=0)
+
+
+def directed(
+    gradients: Tensors,
+    weights: Tensors,
+    steering: Steering,
+    descent: Descent,
+    norms: Callable[[Tensors], Tensor] = _norms,
+) -> Tensors:
     """The direction v of a step, as defined by `Descent`. Advances the velocity. Devices are the first axis."""
     if steering.received is not None:
         away = torch._foreach_sub(weights, steering.received)
@@ -276,8 +288,7 @@ def directed(gradients: Tensors, weights: Tensors, steering: Steering, descent: 
     if steering.correction is not None:
         gradients = torch._foreach_add(gradients, steering.correction)
     if descent.clip_norm is not None:
-        norms = torch.stack([torch.linalg.vector_norm(each.reshape(len(each), -1), dim=1) for each in gradients])
-        gradients = _scaled(gradients, (descent.clip_norm / torch.linalg.vector_norm(norms, dim=0)).clamp(max=1))
+        gradients = _scaled(gradients, (descent.clip_norm / norms(gradients)).clamp(max=1))
     if descent.weight_decay:
         gradients = torch._foreach_add(gradients, weights, alpha=descent.weight_decay)
     if steering.velocity is None:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 from wayfare.engine.base import Engine, LocalTraining
-from wayfare.engine.batched.support import concerns, obstacle
+from wayfare.engine.batched.support import obstacle
 from wayfare.engine.collecting import Collecting
 from wayfare.engine.cuda_graphs import CudaGraphs
 from wayfare.engine.lanegcn.engine import StackedLaneGcn
@@ -28,7 +28,7 @@ _BUILT_IN = StackedMlp, StackedCnn, StackedLaneGcn
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """An engine, the name under which it can be chosen again, and why a faster one is not used, if so."""
+    """An engine, the name under which it can be chosen again, and why a user's own network is not stacked, if so."""
 
     name: str
     engine: Engine
@@ -50,18 +50,8 @@ def choose_engine(name: str, training: LocalTraining) -> Choice:
         return replace(chosen, engine=Collecting(training, chosen.engine))
     if name == "auto" and isinstance(training.task.model, Wrapped):
         return _for_own_network(training)
-    if name == "auto" and concerns(training):
-        return _for_resnet9(training)
     chosen_name = _fastest(training) if name == "auto" else name
     return Choice(chosen_name, ENGINES[chosen_name](training))
-
-
-def _for_resnet9(training: LocalTraining) -> Choice:
-    """All devices in each kernel, if possible; otherwise graphs."""
-    reason = obstacle(training)
-    if reason is None:
-        return Choice("batched", _batched(training))
-    return Choice("cuda_graphs", CudaGraphs(training), f"convolutions cannot be batched over devices: {reason}")
 
 
 def _batched(training: LocalTraining) -> Engine:
@@ -138,8 +128,6 @@ def _after_sums(training: LocalTraining) -> LocalTraining | None:
 
 def _fastest(training: LocalTraining) -> str:
     """Graphs on a GPU and stacks on a CPU, for tasks that allow them; plain PyTorch for all others.
-
-    ResNet-9 in few bits on a GPU has its own engine, `batched`.
 
     Scenes of LaneGCN differ in size, which a captured graph does not allow, so they are stacked on a GPU too.
     """

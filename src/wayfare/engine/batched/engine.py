@@ -15,6 +15,7 @@ from torch import Tensor
 from wayfare.arrays import Ints
 from wayfare.engine.base import Burst, LocalTraining, Stack, Steering, directed, moved, steering_of, step_range
 from wayfare.engine.batched.network import Network, Weights, plan_of
+from wayfare.engine.batched.sums import norms
 from wayfare.engine.batched.tiles import FORMATS, Format
 from wayfare.learning.models.resnet9 import Resnet9
 from wayfare.learning.tasks.base import Labelled
@@ -146,7 +147,7 @@ class Batched(Stack):
                 return
             gradients = self._network.gradients(images, labels, offsets)
             steering = Steering(*(None if each is None else each.of(count) for each in self._vectors))
-            directions = directed(gradients, self._network.weights.of(count), steering, training.descent)
+            directions = directed(gradients, self._network.weights.of(count), steering, training.descent, norms)
             self._network.update(list(directions), rates)
         self._step.add_(1)
 

@@ -23,6 +23,7 @@ from wayfare.engine.batched.activations import (
 )
 from wayfare.engine.batched.convolutions import Tile, convolve, tiles_per_device
 from wayfare.engine.batched.copies import load_kernels, read_kernels
+from wayfare.engine.batched.head import linear_gradients
 from wayfare.engine.batched.inputs import neighbourhoods
 from wayfare.engine.batched.tiles import Format, forward_tile, weight_tile
 from wayfare.engine.batched.updates import update
@@ -160,7 +161,6 @@ class Network:
         self.weights = Weights(plan, devices, where)
         self._parameters = sum(math.prod(shape) for shape in plan.shapes)
         self._statistics = [torch.zeros(devices, *shape, device=where) for shape in plan.statistics]
-        self._classes = torch.arange(plan.classes, device=where)
         # What convolutions read: forward as stored or in fewer bits, backward turned or as forward.
         self._copies = [
             None if kind.dtype == torch.float32 else torch.zeros_like(stack, dtype=kind.dtype)
@@ -275,13 +275,8 @@ class Network:
         buffers = [each.of(count) for each in self.buffers]
         self._forward(images, buffers)
         features, (*_, linear, bias) = self._features[:count], self.weights.of(count)
-        logits = torch.baddbmm(bias.unsqueeze(1), features, linear.transpose(1, 2))
-        if offsets is not None:
-            logits = logits + offsets.unsqueeze(1)
-        change = (torch.softmax(logits, dim=2) - (labels.unsqueeze(2) == self._classes).float()) / self.batch
-        of_features = torch.bmm(change, linear)
-        of_kernels = self._backward(of_features, buffers, rates)
-        return [*of_kernels, torch.bmm(change.transpose(1, 2), features), change.sum(dim=1)]
+        of_features, of_linear, of_bias = linear_gradients(features, linear, bias, labels, offsets)
+        return [*self._backward(of_features, buffers, rates), of_linear, of_bias]
 
     def _forward(self, images: Tensor, buffers: Sequence[_Buffers]) -> None:
         count, kind = len(images), self.kind

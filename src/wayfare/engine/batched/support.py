@@ -10,15 +10,10 @@ from wayfare.learning.tasks.base import Labelled
 
 # The smallest side of a product of tiles in Triton.
 _SMALLEST = 16
+# A program holds the logits of 32 images in registers.
+_MOST_CLASSES = 128
 # Rectangles of operands are fetched by a unit that older GPUs lack, and tiles were chosen for its shared memory.
 _CAPABILITY = 9, 0
-
-
-def concerns(training: LocalTraining) -> bool:
-    """Whether the kernels are made for this task, device and precision."""
-    task, compute = training.task, training.compute
-    resnet = isinstance(task, Labelled) and isinstance(task.model, Resnet9)
-    return resnet and compute.device.type == "cuda" and compute.precision != "fp32"
 
 
 def obstacle(training: LocalTraining) -> str | None:
@@ -32,6 +27,8 @@ def obstacle(training: LocalTraining) -> str | None:
         return f"width = {model.width} is not a multiple of {_SMALLEST}"
     if batch % _SMALLEST:
         return f"batch_size = {batch} is not a multiple of {_SMALLEST}"
+    if model.classes > _MOST_CLASSES:
+        return f"classes = {model.classes} is more than {_MOST_CLASSES}"
     if compute.device.type != "cuda" or compute.precision == "fp32":
         return "they need a CUDA device and `precision=tf32` or `precision=bf16`"
     if torch.cuda.get_device_capability(compute.device) < _CAPABILITY:

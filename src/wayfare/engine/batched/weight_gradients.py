@@ -11,6 +11,7 @@ from torch import Tensor
 
 from wayfare.engine.batched.activation_kernels import nearest
 from wayfare.engine.batched.convolutions import ROUNDING, on_device_of, rectangles
+from wayfare.engine.batched.sums import sum_of_parts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,7 +106,7 @@ def weight_gradient(
             num_stages=tile.stages,
             **ROUNDING,
         )
-    return sums[0] if tile.parts == 1 else sums.sum(dim=0)
+    return sums[0] if tile.parts == 1 else sum_of_parts(sums)
 
 
 @triton.jit(  # type: ignore[untyped-decorator]
