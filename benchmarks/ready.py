@@ -73,7 +73,7 @@ def main() -> None:
             with tempfile.TemporaryDirectory() as folder:
                 for start in ("first", "second"):
                     parts = in_process(engine_name, precision, arguments.cache or Path(folder))
-                    rows.append({"engine": engine_name, "precision": precision, "start": start, **parts})
+                    rows.append({"name": engine_name, "precision": precision, "start": start, **parts})
                     print(
                         f"{engine_name + ', ' + precision:>28} {start:>7} "
                         + " ".join(f"{seconds:13.2f}" for seconds in parts.values()),
