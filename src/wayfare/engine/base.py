@@ -271,7 +271,8 @@ def descend(
 def _norms(vectors: Tensors) -> Tensor:
     """The Euclidean norm of each device's entries. Devices are the first axis."""
     norms = torch.stack([torch.linalg.vector_norm(each.reshape(len(each), -1), dim=1) for each in vectors])
-    return torch.linalg.vector_norm(norms, dim=0)
+    found: Tensor = torch.linalg.vector_norm(norms, dim=0)
+    return found
 
 
 def directed(
