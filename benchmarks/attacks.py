@@ -1,7 +1,8 @@
 """Poisoned updates in the simulator: what one hostile device of ten costs, with and without the guard.
 
-python benchmarks/attacks.py                      # all attacks, seeds 0 to 4
+python benchmarks/attacks.py --first-seed 100     # all attacks, seeds 100 to 104
 python benchmarks/attacks.py --attacks sign-flipped --seeds 2 --scheme "afl + geometric-median"
+python benchmarks/attacks.py --attacks none --seeds 3 --set fleet.devices=4 --set learning.partition.concentration=0.1
 """
 
 from __future__ import annotations
@@ -60,9 +61,9 @@ class _Scores(Observer):
         self.scores.append(event.score)
 
 
-def score(attack: str, scheme: str, seed: int) -> float:
-    """The mean of the last five evaluations."""
-    scenario = load("fashion-small", list(SETTINGS))
+def score(attack: str, scheme: str, seed: int, settings: Sequence[str] = ()) -> float:
+    """The mean of the last five evaluations; ``settings`` change the scenario."""
+    scenario = load("fashion-small", [*SETTINGS, *settings])
     world, seen = draw_world(scenario, seed), _Scores()
     if attack == "label-flipped":
         world = _mislabelled(world)
@@ -102,17 +103,20 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--scheme", default="mads")
     parser.add_argument("--guard", default="guard", help="how the guard is composed; default: with its default values")
-    parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--seeds", type=int, default=5, help="how many")
+    parser.add_argument("--first-seed", type=int, default=0)
+    parser.add_argument("--set", action="append", default=[], help="a setting of the scenario, such as fleet.devices=4")
     parser.add_argument("--attacks", nargs="*", default=list(ATTACKS))
     arguments = parser.parse_args()
     torch.set_num_threads(1)
+    seeds = range(arguments.first_seed, arguments.first_seed + arguments.seeds)
     clean: dict[str, float] = {}
     print("| attack | without | with | cost without | cost with |")
     print("| --- | --- | --- | --- | --- |")
     for attack in arguments.attacks:
         row = []
         for scheme in (arguments.scheme, f"{arguments.scheme} + {arguments.guard}"):
-            found = 100 * mean(score(attack, scheme, seed) for seed in range(arguments.seeds))
+            found = 100 * mean(score(attack, scheme, seed, arguments.set) for seed in seeds)
             clean.setdefault(scheme, found)
             row.append((found, clean[arguments.scheme] - found))
         print(f"| {attack} | " + " | ".join(f"{value:.1f}" for value, _ in row), end=" | ")

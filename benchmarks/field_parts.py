@@ -28,6 +28,7 @@ from wayfare.field.runtime.gathering import OnArrival
 from wayfare.field.runtime.guide import Occasion
 from wayfare.field.runtime.intake import Intake
 from wayfare.field.runtime.ledger import Ledger
+from wayfare.field.runtime.loop import run_loop
 from wayfare.field.runtime.membership import Membership
 from wayfare.field.runtime.mes import MobileEdgeServer, ServerOptions
 from wayfare.field.runtime.outbox import Outbox
@@ -186,7 +187,7 @@ def _serve(fleet: Fleet, url: str, state: Path, parameters: int, told: Connectio
             await running
         await client.close()
 
-    asyncio.run(serve())
+    run_loop(serve())
     ledger.close()
 
 

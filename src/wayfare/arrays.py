@@ -1,4 +1,4 @@
-"""The array types that appear in signatures."""
+"""The types of arrays and bytes that appear in signatures."""
 
 from __future__ import annotations
 
@@ -10,3 +10,4 @@ from numpy.typing import NDArray
 Floats: TypeAlias = NDArray[np.float64]
 Ints: TypeAlias = NDArray[np.int64]
 Bools: TypeAlias = NDArray[np.bool_]
+Buffer: TypeAlias = bytes | memoryview

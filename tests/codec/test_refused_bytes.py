@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 
+from wayfare.codec.deflate import huffman_coded
 from wayfare.codec.entropy import decode_symbols, encode_symbols
 from wayfare.codec.errors import WireError
 from wayfare.codec.indices import (
@@ -17,6 +18,7 @@ from wayfare.codec.indices import (
     IndexKind,
     decode_indices,
     encode_indices,
+    encode_indices_fast,
     max_symbols,
     symbol_count,
 )
@@ -80,7 +82,7 @@ def test_the_message_that_is_changed_here() -> None:
         ({"statistics": 2}, "do not add up"),
         ({"span": 297}, "do not match the span"),
         ({"span": 295}, "index 295 is beyond 295 entries"),
-        ({"kind": 4}, "unknown kind of indices: 4"),
+        ({"kind": 5}, "unknown kind of indices: 5"),
         ({"value_bits": 3}, "values of 3 bits are not supported; choose from 32, 16, 8, 4, 2, 1"),
         ({"index_bytes": 3, "symbols": 3, "value_bytes": 13}, "the last gap is incomplete"),
     ],
@@ -145,6 +147,12 @@ class Indices:
             Indices(IndexKind.CODED_GAPS, encode_symbols(np.array([256, 1], np.uint16)), 2, 2, 999),
             "the last gap is incomplete",
         ),
+        (Indices(IndexKind.HUFFMAN_GAPS, b"", 0, 0), "coded bytes: 0 or more, expected 0"),
+        (Indices(IndexKind.HUFFMAN_GAPS, b"\xff", 2, 2), "cannot decode the bytes"),
+        (Indices(IndexKind.HUFFMAN_GAPS, huffman_coded(bytes(3)), 2, 2), "coded bytes: 3 or more, expected 2"),
+        (Indices(IndexKind.HUFFMAN_GAPS, huffman_coded(bytes(2)) + b"x", 2, 2), "coded bytes: 2 or more, expected 2"),
+        (Indices(IndexKind.HUFFMAN_GAPS, huffman_coded(bytes(2))[:-1], 2, 2), "coded bytes: 2 or more, expected 2"),
+        (Indices(IndexKind.HUFFMAN_GAPS, huffman_coded(bytes([10, 9])), 2, 2), "index 20 is beyond 20 entries"),
     ],
 )
 def test_indices_that_no_encoder_writes_are_refused(given: Indices, refused: str) -> None:
@@ -163,6 +171,19 @@ def test_indices_at_their_limits() -> None:
     for indices, digits in (([254], 1), ([255], 2), ([0, 255], 2), ([0, 256], 3), ([509], 2), ([510], 3), ([], 0)):
         assert symbol_count(np.array(indices, np.int64)) == digits
     assert [max_symbols(3, entries) for entries in (257, 258, 512, 513)] == [3, 4, 4, 5]
+
+
+@pytest.mark.parametrize("kept", [0, 1, 2, 30, 3000, 9000, 20_000, 40_000])
+def test_fast_indices_come_back_and_are_hardly_longer(kept: int) -> None:
+    entries = 40_000
+    indices = np.sort(np.random.default_rng(kept).choice(entries, kept, replace=False))
+    kind, data = encode_indices_fast(indices, entries)
+    assert decode_indices(kind, data, kept, symbol_count(indices), entries).tolist() == indices.tolist()
+    # A bitmap may be 9 % longer; otherwise a Huffman code loses less than 1 % to the shortest, and a table of codes.
+    assert len(data) <= 1.09 * len(encode_indices(indices, entries)[1]) + 8
+    mask = np.zeros(entries, np.bool_)
+    mask[indices] = True
+    assert encode_indices_fast(indices, entries, mask) == (kind, data)
 
 
 def test_a_bitmap_is_taken_only_where_it_is_shorter() -> None:

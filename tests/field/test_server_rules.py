@@ -18,7 +18,7 @@ from tests.field.test_ledger import chunks_of, deliver
 from wayfare.codec.errors import WireError
 from wayfare.contacts import Opportunities
 from wayfare.errors import InputError
-from wayfare.field.runtime.aggregation import Aggregation
+from wayfare.field.runtime.aggregation import Aggregation, Versions
 from wayfare.field.runtime.downloads import Downloads
 from wayfare.field.runtime.gathering import ByPlan, OnArrival
 from wayfare.field.runtime.intake import Intake
@@ -28,7 +28,7 @@ from wayfare.field.runtime.model_encoding import unpacked
 from wayfare.field.runtime.rules import Limits
 from wayfare.learning.schedule import Schedule
 from wayfare.methods import Arrival, ServerRule, ServerTerms, State
-from wayfare.methods.servers import Mix, Optimise
+from wayfare.methods.servers import Add, Mix, Optimise
 from wayfare.methods.states import same_state
 from wayfare.scenario.server import Server
 from wayfare.server import Senders, aggregate, average, begin_server
@@ -304,3 +304,27 @@ def test_by_plan_the_mean_is_taken_in_every_round_with_contacts_or_without(tmp_p
     assert not torch.equal(state.judged, state.model)
     assert torch.equal(intake.ledger.replay().judged, state.judged)
     assert (intake.ledger.version_before(6), intake.ledger.version_after(6)) == (1, 2)
+
+
+class _Drifting(Add):
+    """Changes every entry, sent or not."""
+
+    def apply(
+        self, model: Tensor, state: State, arrivals: Sequence[Arrival], terms: ServerTerms
+    ) -> tuple[Tensor, State]:
+        return super().apply(model, state, arrivals, terms)[0] + 1.0, state
+
+
+@pytest.mark.parametrize("rule", [Add(), _Drifting()])
+def test_a_download_has_every_entry_that_a_rule_changes(rule: ServerRule) -> None:
+    assert rule.changes_only_sent == (type(rule) is Add)
+    senders = Senders(samples=None, learning_rate=1.0)
+    aggregation = Aggregation(rule=rule, terms=ServerTerms(devices=2), senders=senders)
+    versions = Versions.from_first(aggregation, torch.arange(6.0))
+    arrivals = [
+        senders.arrival(device, Sparse(torch.tensor(indices), torch.tensor(values)), round_=1, staleness_rounds=1)
+        for device, (indices, values) in enumerate((([0, 2], [1.0, 0.0]), ([2, 4], [3.0, -1.0])))
+    ]
+    versions.advance(1, 1, arrivals, 2)
+    # The zero that the first device sends for entry 2 changes nothing; the second device changes it.
+    assert versions.latest.changed.tolist() == ([1, 0, 1, 0, 1, 0] if rule.changes_only_sent else [1] * 6)

@@ -13,6 +13,7 @@ import constriction
 import numpy as np
 from numpy.typing import NDArray
 
+from wayfare.arrays import Buffer
 from wayfare.codec.errors import WireError
 
 _HEAD = struct.Struct("<H")
@@ -60,7 +61,7 @@ def trimmed(counts: NDArray[np.int64]) -> NDArray[np.int64]:
     return counts[: int(occurring[-1]) + 1 if len(occurring) else 0]
 
 
-def decode_symbols(data: bytes, count: int) -> NDArray[np.int64]:
+def decode_symbols(data: Buffer, count: int) -> NDArray[np.int64]:
     """Decode ``count`` symbols. Reject anything that the encoder would not write."""
     if count == 0:
         if data:

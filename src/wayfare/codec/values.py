@@ -18,6 +18,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from wayfare.arrays import Buffer
 from wayfare.codec.entropy import decode_symbols, encode_symbols
 from wayfare.codec.errors import WireError
 from wayfare.codec.whole import decode_whole, encode_whole
@@ -175,7 +176,7 @@ def encode_values(values: Float32s, bits: ValueBits) -> tuple[bytes, Float32s]:
     return scales.numpy().astype("<u4").tobytes() + body, decode().numpy()
 
 
-def decode_values(data: bytes, bits: int, count: int) -> Float32s:
+def decode_values(data: Buffer, bits: int, count: int) -> Float32s:
     width = value_width(bits)
     if bits == WHOLE:
         return decode_whole(data, count)
@@ -226,7 +227,7 @@ def _packed(codes: NDArray[np.uint16], bits: int) -> bytes:
     return np.packbits(np.unpackbits(whole[:, None], axis=1)[:, 8 - bits :]).tobytes() if bits < 8 else whole.tobytes()
 
 
-def _unpacked(data: bytes, bits: int, count: int) -> NDArray[np.integer]:
+def _unpacked(data: Buffer, bits: int, count: int) -> NDArray[np.integer]:
     if len(data) != -(-count * bits // 8):
         raise WireError("the length of the values differs from their count")
     if bits == 16:

@@ -13,7 +13,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from wayfare.arrays import Ints
+from wayfare.arrays import Buffer, Ints
 from wayfare.codec.entropy import coded_bytes, decode_symbols, encode_symbols, trimmed
 from wayfare.codec.errors import WireError
 
@@ -47,7 +47,7 @@ def encode_whole(values: NDArray[np.float32]) -> bytes:
     return _HEAD.pack(len(coded)) + coded + _packed(folded.numpy(), _raw_bits(symbols))
 
 
-def decode_whole(data: bytes, count: int) -> NDArray[np.float32]:
+def decode_whole(data: Buffer, count: int) -> NDArray[np.float32]:
     """Decode ``count`` whole numbers. Reject anything that the encoder would not write."""
     if count == 0:
         if data:
@@ -90,7 +90,7 @@ def _packed(folded: Ints, raw_bits: Ints) -> bytes:
     return np.packbits(bits.astype(np.uint8)[np.arange(width) < raw_bits[large, None]]).tobytes()
 
 
-def _unpacked(data: bytes, raw_bits: Ints) -> Ints:
+def _unpacked(data: Buffer, raw_bits: Ints) -> Ints:
     total = int(raw_bits.sum())
     if len(data) != (total + 7) // 8:
         raise WireError("the length of the whole numbers differs from their count")

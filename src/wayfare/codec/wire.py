@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import hashlib
 import struct
-import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -17,8 +16,17 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from wayfare.arrays import Buffer
+from wayfare.codec.deflate import crc32
 from wayfare.codec.errors import WireError
-from wayfare.codec.indices import IndexKind, decode_indices, encode_indices, max_symbols, symbol_count
+from wayfare.codec.indices import (
+    IndexKind,
+    decode_indices,
+    encode_indices,
+    encode_indices_fast,
+    max_symbols,
+    symbol_count,
+)
 from wayfare.codec.values import ValueBits, decode_values, encode_values
 from wayfare.sparsify import Sparse
 
@@ -29,8 +37,6 @@ _MAGIC, _VERSION = b"WF", 1
 _HEADER = struct.Struct("<2sBBB8sIIIIIIII")
 _CHECKSUM = struct.Struct("<I")
 HEADER_BYTES = _HEADER.size + _CHECKSUM.size
-# A bitmap is at most 9 % longer than coded gaps if at least every third entry is kept, so a message 1 %.
-_BITMAP_FROM = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,8 +67,8 @@ class Message:
         return 8 * len(self.data)
 
 
-def encode(kept: Sparse, layout: Layout, value_bits: ValueBits = 32) -> Message:
-    """Encode kept entries, with all statistics or none."""
+def encode(kept: Sparse, layout: Layout, value_bits: ValueBits = 32, *, fast: bool = False) -> Message:
+    """Encode kept entries, with all statistics or none: as short as possible, or ``fast`` to decode."""
     indices, values = kept.indices.cpu().numpy(), kept.values.detach().cpu().numpy().astype(np.float32)
     chosen = int(np.searchsorted(indices, layout.parameters))
     statistics = values[chosen:]
@@ -70,7 +76,7 @@ def encode(kept: Sparse, layout: Layout, value_bits: ValueBits = 32) -> Message:
         raise WireError(f"{len(statistics)} statistics: a message carries all {layout.statistics} or none")
     first, span = span_of(indices[:chosen])
     offsets = indices[:chosen] - first
-    kind, index_data = encode_indices(offsets, span)
+    kind, index_data = encode_indices_fast(offsets, span) if fast else encode_indices(offsets, span)
     value_data, received = encode_values(values[:chosen], value_bits)
     tail, _ = encode_values(statistics, 32)
     numbers = (first, span, chosen, symbol_count(offsets))
@@ -80,25 +86,16 @@ def encode(kept: Sparse, layout: Layout, value_bits: ValueBits = 32) -> Message:
 
 
 def encode_exactly(model: NDArray[np.float32], mask: NDArray[np.bool_], layout: Layout) -> bytes:
-    """Encode the entries of a model in a mask, which has all statistics or none.
-
-    Of many entries the indices are a bitmap, which is hardly longer than coded gaps and takes a fraction of the time.
-    """
+    """Encode the entries of a model in a mask, which has all statistics or none."""
     indices = np.flatnonzero(mask)
     chosen = int(np.searchsorted(indices, layout.parameters))
     statistics = len(indices) - chosen
     if statistics not in (0, layout.statistics):
         raise WireError(f"{statistics} statistics: a message carries all {layout.statistics} or none")
     first, span = span_of(indices[:chosen])
-    symbols = chosen
-    if chosen == span:
-        kind, index_data = IndexKind.ALL, b""
-    elif chosen * _BITMAP_FROM >= span:
-        kind, index_data = IndexKind.BITMAP, np.packbits(mask[first : first + span]).tobytes()
-    else:
-        offsets = indices[:chosen] - first
-        kind, index_data = encode_indices(offsets, span)
-        symbols = symbol_count(offsets)
+    offsets = indices[:chosen] if first == 0 else indices[:chosen] - first
+    kind, index_data = encode_indices_fast(offsets, span, mask[first : first + span])
+    symbols = symbol_count(offsets) if kind in (IndexKind.GAPS, IndexKind.HUFFMAN_GAPS) else chosen
     values = model if len(indices) == len(model) else model.take(indices)
     value_data = values.astype("<f4", copy=False).tobytes()
     return _message(layout, kind, 32, statistics, (first, span, chosen, symbols), index_data, value_data)
@@ -118,11 +115,11 @@ def _message(
     header = _HEADER.pack(
         *(_MAGIC, _VERSION, kind, value_bits, layout.model_id, layout.parameters, statistics, *numbers, *lengths)
     )
-    checksum = zlib.crc32(value_data, zlib.crc32(index_data, zlib.crc32(header)))
+    checksum = crc32(value_data, crc32(index_data, crc32(header)))
     return b"".join([header, _CHECKSUM.pack(checksum), index_data, value_data])
 
 
-def decode(data: bytes, layout: Layout) -> Sparse:
+def decode(data: Buffer, layout: Layout) -> Sparse:
     """The entries of a message for this model."""
     if len(data) < HEADER_BYTES:
         raise WireError(f"a message of {len(data)} bytes is shorter than its header")
@@ -133,8 +130,8 @@ def decode(data: bytes, layout: Layout) -> Sparse:
     if model_id != layout.model_id or parameters != layout.parameters or statistics not in (0, layout.statistics):
         raise WireError("the message is for another model")
     (checksum,) = _CHECKSUM.unpack_from(data, _HEADER.size)
-    body = data[HEADER_BYTES:]
-    if checksum != zlib.crc32(body, zlib.crc32(data[: _HEADER.size])):
+    body = memoryview(data)[HEADER_BYTES:]
+    if checksum != crc32(body, crc32(data[: _HEADER.size])):
         raise WireError("the message is damaged: its checksum differs")
     if first + span > parameters or kept > span or (span > 0) != (kept > 0):
         raise WireError(f"invalid header: {kept} entries in a span of {span} from {first}, of {parameters} parameters")
@@ -146,9 +143,11 @@ def decode(data: bytes, layout: Layout) -> Sparse:
     if kept and (indices[0] != 0 or indices[-1] != span - 1):
         raise WireError("the indices do not match the span in the header")
     values = decode_values(body[index_bytes : index_bytes + value_bytes], value_bits, kept)
-    tail = decode_values(body[index_bytes + value_bytes :], 32, statistics)
-    every: NDArray[np.int64] = np.concatenate([first + indices, np.arange(parameters, parameters + statistics)])
-    return Sparse(torch.from_numpy(every.astype(np.int64)), torch.from_numpy(np.concatenate([values, tail])))
+    indices += first
+    if statistics:
+        values = np.concatenate([values, decode_values(body[index_bytes + value_bytes :], 32, statistics)])
+        indices = np.concatenate([indices, np.arange(parameters, parameters + statistics)])
+    return Sparse(torch.from_numpy(indices), torch.from_numpy(values))
 
 
 def message_bytes(data: bytes) -> int | None:

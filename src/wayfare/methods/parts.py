@@ -215,10 +215,17 @@ class ServerRule(Part, ABC):
     takes: ClassVar[Literal["updates", "models"]] = "updates"
     # Whether pieces of an upload may be applied as they arrive. Otherwise the field waits for the whole upload.
     takes_pieces: ClassVar[bool] = False
+    # Whether it leaves all entries alone that no arrival carries. A subclass with another `apply` says so again.
+    changes_only_sent: ClassVar[bool] = False
     # Whether it hands state to devices besides the model.
     hands_down: ClassVar[bool] = False
     # Whether it derives mean gradients from updates (update / reach), which needs plain SGD steps.
     uses_reach: ClassVar[bool] = False
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        if "apply" in vars(cls) and "changes_only_sent" not in vars(cls):
+            cls.changes_only_sent = False
 
     def objection(self, method: Method) -> str | None:
         """Handed-down state needs a local rule that uses it, and relays do not carry it."""

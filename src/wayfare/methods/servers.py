@@ -54,6 +54,7 @@ class Add(ServerRule):
     """Algorithm 1: w <- w - (1/N) sum of S(x) over the arrivals of a round, in the order of device numbers."""
 
     takes_pieces = True
+    changes_only_sent = True
 
     def apply(
         self, model: Tensor, state: State, arrivals: Sequence[Arrival], terms: ServerTerms

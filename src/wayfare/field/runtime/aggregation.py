@@ -136,17 +136,29 @@ class Versions:
         state = self.latest.state
         for idle in range(self.latest.round + 1, round_):
             state = self.aggregation.after_round(state, idle, (), devices)
-        self.put(round_, version, self.aggregation.after_round(state, round_, arrivals, devices))
+        sent = [arrival.sent.indices for arrival in arrivals] if self.aggregation.rule.changes_only_sent else None
+        self.put(round_, version, self.aggregation.after_round(state, round_, arrivals, devices), sent)
 
-    def put(self, round_: int, version: int, state: ServerState) -> None:
-        """End a round with this state."""
+    def put(self, round_: int, version: int, state: ServerState, touched: Sequence[Tensor] | None = None) -> None:
+        """End a round with this state; at most the entries ``touched`` differ, or any."""
         before = self.latest.state
         if state.model is not before.model:
-            if not bool(torch.isfinite(state.model.sum())) and not bool(torch.isfinite(state.model).all()):
-                raise InvariantError(f"version {version} of the model would contain NaN or infinity")
-            self.latest.changed[np.flatnonzero(differing(before.model, state.model))] = version
+            for indices in (None,) if touched is None else touched:
+                self._note(before.model, state.model, version, indices)
         self.latest = replace(self.latest, version=version, round=round_, state=state)
         self.remember(version, state)
+
+    def _note(self, before: Tensor, after: Tensor, version: int, indices: Tensor | None) -> None:
+        """Note which entries, or which of some entries, a version changes; it must be finite."""
+        if indices is not None:
+            before, after = before.index_select(0, indices), after.index_select(0, indices)
+        if not bool(torch.isfinite(after.sum())) and not bool(torch.isfinite(after).all()):
+            raise InvariantError(f"version {version} of the model would contain NaN or infinity")
+        different = differing(before, after)
+        if indices is None:
+            self.latest.changed[np.flatnonzero(different)] = version
+        else:
+            self.latest.changed[indices.numpy() if different.all() else indices.numpy()[different]] = version
 
     def find(self, version: int) -> ServerState | None:
         """The state of a version, if it is kept; it includes the rule's state only if the rule hands it down."""

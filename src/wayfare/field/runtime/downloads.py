@@ -21,7 +21,7 @@ from wayfare.codec.wire import Layout
 from wayfare.field.runtime.database import tree_bytes
 from wayfare.field.runtime.ledger import Ledger
 from wayfare.field.runtime.messages import Begun
-from wayfare.field.runtime.model_encoding import model_digest, packed
+from wayfare.field.runtime.model_encoding import fast_digest, packed
 from wayfare.field.runtime.outbox import digest
 from wayfare.files import write_atomically
 
@@ -138,7 +138,7 @@ class Downloads:
         if (found := self._find((version, base_version))) is not None:
             return found
         model = ledger.model_at(version)
-        made = Download(version, base_version, packed(model, newer, self._layout), model_digest(model))
+        made = Download(version, base_version, packed(model, newer, self._layout), fast_digest(model))
         with self._lock:
             self._keep(made)
         return made
@@ -153,7 +153,7 @@ class Downloads:
                 content = self._file(key).read_bytes()
             except OSError:
                 return None
-            made = Download(*key, content[_DIGEST_BYTES:], content[:_DIGEST_BYTES].decode("latin-1"))
+            made = Download(*key, content[_DIGEST_BYTES:], content[:_DIGEST_BYTES].decode("latin-1").rstrip())
             self._keep(made)
             return made
 
@@ -168,7 +168,7 @@ class Downloads:
         if made.key in wanted and not file.exists():
             self._folder.mkdir(parents=True, exist_ok=True)
             # Not durable: a lost file costs a device one download.
-            write_atomically(file, made.digest.encode() + made.data, durable=False)
+            write_atomically(file, made.digest.encode().ljust(_DIGEST_BYTES) + made.data, durable=False)
         names = {self._file(key).name for key in wanted}
         stored = sorted(self._folder.glob("*.model"), key=lambda each: each.stat().st_mtime_ns, reverse=True)
         room = self._stored_bytes

@@ -29,7 +29,7 @@ from wayfare.field.runtime.ledger_format import FORMAT, MIGRATIONS, SCHEMA
 from wayfare.field.runtime.messages import Chunk, unpack
 from wayfare.field.runtime.model_files import export_file
 from wayfare.field.runtime.orders import Order
-from wayfare.field.runtime.outbox import digest
+from wayfare.field.runtime.outbox import digest, is_digest
 from wayfare.field.runtime.released import ORDERS, ReleasedVersions
 from wayfare.field.runtime.roster import Roster
 from wayfare.field.runtime.rules import Bits, Limits, check_chunk, check_rest, check_sums
@@ -230,7 +230,7 @@ class Ledger:
         latest, key = self._devices[device], Key(device, chunk.update, chunk.chunk)
         known = self._all("SELECT digest FROM chunks WHERE device = ? AND number = ? AND chunk = ?", *key)
         if known:
-            if known[0][0] != digest(data):
+            if not is_digest(known[0][0], data):
                 raise WireError(f"update {chunk.update}, chunk {chunk.chunk}: already recorded with other contents")
             return chunk, False
         self._check(device, chunk)

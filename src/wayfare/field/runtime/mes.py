@@ -33,6 +33,7 @@ from wayfare.field.runtime.housekeeping import Housekeeping, HousekeepingOptions
 from wayfare.field.runtime.intake import Intake
 from wayfare.field.runtime.lease import LASTS_S, Lease, holder_of
 from wayfare.field.runtime.ledger import Ledger
+from wayfare.field.runtime.loop import run_loop
 from wayfare.field.runtime.membership import Membership
 from wayfare.field.runtime.messages import Mark, Part, parse
 from wayfare.field.runtime.page import live_page, token_of
@@ -90,7 +91,7 @@ def run_server(bundle: Bundle, work: Work, options: ServerOptions, stop: threadi
     with RunLock(options.state, inside=True):
         intake = open_intake(bundle, work, options)
         try:
-            asyncio.run(_run(bundle, intake, options, stop))
+            run_loop(_run(bundle, intake, options, stop))
         finally:
             intake.close()
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 import struct
-import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated, Literal, TypeVar
@@ -17,6 +16,7 @@ import numpy as np
 import torch
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from wayfare.codec.deflate import crc32
 from wayfare.codec.errors import WireError
 from wayfare.codec.pieces import Piece
 from wayfare.codec.values import BLOCK, ValueBits
@@ -57,12 +57,13 @@ class Chunk:
         return replace(self, entries=Sparse(self.entries.indices, self.entries.values * share))
 
     def packed(self, layout: Layout) -> bytes:
-        body = encode(self.entries, layout, self.value_bits).data
+        # Coded uploads are as short as decided.
+        body = encode(self.entries, layout, self.value_bits, fast=self.value_bits == 32).data
         header = _HEADER.pack(
             *(_MAGIC, _VERSION, self.update, self.chunk, self.chunks, self.round),
             *(self.received_round, self.base_version, self.spent_joules),
         )
-        return header + _CHECKSUM.pack(zlib.crc32(body, zlib.crc32(header))) + body
+        return header + _CHECKSUM.pack(crc32(body, crc32(header))) + body
 
 
 def unpack(data: bytes, layout: Layout) -> Chunk:
@@ -74,8 +75,8 @@ def unpack(data: bytes, layout: Layout) -> Chunk:
     if magic != _MAGIC or version != _VERSION:
         raise WireError(f"not a chunk of version {_VERSION}")
     (checksum,) = _CHECKSUM.unpack_from(data, _HEADER.size)
-    body = data[CHUNK_HEADER_BYTES:]
-    if checksum != zlib.crc32(body, zlib.crc32(data[: _HEADER.size])):
+    body = memoryview(data)[CHUNK_HEADER_BYTES:]
+    if checksum != crc32(body, crc32(data[: _HEADER.size])):
         raise WireError("the chunk is damaged: its checksum differs")
     if not 1 <= update <= _MAX_NUMBER:
         raise WireError(f"update = {update}: must be 1 to {_MAX_NUMBER}")

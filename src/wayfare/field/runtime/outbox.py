@@ -19,6 +19,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from blake3 import blake3
 from torch import Tensor
 
 from wayfare.arrays import Floats
@@ -383,4 +384,9 @@ class Outbox:
 
 
 def digest(data: bytes) -> str:
-    return hashlib.blake2b(data, digest_size=16).hexdigest()
+    return blake3(data).hexdigest(length=16)
+
+
+def is_digest(known: str, data: bytes) -> bool:
+    """Whether a stored digest is that of these bytes; stores of earlier versions have BLAKE2 digests."""
+    return known == digest(data) or known == hashlib.blake2b(data, digest_size=16).hexdigest()
