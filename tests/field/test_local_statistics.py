@@ -15,13 +15,15 @@ from wayfare.codec.errors import WireError
 from wayfare.codec.whole import MAX_WHOLE
 from wayfare.engine import Burst
 from wayfare.errors import ScenarioError
+from wayfare.field.runtime.compaction import Window
 from wayfare.field.runtime.device import DeviceOptions, open_store
 from wayfare.field.runtime.gathering import OnArrival
+from wayfare.field.runtime.intake import Intake
 from wayfare.field.runtime.ledger import Ledger
 from wayfare.field.runtime.life_cycle import judge_of, network_of
 from wayfare.field.runtime.local_statistics import LocalStatistics
 from wayfare.field.runtime.membership import Membership
-from wayfare.field.runtime.messages import Chunk
+from wayfare.field.runtime.messages import Ask, Chunk
 from wayfare.field.runtime.outbox import Outbox
 from wayfare.field.runtime.rules import Limits
 from wayfare.field.runtime.work import Work
@@ -191,6 +193,53 @@ def test_no_device_can_make_a_sum_inexact(tmp_path: Path) -> None:
     with pytest.raises(WireError, match="a sum would exceed 16777216 steps"):
         ledger.record(1, chunk_of(work, huge))
     ledger.record(1, chunk_of(work, -huge))
+
+
+def test_a_device_that_lost_its_store_replaces_its_statistics(tmp_path: Path) -> None:
+    """In any order, also after a compaction, also twice, and while others deliver."""
+    work = work_of(tmp_path)
+    bus = Bus(tmp_path / "bus", work)
+    bus.outbox.close()
+    ledger = ledger_of(tmp_path / "mes", work)
+    intake = Intake(ledger, OnArrival(), work.layout)
+
+    held: dict[int, Tensor] = {}
+
+    def deliver(device: int, *seeds: int) -> None:
+        standing = intake.ask(device, Ask().packed())
+        assert standing is not None
+        before, held[device] = held.get(device, torch.zeros(())), bus.expected(*seeds)
+        ((_, mark),) = intake.chunks([(device, chunk_of(work, held[device] - before, standing.next_update))])
+        assert mark.recorded == [0], mark.refused
+        assert torch.equal(ledger.model, sum(held.values(), torch.zeros(())))
+
+    def lose(device: int) -> None:
+        held.pop(device, None)
+        assert intake.ask(device, Ask(fresh=True).packed()) is not None
+        assert torch.equal(ledger.model, sum(held.values(), torch.zeros(len(ledger.model))))
+
+    lose(0)
+    assert ledger.version == 0
+    deliver(0, 1)
+    deliver(1, 5)
+    deliver(0, 1, 2)
+    lose(0)
+    # It asks again before its first upload.
+    lose(0)
+    deliver(1, 5, 6)
+    deliver(0, 2, 3)
+    ledger.compact(Window(days=0.0, bytes=0))
+    deliver(0, 2, 3, 4)
+    lose(0)
+    deliver(0, 7)
+    assert torch.equal(ledger.replay().model, ledger.model)
+    ledger.close()
+    again = ledger_of(tmp_path / "mes", work)
+    assert torch.equal(again.model, held[0] + held[1])
+    again.compact(Window(days=0.0, bytes=0))
+    again.reset_device(1)
+    OnArrival().apply_due(again)
+    assert torch.equal(again.model, held[0])
 
 
 @pytest.mark.parametrize(

@@ -89,7 +89,8 @@ messages, but neither alter nor invent them. Of several servers of a fleet, one 
 Trainer and exchanger of a device share only its store. Training during an exchange is not lost:
 it is base - local for the new base. A proximal term pulls towards the last model, not towards base.
 
-Class statistics of a folder are sent as differences to what was sent before (`local_statistics.py`).
+Class statistics of a folder are sent as differences to what was sent before (`local_statistics.py`). If a device lost
+its store, the server withdraws its former statistics, and the device sends all of them (`contributions.py`).
 
 Only methods with pure parts run here. Methods with a peer rule are rejected: they need connections between devices.
 """

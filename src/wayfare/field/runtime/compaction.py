@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from wayfare.errors import InputError
 from wayfare.field.runtime.aggregation import Snapshot
+from wayfare.field.runtime.contributions import keep_contributions
 from wayfare.field.runtime.database import Database
 from wayfare.field.runtime.history import History
 
@@ -65,6 +66,8 @@ def compact(database: Database, history: History, snapshot: Snapshot) -> Compact
         values = {"version": version}
         totals = f"SELECT count(*), sum(length(data)) FROM chunks WHERE {old}"
         count, size = connection.execute(totals, values).fetchone()
+        if history.aggregation.terms.sums:
+            keep_contributions(connection, database, history.layout, old, values)
         connection.execute(f"UPDATE chunks SET data = x'' WHERE {old}", values)
         last = "SELECT device, max(number) FROM applied WHERE version <= ? GROUP BY device"
         older = [

@@ -39,7 +39,7 @@ class History:
     def __init__(
         self, database: Database, folder: Path, initial: Tensor, layout: Layout, aggregation: Aggregation
     ) -> None:
-        self._database, self._folder, self._initial, self._layout = database, folder, initial, layout
+        self._database, self._folder, self._initial, self.layout = database, folder, initial, layout
         self._first = aggregation
 
     def load(self) -> None:
@@ -178,7 +178,7 @@ class History:
             version,
         )
         return self.arrivals(
-            Piece(device, unpack(data, self._layout).scaled(scale), *others) for device, scale, data, *others in rows
+            Piece(device, unpack(data, self.layout).scaled(scale), *others) for device, scale, data, *others in rows
         )
 
     def _previous_version(self, device: int, number: int) -> float:

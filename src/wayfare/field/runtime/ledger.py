@@ -23,6 +23,7 @@ from wayfare.errors import InputError
 from wayfare.field.runtime.aggregation import Aggregation, Snapshot, as_begun, differing
 from wayfare.field.runtime.compaction import Compacted, Window, base_within, compact
 from wayfare.field.runtime.contact_log import ContactLog
+from wayfare.field.runtime.contributions import contribution, withdrawal
 from wayfare.field.runtime.database import Database
 from wayfare.field.runtime.history import History, Step
 from wayfare.field.runtime.ledger_format import FORMAT, MIGRATIONS, SCHEMA
@@ -204,12 +205,7 @@ class Ledger:
         return self._history.replay()
 
     def delivered(self, device: int) -> NDArray[np.float64]:
-        """The sum of all entries that a device delivered, before clipping."""
-        total = np.zeros(len(self._initial))
-        for (data,) in self._all("SELECT data FROM chunks WHERE device = ?", device):
-            entries = unpack(data, self._layout).entries
-            total[entries.indices.numpy()] += entries.values.double().numpy()
-        return total
+        return contribution(self._database, self._layout, device)
 
     # Changing.
 
@@ -234,29 +230,30 @@ class Ledger:
                 raise WireError(f"update {chunk.update}, chunk {chunk.chunk}: already recorded with other contents")
             return chunk, False
         self._check(device, chunk)
+        if chunk.update != latest.number:
+            self.roster.uploads.add(device)
+        self._record(device, chunk, data)
+        return chunk, True
+
+    def _record(self, device: int, chunk: Chunk, data: bytes) -> None:
+        latest, key = self._devices[device], Key(device, chunk.update, chunk.chunk)
         norm_sq = float(chunk.entries.values.double().square().sum())
         with self.transaction():
             if chunk.update != latest.number:
                 self._taken.pop(device, None)
-                self.roster.uploads.add(device)
                 latest.number, latest.open, latest.norm_sq = chunk.update, True, 0.0
             scale = self._limits.share(latest.norm_sq, norm_sq)
             latest.norm_sq += norm_sq
             latest.spent_joules = chunk.spent_joules
             latest.delivered_s = self.roster.now_s()
             row = (*key, chunk.chunks, chunk.round, chunk.received_round, digest(data), scale, data)
-            self._database.connection.execute(
-                "INSERT INTO chunks (device, number, chunk, chunks, round, received_round, digest, scale, data)"
-                " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
-                row,
-            )
+            self._database.connection.execute("INSERT INTO chunks VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)", row)
             self._queue[key] = chunk.scaled(scale)
             self._take(device, chunk.entries.indices.numpy())
             (count,) = self._all("SELECT count(*) FROM chunks WHERE device = ? AND number = ?", *key[:2])[0]
             if count == chunk.chunks:
                 self._close(device, whole=True)
             self.roster.keep(device)
-        return chunk, True
 
     def seal(self, device: int, number: int) -> None:
         """Promise to record no more of an update."""
@@ -271,11 +268,15 @@ class Ledger:
             self.roster.keep(device)
 
     def reset_device(self, device: int) -> None:
-        """Reset a device that lost its store, with its energy account and its open update."""
+        """Reset a device that lost its store, with its energy account, its open update and its statistics."""
         with self.transaction():
-            self._devices[device].spent_joules = 0.0
+            latest = self._devices[device]
+            latest.spent_joules = 0.0
             self._close(device)
             self.roster.keep(device)
+            former = self.delivered(device) if self.aggregation.terms.sums else np.zeros(0)
+            if chunk := withdrawal(former, update=latest.number + 1, round_=self.next_round, version=self.version):
+                self._record(device, chunk, chunk.packed(self._layout))
 
     def finish(self, device: int, round_: int) -> None:
         with self.transaction():

@@ -6,7 +6,7 @@ import json
 import sqlite3
 import time
 
-FORMAT = 8
+FORMAT = 9
 SCHEMA = """
 CREATE TABLE facts (name TEXT PRIMARY KEY, value TEXT NOT NULL);
 CREATE TABLE devices (
@@ -35,7 +35,9 @@ _APPLIED = """CREATE TABLE applied (
     device INTEGER NOT NULL, number INTEGER NOT NULL, chunk INTEGER NOT NULL, version INTEGER NOT NULL,
     weight REAL NOT NULL, samples INTEGER, PRIMARY KEY (device, number, chunk)) WITHOUT ROWID"""
 _APPLIED_BY_VERSION = "CREATE INDEX applied_by_version ON applied (version)"
-SCHEMA += ";".join((_ORDERS, _CONTACTS, _CHUNKS, _APPLIED, _APPLIED_BY_VERSION))
+# Class statistics of chunks that a compaction deleted; a device without its store replaces them.
+_CONTRIBUTIONS = "CREATE TABLE IF NOT EXISTS contributions (device INTEGER PRIMARY KEY, data BLOB NOT NULL)"
+SCHEMA += ";".join((_ORDERS, _CONTACTS, _CHUNKS, _APPLIED, _APPLIED_BY_VERSION, _CONTRIBUTIONS))
 
 
 def _name_devices(connection: sqlite3.Connection) -> None:
@@ -95,6 +97,11 @@ def _name_directions(connection: sqlite3.Connection) -> None:
             connection.execute("UPDATE facts SET value = ? WHERE name = 'identity'", (json.dumps(identity),))
 
 
+def _keep_contributions(connection: sqlite3.Connection) -> None:
+    """Format 8 forgot whose statistics a compaction deleted."""
+    connection.execute(_CONTRIBUTIONS)
+
+
 MIGRATIONS = {
     2: _name_devices,
     3: _take_orders,
@@ -102,4 +109,5 @@ MIGRATIONS = {
     5: _part_versions,
     6: _time_uploads,
     7: _name_directions,
+    8: _keep_contributions,
 }
