@@ -65,14 +65,14 @@ def test_uploads_applied_before_the_end_of_their_round_give_the_same_bits(
 ) -> None:
     world = draw_world(small, 3)
     expected, notes = simulate(world, name)
-    monkeypatch.setattr("wayfare.simulator.server_side._MOST_WAITING_ENTRIES", 0)
+    monkeypatch.setattr("wayfare.simulator.server_side._MOST_WAITING", 0)
     found, again = simulate(world, name)
     assert torch.equal(found.model, expected.model)
     assert again == notes
 
 
 def test_the_uploads_of_a_large_fleet_do_not_wait_together(small: Scenario, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("wayfare.simulator.server_side._MOST_WAITING_ENTRIES", 0)
+    monkeypatch.setattr("wayfare.simulator.server_side._MOST_WAITING", 0)
     counts = []
     apply = Add.apply
 

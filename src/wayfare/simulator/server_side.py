@@ -16,8 +16,9 @@ from wayfare.scenario.server import Server
 from wayfare.server import ServerState
 from wayfare.simulator.ledger import Ledger
 
-# Uploads that wait for the end of a round take 12 bytes per entry. In a large fleet thousands arrive in one round.
-_MOST_WAITING_ENTRIES = 2**24
+# Uploads that wait for the end of a round, in whole models; in a large fleet thousands arrive in one round. An upload
+# takes 12 bytes per entry, and several times as much while others are allocated and freed between them.
+_MOST_WAITING = 8
 
 
 class ServerSide:
@@ -51,7 +52,7 @@ class ServerSide:
         """Queue an upload; no device sees its effect before `use_arrivals`."""
         self._arrived.append(arrival)
         self._waiting_entries += len(arrival.sent)
-        if self._may_apply_early and self._waiting_entries > _MOST_WAITING_ENTRIES:
+        if self._may_apply_early and self._waiting_entries > _MOST_WAITING * len(self._begin):
             self._apply()
 
     def use_arrivals(self, round_: int, norms_sq: Sequence[float]) -> None:
