@@ -1,6 +1,7 @@
 """A run of the paper's size on one GPU: 20 devices, ResNet-9, 2,000 rounds, 40 evaluations of 10,000 images.
 
-    python benchmarks/full_run.py [--precision tf32] [--rounds 2000] [--scheme mads] [--speed 20] [--json FILE]
+    python benchmarks/full_run.py [--engine auto] [--precision tf32] [--rounds 2000] [--scheme mads] [--speed 20]
+                                  [--json FILE]
 
 The world is that of the paper's waypoint scenario. The images are random bytes of the size of CIFAR-10, because speed
 does not depend on their content. The goals: 45 s in TF32, without the preparation of the engine, and 1.15 times (MADS)
@@ -122,6 +123,7 @@ def engine_ms(simulation: Simulation, devices: int) -> float:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", default="cuda")
+    parser.add_argument("--engine", default="auto")
     parser.add_argument("--precision", default="tf32", choices=["fp32", "tf32", "bf16"])
     parser.add_argument("--rounds", type=int, default=2000)
     parser.add_argument("--scheme", default="mads")
@@ -146,7 +148,8 @@ def main() -> None:
     compute = Compute.named(arguments.device, arguments.precision, fast=arguments.fast)
     parts: dict[str, float] = defaultdict(float)
     with compute.own_stream():
-        simulation = Simulation(world, make_method(arguments.scheme, scenario), counter, compute=compute)
+        method = make_method(arguments.scheme, scenario)
+        simulation = Simulation(world, method, counter, engine=arguments.engine, compute=compute)
         ready = time.perf_counter()
         with timed_parts(parts):
             outcome = simulation.run()
@@ -157,6 +160,7 @@ def main() -> None:
     run_s = done - ready
     parts["other"] = run_s - sum(parts.values())
     figures = {
+        "engine": simulation.choice.name,
         "scheme": arguments.scheme,
         "speed_mps": arguments.speed,
         "precision": arguments.precision,

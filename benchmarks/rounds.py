@@ -1,6 +1,7 @@
-"""The cost of a round of local steps: a plain loop, stacked devices, captured graphs, one model with the full batch.
+"""The cost of a round of local steps: a plain loop, stacks, captured graphs, kernels over all devices, one model.
 
-    python benchmarks/rounds.py [--device cuda] [--precision tf32 fp32] [--only LaneGCN] [--scenes FILE] [--json FILE]
+    python benchmarks/rounds.py [--device cuda] [--precision tf32 fp32] [--only LaneGCN] [--ways batched graphs]
+                                [--scenes FILE] [--json FILE]
 
 In a round each of 20 devices takes one SGD step with its own model on its own minibatch of 32. The
 plain loop is the obvious code: for every device a module, an optimiser, `backward` and `step`. One model with batch
@@ -28,6 +29,7 @@ import numpy as np
 import torch
 
 from wayfare.engine import Burst, Compute, Engine, LocalTraining, make_engine
+from wayfare.engine.batched.support import obstacle
 from wayfare.engine.cuda_graphs import CudaGraphs, Recipe, best_recipe
 from wayfare.engine.lanegcn.engine import StackedLaneGcn, best_packing
 from wayfare.engine.lanegcn.scenes import Packing
@@ -246,17 +248,7 @@ def on_gpu(settings: argparse.Namespace) -> list[dict[str, object]]:
         for precision in settings.precision:
             local = job(case, Compute.named("cuda", precision, fast=fast), 50_000, settings.scenes)
             began = time.perf_counter()
-            ways = {"plain loop": plain_loop(local), "stacked": engine(make_engine("stacked", local), local)}
-            if case.graphs:
-                best = best_recipe(local)
-                ways["graphs"] = engine(CudaGraphs(local), local)
-                ways |= {
-                    f"graphs, {text}": engine(CudaGraphs(local, changed(best, text)), local)
-                    for text in settings.recipes
-                }
-            else:
-                ways |= {f"stacked, {text}": engine(packed(local, text), local) for text in settings.packings}
-            ways["one model"] = one_model(local)
+            ways = gpu_ways(case, local, settings)
             ready_s = time.perf_counter() - began
             found = measure(case, ways, cuda=True)
             print(f"{case.name}, {precision}{', fast' if fast else ''} (made ready in {ready_s:.1f} s)")
@@ -267,6 +259,29 @@ def on_gpu(settings: argparse.Namespace) -> list[dict[str, object]]:
             del ways
             torch.cuda.empty_cache()
     return rows
+
+
+def gpu_ways(case: Case, local: LocalTraining, settings: argparse.Namespace) -> dict[str, Callable[[int], None]]:
+    """The plain loop, with which all are compared, and what is asked for."""
+    makers: dict[str, Callable[[], Callable[[int], None]]] = {
+        "stacked": lambda: engine(make_engine("stacked", local), local)
+    }
+    if case.graphs:
+        makers["graphs"] = lambda: engine(CudaGraphs(local), local)
+        reason = obstacle(local)
+        if reason is None:
+            makers["batched"] = lambda: engine(make_engine("batched", local), local)
+        elif "batched" in (settings.ways or []):
+            print(f"batched does not work here: {reason}")
+    makers["one model"] = lambda: one_model(local)
+    asked = settings.ways or list(makers)
+    ways = {"plain loop": plain_loop(local)} | {name: makers[name]() for name in makers if name in asked}
+    if case.graphs:
+        recipes = {text: changed(best_recipe(local), text) for text in settings.recipes}
+        ways |= {f"graphs, {text}": engine(CudaGraphs(local, recipe), local) for text, recipe in recipes.items()}
+    else:
+        ways |= {f"stacked, {text}": engine(packed(local, text), local) for text in settings.packings}
+    return ways
 
 
 def packed(local: LocalTraining, text: str) -> Engine:
@@ -304,6 +319,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", default="auto", help="cpu or cuda")
     parser.add_argument("--precision", nargs="+", default=["tf32", "fp32", "bf16"], choices=["fp32", "tf32", "bf16"])
+    parser.add_argument(
+        "--ways",
+        nargs="+",
+        choices=["stacked", "graphs", "batched", "one model"],
+        help="only these on a GPU, beside the plain loop; all by default",
+    )
     parser.add_argument(
         "--recipes", nargs="+", default=[], help="other ways to make graphs: slots=5,unfold_pixels=256 compiled=0 ..."
     )

@@ -171,12 +171,12 @@ def follow(folder: Path, mbps: float, loss: float, exchanges: int) -> dict[str, 
     with ExitStack() as ending:
         depot, bus = (ending.enter_context(host(name, folder)) for name in ("depot", "bus-1"))
         connect(depot, bus, mbps, loss)
-        depot.run(page[2][0])
+        depot.run("wayfare field example EXAMPLE")
+        for command in page[2]:
+            depot.run(command)
         depot.run(page[3][0])
         began_s = time.monotonic()
-        copied = "FLEET/devices/bus-1 FLEET/systemd/device.env FLEET/systemd/wayfare-device.service EXAMPLE/task.py"
-        depot.run(f"mkdir out && cp -r {copied} out && mkdir out/data && cp -r EXAMPLE/data/bus-1 out/data")
-        shutil.copytree(depot.view / "root/fleet/out", bus.view / "root/fleet", dirs_exist_ok=True)
+        shutil.copytree(depot.view / "root/fleet/vehicles/bus-1", bus.view / "root/fleet", dirs_exist_ok=True)
         bus.run(page[4][0])
         first_s = None
         while time.monotonic() < began_s + 180:

@@ -210,6 +210,7 @@ def test_every_command_has_help_with_an_example(command: str, wayfare_command: T
         (["compare", "--set", "name=a:x:b"], "name = 'a:x:b': string should match pattern"),
         (["run", "--set", "rounds"], "--set = 'rounds': must be written as section.field=value"),
         (["run", "--engine", "cuda_graphs", "--device", "cpu"], "needs a CUDA device; set --device cuda"),
+        (["run", "--engine", "batched"], "'batched': does not work here: the network of fashion-small is not"),
         (["contacts", "sumo", "--grid", "1"], "--grid = 1: must be 2 to 200 a side"),
         (["frobnicate"], "No such command 'frobnicate'"),
     ],

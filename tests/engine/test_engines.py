@@ -24,7 +24,7 @@ from wayfare.learning.models.resnet9 import Resnet9
 from wayfare.learning.schedule import Schedule
 from wayfare.learning.tasks import Task
 
-CPU_ENGINES = [name for name in ENGINES if name != "cuda_graphs"]
+CPU_ENGINES = [name for name in ENGINES if name not in ("cuda_graphs", "batched")]
 FAST = [name for name in CPU_ENGINES if name != "reference"]
 RAGGED = [Burst(device, 1 + device % 3, steps) for device, steps in enumerate([5, 1, 9, 0, 3, 9, 2, 7, 1])]
 SHORT = [Burst(device, 1 + device % 3, steps) for device, steps in enumerate([2, 1, 3, 0, 1, 2, 2, 1, 1])]

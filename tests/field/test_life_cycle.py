@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from typer.testing import CliRunner
@@ -177,3 +178,15 @@ def test_a_task_without_data_is_exported_and_evaluated_on_a_folder(tmp_path: Pat
         run("evaluate", tmp_path / "mes", *task)
     with pytest.raises(InputError, match="the network of this scenario 84618; give the server's task"):
         run("evaluate", tmp_path / "mes")
+
+
+def test_a_task_is_tried_on_a_folder_without_a_fleet(tmp_path: Path) -> None:
+    file = tmp_path / "task_to_check.py"
+    file.write_text(OWN, encoding="utf-8")
+    (tmp_path / "data").mkdir()
+    np.savez(tmp_path / "data" / "a.npz", inputs=np.zeros((6, 196)), labels=[0, 0, 0, 1, 1, 2])
+    said = run("check", "--task", f"{file}:task", "--data", tmp_path / "data", "--steps", 3)
+    assert "own: 838 parameters, 0.00 MB" in said
+    assert "6 samples, 3 0, 2 1, 1 2, 0 3" in said
+    assert "after 3 local steps (learning rate 0.1, batches of 32), on the same data:" in said
+    assert "1.011 without looking at the inputs\nThe network has learned nothing" in said

@@ -38,7 +38,8 @@ def test_the_script_takes_the_commands_of_sections_2_to_5_from_the_page() -> Non
     sys.modules[spec.name] = module
     spec.loader.exec_module(module)
     found = module.blocks()
-    assert found[2][0].startswith("wayfare field example EXAMPLE\nwayfare field init FLEET")
+    assert found[2][0].startswith("wayfare field init FLEET")
+    assert found[2][1].startswith("for bus in bus-1 bus-2 bus-3; do")
     assert "systemctl enable --now wayfare-broker wayfare-mes" in found[3][0]
     assert "systemctl enable --now wayfare-device" in found[4][0]
     assert found[5][0].startswith("wayfare field status")

@@ -17,6 +17,7 @@ from wayfare.engine import Burst, Compute
 from wayfare.errors import InputError, ScenarioError
 from wayfare.field.runtime.device import DeviceOptions, open_data
 from wayfare.field.runtime.local_data import LocalData
+from wayfare.field.runtime.trial import try_folder
 from wayfare.field.runtime.work import Work
 from wayfare.learning.batches import GrowingBatches
 from wayfare.learning.evaluate import Evaluator
@@ -99,7 +100,7 @@ def test_a_device_learns_what_its_folder_holds_and_the_steps_of_a_restart_repeat
         [vectors[2]], [Burst(4, 1, 200)]
     )
     assert not torch.equal(vectors[0], vectors[2])
-    task = first._task
+    task = first.task
     assert Evaluator(task)(vectors[0]).score > 0.9
 
 
@@ -204,3 +205,21 @@ def test_images_in_class_folders_train_the_network_of_the_page(tmp_path: Path) -
     loss = FolderTask(task=task, samples=samples).loss(convolution(), torch.arange(2))
     assert torch.isfinite(loss)
     assert simulated_task(task, [tmp_path], tmp_path).train[0].max() == pytest.approx(200 / 255)
+
+
+def test_a_trial_counts_samples_and_says_whether_training_helps(tmp_path: Path) -> None:
+    (tmp_path / "data").mkdir()
+    work, steps = work_of(tmp_path, "learning.learning_rate=0.5"), []
+    with pytest.raises(InputError, match="has no samples for this task"):
+        try_folder(work, tmp_path / "data", steps=1, progress=lambda done, total: None)
+    np.savez(tmp_path / "data" / "a.npz", inputs=INPUTS, labels=LABELS)
+    found = try_folder(work, tmp_path / "data", steps=50, progress=lambda done, total: steps.append((done, total)))
+    assert found.classes == {str(label): int(np.sum(label == LABELS)) for label in range(4)}
+    assert (found.samples, found.entries, found.steps) == (60, 20, 50)
+    assert steps == [(20, 50), (40, 50), (50, 50)]
+    assert found.learned
+    shares = np.array([*found.classes.values()]) / 60
+    assert found.blind_loss == pytest.approx(-(shares * np.log(shares)).sum())
+    assert found.after.score > found.before.score
+    wild = work_of(tmp_path, "learning.learning_rate=1e9")
+    assert not try_folder(wild, tmp_path / "data", steps=50, progress=lambda done, total: None).learned

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from wayfare.studies import Execution, Safeguards
 
 WORKERS = "wayfare.studies.local"  # what worker processes import
-ENGINES = "auto, reference, stacked, vmap or cuda_graphs: same results, different speeds."
+ENGINES = "auto, reference, stacked, vmap, cuda_graphs or batched: same results, different speeds."
 
 
 def _option(name: str, kind: Any, default: object, help_: str) -> Parameter:

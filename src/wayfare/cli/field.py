@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, TypeAlias
 
 import typer
 
+from wayfare.cli.field_check import check_command
 from wayfare.cli.field_demo import GuardOption, SchemeOption, demo_command, task_setting, work_of
 from wayfare.cli.field_fleet import (
     add_command,
@@ -36,6 +37,7 @@ field_app = typer.Typer(
 )
 field_app.command("init")(init_command)
 field_app.command("example")(example_command)
+field_app.command("check")(check_command)
 field_app.command("add")(add_command)
 field_app.command("remove")(remove_command)
 field_app.command("renew")(renew_command)

@@ -91,7 +91,7 @@ class Overlapping(Engine, Protocol):
 
 def minibatches(training: LocalTraining, burst: Burst, *, pinned: bool = False) -> Minibatches:
     """The minibatches of a burst, on the compute device, or ``pinned`` where a GPU can copy them without the host."""
-    first, steps = _steps(training, burst)
+    first, steps = step_range(training, burst)
     samples = training.batches.of(burst.device, first, steps)
     crops = training.batches.crops_of(burst.device, first, steps)
     shares = None if training.schedule.is_constant else _shares(training, burst)
@@ -112,7 +112,7 @@ def minibatches(training: LocalTraining, burst: Burst, *, pinned: bool = False) 
 
 
 def seeds(training: LocalTraining, burst: Burst) -> list[int]:
-    return training.batches.seeds_of(burst.device, *_steps(training, burst))
+    return training.batches.seeds_of(burst.device, *step_range(training, burst))
 
 
 def moved(values: Tensor, where: torch.device) -> Tensor:
@@ -128,7 +128,7 @@ def _pinned(values: Tensor, where: torch.device) -> Tensor:
     return values.pin_memory() if where.type == "cuda" else values
 
 
-def _steps(training: LocalTraining, burst: Burst) -> tuple[int, int]:
+def step_range(training: LocalTraining, burst: Burst) -> tuple[int, int]:
     """The number of a burst's first step, counted from 1, and its number of steps."""
     in_round = training.descent.steps_per_round
     return (burst.first_round - 1) * in_round + 1, burst.rounds * in_round
@@ -156,8 +156,8 @@ def stacked_steps(training: LocalTraining, bursts: Sequence[Burst], where: torch
     They are on the compute device unless ``where`` says otherwise.
     """
     where = where or training.compute.device
-    tables = [training.batches.of(burst.device, *_steps(training, burst)) for burst in bursts]
-    moves = [training.batches.crops_of(burst.device, *_steps(training, burst)) for burst in bursts]
+    tables = [training.batches.of(burst.device, *step_range(training, burst)) for burst in bursts]
+    moves = [training.batches.crops_of(burst.device, *step_range(training, burst)) for burst in bursts]
     rates = [] if training.schedule.is_constant else [_shares(training, burst) for burst in bursts]
     offsets = training.local_loss.offsets
     if offsets is not None:
@@ -268,7 +268,20 @@ def descend(
     torch._foreach_add_(weights, _scaled(directions, shares), alpha=-training.learning_rate)
 
 
-def directed(gradients: Tensors, weights: Tensors, steering: Steering, descent: Descent) -> Tensors:
+def _norms(vectors: Tensors) -> Tensor:
+    """The Euclidean norm of each device's entries. Devices are the first axis."""
+    norms = torch.stack([torch.linalg.vector_norm(each.reshape(len(each), -1), dim=1) for each in vectors])
+    found: Tensor = torch.linalg.vector_norm(norms, dim=0)
+    return found
+
+
+def directed(
+    gradients: Tensors,
+    weights: Tensors,
+    steering: Steering,
+    descent: Descent,
+    norms: Callable[[Tensors], Tensor] = _norms,
+) -> Tensors:
     """The direction v of a step, as defined by `Descent`. Advances the velocity. Devices are the first axis."""
     if steering.received is not None:
         away = torch._foreach_sub(weights, steering.received)
@@ -276,8 +289,7 @@ def directed(gradients: Tensors, weights: Tensors, steering: Steering, descent: 
     if steering.correction is not None:
         gradients = torch._foreach_add(gradients, steering.correction)
     if descent.clip_norm is not None:
-        norms = torch.stack([torch.linalg.vector_norm(each.reshape(len(each), -1), dim=1) for each in gradients])
-        gradients = _scaled(gradients, (descent.clip_norm / torch.linalg.vector_norm(norms, dim=0)).clamp(max=1))
+        gradients = _scaled(gradients, (descent.clip_norm / norms(gradients)).clamp(max=1))
     if descent.weight_decay:
         gradients = torch._foreach_add(gradients, weights, alpha=descent.weight_decay)
     if steering.velocity is None:

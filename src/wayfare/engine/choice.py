@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 from wayfare.engine.base import Engine, LocalTraining
+from wayfare.engine.batched.support import obstacle
 from wayfare.engine.collecting import Collecting
 from wayfare.engine.cuda_graphs import CudaGraphs
 from wayfare.engine.lanegcn.engine import StackedLaneGcn
@@ -51,6 +52,16 @@ def choose_engine(name: str, training: LocalTraining) -> Choice:
         return _for_own_network(training)
     chosen_name = _fastest(training) if name == "auto" else name
     return Choice(chosen_name, ENGINES[chosen_name](training))
+
+
+def _batched(training: LocalTraining) -> Engine:
+    reason = obstacle(training)
+    if reason is not None:
+        raise ScenarioError("engine", "batched", f"does not work here: {reason}")
+    # Triton takes a second to import and is not installed everywhere.
+    from wayfare.engine.batched.engine import Batched
+
+    return Batched(training)
 
 
 def _for_own_network(training: LocalTraining) -> Choice:
@@ -99,6 +110,7 @@ ENGINES: Mapping[str, Callable[[LocalTraining], Engine]] = {
     "stacked": _stacked,
     "vmap": _checked("vmap", Vmapped),
     "cuda_graphs": _checked("cuda_graphs", CudaGraphs),
+    "batched": _batched,
 }
 
 

@@ -60,7 +60,7 @@ class LocalData:
         self._work, self._number, self._compute = work, device, compute
         self._folder = LocalFolder(task, folder, cache, rescan_s=rescan_s, clock=clock)
         self._samples = self._folder.samples
-        self._task = FolderTask(task=task, samples=self._samples, device=compute.device)
+        self.task = FolderTask(task=task, samples=self._samples, device=compute.device)
         self._engine: Reference | None = None
         self._settings, self._in_use = settings, settings()
         self._loss: float | None = None
@@ -97,11 +97,11 @@ class LocalData:
 
     def _loss_of(self, vector: Tensor, burst: Burst) -> float | None:
         """The loss on the minibatch after a burst, which it has not been trained on as such."""
-        module = self._task.model.module().to(vector).eval()
+        module = self.task.model.module().to(vector).eval()
         load_vector(module, vector)
         samples = torch.from_numpy(self._batches.of(0, burst.first_round + burst.rounds, 1)[0])
         with torch.no_grad():
-            loss = float(self._task.loss(module, samples.to(vector.device), None))
+            loss = float(self.task.loss(module, samples.to(vector.device), None))
         return loss if math.isfinite(loss) else None
 
     def _training(self) -> LocalTraining:
@@ -109,14 +109,14 @@ class LocalData:
         learning = scenario.learning
         local_loss = LocalLoss()
         if learning.local_loss == "logit-adjusted":
-            counts = np.bincount(self._task.class_of_samples(), minlength=self._task.classes)
+            counts = np.bincount(self.task.class_of_samples(), minlength=self.task.classes)
             local_loss = loss_by_counts(learning, counts[None], self._compute.device)
         batch_size = self._in_use.get("batch_size", learning.batch_size)
         learning_rate = self._in_use.get("learning_rate", learning.learning_rate)
         _log.info("training", extra={"learning_rate": learning_rate, "batch_size": batch_size})
         self._batches = GrowingBatches(len(self._samples), batch_size, self._work.seed, self._number)
         return LocalTraining(
-            task=self._task,
+            task=self.task,
             batches=self._batches,
             learning_rate=learning_rate,
             compute=self._compute,
