@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
+import pytest
 import torch
 from tests.engine.jobs import job, starts
 
@@ -54,6 +55,36 @@ def test_vectors_on_disk_are_the_vectors_that_were_kept(tmp_path: Path) -> None:
     # What is kept can be the very row it is kept in.
     assert torch.equal(on_disk.keep(2, kept[1]), vectors[6])
     assert (tmp_path / "vectors").stat().st_size >= 4 * 4 * entries
+
+
+def test_few_local_models_of_a_crowd_are_in_memory_while_it_trains(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("wayfare.engine.trainer._MOST_AWAKE", 4)
+    monkeypatch.setattr("wayfare.engine.stacked_mlp._GROUP_BYTES", 1)
+    local = job(Mlp((6, 3)), devices=20)
+    initial = starts(local, torch.float32)[0]
+    contacts, shelf = [np.array([5])] * local.devices, Resting()
+    trainer = Trainer(make_engine("stacked", local.training), initial, contacts, training="always", shelf=shelf)
+    trainer.meet(range(20), 5)
+    assert shelf.most == 4
+    assert not shelf.awake
+    whole = Trainer(make_engine("stacked", local.training), initial, contacts, training="always")
+    whole.meet(range(20), 5)
+    assert all(torch.equal(trainer.model(device), whole.model(device)) for device in range(20))
+
+
+class Resting(InMemory):
+    """Counts the local models that are in use."""
+
+    def __init__(self) -> None:
+        self.awake: set[int] = set()
+        self.most = 0
+
+    def local_model(self, device: int) -> None:
+        self.awake.add(device)
+        self.most = max(self.most, len(self.awake))
+
+    def rest(self, device: int) -> None:
+        self.awake.discard(device)
 
 
 def test_local_models_of_unfinished_bursts_wait_on_disk(tmp_path: Path) -> None:

@@ -6,8 +6,17 @@ import pytest
 import wayfare
 from wayfare.errors import ScenarioError
 from wayfare.learning.partition import class_counts, split
-from wayfare.scenario.partition import AnyPartition, DirichletPartition, GroupPartition, IidPartition, ShardPartition
+from wayfare.learning.tasks import load_task
+from wayfare.scenario.partition import (
+    AnyPartition,
+    DirichletPartition,
+    GroupPartition,
+    IidPartition,
+    ShardPartition,
+    SharedPartition,
+)
 from wayfare.streams import FLEET, Stream, generator
+from wayfare.world.holding import held_samples
 
 LABELS = np.random.default_rng(0).permutation(np.repeat(np.arange(10), 1000))
 KINDS = [DirichletPartition(), DirichletPartition(dealing="once"), IidPartition(), ShardPartition(), GroupPartition()]
@@ -26,6 +35,26 @@ def test_every_partition_gives_every_device_samples_and_repeats(partition: AnyPa
 def test_no_sample_has_two_owners(partition: AnyPartition) -> None:
     whole = np.concatenate(split(LABELS, 10, 20, partition, seed=1))
     assert len(np.unique(whole)) == len(whole) == len(LABELS)
+
+
+def test_devices_that_share_samples_may_outnumber_them() -> None:
+    labels = np.tile(np.arange(10), 20)
+    partition = SharedPartition(samples_per_device=8, concentration=0.5)
+    held, again, other = (split(labels, 10, 500, partition, seed) for seed in (5, 5, 6))
+    assert all(np.array_equal(one, two) for one, two in zip(held, again, strict=True))
+    assert not all(np.array_equal(one, two) for one, two in zip(held, other, strict=True))
+    # No device holds a sample twice, and all samples are used alike.
+    assert {len(np.unique(samples)) for samples in held} == {8}
+    owners = np.bincount(np.concatenate(held)).reshape(20, 10)
+    assert np.all(owners.max(axis=0) - owners.min(axis=0) <= 1)
+    # A device's samples do not depend on the number of devices.
+    assert np.array_equal(split(labels, 10, 3, partition, 5)[2], held[2])
+
+
+def test_a_scenario_may_have_more_devices_than_samples() -> None:
+    shared = ["learning.partition.kind=shared", "learning.partition.samples_per_device=8", "learning.batch_size=8"]
+    scenario = wayfare.load("fashion-small", [*shared, "fleet.devices=10001", "rounds=2", "learning.hidden=[4]"])
+    assert len(held_samples(scenario, load_task(scenario.learning), 0)) == 10_001
 
 
 def test_independent_devices_hold_every_class_alike() -> None:
@@ -69,7 +98,17 @@ def test_a_small_group_still_gets_a_device() -> None:
 @pytest.mark.parametrize(
     ("partition", "devices", "message"),
     [
-        (IidPartition(), 10_001, "fleet.devices = 10001: must not exceed the 10000 training samples"),
+        (
+            IidPartition(),
+            10_001,
+            "fleet.devices = 10001: must not exceed the 10000 training samples, unless devices share them"
+            " (learning.partition.kind = shared)",
+        ),
+        (
+            SharedPartition(samples_per_device=10_001),
+            20,
+            "learning.partition.samples_per_device = 10001: must not exceed the 10000 training samples",
+        ),
         (GroupPartition(), 9, "fleet.devices = 9: must be at least 10, one device per group"),
         (
             ShardPartition(shards_per_device=1000),

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
 import pytest
 import torch
+from torch import Tensor
 
 import wayfare
 from tests.conftest import SMALL
@@ -17,7 +19,8 @@ from wayfare.engine.stacked_mlp import StackedMlp
 from wayfare.learning.evaluate import Evaluator
 from wayfare.learning.models.resnet9 import Resnet9
 from wayfare.learning.tasks import Classification, Evaluation
-from wayfare.methods import make_method
+from wayfare.methods import Arrival, ServerTerms, State, make_method
+from wayfare.methods.servers import Add
 from wayfare.scenario import Scenario
 from wayfare.simulator import ContactEvent, EvaluationEvent, MetricEvent, Outcome, RelayEvent, Simulation
 from wayfare.world import World, draw_world
@@ -54,6 +57,34 @@ def simulate(world: World, name: str, engine: str = "auto", policy: Policy = "ah
     notes = Notes()
     scheme = make_method(name, world.scenario)
     return Simulation(world, scheme, notes, engine=engine, policy=policy).run(), notes
+
+
+@pytest.mark.parametrize("name", ["mads", "mads-rd:progressive", "fedasync:unlimited", "scaffold", "mads + guard"])
+def test_uploads_applied_before_the_end_of_their_round_give_the_same_bits(
+    name: str, small: Scenario, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = draw_world(small, 3)
+    expected, notes = simulate(world, name)
+    monkeypatch.setattr("wayfare.simulator.server_side._MOST_WAITING_ENTRIES", 0)
+    found, again = simulate(world, name)
+    assert torch.equal(found.model, expected.model)
+    assert again == notes
+
+
+def test_the_uploads_of_a_large_fleet_do_not_wait_together(small: Scenario, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("wayfare.simulator.server_side._MOST_WAITING_ENTRIES", 0)
+    counts = []
+    apply = Add.apply
+
+    def counted(rule: Add, model: Tensor, state: State, arrivals: Sequence[Arrival], terms: ServerTerms) -> object:
+        counts.append(len(arrivals))
+        return apply(rule, model, state, arrivals, terms)
+
+    monkeypatch.setattr(Add, "apply", counted)
+    _, notes = simulate(draw_world(small, 3), "mads")
+    together = Counter(event.round for event in notes.contacts if event.entries)
+    assert max(together.values()) > 1
+    assert counts == [1] * together.total()
 
 
 @pytest.mark.parametrize("name", ADDING)

@@ -6,9 +6,10 @@ decides when. All policies give the same models.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal, TypeAlias
+from typing import Literal, TypeAlias, overload
 
 import numpy as np
 import torch
@@ -26,6 +27,8 @@ Training: TypeAlias = Literal["always", "in-contact"]
 # with this many devices.
 AHEAD_STEPS = 12
 _AHEAD_DEVICES = 48
+# Local models that a shelf has in memory while a crowd trains; more than a group of a stack on a CPU.
+_MOST_AWAKE = 1024
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,6 +103,10 @@ class Trainer:
         """w_n: the local model as trained so far, valid until the next `receive` or `meet`."""
         self._settle(device)
         return self._underway.get(device, self._received[device])
+
+    def rest(self, device: int) -> None:
+        """A local model was read and is not needed for now."""
+        self._shelf.rest(device)
 
     def receive(self, device: int, model: Tensor, correction: Tensor | None = None) -> None:
         """Start from a received global model. The correction is added to gradients until the next one.
@@ -180,16 +187,16 @@ class Trainer:
         for device, round_ in until.items():
             first = self._done[device] + 1
             if first <= round_:
-                self._own(device)
-                vectors = self._received[device], self._corrections[device], self._velocities.get(device)
+                vectors = self._received[device], self._corrections[device], self._velocity(device)
                 bursts.append(Burst(device, first, round_ + 1 - first, *vectors))
-        models = [self._underway[burst.device] for burst in bursts]
+        devices = [burst.device for burst in bursts]
         if bursts and self._overlapping is not None:
-            after = [self._running.get(burst.device) for burst in bursts]
+            # Vectors are copied before anything is launched.
+            models, after = [self._own(device) for device in devices], [self._running.get(device) for device in devices]
             ends = self._overlapping.launch(models, bursts, after)
-            self._running.update((burst.device, end) for burst, end in zip(bursts, ends, strict=True))
+            self._running.update(zip(devices, ends, strict=True))
         elif bursts:
-            self._engine.run(models, bursts)
+            self._engine.run(_Underway(self._own, self._shelf, devices), bursts)
         for burst in bursts:
             self._done[burst.device] = until[burst.device]
             self._shelf.rest(burst.device)
@@ -201,16 +208,21 @@ class Trainer:
             running.wait()
 
     def _own(self, device: int) -> Tensor:
-        """The vector of a device's burst, initially the received model; its velocity starts at zero."""
+        """The vector of a device's burst, initially the received model."""
         vector = self._underway.get(device)
         if vector is None:
             received = self._received[device]
             row = self._shelf.local_model(device)
             vector = self._vector(received) if row is None else row
             self._underway[device] = vector.copy_(received)
-            if self._has_momentum:
-                self._velocities[device] = self._vector(received).zero_()
+            self._velocity(device)
         return vector
+
+    def _velocity(self, device: int) -> Tensor | None:
+        """The velocity of a device's burst, initially zero; None without momentum."""
+        if self._has_momentum and device not in self._velocities:
+            self._velocities[device] = self._vector(self._received[device]).zero_()
+        return self._velocities.get(device)
 
     def _shelved(self, device: int, model: Tensor) -> Tensor:
         """A local model on the shelf, or as it is."""
@@ -219,3 +231,30 @@ class Trainer:
 
     def _vector(self, like: Tensor) -> Tensor:
         return self._free.pop() if self._free else torch.empty_like(like)
+
+
+class _Underway(Sequence[Tensor]):
+    """The local models of some devices, each begun when an engine asks for it.
+
+    A shelf may store those that were asked for long ago: a stored model stays valid, it only leaves memory.
+    """
+
+    def __init__(self, own: Callable[[int], Tensor], shelf: Shelf, devices: Sequence[int]) -> None:
+        self._own, self._shelf, self._devices = own, shelf, devices
+        self._awake: deque[int] = deque()
+
+    def __len__(self) -> int:
+        return len(self._devices)
+
+    @overload
+    def __getitem__(self, index: int) -> Tensor: ...
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[Tensor]: ...
+    def __getitem__(self, index: int | slice) -> Tensor | Sequence[Tensor]:
+        if isinstance(index, slice):
+            return _Underway(self._own, self._shelf, self._devices[index])
+        device = self._devices[index]
+        if len(self._awake) >= _MOST_AWAKE:
+            self._shelf.rest(self._awake.popleft())
+        self._awake.append(device)
+        return self._own(device)

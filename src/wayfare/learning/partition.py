@@ -6,17 +6,32 @@ import numpy as np
 
 from wayfare.arrays import Floats, Ints
 from wayfare.errors import ScenarioError
-from wayfare.scenario.partition import Dealt, DirichletPartition, GroupPartition, IidPartition, ShardPartition
+from wayfare.scenario.partition import (
+    Dealt,
+    DirichletPartition,
+    GroupPartition,
+    IidPartition,
+    ShardPartition,
+    SharedPartition,
+)
 from wayfare.streams import FLEET, Stream, generator
 
 
 def split(labels: Ints, classes: int, devices: int, partition: Dealt, seed: int) -> list[Ints]:
+    if isinstance(partition, SharedPartition):
+        size = partition.samples_per_device
+        if size > len(labels):
+            rule = f"must not exceed the {len(labels)} training samples"
+            raise ScenarioError("learning.partition.samples_per_device", size, rule)
+        return _dirichlet(labels, classes, devices, size, partition.concentration, seed)
     if devices > len(labels):
-        raise ScenarioError("fleet.devices", devices, f"must not exceed the {len(labels)} training samples")
+        rule = f"must not exceed the {len(labels)} training samples, unless devices share them"
+        raise ScenarioError("fleet.devices", devices, f"{rule} (learning.partition.kind = shared)")
+    size = len(labels) // devices
     match partition:
         case DirichletPartition():
             deal = _dirichlet if partition.dealing == "shares" else _dirichlet_once
-            return deal(labels, classes, devices, partition.concentration, seed)
+            return deal(labels, classes, devices, size, partition.concentration, seed)
         case IidPartition():
             return _iid(len(labels), devices, seed)
         case ShardPartition():
@@ -30,14 +45,13 @@ def class_counts(labels: Ints, classes: int, held: list[Ints]) -> Ints:
     return np.array([np.bincount(labels[samples], minlength=classes) for samples in held], dtype=np.int64)
 
 
-def _dirichlet(labels: Ints, classes: int, devices: int, concentration: float, seed: int) -> list[Ints]:
+def _dirichlet(labels: Ints, classes: int, devices: int, size: int, concentration: float, seed: int) -> list[Ints]:
     """Equal sizes, class shares ~ Dirichlet(rho * class share of the whole set).
 
     Samples of a class are dealt from a shuffled deck. Each sample goes to one device while the deck lasts. If devices
     need more samples of a class than there are, its deck is dealt again from the top. So every device gets its drawn
     shares, and sets are disjoint where the shares allow it.
     """
-    size = len(labels) // devices
     whole = np.bincount(labels, minlength=classes) / len(labels)
     decks = [_Deck(np.flatnonzero(labels == label), seed, label) for label in range(classes)]
     held = []
@@ -48,9 +62,8 @@ def _dirichlet(labels: Ints, classes: int, devices: int, concentration: float, s
     return held
 
 
-def _dirichlet_once(labels: Ints, classes: int, devices: int, concentration: float, seed: int) -> list[Ints]:
+def _dirichlet_once(labels: Ints, classes: int, devices: int, size: int, concentration: float, seed: int) -> list[Ints]:
     """Equal sizes, every sample on one device; drawn shares apply to the classes that still have samples."""
-    size = len(labels) // devices
     sizes = np.bincount(labels, minlength=classes)
     decks = [_Deck(np.flatnonzero(labels == label), seed, label) for label in range(classes)]
     left, held = sizes.copy(), []

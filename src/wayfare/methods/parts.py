@@ -213,6 +213,8 @@ class ServerRule(Part, ABC):
 
     # What a device sends: its update, or its whole model, all or nothing.
     takes: ClassVar[Literal["updates", "models"]] = "updates"
+    # Whether `apply` takes arrivals strictly one after the other, so that a round may be applied in several calls.
+    one_by_one: ClassVar[bool] = False
     # Whether pieces of an upload may be applied as they arrive. Otherwise the field waits for the whole upload.
     takes_pieces: ClassVar[bool] = False
     # Whether it leaves all entries alone that no arrival carries. A subclass with another `apply` says so again.
@@ -223,9 +225,11 @@ class ServerRule(Part, ABC):
     uses_reach: ClassVar[bool] = False
 
     def __init_subclass__(cls) -> None:
+        """A rule with its own `apply` does not inherit what another rule declares about its own."""
         super().__init_subclass__()
-        if "apply" in vars(cls) and "changes_only_sent" not in vars(cls):
-            cls.changes_only_sent = False
+        if "apply" in vars(cls):
+            cls.one_by_one = vars(cls).get("one_by_one", False)
+            cls.changes_only_sent = vars(cls).get("changes_only_sent", False)
 
     def objection(self, method: Method) -> str | None:
         """Handed-down state needs a local rule that uses it, and relays do not carry it."""

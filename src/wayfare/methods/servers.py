@@ -54,6 +54,7 @@ class Add(ServerRule):
     """Algorithm 1: w <- w - (1/N) sum of S(x) over the arrivals of a round, in the order of device numbers."""
 
     takes_pieces = True
+    one_by_one = True
     changes_only_sent = True
 
     def apply(
@@ -126,6 +127,7 @@ class Mix(ServerRule):
     mixing: Mixing = field(default_factory=Mixing)
 
     takes = "models"
+    one_by_one = True
 
     def apply(
         self, model: Tensor, state: State, arrivals: Sequence[Arrival], terms: ServerTerms

@@ -40,12 +40,26 @@ class GroupPartition(Section):
     kind: Literal["by-group"] = "by-group"
 
 
+class SharedPartition(Section):
+    """Several devices hold the same sample, so that a fleet may have more devices than there are training samples.
+
+    Class shares are drawn as in `dirichlet`. Devices take the samples of a class in turn, from the top once all are
+    taken.
+    """
+
+    kind: Literal["shared"] = "shared"
+    # Number of samples per device, for any size of the fleet.
+    samples_per_device: Annotated[int, Field(ge=1)] = 500
+    # rho: a smaller value means fewer classes per device, as in `dirichlet`.
+    concentration: Positive = 1.0
+
+
 class OwnPartition(Section):
     """The task assigns samples to devices, or to the vehicle of a trace that recorded them."""
 
     kind: Literal["own"] = "own"
 
 
-Dealt: TypeAlias = DirichletPartition | IidPartition | ShardPartition | GroupPartition
+Dealt: TypeAlias = DirichletPartition | IidPartition | ShardPartition | GroupPartition | SharedPartition
 AnyPartition: TypeAlias = Dealt | OwnPartition
 Partition: TypeAlias = Annotated[AnyPartition, Field(discriminator="kind")]

@@ -140,6 +140,7 @@ class Simulation:
         if arrival is not None:
             self._server.arrive(arrival)
         self._fleet.keep(device, sending.state, new_memory=sending.sent is not None)
+        self._trainer.rest(device)
         if self._ledger is not None and sending.sent is not None and sending.offer.added is not None:
             self._ledger.added(device, sending.offer.added)
         events: list[RelayEvent] = []
