@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import threading
 import time
 import urllib.error
@@ -20,7 +21,7 @@ from tests.report.browser import chromium, console_errors
 from wayfare.field.runtime.alerts import AlertRules, alerts_of
 from wayfare.field.runtime.endpoint import fleet_pages, serving
 from wayfare.field.runtime.page import live_page, token_of
-from wayfare.field.runtime.status import DeviceStatus, FleetStatus
+from wayfare.field.runtime.status import DeviceStatus, FleetStatus, Judged
 
 HOSTILE = "<img src=x onerror=alert(1)>"
 
@@ -74,6 +75,16 @@ def test_alerts_name_what_a_person_should_look_at() -> None:
         ("rejected", "odd"),
     ]
     assert alerts_of(STATUS) == ()
+
+
+@pytest.mark.parametrize(("loss", "is_told"), [(0.4, False), (0.7, False), (0.8, True), (math.nan, True)])
+def test_a_model_that_has_become_much_worse_is_told(loss: float, is_told: bool) -> None:
+    best = Judged(version=13, metric="accuracy", score=0.74, loss=0.5)
+    last = Judged(version=1200, metric="accuracy", score=0.3, loss=loss)
+    found = alerts_of(replace(STATUS, judged=last, best=best))
+    assert [alert.rule for alert in found] == ["worse"] * is_told
+    if is_told:
+        assert "0.5 at version 13" in found[0].text
 
 
 def test_the_token_is_made_once_and_private(tmp_path: Path) -> None:

@@ -17,12 +17,13 @@ class AlertRules:
     behind_versions: int = 100_000
     refused_share: float = 0.1  # of a device's messages with chunks
     free_disk_bytes: int = 2 << 30
+    worse_loss: float = 1.5  # on held-out data, as a multiple of the least since the server was started
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Alert:
     rule: str
-    about: str  # a device, or the server
+    about: str  # a device, the model or the server
     text: str
 
 
@@ -34,6 +35,10 @@ def alerts_of(status: FleetStatus, rules: AlertRules | None = None) -> tuple[Ale
     if status.free_disk_bytes is not None and status.free_disk_bytes < rules.free_disk_bytes:
         text = f"{status.free_disk_bytes / 1e9:.1f} GB of disk are left"
         found.append(Alert(rule="disk", about="server", text=text))
+    judged, best = status.judged, status.best
+    if judged is not None and best is not None and not judged.loss <= rules.worse_loss * best.loss:
+        text = f"loss {judged.loss:.3g} at version {judged.version:,}, but {best.loss:.3g} at version {best.version:,}"
+        found.append(Alert(rule="worse", about="model", text=text))
     for device in status.devices:
         found += _of_device(device, status.version, rules)
     return tuple(found)

@@ -39,6 +39,7 @@ class Housekeeping:
     ) -> None:
         self._ledger, self._in_thread, self._options = ledger, in_thread, options
         self.judged: Judged | None = None
+        self.best: Judged | None = None
 
     async def run(self) -> None:
         await asyncio.gather(self._keep(), self._evaluate())
@@ -64,5 +65,7 @@ class Housekeeping:
             version, model = await self._in_thread(lambda: (ledger.version, ledger.state.judged))
             if self.judged is None or self.judged.version != version:
                 self.judged = await asyncio.to_thread(judge, version, model)
+                if math.isfinite(self.judged.loss) and (self.best is None or self.judged.loss < self.best.loss):
+                    self.best = self.judged
                 _log.info("evaluated", extra=asdict(self.judged))
             await asyncio.sleep(self._options.judge_every_s)

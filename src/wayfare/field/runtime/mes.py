@@ -187,6 +187,7 @@ class MobileEdgeServer:
                 heard_at_s=self._heard_at_s,
                 began_s=self._began_s,
                 judged=self._house.judged,
+                best=self._house.best,
                 broker_in_reach=self._client.is_connected,
                 leads=self._lease.is_held,
             )

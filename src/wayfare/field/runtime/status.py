@@ -67,6 +67,7 @@ class FleetStatus:
     free_disk_bytes: int | None = None
     alerts: tuple[Alert, ...] = ()
     judged: Judged | None = None
+    best: Judged | None = None  # with the least loss since the server was started
     settings: Mapping[str, float] = field(default_factory=dict)  # of devices, changed while the fleet runs
 
     def to_json(self) -> str:
@@ -78,9 +79,9 @@ class FleetStatus:
             content: dict[str, Any] = json.loads(text)
             devices = tuple(DeviceStatus(**device) for device in content.pop("devices"))
             alerts = tuple(Alert(**alert) for alert in content.pop("alerts"))
-            judged = content.pop("judged")
-            found = None if judged is None else Judged(**judged)
-            return FleetStatus(**content, devices=devices, alerts=alerts, judged=found)
+            evaluated = (content.pop(name) for name in ("judged", "best"))
+            judged, best = (None if found is None else Judged(**found) for found in evaluated)
+            return FleetStatus(**content, devices=devices, alerts=alerts, judged=judged, best=best)
         except (ValueError, TypeError, KeyError, AttributeError):
             raise InputError("the answer is not the status of a fleet; check the address") from None
 
@@ -94,6 +95,7 @@ def status_of(
     broker_in_reach: bool,
     leads: bool = True,
     judged: Judged | None = None,
+    best: Judged | None = None,
 ) -> FleetStatus:
     """The status of a server, with times of ``time.monotonic``."""
     ledger, now_s = intake.ledger, time.monotonic()
@@ -121,6 +123,7 @@ def status_of(
         devices=devices,
         leads=leads,
         judged=judged,
+        best=best,
         base_version=ledger.base_version,
         disk_bytes=ledger.disk_bytes(),
         settings={} if settings is None else settings.model_dump(exclude_none=True),
