@@ -141,7 +141,7 @@ def test_every_engine_and_policy_gives_the_same_run(name: str, small: Scenario) 
     expected, notes = simulate(world, name, engine="reference", policy="stepwise")
     # The reference under every policy is the next test.
     policies: tuple[Policy, ...] = ("lazy", "ahead") if name == "mads" else ("ahead",)
-    for engine in set(ENGINES) - {"reference", "cuda_graphs"}:
+    for engine in set(ENGINES) - {"reference", "cuda_graphs", "batched"}:
         for policy in policies:
             found, others = simulate(world, name, engine=engine, policy=policy)
             torch.testing.assert_close(found.model, expected.model, rtol=1e-9, atol=1e-12)
