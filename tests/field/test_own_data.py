@@ -64,8 +64,7 @@ class Site:
             data=self.folder / "data" / name,
             rescan_s=0.2,
             max_local_steps=STEPS,
-            # On a busy machine devices that hurry would overtake each other, which the simulator's turns do not have.
-            exchange_every_s=0.5,
+            exchange_every_s=0.25,
             patience=Patience(idle_s=0.005),
         )
         bundle = load_bundle(self.fleet.device_folder(name))
