@@ -15,7 +15,7 @@ import itertools
 import warnings
 from collections import deque
 from collections.abc import Callable, Hashable, Iterator, Sequence
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import dataclass
 from functools import partial
 from typing import TypeAlias
 
@@ -35,6 +35,7 @@ from wayfare.engine.base import (
     split,
     steering_of,
 )
+from wayfare.engine.captured import captured
 from wayfare.engine.compute import gpu_lock
 from wayfare.engine.unfolded import unfold_convolutions
 from wayfare.errors import ScenarioError
@@ -138,20 +139,7 @@ def _make_slots(training: LocalTraining, task: Task, recipe: Recipe) -> _Slots:
 
 
 def _captured(training: LocalTraining, task: Task, recipe: Recipe) -> Hashable:
-    """Everything that captured graphs hold. Tensors count by identity, so equal data must be shared too."""
-    offsets = training.local_loss.offsets
-    key = (
-        *(recipe, training.compute, training.batches.batch_size, training.batches.augment),
-        *(training.learning_rate, training.schedule.is_constant, training.descent),
-        *(None if offsets is None else offsets.shape[1:], type(task)),
-        *(tuple(getattr(task, entry.name) for entry in fields(task)) if is_dataclass(task) else (task,)),
-    )
-    try:
-        hash(key)
-    except TypeError:
-        # A task with values that cannot be compared has its own slots.
-        return object()
-    return key
+    return captured(training, task, recipe, training.learning_rate, training.schedule.is_constant)
 
 
 _DONE = object()
