@@ -55,7 +55,8 @@ def test_kernels_find_the_tails_of_segments_in_order(length: int, room: int) -> 
     bounds = torch.linspace(1.0, 3.0, 8)
     bounds[5] = 100.0
     expected, numbers = _tails(rows, bounds, room)
-    found, found_numbers = beyond(rows.view(-1).to(WHERE), bounds.to(WHERE), room)
+    strided = torch.stack([bounds, 0 * bounds], 1).to(WHERE)[:, 0]
+    found, found_numbers = beyond(rows.view(-1).to(WHERE), strided, room)
     assert torch.equal(found_numbers.cpu(), numbers)
     filled = min(room, int(numbers.sum()))
     assert torch.equal(found.cpu()[:filled], expected[:filled])

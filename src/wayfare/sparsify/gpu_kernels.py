@@ -61,13 +61,16 @@ def beyond(vector: Tensor, bounds: Tensor, room: int) -> tuple[Tensor, Tensor]:
     in_blocks = torch.empty(segments * blocks, dtype=torch.int32, device=vector.device)
     found, numbers = vector.new_empty(room), vector.new_empty(segments)
     with torch.cuda.device_of(vector):
-        _count_beyond[(segments, blocks)](vector, bounds, in_blocks, length, block=_WRITTEN, num_warps=_WARPS)
+        _count_beyond[(segments, blocks)](
+            vector, bounds, in_blocks, bounds.stride(0), length, block=_WRITTEN, num_warps=_WARPS
+        )
         _write_beyond[(segments, blocks)](
             vector,
             bounds,
             in_blocks,
             found,
             numbers,
+            bounds.stride(0),
             length,
             room,
             block=_WRITTEN,
@@ -171,24 +174,30 @@ def _write_kept(
     tl.store(values + position, tl.load(vector + place, mask=kept, other=0.0), mask=kept)
 
 
-@triton.jit(do_not_specialize=["length"])  # type: ignore[untyped-decorator]
+@triton.jit(do_not_specialize=["stride", "length"])  # type: ignore[untyped-decorator]
 def _count_beyond(
-    vector: tl.tensor, bounds: tl.tensor, in_blocks: tl.tensor, length: tl.tensor, block: tl.constexpr
+    vector: tl.tensor,
+    bounds: tl.tensor,
+    in_blocks: tl.tensor,
+    stride: tl.tensor,
+    length: tl.tensor,
+    block: tl.constexpr,
 ) -> None:
     """The number of entries above the bound in every block of every segment."""
     segment, number = tl.program_id(0), tl.program_id(1)
     magnitude = _magnitudes(vector + segment * length, number * block + tl.arange(0, block), length)
-    bound = tl.load(bounds + segment).to(tl.int32, bitcast=True)
+    bound = tl.load(bounds + segment * stride).to(tl.int32, bitcast=True)
     tl.store(in_blocks + segment * tl.num_programs(1) + number, tl.sum((magnitude > bound).to(tl.int32), 0))
 
 
-@triton.jit(do_not_specialize=["length", "room"])  # type: ignore[untyped-decorator]
+@triton.jit(do_not_specialize=["stride", "length", "room"])  # type: ignore[untyped-decorator]
 def _write_beyond(
     vector: tl.tensor,
     bounds: tl.tensor,
     in_blocks: tl.tensor,
     found: tl.tensor,
     numbers: tl.tensor,
+    stride: tl.tensor,
     length: tl.tensor,
     room: tl.tensor,
     block: tl.constexpr,
@@ -199,7 +208,7 @@ def _write_beyond(
     program = segment * blocks + number
     before = _sum_between(in_blocks, 0, program, at_once)
     magnitude = _magnitudes(vector + segment * length, number * block + tl.arange(0, block), length)
-    kept = magnitude > tl.load(bounds + segment).to(tl.int32, bitcast=True)
+    kept = magnitude > tl.load(bounds + segment * stride).to(tl.int32, bitcast=True)
     position = before + tl.cumsum(kept.to(tl.int32), 0) - 1
     tl.store(found + position, magnitude.to(tl.float32, bitcast=True), mask=kept & (position < room))
     if number == 0:

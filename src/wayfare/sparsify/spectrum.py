@@ -237,10 +237,9 @@ def _to_send(vector: Tensor) -> tuple[list[Tensor], Callable[[Magnitudes], Segme
         return [vector.abs()], _all_of
     rows, stride = _rows(vector)
     samples = rows[:, ::stride].abs().sort().values
-    bounds = samples[:, _BOUND].contiguous()
     # Twice the expected number; hardly ever too few if the sample represents its segment.
     room = -2 * _BOUND * rows.numel() // samples.shape[1]
-    tail, counts = _tails(rows, bounds, room)
+    tail, counts = _tails(rows, samples[:, _BOUND], room)
 
     def segments_of(found: Magnitudes) -> Segments:
         bodies = [_body(sample) for sample in found[: samples.numel()].reshape(samples.shape)]
