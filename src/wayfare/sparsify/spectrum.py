@@ -14,6 +14,7 @@ from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
 from wayfare.arrays import Floats, Ints
+from wayfare.sparsify import gpu
 from wayfare.sparsify.mask_indices import first_indices
 
 # A vector is split into segments, because layers differ. A sample finds the start of the tail. Tails are heavy: a few
@@ -235,14 +236,10 @@ def _to_send(vector: Tensor) -> tuple[list[Tensor], Callable[[Magnitudes], Segme
     if len(vector) < _SAMPLE:
         return [vector.abs()], _all_of
     rows, stride = _rows(vector)
-    magnitude = rows.abs()
-    samples = magnitude[:, ::stride].sort().values
-    beyond = magnitude > samples[:, _BOUND, None]
+    samples = rows[:, ::stride].abs().sort().values
     # Twice the expected number; hardly ever too few if the sample represents its segment.
-    room = -2 * _BOUND * magnitude.numel() // samples.shape[1]
-    indices = first_indices(beyond.flatten(), room)
-    # Floats hold every count that matters exactly: those up to the room.
-    counts = beyond.sum(1, dtype=rows.dtype)
+    room = -2 * _BOUND * rows.numel() // samples.shape[1]
+    tail, counts = _tails(rows, samples[:, _BOUND], room)
 
     def segments_of(found: Magnitudes) -> Segments:
         bodies = [_body(sample) for sample in found[: samples.numel()].reshape(samples.shape)]
@@ -250,10 +247,25 @@ def _to_send(vector: Tensor) -> tuple[list[Tensor], Callable[[Magnitudes], Segme
         if ends[-1] <= samples.numel() + room:
             tails = [np.sort(found[start:end]) for start, end in pairwise(ends.tolist())]
         else:
-            tails = [np.sort(row[tail].cpu().numpy()) for row, tail in zip(magnitude, beyond, strict=True)]
+            tails = [np.sort(_above(row.cpu().numpy(), body[-1])) for row, body in zip(rows, bodies, strict=True)]
         return _weighted(bodies, tails, rows.shape[1])
 
-    return [samples.flatten(), magnitude.flatten().index_select(0, indices), counts], segments_of
+    return [samples.flatten(), tail, counts], segments_of
+
+
+def _tails(rows: Tensor, bounds: Tensor, room: int) -> tuple[Tensor, Tensor]:
+    """On a GPU: the first ``room`` magnitudes above the bound of their segment, and their numbers.
+
+    The numbers are floats, which hold every number up to the room exactly.
+    """
+    if gpu.has_kernels(rows):
+        from wayfare.sparsify.gpu_kernels import beyond
+
+        return beyond(rows.view(-1), bounds, room)
+    magnitude = rows.abs()
+    is_beyond = magnitude > bounds[:, None]
+    indices = first_indices(is_beyond.flatten(), room)
+    return magnitude.flatten().index_select(0, indices), is_beyond.sum(1, dtype=rows.dtype)
 
 
 def _body(sample: Magnitudes) -> Magnitudes:
