@@ -42,6 +42,7 @@ from wayfare.errors import ScenarioError
 from wayfare.learning.local_loss import loss_of
 from wayfare.learning.models.base import entries, trainable
 from wayfare.learning.models.tuned import Tuned
+from wayfare.learning.models.wrapped import Wrapped
 from wayfare.learning.tasks import Task
 from wayfare.learning.tasks.base import Labelled
 from wayfare.sharing import shared
@@ -71,6 +72,9 @@ def best_recipe(training: LocalTraining) -> Recipe:
         # Channels first: the reproducible kernels for depthwise convolutions with channels last are slow.
         strict = compute.precision == "fp32" and not compute.fast
         return Recipe(slots=10, compiled=False, channels_last=False, unfold_pixels=1024 if strict else 0)
+    if isinstance(training.task.model, Wrapped):
+        # A user's own network may look at a signal as rows, which other orders of its axes do not allow.
+        return Recipe(slots=8, compiled=False, channels_last=False)
     if compute.precision == "fp32":
         # Without matrix units convolutions take nearly all of the time. Products are the fastest reproducible way.
         if compute.fast:
@@ -166,6 +170,8 @@ def _compiled_loss(task: Labelled, template: nn.Module) -> _Loss:
         logits = functional_call(template, entries, (inputs,))
         return functional.cross_entropy(logits if offset is None else logits + offset, labels)
 
+    # Also tells the compiler.
+    torch.use_deterministic_algorithms(torch.are_deterministic_algorithms_enabled())
     with warnings.catch_warnings():
         # The compiler warns about parts of PyTorch that it uses itself, here and at its first run.
         warnings.simplefilter("ignore")
