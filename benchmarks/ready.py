@@ -26,9 +26,8 @@ DEVICES = 20
 def measured(engine_name: str, precision: str, began: float) -> dict[str, float]:
     """The parts of a start, in this process, and everything since it was asked for."""
     marks = [time.perf_counter()]
-    import torch
-
     import numpy as np
+    import torch
 
     from full_run import random_images
     from wayfare.engine import Burst, Compute, LocalTraining, make_engine
