@@ -15,8 +15,12 @@ from torch import Tensor
 _DIGITS, _BINS = 4, 256
 # Entries that a program reads at a time, and the number of times.
 _BLOCK, _STEPS = 1024, 8
+# Magnitudes whose ranks a program finds.
+_RANKED = 128
 # Entries per program where kept ones are written in order.
 _WRITTEN, _WARPS = 4096, 8
+# Versions of Triton have different defaults. Nothing here is rounded.
+_OPTIONS = {"enable_fp_fusion": True}
 
 
 def largest(vector: Tensor, k: int) -> tuple[Tensor, Tensor]:
@@ -28,10 +32,19 @@ def largest(vector: Tensor, k: int) -> tuple[Tensor, Tensor]:
     with torch.cuda.device_of(vector):
         for digit in range(_DIGITS):
             _count_digits[(triton.cdiv(entries, _BLOCK * _STEPS),)](
-                vector, found, entries, k, digit, bins=_BINS, block=_BLOCK, steps=_STEPS
+                vector, found, entries, k, digit, bins=_BINS, block=_BLOCK, steps=_STEPS, **_OPTIONS
             )
         _count_kept[(blocks,)](
-            vector, found, in_blocks, entries, k, bins=_BINS, digits=_DIGITS, block=_WRITTEN, num_warps=_WARPS
+            vector,
+            found,
+            in_blocks,
+            entries,
+            k,
+            bins=_BINS,
+            digits=_DIGITS,
+            block=_WRITTEN,
+            num_warps=_WARPS,
+            **_OPTIONS,
         )
         _write_kept[(blocks,)](
             vector,
@@ -46,26 +59,39 @@ def largest(vector: Tensor, k: int) -> tuple[Tensor, Tensor]:
             block=_WRITTEN,
             at_once=_BLOCK,
             num_warps=_WARPS,
+            **_OPTIONS,
         )
     return indices, values
 
 
-def beyond(vector: Tensor, bounds: Tensor, room: int) -> tuple[Tensor, Tensor]:
-    """The first ``room`` magnitudes of a vector's segments above the bound of each, and their numbers.
+def sorted_samples(rows: Tensor, stride: int) -> Tensor:
+    """Every ``stride``-th magnitude of each segment (rows), in rising order."""
+    segments, length = rows.shape
+    count = triton.cdiv(length, stride)
+    samples = rows.new_empty(segments, count)
+    with torch.cuda.device_of(rows):
+        _sort_samples[(segments, triton.cdiv(count, _RANKED))](
+            rows, samples, stride, length, count, block=_RANKED, **_OPTIONS
+        )
+    return samples
 
-    Segments have equal lengths. Unused room is not set. Numbers are floats, and exact up to 2^24.
+
+def beyond(rows: Tensor, bounds: Tensor, room: int) -> tuple[Tensor, Tensor]:
+    """The magnitudes of segments (rows) above the bound of each, in rising order, and their numbers.
+
+    Nothing is defined beyond ``room`` magnitudes; if there are more, all of them are undefined. Numbers are floats, and
+    exact up to 2^24.
     """
-    segments = len(bounds)
-    length = len(vector) // segments
+    segments, length = rows.shape
     blocks = triton.cdiv(length, _WRITTEN)
-    in_blocks = torch.empty(segments * blocks, dtype=torch.int32, device=vector.device)
-    found, numbers = vector.new_empty(room), vector.new_empty(segments)
-    with torch.cuda.device_of(vector):
+    in_blocks = torch.empty(segments * blocks, dtype=torch.int32, device=rows.device)
+    found, tails, numbers = rows.new_empty(room), rows.new_empty(room), rows.new_empty(segments)
+    with torch.cuda.device_of(rows):
         _count_beyond[(segments, blocks)](
-            vector, bounds, in_blocks, bounds.stride(0), length, block=_WRITTEN, num_warps=_WARPS
+            rows, bounds, in_blocks, bounds.stride(0), length, block=_WRITTEN, num_warps=_WARPS, **_OPTIONS
         )
         _write_beyond[(segments, blocks)](
-            vector,
+            rows,
             bounds,
             in_blocks,
             found,
@@ -76,14 +102,18 @@ def beyond(vector: Tensor, bounds: Tensor, room: int) -> tuple[Tensor, Tensor]:
             block=_WRITTEN,
             at_once=_BLOCK,
             num_warps=_WARPS,
+            **_OPTIONS,
         )
-    return found, numbers
+        _sort_tails[(triton.cdiv(room, _RANKED), segments)](found, numbers, tails, room, block=_RANKED, **_OPTIONS)
+    return tails, numbers
 
 
 def subtract_at(vector: Tensor, indices: Tensor, values: Tensor) -> None:
     """vector[indices] -= values, in place; indices are distinct."""
     with torch.cuda.device_of(vector):
-        _subtract_at[(triton.cdiv(len(indices), _BLOCK),)](vector, indices, values, len(indices), block=_BLOCK)
+        _subtract_at[(triton.cdiv(len(indices), _BLOCK),)](
+            vector, indices, values, len(indices), block=_BLOCK, **_OPTIONS
+        )
 
 
 @triton.jit  # type: ignore[untyped-decorator]
@@ -213,6 +243,58 @@ def _write_beyond(
     tl.store(found + position, magnitude.to(tl.float32, bitcast=True), mask=kept & (position < room))
     if number == 0:
         tl.store(numbers + segment, _sum_between(in_blocks, program, program + blocks, at_once).to(tl.float32))
+
+
+@triton.jit(do_not_specialize=["stride", "length", "count"])  # type: ignore[untyped-decorator]
+def _sort_samples(
+    vector: tl.tensor,
+    samples: tl.tensor,
+    stride: tl.tensor,
+    length: tl.tensor,
+    count: tl.tensor,
+    block: tl.constexpr,
+) -> None:
+    """Write each magnitude of a sample to its rank, which is found by comparing it with all others."""
+    segment, mine = tl.program_id(0), tl.program_id(1) * block + tl.arange(0, block)
+    source = vector + segment * length
+    own = _magnitudes(source, mine * stride, length)
+    rank = tl.zeros((block,), dtype=tl.int32)
+    for first in range(0, count, block):
+        other = first + tl.arange(0, block)
+        rank += _before(_magnitudes(source, other * stride, length), other, own, mine)
+    tl.store(samples + segment * count + rank, own.to(tl.float32, bitcast=True), mask=mine < count)
+
+
+@triton.jit(do_not_specialize=["room"])  # type: ignore[untyped-decorator]
+def _sort_tails(
+    found: tl.tensor,
+    numbers: tl.tensor,
+    tails: tl.tensor,
+    room: tl.tensor,
+    block: tl.constexpr,
+) -> None:
+    """As `_sort_samples`, for the tail of a segment."""
+    segment, start = tl.program_id(1), 0
+    for earlier in range(0, segment):
+        start += tl.load(numbers + earlier).to(tl.int32)
+    count = tl.minimum(tl.load(numbers + segment).to(tl.int32), room - start)
+    mine = tl.program_id(0) * block + tl.arange(0, block)
+    if tl.program_id(0) * block < count:
+        own = _magnitudes(found + start, mine, count)
+        rank = tl.zeros((block,), dtype=tl.int32)
+        for first in range(0, count, block):
+            other = first + tl.arange(0, block)
+            rank += _before(_magnitudes(found + start, other, count), other, own, mine)
+        tl.store(tails + start + rank, own.to(tl.float32, bitcast=True), mask=mine < count)
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def _before(magnitude: tl.tensor, other: tl.tensor, own: tl.tensor, mine: tl.tensor) -> tl.tensor:
+    """How many of some magnitudes, and of equal ones before it, each own one exceeds. Those beyond the end are -1."""
+    is_smaller = (magnitude[None, :] < own[:, None]) | (
+        (magnitude[None, :] == own[:, None]) & (other[None, :] < mine[:, None])
+    )
+    return tl.sum((is_smaller & (magnitude[None, :] >= 0)).to(tl.int32), 1)
 
 
 @triton.jit  # type: ignore[untyped-decorator]

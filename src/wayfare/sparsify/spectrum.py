@@ -236,16 +236,18 @@ def _to_send(vector: Tensor) -> tuple[list[Tensor], Callable[[Magnitudes], Segme
     if len(vector) < _SAMPLE:
         return [vector.abs()], _all_of
     rows, stride = _rows(vector)
-    samples = rows[:, ::stride].abs().sort().values
+    count = -(-rows.shape[1] // stride)
     # Twice the expected number; hardly ever too few if the sample represents its segment.
-    room = -2 * _BOUND * rows.numel() // samples.shape[1]
-    tail, counts = _tails(rows, samples[:, _BOUND], room)
+    room = -2 * _BOUND * rows.numel() // count
+    has_kernels = gpu.has_kernels(rows)
+    samples, tail, counts = (_looked_at_by_kernels if has_kernels else _looked_at)(rows, stride, room)
 
     def segments_of(found: Magnitudes) -> Segments:
         bodies = [_body(sample) for sample in found[: samples.numel()].reshape(samples.shape)]
         ends = samples.numel() + np.cumsum([0, *found[-len(rows) :]]).astype(np.int64)
         if ends[-1] <= samples.numel() + room:
-            tails = [np.sort(found[start:end]) for start, end in pairwise(ends.tolist())]
+            tails = [found[start:end] for start, end in pairwise(ends.tolist())]
+            tails = tails if has_kernels else [np.sort(tail) for tail in tails]
         else:
             tails = [np.sort(_above(row.cpu().numpy(), body[-1])) for row, body in zip(rows, bodies, strict=True)]
         return _weighted(bodies, tails, rows.shape[1])
@@ -253,19 +255,24 @@ def _to_send(vector: Tensor) -> tuple[list[Tensor], Callable[[Magnitudes], Segme
     return [samples.flatten(), tail, counts], segments_of
 
 
-def _tails(rows: Tensor, bounds: Tensor, room: int) -> tuple[Tensor, Tensor]:
-    """On a GPU: the first ``room`` magnitudes above the bound of their segment, and their numbers.
+def _looked_at(rows: Tensor, stride: int, room: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Sorted samples of segments; the first ``room`` magnitudes above the bound of their segment; their numbers.
 
     The numbers are floats, which hold every number up to the room exactly.
     """
-    if gpu.has_kernels(rows):
-        from wayfare.sparsify.gpu_kernels import beyond
-
-        return beyond(rows.view(-1), bounds, room)
     magnitude = rows.abs()
-    is_beyond = magnitude > bounds[:, None]
+    samples = magnitude[:, ::stride].sort().values
+    is_beyond = magnitude > samples[:, _BOUND, None]
     indices = first_indices(is_beyond.flatten(), room)
-    return magnitude.flatten().index_select(0, indices), is_beyond.sum(1, dtype=rows.dtype)
+    return samples, magnitude.flatten().index_select(0, indices), is_beyond.sum(1, dtype=rows.dtype)
+
+
+def _looked_at_by_kernels(rows: Tensor, stride: int, room: int) -> tuple[Tensor, Tensor, Tensor]:
+    """As `_looked_at`, with sorted tails. Sorting them on the host would take longer than all of this."""
+    from wayfare.sparsify.gpu_kernels import beyond, sorted_samples
+
+    samples = sorted_samples(rows, stride)
+    return samples, *beyond(rows, samples[:, _BOUND], room)
 
 
 def _body(sample: Magnitudes) -> Magnitudes:
