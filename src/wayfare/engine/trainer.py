@@ -26,6 +26,8 @@ Training: TypeAlias = Literal["always", "in-contact"]
 # with this many devices.
 AHEAD_STEPS = 12
 _AHEAD_DEVICES = 48
+# Local steps that take about as long as an evaluation.
+_BUSY_STEPS = 6
 # A crowd trains in parts whose local models take about this much memory, and that are wide enough for a stack. A shelf
 # on disk leaves as many local models in memory.
 _PART_BYTES = 256 << 20
@@ -79,6 +81,9 @@ class Trainer:
         self._free: list[Tensor] = []
         self._shelf = shelf or InMemory()
         self._part_devices = max(_AHEAD_DEVICES, _PART_BYTES // (initial.numel() * initial.element_size()))
+        if self._overlapping is not None:
+            # A GPU trains the last devices of a crowd beside the contacts of the first.
+            self._part_devices = max(self._part_devices, len(contacts))
         # The last trained round of each local model.
         self._done = [0] * len(contacts)
         self._retired: set[int] = set()
@@ -91,10 +96,8 @@ class Trainer:
     def met(self, devices: Sequence[int], round_: int) -> Iterator[int]:
         """Train the devices in contact up to and including a round. Yield each one while its model is in memory."""
         is_crowd = len(devices) >= _AHEAD_DEVICES
-        # A GPU runs bursts of later devices beside the contacts of the first.
-        width = len(devices) if self._overlapping is not None else self._part_devices
-        for first in range(0, len(devices), max(width, 1)):
-            part = devices[first : first + width]
+        for first in range(0, len(devices), self._part_devices):
+            part = devices[first : first + self._part_devices]
             self._train([device for device in part if device not in self._retired], round_, ahead=not is_crowd)
             yield from part
 
@@ -114,6 +117,11 @@ class Trainer:
             needed = max(round_ - self._done[device] for device in devices)
             if needed > 0:
                 self._run_ahead(devices, round_, max(needed, self._ahead_steps))
+
+    def keep_busy(self, round_: int) -> None:
+        """Start bursts after a round that no contact needs yet, if they can run while the host waits for a GPU."""
+        if self._overlapping is not None and self._policy == "ahead" and self._training == "always":
+            self._run_ahead([], round_ + 1, _BUSY_STEPS)
 
     def model(self, device: int) -> Tensor:
         """w_n: the local model as trained so far, valid until the next `receive` or `meet`."""
