@@ -104,7 +104,7 @@ class _Rows:
 
     def write(self, device: int, vector: Tensor) -> Tensor:
         """Write a row and return a view of it."""
-        left = memoryview(vector.float().contiguous().numpy()).cast("B")
+        left = vector.float().contiguous().numpy().data.cast("B")
         try:
             self._file.seek(4 * self._stride * device)
             while left:
