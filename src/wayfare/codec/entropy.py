@@ -93,7 +93,7 @@ def _as_bytes(counts: NDArray[np.integer]) -> NDArray[np.uint8]:
 
 def _rounded(counts: NDArray[np.integer]) -> NDArray[np.float64]:
     """8 times the counts, rounded down to four significant bits; a count of 0 becomes 1. The weights of `_as_bytes`."""
-    numbers = 8.0 * np.maximum(counts, 1)
+    numbers: NDArray[np.float64] = 8.0 * np.maximum(counts, 1)
     bits = numbers.view(np.int64)
     bits &= -1 << _DROPPED_BITS
     return numbers
