@@ -90,7 +90,8 @@ class FolderSamples:
         self._kept = [part for _, part in self._parts.values() if part is not None]
         self._ends = np.cumsum([len(part.targets) for part in self._kept], dtype=np.int64)
         self._drop_from_cache()
-        _log.info("data", extra={"folder": str(self._folder), "files": len(self._kept), "samples": len(self)})
+        files = sum(len(signature) for signature, part in self._parts.values() if part is not None)
+        _log.info("data", extra={"folder": str(self._folder), "samples": len(self), "files": files})
         return True
 
     def _found(self) -> Iterator[tuple[str, _Signature]]:
