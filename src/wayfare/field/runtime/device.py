@@ -193,7 +193,17 @@ async def _run(
                     period_joules=None if options.by_plan else work.budget_joules,
                     set_power_watts=options.set_power_watts,
                 )
-                exchanger = Exchanger(client, bundle.name, outbox, guide, radio, work.layout, options.patience, current)
+                exchanger = Exchanger(
+                    client,
+                    bundle.name,
+                    outbox,
+                    guide,
+                    radio,
+                    work.layout,
+                    options.patience,
+                    current,
+                    work.agreement,
+                )
                 await exchanger.run(stop)
     finally:
         keeping.cancel()

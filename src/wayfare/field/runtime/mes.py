@@ -84,7 +84,7 @@ def open_intake(bundle: Bundle, work: Work, options: ServerOptions) -> Intake:
         limits=replace(options.limits, largest_value=MAX_WHOLE) if work.link.sums else options.limits,
     )
     gathering: Gathering = ByPlan(work.world.meets, work.scenario.rounds) if options.by_plan else OnArrival()
-    return Intake(ledger, gathering, work.layout)
+    return Intake(ledger, gathering, work.layout, work.agreement)
 
 
 def run_server(bundle: Bundle, work: Work, options: ServerOptions, stop: threading.Event) -> None:
