@@ -13,10 +13,11 @@ import torch
 from PIL import Image
 
 from wayfare import local_task
-from wayfare.errors import InputError
+from wayfare.errors import InputError, ScenarioError
 from wayfare.field.runtime.local_folder import LocalFolder
 from wayfare.field.runtime.logs import Sparing
 from wayfare.learning.folders import FolderSamples, Wanted
+from wayfare.learning.tasks.local import folder_task
 
 RNG = np.random.default_rng(0)
 INPUTS = RNG.normal(size=(20, 3)).astype(np.float32)
@@ -124,6 +125,15 @@ def test_a_damaged_image_has_a_line_and_the_next_one_takes_its_place(
     (tmp_path / "bus" / "a.png").unlink()
     with pytest.raises(InputError, match="bus: none of its 3 images can be read"):
         samples.batch(np.array([0]))
+
+
+def test_images_need_a_task_with_images(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    (tmp_path / "bus").mkdir()
+    Image.new("L", (4, 4)).save(tmp_path / "bus" / "one.png")
+    assert len(opened(tmp_path)) == 0
+    assert "images need a sample of 2 or 3 axes, the task expects (3,)" in caplog.text
+    with pytest.raises(ScenarioError, match=r"data = '.*': has no samples for the task"):
+        folder_task(TASK, tmp_path, tmp_path / ".cache").evaluate(TASK.model.module())
 
 
 def test_the_log_counts_images_not_class_folders(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -144,6 +144,12 @@ def mes_command(
         raise InputError(f"{bundle}: is the bundle of {loaded.name}; the server's bundle is FLEET/mes")
     if clip_norm is not None and not clip_norm > 0:
         raise InputError(f"--clip-norm = {clip_norm!r}: must be above 0")
+    if heldout is not None and not heldout.is_dir():
+        raise InputError(f"--heldout = {str(heldout)!r}: is not a folder")
+    if heldout is not None and not evaluate_every_s:
+        raise InputError("--heldout: also give --evaluate-every-s, such as 600")
+    if evaluate_every_s and heldout is None and task is not None:
+        raise InputError("--evaluate-every-s: also give --heldout, a folder with data that no device has")
     work = work_of(scenario, [*set_, *task_setting(task)], seed, scheme, guarded=guard)
     log_to_stderr(loaded.name)
     options = ServerOptions(

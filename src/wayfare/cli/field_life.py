@@ -214,6 +214,9 @@ def export_command(
 
     if safetensors is None and onnx is None:
         raise InputError("--safetensors, --onnx: give at least one of them with a file")
+    for option, file in (("--safetensors", safetensors), ("--onnx", onnx)):
+        if file is not None and not file.parent.is_dir():
+            raise InputError(f"{option} = {str(file)!r}: the folder {file.parent} does not exist")
     work = work_of(scenario, [*set_, *task_setting(task)], 0, scheme)
     learning, model = work.scenario.learning, work.model
     module = network_of(model, vector_at(state, version, model))
@@ -266,7 +269,7 @@ def _order(state: Path, kind: str, content: dict[str, Any], wait_s: float) -> No
     number = place(state / FILE, kind, content)
     answer = outcome(state / FILE, number, wait_s)
     if answer is None:
-        say(f"order {number} is recorded; the server carries it out when it runs")
+        say(f"order {number} is recorded; the server carries it out when it runs and answers the devices")
         return
     verdict, _, rest = answer.partition(": ")
     if verdict != "done":

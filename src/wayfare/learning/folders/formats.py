@@ -112,6 +112,8 @@ class Images:
             import PIL  # noqa: F401
         except ImportError:
             raise UnavailableError("images need Pillow: pip install pillow") from None
+        if len(shape) not in (2, 3):
+            raise InputError(f"images need a sample of 2 or 3 axes, the task expects {shape}")
         self._files = files
         self._damaged: set[int] = set()
         # Grey images have no axis of channels, or one of length 1 at either end.
