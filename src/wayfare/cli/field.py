@@ -21,7 +21,7 @@ from wayfare.cli.field_fleet import (
 from wayfare.cli.field_life import COMMANDS as LIFE_COMMANDS
 from wayfare.cli.terminal import SetOption
 from wayfare.errors import InputError, ScenarioError
-from wayfare.scenario import DEFAULT_PRESET
+from wayfare.scenario import FIELD_PRESET
 
 if TYPE_CHECKING:
     pass
@@ -69,7 +69,7 @@ UrlOption: TypeAlias = Annotated[
 def mes_command(
     bundle: BundleArgument,
     task: TaskOption = None,
-    scenario: WorkScenarioOption = DEFAULT_PRESET,
+    scenario: WorkScenarioOption = FIELD_PRESET,
     set_: SetOption = [],  # noqa: B006
     seed: SeedOption = 0,
     scheme: SchemeOption = None,
@@ -180,7 +180,7 @@ def mes_command(
 def device_command(
     bundle: BundleArgument,
     task: TaskOption = None,
-    scenario: WorkScenarioOption = DEFAULT_PRESET,
+    scenario: WorkScenarioOption = FIELD_PRESET,
     set_: SetOption = [],  # noqa: B006
     seed: SeedOption = 0,
     scheme: SchemeOption = None,

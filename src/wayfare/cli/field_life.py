@@ -16,7 +16,7 @@ import typer
 from wayfare.cli.field_demo import SchemeOption, task_setting, work_of
 from wayfare.cli.terminal import JsonOption, SetOption, print_json, say
 from wayfare.errors import InputError
-from wayfare.scenario import DEFAULT_PRESET
+from wayfare.scenario import FIELD_PRESET
 
 StateArgument: TypeAlias = Annotated[
     Path, typer.Argument(metavar="STATE", help="The folder of the server's state, such as /var/lib/wayfare/mes.")
@@ -202,7 +202,7 @@ def export_command(
     safetensors: Annotated[Path | None, typer.Option("--safetensors", metavar="FILE", help="Write this file.")] = None,
     onnx: Annotated[Path | None, typer.Option("--onnx", metavar="FILE", help="Write this file.")] = None,
     task: FleetTaskOption = None,
-    scenario: ScenarioOption = DEFAULT_PRESET,
+    scenario: ScenarioOption = FIELD_PRESET,
     set_: SetOption = [],  # noqa: B006
     scheme: SchemeOption = None,
 ) -> None:
@@ -237,7 +237,7 @@ def evaluate_command(
         Path | None,
         typer.Option("--data", metavar="FOLDER", help="A folder with data that no device has.", show_default=False),
     ] = None,
-    scenario: ScenarioOption = DEFAULT_PRESET,
+    scenario: ScenarioOption = FIELD_PRESET,
     set_: SetOption = [],  # noqa: B006
     scheme: SchemeOption = None,
     as_json: JsonOption = False,
