@@ -99,7 +99,10 @@ class Trainer:
         else:
             needed = max(round_ - self._done[device] for device in devices)
             if needed > 0:
-                self._run_ahead(devices, round_, max(needed, self._ahead_steps))
+                # Bursts that overlap go on while the host handles the contacts of those that have ended.
+                is_overlapping = self._overlapping is not None
+                steps = needed + self._ahead_steps if is_overlapping else max(needed, self._ahead_steps)
+                self._run_ahead(devices, round_, steps)
 
     def keep_busy(self, round_: int) -> None:
         """Start bursts after a round that no contact needs yet, if they can run while the host waits for a GPU."""
