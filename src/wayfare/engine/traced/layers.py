@@ -72,7 +72,7 @@ class _UpdatingProduct(torch.autograd.Function):
             error = torch.ops.aten.threshold_backward(error, out[0], 0)
         # Propagate the error through the weights before they change.
         passed_on = torch.bmm(error, ctx.weight) if ctx.needs_input_grad[0] else None
-        scaled = error if step.shares is None else error * step.shares.to(error).view(-1, 1, 1)
+        scaled = step.scaled(error)
         ctx.weight.baddbmm_(scaled.transpose(1, 2), rows, alpha=-step.rate)
         if ctx.bias is not None:
             ctx.bias.sub_(scaled.sum(dim=1), alpha=step.rate)
