@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 import torch
+from tests.engine.kernels import WHERE, with_kernels
 from tests.simulator.test_simulator import Notes
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
@@ -23,7 +24,7 @@ from wayfare.methods import make_method
 from wayfare.radio import Link
 from wayfare.scenario import Scenario
 from wayfare.simulator import Simulation
-from wayfare.sparsify import spectrum, topk
+from wayfare.sparsify import gpu, spectrum, topk
 from wayfare.world import draw_world
 
 ENTRIES = 40_000
@@ -60,12 +61,14 @@ def _algorithms_of_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(topk, "_largest_by_threshold", topk._largest_by_selection)
 
 
-def one_contact(scheme: str, contact_s: float, link: Link = LINK) -> tuple[Transmission, dict[str, int]]:
+def one_contact(
+    scheme: str, contact_s: float, link: Link = LINK, where: torch.device | None = None
+) -> tuple[Transmission, dict[str, int]]:
     """A contact of a device with an update of normal numbers, and its waits."""
-    model = torch.randn(ENTRIES, generator=torch.Generator().manual_seed(1))
-    state = DeviceState(received=model, memory=torch.zeros(ENTRIES), budget_joules=2.0, backlog_joules=1e-6)
+    model = torch.randn(ENTRIES, generator=torch.Generator().manual_seed(1)).to(where)
+    state = DeviceState(received=model, memory=torch.zeros_like(model), budget_joules=2.0, backlog_joules=1e-6)
     terms = Terms(method=make_method(scheme, Scenario()), link=link, rounds=4000)
-    meeting, local_model = Meeting(round=100, contact_s=contact_s, gain_per_watt=1e5), torch.zeros(ENTRIES)
+    meeting, local_model = Meeting(round=100, contact_s=contact_s, gain_per_watt=1e5), torch.zeros_like(model)
     with Waits() as waits:
         done = contact(state, local_model, meeting, terms)
     return done, dict(+waits.calls)
@@ -91,6 +94,24 @@ def test_mads_rd_waits_once_to_decide_and_once_for_every_message_it_tries(
     done, waits = one_contact("mads-rd", contact_s)
     assert done.upload.entries == pytest.approx(entries, rel=0.01)
     assert waits == {"cpu": 1 + messages}
+
+
+@with_kernels
+def test_a_contact_with_kernels_is_the_same_and_waits_as_often(monkeypatch: pytest.MonkeyPatch) -> None:
+    from wayfare.sparsify import gpu_kernels
+
+    done, waits = one_contact("mads-rd", 0.006)
+    if WHERE.type == "cpu":
+        # The interpreter takes long for every program.
+        monkeypatch.setattr(gpu_kernels, "_RANKED", 1024)
+    monkeypatch.setattr(gpu, "has_kernels", lambda vector: vector.is_contiguous())
+    monkeypatch.setattr(topk, "_largest_by_threshold", None)
+    monkeypatch.setattr(length, "_byte_counts", None)
+    monkeypatch.setattr(spectrum, "first_indices", None)
+    by_kernels, waits_of_kernels = one_contact("mads-rd", 0.006, where=WHERE)
+    assert (by_kernels.upload.entries, by_kernels.upload.bits) == (done.upload.entries, done.upload.bits)
+    assert torch.equal(by_kernels.state.memory.cpu(), done.state.memory)
+    assert waits_of_kernels == waits
 
 
 def test_normalisation_statistics_add_no_wait() -> None:

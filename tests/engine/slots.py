@@ -6,12 +6,14 @@ from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 import pytest
 import torch
 
 from wayfare.engine import Burst, LocalTraining, cuda_graphs
 from wayfare.engine.base import minibatches, steering_of
+from wayfare.engine.traced.replayed import Replayed
 from wayfare.learning.local_loss import loss_of
 
 
@@ -43,6 +45,10 @@ class _Replayed:
     replay: Callable[[], None]
 
 
+def _held(engine: Replayed, memory: Any, count: int, real: torch.dtype) -> None:
+    memory.graphs[count] = _Replayed(lambda: engine._take_step(memory, count, real))
+
+
 def without_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let slots work where there is no GPU."""
     monkeypatch.setattr(torch.cuda, "Stream", lambda where: _Stream())
@@ -50,6 +56,7 @@ def without_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "stream", lambda stream: nullcontext())
     monkeypatch.setattr(torch.cuda, "current_stream", lambda where: _Stream())
     monkeypatch.setattr(cuda_graphs._Slot, "_record", lambda slot, work: _Replayed(work))
+    monkeypatch.setattr(Replayed, "_capture", _held)
     monkeypatch.setattr(torch, "compile", lambda work, dynamic: work)
 
 

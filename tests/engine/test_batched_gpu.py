@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
 from tests.engine.jobs import Job, job, run, starts
 
 from wayfare.engine import Burst, Compute, Precision, choose_engine, make_engine
+from wayfare.engine.base import Overlapping
 from wayfare.errors import ScenarioError
 from wayfare.learning.descent import Descent
 from wayfare.learning.models.resnet9 import Resnet9
 from wayfare.scenario.model import Learning, Schedule
+from wayfare.sharing import sharing
 
 pytestmark = pytest.mark.gpu
 
@@ -126,11 +130,39 @@ def test_rates_decay_and_offsets_are_those_of_the_reference() -> None:
         assert float(error.mean()) <= 2 * float(allowed.mean())
 
 
-def test_resnet9_is_batched_only_by_name() -> None:
+def test_resnet9_is_batched_in_few_bits_and_captured_in_single_precision() -> None:
     for precision in FEW_BITS:
-        training = small(precision, width=16).training
-        assert choose_engine("auto", training).name == "cuda_graphs"
-        assert choose_engine("batched", training).name == "batched"
+        assert choose_engine("auto", small(precision, width=16).training).name == "batched"
+    assert choose_engine("auto", small("fp32", width=16).training).name == "cuda_graphs"
+    assert choose_engine("auto", small("tf32", width=16, batch=8).training).name == "cuda_graphs"
+
+
+def test_bursts_end_one_by_one_and_runs_share_lanes() -> None:
+    """A burst that waits for its own end only reads its own model; several launches may be under way."""
+    from wayfare.engine.batched.engine import Batched  # needs Triton
+
+    local = small("tf32")
+    initial = starts(local, torch.float32)
+    expected = run("batched", local, initial, RAGGED)
+    with sharing():
+        runners = [make_engine("batched", local.training) for _ in range(3)]
+        # Two lanes: the third run shares with the first.
+        assert len({id(runner._lane) for runner in runners if isinstance(runner, Batched)}) == 2
+        found = [initial.clone() for _ in runners]
+        for runner, models in zip(runners, found, strict=True):
+            assert isinstance(runner, Overlapping)
+            middles = [replace(burst, rounds=burst.rounds // 2) for burst in RAGGED]
+            rests = [
+                Burst(burst.device, burst.first_round + half.rounds, burst.rounds - half.rounds)
+                for burst, half in zip(RAGGED, middles, strict=True)
+            ]
+            ends = runner.launch(list(models.unbind()), middles, [None] * len(RAGGED))
+            ends = runner.launch(list(models.unbind()), rests, ends)
+            copies = []
+            for model, end in zip(models.unbind(), ends, strict=True):
+                end.wait()
+                copies.append(model.clone())
+            assert torch.equal(torch.stack(copies), expected)
 
 
 def test_what_cannot_be_batched_says_so() -> None:

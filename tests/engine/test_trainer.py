@@ -113,6 +113,24 @@ def test_a_burst_that_ends_late_gives_the_same_bits(descent: Descent, monkeypatc
         assert all(torch.equal(one, two) for one, two in zip(found, expected, strict=True))
 
 
+def test_a_gpu_has_work_while_the_host_waits_for_an_evaluation() -> None:
+    launched: list[Burst] = []
+
+    class Launched(Deferred):
+        def launch(
+            self, models: Sequence[Tensor], bursts: Sequence[Burst], after: Sequence[Ready | None]
+        ) -> list[DeferredBurst]:
+            launched.extend(bursts)
+            return super().launch(models, bursts, after)
+
+    contacts = [np.array([9]), np.array([2, 4]), np.array([3])]
+    trainer = Trainer(Launched(Recorded()), torch.zeros(2), contacts, training="always")
+    trainer.keep_busy(3)
+    # Up to the next contact, or by a few steps. The third device has no further contact.
+    assert [(burst.device, burst.first_round, burst.rounds) for burst in launched] == [(1, 1, 4), (0, 1, 6)]
+    Trainer(Recorded(), torch.zeros(2), contacts, training="always").keep_busy(3)
+
+
 class Recorded:
     """An engine that remembers the bursts and moves models and velocities by one."""
 

@@ -19,7 +19,7 @@ from wayfare.codec.indices import BASE
 from wayfare.codec.values import BLOCK, WHOLE, ValueBits, quantise
 from wayfare.codec.whole import whole_bytes
 from wayfare.codec.wire import HEADER_BYTES
-from wayfare.sparsify import Sparse
+from wayfare.sparsify import Sparse, gpu
 
 _REMAINDERS = np.arange(BASE)
 
@@ -53,23 +53,35 @@ def size(kept: Sparse, parameters: int, value_bits: ValueBits, chosen: int | Non
     """As `measure`, for messages of which not all are sent."""
     if chosen is None:
         chosen = int(torch.searchsorted(kept.indices, parameters))
+    of_codes, of_gaps, decode = _counted(kept, chosen, value_bits, with_gaps=0 < chosen < parameters)
+    if value_bits == WHOLE:
+        of_values = whole_bytes(kept.values[:chosen].float())
+    else:
+        of_values = _value_bytes(of_codes, chosen, value_bits)
+    bits = 8 * (HEADER_BYTES + _index_bytes(of_gaps, chosen) + of_values + 4 * (len(kept) - chosen))
+    return Sized(bits, lambda: Measured(bits, Sparse(kept.indices, decode()), value_bits))
+
+
+def _counted(
+    kept: Sparse, chosen: int, value_bits: ValueBits, *, with_gaps: bool
+) -> tuple[Ints, Ints, Callable[[], Tensor]]:
+    """The counts of codes and of gaps, empty if there are none, and the values that arrive."""
+    if value_bits in (8, 4, 2) and chosen and gpu.has_kernels(kept.values):
+        from wayfare.codec.gpu_kernels import counted
+
+        return counted(kept.indices, kept.values, chosen, value_bits, with_gaps=with_gaps)
     indices, statistics = kept.indices[:chosen], kept.values[chosen:]
-    exact = kept.values[:chosen].float()
-    codes, decode = _quantised(exact, value_bits)
+    codes, decode = _quantised(kept.values[:chosen].float(), value_bits)
     code_counts = _byte_counts(codes, 1 << value_bits) if len(codes) and value_bits <= 8 else indices[:0]
-    gap_counts = _gap_counts(indices) if 0 < chosen < parameters else indices[:0]
+    gap_counts = _gap_counts(indices) if with_gaps else indices[:0]
     # All counts leave a GPU in one transfer.
     counts: Ints = torch.cat([code_counts, gap_counts]).cpu().numpy()
-    of_codes, of_gaps = counts[: len(code_counts)], counts[len(code_counts) :]
-    of_values = whole_bytes(exact) if value_bits == WHOLE else _value_bytes(of_codes, chosen, value_bits)
-    bits = 8 * (HEADER_BYTES + _index_bytes(of_gaps, chosen) + of_values + 4 * len(statistics))
 
-    def decoded() -> Measured:
+    def decoded() -> Tensor:
         values = decode().to(statistics.dtype)
-        delivered = torch.cat([values, statistics]) if len(statistics) else values
-        return Measured(bits, Sparse(kept.indices, delivered), value_bits)
+        return torch.cat([values, statistics]) if len(statistics) else values
 
-    return Sized(bits, decoded)
+    return counts[: len(code_counts)], counts[len(code_counts) :], decoded
 
 
 def _quantised(values: Tensor, bits: ValueBits) -> tuple[Tensor, Callable[[], Tensor]]:

@@ -33,7 +33,7 @@ BLOCK = 1024
 # Values that a CPU quantises at a time; whole blocks.
 _CACHED = 64 * BLOCK
 # Smaller magnitudes of a block are raised to this many octaves below its largest.
-_OCTAVES = 24
+OCTAVES = 24
 _INFINITY = 0x7F800000
 
 Float32s: TypeAlias = NDArray[np.float32]
@@ -100,7 +100,7 @@ Whole = TypeVar("Whole", "NDArray[Any]", Tensor)
 
 def lower_scale(smallest: Whole, largest: Whole) -> Whole:
     """The lower end of the first step of a block."""
-    return _at_least(_at_least(smallest, largest - (_OCTAVES << 23)), 0)
+    return _at_least(_at_least(smallest, largest - (OCTAVES << 23)), 0)
 
 
 def steps_of(magnitude: Whole, low: Whole, span: Whole, bits: ValueBits) -> Whole:

@@ -129,12 +129,15 @@ def _after_sums(training: LocalTraining) -> LocalTraining | None:
 def _fastest(training: LocalTraining) -> str:
     """Graphs on a GPU and stacks on a CPU, for tasks that allow them; plain PyTorch for all others.
 
-    Scenes of LaneGCN differ in size, which a captured graph does not allow, so they are stacked on a GPU too.
+    ResNet-9 in few bits has its own kernels, on a GPU that can run them. Scenes of LaneGCN differ in size, which a
+    captured graph does not allow, so they are stacked on a GPU too.
     """
     task = training.task
     if StackedLaneGcn.fits(task):
         return "stacked"
     if training.compute.device.type == "cuda":
+        if obstacle(training) is None:
+            return "batched"
         allowed = isinstance(task, Labelled) and not task_random_layers(training).keyed
         return "cuda_graphs" if allowed else "reference"
     return "stacked" if StackedMlp.fits(task) or StackedCnn.fits(task) else "reference"

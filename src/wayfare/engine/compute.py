@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -99,7 +100,7 @@ class Compute:
         before = torch.get_float32_matmul_precision(), torch.are_deterministic_algorithms_enabled()
         fill = torch.utils.deterministic.fill_uninitialized_memory  # type: ignore[attr-defined]
         torch.set_float32_matmul_precision("highest" if self.precision == "fp32" else "high")
-        torch.use_deterministic_algorithms(not self.fast)
+        _use_deterministic_algorithms(not self.fast)
         # Filling uninitialised memory costs time and is not needed: it is written before it is read.
         torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
         try:
@@ -116,7 +117,7 @@ class Compute:
                 yield
         finally:
             torch.set_float32_matmul_precision(before[0])
-            torch.use_deterministic_algorithms(before[1])
+            _use_deterministic_algorithms(before[1])
             torch.utils.deterministic.fill_uninitialized_memory = fill  # type: ignore[attr-defined]
 
     @contextmanager
@@ -140,6 +141,14 @@ class Compute:
             # Memory that local steps still use must not be given to the next run.
             with gpu_lock:
                 torch.cuda.synchronize(self.device)
+
+
+def _use_deterministic_algorithms(wanted: bool) -> None:
+    """`torch.use_deterministic_algorithms` also tells its compiler, and takes two seconds to import it for that."""
+    if "torch._inductor.config" in sys.modules:
+        torch.use_deterministic_algorithms(wanted)
+    else:
+        torch._C._set_deterministic_algorithms(wanted)
 
 
 @contextmanager

@@ -15,7 +15,7 @@ import itertools
 import warnings
 from collections import deque
 from collections.abc import Callable, Hashable, Iterator, Sequence
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import dataclass
 from functools import partial
 from typing import TypeAlias
 
@@ -35,12 +35,14 @@ from wayfare.engine.base import (
     split,
     steering_of,
 )
+from wayfare.engine.captured import captured
 from wayfare.engine.compute import gpu_lock
 from wayfare.engine.unfolded import unfold_convolutions
 from wayfare.errors import ScenarioError
 from wayfare.learning.local_loss import loss_of
 from wayfare.learning.models.base import entries, trainable
 from wayfare.learning.models.tuned import Tuned
+from wayfare.learning.models.wrapped import Wrapped
 from wayfare.learning.tasks import Task
 from wayfare.learning.tasks.base import Labelled
 from wayfare.sharing import shared
@@ -70,6 +72,9 @@ def best_recipe(training: LocalTraining) -> Recipe:
         # Channels first: the reproducible kernels for depthwise convolutions with channels last are slow.
         strict = compute.precision == "fp32" and not compute.fast
         return Recipe(slots=10, compiled=False, channels_last=False, unfold_pixels=1024 if strict else 0)
+    if isinstance(training.task.model, Wrapped):
+        # A user's own network may look at a signal as rows, which other orders of its axes do not allow.
+        return Recipe(slots=8, compiled=False, channels_last=False)
     if compute.precision == "fp32":
         # Without matrix units convolutions take nearly all of the time. Products are the fastest reproducible way.
         if compute.fast:
@@ -138,20 +143,7 @@ def _make_slots(training: LocalTraining, task: Task, recipe: Recipe) -> _Slots:
 
 
 def _captured(training: LocalTraining, task: Task, recipe: Recipe) -> Hashable:
-    """Everything that captured graphs hold. Tensors count by identity, so equal data must be shared too."""
-    offsets = training.local_loss.offsets
-    key = (
-        *(recipe, training.compute, training.batches.batch_size, training.batches.augment),
-        *(training.learning_rate, training.schedule.is_constant, training.descent),
-        *(None if offsets is None else offsets.shape[1:], type(task)),
-        *(tuple(getattr(task, entry.name) for entry in fields(task)) if is_dataclass(task) else (task,)),
-    )
-    try:
-        hash(key)
-    except TypeError:
-        # A task with values that cannot be compared has its own slots.
-        return object()
-    return key
+    return captured(training, task, recipe, training.learning_rate, training.schedule.is_constant)
 
 
 _DONE = object()
@@ -178,6 +170,8 @@ def _compiled_loss(task: Labelled, template: nn.Module) -> _Loss:
         logits = functional_call(template, entries, (inputs,))
         return functional.cross_entropy(logits if offset is None else logits + offset, labels)
 
+    # Also tells the compiler.
+    torch.use_deterministic_algorithms(torch.are_deterministic_algorithms_enabled())
     with warnings.catch_warnings():
         # The compiler warns about parts of PyTorch that it uses itself, here and at its first run.
         warnings.simplefilter("ignore")

@@ -27,6 +27,8 @@ Training: TypeAlias = Literal["always", "in-contact"]
 # with this many devices.
 AHEAD_STEPS = 12
 _AHEAD_DEVICES = 48
+# Local steps that take about as long as an evaluation.
+_BUSY_STEPS = 6
 # Local models that a shelf has in memory while a crowd trains; more than a group of a stack on a CPU.
 _MOST_AWAKE = 1024
 
@@ -97,7 +99,15 @@ class Trainer:
         else:
             needed = max(round_ - self._done[device] for device in devices)
             if needed > 0:
-                self._run_ahead(devices, round_, max(needed, self._ahead_steps))
+                # Bursts that overlap go on while the host handles the contacts of those that have ended.
+                is_overlapping = self._overlapping is not None
+                steps = needed + self._ahead_steps if is_overlapping else max(needed, self._ahead_steps)
+                self._run_ahead(devices, round_, steps)
+
+    def keep_busy(self, round_: int) -> None:
+        """Start bursts after a round that no contact needs yet, if they can run while the host waits for a GPU."""
+        if self._overlapping is not None and self._policy == "ahead" and self._training == "always":
+            self._run_ahead([], round_ + 1, _BUSY_STEPS)
 
     def model(self, device: int) -> Tensor:
         """w_n: the local model as trained so far, valid until the next `receive` or `meet`."""

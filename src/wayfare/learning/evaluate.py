@@ -10,6 +10,7 @@ from torch import Tensor
 from wayfare.learning.chance import seeded_generators
 from wayfare.learning.device_scores import DeviceScores
 from wayfare.learning.models.base import load_vector
+from wayfare.learning.models.layout import fastest_layout
 from wayfare.learning.tasks import Evaluation, Task
 
 
@@ -19,9 +20,7 @@ class Evaluator:
 
     @torch.no_grad()
     def __call__(self, model: Tensor) -> Evaluation:
-        if model.device.type == "cpu":
-            # The fastest layout for convolutions on a CPU.
-            self._module.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        self._module.to(memory_format=fastest_layout(self._task.model, model.device))  # type: ignore[call-overload]
         load_vector(self._module.to(model.device), model)
         for name, buffer in self._module.named_buffers():
             if name.endswith("running_var"):

@@ -21,6 +21,7 @@ from wayfare.arrays import Ints
 from wayfare.errors import ScenarioError
 from wayfare.learning.chance import seeded_generators
 from wayfare.learning.models.base import load_vector, read_vector
+from wayfare.learning.models.layout import fastest_layout
 from wayfare.learning.tasks.base import Task
 from wayfare.scenario.model import Learning
 from wayfare.streams import FLEET, Stream, generator
@@ -69,9 +70,8 @@ class Recalibration:
     @torch.no_grad()
     def __call__(self, model: Tensor) -> Tensor:
         """A new vector with the same parameters and new statistics."""
-        if model.device.type == "cpu":
-            # As in an evaluation: the fastest layout for convolutions on a CPU.
-            self._module.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        # As in an evaluation.
+        self._module.to(memory_format=fastest_layout(self._task.model, model.device))  # type: ignore[call-overload]
         load_vector(self._module.to(model.device), model)
         self._seen.clear()
         with seeded_generators(model.device) as set_seed:

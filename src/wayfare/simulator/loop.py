@@ -199,6 +199,7 @@ class Simulation:
         return self._evaluated[1]
 
     def _evaluation(self, round_: int) -> None:
+        self._trainer.keep_busy(round_)
         result = self._result()
         self._checks.evaluated(result.loss, round_)
         self._observer.on_evaluation(

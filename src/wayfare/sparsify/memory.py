@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from wayfare.sparsify import gpu
 from wayfare.sparsify.topk import Sparse
 
 
@@ -15,7 +16,9 @@ def remainder(vector: Tensor, sent: Sparse) -> Tensor:
         return vector - sent.values
     if vector.device.type == "cpu":
         return vector.index_add(0, sent.indices, sent.values, alpha=-1)
-    return vector - spread(sent, len(vector))
+    left = vector.clone()
+    _subtract_at(left, sent.indices, sent.values)
+    return left
 
 
 def subtract(vector: Tensor, sent: Sparse, share: float) -> None:
@@ -25,7 +28,17 @@ def subtract(vector: Tensor, sent: Sparse, share: float) -> None:
     elif vector.device.type == "cpu":
         vector.index_add_(0, sent.indices, sent.values, alpha=-share)
     else:
-        vector.sub_(spread(Sparse(sent.indices, share * sent.values), len(vector)))
+        _subtract_at(vector, sent.indices, share * sent.values)
+
+
+def _subtract_at(vector: Tensor, indices: Tensor, values: Tensor) -> None:
+    """vector[indices] -= values on a GPU, in place; indices are distinct and sorted."""
+    if gpu.has_kernels(vector) and values.dtype == vector.dtype and len(values):
+        from wayfare.sparsify.gpu_kernels import subtract_at
+
+        subtract_at(vector, indices.contiguous(), values.contiguous())
+    else:
+        vector.sub_(spread(Sparse(indices, values), len(vector)))
 
 
 def spread(kept: Sparse, entries: int) -> Tensor:

@@ -14,6 +14,7 @@ from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
 from wayfare.arrays import Floats, Ints
+from wayfare.sparsify import gpu
 from wayfare.sparsify.mask_indices import first_indices
 
 # A vector is split into segments, because layers differ. A sample finds the start of the tail. Tails are heavy: a few
@@ -235,25 +236,43 @@ def _to_send(vector: Tensor) -> tuple[list[Tensor], Callable[[Magnitudes], Segme
     if len(vector) < _SAMPLE:
         return [vector.abs()], _all_of
     rows, stride = _rows(vector)
-    magnitude = rows.abs()
-    samples = magnitude[:, ::stride].sort().values
-    beyond = magnitude > samples[:, _BOUND, None]
+    count = -(-rows.shape[1] // stride)
     # Twice the expected number; hardly ever too few if the sample represents its segment.
-    room = -2 * _BOUND * magnitude.numel() // samples.shape[1]
-    indices = first_indices(beyond.flatten(), room)
-    # Floats hold every count that matters exactly: those up to the room.
-    counts = beyond.sum(1, dtype=rows.dtype)
+    room = -2 * _BOUND * rows.numel() // count
+    has_kernels = gpu.has_kernels(rows)
+    samples, tail, counts = (_looked_at_by_kernels if has_kernels else _looked_at)(rows, stride, room)
 
     def segments_of(found: Magnitudes) -> Segments:
         bodies = [_body(sample) for sample in found[: samples.numel()].reshape(samples.shape)]
         ends = samples.numel() + np.cumsum([0, *found[-len(rows) :]]).astype(np.int64)
         if ends[-1] <= samples.numel() + room:
-            tails = [np.sort(found[start:end]) for start, end in pairwise(ends.tolist())]
+            tails = [found[start:end] for start, end in pairwise(ends.tolist())]
+            tails = tails if has_kernels else [np.sort(tail) for tail in tails]
         else:
-            tails = [np.sort(row[tail].cpu().numpy()) for row, tail in zip(magnitude, beyond, strict=True)]
+            tails = [np.sort(_above(row.cpu().numpy(), body[-1])) for row, body in zip(rows, bodies, strict=True)]
         return _weighted(bodies, tails, rows.shape[1])
 
-    return [samples.flatten(), magnitude.flatten().index_select(0, indices), counts], segments_of
+    return [samples.flatten(), tail, counts], segments_of
+
+
+def _looked_at(rows: Tensor, stride: int, room: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Sorted samples of segments; the first ``room`` magnitudes above the bound of their segment; their numbers.
+
+    The numbers are floats, which hold every number up to the room exactly.
+    """
+    magnitude = rows.abs()
+    samples = magnitude[:, ::stride].sort().values
+    is_beyond = magnitude > samples[:, _BOUND, None]
+    indices = first_indices(is_beyond.flatten(), room)
+    return samples, magnitude.flatten().index_select(0, indices), is_beyond.sum(1, dtype=rows.dtype)
+
+
+def _looked_at_by_kernels(rows: Tensor, stride: int, room: int) -> tuple[Tensor, Tensor, Tensor]:
+    """As `_looked_at`, with sorted tails. Sorting them on the host would take longer than all of this."""
+    from wayfare.sparsify.gpu_kernels import beyond, sorted_samples
+
+    samples = sorted_samples(rows, stride)
+    return samples, *beyond(rows, samples[:, _BOUND], room)
 
 
 def _body(sample: Magnitudes) -> Magnitudes:

@@ -5,12 +5,14 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from wayfare.sparsify.topk import Sparse
+from wayfare.sparsify.topk import Sparse, all_indices
 
 
 def with_tail(kept: Sparse, vector: Tensor, parameters: int) -> Sparse:
     """Add all statistics to the kept parameters; add nothing if no parameter is kept."""
     if len(kept) == 0 or len(vector) == parameters:
         return kept
-    tail = torch.arange(parameters, len(vector), device=vector.device)
-    return Sparse(torch.cat([kept.indices, tail]), torch.cat([kept.values, vector[parameters:]]))
+    indices = all_indices(len(vector), vector.device)
+    if len(kept) < parameters:
+        indices = torch.cat([kept.indices, indices[parameters:]])
+    return Sparse(indices, torch.cat([kept.values, vector[parameters:]]))

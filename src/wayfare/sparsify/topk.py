@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import cast
 
 import numpy as np
@@ -10,6 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from wayfare.sparsify import gpu
 from wayfare.sparsify.mask_indices import first_indices
 
 _SAMPLE_EVERY = 64
@@ -32,9 +34,19 @@ def top_k(vector: Tensor, k: int) -> Sparse:
     if k <= 0:
         return Sparse(torch.empty(0, dtype=torch.int64, device=vector.device), vector[:0].clone())
     if k >= len(vector):
-        return Sparse(torch.arange(len(vector), device=vector.device), vector.clone())
+        return Sparse(all_indices(len(vector), vector.device), vector.clone())
+    if gpu.has_kernels(vector):
+        from wayfare.sparsify.gpu_kernels import largest
+
+        return Sparse(*largest(vector, k))
     indices = _largest_by_threshold(vector, k) if vector.device.type == "cpu" else _largest_by_selection(vector, k)
     return Sparse(indices, vector.index_select(0, indices))
+
+
+@lru_cache(maxsize=2)
+def all_indices(entries: int, device: torch.device) -> Tensor:
+    """0, 1, 2, ...: shared by all whole vectors of a length. Do not change them."""
+    return torch.arange(entries, device=device)
 
 
 def _largest_by_threshold(vector: Tensor, k: int) -> Tensor:
@@ -50,7 +62,7 @@ def _largest_by_threshold(vector: Tensor, k: int) -> Tensor:
 
 
 def _largest_by_selection(vector: Tensor, k: int) -> Tensor:
-    """On a GPU: `topk` gives the k-th largest magnitude. Its choice among ties is random, so ties are broken here.
+    """Without kernels: `topk` gives the k-th largest magnitude. Its choice among ties is random; they are broken here.
 
     `topk` is a hundred times faster there than `kthvalue` (measured in benchmarks/topk.py). The number of ties is
     never read back, so the CPU does not wait.

@@ -101,9 +101,9 @@ class Weights:
         for view, piece in self._others(pieces, stacks):
             view.copy_(piece)
 
-    def read(self, block: Tensor) -> None:
-        """Copy out to flat vectors."""
-        pieces, stacks = split(block, self._shapes), self.of(len(block))
+    def read(self, block: Tensor, first: int = 0) -> None:
+        """Copy the vectors of devices from the first one on out to flat vectors."""
+        pieces, stacks = split(block, self._shapes), [stack[first : first + len(block)] for stack in self.stacks]
         for piece, stack in zip(pieces[1:-2], stacks[1:-2], strict=True):
             read_kernels(stack, piece)
         for view, piece in self._others(pieces, stacks):
@@ -225,11 +225,11 @@ class Network:
         for number in range(len(self._layers)):
             self._update_kernel(number, None, block.new_zeros(len(block)))
 
-    def read(self, block: Tensor) -> None:
-        """Copy models out."""
-        self.weights.read(block[:, : self._parameters])
+    def read(self, block: Tensor, first: int = 0) -> None:
+        """Copy the models of devices from the first one on out."""
+        self.weights.read(block[:, : self._parameters], first)
         pieces = split(block[:, self._parameters :], self.plan.statistics)
-        torch._foreach_copy_(pieces, [each[: len(block)] for each in self._statistics])
+        torch._foreach_copy_(pieces, [each[first : first + len(block)] for each in self._statistics])
 
     def update(self, directions: Sequence[Tensor], rates: Tensor) -> None:
         """w <- w - rate v, with one rate per device."""

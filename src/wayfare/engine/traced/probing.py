@@ -93,6 +93,10 @@ class _Tracer(fx.Tracer):
         self._inputs = inputs
         # While a network is traced, its own layers return traced values.
         self._copy = copy.deepcopy(root)
+        for layer in self._copy.modules():
+            if isinstance(layer, nn.RNNBase):
+                # On a GPU, PyTorch warns of weights that are not in one piece, as after a copy.
+                layer.flatten_parameters()
 
     def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
         return isinstance(m, LEAVES)

@@ -13,8 +13,10 @@ from wayfare.engine.stacked_mlp import StackedMlp
 from wayfare.engine.traced.engine import StackedTraced
 from wayfare.engine.traced.perceptron import perceptron_task
 from wayfare.engine.traced.probing import NotStackableError
+from wayfare.engine.traced.replayed import Replayed
 from wayfare.errors import WayfareError
 from wayfare.learning.batches import Batches
+from wayfare.learning.tasks.own import OwnTask
 from wayfare.streams import FLEET, Stream, generator
 
 # Relative to the update; as in the tests of engines.
@@ -33,7 +35,12 @@ def stacked_own(training: LocalTraining) -> Engine:
 
 def _stack(training: LocalTraining, sizes: tuple[int, ...] | None) -> Engine:
     known = perceptron_task(training.task, sizes)
-    return StackedTraced(training) if known is None else StackedMlp(replace(training, task=known))
+    if known is not None:
+        return StackedMlp(replace(training, task=known))
+    # Traced operations read no values, so a graph can hold them, if the loss reads none either.
+    task = training.task
+    held = training.compute.device.type == "cuda" and isinstance(task, OwnTask) and task.averages
+    return Replayed(training) if held else StackedTraced(training)
 
 
 def _few(batches: Batches) -> Batches:

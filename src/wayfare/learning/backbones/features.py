@@ -101,6 +101,15 @@ def _cached(work: _Work, name: str, images: ImageArrays, backbone: Backbone, pix
     return found
 
 
+def _values(work: _Work, batch: Tensor) -> Tensor:
+    try:
+        return work.values(batch)
+    except RuntimeError:
+        # A user's own network may look at a signal as rows (`x.view(x.size(0), -1)`), which needs PyTorch's own layout.
+        work.module.to(memory_format=torch.contiguous_format)  # type: ignore[call-overload]
+        return work.values(batch)
+
+
 def _compute(work: _Work, name: str, file: Path, images: ImageArrays) -> None:
     parts = dict(zip(_PARTS, (images.train_images, images.test_images), strict=True))
     total, done = sum(map(len, parts.values())), 0
@@ -111,7 +120,7 @@ def _compute(work: _Work, name: str, file: Path, images: ImageArrays) -> None:
         nonlocal done
         for begin in range(0, len(pictures), _AT_ONCE):
             batch = torch.from_numpy(pictures[begin : begin + _AT_ONCE]).to(device)
-            values = work.values(batch).half()
+            values = _values(work, batch).half()
             if not bool(values.isfinite().all()):
                 rule = f"the {work.what} of image {begin} to {begin + len(batch) - 1} do not fit half precision"
                 raise ScenarioError("learning.backbone", name, rule)

@@ -15,13 +15,14 @@ from wayfare.arrays import Ints
 from wayfare.learning.data import IMAGE_SETS, ImageArrays, load_images
 from wayfare.learning.models.base import Model
 from wayfare.learning.models.cnn import SmallCnn
+from wayfare.learning.models.layout import fastest_layout
 from wayfare.learning.models.mlp import Mlp
 from wayfare.learning.models.resnet9 import Resnet9
 from wayfare.learning.tasks.base import ACCURACY, Evaluation, Metric, placed_fields
 from wayfare.scenario.model import Learning
 
-# Test images per batch: a wide network needs about a megabyte each. A CPU is fastest if they fit its cache, and with
-# channels last (benchmarks/NOTES.md).
+# Test images per batch: a wide network needs about a megabyte each. A CPU is fastest if they fit its cache
+# (benchmarks/NOTES.md).
 _EVALUATED_AT_ONCE, _EVALUATED_AT_ONCE_CPU = 500, 50
 
 
@@ -74,8 +75,8 @@ class ImageClassification:
         at_once = _EVALUATED_AT_ONCE_CPU if on_cpu else _EVALUATED_AT_ONCE
         for images, labels in zip(self.test_images.split(at_once), self.test_labels.split(at_once), strict=True):
             inputs = self._normalised(images)
-            if on_cpu and not self.flat:
-                inputs = inputs.contiguous(memory_format=torch.channels_last)
+            if not self.flat:
+                inputs = inputs.contiguous(memory_format=fastest_layout(self.model, images.device))
             yield module(inputs), labels
 
     @property

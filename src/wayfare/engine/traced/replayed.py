@@ -1,0 +1,144 @@
+"""A traced network on a GPU: its stacked step is captured once per number of devices and then replayed.
+
+A stacked step is hundreds of small kernels, 28 times a dozen for a GRU on 28 words. Launching them one by one takes
+longer than running them.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from wayfare.engine.base import Burst, LocalTraining, Steering, Step, Tensors, stacked_steps, steering_of
+from wayfare.engine.compute import gpu_lock
+from wayfare.engine.traced.engine import StackedTraced
+from wayfare.engine.traced.stepping import StackedStep
+
+_log = logging.getLogger("wayfare")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Memory:
+    """What captured steps read and write, for groups of up to so many devices."""
+
+    stacks: list[Tensor]
+    steering: Steering
+    samples: Tensor
+    shares: Tensor | None
+    offsets: Tensor | None
+    graphs: dict[int, torch.cuda.CUDAGraph]
+
+    def step(self, count: int) -> Step:
+        """The minibatches of the first devices."""
+        return Step(
+            samples=self.samples[:count],
+            crops=None,
+            shares=None if self.shares is None else self.shares[:count],
+            offsets=None if self.offsets is None else self.offsets[:count],
+        )
+
+
+class Replayed(StackedTraced):
+    """`StackedTraced` with captured steps, or as it is if a step cannot be captured, because it waits for the GPU."""
+
+    def __init__(self, training: LocalTraining) -> None:
+        super().__init__(training)
+        self._memories: dict[torch.dtype, _Memory] = {}
+        self._stream = torch.cuda.Stream(self._where)
+        self.captures = True
+
+    def _run_group(self, models: Sequence[Tensor], bursts: Sequence[Burst]) -> None:
+        if not self.captures:
+            super()._run_group(models, bursts)
+            return
+        memory, count = self._memory(models[0], len(models)), len(models)
+        sizes = [math.prod(shape) for shape in self._shapes]
+        # Every entry of every device: its place in the stack, and in the model.
+        inside = [
+            piece
+            for row in zip(*(each[:count].flatten(1).unbind() for each in memory.stacks), strict=True)
+            for piece in row
+        ]
+        outside = [piece for model in models for piece in model.split_with_sizes(sizes)]
+        torch._foreach_copy_(inside, outside)
+        vectors = steering_of(self._training, bursts)
+        for stacks, flat in memory.steering.pairs_with(vectors):
+            torch._foreach_copy_([stack[:count] for stack in stacks], self._views(torch.stack(list(flat))))
+        for step in stacked_steps(self._training, bursts):
+            here = memory.step(len(step.samples))
+            for mine, given in ((here.samples, step.samples), (here.shares, step.shares), (here.offsets, step.offsets)):
+                if mine is not None and given is not None:
+                    mine.copy_(given)
+            self._advance(memory, len(step.samples), models[0].dtype)
+        torch._foreach_copy_(outside, inside)
+        if vectors.velocity is not None and memory.steering.velocity is not None:
+            rows = torch.cat([stack[:count].flatten(1) for stack in memory.steering.velocity], dim=1)
+            torch._foreach_copy_(list(vectors.velocity), list(rows.unbind()))
+
+    def _memory(self, like: Tensor, count: int) -> _Memory:
+        """Memory for a group of this size. Larger memory needs new graphs, which hold its addresses."""
+        found = self._memories.get(like.dtype)
+        if found is not None and len(found.samples) >= count:
+            return found
+        training, offsets = self._training, self._training.local_loss.offsets
+        width = max(count, min(training.batches.devices, self._width(like)))
+        stacks = [like.new_zeros(width, *shape) for shape in self._shapes]
+
+        def used(by_descent: object) -> Tensors | None:
+            return [torch.zeros_like(stack) for stack in stacks[: self._weights]] if by_descent else None
+
+        descent = training.descent
+        self._memories[like.dtype] = _Memory(
+            stacks=stacks,
+            steering=Steering(used(descent.pull), used(descent.corrected), used(descent.momentum)),
+            samples=torch.zeros(width, training.batches.batch_size, dtype=torch.int64, device=like.device),
+            shares=None
+            if training.schedule.is_constant
+            else torch.zeros(width, dtype=torch.float64, device=like.device),
+            offsets=None if offsets is None else torch.zeros_like(offsets[:1]).repeat(width, 1),
+            graphs={},
+        )
+        return self._memories[like.dtype]
+
+    def _advance(self, memory: _Memory, count: int, real: torch.dtype) -> None:
+        """One step of the first devices: replayed, or computed and then captured for the next time."""
+        graph = memory.graphs.get(count)
+        if graph is not None:
+            graph.replay()
+            return
+        here = torch.cuda.current_stream(self._where)
+        self._stream.wait_stream(here)
+        with gpu_lock, torch.cuda.stream(self._stream):
+            self._take_step(memory, count, real)
+            if self.captures:
+                self._capture(memory, count, real)
+        here.wait_stream(self._stream)
+
+    def _capture(self, memory: _Memory, count: int, real: torch.dtype) -> None:
+        graph = torch.cuda.CUDAGraph()
+        try:
+            # Other threads may allocate memory meanwhile.
+            with torch.cuda.graph(graph, stream=self._stream, capture_error_mode="thread_local"):
+                self._take_step(memory, count, real)
+        except RuntimeError as error:
+            # A capture only records, so the models are as before.
+            _log.debug("steps of %s are not captured: %s", self._task.name, str(error).splitlines()[0])
+            self.captures = False
+        else:
+            memory.graphs[count] = graph
+
+    def _take_step(self, memory: _Memory, count: int, real: torch.dtype) -> None:
+        step = memory.step(count)
+        shared = StackedStep(
+            count=count,
+            weights=[stack[:count] for stack in memory.stacks[: self._weights]],
+            statistics=[stack[:count] for stack in memory.stacks[self._weights :]],
+            rate=self._training.learning_rate,
+            shares=step.shares,
+        )
+        self._step(self._network(real), shared, step, memory.steering)

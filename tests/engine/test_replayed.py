@@ -1,0 +1,92 @@
+"""Captured steps of users' own networks: on a GPU, and without one as far as memory and order go."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+from tests.engine.jobs import Job, run, starts
+from tests.engine.slots import without_a_gpu
+from tests.engine.test_own_networks import DEVICES, NETWORKS, RAGGED, WORDS, own_job
+from torch import Tensor
+
+from wayfare.engine import Burst, Compute, make_engine
+from wayfare.engine.base import Engine, LocalTraining
+from wayfare.engine.traced.engine import StackedTraced
+from wayfare.engine.traced.replayed import Replayed
+from wayfare.learning.descent import Descent
+from wayfare.learning.local_loss import LocalLoss
+from wayfare.learning.schedule import Schedule
+
+DESCENTS = [Descent(), Descent(pull=0.3, corrected=True), Descent(momentum=0.9, weight_decay=0.01, steps_per_round=2)]
+# Networks whose draws a GPU cannot key are not stacked there, and perceptrons have their own stack.
+CAPTURED = ["convolutional", "gru", "lstm", "two-way gru", "rnn", "transformer", "tied"]
+
+
+def trained(engine: Engine, training: LocalTraining, initial: Tensor) -> tuple[Tensor, Tensor]:
+    """Models and velocities after ragged bursts, two calls of the engine."""
+    anchors = initial.roll(1, dims=1)[:, : training.task.model.parameters].contiguous()
+    models, velocities = initial.clone(), 0.1 * anchors
+    for later in (0, 3):
+        bursts = [
+            Burst(
+                *(burst.device, burst.first_round + later, burst.rounds),
+                received=anchors[burst.device],
+                correction=0.1 * anchors[burst.device] if training.descent.corrected else None,
+                velocity=velocities[burst.device],
+            )
+            for burst in RAGGED
+        ]
+        engine.run(list(models.unbind()), bursts)
+    return models, velocities
+
+
+@pytest.mark.parametrize("descent", DESCENTS, ids=["plain", "pulled", "momentum"])
+def test_replays_from_one_memory_give_the_models_of_the_stack(
+    descent: Descent, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    local = own_job(NETWORKS["convolutional"])
+    training = replace(
+        local.training,
+        descent=descent,
+        schedule=Schedule("linear", 12),
+        local_loss=LocalLoss(offsets=torch.randn(DEVICES, 4)),
+    )
+    initial = starts(local, torch.float64)
+    expected = trained(StackedTraced(training), training, initial)
+    without_a_gpu(monkeypatch)
+    for found, truth in zip(trained(Replayed(training), training, initial), expected, strict=True):
+        assert torch.equal(found, truth)
+
+
+def on_gpu(name: str) -> Job:
+    local = own_job(NETWORKS[name], words=name in WORDS)
+    return Job(replace(local.training, compute=Compute.named("cuda")), DEVICES)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("name", CAPTURED)
+def test_a_gpu_replays_an_own_network_and_gives_the_updates_of_the_reference(name: str) -> None:
+    local = on_gpu(name)
+    initial = starts(local, torch.float64)
+    engine = make_engine("auto", local.training)
+    assert isinstance(engine, Replayed)
+    expected, _ = trained(make_engine("reference", local.training), local.training, initial)
+    found, _ = trained(engine, local.training, initial)
+    again, _ = trained(engine, local.training, initial)
+    assert engine.captures
+    assert torch.equal(found, again)
+    updates = (expected - initial).norm(dim=1).clamp(min=1e-12)
+    assert float(((found - expected).norm(dim=1) / updates).max()) <= 1e-9
+
+
+@pytest.mark.gpu
+def test_a_device_does_not_disturb_others_in_replays() -> None:
+    local = on_gpu("gru")
+    initial = starts(local, torch.float32)
+    together, alone = run("auto", local, initial, RAGGED), initial.clone()
+    engine = make_engine("auto", local.training)
+    for burst in RAGGED:
+        engine.run([alone[burst.device]], [burst])
+    torch.testing.assert_close(together, alone, rtol=1e-4, atol=1e-6)
