@@ -73,7 +73,8 @@ class _NarrowAttention(torch.autograd.Function):
     """softmax(q k' / sqrt(d) + mask) v, (samples, words, heads d), from q, k and v side by side.
 
     Heads are stored as (d, words): a product runs along the last axis of its result, and fills vectors with words where
-    d would leave them half empty. The three gradients are written where they belong.
+    d would leave them half empty. The three gradients are written where they belong, and the softmax works in place,
+    because new memory costs page faults.
     """
 
     @staticmethod
@@ -84,7 +85,7 @@ class _NarrowAttention(torch.autograd.Function):
         scores = packed.new_empty(len(query), words, words).baddbmm_(query.mT, key, beta=0, alpha=scale)
         if mask is not None:
             scores.unflatten(0, (-1, heads)).add_(mask)
-        shares = torch.softmax(scores, dim=-1)
+        shares = torch.ops.aten._softmax.out(scores, -1, False, out=scores)
         ctx.save_for_backward(query, key, value, shares)
         ctx.heads = heads
         return torch.bmm(value, shares.mT).view(len(packed), -1, words).mT.contiguous()
@@ -96,8 +97,9 @@ class _NarrowAttention(torch.autograd.Function):
         gradient = error.new_empty(*error.shape[:2], 3, error.shape[2])
         gradient[:, :, 2] = torch.bmm(turned, shares).view(error.mT.shape).mT
         of_shares = torch.bmm(turned.mT, value)
-        of_scores = torch.ops.aten._softmax_backward_data(of_shares, shares, -1, shares.dtype)
-        of_scores.mul_(query.shape[1] ** -0.5)
+        of_scores = torch.ops.aten._softmax_backward_data.out(
+            of_shares, shares, -1, shares.dtype, grad_input=of_shares
+        ).mul_(query.shape[1] ** -0.5)
         gradient[:, :, 0] = torch.bmm(key, of_scores.mT).view(error.mT.shape).mT
         gradient[:, :, 1] = torch.bmm(query, of_scores).view(error.mT.shape).mT
         return gradient.flatten(2), None, None

@@ -135,7 +135,7 @@ def layer_norm(
     bias: Tensor | None = None,
     eps: float = 1e-5,
 ) -> Tensor:
-    if weight is not None and bias is not None and axis == 0:
+    if weight is not None and bias is not None and axis == 0 and not inputs.is_cuda:
         out: Tensor = _LayerNorm.apply(  # type: ignore[no-untyped-call]
             unfolded(inputs, 0, step.count), list(normalized_shape), weight, bias, eps
         )
@@ -145,11 +145,11 @@ def layer_norm(
 
 
 class _LayerNorm(torch.autograd.Function):
-    """Layer normalisation of samples (n, B, ...), with a scale and a shift for each device."""
+    """Layer normalisation of samples (n, B, ...) on a CPU, with a scale and a shift for each device."""
 
     @staticmethod
     def forward(ctx: Any, inputs: Tensor, shape: list[int], scale: Tensor, shift: Tensor, eps: float) -> Tensor:
-        # On a CPU, PyTorch takes twice as long without any scale and shift.
+        # PyTorch takes twice as long without any scale and shift.
         ones, zeros = inputs.new_ones(shape), inputs.new_zeros(shape)
         plain, mean, inverse = torch.ops.aten.native_layer_norm(inputs, shape, ones, zeros, eps)
         ctx.shape = shape

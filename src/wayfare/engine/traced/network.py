@@ -157,6 +157,10 @@ class _Builder:
         else:
             self.joined[node] = self._append(in_channels)
 
+    def _count(self, node: fx.Node, inside: int) -> None:
+        """Note that a layer uses the memory of this many of its results, which should stay in the cache."""
+        self.entries = max(self.entries, inside * tensors_of(probes_of(node)[0])[0].numel())
+
     def _append(self, operation: Operation) -> Slot:
         self.operations.append(operation)
         return Slot(len(self.operations))
@@ -218,16 +222,12 @@ class _Builder:
 
     def _convolution(self, node: fx.Node) -> Operation:
         """A convolution of joined channels. On a CPU it also updates its kernels, and takes pooling and ReLU in."""
-        # Its gradient, or the indices of a pooling, have the same size, and should stay in the cache with it.
-        self.entries = max(self.entries, 2 * probes_of(node)[0].numel())
+        self._count(node, 2)  # the result and its gradient
         found = None if probes_of(node)[0].is_cuda else convolution_from(node)
         if found is None or not self._fuses(node):
-            return Operation(
-                _CONVOLUTIONS[node.target], self._filled_joined(node.args), self._filled_joined(node.kwargs)
-            )
+            return Operation(_CONVOLUTIONS[node.target], *map(self._filled_joined, (node.args, node.kwargs)))
         form, followers = found
-        weights = argument_of(node, 1, "weight"), argument_of(node, 2, "bias")
-        args = self._filled_joined((node.args[0], *weights))
+        args = self._filled_joined((node.args[0], argument_of(node, 1, "weight"), argument_of(node, 2, "bias")))
         for each in followers:
             self.kinds[each], self.joined[each] = self._kind(each), Slot(len(self.operations) + 1)
         return Operation(partial(convolve, form), args)
@@ -313,11 +313,11 @@ class _Builder:
             case nn.RNNBase() if layer.dropout or layer.proj_size or self._rank(node.args[0]) != 3:
                 raise NotStackableError(f"{self._called(node)} has dropout, a projection, or inputs without samples")
             case nn.RNNBase():
-                # Four gates for every output.
-                self.entries = max(self.entries, 4 * tensors_of(probes_of(node)[0])[0].numel())
+                self._count(node, 4)  # gates
                 return Operation(partial(recurred, layer, indices), args, kwargs)
             case nn.MultiheadAttention():
                 self._check_attention(node, layer)
+                self._count(node, 6)  # queries, keys, values and their gradients
                 self.draws |= bool(layer.dropout and layer.training)
                 return Operation(partial(attended, layer, indices, self._fuses_attention(node, indices)), args, kwargs)
             case _:
