@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from tests.simulator.test_simulator import Notes
 
 from wayfare import device as devices
+from wayfare.codec import entropy
 from wayfare.codec.entropy import coded_bytes, encode_symbols
 from wayfare.codec.fitting import piece_entries
 from wayfare.codec.pieces import Piece, split
@@ -147,3 +148,12 @@ def test_no_order_of_symbols_takes_more_than_their_counts_say(symbols: list[int]
     billed = coded_bytes(np.bincount(told))
     for order in (told, told[::-1], np.sort(told), np.sort(told)[::-1]):
         assert len(encode_symbols(np.ascontiguousarray(order))) <= billed
+
+
+def test_lengths_are_counted_with_the_frequencies_that_the_decoder_reads() -> None:
+    counts = np.unique(np.concatenate([np.arange(3000), *(2 ** np.arange(31) + off for off in (-1, 0, 1))]))
+    np.testing.assert_array_equal(entropy._rounded(counts), entropy._weights(entropy._as_bytes(counts)))
+    # Four significant bits, rounded down.
+    share = 8 * np.maximum(counts, 1) / entropy._rounded(counts)
+    assert share.min() == 1
+    assert share.max() < 9 / 8

@@ -13,7 +13,6 @@ from typing import Any
 
 import pytest
 import torch
-from tests.engine.kernels import WHERE, with_kernels
 from tests.simulator.test_simulator import Notes
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
@@ -24,7 +23,7 @@ from wayfare.methods import make_method
 from wayfare.radio import Link
 from wayfare.scenario import Scenario
 from wayfare.simulator import Simulation
-from wayfare.sparsify import gpu, spectrum, topk
+from wayfare.sparsify import spectrum, topk
 from wayfare.world import draw_world
 
 ENTRIES = 40_000
@@ -96,19 +95,14 @@ def test_mads_rd_waits_once_to_decide_and_once_for_every_message_it_tries(
     assert waits == {"cpu": 1 + messages}
 
 
-@with_kernels
+@pytest.mark.gpu
 def test_a_contact_with_kernels_is_the_same_and_waits_as_often(monkeypatch: pytest.MonkeyPatch) -> None:
-    from wayfare.sparsify import gpu_kernels
-
+    """On a GPU, because the interpreter of kernels takes long. Their own tests also run there."""
     done, waits = one_contact("mads-rd", 0.006)
-    if WHERE.type == "cpu":
-        # The interpreter takes long for every program.
-        monkeypatch.setattr(gpu_kernels, "_RANKED", 1024)
-    monkeypatch.setattr(gpu, "has_kernels", lambda vector: vector.is_contiguous())
-    monkeypatch.setattr(topk, "_largest_by_threshold", None)
+    monkeypatch.setattr(topk, "_largest_by_selection", None)
     monkeypatch.setattr(length, "_byte_counts", None)
     monkeypatch.setattr(spectrum, "first_indices", None)
-    by_kernels, waits_of_kernels = one_contact("mads-rd", 0.006, where=WHERE)
+    by_kernels, waits_of_kernels = one_contact("mads-rd", 0.006, where=torch.device("cuda"))
     assert (by_kernels.upload.entries, by_kernels.upload.bits) == (done.upload.entries, done.upload.bits)
     assert torch.equal(by_kernels.state.memory.cpu(), done.state.memory)
     assert waits_of_kernels == waits

@@ -10,8 +10,17 @@ from wayfare.sparsify import Sparse, remainder, top_k
 
 pytestmark = with_kernels
 
-# Several blocks; the interpreter takes long.
+# Several blocks.
 LONG = 500_000 if WHERE.type == "cuda" else 5_000
+
+
+@pytest.fixture(autouse=True)
+def _few_programs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The interpreter takes long for every program."""
+    from wayfare.sparsify import gpu_kernels
+
+    if WHERE.type == "cpu":
+        monkeypatch.setattr(gpu_kernels, "_RANKED", 256)
 
 
 def vectors(entries: int) -> list[torch.Tensor]:

@@ -19,6 +19,8 @@ from wayfare.codec.errors import WireError
 _HEAD = struct.Struct("<H")
 _WORD_BYTES = 4
 _PROBABILITY_BITS = 24
+# All but three of the 52 bits of a mantissa in double precision.
+_DROPPED_BITS = 49
 
 
 def encode_symbols(symbols: NDArray[np.unsignedinteger]) -> bytes:
@@ -42,17 +44,16 @@ def coded_bytes(counts: NDArray[np.integer]) -> int:
     s >= 2^8 p, so it adds at most log2(1 + 2^-8) bits; and it leaves s >= 2^32, where P adds log2(1 + P / 2^32). The
     last state takes two words, or is all there is.
     """
-    table = _as_bytes(counts)
-    weights = _weights(table)
+    weights = _rounded(counts)
     shares = weights / (weights.sum() + 1.0)
     # The coder sets 1 of 2^24 aside for each symbol, divides the rest and rounds, up or down.
     unit = 2.0**-_PROBABILITY_BITS
-    entropy_bits = -float(counts @ np.log2(shares * (1 - unit * (len(table) + 2))))
+    entropy_bits = -float(counts @ np.log2(shares * (1 - unit * (len(counts) + 2))))
     largest = float(shares.max()) + 2 * unit
     first_bits = _PROBABILITY_BITS + math.log2(largest)
     word_bits = 8 * _WORD_BYTES - math.log2(1 + 2**-8) - math.log2(1 + largest * 2**-8)
     words = int((entropy_bits + first_bits) / word_bits) + 1
-    return _HEAD.size + len(table) + _WORD_BYTES * words
+    return _HEAD.size + len(counts) + _WORD_BYTES * words
 
 
 def trimmed(counts: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -85,12 +86,17 @@ def decode_symbols(data: Buffer, count: int) -> NDArray[np.int64]:
 
 
 def _as_bytes(counts: NDArray[np.integer]) -> NDArray[np.uint8]:
-    """Counts as bytes with three bits of mantissa: (8 + m) 2^e, rounded down; a count of 0 becomes 1."""
-    scaled = np.maximum(counts.astype(np.int64) * 8, 8)
-    exponent = np.floor(np.log2(scaled.astype(np.float64))).astype(np.int64) - 3
-    # Rounding of the logarithm does not matter: the decoder uses only the bytes.
-    mantissa = np.clip((scaled >> exponent) - 8, 0, 7)
-    return np.asarray(np.minimum(exponent * 8 + mantissa, 255), np.uint8)
+    """Counts as bytes with three bits of mantissa: 8 times a count is (8 + m) 2^e, and its byte 8 e + m."""
+    # A float has its exponent, which is larger by a constant, above its mantissa.
+    return np.asarray(np.minimum((_rounded(counts).view(np.int64) >> _DROPPED_BITS) - (1026 << 3), 255), np.uint8)
+
+
+def _rounded(counts: NDArray[np.integer]) -> NDArray[np.float64]:
+    """8 times the counts, rounded down to four significant bits; a count of 0 becomes 1. The weights of `_as_bytes`."""
+    numbers: NDArray[np.float64] = 8.0 * np.maximum(counts, 1)
+    bits = numbers.view(np.int64)
+    bits &= -1 << _DROPPED_BITS
+    return numbers
 
 
 def _weights(table: NDArray[np.uint8]) -> NDArray[np.float64]:

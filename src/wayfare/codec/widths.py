@@ -31,7 +31,7 @@ def profile(seen: Spectrum, statistics: int = 0) -> Profile:
     """The profile of an update: the energy of its largest entries, and the cost of their values."""
     looks = _looks(seen.entries)
     blocks, sizes, of_look = _typical_blocks(seen, looks)
-    energy = np.maximum(_sums(sizes * np.square(blocks).mean(1), of_look), 1e-300)
+    energy = np.maximum(_sums(sizes * _means_of_rows(np.square(blocks)), of_look), 1e-300)
     values = blocks.astype(np.float32)
     low, span, finest = _quantised(values)
     shares = _shares(finest, sizes, of_look)
@@ -43,7 +43,7 @@ def profile(seen: Spectrum, statistics: int = 0) -> Profile:
         # Steps of a smaller width are unions of finer steps.
         step = finest >> (_WIDTHS[0] - bits)
         restored = _means(values) if bits == 1 else middles_of(step, low, span, bits).view(np.float32)
-        away = np.square(restored - values, dtype=np.float64).mean(1)
+        away = _means_of_rows(np.square(restored - values, dtype=np.float64))
         lost = _sums(sizes * away, of_look) / energy
         # A sign costs one bit.
         entropy = 1.0 + _entropies(shares.reshape(len(looks), 1 << (bits - 1), -1).sum(2))
@@ -81,8 +81,16 @@ def _typical_blocks(seen: Spectrum, looks: Floats) -> tuple[Floats, Floats, Ints
         whole.at(np.multiply.outer(together, _EVENLY)),
         segments.at(np.multiply.outer(apart, _EVENLY).reshape(len(segments), -1)).reshape(-1, _RANKS),
     ]
-    of_look = np.concatenate([np.arange(few), np.tile(np.arange(few, len(looks)), len(segments))])
+    of_look = _look_of_rows(few, len(looks), len(segments))
     return np.concatenate(blocks), np.concatenate([together, apart.ravel()]), of_look
+
+
+@cache
+def _look_of_rows(few: int, looks: int, segments: int) -> Ints:
+    """The test point of each row: one row for each of the first few, then one of every segment for each of the rest."""
+    of_look = np.concatenate([np.arange(few), np.tile(np.arange(few, looks), segments)])
+    of_look.flags.writeable = False
+    return of_look
 
 
 def _quantised(values: Float32s) -> tuple[Floats, Floats, Ints]:
@@ -105,6 +113,11 @@ def _index_table_bits(kept: Floats, entries: int) -> Floats:
     gap = entries / kept
     table = (_TABLE_HEAD_BITS + 8 * np.minimum(_TABLE_GAPS * gap, BASE + 1)) / kept
     return np.minimum(table, np.maximum(8 * (1 + gap / BASE) - index_bits(kept, entries) / kept, 0.0))
+
+
+def _means_of_rows(values: Floats) -> Floats:
+    """`values.mean(1)` with less overhead."""
+    return np.asarray(np.add.reduce(values, 1) / _RANKS)
 
 
 def _sums(values: Floats, of_look: Ints) -> Floats:

@@ -13,14 +13,15 @@ from torch import Tensor
 
 # The bits of a magnitude, read as an integer, are found by digits from the highest on.
 _DIGITS, _BINS = 4, 256
-# Entries that a program reads at a time, and the number of times.
-_BLOCK, _STEPS = 1024, 8
+_BLOCK = 1024
+# Entries that a program counts at a time, which takes as long as counting a few, and the number of times.
+_COUNTED, _STEPS, _FEW = 4096, 2, 64
 # Magnitudes whose ranks a program finds.
-_RANKED = 128
+_RANKED = 64
 # Entries per program where kept ones are written in order.
-_WRITTEN, _WARPS = 4096, 8
+_WRITTEN = 4096
 # Versions of Triton have different defaults. Nothing here is rounded.
-_OPTIONS = {"enable_fp_fusion": True}
+_OPTIONS = {"num_warps": 8, "enable_fp_fusion": True}
 
 
 def largest(vector: Tensor, k: int) -> tuple[Tensor, Tensor]:
@@ -31,8 +32,8 @@ def largest(vector: Tensor, k: int) -> tuple[Tensor, Tensor]:
     indices, values = torch.empty(k, dtype=torch.int64, device=vector.device), vector.new_empty(k)
     with torch.cuda.device_of(vector):
         for digit in range(_DIGITS):
-            _count_digits[(triton.cdiv(entries, _BLOCK * _STEPS),)](
-                vector, found, entries, k, digit, bins=_BINS, block=_BLOCK, steps=_STEPS, **_OPTIONS
+            _count_digits[(triton.cdiv(entries, _COUNTED * _STEPS),)](
+                vector, found, entries, k, digit, bins=_BINS, block=_COUNTED, steps=_STEPS, few=_FEW, **_OPTIONS
             )
         _count_kept[(blocks,)](
             vector,
@@ -43,7 +44,6 @@ def largest(vector: Tensor, k: int) -> tuple[Tensor, Tensor]:
             bins=_BINS,
             digits=_DIGITS,
             block=_WRITTEN,
-            num_warps=_WARPS,
             **_OPTIONS,
         )
         _write_kept[(blocks,)](
@@ -58,7 +58,6 @@ def largest(vector: Tensor, k: int) -> tuple[Tensor, Tensor]:
             digits=_DIGITS,
             block=_WRITTEN,
             at_once=_BLOCK,
-            num_warps=_WARPS,
             **_OPTIONS,
         )
     return indices, values
@@ -87,9 +86,7 @@ def beyond(rows: Tensor, bounds: Tensor, room: int) -> tuple[Tensor, Tensor]:
     in_blocks = torch.empty(segments * blocks, dtype=torch.int32, device=rows.device)
     found, tails, numbers = rows.new_empty(room), rows.new_empty(room), rows.new_empty(segments)
     with torch.cuda.device_of(rows):
-        _count_beyond[(segments, blocks)](
-            rows, bounds, in_blocks, bounds.stride(0), length, block=_WRITTEN, num_warps=_WARPS, **_OPTIONS
-        )
+        _count_beyond[(segments, blocks)](rows, bounds, in_blocks, bounds.stride(0), length, block=_WRITTEN, **_OPTIONS)
         _write_beyond[(segments, blocks)](
             rows,
             bounds,
@@ -101,7 +98,6 @@ def beyond(rows: Tensor, bounds: Tensor, room: int) -> tuple[Tensor, Tensor]:
             room,
             block=_WRITTEN,
             at_once=_BLOCK,
-            num_warps=_WARPS,
             **_OPTIONS,
         )
         _sort_tails[(triton.cdiv(room, _RANKED), segments)](found, numbers, tails, room, block=_RANKED, **_OPTIONS)
@@ -141,6 +137,7 @@ def _count_digits(
     bins: tl.constexpr,
     block: tl.constexpr,
     steps: tl.constexpr,
+    few: tl.constexpr,
 ) -> None:
     """Count the next digit of the magnitudes whose digits so far are those of the k-th largest."""
     prefix, _ = _bound(found, k, digit, bins)
@@ -151,7 +148,13 @@ def _count_digits(
         inside = place < entries
         magnitude = tl.load(vector + place, mask=inside, other=0.0).to(tl.int32, bitcast=True) & 0x7FFFFFFF
         digits = magnitude >> shift
-        count += tl.histogram(digits & (bins - 1), bins, mask=inside & ((digits >> 8) == prefix))
+        matches = inside & ((digits >> 8) == prefix)
+        number = tl.sum(matches.to(tl.int32), 0)
+        # Hardly any entries share the first digits of the last ones. Of few, each is counted on its own.
+        if number > few:
+            count += tl.histogram(digits & (bins - 1), bins, mask=matches)
+        elif number > 0:
+            tl.atomic_add(found + digit * bins + (digits & (bins - 1)), 1, mask=matches, sem="relaxed")
         place += block
     tl.atomic_add(found + digit * bins + tl.arange(0, bins), count, mask=count > 0, sem="relaxed")
 
@@ -290,11 +293,10 @@ def _sort_tails(
 
 @triton.jit  # type: ignore[untyped-decorator]
 def _before(magnitude: tl.tensor, other: tl.tensor, own: tl.tensor, mine: tl.tensor) -> tl.tensor:
-    """How many of some magnitudes, and of equal ones before it, each own one exceeds. Those beyond the end are -1."""
-    is_smaller = (magnitude[None, :] < own[:, None]) | (
-        (magnitude[None, :] == own[:, None]) & (other[None, :] < mine[:, None])
-    )
-    return tl.sum((is_smaller & (magnitude[None, :] >= 0)).to(tl.int32), 1)
+    """How many of some magnitudes each own one exceeds, including equal ones before it. Those beyond the end are -1."""
+    magnitude = tl.where(magnitude < 0, 0x7FFFFFFF, magnitude)
+    own_or_next = own[:, None] + (other[None, :] < mine[:, None]).to(tl.int32)
+    return tl.sum((magnitude[None, :] < own_or_next).to(tl.int32), 1)
 
 
 @triton.jit  # type: ignore[untyped-decorator]
