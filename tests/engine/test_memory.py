@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import io
 import os
 from collections.abc import Sequence
 from pathlib import Path
@@ -65,6 +66,12 @@ def test_vectors_on_disk_are_the_vectors_that_were_kept(tmp_path: Path) -> None:
 def test_a_row_on_disk_is_one_tensor_because_new_ones_would_break_up_the_memory(tmp_path: Path) -> None:
     shelf, vector = OnDisk(tmp_path / "vectors", 2, 5), torch.ones(5)
     assert shelf.keep(1, vector) is shelf.keep(1, 2 * vector)
+
+
+def test_a_checkpoint_of_one_row_does_not_contain_the_others(tmp_path: Path) -> None:
+    shelf, saved = OnDisk(tmp_path / "vectors", 1_000, 5_000), io.BytesIO()
+    torch.save([shelf.keep(1, torch.ones(5_000)), shelf.keep_local(1, torch.ones(5_000))], saved)
+    assert saved.tell() < 3 * 4 * 5_000
 
 
 def test_a_memory_of_one_number_is_not_written_to_disk(tmp_path: Path) -> None:

@@ -93,8 +93,9 @@ class _Rows:
         page = mmap.PAGESIZE // np.dtype(np.float32).itemsize
         self._entries, self._stride = entries, -(-entries // page) * page
         self._rows = np.memmap(file, dtype=np.float32, mode="w+", shape=(devices, self._stride))
-        # Made at once: small objects made between large vectors break up the memory in which those are allocated.
-        self._views = torch.from_numpy(self._rows)[:, :entries].unbind()
+        # Made at once: small objects made between large vectors break up the memory in which those are allocated. Each
+        # has its own storage, because a checkpoint saves whole storages.
+        self._views = [torch.from_numpy(row) for row in np.asarray(self._rows)[:, :entries]]
         self._file = file.open("r+b", buffering=0)
         weakref.finalize(self, self._file.close)
         mapping: mmap.mmap = self._rows._mmap  # type: ignore[attr-defined]
