@@ -3,8 +3,8 @@
     python benchmarks/fleet.py [--devices 20 1000 10000 100000] [--in-memory] [--folder FOLDER] [--json FILE]
 
 Whole runs of the default preset with a perceptron of 98,918 parameters, each in its own process. Devices share samples,
-500 each. Vectors of error feedback and local models are memory-mapped on disk, unless --in-memory; 100,000 devices need
-up to 80 GB of disk. The cost of a device-step includes the whole run except drawing its world and evaluations, whose
+500 each. Vectors of error feedback and local models are on disk, unless --in-memory; 100,000 devices need up to 80 GB
+of disk. The cost of a device-step includes the whole run except drawing its world and evaluations, whose
 number does not depend on the fleet: local steps, contacts, top-k, the server. The goals are a cost within 30 % of that
 of 20 devices and under 8 GB up to 10,000 devices, within 50 % and under 24 GB for more. Small fleets run with several
 seeds, to be long enough to measure.

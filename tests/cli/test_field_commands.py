@@ -115,7 +115,12 @@ def _check_the_ledger(fleet: Fleet, task: Path) -> None:
     [
         (("device", "{fleet}/mes"), "is the server's bundle"),
         (("mes", "{fleet}/devices/bus-1"), "is the bundle of bus-1"),
-        (("mes", "{fleet}/mes", "--active-days", "0"), "active_days = 0.0: must be above 0"),
+        (("mes", "{fleet}/mes", "--active-days", "0"), "--active-days = 0.0: must be above 0"),
+        (("mes", "{fleet}/mes", "--keep-mb", "-1"), "--keep-mb = -1.0: must be at least 0"),
+        (("mes", "{fleet}/mes", "--heldout", "nowhere"), "--heldout = 'nowhere': is not a folder"),
+        (("mes", "{fleet}/mes", "--heldout", "."), "--heldout: also give --evaluate-every-s"),
+        (("mes", "{fleet}/mes", "--task", "t.py", "--evaluate-every-s", "9"), "--evaluate-every-s: also give --held"),
+        (("export", ".", "3", "--onnx", "nowhere/x"), "--onnx = 'nowhere/x': the folder nowhere does not exist"),
         (("device", "{fleet}/devices/bus-2"), "--data: give the folder with the data of this device"),
         (("device", "{fleet}/devices/bus-2", "--data", ".", "--compute", "gpu"), "--compute = 'gpu': must be auto"),
         (("mes", "{fleet}/nothing"), "is not a bundle"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -103,7 +104,7 @@ def test_a_file_gives_a_task_by_a_function_or_as_an_object(name: str, mine: Path
         (":nobody", r"has no nobody; it has .*task"),
         (":number", "number is int; must be a task, or a function that returns one"),
         (":network", "network returned Linear; must return a task"),
-        (":broken", "broken failed: ValueError: no such sensor"),
+        (":broken", r"broken failed: \w+\.py, line \d+, in broken: ValueError: no such sensor"),
     ],
 )
 def test_what_is_no_task_is_refused(name: str, message: str, mine: Path) -> None:
@@ -236,3 +237,42 @@ def test_in_the_field_hosts_may_keep_it_in_different_places(mine: Path, monkeypa
     monkeypatch.delitem(sys.modules, mine.stem)
     monkeypatch.setattr(sys, "path", [str(elsewhere), *sys.path])
     assert Work(scenario=scenario_of(moved)).layout == here
+
+
+BROKEN_NETWORK = """
+import torch
+from torch import nn
+from wayfare import local_task
+
+class Network(nn.Linear):
+    def forward(self, inputs):
+        if {when}:
+            raise KeyError("sensor")
+        return super().forward(inputs)
+
+task = local_task("broken", network=lambda: Network(3, 2), sample=torch.zeros(3), classes=2)
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "when", "message"),
+    [
+        ("broken_at_once", "True", r"learning\.task = .*cannot be imported: broken_at_once\.py, line 9, in forward: "),
+        ("broken_by_data", "len(inputs) > 2", r"error: broken_by_data\.py, line 9, in forward: KeyError: 'sensor' "),
+    ],
+)
+def test_an_error_in_an_own_network_is_one_line_with_its_place(
+    name: str, when: str, message: str, wayfare_command: Callable[..., Finished], tmp_path: Path
+) -> None:
+    file = tmp_path / f"{name}.py"
+    file.write_text(BROKEN_NETWORK.format(when=when))
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "some.csv").write_text("a,b,c,label\n" + "1,2,3,0\n4,5,6,1\n" * 3)
+    words = ("field", "check", "--task", file, "--data", tmp_path / "data", "--steps", 1)
+    found = wayfare_command(*words)
+    assert found.code == 2
+    assert re.search(message, found.err)
+    assert len(found.err.splitlines()) == 1
+    if "data" in name:
+        with pytest.raises(KeyError, match="sensor"):
+            wayfare_command("--debug", *words)

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import errno
+import io
+import os
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 from tests.engine.jobs import job, starts
+from torch import Tensor
 
-from wayfare.engine import InMemory, OnDisk, Trainer, make_engine
+from wayfare.engine import Burst, Engine, InMemory, OnDisk, Trainer, make_engine
+from wayfare.errors import RunFolderError
 from wayfare.learning.batches import Batches
 from wayfare.learning.models.mlp import Mlp
 from wayfare.streams import Stream, generator
@@ -57,37 +63,74 @@ def test_vectors_on_disk_are_the_vectors_that_were_kept(tmp_path: Path) -> None:
     assert (tmp_path / "vectors").stat().st_size >= 4 * 4 * entries
 
 
-def test_few_local_models_of_a_crowd_are_in_memory_while_it_trains(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("wayfare.engine.trainer._MOST_AWAKE", 4)
-    monkeypatch.setattr("wayfare.engine.stacked_mlp._GROUP_BYTES", 1)
+def test_a_row_on_disk_is_one_tensor_because_new_ones_would_break_up_the_memory(tmp_path: Path) -> None:
+    shelf, vector = OnDisk(tmp_path / "vectors", 2, 5), torch.ones(5)
+    assert shelf.keep(1, vector) is shelf.keep(1, 2 * vector)
+
+
+def test_a_checkpoint_of_one_row_does_not_contain_the_others(tmp_path: Path) -> None:
+    shelf, saved = OnDisk(tmp_path / "vectors", 1_000, 5_000), io.BytesIO()
+    torch.save([shelf.keep(1, torch.ones(5_000)), shelf.keep_local(1, torch.ones(5_000))], saved)
+    assert saved.tell() < 3 * 4 * 5_000
+
+
+def test_a_memory_of_one_number_is_not_written_to_disk(tmp_path: Path) -> None:
+    shelf, nothing = OnDisk(tmp_path / "vectors", 2, 5_000), torch.zeros(()).expand(5_000)
+    assert shelf.keep(0, nothing) is nothing
+
+
+def test_a_full_disk_is_one_message(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(self: object, data: memoryview) -> int:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    shelf = OnDisk(tmp_path / "vectors", 2, 5)
+    monkeypatch.setattr(shelf._kept, "_file", type("Full", (), {"seek": full, "name": shelf._kept._file.name})())
+    with pytest.raises(RunFolderError, match="vectors: cannot store the devices' state: No space left on device"):
+        shelf.keep(0, torch.ones(5))
+
+
+def test_few_local_models_of_a_crowd_are_in_memory_while_it_trains(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A crowd trains in parts, and a local model that is not delivered waits on disk for the end of the crowd."""
+    monkeypatch.setattr("wayfare.engine.trainer._PART_BYTES", 1)
+    monkeypatch.setattr("wayfare.engine.trainer._AHEAD_DEVICES", 4)
     local = job(Mlp((6, 3)), devices=20)
     initial = starts(local, torch.float32)[0]
-    contacts, shelf = [np.array([5])] * local.devices, Resting()
-    trainer = Trainer(make_engine("stacked", local.training), initial, contacts, training="always", shelf=shelf)
-    trainer.meet(range(20), 5)
-    assert shelf.most == 4
-    assert not shelf.awake
+    contacts, engine = [np.array([5, 9])] * local.devices, Counting(make_engine("stacked", local.training))
+    shelf = OnDisk(tmp_path / "vectors", local.devices, len(initial))
+    trainer = Trainer(engine, initial, contacts, training="always", shelf=shelf)
     whole = Trainer(make_engine("stacked", local.training), initial, contacts, training="always")
-    whole.meet(range(20), 5)
+    for round_ in (5, 9):
+        whole.meet(range(20), round_)
+        expected = [whole.model(device).clone() for device in range(20)]
+        for device in trainer.met(range(20), round_):
+            assert torch.equal(trainer.model(device), expected[device])
+            if device % 3 == 0:
+                trainer.delivered(device)
+        for device in range(0, 20, 3):
+            trainer.receive(device, initial)
+            whole.receive(device, initial)
+    assert engine.most == 4
     assert all(torch.equal(trainer.model(device), whole.model(device)) for device in range(20))
+    rows = np.memmap(tmp_path / "vectors-local", dtype=np.float32, mode="r").reshape(20, -1)
+    assert [device for device in range(20) if not rows[device].any()] == [0, 3, 6, 9, 12, 15, 18]
 
 
-class Resting(InMemory):
-    """Counts the local models that are in use."""
+class Counting:
+    """Counts the local models of a call."""
 
-    def __init__(self) -> None:
-        self.awake: set[int] = set()
-        self.most = 0
+    def __init__(self, engine: Engine) -> None:
+        self._engine, self.most = engine, 0
 
-    def local_model(self, device: int) -> None:
-        self.awake.add(device)
-        self.most = max(self.most, len(self.awake))
-
-    def rest(self, device: int) -> None:
-        self.awake.discard(device)
+    def run(self, models: Sequence[Tensor], bursts: Sequence[Burst]) -> None:
+        self.most = max(self.most, len(models))
+        self._engine.run(models, bursts)
 
 
-def test_local_models_of_unfinished_bursts_wait_on_disk(tmp_path: Path) -> None:
+def test_local_models_of_unfinished_bursts_wait_on_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("wayfare.engine.trainer._PART_BYTES", 1)
+    monkeypatch.setattr("wayfare.engine.trainer._AHEAD_DEVICES", 2)
     local = job(Mlp((6, 3)), devices=4)
     initial = starts(local, torch.float32)[0]
     contacts = [np.array([3, 9]) for _ in range(local.devices)]

@@ -205,7 +205,7 @@ def test_orders_that_make_no_sense_are_rejected_and_change_nothing(tmp_path: Pat
         ("rollback", {"version": 99}, "version = 99: must be 0 to 3"),
         ("rollback", {}, "rejected"),
         ("pardon", {"device": 1, "name": "bus-2"}, "is not in quarantine"),
-        ("set", {"guard.clip": -1.0}, "must be a finite number above 0"),
+        ("set", {"guard.clip": -1.0}, "guard.clip = -1.0: must be a finite number above 0"),
         ("set", {"guard.colour": 1.0}, "choose from clip, share"),
         ("set", {"server.optimizer": "adam"}, "kind of the server's state"),
         ("set", {"server.step": "fast"}, r"server\.step"),

@@ -199,3 +199,18 @@ def test_a_broker_that_was_killed_is_met_again(fleet: Fleet, broker: Broker) -> 
             assert (await device.request("up.drone.ask", b"again", 10)).data == b"again"
 
     finish(scene())
+
+
+def test_the_answer_to_an_abandoned_flush_does_not_end_the_connection(fleet: Fleet, broker: Broker) -> None:
+    async def scene() -> None:
+        async with over_the_air(fleet, broker) as (server, device, _):
+            await answer(server)
+            abandoned = asyncio.ensure_future(device.flush())
+            while not device._pongs:
+                await asyncio.sleep(0)
+            abandoned.cancel()
+            await device.confirm()
+            assert (await device.request("up.drone.ask", b"alive", 5)).data == b"alive"
+            assert device.stats["reconnects"] == 0
+
+    finish(scene())

@@ -124,7 +124,7 @@ def test_a_plan_is_made_from_a_field(tmp_path: Path) -> None:
 
 def test_a_server_without_contacts_is_named(tmp_path: Path) -> None:
     open_ledger(tmp_path).close()
-    with pytest.raises(InputError, match="has no contacts yet"):
+    with pytest.raises(InputError, match="no contact has ended yet; a contact ends 30 s after"):
         measured_contacts(tmp_path / FILE)
     with pytest.raises(InputError, match="no ledger; give the folder of the server's state, or of the fleet"):
         ledger_in(tmp_path / "nothing")

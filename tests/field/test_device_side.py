@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -164,6 +165,22 @@ def test_a_store_goes_on_only_with_the_method_it_was_begun_with(tmp_path: Path) 
     check_identity(tmp_path, identities[2], newer)
     mine.write_text(mine.read_text(encoding="utf-8").replace("0.1", "0.2"), encoding="utf-8")
     assert works[len(names)].identity("fleet", "bus-1") != identities[len(names)]
+
+
+def test_task_parts_and_seed_must_be_as_on_the_server_and_values_and_the_guard_need_not() -> None:
+    usual = Work(scenario=Scenario()).agreement
+
+    def differing(**changes: Any) -> list[str]:
+        found = Work(**{"scenario": wayfare.load(overrides=["learning.batch_size=7"]), **changes}).agreement
+        return [name for name, digest in found.items() if usual[name] != digest]
+
+    assert differing() == []
+    assert differing(scheme_name="mads + guard(clip=3)") == []
+    assert differing(guard=None) == []
+    assert differing(scheme_name="fedasync") == ["scheme"]
+    assert differing(scheme_name="mads + decay") == ["scheme"]
+    assert differing(seed=1) == ["seed"]
+    assert differing(scenario=wayfare.load(overrides=["learning.task=cifar10"])) == ["task"]
 
 
 def test_updates_on_another_backbone_are_of_another_model(tmp_path: Path) -> None:

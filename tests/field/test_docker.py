@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -31,14 +32,35 @@ def test_server_and_device_are_started_with_options_that_there_are(name: str) ->
     assert file.name == f"{name}.env"
     variable, _, value = file.read_text().splitlines()[-1].partition("=")
     words = shlex.split(command.replace(f"$${variable}", value))
-    assert words[:2] == ["exec", "wayfare"]
+    assert words[:3] == ["eval", "exec", "wayfare"]
     assert "$" not in " ".join(words)
     # Everything is there but the bundle, and that is what is said.
-    outcome = CliRunner().invoke(app, words[2:])
+    outcome = CliRunner().invoke(app, words[3:])
     assert f"/etc/wayfare/{name}: is not a bundle" in str(outcome.exception)
     mounted = [volume.split(":")[1] for volume in service["volumes"]]
     for path in (word for word in words if word.startswith("/")):
         assert any(path.startswith(folder) for folder in mounted), path
+
+
+@pytest.mark.parametrize("name", ["mes", "device"])
+def test_options_in_quotes_stay_together(name: str) -> None:
+    # The shell of the image is that of Debian.
+    (command,) = SERVICES[name]["command"]
+    shown = command.replace("exec wayfare", "set --").replace("$$", "$") + '\nfor word do echo "$word"; done'
+    variable = f"WAYFARE_{name.upper()}"
+    found = subprocess.run(
+        ["/bin/sh", "-c", shown],
+        env={variable: "--task /etc/wayfare/task.py --scheme 'mads + guard(clip=3)'"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert found.stdout.splitlines()[-4:] == ["--task", "/etc/wayfare/task.py", "--scheme", "mads + guard(clip=3)"]
+
+
+def test_a_volume_of_a_device_belongs_to_the_user_of_the_image() -> None:
+    (path,) = [volume.split(":")[1] for volume in SERVICES["device"]["volumes"] if not volume.startswith(".")]
+    assert f"install -d -o wayfare {path}\n" in (ROOT / "docker" / "Dockerfile").read_text()
 
 
 @pytest.mark.parametrize(("name", "port"), [("mes", 9464), ("device", 9465)])

@@ -143,6 +143,32 @@ def test_a_refused_chunk_seals_its_update(site: Site) -> None:
     assert site.outbox.progress.finished_round == 1
 
 
+def test_a_device_with_another_scheme_sends_nothing_and_says_why(site: Site, caplog: pytest.LogCaptureFixture) -> None:
+    train(site.outbox, 1, 1)
+    guide, stop = Told(), threading.Event()
+    site.wire.intake.work = {"task": "1", "scheme": "2", "seed": "3"}
+    exchanger = site.exchanger(guide)
+    exchanger._work = {"task": "1", "scheme": "of another", "seed": "3"}
+
+    async def story() -> None:
+        running = asyncio.ensure_future(exchanger.run(stop))
+        while "rejected" not in caplog.messages:
+            await asyncio.sleep(0.001)
+        stop.set()
+        await running
+
+    finish(story())
+    reasons = {vars(record)["reason"] for record in caplog.records}
+    assert reasons == {"scheme: must be the same on this device and on the server"}
+    assert set(site.wire.counts()) == {"ask"}
+    assert site.outbox.open_update() is None
+    # What a former version does not send is not compared.
+    exchanger._work = {}
+    stop.clear()
+    finish(exchanger.run(stop))
+    assert site.wire.intake.ledger.version > 0
+
+
 def test_marks_that_are_none_are_passed_over(site: Site) -> None:
     exchanger = site.exchanger(Told())
     finish(exchanger._on_mark(SimpleNamespace(data=b"{")))  # type: ignore[arg-type]

@@ -188,5 +188,5 @@ def test_a_task_is_tried_on_a_folder_without_a_fleet(tmp_path: Path) -> None:
     said = run("check", "--task", f"{file}:task", "--data", tmp_path / "data", "--steps", 3)
     assert "own: 838 parameters, 0.00 MB" in said
     assert "6 samples, 3 0, 2 1, 1 2, 0 3" in said
-    assert "after 3 local steps (learning rate 0.1, batches of 32), on the same data:" in said
+    assert "after 3 local steps (learning rate 0.005, batches of 32), on the same data:" in said
     assert "1.011 without looking at the inputs\nThe network has learned nothing" in said

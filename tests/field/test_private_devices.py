@@ -122,6 +122,17 @@ def test_a_private_device_tells_neither_how_many_samples_it_holds_nor_its_loss(t
     assert b"loss" not in private
 
 
+def test_a_device_says_that_its_epsilon_is_spent(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    method = replace(PRIVATE, privacy=replace(RULE, max_epsilon=RULE.epsilon(2) + 0.01))
+    outbox = open_outbox(tmp_path, method=method)
+    for round_ in (1, 2):
+        assert not caplog.messages
+        train(outbox, round_, round_)
+        exchanger(outbox, method)._cut(replace(OCCASION, round=round_), round_)
+        outbox.settle(round_, range(100))
+    assert caplog.messages == ["max_epsilon is reached; the device contributes nothing new"]
+
+
 def test_a_device_reports_releases_and_epsilon_and_others_report_nothing(tmp_path: Path) -> None:
     outbox = open_outbox(tmp_path, method=PRIVATE)
     train(outbox, 1, 1)

@@ -189,7 +189,10 @@ def test_without_a_limit_nothing_is_counted(tmp_path: Path) -> None:
     assert DailyUploads(ledger._database, lambda: 5, lambda: math.pi).wait_s(0) == 0.0
 
 
-def test_a_device_without_uploads_left_sends_nothing_and_keeps_what_it_learned(tmp_path: Path) -> None:
+def test_a_device_without_uploads_left_sends_nothing_and_keeps_what_it_learned(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", "wayfare.field")
     site = Site(tmp_path)
     train(site.outbox, 1, 1)
     site.wire.between["ask"] = lambda seen, data: json.dumps({"next_update": 1, "version": 0, "wait_s": 90}).encode()
@@ -197,6 +200,7 @@ def test_a_device_without_uploads_left_sends_nothing_and_keeps_what_it_learned(t
     guide.wait = lambda seconds: guide.exchanged()  # type: ignore[method-assign]
     site.exchange(guide)
     assert site.wire.counts() == {"ask": 1}
+    assert "no upload is left today" in caplog.messages
     assert site.outbox.open_update() is None
     assert not torch.equal(site.outbox.local, site.outbox.model)
 

@@ -84,6 +84,14 @@ def test_a_table_fits_a_terminal(columns: int) -> None:
     row = next(line for line in text.splitlines() if line.startswith("bus-1"))
     assert row.split() == ["bus-1", "12", "s", "1,190", "10", "7", "70", "0", "0", "5.00", "0.00", "0.00"]
     assert "never" in text
+    assert "waits" not in text
+
+
+def test_the_table_of_a_standby_says_that_it_waits() -> None:
+    console = Console(width=80)
+    with console.capture() as capture:
+        console.print(status_table(replace(STATUS, leads=False)))
+    assert "This server waits: another one holds the lease" in capture.get()
 
 
 async def _now() -> FleetStatus:

@@ -13,9 +13,11 @@ import torch
 from PIL import Image
 
 from wayfare import local_task
+from wayfare.errors import InputError, ScenarioError
 from wayfare.field.runtime.local_folder import LocalFolder
 from wayfare.field.runtime.logs import Sparing
 from wayfare.learning.folders import FolderSamples, Wanted
+from wayfare.learning.tasks.local import folder_task
 
 RNG = np.random.default_rng(0)
 INPUTS = RNG.normal(size=(20, 3)).astype(np.float32)
@@ -104,6 +106,45 @@ def test_images_are_in_folders_named_by_class(tmp_path: Path) -> None:
     (tmp_path / "bus" / "two.png").write_bytes((tmp_path / "bus" / "one.png").read_bytes())
     assert samples.rescan()
     assert len(samples) == 3
+
+
+def test_a_damaged_image_has_a_line_and_the_next_one_takes_its_place(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "bus").mkdir()
+    for name, shade in (("a", 10), ("b", 20), ("c", 30)):
+        Image.new("L", (4, 4), shade).save(tmp_path / "bus" / f"{name}.png")
+    wanted = Wanted(shape=(4, 4), classes=4, class_names=WANTED.class_names)
+    samples = opened(tmp_path, wanted)
+    cut = tmp_path / "bus" / "c.png"
+    cut.write_bytes(cut.read_bytes()[:40])
+    (tmp_path / "bus" / "b.png").unlink()
+    for _ in range(2):
+        assert samples.batch(np.array([2, 1, 0]))[0][:, 0, 0].tolist() == [10, 10, 10]
+    assert [line.partition(" is skipped: ")[0] for line in caplog.messages] == [str(cut), str(cut.with_name("b.png"))]
+    (tmp_path / "bus" / "a.png").unlink()
+    with pytest.raises(InputError, match="bus: none of its 3 images can be read"):
+        samples.batch(np.array([0]))
+
+
+def test_images_need_a_task_with_images(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    (tmp_path / "bus").mkdir()
+    Image.new("L", (4, 4)).save(tmp_path / "bus" / "one.png")
+    assert len(opened(tmp_path)) == 0
+    assert "images need a sample of 2 or 3 axes, the task expects (3,)" in caplog.text
+    with pytest.raises(ScenarioError, match=r"data = '.*': has no samples for the task"):
+        folder_task(TASK, tmp_path, tmp_path / ".cache").evaluate(TASK.model.module())
+
+
+def test_the_log_counts_images_not_class_folders(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    (tmp_path / "bus").mkdir()
+    for name in ("a", "b", "c"):
+        Image.new("L", (4, 4)).save(tmp_path / "bus" / f"{name}.png")
+    np.savez(tmp_path / "more.npz", inputs=np.zeros((5, 4, 4)), labels=np.zeros(5, dtype=int))
+    with caplog.at_level(logging.INFO, "wayfare.field"):
+        opened(tmp_path, Wanted(shape=(4, 4), classes=4, class_names=WANTED.class_names))
+    (line,) = map(vars, caplog.records)
+    assert (line["samples"], line["files"]) == (8, 4)
 
 
 @pytest.mark.parametrize(

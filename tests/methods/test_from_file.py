@@ -61,7 +61,7 @@ def test_the_code_of_a_file_counts_in_the_key_of_a_run(written: Path, small: Sce
     ("content", "suffix", "message"),
     [
         ("def (", ":Patient", "cannot be imported: SyntaxError"),
-        ("import nothing_of_the_kind", "", "cannot be imported: ModuleNotFoundError"),
+        ("import nothing_of_the_kind", "", r"cannot be imported: \w+\.py, line 1: ModuleNotFoundError"),
         ("raise SystemExit(5)", ":Patient", r"the file exits when it is imported \(SystemExit: 5\)"),
         (PATIENT.format(name=""), "", r"schemes = 'Patient': your own upload rule needs a `name`"),
         (PATIENT.format(name="patient"), ":Nobody", "has no Nobody; it contains Patient"),

@@ -38,6 +38,10 @@ class _ReportsInvalidOptions(TyperGroup):
                 return super().invoke(ctx)
         except typer.BadParameter as error:
             raise (_invalid_option(error) or error) from None
+        except WayfareError:
+            raise
+        except Exception as error:
+            raise (None if ctx.params["debug"] else _in_own_code(error)) or error from None
         finally:
             bar.stop()
 
@@ -54,6 +58,16 @@ def _invalid_option(error: typer.BadParameter) -> ScenarioError | None:
     with suppress(ValueError, TypeError):
         value = json.loads(value)
     return ScenarioError(max(error.param.opts, key=len), value, rule[0].lower() + rule[1:])
+
+
+def _in_own_code(error: Exception) -> InputError | None:
+    """An error in the user's own network, loss or method; None if it is Wayfare's."""
+    if "wayfare.methods" not in sys.modules:
+        return None
+    from wayfare.methods.from_file import own_error
+
+    found = own_error(error)
+    return found and InputError(f"{found} (`wayfare --debug ...` prints the traceback)")
 
 
 app = typer.Typer(
@@ -82,7 +96,10 @@ app.command("presets")(presets_command)
 
 
 @app.callback(invoke_without_command=True)
-def _root(version: bool = typer.Option(False, "--version", help="Print the version and exit.")) -> None:
+def _root(
+    version: bool = typer.Option(False, "--version", help="Print the version and exit."),
+    debug: bool = typer.Option(False, "--debug", help="Print the traceback of an error in your own code."),
+) -> None:
     if version:
         print(__version__)
         raise typer.Exit

@@ -21,7 +21,7 @@ from wayfare.cli.field_fleet import (
 from wayfare.cli.field_life import COMMANDS as LIFE_COMMANDS
 from wayfare.cli.terminal import SetOption
 from wayfare.errors import InputError, ScenarioError
-from wayfare.scenario import DEFAULT_PRESET
+from wayfare.scenario import FIELD_PRESET
 
 if TYPE_CHECKING:
     pass
@@ -69,7 +69,7 @@ UrlOption: TypeAlias = Annotated[
 def mes_command(
     bundle: BundleArgument,
     task: TaskOption = None,
-    scenario: WorkScenarioOption = DEFAULT_PRESET,
+    scenario: WorkScenarioOption = FIELD_PRESET,
     set_: SetOption = [],  # noqa: B006
     seed: SeedOption = 0,
     scheme: SchemeOption = None,
@@ -144,6 +144,12 @@ def mes_command(
         raise InputError(f"{bundle}: is the bundle of {loaded.name}; the server's bundle is FLEET/mes")
     if clip_norm is not None and not clip_norm > 0:
         raise InputError(f"--clip-norm = {clip_norm!r}: must be above 0")
+    if heldout is not None and not heldout.is_dir():
+        raise InputError(f"--heldout = {str(heldout)!r}: is not a folder")
+    if heldout is not None and not evaluate_every_s:
+        raise InputError("--heldout: also give --evaluate-every-s, such as 600")
+    if evaluate_every_s and heldout is None and task is not None:
+        raise InputError("--evaluate-every-s: also give --heldout, a folder with data that no device has")
     work = work_of(scenario, [*set_, *task_setting(task)], seed, scheme, guarded=guard)
     log_to_stderr(loaded.name)
     options = ServerOptions(
@@ -174,7 +180,7 @@ def mes_command(
 def device_command(
     bundle: BundleArgument,
     task: TaskOption = None,
-    scenario: WorkScenarioOption = DEFAULT_PRESET,
+    scenario: WorkScenarioOption = FIELD_PRESET,
     set_: SetOption = [],  # noqa: B006
     seed: SeedOption = 0,
     scheme: SchemeOption = None,

@@ -11,14 +11,14 @@ import typer
 from wayfare.cli.field_demo import SchemeOption, task_setting, work_of
 from wayfare.cli.field_life import ScenarioOption
 from wayfare.cli.terminal import JsonOption, ReadingBar, SetOption, print_json, say
-from wayfare.scenario import DEFAULT_PRESET
+from wayfare.scenario import FIELD_PRESET
 
 
 def check_command(
     task: Annotated[str, typer.Option("--task", metavar="FILE.py[:NAME]", help="Your task, built with `local_task`.")],
     data: Annotated[Path, typer.Option("--data", metavar="FOLDER", help="The folder with the data of one device.")],
-    steps: Annotated[int, typer.Option("--steps", min=1, help="Number of local steps.")] = 200,
-    scenario: ScenarioOption = DEFAULT_PRESET,
+    steps: Annotated[int, typer.Option("--steps", min=1, help="Number of local steps.")] = 1000,
+    scenario: ScenarioOption = FIELD_PRESET,
     set_: SetOption = [],  # noqa: B006
     scheme: SchemeOption = None,
     as_json: JsonOption = False,
@@ -47,4 +47,4 @@ def check_command(
     losses = f"{found.before.loss:.4g} -> {found.after.loss:.4g}"
     say(f"  loss {losses}; {found.blind_loss:.4g} without looking at the inputs")
     if not found.learned:
-        say("The network has learned nothing from the inputs. Try --set learning.learning_rate=0.01, or more --steps.")
+        say("The network has learned nothing from the inputs. Try another learning.learning_rate, or more --steps.")

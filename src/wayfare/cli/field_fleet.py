@@ -130,7 +130,8 @@ def renew_command(
     if finish:
         finish_renewal(fleet, valid_days=valid_days)
         say(
-            "copy broker/ and mes/ to their hosts, and reload the broker; devices need only the new ca.pem, at any time"
+            "copy broker/ and mes/ to their hosts, reload the broker and restart the server; "
+            "devices without their new bundle are locked out"
         )
         return
     begin_renewal(fleet, valid_days=valid_days)
@@ -183,6 +184,8 @@ def status_table(status: FleetStatus) -> Group:
         f"{status.fleet}: model version {status.version:,}, {status.queued_chunks:,} chunks queued, broker {broker}, "
         f"up {duration_text(status.up_s)}, {status.memory_bytes / 1e6:.0f} MB"
     )
+    if status.broker_in_reach and not status.leads:
+        summary += "\nThis server waits: another one holds the lease and answers the devices."
     table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0))
     table.add_column("device", no_wrap=True)
     columns = ("seen", "version", "behind", "exchanges", "chunks", "resent", "rejected", "up MB", "down MB", "J")
@@ -214,7 +217,7 @@ def _changed(fleet: Fleet, as_json: bool) -> None:
         return
     members = sum(key is not None for key in fleet.public_keys.values()) - 1  # the server has a key too
     for line in (
-        f"{fleet.folder}: {members} devices, {len(fleet.devices)} numbers assigned",
+        f"{fleet.folder}: {members} {'device' if members == 1 else 'devices'}, {len(fleet.devices)} numbers assigned",
         "  broker/users.conf   copy to the broker's host, then: systemctl reload wayfare-broker (or kill -HUP twice)",
         "  devices/            copy the bundle of a new device to it; the server needs no restart",
     ):

@@ -16,7 +16,7 @@ import typer
 from wayfare.cli.field_demo import SchemeOption, task_setting, work_of
 from wayfare.cli.terminal import JsonOption, SetOption, print_json, say
 from wayfare.errors import InputError
-from wayfare.scenario import DEFAULT_PRESET
+from wayfare.scenario import FIELD_PRESET
 
 StateArgument: TypeAlias = Annotated[
     Path, typer.Argument(metavar="STATE", help="The folder of the server's state, such as /var/lib/wayfare/mes.")
@@ -202,7 +202,7 @@ def export_command(
     safetensors: Annotated[Path | None, typer.Option("--safetensors", metavar="FILE", help="Write this file.")] = None,
     onnx: Annotated[Path | None, typer.Option("--onnx", metavar="FILE", help="Write this file.")] = None,
     task: FleetTaskOption = None,
-    scenario: ScenarioOption = DEFAULT_PRESET,
+    scenario: ScenarioOption = FIELD_PRESET,
     set_: SetOption = [],  # noqa: B006
     scheme: SchemeOption = None,
 ) -> None:
@@ -214,6 +214,9 @@ def export_command(
 
     if safetensors is None and onnx is None:
         raise InputError("--safetensors, --onnx: give at least one of them with a file")
+    for option, file in (("--safetensors", safetensors), ("--onnx", onnx)):
+        if file is not None and not file.parent.is_dir():
+            raise InputError(f"{option} = {str(file)!r}: the folder {file.parent} does not exist")
     work = work_of(scenario, [*set_, *task_setting(task)], 0, scheme)
     learning, model = work.scenario.learning, work.model
     module = network_of(model, vector_at(state, version, model))
@@ -234,7 +237,7 @@ def evaluate_command(
         Path | None,
         typer.Option("--data", metavar="FOLDER", help="A folder with data that no device has.", show_default=False),
     ] = None,
-    scenario: ScenarioOption = DEFAULT_PRESET,
+    scenario: ScenarioOption = FIELD_PRESET,
     set_: SetOption = [],  # noqa: B006
     scheme: SchemeOption = None,
     as_json: JsonOption = False,
@@ -266,7 +269,7 @@ def _order(state: Path, kind: str, content: dict[str, Any], wait_s: float) -> No
     number = place(state / FILE, kind, content)
     answer = outcome(state / FILE, number, wait_s)
     if answer is None:
-        say(f"order {number} is recorded; the server carries it out when it runs")
+        say(f"order {number} is recorded; the server carries it out when it runs and answers the devices")
         return
     verdict, _, rest = answer.partition(": ")
     if verdict != "done":

@@ -7,9 +7,10 @@ import re
 from wayfare.errors import ScenarioError, WayfareError
 
 _SAME_NAME = (
-    *("allow_divergence", "checkpoint_every_rounds", "checkpoint_every_s", "device", "device_state", "duration_s"),
-    *("engine", "fresh", "keep_checkpoint", "jobs", "like", "precision", "scheme", "seed", "spacing_m"),
-    *("step_s", "vehicles"),
+    *("active_days", "allow_divergence", "checkpoint_every_rounds", "checkpoint_every_s", "data", "device"),
+    *("device_state", "discount_days", "duration_s", "engine", "fresh", "jobs", "keep_checkpoint", "keep_days"),
+    *("keep_mb", "least_devices", "like", "outdated_days", "precision", "scheme", "seed", "spacing_m", "step_s"),
+    "vehicles",
 )
 _OPTIONS = {name: f"--{name.replace('_', '-')}" for name in _SAME_NAME} | {
     "address": "--ray",

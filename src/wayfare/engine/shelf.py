@@ -5,6 +5,7 @@ from __future__ import annotations
 import mmap
 import os
 import tempfile
+import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -31,66 +32,91 @@ def checked_place(name: str) -> Place:
 class Shelf(Protocol):
     """Stores two vectors per device: one that is kept, and the local model of an unfinished burst."""
 
-    def keep(self, device: int, vector: Tensor) -> Tensor:
-        """Store a vector and return an equal one, which is valid until the device's next `keep`."""
+    on_disk: bool
 
-    def local_model(self, device: int) -> Tensor | None:
-        """Where to hold the local model of a device; None means in memory."""
+    def keep(self, device: int, vector: Tensor) -> Tensor:
+        """Store a vector and return an equal one, to be read until the device's next `keep`."""
+
+    def keep_local(self, device: int, model: Tensor) -> Tensor:
+        """Store a local model and return an equal one, to be read until the device's next `keep_local`."""
 
     def rest(self, device: int) -> None:
-        """A local model is not needed for now."""
+        """What was returned is not needed for now."""
 
 
 class InMemory:
+    on_disk = False
+
     def keep(self, device: int, vector: Tensor) -> Tensor:
         return vector
 
-    def local_model(self, device: int) -> Tensor | None:
-        return None
+    def keep_local(self, device: int, model: Tensor) -> Tensor:
+        return model
 
     def rest(self, device: int) -> None:
         pass
 
 
 class OnDisk:
-    """Vectors in two memory-mapped files, one row per device. Pages leave memory once they are written.
+    """Vectors in two files, one row per device.
 
     The files are sparse: a device without a contact takes no space. They are temporary and useless after the run.
     """
+
+    on_disk = True
 
     def __init__(self, file: Path, devices: int, entries: int) -> None:
         self.files = file, file.with_name(f"{file.name}-local")
         self._kept, self._local = (_Rows(each, devices, entries) for each in self.files)
 
     def keep(self, device: int, vector: Tensor) -> Tensor:
-        """Write the vector to the device's row and return a view of it."""
-        row = self._kept.row(device)
-        row.copy_(vector)
-        self._kept.drop(device)
-        return row
+        # One number for all entries, as of a device without memory, takes no space.
+        return vector if vector.stride() == (0,) else self._kept.write(device, vector)
 
-    def local_model(self, device: int) -> Tensor | None:
-        return self._local.row(device)
+    def keep_local(self, device: int, model: Tensor) -> Tensor:
+        return self._local.write(device, model)
 
     def rest(self, device: int) -> None:
+        self._kept.drop(device)
         self._local.drop(device)
 
 
 class _Rows:
+    """Rows are read where the file is mapped, and written by system calls.
+
+    Writing to a mapping takes a page fault per page. The first one also reads a hole of the file, its neighbourhood
+    included. Measured in benchmarks/fleet.py, that took as long as everything else in a contact.
+    """
+
     def __init__(self, file: Path, devices: int, entries: int) -> None:
         # Rows start on a page, so that each can be dropped from memory alone.
         page = mmap.PAGESIZE // np.dtype(np.float32).itemsize
         self._entries, self._stride = entries, -(-entries // page) * page
         self._rows = np.memmap(file, dtype=np.float32, mode="w+", shape=(devices, self._stride))
+        # Made at once: small objects made between large vectors break up the memory in which those are allocated. Each
+        # has its own storage, because a checkpoint saves whole storages.
+        self._views = [torch.from_numpy(row) for row in np.asarray(self._rows)[:, :entries]]
+        self._file = file.open("r+b", buffering=0)
+        weakref.finalize(self, self._file.close)
         mapping: mmap.mmap = self._rows._mmap  # type: ignore[attr-defined]
         # Not every system has madvise.
         advise: Callable[[int, int, int], None] | None = getattr(mapping, "madvise", None)
         self._advise = advise
 
-    def row(self, device: int) -> Tensor:
-        return torch.from_numpy(self._rows[device, : self._entries])
+    def write(self, device: int, vector: Tensor) -> Tensor:
+        """Write a row and return a view of it."""
+        left = vector.float().contiguous().numpy().data.cast("B")
+        try:
+            self._file.seek(4 * self._stride * device)
+            while left:
+                left = left[self._file.write(left) :]
+        except OSError as error:
+            raise RunFolderError(f"{self._file.name}: cannot store the devices' state: {error.strerror}") from None
+        self.drop(device)
+        return self._views[device]
 
     def drop(self, device: int) -> None:
+        """Let a row leave memory; it is read again where it is needed."""
         if self._advise is not None:
             length = 4 * self._stride
             self._advise(mmap.MADV_DONTNEED, device * length, length)

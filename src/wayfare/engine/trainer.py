@@ -6,10 +6,9 @@ decides when. All policies give the same models.
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal, TypeAlias, overload
+from typing import Literal, TypeAlias
 
 import numpy as np
 import torch
@@ -29,8 +28,9 @@ AHEAD_STEPS = 12
 _AHEAD_DEVICES = 48
 # Local steps that take about as long as an evaluation.
 _BUSY_STEPS = 6
-# Local models that a shelf has in memory while a crowd trains; more than a group of a stack on a CPU.
-_MOST_AWAKE = 1024
+# A crowd trains in parts whose local models take about this much memory, and that are wide enough for a stack. A shelf
+# on disk leaves as many local models in memory.
+_PART_BYTES = 256 << 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,19 +72,36 @@ class Trainer:
         self._received = [initial] * len(contacts)
         self._corrections: list[Tensor | None] = [None] * len(contacts)
         self._has_momentum = descent is not None and descent.momentum > 0
+        # Vectors of unfinished bursts in memory, those that trained last at the end, and on a shelf.
         self._underway: dict[int, Tensor] = {}
+        self._stored: dict[int, Tensor] = {}
         self._velocities: dict[int, Tensor] = {}
         # The ends of bursts that a GPU may still be running. Nothing may read their vectors before.
         self._running: dict[int, Ready] = {}
         self._free: list[Tensor] = []
         self._shelf = shelf or InMemory()
+        self._part_devices = max(_AHEAD_DEVICES, _PART_BYTES // (initial.numel() * initial.element_size()))
+        if self._overlapping is not None:
+            # A GPU trains the last devices of a crowd beside the contacts of the first.
+            self._part_devices = max(self._part_devices, len(contacts))
         # The last trained round of each local model.
         self._done = [0] * len(contacts)
         self._retired: set[int] = set()
 
     def meet(self, devices: Sequence[int], round_: int) -> None:
         """Train the devices in contact up to and including a round."""
-        devices = [device for device in devices if device not in self._retired]
+        for _ in self.met(devices, round_):
+            pass
+
+    def met(self, devices: Sequence[int], round_: int) -> Iterator[int]:
+        """Train the devices in contact up to and including a round. Yield each one while its model is in memory."""
+        is_crowd = len(devices) >= _AHEAD_DEVICES
+        for first in range(0, len(devices), self._part_devices):
+            part = devices[first : first + self._part_devices]
+            self._train([device for device in part if device not in self._retired], round_, ahead=not is_crowd)
+            yield from part
+
+    def _train(self, devices: Sequence[int], round_: int, *, ahead: bool) -> None:
         if not devices:
             return
         if self._training == "in-contact":
@@ -94,7 +111,7 @@ class Trainer:
             start = min(self._done[device] for device in devices)
             for stop in range(start + 1, round_ + 1):
                 self._run(dict.fromkeys(devices, stop))
-        elif self._policy == "lazy" or self._training == "in-contact" or len(devices) >= _AHEAD_DEVICES:
+        elif self._policy == "lazy" or self._training == "in-contact" or not ahead:
             self._run(dict.fromkeys(devices, round_))
         else:
             needed = max(round_ - self._done[device] for device in devices)
@@ -112,11 +129,13 @@ class Trainer:
     def model(self, device: int) -> Tensor:
         """w_n: the local model as trained so far, valid until the next `receive` or `meet`."""
         self._settle(device)
-        return self._underway.get(device, self._received[device])
+        return self._underway.get(device, self._stored.get(device, self._received[device]))
 
-    def rest(self, device: int) -> None:
-        """A local model was read and is not needed for now."""
-        self._shelf.rest(device)
+    def delivered(self, device: int) -> None:
+        """The device sent its update and receives a model before it trains again."""
+        if self._shelf.on_disk:
+            # The server may still read the vector, so it is not used again.
+            self._underway.pop(device, None)
 
     def receive(self, device: int, model: Tensor, correction: Tensor | None = None) -> None:
         """Start from a received global model. The correction is added to gradients until the next one.
@@ -125,10 +144,9 @@ class Trainer:
         """
         self._settle(device)
         self._received[device], self._corrections[device] = model, correction
+        self._stored.pop(device, None)
         vectors = self._underway.pop(device, None), self._velocities.pop(device, None)
-        # A row on a shelf belongs to its device.
-        on_shelf = self._shelf.local_model(device) is not None
-        self._free += [each for each in vectors[1 if on_shelf else 0 :] if each is not None]
+        self._free += [each for each in vectors if each is not None]
 
     def restart(self, device: int, received: Tensor, local: Tensor) -> None:
         """Continue from a local model that differs from the received one. The trainer changes neither.
@@ -147,7 +165,7 @@ class Trainer:
             self._settle(device)
         return TrainerState(
             done=list(self._done),
-            underway=dict(self._underway),
+            underway={**self._stored, **self._underway},
             retired=sorted(self._retired),
             velocities=dict(self._velocities),
         )
@@ -163,15 +181,16 @@ class Trainer:
             raise ValueError(f"the state is from a descent {'without' if self._has_momentum else 'with'} momentum")
         self._running.clear()
         self._done, self._received = list(state.done), list(received)
-        self._underway = {device: self._shelved(device, model) for device, model in state.underway.items()}
+        self._underway, self._stored = dict(state.underway), {}
         self._corrections = [None] * len(self._received) if corrections is None else list(corrections)
         self._velocities = dict(state.velocities)
         self._retired = set(state.retired)
+        self._make_room()
         self._free.clear()
 
     @property
     def vectors(self) -> int:
-        return len(self._underway) + len(self._velocities) + len(self._free)
+        return len(self._underway) + len(self._stored) + len(self._velocities) + len(self._free)
 
     def _run_ahead(self, met: Sequence[int], round_: int, steps: int) -> None:
         """Run pending bursts by up to ``steps`` steps: equal lengths make a wide stack."""
@@ -200,16 +219,15 @@ class Trainer:
                 vectors = self._received[device], self._corrections[device], self._velocity(device)
                 bursts.append(Burst(device, first, round_ + 1 - first, *vectors))
         devices = [burst.device for burst in bursts]
+        # Vectors are copied before anything is launched.
+        models = [self._own(device) for device in devices]
         if bursts and self._overlapping is not None:
-            # Vectors are copied before anything is launched.
-            models, after = [self._own(device) for device in devices], [self._running.get(device) for device in devices]
-            ends = self._overlapping.launch(models, bursts, after)
+            ends = self._overlapping.launch(models, bursts, [self._running.get(device) for device in devices])
             self._running.update(zip(devices, ends, strict=True))
         elif bursts:
-            self._engine.run(_Underway(self._own, self._shelf, devices), bursts)
+            self._engine.run(models, bursts)
         for burst in bursts:
             self._done[burst.device] = until[burst.device]
-            self._shelf.rest(burst.device)
 
     def _settle(self, device: int) -> None:
         """Let later work wait for the burst of a device, if it may still be running."""
@@ -218,15 +236,23 @@ class Trainer:
             running.wait()
 
     def _own(self, device: int) -> Tensor:
-        """The vector of a device's burst, initially the received model."""
-        vector = self._underway.get(device)
+        """The vector of a device's burst, in memory, initially the received model."""
+        vector = self._underway.pop(device, None)
         if vector is None:
+            self._make_room()
             received = self._received[device]
-            row = self._shelf.local_model(device)
-            vector = self._vector(received) if row is None else row
-            self._underway[device] = vector.copy_(received)
+            vector = self._vector(received).copy_(self._stored.pop(device, received))
+            self._shelf.rest(device)
             self._velocity(device)
+        self._underway[device] = vector
         return vector
+
+    def _make_room(self) -> None:
+        """Store the local models that trained longest ago. Those of the current bursts fit into memory."""
+        while self._shelf.on_disk and len(self._underway) >= self._part_devices:
+            device, model = next(iter(self._underway.items()))
+            self._stored[device] = self._shelf.keep_local(device, model)
+            self._free.append(self._underway.pop(device))
 
     def _velocity(self, device: int) -> Tensor | None:
         """The velocity of a device's burst, initially zero; None without momentum."""
@@ -234,37 +260,5 @@ class Trainer:
             self._velocities[device] = self._vector(self._received[device]).zero_()
         return self._velocities.get(device)
 
-    def _shelved(self, device: int, model: Tensor) -> Tensor:
-        """A local model on the shelf, or as it is."""
-        row = self._shelf.local_model(device)
-        return model if row is None else row.copy_(model)
-
     def _vector(self, like: Tensor) -> Tensor:
         return self._free.pop() if self._free else torch.empty_like(like)
-
-
-class _Underway(Sequence[Tensor]):
-    """The local models of some devices, each begun when an engine asks for it.
-
-    A shelf may store those that were asked for long ago: a stored model stays valid, it only leaves memory.
-    """
-
-    def __init__(self, own: Callable[[int], Tensor], shelf: Shelf, devices: Sequence[int]) -> None:
-        self._own, self._shelf, self._devices = own, shelf, devices
-        self._awake: deque[int] = deque()
-
-    def __len__(self) -> int:
-        return len(self._devices)
-
-    @overload
-    def __getitem__(self, index: int) -> Tensor: ...
-    @overload
-    def __getitem__(self, index: slice) -> Sequence[Tensor]: ...
-    def __getitem__(self, index: int | slice) -> Tensor | Sequence[Tensor]:
-        if isinstance(index, slice):
-            return _Underway(self._own, self._shelf, self._devices[index])
-        device = self._devices[index]
-        if len(self._awake) >= _MOST_AWAKE:
-            self._shelf.rest(self._awake.popleft())
-        self._awake.append(device)
-        return self._own(device)

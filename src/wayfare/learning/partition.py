@@ -145,4 +145,5 @@ class _Deck:
     def deal(self, count: int) -> Ints:
         indices = np.arange(self._next, self._next + count)
         self._next += count
-        return np.asarray(self._circle.take(indices, mode="wrap") if count else self._circle[:0])
+        # Not `take` with mode="wrap", which subtracts the length of the circle once per round.
+        return np.asarray(self._circle[indices % len(self._circle)] if count else self._circle[:0])

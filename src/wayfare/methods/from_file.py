@@ -11,7 +11,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from wayfare.errors import ScenarioError
+from wayfare.errors import InputError, ScenarioError
+from wayfare.methods.own_code import described, place_of
 from wayfare.methods.parts import Method, UploadRule
 
 # The content hash of each loaded module.
@@ -43,6 +44,17 @@ def from_file(text: str) -> Any:
     return own[0]
 
 
+def own_folders() -> list[Path]:
+    """The folders of all files that were loaded."""
+    return [Path(sys.modules[name].__file__ or "").resolve().parent for name in _READ if name in sys.modules]
+
+
+def own_error(error: BaseException) -> InputError | None:
+    """The error as one of input, if it arose in a loaded file or beside it."""
+    folders = own_folders()
+    return None if place_of(error, folders) is None else InputError(described(error, folders))
+
+
 def module_of(text: str, field: str) -> tuple[ModuleType, str]:
     """Import the file of ``FILE.py:NAME``; return the module and NAME. ``field`` is the setting that names it.
 
@@ -71,7 +83,7 @@ def module_of(text: str, field: str) -> tuple[ModuleType, str]:
             'below `if __name__ == "__main__":`',
         ) from None
     except Exception as error:
-        raise ScenarioError(field, text, f"cannot be imported: {type(error).__name__}: {error}") from error
+        raise ScenarioError(field, text, f"cannot be imported: {described(error, [Path(folder)])}") from error
     if Path(module.__file__ or "").resolve() != path.resolve():
         raise ScenarioError(field, text, f"another module is called {stem} ({module.__file__}); rename yours")
     _READ[stem] = content

@@ -20,6 +20,8 @@ from wayfare.errors import InputError, ScenarioError
 from wayfare.scenario.model import Scenario
 
 DEFAULT_PRESET = "fashion-small"
+# For devices with their own networks and data.
+FIELD_PRESET = "field"
 _PRESETS = files("wayfare.scenario") / "presets"
 
 

@@ -54,6 +54,8 @@ class DeviceSide:
 
     def keep(self, device: int, state: DeviceState, *, new_memory: bool) -> None:
         """Store the state of a device after a contact."""
+        if not new_memory:
+            self._shelf.rest(device)
         memory = self._shelf.keep(device, state.memory) if new_memory else state.memory
         self.states[device] = state if memory is state.memory else replace(state, memory=memory)
 

@@ -115,10 +115,9 @@ class Simulation:
 
     def _contacts(self, round_: int, rows: Ints) -> None:
         met = [int(device) for device in self._world.meets.device[rows]]
-        self._trainer.meet(met, round_)
         finished, norms_sq = [], []
-        # 2. Each device sends what its method decides and updates its memory.
-        for row, device in zip(rows, met, strict=True):
+        # 2. Each device trains, sends what its method decides and updates its memory.
+        for row, device in zip(rows, self._trainer.met(met, round_), strict=True):
             sending = self._contact(int(row), device)
             norms_sq.append(sending.offer.norm_sq)
             if sending.sent is not None:
@@ -140,7 +139,8 @@ class Simulation:
         if arrival is not None:
             self._server.arrive(arrival)
         self._fleet.keep(device, sending.state, new_memory=sending.sent is not None)
-        self._trainer.rest(device)
+        if sending.sent is not None:
+            self._trainer.delivered(device)
         if self._ledger is not None and sending.sent is not None and sending.offer.added is not None:
             self._ledger.added(device, sending.offer.added)
         events: list[RelayEvent] = []

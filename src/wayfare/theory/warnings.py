@@ -84,7 +84,11 @@ def _about_energy(forecast: Forecast) -> Iterator[PlanWarning]:
     full, devices = forecast.full_power, forecast.statistics.devices
     if not full or full.usable_joules >= forecast.budget_joules:
         return
-    less = f"Contacts can use {full.usable_joules:,.0f} J, less than the budget of {forecast.budget_joules:,.0f} J"
+    usable, budget = (
+        f"{joules:,.0f}" if joules >= 100 else f"{joules:.3g}"
+        for joules in (full.usable_joules, forecast.budget_joules)
+    )
+    less = f"Contacts can use {usable} J, less than the budget of {budget} J"
     if full.devices_short:
         text = (
             f"{less}. But {full.devices_short} of {devices} devices have contacts that can use more than their budget: "

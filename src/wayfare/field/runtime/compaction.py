@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass
 
-from wayfare.errors import InputError
+from wayfare.errors import ScenarioError
 from wayfare.field.runtime.aggregation import Snapshot
 from wayfare.field.runtime.contributions import keep_contributions
 from wayfare.field.runtime.database import Database
@@ -28,9 +28,9 @@ class Window:
 
     def __post_init__(self) -> None:
         if not self.days >= 0:
-            raise InputError(f"keep_days = {self.days!r}: must be at least 0")
+            raise ScenarioError("keep_days", self.days, "must be at least 0")
         if self.bytes < 0:
-            raise InputError(f"keep_bytes = {self.bytes!r}: must be at least 0")
+            raise ScenarioError("keep_mb", self.bytes / 1e6, "must be at least 0")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -202,6 +202,12 @@ class FieldClient(Client):
         slower = self._settings.retry_s * 2.0 ** min(self._refused_in_a_row, 30)
         return None, min(slower, self._settings.longest_retry_s)
 
+    async def _process_pong(self) -> None:
+        """A cancelled flush still awaits its pong. The plain client (2.16) then stops reading, and stays connected."""
+        if self._pongs and self._pongs[0].done():
+            self._pongs[0] = asyncio.get_running_loop().create_future()
+        await super()._process_pong()
+
     def _connect_command(self) -> bytes:
         # The plain client would send its key unencrypted if the other side does not offer encryption.
         if not self._server_info.get("tls_required"):

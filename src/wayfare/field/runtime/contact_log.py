@@ -100,7 +100,8 @@ def measured_contacts(file: Path) -> Measured:
         except sqlite3.OperationalError as error:
             raise InputError(f"{file}: has an older format ({error}); start the server once to migrate it") from None
     if not rows:
-        raise InputError(f"{file}: has no contacts yet")
+        rule = f"a contact ends {_SILENCE_S:g} s after the last message of its device"
+        raise InputError(f"{file}: no contact has ended yet; {rule}")
     began_s = rows[0][1]
     lines = [
         f"{start_s - began_s:.3f},{end_s - began_s:.3f},{name},{SERVER},{up},{down},{joules:.6g},{up_s:.3f}"

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from wayfare.engine import Compute
-from wayfare.errors import ScenarioError
+from wayfare.errors import ScenarioError, WayfareError
 from wayfare.field.fleet import Bundle
 from wayfare.field.runtime.connect import FieldClient, connect_unless
 from wayfare.field.runtime.current_model import CurrentModel
@@ -193,7 +193,17 @@ async def _run(
                     period_joules=None if options.by_plan else work.budget_joules,
                     set_power_watts=options.set_power_watts,
                 )
-                exchanger = Exchanger(client, bundle.name, outbox, guide, radio, work.layout, options.patience, current)
+                exchanger = Exchanger(
+                    client,
+                    bundle.name,
+                    outbox,
+                    guide,
+                    radio,
+                    work.layout,
+                    options.patience,
+                    current,
+                    work.agreement,
+                )
                 await exchanger.run(stop)
     finally:
         keeping.cancel()
@@ -202,6 +212,8 @@ async def _run(
         daily.save()
         await asyncio.to_thread(training.join)
     if trainer.error is not None:
+        if not isinstance(trainer.error, WayfareError):
+            _log.error("training failed", exc_info=trainer.error)
         raise trainer.error
     _log.info("ended", extra={"device": bundle.name, "round": outbox.progress.finished_round})
 

@@ -24,7 +24,7 @@ from wayfare.errors import FieldError, RefusedError
 from wayfare.field.runtime.begun import BegunDownload
 from wayfare.field.runtime.current_model import CurrentModel
 from wayfare.field.runtime.guide import Guide, Occasion
-from wayfare.field.runtime.messages import Ask, Finish, Manifest, Mark, Released, Standing, parse
+from wayfare.field.runtime.messages import Agreement, Ask, Finish, Manifest, Mark, Released, Standing, parse
 from wayfare.field.runtime.model_encoding import unpacked, unpacked_state
 from wayfare.field.runtime.outbox import Outbox
 from wayfare.field.runtime.parts import PASSING, PartPuller
@@ -74,12 +74,13 @@ class Exchanger:
         layout: Layout,
         patience: Patience | None = None,
         current: CurrentModel | None = None,
+        work: Agreement | None = None,
     ) -> None:
-        """``current`` is the model for inference; None: the device does none."""
+        """``current`` is the model for inference; None: the device does none. The server checks ``work``."""
         self._client, self._name, self._outbox, self._guide = client, name, outbox, guide
         self._radio, self._layout, self._patience = radio, layout, patience or Patience()
         self._end = client.device_end(name)
-        self._current = current
+        self._current, self._work = current, work or {}
         self._recorded: set[tuple[int, int]] = set()
         self._refused: str | None = None
         self._news = asyncio.Event()
@@ -143,6 +144,7 @@ class Exchanger:
         try:
             standing = await self._settle_open_update(seal=not resumes)
             if occasion is not None and standing.wait_s > 0:
+                _log.info("no upload is left today", extra={"device": self._name, "wait_s": round(standing.wait_s)})
                 self._guide.wait(standing.wait_s)
                 return True
             if occasion is not None and standing.outdated:
@@ -188,8 +190,11 @@ class Exchanger:
             # Noise covers neither the number of samples nor the loss on them.
             samples=None if is_private else self._guide.samples(),
             loss=None if is_private else self._guide.loss(),
+            work=self._work,
         )
         standing = parse(Standing, await self._request("ask", asked.packed()))
+        if standing.refused is not None:
+            raise RefusedError(standing.refused)
         if number is not None:
             if standing.sealed:
                 await asyncio.to_thread(self._outbox.take_back, number, standing.recorded)
@@ -217,6 +222,9 @@ class Exchanger:
                 cut_short=sending.cut,
                 added=sending.offer.added,
             )
+        privacy = terms.method.privacy
+        if privacy is not None and sending.state.releases >= privacy.max_releases():
+            _log.warning("max_epsilon is reached; the device contributes nothing new", extra={"device": self._name})
         self._radio.set_power_watts(sending.upload.power_watts)
 
     async def _deliver(self) -> int | None:

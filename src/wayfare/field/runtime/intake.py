@@ -15,7 +15,7 @@ from wayfare.codec.wire import Layout
 from wayfare.field.runtime.downloads import Downloads
 from wayfare.field.runtime.gathering import Gathering
 from wayfare.field.runtime.ledger import Ledger
-from wayfare.field.runtime.messages import Ask, Finish, Manifest, Mark, Part, Standing, parse
+from wayfare.field.runtime.messages import Agreement, Ask, Finish, Manifest, Mark, Part, Standing, parse
 
 _log = logging.getLogger("wayfare.field")
 
@@ -44,6 +44,7 @@ class Intake:
     ledger: Ledger
     gathering: Gathering
     layout: Layout
+    work: Agreement = field(default_factory=dict)  # what a device must have as well; empty: anything
     downloads: Downloads = field(init=False)
     counts: defaultdict[int, Counts] = field(init=False)
 
@@ -87,6 +88,8 @@ class Intake:
         self.ledger.heard(device)
         try:
             asked = parse(Ask, data)
+            if differing := [name for name, digest in asked.work.items() if self.work.get(name, digest) != digest]:
+                return self._disagree(device, differing)
             self.ledger.roster.hold(device, asked.samples)
             self.ledger.released.report(self.names[device], asked.running)
             if asked.loss is not None:
@@ -182,6 +185,12 @@ class Intake:
         self.ledger.contacts.flush(everything=True)
         self.ledger.save_model()
         self.ledger.close()
+
+    def _disagree(self, device: int, names: Sequence[str]) -> Standing:
+        """The answer to a device that was started with other options than the server."""
+        reason = f"{' and '.join(names)}: must be the same on this device and on the server"
+        self._refuse(device, "question", WireError(reason))
+        return Standing(next_update=0, version=self.ledger.version, refused=reason)
 
     def _refuse(self, device: int, what: str, error: WireError) -> None:
         self.counts[device].refused += 1

@@ -57,7 +57,7 @@ def vector_at(state: Path, version: int, model: Model, *, wait_s: float = 60.0) 
     vector = _replayed(state, version, wait_s) if found is None else found.state.judged
     entries = model.parameters + model.statistics
     if len(vector) != entries:
-        rule = "give the server's task, scenario and settings"
+        rule = "give the server's task, scheme, scenario and settings"
         raise InputError(f"version {version} has {len(vector)} entries, the network of this scenario {entries}; {rule}")
     return vector
 

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from statistics import fmean, median
 
-from wayfare.errors import InputError
+from wayfare.errors import ScenarioError
 from wayfare.field.runtime.rules import Latest
 
 DAY_S = 86_400.0
@@ -45,9 +45,9 @@ class Membership:
             ("outdated_days", self.outdated_days),
         ):
             if days is not None and not 0 < days < math.inf:
-                raise InputError(f"{name} = {days!r}: must be above 0")
+                raise ScenarioError(name, days, "must be above 0")
         if self.least_devices < 1:
-            raise InputError(f"least_devices = {self.least_devices!r}: must be at least 1")
+            raise ScenarioError("least_devices", self.least_devices, "must be at least 1")
 
     def active(self, devices: Sequence[Latest]) -> list[Latest]:
         """The devices of which a chunk was recorded recently."""

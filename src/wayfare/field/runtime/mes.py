@@ -84,7 +84,7 @@ def open_intake(bundle: Bundle, work: Work, options: ServerOptions) -> Intake:
         limits=replace(options.limits, largest_value=MAX_WHOLE) if work.link.sums else options.limits,
     )
     gathering: Gathering = ByPlan(work.world.meets, work.scenario.rounds) if options.by_plan else OnArrival()
-    return Intake(ledger, gathering, work.layout)
+    return Intake(ledger, gathering, work.layout, work.agreement)
 
 
 def run_server(bundle: Bundle, work: Work, options: ServerOptions, stop: threading.Event) -> None:
@@ -162,6 +162,7 @@ class MobileEdgeServer:
 
     async def _lead(self, stop: threading.Event, leasing: asyncio.Future[None]) -> None:
         """Record and answer until ``stop`` is set or the lease is lost."""
+        _log.info("this server answers the devices", extra={"version": self._intake.ledger.version})
         delivery = await self._client.subscribe(DELIVERY, cb=self._arrived.put)
         work = (self._keep_stream(), self._record(), self._save(), self._hear(), self._house.run())
         tasks: list[asyncio.Future[None]] = [asyncio.ensure_future(task) for task in work]

@@ -10,7 +10,7 @@ import math
 import struct
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Annotated, Literal, TypeVar
+from typing import Annotated, Literal, TypeAlias, TypeVar
 
 import numpy as np
 import torch
@@ -169,6 +169,8 @@ def joined(pieces: Sequence[Sparse]) -> Sparse:
 
 Number = Annotated[int, Field(ge=0, le=_MAX_NUMBER)]
 Version = Annotated[int, Field(ge=0, le=2**53)]
+# Digests of what a fleet has agreed on, by the names of its settings.
+Agreement: TypeAlias = dict[Annotated[str, Field(max_length=16)], Annotated[str, Field(max_length=16)]]
 
 
 class _Message(BaseModel):
@@ -199,6 +201,7 @@ class Ask(_Message):
     samples: Number | None = None  # in its folder
     running: Version | None = None  # the version that it uses for inference
     loss: Annotated[float, Field(allow_inf_nan=False)] | None = None  # of its latest local model on its own data
+    work: Agreement = Field(default={}, max_length=8)  # what must be as on the server, by name
 
 
 class Standing(_Message):
@@ -210,6 +213,7 @@ class Standing(_Message):
     version: Version
     wait_s: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0  # the next upload is accepted after this time
     outdated: bool = False  # the device's model is too old: start from the current one, without what was learned
+    refused: Annotated[str, Field(max_length=500)] | None = None  # why the server takes nothing from this device
 
 
 class Mark(_Message):

@@ -127,7 +127,7 @@ def _with(part: Part, field: str, value: Any, name: str) -> Any:
     try:
         return replace(cast(Any, part), **{field: value})
     except ScenarioError as error:
-        raise InputError(str(error)) from None
+        raise InputError(f"{name} = {error.value!r}: {error.rule}") from None
 
 
 def place(file: Path, kind: str, content: Mapping[str, Any]) -> int:

@@ -19,7 +19,7 @@ from wayfare.errors import ScenarioError
 from wayfare.field.runtime.aggregation import Aggregation
 from wayfare.field.runtime.database import vector_bytes
 from wayfare.field.runtime.membership import Membership
-from wayfare.field.runtime.messages import layout_of
+from wayfare.field.runtime.messages import Agreement, layout_of
 from wayfare.identity import method_identity
 from wayfare.learning.descent import descent_of
 from wayfare.learning.models.base import Model
@@ -143,6 +143,19 @@ class Work:
             # Only the server has a guard.
             "method": method_identity(replace(self.method, guard=None), files=False),
         }
+
+    @property
+    def agreement(self) -> Agreement:
+        """Digests of what a device and the server must have in common, by the names of their options."""
+        kinds = {kind: type(part).__qualname__ for kind, part in self.method.parts.items() if kind != "guard"}
+        named = {
+            "task": self.layout.model_id.hex(),
+            # Without values: a later version may have more of them.
+            "scheme": str(sorted(kinds.items())),
+            # Not the initial model: processors may round it differently.
+            "seed": str(self.seed),
+        }
+        return {name: hashlib.sha256(text.encode()).hexdigest()[:8] for name, text in named.items()}
 
     def server_identity(self, fleet: str, who: str) -> dict[str, Any]:
         """The identity of a ledger: also what its replay depends on."""

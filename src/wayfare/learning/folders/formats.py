@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import hashlib
+import logging
 import zipfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
@@ -17,6 +18,7 @@ from numpy.typing import NDArray
 from wayfare.arrays import Ints
 from wayfare.errors import InputError, UnavailableError
 
+_log = logging.getLogger("wayfare.field")
 Array: TypeAlias = NDArray[Any]
 INPUTS = ("inputs", "input", "x", "data", "images", "features")
 TARGETS = ("labels", "label", "targets", "target", "y", "class")
@@ -110,7 +112,10 @@ class Images:
             import PIL  # noqa: F401
         except ImportError:
             raise UnavailableError("images need Pillow: pip install pillow") from None
+        if len(shape) not in (2, 3):
+            raise InputError(f"images need a sample of 2 or 3 axes, the task expects {shape}")
         self._files = files
+        self._damaged: set[int] = set()
         # Grey images have no axis of channels, or one of length 1 at either end.
         self._first = len(shape) == 3 and shape[0] in (1, 3)
         self._channels = 1 if len(shape) < 3 else shape[0] if self._first else shape[-1]
@@ -122,7 +127,20 @@ class Images:
         return len(self._files)
 
     def __getitem__(self, rows: Ints) -> Array:
-        return np.stack([self._read(self._files[row]) for row in rows])
+        return np.stack([self._at(int(row)) for row in rows])
+
+    def _at(self, row: int) -> Array:
+        """An image. If it is damaged or gone, the next one takes its place: one file must not stop a vehicle."""
+        for place in (*range(row, len(self)), *range(row)):
+            if place in self._damaged:
+                continue
+            file = self._files[place]
+            try:
+                return self._read(file)
+            except Exception as error:  # decoders raise many types
+                self._damaged.add(place)
+                _log.warning("%s is skipped: %s: %s", file, type(error).__name__, error, extra={"file": str(file)})
+        raise InputError(f"{self._files[0].parent}: none of its {len(self)} images can be read")
 
     def _read(self, file: Path) -> Array:
         from PIL import Image

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from wayfare.arrays import Ints
-from wayfare.errors import InputError, WayfareError
+from wayfare.errors import InputError, ScenarioError, WayfareError
 from wayfare.learning.folders.formats import FORMATS, IMAGES, Array, Images, Rows, cached_name
 
 _log = logging.getLogger("wayfare.field")
@@ -45,8 +45,8 @@ class FolderSamples:
 
     def __init__(self, folder: Path, wanted: Wanted, cache: Path) -> None:
         if not folder.is_dir():
-            raise InputError(f"data = {str(folder)!r}: is not a folder")
-        self._folder, self._wanted, self._cache = folder, wanted, cache
+            raise ScenarioError("data", str(folder), "is not a folder")
+        self.folder, self._wanted, self._cache = folder, wanted, cache
         self._parts: dict[str, tuple[_Signature, _Part | None]] = {}
         self._ends: Ints = np.zeros(0, dtype=np.int64)
         self._kept: list[_Part] = []
@@ -90,15 +90,16 @@ class FolderSamples:
         self._kept = [part for _, part in self._parts.values() if part is not None]
         self._ends = np.cumsum([len(part.targets) for part in self._kept], dtype=np.int64)
         self._drop_from_cache()
-        _log.info("data", extra={"folder": str(self._folder), "files": len(self._kept), "samples": len(self)})
+        files = sum(len(signature) for signature, part in self._parts.values() if part is not None)
+        _log.info("data", extra={"folder": str(self.folder), "samples": len(self), "files": files})
         return True
 
     def _found(self) -> Iterator[tuple[str, _Signature]]:
         """Every part of the folder. A name that starts with a dot may still be written."""
         if self._wanted.load is not None:
-            yield "", _signature(self._folder)
+            yield "", _signature(self.folder)
             return
-        with os.scandir(self._folder) as entries:
+        with os.scandir(self.folder) as entries:
             for entry in entries:
                 if entry.name.startswith("."):
                     continue
@@ -113,13 +114,13 @@ class FolderSamples:
             return self._checked(*self._opened(name))
         except Exception as error:  # formats raise many types, and a damaged file must not stop a vehicle
             reason = str(error) if isinstance(error, WayfareError) else f"{type(error).__name__}: {error}"
-            _log.warning("%s is skipped: %s", self._folder / name, reason, extra={"file": name})
+            _log.warning("%s is skipped: %s", self.folder / name, reason, extra={"file": name})
             return None
 
     def _opened(self, name: str) -> tuple[Rows, Array]:
-        wanted, path = self._wanted, self._folder / name
+        wanted, path = self._wanted, self.folder / name
         if wanted.load is not None:
-            return _loaded(wanted.load(self._folder))
+            return _loaded(wanted.load(self.folder))
         if not path.is_dir():
             return FORMATS[path.suffix.lower()](path, self._cache)
         files = [path / file for file, *_ in _signature(path) if Path(file).suffix.lower() in IMAGES]
@@ -157,7 +158,7 @@ class FolderSamples:
     def _drop_from_cache(self) -> None:
         """Delete copies of files that changed or are gone."""
         if self._cache.is_dir():
-            used = {cached_name(self._folder / name) for name in self._parts if (self._folder / name).is_file()}
+            used = {cached_name(self.folder / name) for name in self._parts if (self.folder / name).is_file()}
             for file in self._cache.glob("*.raw"):
                 if file.name not in used:
                     file.unlink(missing_ok=True)

@@ -14,7 +14,8 @@ from wayfare.errors import ScenarioError
 from wayfare.learning.chance import seeded_generators
 from wayfare.learning.tasks.base import Task
 from wayfare.learning.tasks.local import LocalTask
-from wayfare.methods.from_file import module_of
+from wayfare.methods.from_file import module_of, own_folders
+from wayfare.methods.own_code import described
 from wayfare.scenario.model import Learning
 
 _FIELD = "learning.task"
@@ -67,7 +68,7 @@ def _task(learning: Learning, content: str) -> Task | LocalTask:
     try:
         made = found(learning) if inspect.signature(found).parameters else found()
     except Exception as error:
-        raise ScenarioError(_FIELD, text, f"{name} failed: {type(error).__name__}: {error}") from error
+        raise ScenarioError(_FIELD, text, f"{name} failed: {described(error, own_folders())}") from error
     if not isinstance(made, Task | LocalTask):
         raise ScenarioError(
             _FIELD, text, f"{name} returned {type(made).__name__}; must return a task, such as `own_task(...)`"

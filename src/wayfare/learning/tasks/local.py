@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from wayfare.arrays import Ints
-from wayfare.errors import InputError
+from wayfare.errors import InputError, ScenarioError
 from wayfare.learning.folders import FolderSamples, Wanted
 from wayfare.learning.models.base import Model
 from wayfare.learning.models.trial import constants_of
@@ -93,7 +93,7 @@ class FolderTask:
     def evaluate(self, module: nn.Module) -> Evaluation:
         """Score and loss of all samples of the folder."""
         if not len(self.samples):
-            raise InputError(f"{self.name}: the folder has no samples to evaluate")
+            raise ScenarioError("data", str(self.samples.folder), f"has no samples for the task {self.name}")
         pieces = np.array_split(np.arange(len(self.samples)), -(-len(self.samples) // _EVALUATED_AT_ONCE))
         outputs = torch.cat([self._over(piece).outputs(module) for piece in pieces])
         targets = torch.from_numpy(self.samples.targets).to(self.device)
