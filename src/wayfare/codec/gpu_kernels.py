@@ -94,6 +94,7 @@ def _count(
         middle = (step.to(tl.float64) * (2 * part) + (part + low)).to(tl.int32)
         decoded = (middle | (whole & -0x80000000)).to(tl.float32, bitcast=True)
         tl.store(restored + place, tl.where(inside, decoded, value), mask=place < entries)
+        # Values and mask of a histogram must have one layout on a GPU: tiles of two axes, reshaped, do not.
         of_codes += tl.histogram(step + tl.where(whole < 0, steps, 0), bins, mask=inside)
         if with_gaps:
             has_next = place + 1 < chosen
