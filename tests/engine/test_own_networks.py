@@ -51,6 +51,15 @@ class Shortcut(nn.Module):
         return torch.cat([signal + self.layer(signal), signal], dim=1)[:, : signal.shape[1]]
 
 
+def pooled() -> nn.Module:
+    """Convolutions with everything that their backward pass may take in."""
+    return nn.Sequential(
+        *(nn.Conv2d(1, 4, 3, padding=1), nn.ReLU(inplace=True), nn.MaxPool2d(3, stride=2, padding=1)),
+        *(nn.Conv2d(4, 6, 2, stride=(1, 2)), nn.ReLU(), nn.Conv2d(6, 2, 1, padding="same"), nn.MaxPool2d((2, 1))),
+        *(nn.Flatten(2), nn.Conv1d(2, 3, 1, bias=False), nn.ReLU(), nn.Flatten(), nn.Linear(3, 4)),
+    )
+
+
 class Recurrent(nn.Module):
     """A recurrent layer and a head on its last output and last states."""
 
@@ -85,6 +94,22 @@ class Transformer(nn.Module):
         if self.batch_first:
             return self.head(self.layers(signal).mean(1))  # type: ignore[no-any-return]
         return self.head(self.layers(signal.transpose(0, 1)).mean(0))  # type: ignore[no-any-return]
+
+
+class Masked(nn.Module):
+    """Causal attention of narrow heads over 16 words, some of which are padding."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words, self.head = nn.Embedding(9, 8), nn.Linear(8, 4)
+        self.layer = nn.TransformerEncoderLayer(8, 2, 12, dropout=0.0, batch_first=True)
+
+    def forward(self, words: Tensor) -> Tensor:
+        words = words.repeat(1, 3)[:, :16]
+        causal = torch.ones(16, 16, dtype=torch.bool, device=words.device).triu(1)
+        padding = (words == 0) & (torch.arange(16, device=words.device) > 0)
+        signal = self.layer(self.words(words), src_mask=causal, src_key_padding_mask=padding)
+        return self.head(signal.mean(1))  # type: ignore[no-any-return]
 
 
 class ByHand(nn.Module):
@@ -122,16 +147,18 @@ class Tied(nn.Module):
 NETWORKS: dict[str, Callable[[], nn.Module]] = {
     "perceptron": perceptron,
     "convolutional": convolutional,
+    "pooled": pooled,
     "gru": lambda: Recurrent(nn.GRU),
     "lstm": lambda: Recurrent(nn.LSTM, batch_first=False),
     "two-way gru": lambda: Recurrent(nn.GRU, num_layers=2, bidirectional=True),
     "rnn": lambda: Recurrent(nn.RNN, bias=False),
     "transformer": Transformer,
     "transformer, time first, dropout": lambda: Transformer(0.2, batch_first=False),
+    "masked": Masked,
     "by hand": ByHand,
     "tied": Tied,
 }
-WORDS = "transformer", "transformer, time first, dropout", "tied"
+WORDS = "transformer", "transformer, time first, dropout", "masked", "tied"
 
 
 def own_job(

@@ -15,6 +15,7 @@ from wayfare.engine.traced.stepping import StackedStep
 
 # Up to this many pairs of positions, products and a softmax are faster on a CPU than PyTorch's fused attention.
 _FEW_PAIRS = 32 * 32
+_LANES = 16
 
 
 def multi_head(
@@ -36,21 +37,72 @@ def multi_head(
     if not layer.batch_first:
         query, key, value = (each.transpose(0, 1) for each in (query, key, value))
     kernels, bias = weights["in_proj_weight"], weights.get("in_proj_bias")
-    if together:
-        parts = linear(step, 0, query, kernels, bias, fused=fused).chunk(3, dim=-1)
-    else:
-        shifts = [None] * 3 if bias is None else bias.chunk(3, dim=1)
-        inputs = zip((query, key, value), kernels.chunk(3, dim=1), shifts, strict=True)
-        parts = tuple(linear(step, 0, signal, kernel, shift) for signal, kernel, shift in inputs)
-    heads = [part.unflatten(-1, (layer.num_heads, -1)).transpose(1, 2) for part in parts]
-    mask = _joined(attn_mask, key_padding_mask, heads[0])
+    mask = _joined(attn_mask, key_padding_mask, query)
     dropout = layer.dropout if layer.training else 0.0
-    found, shares = attend(step, heads[0], heads[1], heads[2], mask, dropout, shares_too=need_weights)
-    rows = found.transpose(1, 2).flatten(2)
+    shares: Tensor | None = None
+    plain = not dropout and not need_weights
+    if together and plain and _are_few(query, query) and _is_narrow(query, layer.num_heads):
+        packed = linear(step, 0, query, kernels, bias, fused=fused)
+        rows: Tensor = _NarrowAttention.apply(packed, layer.num_heads, mask)  # type: ignore[no-untyped-call]
+    else:
+        if together:
+            parts = linear(step, 0, query, kernels, bias, fused=fused).chunk(3, dim=-1)
+        else:
+            shifts = [None] * 3 if bias is None else bias.chunk(3, dim=1)
+            inputs = zip((query, key, value), kernels.chunk(3, dim=1), shifts, strict=True)
+            parts = tuple(linear(step, 0, signal, kernel, shift) for signal, kernel, shift in inputs)
+        heads = [part.unflatten(-1, (layer.num_heads, -1)).transpose(1, 2) for part in parts]
+        found, shares = attend(step, heads[0], heads[1], heads[2], mask, dropout, shares_too=need_weights)
+        rows = found.transpose(1, 2).flatten(2)
     out = linear(step, 0, rows, weights["out_proj.weight"], weights.get("out_proj.bias"), fused=fused)
     if shares is not None and average_attn_weights:
         shares = shares.mean(dim=1)
     return out if layer.batch_first else out.transpose(0, 1), shares
+
+
+def _are_few(query: Tensor, key: Tensor) -> bool:
+    return not query.is_cuda and query.shape[-2] * key.shape[-2] <= _FEW_PAIRS
+
+
+def _is_narrow(signal: Tensor, heads: int) -> bool:
+    """Whether a CPU's vectors hold more numbers than a head has features, but not more than there are words."""
+    return signal.shape[-1] // heads < _LANES <= signal.shape[-2]
+
+
+class _NarrowAttention(torch.autograd.Function):
+    """softmax(q k' / sqrt(d) + mask) v, (samples, words, heads d), from q, k and v side by side.
+
+    Heads are stored as (d, words): a product runs along the last axis of its result, and fills vectors with words where
+    d would leave them half empty. The three gradients are written where they belong, and the softmax works in place,
+    because new memory costs page faults.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, packed: Tensor, heads: int, mask: Tensor | None) -> Tensor:
+        apart = packed.unflatten(-1, (3, heads, -1)).permute(2, 0, 3, 4, 1).contiguous()
+        query, key, value = apart.flatten(1, 2).unbind()
+        words, scale = packed.shape[1], query.shape[1] ** -0.5
+        scores = packed.new_empty(len(query), words, words).baddbmm_(query.mT, key, beta=0, alpha=scale)
+        if mask is not None:
+            scores.unflatten(0, (-1, heads)).add_(mask)
+        shares = torch.ops.aten._softmax.out(scores, -1, False, out=scores)
+        ctx.save_for_backward(query, key, value, shares)
+        ctx.heads = heads
+        return torch.bmm(value, shares.mT).view(len(packed), -1, words).mT.contiguous()
+
+    @staticmethod
+    def backward(ctx: Any, error: Tensor) -> tuple[Tensor, None, None]:
+        query, key, value, shares = ctx.saved_tensors
+        turned = error.mT.contiguous().view(query.shape)
+        gradient = error.new_empty(*error.shape[:2], 3, error.shape[2])
+        gradient[:, :, 2] = torch.bmm(turned, shares).view(error.mT.shape).mT
+        of_shares = torch.bmm(turned.mT, value)
+        of_scores = torch.ops.aten._softmax_backward_data.out(
+            of_shares, shares, -1, shares.dtype, grad_input=of_shares
+        ).mul_(query.shape[1] ** -0.5)
+        gradient[:, :, 0] = torch.bmm(key, of_scores.mT).view(error.mT.shape).mT
+        gradient[:, :, 1] = torch.bmm(query, of_scores).view(error.mT.shape).mT
+        return gradient.flatten(2), None, None
 
 
 def _joined(attn_mask: Tensor | None, padding: Tensor | None, like: Tensor) -> Tensor | None:
@@ -80,7 +132,7 @@ def attend(
     scale: float | None = None,
 ) -> tuple[Tensor, Tensor | None]:
     """softmax(q k' / sqrt(d) + mask) v, and the softmax if asked for."""
-    if not dropout and not shares_too and (query.is_cuda or query.shape[-2] * key.shape[-2] > _FEW_PAIRS):
+    if not dropout and not shares_too and not _are_few(query, key):
         return functional.scaled_dot_product_attention(query, key, value, mask, scale=scale), None
     scores = query @ key.transpose(-2, -1) * (query.shape[-1] ** -0.5 if scale is None else scale)
     shares = torch.softmax(scores if mask is None else scores + mask, dim=-1)

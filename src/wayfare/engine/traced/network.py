@@ -14,9 +14,14 @@ from torch.nn import functional
 from torch.utils._pytree import tree_leaves
 
 from wayfare.engine.traced import attention, layers
+from wayfare.engine.traced.convolved import convolve
 from wayfare.engine.traced.nodes import (
+    BY_CHANNEL,
+    CREATES,
+    RELUS,
     argument_of,
     axis_of,
+    convolution_from,
     has_draws,
     is_plain_lookup,
     is_unused_answer,
@@ -68,22 +73,10 @@ _RANDOM: Mapping[Any, Callable[..., Tensor]] = {
     functional.dropout: layers.dropout,
     functional.scaled_dot_product_attention: attention.scaled_dot_product,
 }
-# Operations on joined channels, (B, n C, ...). Those without parameters treat every channel alike.
+# Operations on joined channels, (B, n C, ...).
 _CONVOLUTIONS: Mapping[Any, Callable[..., Tensor]] = {
     each: layers.convolution(each) for each in (functional.conv1d, functional.conv2d, functional.conv3d)
 }
-_BY_CHANNEL = frozenset(
-    (
-        *("relu", "sigmoid", "tanh", "clamp", "contiguous", operator.add, operator.sub, operator.mul, torch.add),
-        *(torch.relu, torch.sigmoid, torch.tanh, torch.sub, torch.mul, functional.relu, functional.relu6),
-        *(functional.gelu, functional.silu, functional.elu, functional.leaky_relu, functional.hardswish),
-        *(functional.mish, functional.selu, functional.sigmoid, functional.tanh, functional.softplus),
-        *(functional.max_pool1d, functional.max_pool2d, functional.avg_pool1d, functional.avg_pool2d),
-        *(functional.adaptive_avg_pool2d, functional.adaptive_max_pool2d, functional.interpolate),
-    )
-)
-# They return a new tensor, whatever the samples are.
-_CREATES = frozenset(("new_zeros", "new_ones", "new_full", "new_empty", "new_tensor"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,7 +130,7 @@ class _Builder:
             elif node.op == "placeholder":
                 samples = len(probes_of(node)[0])
                 self.kinds[node], self.slots[node] = _Kind((0,), by_device=False), Slot(0)
-            elif node not in self.slots and not is_unused_answer(node):
+            elif node not in self.slots and node not in self.joined and not is_unused_answer(node):
                 self._add(node)
         leaves = tree_leaves(output)
         if not all(isinstance(each, fx.Node) and self.kinds[each].axes == (0,) for each in leaves):
@@ -163,6 +156,10 @@ class _Builder:
             self.slots[node] = self._append(self._operation(node, kind))
         else:
             self.joined[node] = self._append(in_channels)
+
+    def _count(self, node: fx.Node, inside: int) -> None:
+        """Note that a layer uses the memory of this many of its results, which should stay in the cache."""
+        self.entries = max(self.entries, inside * tensors_of(probes_of(node)[0])[0].numel())
 
     def _append(self, operation: Operation) -> Slot:
         self.operations.append(operation)
@@ -196,7 +193,7 @@ class _Builder:
         sources = [self.kinds[each] for each in node.all_input_nodes]
         has_samples = any(axis is not None for axis in axes)
         if any(axis is not None for source in sources for axis in source.axes) and one and not has_samples:
-            if node.target not in _CREATES:
+            if node.target not in CREATES:
                 raise NotStackableError(f"{name_of(node)} combines the samples of a minibatch")
             return _Kind(axes, by_device=False)
         by_device = node.target in self.trained or any(source.by_device for source in sources)
@@ -209,19 +206,31 @@ class _Builder:
         if not isinstance(first, fx.Node) or not self._is_sampled(first) or self._axis(first) or self._rank(first) < 3:
             return None
         if target in _CONVOLUTIONS and self._are_parameters(node, 1):
-            return Operation(_CONVOLUTIONS[target], self._filled_joined(node.args), self._filled_joined(node.kwargs))
+            return self._convolution(node)
         if first not in self.joined:
             return None
         if target is functional.group_norm and self._are_parameters(node, 2):
             args, kwargs = self._filled_joined(node.args), self._filled_joined(node.kwargs)
             return Operation(layers.joined_group_norm, args, kwargs)
         alike = all(each in self.joined and self._rank(each) == self._rank(first) for each in node.all_input_nodes)
-        if target in _BY_CHANNEL and alike and len(self.kinds[node].axes) == 1:
+        if target in BY_CHANNEL and alike and len(self.kinds[node].axes) == 1:
             call = partial(method, target) if node.op == "call_method" else target
             return Operation(call, self._filled_joined(node.args), self._filled_joined(node.kwargs), stacked=False)
         if node.op == "call_module" and isinstance(self._layer(node), nn.modules.batchnorm._BatchNorm):
             return self._normalisation(node)
         return None
+
+    def _convolution(self, node: fx.Node) -> Operation:
+        """A convolution of joined channels. On a CPU it also updates its kernels, and takes pooling and ReLU in."""
+        self._count(node, 2)  # the result and its gradient
+        found = None if probes_of(node)[0].is_cuda else convolution_from(node)
+        if found is None or not self._fuses(node):
+            return Operation(_CONVOLUTIONS[node.target], *map(self._filled_joined, (node.args, node.kwargs)))
+        form, followers = found
+        args = self._filled_joined((node.args[0], argument_of(node, 1, "weight"), argument_of(node, 2, "bias")))
+        for each in followers:
+            self.kinds[each], self.joined[each] = self._kind(each), Slot(len(self.operations) + 1)
+        return Operation(partial(convolve, form), args)
 
     def _operation(self, node: fx.Node, kind: _Kind) -> Operation:
         target: Any = node.target
@@ -304,11 +313,11 @@ class _Builder:
             case nn.RNNBase() if layer.dropout or layer.proj_size or self._rank(node.args[0]) != 3:
                 raise NotStackableError(f"{self._called(node)} has dropout, a projection, or inputs without samples")
             case nn.RNNBase():
-                # Four gates for every output.
-                self.entries = max(self.entries, 4 * tensors_of(probes_of(node)[0])[0].numel())
+                self._count(node, 4)  # gates
                 return Operation(partial(recurred, layer, indices), args, kwargs)
             case nn.MultiheadAttention():
                 self._check_attention(node, layer)
+                self._count(node, 6)  # queries, keys, values and their gradients
                 self.draws |= bool(layer.dropout and layer.training)
                 return Operation(partial(attended, layer, indices, self._fuses_attention(node, indices)), args, kwargs)
             case _:
@@ -384,7 +393,7 @@ class _Builder:
     def _takes_relu(self, node: fx.Node, kind: _Kind) -> bool:
         """Whether only a ReLU uses a product; then it is part of the product."""
         users = list(node.users)
-        if len(users) != 1 or users[0].target not in (functional.relu, torch.relu, "relu"):
+        if len(users) != 1 or users[0].target not in RELUS:
             return False
         self.kinds[users[0]], self.slots[users[0]] = kind, Slot(len(self.operations) + 1)
         return True

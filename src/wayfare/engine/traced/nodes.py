@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from typing import Any
 
 import torch
@@ -9,7 +10,23 @@ from torch import Tensor, fx
 from torch.nn import functional
 from torch.utils._pytree import tree_leaves
 
+from wayfare.engine.traced.convolved import Convolution, Pooling
 from wayfare.engine.traced.probing import NotStackableError, probes_of
+
+RELUS = functional.relu, torch.relu, "relu"
+# Operations without parameters that treat every channel alike.
+BY_CHANNEL = frozenset(
+    (
+        *("relu", "sigmoid", "tanh", "clamp", "contiguous", operator.add, operator.sub, operator.mul, torch.add),
+        *(torch.relu, torch.sigmoid, torch.tanh, torch.sub, torch.mul, functional.relu, functional.relu6),
+        *(functional.gelu, functional.silu, functional.elu, functional.leaky_relu, functional.hardswish),
+        *(functional.mish, functional.selu, functional.sigmoid, functional.tanh, functional.softplus),
+        *(functional.max_pool1d, functional.max_pool2d, functional.avg_pool1d, functional.avg_pool2d),
+        *(functional.adaptive_avg_pool2d, functional.adaptive_max_pool2d, functional.interpolate),
+    )
+)
+# They return a new tensor, whatever the samples are.
+CREATES = frozenset(("new_zeros", "new_ones", "new_full", "new_empty", "new_tensor"))
 
 
 def tensors_of(value: Any) -> list[Tensor]:
@@ -76,3 +93,54 @@ def pool_before_relu(graph: fx.Graph) -> None:
         relu.update_arg(0, node)
         relu.meta["probes"] = node.meta["probes"]
         node.append(relu)
+
+
+def convolution_from(node: fx.Node) -> tuple[Convolution, list[fx.Node]] | None:
+    """A convolution with the pooling and ReLU after it that nothing else uses, and their nodes.
+
+    None if its padding is a word, or its input has no axis of samples.
+    """
+    axes = probes_of(argument_of(node, 1, "weight"))[0].dim() - 2
+    stride, padding = _each(argument_of(node, 3, "stride"), axes, 1), _each(argument_of(node, 4, "padding"), axes, 0)
+    dilation = _each(argument_of(node, 5, "dilation"), axes, 1)
+    if stride is None or padding is None or dilation is None or probes_of(node)[0].dim() != axes + 2:
+        return None
+    followers: list[fx.Node] = []
+    pooling, user = None, _only_user(node)
+    if axes == 2 and user is not None and user.target is functional.max_pool2d:
+        pooling = _pooling(user)
+    if pooling is not None and user is not None:
+        followers.append(user)
+        user = _only_user(user)
+    if user is not None and user.target in RELUS:
+        followers.append(user)
+    relu = len(followers) > (pooling is not None)
+    groups = argument_of(node, 6, "groups") or 1
+    form = Convolution(stride=stride, padding=padding, dilation=dilation, groups=groups, pooling=pooling, relu=relu)
+    return form, followers
+
+
+def _only_user(node: fx.Node) -> fx.Node | None:
+    return next(iter(node.users)) if len(node.users) == 1 else None
+
+
+def _pooling(node: fx.Node) -> Pooling | None:
+    """The arguments of a max pooling, unless it also returns indices."""
+    if argument_of(node, 6, "return_indices"):
+        return None
+    kernel = _each(argument_of(node, 1, "kernel_size"), 2, None)
+    stride = _each(argument_of(node, 2, "stride") or kernel, 2, None)
+    padding, dilation = _each(argument_of(node, 3, "padding"), 2, 0), _each(argument_of(node, 4, "dilation"), 2, 1)
+    if kernel is None or stride is None or padding is None or dilation is None:
+        return None
+    ceil_mode = bool(argument_of(node, 5, "ceil_mode"))
+    return Pooling(kernel=kernel, stride=stride, padding=padding, dilation=dilation, ceil_mode=ceil_mode)
+
+
+def _each(value: Any, axes: int, default: int | None) -> list[int] | None:
+    """One number for each axis; None if the value is something else."""
+    value = default if value is None else value
+    numbers = [value] * axes if isinstance(value, int) else value
+    if not isinstance(numbers, tuple | list) or not all(isinstance(number, int) for number in numbers):
+        return None
+    return list(numbers) if len(numbers) == axes else None

@@ -11,14 +11,13 @@ from torch import Tensor, fx, nn
 from torch.nn import functional
 
 from wayfare.arrays import Ints
-from wayfare.engine.traced.nodes import argument_of, is_unused_answer
+from wayfare.engine.traced.nodes import RELUS, argument_of, is_unused_answer
 from wayfare.engine.traced.probing import probes_of
 from wayfare.learning.models.mlp import Mlp
 from wayfare.learning.tasks.base import Evaluation, Metric
 from wayfare.learning.tasks.own import OwnTask
 
 _FLATTENS = "flatten", "view", "reshape", torch.flatten, torch.reshape
-_RELUS = functional.relu, torch.relu, "relu"
 
 
 def perceptron_sizes(graph: fx.Graph, trained: Sequence[str]) -> tuple[int, ...] | None:
@@ -47,7 +46,7 @@ def perceptron_sizes(graph: fx.Graph, trained: Sequence[str]) -> tuple[int, ...]
                 sizes += [*probes_of(weight)[0].shape[::-1]][1 if sizes else 0 :]
                 used += [weight.target, bias.target]
                 signal, has_relu = node, False
-            case _ if node.target in _RELUS and not has_relu:
+            case _ if node.target in RELUS and not has_relu:
                 signal, has_relu = node, True
             case _ if node.target in _FLATTENS and not sizes and _flattens(signal, node):
                 signal = node

@@ -16,7 +16,10 @@ from wayfare.learning.chance import seeded_generators
 LEAVES = nn.modules.batchnorm._BatchNorm, nn.RNNBase, nn.MultiheadAttention
 # What may be asked of a tensor without reading its values.
 _QUESTIONS = frozenset(
-    ("size", "dim", "numel", "ndimension", "is_floating_point", "is_contiguous", "stride", "nelement")
+    (
+        *("size", "dim", "numel", "ndimension", "is_floating_point", "is_contiguous", "stride", "nelement"),
+        torch.is_floating_point,
+    )
 )
 _PROPERTIES = (
     *("ndim", "dtype", "device", "layout", "itemsize", "requires_grad", "names"),
@@ -100,6 +103,21 @@ class _Tracer(fx.Tracer):
 
     def proxy(self, node: fx.Node) -> fx.Proxy:
         return _Value(node, self)
+
+    def create_node(
+        self,
+        kind: str,
+        target: Any,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        name: str | None = None,
+        type_expr: Any | None = None,
+    ) -> fx.Node:
+        node = super().create_node(kind, target, args, kwargs, name, type_expr)
+        if kind == "get_attr":
+            # A tensor that the network creates, such as a mask, never becomes a proxy of its own.
+            node.meta["probes"] = tuple(self._probe(node, which) for which in (0, 1))
+        return node
 
     def create_proxy(
         self,

@@ -23,6 +23,12 @@ class StackedStep:
     seeds: Sequence[int] = ()  # of the draws of every device
     _generators: list[torch.Generator] = field(default_factory=list)
 
+    def scaled(self, gradient: Tensor) -> Tensor:
+        """A gradient (n, ...) times the factors of the learning rate, if it is not constant."""
+        if self.shares is None:
+            return gradient
+        return gradient * self.shares.to(gradient).view(-1, *[1] * (gradient.dim() - 1))
+
     def kept(self, like: Tensor, axis: int, probability: float, order: Sequence[int] | None = None) -> Tensor:
         """The mask of dropout for samples along an axis, scaled, with the draws that `reference` makes.
 
