@@ -7,7 +7,7 @@ between the norm of the update, which every scheme needs, and the choice of powe
 MADS-RD the spectrum, the profile of widths, the hull and the price. With `auto` the budget is small, which forces a
 price search. Sending is top-k, the length of the message, and the new memory. In 6 s the whole update fits; in shorter
 contacts `mads-rd` tries two to four lengths. A contact is everything: update, norm, decision and sending. The results
-are medians: CPU time with one thread on a CPU, wall time on a GPU.
+are medians: CPU time with one thread on a CPU, wall time on a GPU, where kernels launched in a contact are counted too.
 """
 
 from __future__ import annotations
@@ -58,6 +58,17 @@ def timed(work: Callable[[], object], repeats: int, device: torch.device) -> flo
             torch.cuda.synchronize()
         found.append(1000 * (clock() - began))
     return statistics.median(found[1:])
+
+
+def launches(work: Callable[[], object], device: torch.device) -> int | None:
+    """Kernels that a GPU is asked to run; None on a CPU."""
+    if device.type != "cuda":
+        return None
+    with torch.profiler.profile() as traced:
+        work()
+        torch.cuda.synchronize()
+    found: list[str] = [event.key for event in traced.events() or ()]
+    return sum(name.startswith(("cudaLaunchKernel", "cuLaunchKernel")) for name in found)
 
 
 def terms_of(method: Method) -> Terms:
@@ -127,13 +138,15 @@ def measure(device: torch.device, meeting: Meeting, repeats: int, file: Path | N
         decide_ms = timed(partial(decide, offer, method), repeats, device)
         send_ms = timed(partial(devices.transmit, offer, upload, terms_of(method)), repeats, device)
         state, local_model = before(update), torch.zeros_like(update)
-        contact_ms = timed(partial(devices.contact, state, local_model, meeting, terms_of(method)), repeats, device)
+        contact = partial(devices.contact, state, local_model, meeting, terms_of(method))
+        contact_ms, kernels = timed(contact, repeats, device), launches(contact, device)
         kept, ratio = upload.entries / ENTRIES, decide_ms / reference_ms
         row = {"scheme": name, "weight": weight, "decide_ms": decide_ms, "send_ms": send_ms, "contact_ms": contact_ms}
-        rows.append({**row, "share_kept": kept, "value_bits": upload.value_bits})
+        rows.append({**row, "share_kept": kept, "value_bits": upload.value_bits, "launches": kernels})
         print(f"{name:>8} V = {weight!s:<6} decide {decide_ms:7.2f} ms ({ratio:4.2f} of top-k)", end="")
         print(
             f", send {send_ms:7.1f} ms, contact {contact_ms:7.1f} ms; k/s {kept:.3f}, value bits {upload.value_bits}",
+            end=f", {kernels} launches\n" if kernels else "\n",
             flush=True,
         )
     if file:

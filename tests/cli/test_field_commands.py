@@ -57,7 +57,9 @@ def test_a_server_and_two_devices_learn_together(fleet: Fleet, tmp_path: Path) -
     with Broker(fleet, store=tmp_path / "store", port=0) as broker:
         url = ("--url", broker.url)
         server = start_command(
-            "field", "mes", fleet.server_folder, *settings, *url, logs=tmp_path / "mes", prepare=one_thread
+            *("field", "mes", fleet.server_folder, *settings, *url, "--metrics-port", "0"),
+            logs=tmp_path / "mes",
+            prepare=one_thread,
         )
         devices = [
             start_command(

@@ -173,14 +173,14 @@ def test_indices_at_their_limits() -> None:
     assert [max_symbols(3, entries) for entries in (257, 258, 512, 513)] == [3, 4, 4, 5]
 
 
-@pytest.mark.parametrize("kept", [0, 1, 2, 30, 3000, 9000, 20_000, 40_000])
+@pytest.mark.parametrize("kept", [0, 1, 2, 30, 3000, 9000, 12_000, 20_000, 40_000])
 def test_fast_indices_come_back_and_are_hardly_longer(kept: int) -> None:
     entries = 40_000
     indices = np.sort(np.random.default_rng(kept).choice(entries, kept, replace=False))
     kind, data = encode_indices_fast(indices, entries)
     assert decode_indices(kind, data, kept, symbol_count(indices), entries).tolist() == indices.tolist()
-    # A bitmap may be 9 % longer; otherwise a Huffman code loses less than 1 % to the shortest, and a table of codes.
-    assert len(data) <= 1.09 * len(encode_indices(indices, entries)[1]) + 8
+    # A bitmap may be 14 % longer; otherwise a Huffman code loses less than 1 % to the shortest, and a table of codes.
+    assert len(data) <= 1.14 * len(encode_indices(indices, entries)[1]) + 8
     mask = np.zeros(entries, np.bool_)
     mask[indices] = True
     assert encode_indices_fast(indices, entries, mask) == (kind, data)

@@ -136,7 +136,7 @@ def test_entries_of_a_mask_come_back_exactly_and_hardly_longer(share: float, sta
     model = vector().numpy()
     mask = np.random.default_rng(1).random(len(model)) < share
     mask[LAYOUT.parameters :] = statistics
-    data = encode_exactly(model, mask, LAYOUT)
+    data = b"".join(encode_exactly(model, mask, LAYOUT))
     found = decode(data, LAYOUT)
     assert found.indices.tolist() == np.flatnonzero(mask).tolist()
     assert found.values.numpy().tobytes() == model[mask].tobytes()

@@ -96,11 +96,11 @@ def test_parts_grow_while_they_are_quick_and_shrink_when_one_is_lost(site: Site)
     exchanger = site.exchanger(Told())
     exchanger._puller.max_bytes = 1 << 30
     site.wire.between["part"] = lambda seen, data: b"x" * json.loads(data)["size_bytes"]
-    big = Manifest(state="ready", size_bytes=1_000_000)
-    assert len(pulled(exchanger, big)) == 1_000_000
+    big = Manifest(state="ready", size_bytes=2_000_000)
+    assert len(pulled(exchanger, big)) == 2_000_000
     sizes = [data["size_bytes"] for _, data in site.wire.asked]
-    assert (sizes[0], max(sizes)) == (16 << 10, 256 << 10)
-    assert exchanger._puller.part_bytes == 256 << 10
+    assert (sizes[0], max(sizes)) == (16 << 10, 512 << 10)
+    assert exchanger._puller.part_bytes == 512 << 10
     offsets = [data["offset"] for _, data in site.wire.asked]
     assert offsets == [sum(sizes[:place]) for place in range(len(sizes))]
 
@@ -112,7 +112,7 @@ def test_parts_grow_while_they_are_quick_and_shrink_when_one_is_lost(site: Site)
         raise FieldError("gone")
 
     site.wire.between["part"] = fails
-    for expected in (64 << 10, 16 << 10, 4 << 10, 1 << 10, 1 << 10):
+    for expected in (128 << 10, 32 << 10, 8 << 10, 2 << 10, 1 << 10, 1 << 10):
         exchanger._begun.clear()
         exchanger._puller.slow_window = exchanger._puller.fast_window = 1
         with pytest.raises(FieldError, match="gone"):

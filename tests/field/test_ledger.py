@@ -25,9 +25,12 @@ from tests.field.parts import (
 )
 from wayfare.codec.errors import WireError
 from wayfare.errors import RunFolderError
+from wayfare.field.runtime import messages
+from wayfare.field.runtime.database import Database
 from wayfare.field.runtime.downloads import Downloads
 from wayfare.field.runtime.gathering import OnArrival
 from wayfare.field.runtime.ledger import Ledger
+from wayfare.field.runtime.ledger_format import page_bytes_for
 from wayfare.field.runtime.messages import Chunk, joined, split
 from wayfare.field.runtime.model_encoding import unpacked
 from wayfare.field.runtime.rules import Limits
@@ -85,14 +88,21 @@ def test_chunks_add_up_to_what_the_simulator_would_aggregate(tmp_path: Path) -> 
     assert torch.equal(ledger.replay().model, expected)
 
 
-@pytest.mark.parametrize("entries", [12, 200])
-def test_pieces_with_few_or_many_entries_are_joined_by_index(entries: int) -> None:
+@pytest.mark.parametrize("cached", [1 << 19, 64, 1])
+@pytest.mark.parametrize("entries", [4, 12, 200])
+def test_pieces_with_few_or_many_entries_are_joined_by_index(
+    entries: int, cached: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(messages, "_CACHED", cached)
     sent = top_k(noise(3)[: LAYOUT.parameters], entries)
     order = torch.randperm(entries, generator=torch.Generator().manual_seed(0))
     pieces = [Sparse(sent.indices[part], sent.values[part]) for part in (one.sort().values for one in order.chunk(4))]
     again = joined(pieces)
     assert torch.equal(again.indices, sent.indices)
     assert torch.equal(again.values, sent.values)
+    empty = Sparse(sent.indices[:0], sent.values[:0])
+    assert torch.equal(joined([empty, *pieces, empty]).indices, sent.indices)
+    assert len(joined([empty, empty])) == 0
 
 
 def test_pieces_of_an_upload_are_the_upload_again_with_the_largest_first() -> None:
@@ -332,3 +342,13 @@ def test_the_ledger_of_another_fleet_is_refused(tmp_path: Path) -> None:
     open_ledger(tmp_path).close()
     with pytest.raises(RunFolderError, match="fleet: 'fleet' -> 'other'"):
         Ledger(tmp_path, INITIAL, layout=LAYOUT, aggregation=aggregation(), identity={"fleet": "other"})
+
+
+@pytest.mark.parametrize(("entries", "page_bytes"), [(999_999, 4 << 10), (1_000_000, 16 << 10)])
+def test_ledgers_of_large_models_have_large_pages(entries: int, page_bytes: int, tmp_path: Path) -> None:
+    Database(tmp_path / "new.sqlite", "CREATE TABLE some (thing TEXT)", 1, page_bytes=page_bytes_for(entries)).close()
+    # A file of an earlier version keeps its pages.
+    again = Database(tmp_path / "new.sqlite", "", 1, page_bytes=8 << 10)
+    assert again.rows("PRAGMA page_size") == [(page_bytes,)]
+    assert again.rows("SELECT count(*) FROM some") == [(0,)]
+    again.close()

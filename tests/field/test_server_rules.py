@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -328,3 +328,16 @@ def test_a_download_has_every_entry_that_a_rule_changes(rule: ServerRule) -> Non
     versions.advance(1, 1, arrivals, 2)
     # The zero that the first device sends for entry 2 changes nothing; the second device changes it.
     assert versions.latest.changed.tolist() == ([1, 0, 1, 0, 1, 0] if rule.changes_only_sent else [1] * 6)
+
+
+def test_the_table_of_changes_holds_any_version() -> None:
+    senders = Senders(samples=None, learning_rate=1.0)
+    aggregation = Aggregation(rule=Add(), terms=ServerTerms(devices=2), senders=senders)
+    versions = Versions.from_first(aggregation, torch.arange(3.0))
+    for version in (7, 2**32 - 1, 2**32, 2**32 + 5):
+        sent = Sparse(torch.tensor([version % 3]), torch.tensor([1.0]))
+        arrival = senders.arrival(0, sent, round_=version, staleness_rounds=1)
+        versions.latest = replace(versions.latest, round=version - 1)
+        versions.advance(version, version, [arrival], 2)
+        assert versions.latest.changed[version % 3] == version
+    assert versions.latest.changed.tolist() == [2**32 + 5, 2**32, 0]

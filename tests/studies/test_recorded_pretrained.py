@@ -91,6 +91,11 @@ def test_other_divisions_are_those_of_the_runs(data: str) -> None:
             assert cell == (accuracy_of(found) if found else ""), label
 
 
+def test_training_from_scratch_in_other_divisions_is_that_of_the_runs() -> None:
+    first, second, third = (accuracy_of(runs("cifar10", "from scratch, MADS", each)) for each in DIVISIONS)
+    assert f"MADS reaches {first}, {second} and {third} % at rho = 0.1, 1 and 10 (seed 0)" in SECTIONS["cifar10"]
+
+
 @pytest.mark.parametrize("data", SECTIONS)
 def test_other_radios_are_those_of_the_runs(data: str) -> None:
     for label, cells in table_of(data, "radios").items():

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import sqlite3
 import tomllib
-from collections.abc import Callable
-from contextlib import closing
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -14,7 +14,7 @@ from typing import Annotated, Any, TypeAlias
 import typer
 
 from wayfare.cli.field_demo import SchemeOption, task_setting, work_of
-from wayfare.cli.terminal import JsonOption, SetOption, print_json, say
+from wayfare.cli.terminal import JsonOption, SetOption, bars, print_json, say
 from wayfare.errors import InputError
 from wayfare.scenario import FIELD_PRESET
 
@@ -219,7 +219,9 @@ def export_command(
             raise InputError(f"{option} = {str(file)!r}: the folder {file.parent} does not exist")
     work = work_of(scenario, [*set_, *task_setting(task)], 0, scheme)
     learning, model = work.scenario.learning, work.model
-    module = network_of(model, vector_at(state, version, model))
+    with _waiting():
+        vector = vector_at(state, version, model)
+    module = network_of(model, vector)
     if safetensors is not None:
         write_safetensors(module, safetensors, version)
     if onnx is not None:
@@ -255,7 +257,9 @@ def evaluate_command(
     chosen = latest_version(state) if version is None else version
     with TemporaryDirectory() as cache:
         judge = judge_of(work.scenario.learning, work.model, data, Path(cache))
-        found = judge(chosen, vector_at(state, chosen, work.model))
+        with _waiting():
+            vector = vector_at(state, chosen, work.model)
+        found = judge(chosen, vector)
     if as_json:
         print_json(asdict(found))
         return
@@ -267,7 +271,8 @@ def _order(state: Path, kind: str, content: dict[str, Any], wait_s: float) -> No
     from wayfare.field.runtime.orders import outcome, place
 
     number = place(state / FILE, kind, content)
-    answer = outcome(state / FILE, number, wait_s)
+    with _waiting():
+        answer = outcome(state / FILE, number, wait_s)
     if answer is None:
         say(f"order {number} is recorded; the server carries it out when it runs and answers the devices")
         return
@@ -275,6 +280,14 @@ def _order(state: Path, kind: str, content: dict[str, Any], wait_s: float) -> No
     if verdict != "done":
         raise InputError(rest)
     say(rest)
+
+
+@contextmanager
+def _waiting() -> Iterator[None]:
+    """Show on a terminal that the command waits: a server that is down answers nothing."""
+    with bars(spinner=True) as shown:
+        shown.add_task("waiting for the server", total=None)
+        yield
 
 
 def _ledger(state: Path) -> sqlite3.Connection:

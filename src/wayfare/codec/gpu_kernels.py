@@ -21,7 +21,7 @@ from wayfare.codec.values import BLOCK, OCTAVES, ValueBits
 # Bytes have this many values. Counts of codes come first, then those of gaps, then the first and the last index.
 _BINS = 256
 # Blocks per program.
-_BLOCKS = 4
+_STEPS = 8
 
 
 def counted(
@@ -35,7 +35,7 @@ def counted(
     counts = torch.zeros(2 * _BINS + 2, dtype=torch.int32, device=values.device)
     restored = torch.empty_like(values)
     with torch.cuda.device_of(values):
-        _count[(triton.cdiv(len(values), BLOCK * _BLOCKS),)](
+        _count[(triton.cdiv(len(values), BLOCK * _STEPS),)](
             indices,
             values,
             restored,
@@ -47,9 +47,8 @@ def counted(
             base=BASE,
             bins=_BINS,
             block=BLOCK,
-            blocks=_BLOCKS,
+            blocks=_STEPS,
             with_gaps=with_gaps,
-            num_warps=8,
             # Versions of Triton have different defaults. Products are exact, so fusing them with sums changes nothing.
             enable_fp_fusion=True,
         )
@@ -75,36 +74,37 @@ def _count(
     blocks: tl.constexpr,
     with_gaps: tl.constexpr,
 ) -> None:
-    # Blocks of values are rows. Counting all of them takes as long as counting a few.
-    place = tl.program_id(0) * (block * blocks) + tl.arange(0, blocks)[:, None] * block + tl.arange(0, block)[None, :]
-    inside = place < chosen
-    value = tl.load(values + place, mask=place < entries, other=0.0)
-    whole = value.to(tl.int32, bitcast=True)
-    magnitude = tl.where(inside, whole & 0x7FFFFFFF, 0)
-    largest = tl.max(magnitude, 1)[:, None]
-    smallest = tl.min(tl.where(inside, magnitude, largest), 1)[:, None]
-    # `lower_scale`
-    low = tl.maximum(tl.maximum(smallest, largest - (octaves << 23)), 0)
-    # `steps_of`: the factor is the next double above the quotient.
-    span = (largest - low + 1).to(tl.float64)
-    factor = ((steps / span).to(tl.int64, bitcast=True) + 1).to(tl.float64, bitcast=True)
-    step = (tl.maximum(magnitude - low, 0).to(tl.float64) * factor).to(tl.int32)
-    # `middles_of`
-    part = span / (2 * steps)
-    middle = (step.to(tl.float64) * (2 * part) + (part + low)).to(tl.int32)
-    decoded = (middle | (whole & -0x80000000)).to(tl.float32, bitcast=True)
-    tl.store(restored + place, tl.where(inside, decoded, value), mask=place < entries)
-    symbols: tl.constexpr = block * blocks
-    codes = tl.reshape(step + tl.where(whole < 0, steps, 0), (symbols,))
-    of_codes = tl.histogram(codes, bins, mask=tl.reshape(inside, (symbols,)))
+    place = tl.program_id(0) * (block * blocks) + tl.arange(0, block)
+    of_codes, of_gaps = tl.zeros((bins,), dtype=tl.int32), tl.zeros((bins,), dtype=tl.int32)
+    for _block in range(0, blocks):
+        inside = place < chosen
+        value = tl.load(values + place, mask=place < entries, other=0.0)
+        whole = value.to(tl.int32, bitcast=True)
+        magnitude = tl.where(inside, whole & 0x7FFFFFFF, 0)
+        largest = tl.max(magnitude, 0)
+        smallest = tl.min(tl.where(inside, magnitude, largest), 0)
+        # `lower_scale`
+        low = tl.maximum(tl.maximum(smallest, largest - (octaves << 23)), 0)
+        # `steps_of`: the factor is the next double above the quotient.
+        span = (largest - low + 1).to(tl.float64)
+        factor = ((steps / span).to(tl.int64, bitcast=True) + 1).to(tl.float64, bitcast=True)
+        step = (tl.maximum(magnitude - low, 0).to(tl.float64) * factor).to(tl.int32)
+        # `middles_of`
+        part = span / (2 * steps)
+        middle = (step.to(tl.float64) * (2 * part) + (part + low)).to(tl.int32)
+        decoded = (middle | (whole & -0x80000000)).to(tl.float32, bitcast=True)
+        tl.store(restored + place, tl.where(inside, decoded, value), mask=place < entries)
+        # Values and mask of a histogram must have one layout on a GPU: tiles of two axes, reshaped, do not.
+        of_codes += tl.histogram(step + tl.where(whole < 0, steps, 0), bins, mask=inside)
+        if with_gaps:
+            has_next = place + 1 < chosen
+            here = tl.load(indices + place, mask=inside, other=0)
+            gap = (tl.load(indices + place + 1, mask=has_next, other=0) - here - 1).to(tl.int32)
+            of_gaps += tl.histogram(tl.where(has_next, gap, 0) % base, bins, mask=has_next)
+        place += block
     bin_ = tl.arange(0, bins)
     tl.atomic_add(counts + bin_, of_codes, mask=of_codes > 0, sem="relaxed")
     if with_gaps:
-        place = tl.program_id(0) * symbols + tl.arange(0, symbols)
-        has_next = place + 1 < chosen
-        here = tl.load(indices + place, mask=has_next, other=0)
-        gap = (tl.load(indices + place + 1, mask=has_next, other=1) - here - 1).to(tl.int32)
-        of_gaps = tl.histogram(gap % base, bins, mask=has_next)
         tl.atomic_add(counts + bins + bin_, of_gaps, mask=of_gaps > 0, sem="relaxed")
         if tl.program_id(0) == 0:
             tl.store(counts + 2 * bins, tl.load(indices).to(tl.int32))

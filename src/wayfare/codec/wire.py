@@ -78,45 +78,49 @@ def encode(kept: Sparse, layout: Layout, value_bits: ValueBits = 32, *, fast: bo
     offsets = indices[:chosen] - first
     kind, index_data = encode_indices_fast(offsets, span) if fast else encode_indices(offsets, span)
     value_data, received = encode_values(values[:chosen], value_bits)
-    tail, _ = encode_values(statistics, 32)
+    value_data += encode_values(statistics, 32)[0]
     numbers = (first, span, chosen, symbol_count(offsets))
-    data = _message(layout, kind, value_bits, len(statistics), numbers, index_data, value_data + tail)
+    data = _front(layout, kind, value_bits, len(statistics), numbers, index_data, value_data) + value_data
     delivered = torch.from_numpy(np.concatenate([received, statistics])).to(kept.values)
     return Message(data, Sparse(kept.indices, delivered))
 
 
-def encode_exactly(model: NDArray[np.float32], mask: NDArray[np.bool_], layout: Layout) -> bytes:
-    """Encode the entries of a model in a mask, which has all statistics or none."""
+def encode_exactly(model: NDArray[np.float32], mask: NDArray[np.bool_], layout: Layout) -> tuple[bytes, Buffer]:
+    """Encode the entries of a model in a mask, which has all statistics or none: the message is both parts together.
+
+    The second part holds the values. It may be the model's own memory.
+    """
     indices = np.flatnonzero(mask)
     chosen = int(np.searchsorted(indices, layout.parameters))
     statistics = len(indices) - chosen
     if statistics not in (0, layout.statistics):
         raise WireError(f"{statistics} statistics: a message carries all {layout.statistics} or none")
     first, span = span_of(indices[:chosen])
-    offsets = indices[:chosen] if first == 0 else indices[:chosen] - first
-    kind, index_data = encode_indices_fast(offsets, span, mask[first : first + span])
-    symbols = symbol_count(offsets) if kind in (IndexKind.GAPS, IndexKind.HUFFMAN_GAPS) else chosen
-    values = model if len(indices) == len(model) else model.take(indices)
-    value_data = values.astype("<f4", copy=False).tobytes()
-    return _message(layout, kind, 32, statistics, (first, span, chosen, symbols), index_data, value_data)
+    kind, index_data = encode_indices_fast(indices[:chosen], span, mask[first : first + span], first=first)
+    coded = kind in (IndexKind.GAPS, IndexKind.HUFFMAN_GAPS)
+    symbols = symbol_count(indices[:chosen] - first) if coded else chosen
+    taken = model if len(indices) == len(model) else model.take(indices)
+    values = taken.astype("<f4", copy=False).view(np.uint8).data
+    front = _front(layout, kind, 32, statistics, (first, span, chosen, symbols), index_data, values)
+    return front, values
 
 
-def _message(
+def _front(
     layout: Layout,
     kind: IndexKind,
     value_bits: int,
     statistics: int,
     numbers: tuple[int, int, int, int],
     index_data: bytes,
-    value_data: bytes,
+    value_data: Buffer,
 ) -> bytes:
-    """A message of first index, span, kept entries and symbols; the values end with the statistics."""
+    """A message up to its values, with first index, span, kept entries and symbols. The values end with statistics."""
     lengths = (len(index_data), len(value_data) - 4 * statistics)
     header = _HEADER.pack(
         *(_MAGIC, _VERSION, kind, value_bits, layout.model_id, layout.parameters, statistics, *numbers, *lengths)
     )
     checksum = crc32(value_data, crc32(index_data, crc32(header)))
-    return b"".join([header, _CHECKSUM.pack(checksum), index_data, value_data])
+    return b"".join([header, _CHECKSUM.pack(checksum), index_data])
 
 
 def decode(data: Buffer, layout: Layout) -> Sparse:
@@ -156,12 +160,6 @@ def message_bytes(data: bytes) -> int | None:
         return None
     *_, statistics, _, _, _, _, index_bytes, value_bytes = _HEADER.unpack_from(data)
     return int(HEADER_BYTES + index_bytes + value_bytes + 4 * statistics)
-
-
-def value_count(data: bytes) -> int:
-    """The number of values of a message of ours, statistics included."""
-    *_, statistics, _, _, kept, _, _, _ = _HEADER.unpack_from(data)
-    return int(kept + statistics)
 
 
 def span_of(indices: NDArray[np.int64]) -> tuple[int, int]:

@@ -29,14 +29,23 @@ class Database:
     """One connection, used by one thread at a time, with explicit transactions."""
 
     def __init__(
-        self, file: Path, schema: str, format_: int, migrations: Mapping[int, Migration] = NO_MIGRATIONS
+        self,
+        file: Path,
+        schema: str,
+        format_: int,
+        migrations: Mapping[int, Migration] = NO_MIGRATIONS,
+        page_bytes: int = 4 << 10,
     ) -> None:
-        """``migrations`` lead from a format to the next one, in the transaction that opens the file."""
+        """``migrations`` lead from a format to the next one, in the transaction that opens the file.
+
+        An existing file keeps the size of its pages.
+        """
         self.lock = threading.RLock()
         self._file, self._depth = file, 0
         file.parent.mkdir(parents=True, exist_ok=True)
         self.connection = sqlite3.connect(file, timeout=30, isolation_level=None, check_same_thread=False)
         try:
+            self.connection.execute(f"PRAGMA page_size = {page_bytes}")
             # Only before the first table: free pages can be returned to the file system later.
             self.connection.execute("PRAGMA auto_vacuum = INCREMENTAL")
             # A commit returns when it is on disk. Readers in other processes never wait for a writer.

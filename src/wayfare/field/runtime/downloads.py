@@ -68,6 +68,7 @@ class Downloads:
         self._made: OrderedDict[Key, Download] = OrderedDict()
         self._handed: OrderedDict[int, Handed] = OrderedDict()  # the last one of each device
         self._begun: dict[int, Key] = {}  # the last offer to each device
+        self._digest = -1, ""  # of the last version; several devices download it
         # Parts are read by another thread than the one that makes downloads.
         self._lock = threading.Lock()
 
@@ -124,7 +125,7 @@ class Downloads:
         if model is None:
             return b""
         behind = max(begin - len(model.data), 0), max(end - len(model.data), 0)
-        return model.data[begin:end] + self.handed(device).data[slice(*behind)]
+        return b"".join((memoryview(model.data)[begin:end], self.handed(device).data[slice(*behind)]))
 
     def store_begun(self) -> None:
         """Write all begun downloads to disk, before the server stops."""
@@ -138,7 +139,9 @@ class Downloads:
         if (found := self._find((version, base_version))) is not None:
             return found
         model = ledger.model_at(version)
-        made = Download(version, base_version, packed(model, newer, self._layout), fast_digest(model))
+        if self._digest[0] != version:
+            self._digest = version, fast_digest(model)
+        made = Download(version, base_version, packed(model, newer, self._layout), self._digest[1])
         with self._lock:
             self._keep(made)
         return made

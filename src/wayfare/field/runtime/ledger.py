@@ -26,7 +26,7 @@ from wayfare.field.runtime.contact_log import ContactLog
 from wayfare.field.runtime.contributions import contribution, withdrawal
 from wayfare.field.runtime.database import Database
 from wayfare.field.runtime.history import History, Step
-from wayfare.field.runtime.ledger_format import FORMAT, MIGRATIONS, SCHEMA
+from wayfare.field.runtime.ledger_format import FORMAT, MIGRATIONS, SCHEMA, page_bytes_for
 from wayfare.field.runtime.messages import Chunk, unpack
 from wayfare.field.runtime.model_files import export_file
 from wayfare.field.runtime.orders import Order
@@ -75,7 +75,7 @@ class Ledger:
         if self._takes_models and membership is not None and membership.discount_days is not None:
             rule = "not allowed: the server mixes whole models, and only updates can be discounted"
             raise InputError(f"discount_days = {membership.discount_days!r}: {rule}")
-        self._database = Database(folder / FILE, SCHEMA, FORMAT, MIGRATIONS)
+        self._database = Database(folder / FILE, SCHEMA, FORMAT, MIGRATIONS, page_bytes_for(len(initial)))
         self.contacts = ContactLog(self._database)
         self.released = ReleasedVersions(self._database, folder, layout)
         self._all = self._database.rows

@@ -31,8 +31,8 @@ _HEADER = struct.Struct("<2sBIIIIIQd")
 _CHECKSUM = struct.Struct("<I")
 CHUNK_HEADER_BYTES = _HEADER.size + _CHECKSUM.size
 MAX_CHUNKS = 4096
-# Pieces are joined without a sort if they hold at least every so manieth entry.
-_DENSE = 16
+# Pieces are joined without a sort if they hold at least every so manieth entry, in blocks that a CPU's cache holds.
+_DENSE, _CACHED = 16, 1 << 19
 _MAX_NUMBER = 2**32 - 2
 _MAX_JSON_BYTES = 64 << 10
 
@@ -152,19 +152,34 @@ def joined(pieces: Sequence[Sparse]) -> Sparse:
     """Join the pieces of one update, sorted by index."""
     if len(pieces) == 1:
         return pieces[0]
-    indices = np.concatenate([piece.indices.numpy() for piece in pieces])
-    values = np.concatenate([piece.values.numpy() for piece in pieces])
-    first, span = int(indices.min()), int(np.ptp(indices)) + 1
-    if len(indices) * _DENSE < span:
+    indices = [piece.indices.numpy() for piece in pieces if len(piece)]
+    values = [piece.values.numpy() for piece in pieces if len(piece)]
+    total = sum(map(len, indices))
+    first = min((int(piece[0]) for piece in indices), default=0)
+    end = max((int(piece[-1]) + 1 for piece in indices), default=0)
+    if total * _DENSE < end - first:
         # NumPy's stable sort merges the sorted runs; a sort from scratch takes several times as long.
-        order = np.argsort(indices, kind="stable")
-        return Sparse(torch.from_numpy(indices[order]), torch.from_numpy(values[order]))
+        order = np.argsort(found := np.concatenate(indices), kind="stable")
+        return Sparse(torch.from_numpy(found[order]), torch.from_numpy(np.concatenate(values)[order]))
     # Of many entries it is faster to write each one to its place.
-    placed, kept = np.empty(span, values.dtype), np.zeros(span, np.bool_)
-    indices -= first
-    placed[indices], kept[indices] = values, True
-    found = np.flatnonzero(kept)
-    return Sparse(torch.from_numpy(found + first), torch.from_numpy(placed[found]))
+    found, sent = np.empty(total, np.int64), np.empty(total, np.float32)
+    width = max(min(end - first, _CACHED), 1)
+    placed, kept = np.empty(width, np.float32), np.empty(width, np.bool_)
+    edges = np.arange(first, end + width, width)
+    cuts = [np.searchsorted(piece, edges) for piece in indices]
+    done = 0
+    for block, begin in enumerate(edges[:-1]):
+        slices = [slice(cut[block], cut[block + 1]) for cut in cuts]
+        here = np.concatenate([piece[part] for piece, part in zip(indices, slices, strict=True)])
+        here -= begin
+        placed[here] = np.concatenate([piece[part] for piece, part in zip(values, slices, strict=True)])
+        kept.fill(False)
+        kept[here] = True
+        here = np.flatnonzero(kept)
+        place = slice(done, done := done + len(here))
+        np.add(here, begin, out=found[place])
+        placed.take(here, out=sent[place], mode="clip")
+    return Sparse(torch.from_numpy(found), torch.from_numpy(sent))
 
 
 Number = Annotated[int, Field(ge=0, le=_MAX_NUMBER)]

@@ -11,9 +11,10 @@ from blake3 import blake3
 from numpy.typing import NDArray
 from torch import Tensor
 
+from wayfare.arrays import Buffer
 from wayfare.codec.deflate import huffman_coded, huffman_decoded
 from wayfare.codec.errors import WireError
-from wayfare.codec.wire import Layout, decode, encode_exactly, value_count
+from wayfare.codec.wire import Layout, decode, encode_exactly
 from wayfare.field.runtime.database import tree_of
 from wayfare.field.runtime.outbox import digest
 from wayfare.methods import NO_STATE, State
@@ -29,21 +30,19 @@ def packed(model: Tensor, newer: NDArray[np.bool_] | None, layout: Layout) -> by
     if newer is None:
         newer = np.ones(len(model), np.bool_)
     newer[layout.parameters :] = newer[layout.parameters :].any()
-    return squeezed(encode_exactly(model.numpy(), newer, layout))
+    return squeezed(*encode_exactly(model.numpy(), newer, layout))
 
 
-def squeezed(message: bytes) -> bytes:
+def squeezed(front: bytes, values: Buffer) -> bytes:
     """Compress the highest byte of every value without loss: sign and exponent, 2 to 3 bits of information.
 
     The other bytes of a value are noise. Huffman codes alone are fastest, and longer matches do not occur.
     """
-    count = value_count(message)
-    at = len(message) - 4 * count
-    highest = np.frombuffer(message, np.uint8, offset=at).reshape(-1, 4)
-    halves = np.frombuffer(message, "<u2", offset=at).reshape(-1, 2)
-    coded = huffman_coded(highest[:, 3].tobytes())
-    head = _HEAD.pack(at, count, len(coded))
-    return b"".join([head, message[:at], coded, halves[:, 0].tobytes(), highest[:, 2].tobytes()])
+    whole = np.frombuffer(values, np.uint8).reshape(-1, 4)
+    coded = huffman_coded(whole[:, 3].tobytes())
+    head = _HEAD.pack(len(front), len(whole), len(coded))
+    lowest = np.ascontiguousarray(np.frombuffer(values, "<u2")[::2])
+    return b"".join([head, front, coded, lowest.data, np.ascontiguousarray(whole[:, 2]).data])
 
 
 def expanded(data: bytes, most: int) -> bytes:

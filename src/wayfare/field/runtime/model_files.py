@@ -13,7 +13,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from wayfare.field.runtime.aggregation import Snapshot
+from wayfare.field.runtime.aggregation import Snapshot, changed_at
 from wayfare.field.runtime.database import tree_bytes, tree_of
 from wayfare.files import write_atomically
 from wayfare.server import ServerState
@@ -27,8 +27,7 @@ def write_model(folder: Path, snapshot: Snapshot) -> tuple[str, str]:
     state, buffer = snapshot.state, io.BytesIO()
     arrays: dict[str, NDArray[np.generic]] = {
         "model": state.model.numpy(),
-        # Half the size, as long as it fits: a server makes a version in a second at most.
-        "changed": snapshot.changed.astype(np.uint32) if snapshot.version < 2**32 else snapshot.changed,
+        "changed": snapshot.changed,
         "round": np.array(snapshot.round),
         "rule_state": np.frombuffer(tree_bytes(state.rule_state), np.uint8),
         "guard_state": np.frombuffer(tree_bytes(state.guard_state), np.uint8),
@@ -72,5 +71,5 @@ def newest_model(folder: Path, named: Iterable[tuple[int, str, str]], entries: i
         averaged = torch.from_numpy(vectors["averaged"]) if "averaged" in vectors else None
         model = torch.from_numpy(vectors["model"])
         state = ServerState(model=model, rule_state=rule_state, averaged=averaged, guard_state=guard_state)
-        return Snapshot(version=version, round=round_, state=state, changed=vectors["changed"].astype(np.int64))
+        return Snapshot(version=version, round=round_, state=state, changed=changed_at(version, vectors["changed"]))
     return None

@@ -14,7 +14,7 @@ from wayfare.field.runtime.begun import BegunDownload
 from wayfare.field.runtime.messages import Manifest, Part
 from wayfare.field.runtime.windowed import windowed
 
-_LEAST_PART_BYTES, _FIRST_PART_BYTES, _MOST_PART_BYTES = 1 << 10, 16 << 10, 256 << 10
+_LEAST_PART_BYTES, _FIRST_PART_BYTES, _MOST_PART_BYTES = 1 << 10, 16 << 10, 512 << 10
 # Errors of a lost link. The next attempt starts with an Ask.
 PASSING = (nats.errors.Error, FieldError, TimeoutError, ConnectionError)
 

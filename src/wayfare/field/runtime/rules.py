@@ -83,7 +83,7 @@ def check_chunk(chunk: Chunk, latest: Latest, limits: Limits, version: int) -> N
         raise WireError(f"spent_joules = {chunk.spent_joules}: must not fall; it was {latest.spent_joules}")
     if limits.budget_joules is not None and chunk.spent_joules > limits.budget_joules:
         raise WireError(f"spent_joules = {chunk.spent_joules}: must be at most {limits.budget_joules}, the budget")
-    if (largest := float(chunk.entries.values.abs().max())) > limits.largest_value:
+    if (largest := max(abs(float(end)) for end in chunk.entries.values.aminmax())) > limits.largest_value:
         raise WireError(f"an entry is {largest:g}: must be at most {limits.largest_value:g}")
 
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import struct
 import time
+from functools import lru_cache
 from pathlib import Path
 
 from blake3 import blake3
@@ -27,6 +28,7 @@ from wayfare.files import write_atomically
 # The lengths of certificate and signature, and a number that is used once.
 _HEAD = struct.Struct("<HBQ")
 _MAX_CERTIFICATE_BYTES = 4096
+_KNOWN_KEYS = 1024
 _ALGORITHM = ec.ECDSA(hashes.SHA256())
 
 
@@ -78,14 +80,20 @@ class Seals:
 def opened(certificate: bytes, subject: str, sealed: bytes, *, question: bytes = b"") -> bytes:
     """The content of a message; WireError unless the holder of the certificate sealed exactly this."""
     _, signature, number, data = _parts(sealed)
-    key = x509.load_der_x509_certificate(certificate).public_key()
-    if not isinstance(key, ec.EllipticCurvePublicKey):
-        raise WireError("the certificate has no key on an elliptic curve")
     try:
-        key.verify(signature, _covered(subject, question, number, data), _ALGORITHM)
+        _key_of(certificate).verify(signature, _covered(subject, question, number, data), _ALGORITHM)
     except InvalidSignature:
         raise WireError("the seal is not that of the sender") from None
     return data
+
+
+@lru_cache(_KNOWN_KEYS)
+def _key_of(certificate: bytes) -> ec.EllipticCurvePublicKey:
+    """Reading a certificate takes as long as checking a signature."""
+    key = x509.load_der_x509_certificate(certificate).public_key()
+    if not isinstance(key, ec.EllipticCurvePublicKey):
+        raise WireError("the certificate has no key on an elliptic curve")
+    return key
 
 
 def _parts(sealed: bytes) -> tuple[bytes, bytes, int, bytes]:

@@ -14,8 +14,10 @@ import torch
 from torch import Tensor
 
 from wayfare.arrays import Ints
-from wayfare.errors import InputError, ScenarioError, WayfareError
+from wayfare.errors import InputError, ScenarioError
 from wayfare.learning.folders.formats import FORMATS, IMAGES, Array, Images, Rows, cached_name
+from wayfare.methods.from_file import own_folders
+from wayfare.methods.own_code import described
 
 _log = logging.getLogger("wayfare.field")
 _ROWS_AT_ONCE = 8192
@@ -113,7 +115,8 @@ class FolderSamples:
         try:
             return self._checked(*self._opened(name))
         except Exception as error:  # formats raise many types, and a damaged file must not stop a vehicle
-            reason = str(error) if isinstance(error, WayfareError) else f"{type(error).__name__}: {error}"
+            # With its place in the user's file, if it is in their `load`.
+            reason = described(error, own_folders())
             _log.warning("%s is skipped: %s", self.folder / name, reason, extra={"file": name})
             return None
 
