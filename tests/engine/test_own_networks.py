@@ -133,6 +133,21 @@ class ByHand(nn.Module):
         return self.head(functional.dropout(tokens, 0.3, self.training)[:, 0])  # type: ignore[no-any-return]
 
 
+class Reused(nn.Module):
+    """Results of ReLU that several operations use."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.images, self.rows, self.head = nn.Conv2d(1, 2, 3, stride=2), nn.Linear(8, 8), nn.Linear(8, 4)
+
+    def forward(self, signal: Tensor) -> Tensor:
+        images = self.images(signal).relu()
+        rows = (images * images.exp()).flatten(1)
+        hidden = functional.relu(self.rows(rows))
+        logits: Tensor = self.head(hidden * hidden) + hidden.exp().sum(dim=1, keepdim=True)
+        return logits + images.sum(dim=(2, 3)).repeat(1, 2)
+
+
 class Tied(nn.Module):
     """A table that is used twice."""
 
@@ -156,6 +171,7 @@ NETWORKS: dict[str, Callable[[], nn.Module]] = {
     "transformer, time first, dropout": lambda: Transformer(0.2, batch_first=False),
     "masked": Masked,
     "by hand": ByHand,
+    "reused": Reused,
     "tied": Tied,
 }
 WORDS = "transformer", "transformer, time first, dropout", "masked", "tied"

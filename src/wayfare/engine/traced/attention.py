@@ -73,8 +73,8 @@ class _NarrowAttention(torch.autograd.Function):
     """softmax(q k' / sqrt(d) + mask) v, (samples, words, heads d), from q, k and v side by side.
 
     Heads are stored as (d, words): a product runs along the last axis of its result, and fills vectors with words where
-    d would leave them half empty. The three gradients are written where they belong, and the softmax works in place,
-    because new memory costs page faults.
+    d would leave them half empty. One copy joins the three gradients, and the softmax works in place, because new
+    memory costs page faults.
     """
 
     @staticmethod
@@ -87,22 +87,21 @@ class _NarrowAttention(torch.autograd.Function):
             scores.unflatten(0, (-1, heads)).add_(mask)
         shares = torch.ops.aten._softmax.out(scores, -1, False, out=scores)
         ctx.save_for_backward(query, key, value, shares)
-        ctx.heads = heads
         return torch.bmm(value, shares.mT).view(len(packed), -1, words).mT.contiguous()
 
     @staticmethod
     def backward(ctx: Any, error: Tensor) -> tuple[Tensor, None, None]:
         query, key, value, shares = ctx.saved_tensors
         turned = error.mT.contiguous().view(query.shape)
-        gradient = error.new_empty(*error.shape[:2], 3, error.shape[2])
-        gradient[:, :, 2] = torch.bmm(turned, shares).view(error.mT.shape).mT
+        gradients = error.new_empty(3, *query.shape)
+        torch.bmm(turned, shares, out=gradients[2])
         of_shares = torch.bmm(turned.mT, value)
         of_scores = torch.ops.aten._softmax_backward_data.out(
             of_shares, shares, -1, shares.dtype, grad_input=of_shares
         ).mul_(query.shape[1] ** -0.5)
-        gradient[:, :, 0] = torch.bmm(key, of_scores.mT).view(error.mT.shape).mT
-        gradient[:, :, 1] = torch.bmm(query, of_scores).view(error.mT.shape).mT
-        return gradient.flatten(2), None, None
+        torch.bmm(key, of_scores.mT, out=gradients[0])
+        torch.bmm(query, of_scores, out=gradients[1])
+        return gradients.view(3, *error.mT.shape).permute(1, 3, 0, 2).flatten(2), None, None
 
 
 def _joined(attn_mask: Tensor | None, padding: Tensor | None, like: Tensor) -> Tensor | None:

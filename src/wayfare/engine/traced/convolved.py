@@ -82,7 +82,8 @@ class _UpdatingConvolution(torch.autograd.Function):
             # Operations on tensors whose layouts differ are slow.
             error = error.contiguous(memory_format=torch.channels_last)
         if out:
-            error = _aten.threshold_backward(error, out[0], 0)
+            # All who used the result have finished their backward pass, so its memory is free.
+            error = _aten.threshold_backward.grad_input(error, out[0], 0, grad_input=out[0])
         if form.pooling is not None:
             error = _aten.max_pool2d_with_indices_backward.grad_input(
                 error, ctx.signal, *_arguments(form.pooling), ctx.indices, grad_input=ctx.signal

@@ -69,7 +69,8 @@ class _UpdatingProduct(torch.autograd.Function):
     def backward(ctx: Any, error: Tensor) -> tuple[Tensor | None, None, None, None, None, None]:
         (rows, *out), step = ctx.saved_tensors, ctx.step
         if out:
-            error = torch.ops.aten.threshold_backward(error, out[0], 0)
+            # All who used the result have finished their backward pass, so its memory is free.
+            error = torch.ops.aten.threshold_backward.grad_input(error, out[0], 0, grad_input=out[0])
         # Propagate the error through the weights before they change.
         passed_on = torch.bmm(error, ctx.weight) if ctx.needs_input_grad[0] else None
         scaled = step.scaled(error)
@@ -160,9 +161,11 @@ class _LayerNorm(torch.autograd.Function):
     def backward(ctx: Any, error: Tensor) -> tuple[Tensor | None, None, Tensor, Tensor, None]:
         inputs, plain, mean, inverse, scale = ctx.saved_tensors
         over = list(range(1, error.dim() - len(ctx.shape)))
-        of_shift, of_scale = error.sum(dim=over), (error * plain).sum(dim=over)
+        of_shift, product = error.sum(dim=over), error * plain
+        of_scale = product.sum(dim=over)
+        torch.mul(error, _aligned(scale, error), out=product)
         of_inputs, _, _ = torch.ops.aten.native_layer_norm_backward(
-            error * _aligned(scale, error), inputs, ctx.shape, mean, inverse, None, None, [True, False, False]
+            product, inputs, ctx.shape, mean, inverse, None, None, [True, False, False]
         )
         return of_inputs, None, of_scale, of_shift, None
 
