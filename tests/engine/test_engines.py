@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from dataclasses import replace
+from types import ModuleType
 
 import numpy as np
 import pytest
@@ -11,7 +13,7 @@ import torch
 from tests.engine.jobs import MODELS, job, run, starts
 from torch import nn
 
-from wayfare.engine import AHEAD_STEPS, ENGINES, Burst, Compute, Policy, Trainer, make_engine
+from wayfare.engine import AHEAD_STEPS, ENGINES, Burst, Compute, Policy, Trainer, compute, make_engine
 from wayfare.engine.reference import Reference
 from wayfare.engine.stacked_cnn import StackedCnn
 from wayfare.engine.stacked_mlp import StackedMlp
@@ -245,3 +247,22 @@ def test_a_compute_device_is_named_and_checked() -> None:
         assert Compute.named("auto").device == torch.device("cpu")
         with pytest.raises(UnavailableError, match=r"device = 'cuda': PyTorch finds no CUDA device here"):
             Compute.named("cuda")
+
+
+@pytest.mark.parametrize("has_compiler", [False, True])
+def test_reproducible_algorithms_are_set_without_importing_the_compiler(
+    has_compiler: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told = list[bool]()
+    monkeypatch.delitem(sys.modules, "torch._inductor.config", raising=False)
+    monkeypatch.setattr(torch, "use_deterministic_algorithms", told.append)
+    if has_compiler:
+        monkeypatch.setitem(sys.modules, "torch._inductor.config", ModuleType("config"))
+    before = torch.are_deterministic_algorithms_enabled()
+    try:
+        compute._use_deterministic_algorithms(True)
+        # The public switch also tells the compiler, if it is there.
+        assert told == [True] if has_compiler else torch.are_deterministic_algorithms_enabled()
+        assert ("torch._inductor.config" in sys.modules) == has_compiler
+    finally:
+        torch._C._set_deterministic_algorithms(before)

