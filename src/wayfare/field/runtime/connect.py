@@ -59,7 +59,7 @@ class FieldClient(Client):
         self._waiting: dict[str, set[asyncio.Future[FieldError]]] = {}
         self._unconfirmed: list[str] = []
         self._refused_in_a_row = 0
-        self._watch: asyncio.Task[None] | None = None
+        self._next_look: asyncio.TimerHandle | None = None  # for silence
 
     async def request(
         self,
@@ -107,8 +107,8 @@ class FieldClient(Client):
 
     async def close(self) -> None:
         """Close the connection, without waiting long for a broker out of reach."""
-        if self._watch is not None:
-            self._watch.cancel()
+        if self._next_look is not None:
+            self._next_look.cancel()
         leaving = asyncio.ensure_future(super().close())
         try:
             await asyncio.wait((leaving,), timeout=self._settings.farewell_s)
@@ -132,18 +132,27 @@ class FieldClient(Client):
         if writer is not None and writer.transport is not None:
             writer.transport.abort()
 
-    async def _watch_silence(self) -> None:
-        """Detect a silent loss. The client itself counts only pings, which queue behind a busy link."""
-        loop = asyncio.get_running_loop()
-        heard, heard_s = -1, loop.time()
-        while not self.is_closed:
-            await asyncio.sleep(self._settings.silence_s / 10)
-            messages = self.stats["in_msgs"]
-            if messages != heard or not self._pings_outstanding or not self.is_connected:
-                heard, heard_s = messages, loop.time()
-            elif loop.time() - heard_s > self._settings.silence_s:
-                heard_s = loop.time()
-                self._drop_socket()
+    async def _send_ping(self, future: asyncio.Future[bool] | None = None) -> None:
+        await super()._send_ping(future)
+        # With a future it belongs to a flush, and the client does not count it.
+        if future is None and self._next_look is None:
+            self._look_for_silence(-1, 0.0)
+
+    def _look_for_silence(self, heard: int, heard_s: float) -> None:
+        """Detect a silent loss while a ping is unanswered.
+
+        The client itself counts only pings, which queue behind a busy link.
+        """
+        self._next_look = None
+        if not self._pings_outstanding or not self.is_connected:
+            return
+        loop, messages = asyncio.get_running_loop(), self.stats["in_msgs"]
+        if messages != heard:
+            heard, heard_s = messages, loop.time()
+        elif loop.time() - heard_s > self._settings.silence_s:
+            self._drop_socket()
+            return
+        self._next_look = loop.call_later(self._settings.silence_s / 10, self._look_for_silence, heard, heard_s)
 
     def _check_link(self) -> None:
         if self.is_closed:
@@ -176,8 +185,6 @@ class FieldClient(Client):
 
     async def _on_connected(self) -> None:
         self._refused_in_a_row = 0
-        if self._watch is None:
-            self._watch = asyncio.ensure_future(self._watch_silence())
         self.disconnected.clear()
         self.connected.set()
 
