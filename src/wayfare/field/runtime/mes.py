@@ -20,6 +20,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
+from wayfare.arrays import Buffer
 from wayfare.codec.errors import WireError
 from wayfare.codec.whole import MAX_WHOLE
 from wayfare.errors import InputError, RefusedError
@@ -296,7 +297,7 @@ class MobileEdgeServer:
             manifest = await self._in_thread(finish)
         return manifest.packed()
 
-    async def _on_part(self, device: int, data: bytes) -> bytes:
+    async def _on_part(self, device: int, data: bytes) -> Buffer:
         try:
             size_bytes = parse(Part, data).size_bytes
         except WireError:
@@ -307,7 +308,7 @@ class MobileEdgeServer:
         # Not behind the ledger's work: a contact is too short to wait for the chunks of others.
         return await asyncio.get_running_loop().run_in_executor(self._parts, self._intake.part, device, data)
 
-    def _answering(self, answer: Callable[[int, bytes], Awaitable[bytes | None]]) -> Callable[[Msg], Awaitable[None]]:
+    def _answering(self, answer: Callable[[int, bytes], Awaitable[Buffer | None]]) -> Callable[[Msg], Awaitable[None]]:
         """A subscription that answers each request in its own task, so that a waiting one does not block others."""
         underway: set[asyncio.Task[None]] = set()
 

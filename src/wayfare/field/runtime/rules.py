@@ -70,7 +70,8 @@ class Bits:
 
 def _bit_of(indices: Ints) -> NDArray[np.uint8]:
     # The three lowest bits of an index are in its lowest byte.
-    return np.left_shift(np.uint8(1), indices.astype(np.uint8) & np.uint8(7))
+    bits: NDArray[np.uint8] = np.left_shift(np.uint8(1), indices.astype(np.uint8) & np.uint8(7))
+    return bits
 
 
 def check_chunk(chunk: Chunk, latest: Latest, limits: Limits, version: int) -> None:
