@@ -2,10 +2,11 @@
 
     python benchmarks/contact_host.py [--scheme mads-rd] [--speed 40] [--rounds 50] [--json FILE]
 
-The world, the network and the schedule are those of `benchmarks/full_run.py`. Everything that a GPU would do runs on the
-CPU with the clock stopped: operations on vectors, kernels (whose place their plain versions take), and local steps,
-which add a heavy-tailed direction to the model. The rest is counted, as CPU time of one thread. These passes over
-vectors also empty the caches between contacts. Launches and waits for a GPU are not in the figures.
+The world, the network and the schedule are those of `benchmarks/full_run.py`. A first run does on the CPU what a GPU
+would do: operations on vectors, kernels, in the place of which plain versions run, and local steps, which add a
+heavy-tailed direction to the model. Further runs replay these results from memory and measure the rest, as CPU time of
+one thread: medians over the runs. Between contacts the caches of the core are emptied. The work of launching kernels
+and waits for a GPU are not in the figures.
 """
 
 from __future__ import annotations
@@ -31,10 +32,8 @@ from torch import Tensor
 
 import wayfare
 from full_run import Counter, random_images
-
 from wayfare.codec import gpu_kernels as codec_kernels
 from wayfare.codec import length
-
 from wayfare.engine import Burst, Compute, Trainer
 from wayfare.engine.base import LocalTraining, Ready
 from wayfare.engine.batched.engine import Batched
@@ -55,7 +54,10 @@ COOLED_BYTES = 2 << 20
 # Functions on vectors, which a GPU runs beside the host.
 VECTOR_WORK: tuple[tuple[object, str], ...] = (
     *((Tensor, name) for name in ("__add__", "__sub__", "__mul__", "__rmul__", "__setitem__")),
-    *((Tensor, name) for name in ("add_", "clone", "copy_", "cpu", "index_add", "index_add_", "square_", "sub_", "sum", "to")),
+    *(
+        (Tensor, name)
+        for name in ("add_", "clone", "copy_", "cpu", "index_add", "index_add_", "square_", "sub_", "sum", "to")
+    ),
     (torch, "cat"),
 )
 # What the host does, as functions whose time is counted, without the functions inside them.
@@ -254,7 +256,7 @@ def timed_parts(gpu_work: GpuWork, seconds: dict[str, float], calls: dict[str, i
         yield
 
 
-class Stop(Exception):
+class EnoughError(Exception):
     """Enough rounds."""
 
 
@@ -272,19 +274,21 @@ class Rounds(Counter):
     def on_round(self, round_: int) -> None:
         self._gpu_work.cool_caches()
         if round_ == self._rounds:
-            raise Stop
+            raise EnoughError
 
 
 def run(world: World, method: Method, gpu_work: GpuWork, rounds: int) -> tuple[dict[str, float], dict[str, int]]:
     """The milliseconds and calls of every part."""
     observer, seconds, calls = Rounds(rounds, gpu_work), defaultdict[str, float](float), defaultdict[str, int](int)
-    with patch("wayfare.simulator.loop.choose_engine", lambda _, training: Choice("none", NoEngine(training, gpu_work))):
+    with patch(
+        "wayfare.simulator.loop.choose_engine", lambda _, training: Choice("none", NoEngine(training, gpu_work))
+    ):
         simulation = Simulation(world, method, observer, compute=Compute())
     with (
         patch.object(Simulation, "_evaluation", lambda *_: None),
         on_a_gpu(gpu_work),
         timed_parts(gpu_work, seconds, calls),
-        suppress(Stop),
+        suppress(EnoughError),
     ):
         simulation.run()
     calls["contacts"] = observer.contacts
