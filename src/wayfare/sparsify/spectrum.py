@@ -154,6 +154,10 @@ def norm_and_spectrum(vector: Tensor) -> tuple[float, Callable[[], Spectrum]]:
 
 def squared_norm(vector: Tensor) -> Tensor:
     """|x|^2, summed in double precision."""
+    if gpu.has_kernels(vector):
+        from wayfare.sparsify.gpu_kernels import squared_norm as in_one_pass
+
+        return in_one_pass(vector)
     return vector.to(torch.float64, copy=True).square_().sum()
 
 
