@@ -42,7 +42,7 @@ from wayfare.methods import Method, make_method
 from wayfare.simulator import ContactEvent, Simulation
 from wayfare.simulator.device_side import DeviceSide
 from wayfare.simulator.server_side import ServerSide
-from wayfare.sparsify import gpu, gpu_kernels, spectrum, topk
+from wayfare.sparsify import gpu, gpu_kernels, gpu_largest, spectrum, topk
 from wayfare.world import World, draw_world
 
 # The module, whose name in its package is that of the function.
@@ -222,7 +222,8 @@ def on_a_gpu(gpu_work: GpuWork) -> Iterator[None]:
             put(place, name, gpu_work(getattr(place, name)))
         put(spectrum, "_is_on_gpu", lambda _: True)
         put(gpu, "has_kernels", lambda _: True)
-        put(gpu_kernels, "largest", gpu_work(largest))
+        put(gpu_largest, "largest", gpu_work(largest))
+        put(gpu_kernels, "squared_norm", gpu_work(lambda vector: vector.double().square().sum()))
         put(gpu_kernels, "sorted_samples", gpu_work(lambda rows, stride: rows.abs()[:, ::stride].sort().values))
         put(gpu_kernels, "beyond", gpu_work(beyond))
         put(codec_kernels, "counted", counted)

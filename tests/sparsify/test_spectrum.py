@@ -9,7 +9,7 @@ from torch import Tensor
 
 from wayfare.arrays import Floats
 from wayfare.sparsify import spectrum as module
-from wayfare.sparsify.spectrum import Magnitudes, Segments, log_spaced, norm_and_spectrum, spectrum, squared_norm
+from wayfare.sparsify.spectrum import Segments, log_spaced, norm_and_spectrum, spectrum, squared_norm
 
 KINDS = ("heavy", "layers", "ties", "sparse", "constant", "unseen", "one segment")
 
@@ -36,13 +36,13 @@ def update(kind: str, entries: int) -> Tensor:
     return torch.from_numpy(values.astype(np.float32))
 
 
-def one_by_one(segments: Segments) -> list[tuple[Magnitudes, Floats]]:
+def one_by_one(segments: Segments) -> list[tuple[Floats, Floats]]:
     """Of every segment the magnitudes from the largest on, and how many entries each stands for."""
     found = []
     for start, end, tail, weight in zip(segments.starts, segments.ends, segments.tails, segments.weights, strict=True):
         entries = np.full(end - start, weight)
         entries[len(entries) - tail :] = 1.0
-        found.append((segments.magnitudes[start:end][::-1], entries[::-1]))
+        found.append((segments.magnitudes[start:end][::-1].astype(np.float64), entries[::-1]))
     return found
 
 
