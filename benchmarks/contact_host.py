@@ -169,7 +169,11 @@ class NoEngine:
         self.launch(models, bursts, [None] * len(bursts))
 
     def launch(
-        self, models: Sequence[Tensor], bursts: Sequence[Burst], after: Sequence[Ready | None]
+        self,
+        models: Sequence[Tensor],
+        bursts: Sequence[Burst],
+        after: Sequence[Ready | None],
+        stays: Sequence[bool] = (),
     ) -> Sequence[Ready]:
         for model, burst in zip(models, bursts, strict=True):
             Batched._rows(self, burst)  # type: ignore[arg-type]
