@@ -6,7 +6,7 @@ Sums have a fixed order, which does not depend on the number of devices.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 import triton
@@ -17,10 +17,12 @@ from wayfare.engine.batched.convolutions import ROUNDING, on_device_of
 
 # Channels per program: a full line of memory in single precision.
 _CHANNELS = 32
+# Pairs of an image and a column per program, and rows of the result.
+_PAIRS, _STRIP = 32, 5
 _MOST_POSITIONS = 128
-_GRADIENT_POSITIONS = 16
+_WARPS = 4
 # Positions whose products one program adds up.
-_SUMMED = 512
+_SUMMED = 768
 _ROWS, _SUMMED_ROWS = 64, 1024
 
 
@@ -40,43 +42,72 @@ class Window:
 
 def depthwise(signal: Tensor, weights: Tensor, bias: Tensor | None, window: Window, limit: float) -> Tensor:
     """min(max(w * x + b, 0), limit); without ReLU if the limit is negative. One bias per device, or one row for all."""
-    shape = len(signal), window.out_height, window.out_width, signal.shape[3]
-    return _convolve(signal, weights, bias, window, signal.new_empty(shape), limit, backward=False)
+    return _convolve(signal, weights, bias, window, limit)
 
 
 def depthwise_inputs(error: Tensor, weights: Tensor, window: Window) -> Tensor:
     """The gradient of the signal, from that of the result."""
-    shape = len(error), window.height, window.width, error.shape[3]
-    return _convolve(error, weights, None, window, error.new_empty(shape), -1.0, backward=True)
+    if window.stride == 1:
+        # It is the convolution with reversed taps.
+        turned = replace(
+            window,
+            top=window.kernel - 1 - window.top,
+            left=window.kernel - 1 - window.left,
+            height=window.out_height,
+            width=window.out_width,
+            out_height=window.height,
+            out_width=window.width,
+        )
+        return _convolve(error, weights.flip(1), None, turned, -1.0)
+    images, channels = len(error), error.shape[3]
+    out = error.new_empty(images, window.height, window.width, channels)
+    positions = min(triton.next_power_of_2(window.height * window.width), _MOST_POSITIONS)
+    blocks = triton.cdiv(window.height * window.width, positions)
+    with on_device_of(error):
+        _strided_inputs[(images * blocks, triton.cdiv(channels, _CHANNELS))](
+            error,
+            weights,
+            out,
+            window.out_height,
+            window.out_width,
+            window.height,
+            window.width,
+            channels,
+            images // len(weights),
+            blocks,
+            window.top,
+            window.left,
+            kernel=window.kernel,
+            stride=window.stride,
+            positions=positions,
+            block=_CHANNELS,
+            num_warps=_WARPS,
+            **ROUNDING,
+        )
+    return out
 
 
-def _convolve(
-    source: Tensor,
-    weights: Tensor,
-    bias: Tensor | None,
-    window: Window,
-    out: Tensor,
-    limit: float,
-    *,
-    backward: bool,
-) -> Tensor:
-    images, height, width, channels = out.shape
-    positions = min(triton.next_power_of_2(height * width), _MOST_POSITIONS)
-    blocks = triton.cdiv(height * width, positions)
+def _convolve(source: Tensor, weights: Tensor, bias: Tensor | None, window: Window, limit: float) -> Tensor:
+    images, channels = len(source), source.shape[3]
+    out = source.new_empty(images, window.out_height, window.out_width, channels)
+    devices = max(len(weights), 1 if bias is None else len(bias))
+    pairs = images // devices * window.out_width
+    strips, blocks = triton.cdiv(window.out_height, _STRIP), triton.cdiv(pairs, _PAIRS)
     with on_device_of(source):
-        _depthwise[(images * blocks, triton.cdiv(channels, _CHANNELS))](
+        _depthwise[(devices * blocks, triton.cdiv(channels, _CHANNELS), strips)](
             source,
             weights,
             weights if bias is None else bias,
             out,
-            source.shape[1],
-            source.shape[2],
-            height,
-            width,
+            window.height,
+            window.width,
+            window.out_height,
+            window.out_width,
             channels,
-            images // len(weights),
-            images if bias is None else images // len(bias),
+            pairs,
             blocks,
+            0 if len(weights) == 1 else 1,
+            0 if bias is None or len(bias) == 1 else 1,
             window.top,
             window.left,
             limit,
@@ -84,9 +115,9 @@ def _convolve(
             has_limit=limit >= 0,
             kernel=window.kernel,
             stride=window.stride,
-            backward=backward,
-            positions=positions,
+            pairs_at_once=_PAIRS,
             block=_CHANNELS,
+            num_warps=_WARPS,
             **ROUNDING,
         )
     return out
@@ -94,10 +125,9 @@ def _convolve(
 
 def depthwise_weights(error: Tensor, signal: Tensor, devices: int, window: Window) -> Tensor:
     """The gradients (devices, taps, channels) of weights, from that of the result."""
-    batch, channels = len(signal) // devices, signal.shape[3]
-    out_positions = window.out_height * window.out_width
-    images = max(_SUMMED // out_positions, 1)
-    parts = triton.cdiv(batch, images)
+    pairs, channels = len(signal) // devices * window.out_width, signal.shape[3]
+    blocks = max(_SUMMED // (_PAIRS * window.out_height), 1)
+    parts = triton.cdiv(pairs, blocks * _PAIRS)
     sums = signal.new_empty(devices, parts, window.kernel**2, channels, dtype=torch.float32)
     with on_device_of(signal):
         _weights[(devices * parts, triton.cdiv(channels, _CHANNELS), window.kernel)](
@@ -106,19 +136,19 @@ def depthwise_weights(error: Tensor, signal: Tensor, devices: int, window: Windo
             sums,
             window.height,
             window.width,
-            out_positions,
+            window.out_height,
             window.out_width,
             channels,
-            batch,
+            pairs,
             parts,
             window.top,
             window.left,
-            images=images,
             kernel=window.kernel,
             stride=window.stride,
-            columns=triton.next_power_of_2(window.kernel),
-            positions=_GRADIENT_POSITIONS,
+            blocks=blocks,
+            pairs_at_once=_PAIRS,
             block=_CHANNELS,
+            num_warps=_WARPS,
             **ROUNDING,
         )
     return sums.sum(dim=1)
@@ -139,6 +169,7 @@ def activate_(rows: Tensor, bias: Tensor | None, limit: float) -> None:
             has_limit=limit >= 0,
             rows=_ROWS,
             block=_CHANNELS,
+            num_warps=_WARPS,
             **ROUNDING,
         )
 
@@ -164,6 +195,7 @@ def before_activation(error: Tensor, out: Tensor, limit: float, *, summed: bool)
             rows=_ROWS,
             part=_SUMMED_ROWS,
             block=_CHANNELS,
+            num_warps=_WARPS,
             **ROUNDING,
         )
     return passed, None if sums is None else sums.sum(dim=1)
@@ -175,10 +207,33 @@ def _activated(value: tl.tensor, limit: tl.tensor) -> tl.tensor:
     return tl.where(value <= 0, 0.0, tl.where(value >= limit, limit, value))
 
 
-_SIZES = ["height", "width", "out_height", "out_width", "batch", "bias_batch", "blocks", "top", "left"]
+@triton.jit  # type: ignore[untyped-decorator]
+def _is_between(row: tl.tensor, height: tl.tensor) -> tl.tensor:
+    """Whether a row is inside an image, as a block: the interpreter cannot combine a block and a single truth value."""
+    block = row + tl.zeros((1, 1), dtype=tl.int32)
+    return (block >= 0) & (block < height)
 
 
-@triton.jit(do_not_specialize=_SIZES)  # type: ignore[untyped-decorator]
+_SIZES = ["height", "width", "out_height", "out_width", "pairs", "blocks", "parts", "top", "left"]
+_FLAGS = ["by_device", "bias_by_device"]
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def _stored(
+    out: tl.tensor,
+    total: tl.tensor,
+    shift: tl.tensor,
+    limit: tl.tensor,
+    mask: tl.tensor,
+    has_limit: tl.constexpr,
+) -> None:
+    total += shift[None, :]
+    if has_limit:
+        total = _activated(total, limit)
+    tl.store(out, total.to(out.dtype.element_ty), mask=mask)
+
+
+@triton.jit(do_not_specialize=[*_SIZES[:6], *_FLAGS, "top", "left"])  # type: ignore[untyped-decorator]
 def _depthwise(
     source: tl.tensor,
     weights: tl.tensor,
@@ -189,9 +244,10 @@ def _depthwise(
     out_height: tl.tensor,
     out_width: tl.tensor,
     channels: tl.tensor,
-    batch: tl.tensor,
-    bias_batch: tl.tensor,
+    pairs: tl.tensor,
     blocks: tl.tensor,
+    by_device: tl.tensor,
+    bias_by_device: tl.tensor,
     top: tl.tensor,
     left: tl.tensor,
     limit: tl.tensor,
@@ -199,7 +255,71 @@ def _depthwise(
     has_limit: tl.constexpr,
     kernel: tl.constexpr,
     stride: tl.constexpr,
-    backward: tl.constexpr,
+    pairs_at_once: tl.constexpr,
+    block: tl.constexpr,
+) -> None:
+    """Five rows of the result, for pairs of an image and a column: every value read serves all rows that need it."""
+    device = tl.program_id(0) // blocks
+    pair = (tl.program_id(0) % blocks) * pairs_at_once + tl.arange(0, pairs_at_once)
+    channel = tl.program_id(1) * block + tl.arange(0, block)
+    first = tl.program_id(2) * 5
+    known, inside = pair < pairs, channel < channels
+    image, column = (device.to(tl.int64) * (pairs // out_width) + pair // out_width), pair % out_width
+    here = source + (image * height * width + column * stride - left)[:, None] * channels + channel[None, :]
+    weights += device.to(tl.int64) * by_device * (kernel * kernel) * channels + channel
+    one = tl.zeros((pairs_at_once, block), dtype=tl.float32)
+    two = tl.zeros((pairs_at_once, block), dtype=tl.float32)
+    three = tl.zeros((pairs_at_once, block), dtype=tl.float32)
+    four = tl.zeros((pairs_at_once, block), dtype=tl.float32)
+    five = tl.zeros((pairs_at_once, block), dtype=tl.float32)
+    for tap_column in tl.static_range(kernel):
+        from_column = column * stride + tap_column - left
+        found = (known & (from_column >= 0) & (from_column < width))[:, None] & inside[None, :]
+        for number in tl.static_range(kernel + 4 * stride):
+            row = first * stride + number - top
+            value = tl.load(
+                here + (row * width + tap_column) * channels, mask=found & _is_between(row, height), other=0.0
+            ).to(tl.float32)
+            # The tap of the first of the rows is the number itself.
+            taps = weights + (number * kernel + tap_column) * channels
+            if number < kernel:
+                one += value * tl.load(taps, mask=inside, other=0.0)[None, :]
+            if number >= stride and number < kernel + stride:
+                two += value * tl.load(taps - stride * kernel * channels, mask=inside, other=0.0)[None, :]
+            if number >= 2 * stride and number < kernel + 2 * stride:
+                three += value * tl.load(taps - 2 * stride * kernel * channels, mask=inside, other=0.0)[None, :]
+            if number >= 3 * stride and number < kernel + 3 * stride:
+                four += value * tl.load(taps - 3 * stride * kernel * channels, mask=inside, other=0.0)[None, :]
+            if number >= 4 * stride:
+                five += value * tl.load(taps - 4 * stride * kernel * channels, mask=inside, other=0.0)[None, :]
+    shift = tl.zeros((block,), dtype=tl.float32)
+    if has_bias:
+        shift = tl.load(bias + device * bias_by_device * channels + channel, mask=inside, other=0.0)
+    place = out + (image * out_height * out_width + first * out_width + column)[:, None] * channels + channel[None, :]
+    mask, next_row = known[:, None] & inside[None, :], out_width * channels
+    _stored(place, one, shift, limit, mask, has_limit)
+    _stored(place + next_row, two, shift, limit, mask & _is_between(first + 1, out_height), has_limit)
+    _stored(place + 2 * next_row, three, shift, limit, mask & _is_between(first + 2, out_height), has_limit)
+    _stored(place + 3 * next_row, four, shift, limit, mask & _is_between(first + 3, out_height), has_limit)
+    _stored(place + 4 * next_row, five, shift, limit, mask & _is_between(first + 4, out_height), has_limit)
+
+
+@triton.jit(do_not_specialize=[*_SIZES[:4], "batch", "blocks", "top", "left"])  # type: ignore[untyped-decorator]
+def _strided_inputs(
+    source: tl.tensor,
+    weights: tl.tensor,
+    out: tl.tensor,
+    height: tl.tensor,
+    width: tl.tensor,
+    out_height: tl.tensor,
+    out_width: tl.tensor,
+    channels: tl.tensor,
+    batch: tl.tensor,
+    blocks: tl.tensor,
+    top: tl.tensor,
+    left: tl.tensor,
+    kernel: tl.constexpr,
+    stride: tl.constexpr,
     positions: tl.constexpr,
     block: tl.constexpr,
 ) -> None:
@@ -214,15 +334,10 @@ def _depthwise(
     total = tl.zeros((positions, block), dtype=tl.float32)
     for tap_row in tl.static_range(kernel):
         for tap_column in tl.static_range(kernel):
-            if backward:
-                from_row, from_column = row + top - tap_row, column + left - tap_column
-                found = known & (from_row >= 0) & (from_column >= 0)
-                if stride > 1:
-                    found = found & (from_row % stride == 0) & (from_column % stride == 0)
-                    from_row, from_column = from_row // stride, from_column // stride
-            else:
-                from_row, from_column = row * stride + tap_row - top, column * stride + tap_column - left
-                found = known & (from_row >= 0) & (from_column >= 0)
+            from_row, from_column = row + top - tap_row, column + left - tap_column
+            found = known & (from_row >= 0) & (from_column >= 0)
+            found = found & (from_row % stride == 0) & (from_column % stride == 0)
+            from_row, from_column = from_row // stride, from_column // stride
             found = found & (from_row < height) & (from_column < width)
             value = tl.load(
                 source + ((from_row * width + from_column) * channels)[:, None] + channel[None, :],
@@ -232,10 +347,6 @@ def _depthwise(
             tap = tap_row * kernel + tap_column
             weight = tl.load(weights + tap * channels + channel, mask=inside, other=0.0)
             total += value * weight[None, :]
-    if has_bias:
-        total += tl.load(bias + (image // bias_batch) * channels + channel, mask=inside, other=0.0)[None, :]
-    if has_limit:
-        total = _activated(total, limit)
     place = image.to(tl.int64) * out_height * out_width * channels
     tl.store(
         out + place + (at * channels)[:, None] + channel[None, :],
@@ -244,61 +355,85 @@ def _depthwise(
     )
 
 
-@triton.jit(  # type: ignore[untyped-decorator]
-    do_not_specialize=["height", "width", "out_positions", "out_width", "batch", "parts", "top", "left"]
-)
+@triton.jit(do_not_specialize=[*_SIZES[:5], "parts", "top", "left"])  # type: ignore[untyped-decorator]
 def _weights(
     error: tl.tensor,
     source: tl.tensor,
     sums: tl.tensor,
     height: tl.tensor,
     width: tl.tensor,
-    out_positions: tl.tensor,
+    out_height: tl.tensor,
     out_width: tl.tensor,
     channels: tl.tensor,
-    batch: tl.tensor,
+    pairs: tl.tensor,
     parts: tl.tensor,
     top: tl.tensor,
     left: tl.tensor,
-    images: tl.constexpr,
     kernel: tl.constexpr,
     stride: tl.constexpr,
-    columns: tl.constexpr,
-    positions: tl.constexpr,
+    blocks: tl.constexpr,
+    pairs_at_once: tl.constexpr,
     block: tl.constexpr,
 ) -> None:
-    """One row of a kernel, over some images of a device."""
-    device, first = tl.program_id(0) // parts, (tl.program_id(0) % parts) * images
-    channel, tap_row = tl.program_id(1) * block + tl.arange(0, block), tl.program_id(2)
-    tap_column, near = tl.arange(0, columns), tl.arange(0, positions)
+    """One column of a kernel, for some pairs of an image and a column: five taps at most."""
+    device, part = tl.program_id(0) // parts, tl.program_id(0) % parts
+    channel, tap_column = tl.program_id(1) * block + tl.arange(0, block), tl.program_id(2)
     inside = channel < channels
-    total = tl.zeros((columns, positions, block), dtype=tl.float32)
-    for number in range(first, tl.minimum(first + images, batch)):
-        image = (device * batch + number).to(tl.int64)
-        here, there = error + image * out_positions * channels, source + image * height * width * channels
-        for start in range(0, out_positions, positions):
-            at = start + near
-            known = at < out_positions
-            passed = tl.load(
-                here + (at * channels)[:, None] + channel[None, :], mask=known[:, None] & inside[None, :], other=0.0
-            ).to(tl.float32)
-            row = (at // out_width) * stride + tap_row - top
-            column = ((at % out_width) * stride - left)[None, :] + tap_column[:, None]
-            found = (known & (row >= 0) & (row < height))[None, :] & (column >= 0) & (column < width)
-            found = found & (tap_column < kernel)[:, None]
-            place = ((row * width)[None, :] + column) * channels
-            value = tl.load(
-                there + place[:, :, None] + channel[None, None, :],
-                mask=found[:, :, None] & inside[None, None, :],
-                other=0.0,
-            ).to(tl.float32)
-            total += value * passed[None, :, :]
-    place = (tl.program_id(0).to(tl.int64) * kernel + tap_row) * kernel * channels
-    tl.store(
-        sums + place + tap_column[:, None] * channels + channel[None, :],
-        tl.sum(total, axis=1),
-        mask=(tap_column < kernel)[:, None] & inside[None, :],
-    )
+    one = tl.zeros((pairs_at_once, block), dtype=tl.float32)
+    two = tl.zeros((pairs_at_once, block), dtype=tl.float32)
+    three = tl.zeros((pairs_at_once, block), dtype=tl.float32)
+    four = tl.zeros((pairs_at_once, block), dtype=tl.float32)
+    five = tl.zeros((pairs_at_once, block), dtype=tl.float32)
+    for number in range(blocks):
+        pair = (part * blocks + number) * pairs_at_once + tl.arange(0, pairs_at_once)
+        known = (pair < pairs)[:, None] & inside[None, :]
+        image, column = device.to(tl.int64) * (pairs // out_width) + pair // out_width, pair % out_width
+        from_column = column * stride + tap_column - left
+        found = known & ((from_column >= 0) & (from_column < width))[:, None]
+        here = error + (image * out_height * out_width + column)[:, None] * channels + channel[None, :]
+        there = source + (image * height * width + from_column)[:, None] * channels + channel[None, :]
+        if stride == 1:
+            # Every value is read once: the last rows of the gradient stay in registers.
+            late = _row_of(here, top - 1, out_height, out_width, channels, known)
+            later = _row_of(here, top - 2, out_height, out_width, channels, known)
+            if kernel > 3:
+                latest = _row_of(here, top - 3, out_height, out_width, channels, known)
+                last = _row_of(here, top - 4, out_height, out_width, channels, known)
+            for row in range(height):
+                passed = _row_of(here, row + top, out_height, out_width, channels, known)
+                value = _row_of(there, row, height, width, channels, found)
+                one += value * passed
+                two += value * late
+                three += value * later
+                if kernel > 3:
+                    four += value * latest
+                    five += value * last
+                    last, latest = latest, later
+                later, late = late, passed
+        else:
+            for row in range(out_height):
+                passed = _row_of(here, row, out_height, out_width, channels, known)
+                above = row * stride - top
+                one += passed * _row_of(there, above, height, width, channels, found)
+                two += passed * _row_of(there, above + 1, height, width, channels, found)
+                three += passed * _row_of(there, above + 2, height, width, channels, found)
+                if kernel > 3:
+                    four += passed * _row_of(there, above + 3, height, width, channels, found)
+                    five += passed * _row_of(there, above + 4, height, width, channels, found)
+    place = sums + (tl.program_id(0).to(tl.int64) * kernel * kernel + tap_column) * channels + channel
+    tl.store(place, tl.sum(one, axis=0), mask=inside)
+    tl.store(place + kernel * channels, tl.sum(two, axis=0), mask=inside)
+    tl.store(place + 2 * kernel * channels, tl.sum(three, axis=0), mask=inside)
+    if kernel > 3:
+        tl.store(place + 3 * kernel * channels, tl.sum(four, axis=0), mask=inside)
+        tl.store(place + 4 * kernel * channels, tl.sum(five, axis=0), mask=inside)
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def _row_of(
+    there: tl.tensor, row: tl.tensor, height: tl.tensor, width: tl.tensor, channels: tl.tensor, found: tl.tensor
+) -> tl.tensor:
+    return tl.load(there + row * width * channels, mask=found & _is_between(row, height), other=0.0).to(tl.float32)
 
 
 @triton.jit(do_not_specialize=["count", "by_device"])  # type: ignore[untyped-decorator]

@@ -15,6 +15,8 @@ from torch.nn import functional
 
 # Types that the kernels know.
 _KERNEL_TYPES = torch.float32, torch.bfloat16
+# Rows whose products are added up at a time.
+_SUMMED_ROWS = 3200
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,8 +35,8 @@ class Form:
         return self.kernel == self.stride == (1, 1) and not any(self.padding) and self.groups == 1
 
     def is_depthwise(self, channels: int, outputs: int) -> bool:
-        """Whether the kernels compute it: one square window for every channel."""
-        square = self.kernel[0] == self.kernel[1] and self.stride[0] == self.stride[1] and self.dilation == (1, 1)
+        """Whether the kernels compute it: one square window of three or five pixels for every channel."""
+        square = self.kernel in ((3, 3), (5, 5)) and self.stride[0] == self.stride[1] and self.dilation == (1, 1)
         return square and self.groups == channels == outputs
 
 
@@ -123,8 +125,18 @@ class _Product(torch.autograd.Function):
             shared = len(weight) == 1
             of_rows = torch.matmul(error, weight[0]) if shared else torch.bmm(error, weight)
         if wants_weight:
-            of_weight = torch.bmm(error.transpose(1, 2), rows)
+            of_weight = _sum_of_products(error, rows)
         return of_rows, of_weight, of_bias, None, None
+
+
+def _sum_of_products(error: Tensor, rows: Tensor) -> Tensor:
+    """e' x for errors (n, rows, outputs). A sum over many rows is one of parts, which keep more units busy."""
+    parts = rows.shape[1] // _SUMMED_ROWS
+    if parts < 2 or rows.shape[1] % parts:
+        return torch.bmm(error.transpose(1, 2), rows)
+    apart = [each.reshape(-1, rows.shape[1] // parts, each.shape[2]) for each in (error, rows)]
+    found = torch.bmm(apart[0].transpose(1, 2), apart[1])
+    return found.view(len(rows), parts, *found.shape[1:]).sum(dim=1, dtype=torch.promote_types(rows.dtype, torch.float32))
 
 
 class _Depthwise(torch.autograd.Function):

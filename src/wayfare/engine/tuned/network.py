@@ -247,8 +247,8 @@ def _limit(node: fx.Node) -> float:
         return math.inf
     if node.target is functional.relu6:
         return _RELU6
-    is_relu6 = node.target is functional.hardtanh and tuple(node.args[1:3]) == (0.0, _RELU6)
-    return _RELU6 if is_relu6 else -1.0
+    bounds = argument_of(node, 1, "min_val"), argument_of(node, 2, "max_val")
+    return _RELU6 if node.target is functional.hardtanh and bounds == (0.0, _RELU6) else -1.0
 
 
 def _pair(value: Any, default: int) -> tuple[int, int]:
