@@ -94,7 +94,11 @@ def tuned_cases(*, cuda: bool) -> tuple[Case, ...]:
         )
 
     chosen = shapes if cuda else (1, 2)
-    parts = [case(trained, blocks, shapes[blocks], 12 if cuda else 1, 5 if cuda else 3) for trained in ways for blocks in chosen]
+    parts = [
+        case(trained, blocks, shapes[blocks], 12 if cuda else 1, 5 if cuda else 3)
+        for trained in ways
+        for blocks in chosen
+    ]
     return (*parts, case("everything", 18, (3, 32, 32), 2, 3)) if cuda else tuple(parts)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 import torch
@@ -80,4 +81,23 @@ def test_layers_of_all_devices_give_values_and_gradients_of_pytorch(
     found = convolution(*mine, form, DEVICES, kernels=True)
     torch.testing.assert_close(found.double(), expected, rtol=1e-5, atol=1e-5)
     for one, two in zip(torch.autograd.grad(found, wanted, error.float()), gradients, strict=False):
+        assert float((one - two).norm()) <= 1e-5 * float(two.norm())
+
+
+@pytest.mark.parametrize("stride", [1, 2])
+def test_a_depthwise_layer_passes_gradients_through_the_relu_before_it(stride: int) -> None:
+    gate = replace(PRODUCT, gated=True)
+    form = replace(depthwise_form(3, stride, (1, 1, 1, 1), -1.0, 8), gate=6.0)
+    mine = [each.float().requires_grad_() for each in example(8, 8, gate, shared=False)]
+    kernels = [each.float() for each in example(8, 8, form, shared=False)[1:]]
+    between = convolution(*mine, gate, DEVICES, kernels=True)
+    assert 0.2 < float(((between > 0) & (between < 6)).double().mean()) < 0.8
+    found = convolution(between, *kernels, form, DEVICES, kernels=True)
+    truth = [each.detach().double().requires_grad_() for each in mine]
+    expected = by_pytorch(form, by_pytorch(PRODUCT, *truth), *(each.double() for each in kernels))
+    error = torch.randn(expected.shape, generator=torch.Generator().manual_seed(1), dtype=torch.float64).to(WHERE)
+    pairs = zip(
+        torch.autograd.grad(found, mine, error.float()), torch.autograd.grad(expected, truth, error), strict=True
+    )
+    for one, two in pairs:
         assert float((one - two).norm()) <= 1e-5 * float(two.norm())

@@ -98,7 +98,9 @@ class StackedTraced(Stack):
     def _width(self, model: Tensor) -> int:
         weights = model.numel() * model.element_size()
         if model.is_cuda:
-            results = self._network(model.dtype).total_entries * self._training.batches.batch_size * model.element_size()
+            results = (
+                self._network(model.dtype).total_entries * self._training.batches.batch_size * model.element_size()
+            )
             return max(min(_BYTES_CUDA // weights, _RESULT_BYTES_CUDA // max(results, 1)), _SMALLEST_GROUP)
         entries = self._network(model.dtype).sample_entries * self._training.batches.batch_size
         fits = min(_WEIGHT_BYTES // weights, _RESULT_BYTES // (entries * model.element_size()))

@@ -21,7 +21,11 @@ _SUMMED_ROWS = 3200
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Form:
-    """A convolution and the ReLU after it, cut off at a limit: infinity for ReLU, negative for none."""
+    """A convolution and the ReLU after it, cut off at a limit: infinity for ReLU, negative for none.
+
+    The kernels of a depthwise convolution also pass gradients through the ReLU before it, whose limit is ``gate``, and
+    then the layer before it is ``gated``.
+    """
 
     kernel: tuple[int, int]
     stride: tuple[int, int]
@@ -29,6 +33,8 @@ class Form:
     dilation: tuple[int, int]
     groups: int
     limit: float = -1.0
+    gate: float = -1.0
+    gated: bool = False
 
     @property
     def is_product(self) -> bool:
@@ -36,14 +42,14 @@ class Form:
 
     def is_depthwise(self, channels: int, outputs: int) -> bool:
         """Whether the kernels compute it: one square window of three or five pixels for every channel."""
-        square = self.kernel in ((3, 3), (5, 5)) and self.stride[0] == self.stride[1] and self.dilation == (1, 1)
-        return square and self.groups == channels == outputs
+        known = self.kernel in ((3, 3), (5, 5)) and self.stride in ((1, 1), (2, 2)) and self.dilation == (1, 1)
+        return known and self.groups == channels == outputs
 
 
 def linear(signal: Tensor, weight: Tensor, bias: Tensor | None, count: int) -> Tensor:
     """x W' + b along the last axis of signals (n x batch, ..., inputs)."""
     rows = signal.reshape(count, -1, signal.shape[-1])
-    return _product(rows, weight, bias, -1.0, kernels=False).view(*signal.shape[:-1], -1)
+    return _product(rows, weight, bias, None, kernels=False).view(*signal.shape[:-1], -1)
 
 
 def convolution(
@@ -54,7 +60,7 @@ def convolution(
     images, channels = signal.permute(0, 2, 3, 1), signal.shape[1]
     if form.is_product:
         rows = images.reshape(count, -1, channels)
-        out = _product(rows, weight.flatten(2), bias, form.limit, kernels=kernels)
+        out = _product(rows, weight.flatten(2), bias, form, kernels=kernels)
         return out.view(*images.shape[:3], -1).permute(0, 3, 1, 2)
     if kernels and form.is_depthwise(channels, weight.shape[1]):
         found: Tensor = _Depthwise.apply(  # type: ignore[no-untyped-call]
@@ -91,12 +97,13 @@ def _of_neighbourhoods(
         windows = windows.unfold(axis + 1, (kernel - 1) * apart + 1, stride)[..., ::apart]
     # (images, rows, columns, channels, kernel rows, kernel columns), as weights are.
     rows = windows.flatten(3).reshape(count, -1, weight[0, 0].numel())
-    out = _product(rows, weight.flatten(2), bias, form.limit, kernels=kernels)
+    out = _product(rows, weight.flatten(2), bias, form, kernels=kernels)
     return out.view(*windows.shape[:3], -1).permute(0, 3, 1, 2)
 
 
-def _product(rows: Tensor, weight: Tensor, bias: Tensor | None, limit: float, *, kernels: bool) -> Tensor:
-    found: Tensor = _Product.apply(rows, weight, bias, limit, kernels)  # type: ignore[no-untyped-call]
+def _product(rows: Tensor, weight: Tensor, bias: Tensor | None, form: Form | None, *, kernels: bool) -> Tensor:
+    limit, gated = (-1.0, False) if form is None else (form.limit, form.gated and kernels)
+    found: Tensor = _Product.apply(rows, weight, bias, limit, gated, kernels)  # type: ignore[no-untyped-call]
     return found
 
 
@@ -105,18 +112,19 @@ class _Product(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, rows: Tensor, weight: Tensor, bias: Tensor | None, limit: float, kernels: bool
+        ctx: Any, rows: Tensor, weight: Tensor, bias: Tensor | None, limit: float, gated: bool, kernels: bool
     ) -> Tensor:
         low = weight.to(rows.dtype)
         out = torch.matmul(rows, low[0].T) if len(low) == 1 else torch.bmm(rows, low.transpose(1, 2))
         if bias is not None or limit >= 0:
             _activate_(out, bias, limit, kernels=kernels)
-        ctx.save_for_backward(rows, low, out if limit >= 0 else None)
-        ctx.limit, ctx.kernels = limit, kernels
+        has_gate = limit >= 0 and not gated
+        ctx.save_for_backward(rows, low, out if has_gate else None)
+        ctx.limit, ctx.kernels = limit if has_gate else -1.0, kernels
         return out
 
     @staticmethod
-    def backward(ctx: Any, error: Tensor) -> tuple[Tensor | None, Tensor | None, Tensor | None, None, None]:
+    def backward(ctx: Any, error: Tensor) -> tuple[Tensor | None, Tensor | None, Tensor | None, None, None, None]:
         rows, weight, out = ctx.saved_tensors
         wants_rows, wants_weight, wants_bias = ctx.needs_input_grad[:3]
         error, of_bias = _before_activation(error.contiguous(), out, ctx, summed=wants_bias)
@@ -126,7 +134,7 @@ class _Product(torch.autograd.Function):
             of_rows = torch.matmul(error, weight[0]) if shared else torch.bmm(error, weight)
         if wants_weight:
             of_weight = _sum_of_products(error, rows)
-        return of_rows, of_weight, of_bias, None, None
+        return of_rows, of_weight, of_bias, None, None, None
 
 
 def _sum_of_products(error: Tensor, rows: Tensor) -> Tensor:
@@ -136,7 +144,9 @@ def _sum_of_products(error: Tensor, rows: Tensor) -> Tensor:
         return torch.bmm(error.transpose(1, 2), rows)
     apart = [each.reshape(-1, rows.shape[1] // parts, each.shape[2]) for each in (error, rows)]
     found = torch.bmm(apart[0].transpose(1, 2), apart[1])
-    return found.view(len(rows), parts, *found.shape[1:]).sum(dim=1, dtype=torch.promote_types(rows.dtype, torch.float32))
+    return found.view(len(rows), parts, *found.shape[1:]).sum(
+        dim=1, dtype=torch.promote_types(rows.dtype, torch.float32)
+    )
 
 
 class _Depthwise(torch.autograd.Function):
@@ -144,7 +154,7 @@ class _Depthwise(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, images: Tensor, weight: Tensor, bias: Tensor | None, form: Form, count: int) -> Tensor:
-        from wayfare.engine.tuned.kernels import Window, depthwise
+        from wayfare.engine.tuned.depthwise import Window, depthwise
 
         (left, right, top, bottom), size, stride = form.padding, form.kernel[0], form.stride[0]
         window = Window(
@@ -161,11 +171,12 @@ class _Depthwise(torch.autograd.Function):
         out = depthwise(images, taps, None if bias is None else bias.float().contiguous(), window, form.limit)
         ctx.save_for_backward(images, taps, out if form.limit >= 0 else None)
         ctx.window, ctx.limit, ctx.count, ctx.kernels, ctx.shape = window, form.limit, count, True, weight.shape
+        ctx.gate = form.gate
         return out
 
     @staticmethod
     def backward(ctx: Any, error: Tensor) -> tuple[Tensor | None, Tensor | None, Tensor | None, None, None]:
-        from wayfare.engine.tuned.kernels import depthwise_inputs, depthwise_weights
+        from wayfare.engine.tuned.depthwise import Gate, depthwise_inputs, depthwise_weights
 
         images, taps, out = ctx.saved_tensors
         wants_images, wants_weight, wants_bias = ctx.needs_input_grad[:3]
@@ -173,7 +184,8 @@ class _Depthwise(torch.autograd.Function):
         after = None if out is None else out.view(rows.shape)
         rows, of_bias = _before_activation(rows, after, ctx, summed=wants_bias)
         error = rows.view(error.shape)
-        of_images = depthwise_inputs(error, taps, ctx.window) if wants_images else None
+        gate = Gate(images, ctx.gate) if ctx.gate >= 0 else None
+        of_images = depthwise_inputs(error, taps, ctx.window, gate) if wants_images else None
         of_weight = None
         if wants_weight:
             of_weight = depthwise_weights(error, images, ctx.count, ctx.window).transpose(1, 2).view(ctx.shape)
@@ -182,7 +194,7 @@ class _Depthwise(torch.autograd.Function):
 
 def _activate_(rows: Tensor, bias: Tensor | None, limit: float, *, kernels: bool) -> None:
     if kernels:
-        from wayfare.engine.tuned.kernels import activate_
+        from wayfare.engine.tuned.relu import activate_
 
         activate_(rows, None if bias is None else bias.float().contiguous(), limit)
         return
@@ -201,7 +213,7 @@ def _activated(signal: Tensor, limit: float) -> Tensor:
 def _before_activation(error: Tensor, out: Tensor | None, ctx: Any, *, summed: bool) -> tuple[Tensor, Tensor | None]:
     """The gradient before ReLU of rows (n, rows, channels), and its sum over rows."""
     if ctx.kernels and (out is not None or summed):
-        from wayfare.engine.tuned.kernels import before_activation
+        from wayfare.engine.tuned.relu import before_activation
 
         return before_activation(error, error if out is None else out, ctx.limit, summed=summed)
     if out is not None:

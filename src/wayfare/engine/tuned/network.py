@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -63,6 +63,8 @@ class _Builder:
     kernels: bool
     operations: list[Operation] = field(default_factory=list)
     slots: dict[fx.Node, Slot] = field(default_factory=dict)
+    # The limits of ReLUs through which the depthwise convolution after them passes gradients.
+    gates: dict[fx.Node, float] = field(default_factory=dict)
     # Nodes that are part of another operation.
     absorbed: set[fx.Node] = field(default_factory=set)
     largest: int = 0
@@ -104,7 +106,9 @@ class _Builder:
         if node.op == "get_attr":
             # Trained parameters have a form only inside the layers below.
             if not self._is_trained(node) and self._constant_users(node):
-                self.slots[node] = self._append(Operation(partial(constant, self.root, str(node.target)), stacked=False))
+                self.slots[node] = self._append(
+                    Operation(partial(constant, self.root, str(node.target)), stacked=False)
+                )
             return
         self._check_samples(node)
         if node.target is functional.pad and self._is_border(node):
@@ -133,11 +137,7 @@ class _Builder:
 
     def _add_convolution(self, node: fx.Node) -> None:
         """A convolution with the border before it, and the normalisation and ReLU after it."""
-        source: Any = node.args[0]
-        padding = _padding(node)
-        if source.target is functional.pad and self._is_border(source):
-            padding = tuple(one + two for one, two in zip(padding, source.args[1], strict=True))  # type: ignore[assignment]
-            source = source.args[0]
+        form, source = self._form(node)
         last, norm = node, None
         user = _only_user(last)
         if user is not None and user.op == "call_module":
@@ -146,6 +146,21 @@ class _Builder:
         limit = -1.0 if user is None else _limit(user)
         if user is not None and limit >= 0:
             last = user
+        gated = limit >= 0 and self._feeds_depthwise(last)
+        if gated:
+            self.gates[last] = limit
+        form = replace(form, limit=limit, gate=self.gates.get(source, -1.0), gated=gated)
+        call = partial(_convolution, self._weights(node, norm), form, self.kernels)
+        self._finish(node, last, Operation(call, (self._slot(source),)))
+
+    def _form(self, node: fx.Node) -> tuple[Form, fx.Node]:
+        """A convolution, and what it is applied to: before the border, if that is a node of its own."""
+        source: Any = node.args[0]
+        padding = _padding(node)
+        if source.target is functional.pad and self._is_border(source):
+            border = argument_of(source, 1, "pad")
+            padding = (padding[0] + border[0], padding[1] + border[1], padding[2] + border[2], padding[3] + border[3])
+            source = source.args[0]
         weight: Tensor = probes_of(argument_of(node, 1, "weight"))[0]
         form = Form(
             kernel=(weight.shape[2], weight.shape[3]),
@@ -153,10 +168,18 @@ class _Builder:
             padding=padding,
             dilation=_pair(argument_of(node, 5, "dilation"), 1),
             groups=argument_of(node, 6, "groups") or 1,
-            limit=limit,
         )
-        call = partial(_convolution, self._weights(node, norm), form, self.kernels)
-        self._finish(node, last, Operation(call, (self._slot(source),)))
+        return form, source
+
+    def _feeds_depthwise(self, node: fx.Node) -> bool:
+        """Whether only a depthwise convolution uses a result."""
+        user = _only_user(node)
+        if user is not None and user.target is functional.pad and self._is_border(user):
+            user = _only_user(user)
+        if user is None or user.target is not functional.conv2d:
+            return False
+        channels, outputs = (probes_of(each)[0].shape[1] for each in (node, user))
+        return self._form(user)[0].is_depthwise(channels, outputs)
 
     def _finish(self, first: fx.Node, last: fx.Node, operation: Operation) -> None:
         """Note an operation that stands for a chain of nodes."""
@@ -217,7 +240,7 @@ class _Builder:
         mode, value = argument_of(node, 2, "mode") or "constant", argument_of(node, 3, "value") or 0
         sizes = argument_of(node, 1, "pad")
         plain = mode == "constant" and value == 0 and isinstance(sizes, tuple | list) and len(sizes) == 4
-        return plain and len(node.args) > 1 and user is not None and user.target is functional.conv2d
+        return plain and user is not None and user.target is functional.conv2d
 
     def _check_samples(self, node: fx.Node) -> None:
         """Samples must be the first axis, so that minibatches of devices are one minibatch."""
