@@ -26,7 +26,10 @@ _DEVICES, _SAMPLES = 2, 4
 
 
 def stacked_own(training: LocalTraining) -> Engine:
-    """The stack for a user's own network, or for a trained part of a backbone. Raises NotStackableError with the reason if there is none."""
+    """The stack for a user's own network, or for a trained part of a backbone.
+
+    Raises NotStackableError with the reason if there is none.
+    """
     small = replace(training, batches=_few(training.batches))
     trial = StackedTraced(small)
     engine = _stack(training, trial.perceptron)

@@ -38,19 +38,30 @@ def _stored(
 
 
 @triton.jit  # type: ignore[untyped-decorator]
-def _chosen(
-    one: tl.tensor, two: tl.tensor, three: tl.tensor, four: tl.tensor, five: tl.tensor, number: tl.constexpr
+def _added(
+    total: tl.tensor,
+    value: tl.tensor,
+    tap1: tl.tensor,
+    tap2: tl.tensor,
+    tap3: tl.tensor,
+    tap4: tl.tensor,
+    tap5: tl.tensor,
+    number: tl.constexpr,
+    kernel: tl.constexpr,
 ) -> tl.tensor:
-    chosen = one
+    """Add the product of a value and the tap with a number, counted from 0, if the kernel has it."""
+    if number == 0:
+        total += value * tap1
     if number == 1:
-        chosen = two
+        total += value * tap2
     if number == 2:
-        chosen = three
-    if number == 3:
-        chosen = four
-    if number == 4:
-        chosen = five
-    return chosen
+        total += value * tap3
+    if kernel > 3:
+        if number == 3:
+            total += value * tap4
+        if number == 4:
+            total += value * tap5
+    return total
 
 
 @triton.jit(do_not_specialize=[*_SIZES, "by_device", "bias_by_device", "top"])  # type: ignore[untyped-decorator]
@@ -110,16 +121,11 @@ def convolve(
             value = tl.load(
                 here + (row * width + tap_column) * channels, mask=found & _is_between(row, height), other=0.0
             ).to(tl.float32)
-            if number < kernel:
-                one += value * _chosen(tap1, tap2, tap3, tap4, tap5, number)
-            if number >= stride and number < kernel + stride:
-                two += value * _chosen(tap1, tap2, tap3, tap4, tap5, number - stride)
-            if number >= 2 * stride and number < kernel + 2 * stride:
-                three += value * _chosen(tap1, tap2, tap3, tap4, tap5, number - 2 * stride)
-            if number >= 3 * stride and number < kernel + 3 * stride:
-                four += value * _chosen(tap1, tap2, tap3, tap4, tap5, number - 3 * stride)
-            if number >= 4 * stride:
-                five += value * _chosen(tap1, tap2, tap3, tap4, tap5, number - 4 * stride)
+            one = _added(one, value, tap1, tap2, tap3, tap4, tap5, number, kernel)
+            two = _added(two, value, tap1, tap2, tap3, tap4, tap5, number - stride, kernel)
+            three = _added(three, value, tap1, tap2, tap3, tap4, tap5, number - 2 * stride, kernel)
+            four = _added(four, value, tap1, tap2, tap3, tap4, tap5, number - 3 * stride, kernel)
+            five = _added(five, value, tap1, tap2, tap3, tap4, tap5, number - 4 * stride, kernel)
     place = (image * out_height * out_width + first * out_width + column)[:, None] * channels + channel
     mask, row = known & inside, out_width * channels
     _stored(out, gate, place, one, limit, mask, has_limit, has_gate)
@@ -187,16 +193,17 @@ def strided_inputs(
                 mask=found & _is_between(strip * 2 + number - (kernel - 1 - top) // 2, height),
                 other=0.0,
             ).to(tl.float32)
-            # The tap of the first of the rows; that of the next row is one further.
-            tap: tl.constexpr = top - 2 * (number - (kernel - 1 - top) // 2)
-            if tap >= 0 and tap < kernel:
-                one += value * _chosen(tap1, tap2, tap3, tap4, tap5, tap)
-            if tap + 1 >= 0 and tap + 1 < kernel:
-                two += value * _chosen(tap1, tap2, tap3, tap4, tap5, tap + 1)
-            if tap + 2 >= 0 and tap + 2 < kernel:
-                three += value * _chosen(tap1, tap2, tap3, tap4, tap5, tap + 2)
-            if tap + 3 >= 0 and tap + 3 < kernel:
-                four += value * _chosen(tap1, tap2, tap3, tap4, tap5, tap + 3)
+            # The tap of the first row is the first number; that of each next row is one further.
+            one = _added(one, value, tap1, tap2, tap3, tap4, tap5, top + 2 * ((kernel - 1 - top) // 2 - number), kernel)
+            two = _added(
+                two, value, tap1, tap2, tap3, tap4, tap5, top + 2 * ((kernel - 1 - top) // 2 - number) + 1, kernel
+            )
+            three = _added(
+                three, value, tap1, tap2, tap3, tap4, tap5, top + 2 * ((kernel - 1 - top) // 2 - number) + 2, kernel
+            )
+            four = _added(
+                four, value, tap1, tap2, tap3, tap4, tap5, top + 2 * ((kernel - 1 - top) // 2 - number) + 3, kernel
+            )
     place = ((image * out_height + strip * 4) * out_width + column)[:, None] * channels + channel
     row = out_width * channels
     _stored(out, gate, place, one, limit, known, False, has_gate)
@@ -250,17 +257,26 @@ def weight_sums(
             if kernel > 3:
                 latest = _row_of(here, top - 3, out_height, out_width, channels, known)
                 last = _row_of(here, top - 4, out_height, out_width, channels, known)
-            for row in range(height):
-                passed = _row_of(here, row + top, out_height, out_width, channels, known)
-                value = _row_of(there, row, height, width, channels, found)
-                one += value * passed
-                two += value * late
-                three += value * later
+            for row in range(0, height, 5):
+                # Ten reads at once, which do not wait for each other.
+                passed1 = _row_of(here, row + top, out_height, out_width, channels, known)
+                passed2 = _row_of(here, row + top + 1, out_height, out_width, channels, known)
+                passed3 = _row_of(here, row + top + 2, out_height, out_width, channels, known)
+                passed4 = _row_of(here, row + top + 3, out_height, out_width, channels, known)
+                passed5 = _row_of(here, row + top + 4, out_height, out_width, channels, known)
+                value1 = _row_of(there, row, height, width, channels, found)
+                value2 = _row_of(there, row + 1, height, width, channels, found)
+                value3 = _row_of(there, row + 2, height, width, channels, found)
+                value4 = _row_of(there, row + 3, height, width, channels, found)
+                value5 = _row_of(there, row + 4, height, width, channels, found)
+                one += value1 * passed1 + value2 * passed2 + value3 * passed3 + value4 * passed4 + value5 * passed5
+                two += value1 * late + value2 * passed1 + value3 * passed2 + value4 * passed3 + value5 * passed4
+                three += value1 * later + value2 * late + value3 * passed1 + value4 * passed2 + value5 * passed3
                 if kernel > 3:
-                    four += value * latest
-                    five += value * last
-                    last, latest = latest, later
-                later, late = late, passed
+                    four += value1 * latest + value2 * later + value3 * late + value4 * passed1 + value5 * passed2
+                    five += value1 * last + value2 * latest + value3 * later + value4 * late + value5 * passed1
+                    last, latest = passed2, passed3
+                later, late = passed4, passed5
         else:
             for row in range(out_height):
                 passed = _row_of(here, row, out_height, out_width, channels, known)

@@ -85,7 +85,8 @@ def _plain(padded: Tensor, weight: Tensor, bias: Tensor | None, form: Form, coun
     apart = padded.unflatten(0, (count, -1))
     joined = apart.transpose(0, 1).flatten(1, 2).contiguous(memory_format=torch.channels_last)
     out = functional.conv2d(joined, weight.flatten(0, 1), shift, *options, form.groups * count)
-    return out.unflatten(1, (count, -1)).transpose(0, 1).flatten(0, 1).contiguous(memory_format=torch.channels_last)
+    found: Tensor = out.unflatten(1, (count, -1)).transpose(0, 1).flatten(0, 1)
+    return found.contiguous(memory_format=torch.channels_last)
 
 
 def _of_neighbourhoods(

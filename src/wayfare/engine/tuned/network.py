@@ -116,10 +116,11 @@ class _Builder:
         if node.target is functional.conv2d:
             self._add_convolution(node)
         elif node.target is functional.linear:
-            weights = self._weights(node)
-            self._finish(node, node, Operation(partial(_linear, weights), (self._slot(node.args[0]),)))  # type: ignore[arg-type]
+            source: Any = node.args[0]
+            self._finish(node, node, Operation(partial(_linear, self._weights(node)), (self._slot(source),)))
         elif node.op == "call_module":
-            raise NotStackableError(f"{str(node.target).removeprefix(_PREFIX)} does not follow a convolution")
+            signal: Any = node.args[0]
+            self._finish(node, node, Operation(partial(_normalised, self._norm(node)), (self._slot(signal),)))
         else:
             self._add_shared(node)
 
@@ -131,9 +132,10 @@ class _Builder:
             raise NotStackableError(f"{name_of(node)} with {name} has no stacked form")
         if node.target is functional.dropout and has_draws(node):
             raise NotStackableError("it draws random numbers")
-        call: Any = partial(method, node.target) if node.op == "call_method" else node.target
-        args, kwargs = (fx.node.map_arg(each, self._slot) for each in (node.args, dict(node.kwargs)))  # type: ignore[arg-type]
-        self._finish(node, node, Operation(call, args, kwargs, stacked=False))  # type: ignore[arg-type]
+        call: Any = partial(method, str(node.target)) if node.op == "call_method" else node.target
+        args: Any = fx.node.map_arg(node.args, self._slot)  # type: ignore[arg-type]
+        kwargs: Any = fx.node.map_arg(dict(node.kwargs), self._slot)  # type: ignore[arg-type]
+        self._finish(node, node, Operation(call, args, kwargs, stacked=False))
 
     def _add_convolution(self, node: fx.Node) -> None:
         """A convolution with the border before it, and the normalisation and ReLU after it."""
@@ -258,6 +260,13 @@ def _linear(weights: LayerWeights, step: StackedStep, signal: Tensor) -> Tensor:
 def _convolution(weights: LayerWeights, form: Form, kernels: bool, step: StackedStep, signal: Tensor) -> Tensor:
     weight, bias = weights.of(step)
     return convolution(signal, weight, bias, form, step.count, kernels=kernels)
+
+
+def _normalised(norm: Norm, step: StackedStep, signal: Tensor) -> Tensor:
+    """Normalisation that does not follow a convolution, of signals (n x batch, channels, ...)."""
+    apart = signal.unflatten(0, (step.count, -1))
+    factor, shift = (each.view(len(each), 1, -1, *[1] * (signal.dim() - 2)) for each in norm.of(step))
+    return (apart * factor + shift).to(signal.dtype).flatten(0, 1)
 
 
 def _only_user(node: fx.Node) -> fx.Node | None:

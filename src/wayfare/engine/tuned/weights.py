@@ -32,6 +32,12 @@ class Norm:
     mean: Tensor
     inverse: Tensor  # 1 / sqrt(variance + eps)
 
+    def of(self, step: StackedStep) -> tuple[Tensor, Tensor]:
+        """Factors and shifts (n, channels), or with one row if all devices share them."""
+        inverse = self.inverse.unsqueeze(0)
+        factor = inverse if self.scale is None else _rows(self.scale, step) * inverse
+        return factor, -self.mean * factor if self.shift is None else _rows(self.shift, step) - self.mean * factor
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LayerWeights:
@@ -53,17 +59,14 @@ class LayerWeights:
         bias = None if self.bias is None else _rows(self.bias, step)
         if self.adapter is not None:
             up, down = step.weights[self.adapter.up], step.weights[self.adapter.down]
-            flat = weight.flatten(2).flatten(1).view(len(weight), up.shape[1], -1)
+            flat = weight.flatten(2)
             changed = torch.baddbmm(flat.expand(len(up), -1, -1), up, down, alpha=self.adapter.scale)
             weight = changed.view(len(up), *weight.shape[1:])
         if self.norm is None:
             return weight, bias
-        scale = self.norm.inverse if self.norm.scale is None else _rows(self.norm.scale, step) * self.norm.inverse
-        scale = scale.view(-1, weight.shape[1])
-        shift = -self.norm.mean * scale if bias is None else (bias - self.norm.mean) * scale
-        if self.norm.shift is not None:
-            shift = shift + _rows(self.norm.shift, step)
-        return weight * scale.view(*scale.shape, *[1] * (weight.dim() - 2)), shift
+        factor, shift = self.norm.of(step)
+        weight = weight * factor.view(*factor.shape, *[1] * (weight.dim() - 2))
+        return weight, shift if bias is None else bias * factor + shift
 
 
 def _rows(entry: Entry, step: StackedStep) -> Tensor:
