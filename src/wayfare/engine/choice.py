@@ -68,7 +68,7 @@ def _batched(training: LocalTraining) -> Engine:
 def _is_traced(training: LocalTraining) -> bool:
     """Whether to try a stack of traced operations: of a user's own network, or on a GPU of a part of a backbone.
 
-    On a CPU a plain loop over devices is as fast for a backbone.
+    On a CPU a plain loop over devices is faster for a backbone (docs/how-to/pretrained.md).
     """
     on_gpu = training.compute.device.type == "cuda"
     return isinstance(training.task.model, Wrapped) or (on_gpu and isinstance(training.task, TunedClassification))
