@@ -42,7 +42,7 @@ def one_by_one(segments: Segments) -> list[tuple[Floats, Floats]]:
     for start, end, tail, weight in zip(segments.starts, segments.ends, segments.tails, segments.weights, strict=True):
         entries = np.full(end - start, weight)
         entries[len(entries) - tail :] = 1.0
-        found.append((segments.magnitudes[start:end][::-1], entries[::-1]))
+        found.append((segments.magnitudes[start:end][::-1].astype(np.float64), entries[::-1]))
     return found
 
 

@@ -48,7 +48,7 @@ class Batched:
     """Forward, backward and update of n networks at once. `obstacle` says what it cannot do."""
 
     # Few, so that most devices take part in most steps; but enough to keep the GPU busy during contacts.
-    ahead_steps = 2
+    ahead_steps = 1
 
     def __init__(self, training: LocalTraining, kind: Format | None = None, *, fused: bool = True) -> None:
         task = training.task.to(training.compute.device)
