@@ -42,6 +42,10 @@ def example(channels: int, outputs: int, form: Form, *, shared: bool, side: int 
     return [torch.randn(shape, generator=random, dtype=torch.float64).to(WHERE) for shape in shapes]
 
 
+def by_kernels(form: Form, signal: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    return convolution(signal, weight, bias, form, DEVICES, kernels=True)
+
+
 def by_pytorch(form: Form, signal: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     """The convolution of every device by itself."""
 
@@ -78,7 +82,7 @@ def test_layers_of_all_devices_give_values_and_gradients_of_pytorch(
     wanted = mine[:1] if shared else mine
     for each in mine[len(wanted) :]:
         each.requires_grad_(False)
-    found = convolution(*mine, form, DEVICES, kernels=True)
+    found = by_kernels(form, *mine)
     torch.testing.assert_close(found.double(), expected, rtol=1e-5, atol=1e-5)
     for one, two in zip(torch.autograd.grad(found, wanted, error.float()), gradients, strict=False):
         assert float((one - two).norm()) <= 1e-5 * float(two.norm())
@@ -90,9 +94,9 @@ def test_a_depthwise_layer_passes_gradients_through_the_relu_before_it(stride: i
     form = replace(depthwise_form(3, stride, (1, 1, 1, 1), -1.0, 8), gate=6.0)
     mine = [each.float().requires_grad_() for each in example(8, 8, gate, shared=False)]
     kernels = [each.float() for each in example(8, 8, form, shared=False)[1:]]
-    between = convolution(*mine, gate, DEVICES, kernels=True)
+    between = by_kernels(gate, *mine)
     assert 0.2 < float(((between > 0) & (between < 6)).double().mean()) < 0.8
-    found = convolution(between, *kernels, form, DEVICES, kernels=True)
+    found = by_kernels(form, between, *kernels)
     truth = [each.detach().double().requires_grad_() for each in mine]
     expected = by_pytorch(form, by_pytorch(PRODUCT, *truth), *(each.double() for each in kernels))
     error = torch.randn(expected.shape, generator=torch.Generator().manual_seed(1), dtype=torch.float64).to(WHERE)

@@ -266,7 +266,8 @@ def _normalised(norm: Norm, step: StackedStep, signal: Tensor) -> Tensor:
     """Normalisation that does not follow a convolution, of signals (n x batch, channels, ...)."""
     apart = signal.unflatten(0, (step.count, -1))
     factor, shift = (each.view(len(each), 1, -1, *[1] * (signal.dim() - 2)) for each in norm.of(step))
-    return (apart * factor + shift).to(signal.dtype).flatten(0, 1)
+    found: Tensor = (apart * factor + shift).to(signal.dtype).flatten(0, 1)
+    return found
 
 
 def _only_user(node: fx.Node) -> fx.Node | None:
