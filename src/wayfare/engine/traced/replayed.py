@@ -50,6 +50,8 @@ class Replayed(StackedTraced):
         super().__init__(training)
         self._memories: dict[torch.dtype, _Memory] = {}
         self._stream = torch.cuda.Stream(self._where)
+        # Graphs never run at the same time and keep nothing, so that they can share memory.
+        self._pool = torch.cuda.graph_pool_handle()
         self.captures = True
 
     def _run_group(self, models: Sequence[Tensor], bursts: Sequence[Burst]) -> None:
@@ -123,7 +125,7 @@ class Replayed(StackedTraced):
         graph = torch.cuda.CUDAGraph()
         try:
             # Other threads may allocate memory meanwhile.
-            with torch.cuda.graph(graph, stream=self._stream, capture_error_mode="thread_local"):
+            with torch.cuda.graph(graph, pool=self._pool, stream=self._stream, capture_error_mode="thread_local"):
                 self._take_step(memory, count, real)
         except RuntimeError as error:
             # A capture only records, so the models are as before.
