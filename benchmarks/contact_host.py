@@ -65,13 +65,11 @@ PARTS: tuple[tuple[object, str, str], ...] = (
     (Simulation, "_contacts", "rounds"),
     (Trainer, "_train", "schedule"),
     (Batched, "_rows", "minibatches"),
-    (Simulation, "_contact", "states and events"),
-    (DeviceSide, "contact", "contact"),
-    (contact, "make_offer", "offer"),
+    (Simulation, "_use", "states and events"),
+    (DeviceSide, "contacts", "contact"),
     (spectrum, "_spectrum", "spectrum"),
     (contact, "profile", "widths"),
     (contact, "decide", "decide"),
-    (contact, "transmit", "send"),
     (length, "_index_bytes", "message lengths"),
     (length, "_value_bytes", "message lengths"),
     (ServerSide, "use_arrivals", "server"),
@@ -128,7 +126,7 @@ def _computed(result: Any) -> Any:
     if isinstance(result, tuple):
         return tuple(map(_computed, result))
     if callable(result):
-        value = result()
+        value = _computed(result())
         return lambda: value
     return result
 
@@ -197,12 +195,12 @@ def beyond(rows: Tensor, bounds: Tensor, room: int) -> tuple[Tensor, Tensor]:
 
 def counted(
     indices: Tensor, values: Tensor, chosen: int, bits: Any, *, with_gaps: bool
-) -> tuple[Any, Any, Callable[[], Tensor]]:
+) -> Callable[[], tuple[Any, Any, Callable[[], Tensor]]]:
     """As the kernel of this name."""
     codes, decode = length._quantised(values[:chosen], bits)
     of_gaps = length._gap_counts(indices[:chosen]).numpy() if with_gaps else np.zeros(0, np.int64)
     decoded = torch.cat([decode(), values[chosen:]])
-    return torch.bincount(codes, minlength=1 << bits).numpy(), of_gaps, lambda: decoded
+    return lambda: (torch.bincount(codes, minlength=1 << bits).numpy(), of_gaps, lambda: decoded)
 
 
 def largest(vector: Tensor, k: int) -> tuple[Tensor, Tensor]:

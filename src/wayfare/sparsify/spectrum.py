@@ -16,6 +16,7 @@ from torch import Tensor
 from wayfare.arrays import Floats, Ints
 from wayfare.sparsify import gpu
 from wayfare.sparsify.mask_indices import first_indices
+from wayfare.waiting import fetched
 
 # A vector is split into segments, because layers differ. A sample finds the start of the tail. Tails are heavy: a few
 # entries hold much of the energy and no sample finds them, so every tail entry is read. The body is even enough to be
@@ -139,17 +140,28 @@ def spectrum(vector: Tensor) -> Spectrum:
     return _spectrum(_sampled(vector) if is_long else _all_of(vector.abs().numpy()), len(vector))
 
 
-def norm_and_spectrum(vector: Tensor) -> tuple[float, Callable[[], Spectrum]]:
-    """|x|^2 of a vector, and its spectrum on demand. Both leave a GPU in one transfer, so that the CPU waits once."""
-    norm_sq = squared_norm(vector)
+def norm_alone(vector: Tensor) -> Callable[[], tuple[float, Callable[[], Spectrum]]]:
+    """Start to read |x|^2 of a vector; its spectrum, if anything asks for it, is read later."""
+    arriving = fetched(squared_norm(vector))
+    return lambda: (float(arriving()), partial(spectrum, vector))
+
+
+def norm_and_spectrum(vector: Tensor) -> Callable[[], tuple[float, Callable[[], Spectrum]]]:
+    """Start to read |x|^2 of a vector, and its spectrum on demand. Both leave a GPU in one transfer."""
     if not _is_on_gpu(vector):
-        return float(norm_sq), partial(spectrum, vector)
+        return norm_alone(vector)
+    norm_sq = squared_norm(vector)
     parts, segments_of = _to_send(vector)
     # The bytes of a double travel as single-precision numbers.
     as_parts = norm_sq.view(1).view(vector.dtype)
-    found = torch.cat([*parts, as_parts]).cpu().numpy()
-    seen, norm = found[: -len(as_parts)], found[-len(as_parts) :].copy().view(np.float64)
-    return float(norm[0]), lambda: _spectrum(segments_of(seen), len(vector))
+    arriving = fetched(torch.cat([*parts, as_parts]))
+
+    def read() -> tuple[float, Callable[[], Spectrum]]:
+        found = arriving()
+        seen, norm = found[: -len(as_parts)], found[-len(as_parts) :].copy().view(np.float64)
+        return float(norm[0]), lambda: _spectrum(segments_of(seen), len(vector))
+
+    return read
 
 
 def squared_norm(vector: Tensor) -> Tensor:
