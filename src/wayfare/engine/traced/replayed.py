@@ -18,7 +18,12 @@ from wayfare.engine.base import Burst, LocalTraining, Steering, Step, Tensors, s
 from wayfare.engine.compute import gpu_lock
 from wayfare.engine.traced.engine import StackedTraced
 from wayfare.engine.traced.stepping import StackedStep
+from wayfare.engine.trainer import AHEAD_STEPS
+from wayfare.learning.tasks.tuned import TunedClassification
 
+# A step of a backbone takes long enough for a copy to pay at once. Few steps ahead let most devices take part in most
+# steps: in `pretrained-cifar10` 18.7 of 20 on average, and 8.9 with a dozen.
+_FEW_AHEAD_STEPS = 2
 _log = logging.getLogger("wayfare")
 
 
@@ -49,6 +54,7 @@ class Replayed(StackedTraced):
     def __init__(self, training: LocalTraining) -> None:
         super().__init__(training)
         self._memories: dict[torch.dtype, _Memory] = {}
+        self.ahead_steps = _FEW_AHEAD_STEPS if isinstance(self._task, TunedClassification) else AHEAD_STEPS
         self._stream = torch.cuda.Stream(self._where)
         # Graphs never run at the same time and keep nothing, so that they can share memory.
         self._pool = torch.cuda.graph_pool_handle()

@@ -76,7 +76,7 @@ class _Builder:
             if node.op == "output":
                 output = fx.node.map_arg(node.args[0], self._slot)  # type: ignore[arg-type]
             elif node.op == "placeholder":
-                self.slots[node] = self._append(Operation(self._cast, (Slot(0),), stacked=False))
+                self.slots[node] = self._append(Operation(partial(_cast, self.signals), (Slot(0),), stacked=False))
             elif node not in self.absorbed and not is_unused_answer(node):
                 self._add(node)
         samples = len(probes_of(next(iter(graph.nodes)))[0])
@@ -90,10 +90,6 @@ class _Builder:
             perceptron=None,
             casts=False,
         )
-
-    def _cast(self, inputs: Tensor) -> Tensor:
-        cast = inputs.to(self.signals)
-        return cast.contiguous(memory_format=torch.channels_last) if cast.dim() == 4 else cast
 
     def _append(self, operation: Operation) -> Slot:
         self.operations.append(operation)
@@ -250,6 +246,11 @@ class _Builder:
         axes = [axis_of(node, first, second) for first, second in zip(one, two, strict=True)]
         if any(axis is None or axis for axis in axes):
             raise NotStackableError(f"{name_of(node)} combines or moves the samples of a minibatch")
+
+
+def _cast(signals: torch.dtype, inputs: Tensor) -> Tensor:
+    cast = inputs.to(signals)
+    return cast.contiguous(memory_format=torch.channels_last) if cast.dim() == 4 else cast
 
 
 def _linear(weights: LayerWeights, step: StackedStep, signal: Tensor) -> Tensor:
