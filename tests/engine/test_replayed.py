@@ -63,6 +63,19 @@ def test_replays_from_one_memory_give_the_models_of_the_stack(
         assert torch.equal(found, truth)
 
 
+def test_replays_of_a_backbone_give_the_models_of_the_stack(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = tuned("norms")
+    held = [np.arange(device, 30, DEVICES) for device in range(DEVICES)]
+    training = LocalTraining(
+        task=small_task(model), batches=Batches(held, 4, 20, seed=0), learning_rate=0.1, descent=Descent(momentum=0.9)
+    )
+    initial = torch.stack([model.initial(np.random.default_rng(device)) for device in range(DEVICES)]).double()
+    expected = trained(StackedTraced(training), training, initial)
+    without_a_gpu(monkeypatch)
+    for found, truth in zip(trained(Replayed(training), training, initial), expected, strict=True):
+        assert torch.equal(found, truth)
+
+
 def test_devices_with_a_backbone_run_few_steps_ahead(monkeypatch: pytest.MonkeyPatch) -> None:
     without_a_gpu(monkeypatch)
     held = [np.arange(30)]
