@@ -22,11 +22,13 @@ import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
+from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from wayfare.engine import Burst, Compute, Engine, LocalTraining, make_engine
 from wayfare.engine.batched.support import obstacle
@@ -36,7 +38,8 @@ from wayfare.engine.lanegcn.scenes import Packing
 from wayfare.learning.argoverse.cache import load_prepared
 from wayfare.learning.argoverse.scenes import SceneSettings
 from wayfare.learning.argoverse.synthetic import synthetic_scenes
-from wayfare.learning.backbones import load_backbone
+from wayfare.learning.backbones import Backbone
+from wayfare.learning.backbones.efficientnet_lite0 import DEVIATION, FEATURES, MEAN, EfficientNetLite0
 from wayfare.learning.batches import Batches
 from wayfare.learning.models.base import Model
 from wayfare.learning.models.cnn import SmallCnn
@@ -67,26 +70,36 @@ class Case:
 
 
 def tuned_cases(*, cuda: bool) -> tuple[Case, ...]:
-    """Trained parts of EfficientNet-Lite0, on the activations of images of 160 pixels (height, width, channels)."""
-    backbone = load_backbone("efficientnet-lite0")
-    shapes = {1: (5, 5, 320), 2: (5, 5, 192), 5: (5, 5, 192), 8: (10, 10, 112)}
-    ways: tuple[Trained, ...] = ("norms", "adapters", "last-block")
-    return tuple(
-        Case(
-            name=f"EfficientNet-Lite0 {trained} {blocks}",
-            model=Tuned(
-                backbone=backbone,
-                tuning=Tuning(trained=trained, blocks=blocks, rank=8, alpha=16.0),
-                head=Mlp((backbone.features, 10)),
-            ),
-            shape=shapes[blocks],
-            goal=1.0,
-            steps=12 if cuda else 1,
-            repeats=5 if cuda else 3,
-        )
-        for trained in ways
-        for blocks in (shapes if cuda else (1, 2))
+    """Trained parts of EfficientNet-Lite0 with random weights, on images of 160 pixels or their activations.
+
+    Activations are (height, width, channels). Everything starts from bytes of 32 x 32 pixels, as of CIFAR-10.
+    """
+    network = EfficientNetLite0()
+    scale = (MEAN,) * 3, (DEVIATION,) * 3
+    backbone = Backbone(
+        name="random", module=network, features=FEATURES, mean=scale[0], deviation=scale[1], chain=network.chain
     )
+    shapes = {1: (5, 5, 320), 2: (5, 5, 192), 4: (5, 5, 192), 5: (5, 5, 192), 7: (10, 10, 112), 8: (10, 10, 112)}
+    ways: tuple[Trained, ...] = ("norms", "adapters", "last-block")
+
+    def case(trained: Trained, blocks: int, shape: tuple[int, ...], steps: int, repeats: int) -> Case:
+        tuning = Tuning(trained=trained, blocks=blocks, rank=8, alpha=16.0)
+        return Case(
+            name=f"EfficientNet-Lite0 {trained} {blocks}",
+            model=Tuned(backbone=backbone, tuning=tuning, head=Mlp((backbone.features, 10))),
+            shape=shape,
+            goal=1.0,
+            steps=steps,
+            repeats=repeats,
+        )
+
+    chosen = shapes if cuda else (1, 2)
+    parts = [
+        case(trained, blocks, shapes[blocks], 12 if cuda else 1, 5 if cuda else 3)
+        for trained in ways
+        for blocks in chosen
+    ]
+    return (*parts, case("everything", 18, (3, 32, 32), 2, 3)) if cuda else tuple(parts)
 
 
 CPU_CASES = (
@@ -140,9 +153,14 @@ def random_task(model: Model, shape: tuple[int, ...], samples: int) -> Classific
 
 
 def tuned_task(model: Tuned, shape: tuple[int, ...], samples: int) -> TunedClassification:
-    """Random activations and labels."""
+    """Random activations, or images if everything is trained, and labels."""
     rng = np.random.default_rng(0)
-    stored = torch.from_numpy(rng.standard_normal((samples, *shape), dtype=np.float32)).half()
+    prepare: Callable[[Tensor], Tensor] = from_activations
+    if model.cut:
+        stored = torch.from_numpy(rng.standard_normal((samples, *shape), dtype=np.float32)).half()
+    else:
+        stored = torch.from_numpy(rng.integers(0, 256, (samples, *shape), dtype=np.uint8))
+        prepare = partial(model.backbone.prepare, pixels=160)
     labels = torch.from_numpy(rng.integers(0, 10, samples))
     return TunedClassification(
         name="random",
@@ -153,7 +171,7 @@ def tuned_task(model: Tuned, shape: tuple[int, ...], samples: int) -> TunedClass
         train_labels=labels,
         test_stored=stored[:1],
         test_labels=labels[:1],
-        prepare=from_activations,
+        prepare=prepare,
     )
 
 

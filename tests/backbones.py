@@ -64,7 +64,8 @@ def backbone(module: type[nn.Module] = Pooled) -> Backbone:
         for layer in made.modules():
             if isinstance(layer, nn.BatchNorm2d):
                 # As after a pre-training: far from the identity.
-                layer.running_mean, layer.running_var = torch.randn(4), torch.rand(4) + 0.5
+                channels = layer.num_features
+                layer.running_mean, layer.running_var = torch.randn(channels), torch.rand(channels) + 0.5
                 nn.init.normal_(layer.weight)
     return Backbone(name="pooled", module=made, features=4, mean=(127.0,) * 3, deviation=(128.0,) * 3)
 

@@ -28,6 +28,7 @@ ORDER = (
         "units",
         "streams",
         "sharing",
+        "waiting",
         "scenario",
         "mobility",
         "contacts",

@@ -31,8 +31,8 @@ def test_kernels_quantise_and_count_as_plain_operations_do(entries: int, kept: i
 
     here = message(entries, kept)
     for with_gaps in {kept < entries, False}:
-        codes, gaps, decode = length._counted(here, kept, bits, with_gaps=with_gaps)
-        found = counted(here.indices.to(WHERE), here.values.to(WHERE), kept, bits, with_gaps=with_gaps)
+        codes, gaps, decode = length._counted(here, kept, bits, with_gaps=with_gaps)()
+        found = counted(here.indices.to(WHERE), here.values.to(WHERE), kept, bits, with_gaps=with_gaps)()
         np.testing.assert_array_equal(found[0], codes)
         np.testing.assert_array_equal(found[1], gaps)
         assert torch.equal(found[2]().cpu().view(torch.int32), decode().view(torch.int32))

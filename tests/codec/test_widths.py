@@ -36,7 +36,7 @@ def test_typical_blocks_lose_and_cost_what_the_encoder_makes_of_them(entries: in
             values = torch.from_numpy(block.astype(np.float32))
             _, codes, decode = quantise(values, bits)
             away = (decode() - values).double().square().mean()
-            lost, energy = lost + size * float(away), energy + size * float(np.square(block).mean())
+            lost, energy = lost + size * float(away), energy + size * float(np.square(block, dtype=np.float64).mean())
             counts += size * np.bincount(codes.numpy(), minlength=2**bits)
         shares = counts[counts > 0] / counts.sum()
         coded = 1.0 - float((shares * np.log2(shares)).sum()) + (16 + 8 * 2**bits) / entries

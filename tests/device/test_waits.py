@@ -77,7 +77,7 @@ def one_contact(
 def test_a_contact_without_a_curve_waits_for_the_norm_alone(scheme: str) -> None:
     done, waits = one_contact(scheme, 0.03)
     assert 0 < done.upload.entries < ENTRIES
-    assert waits == {"__float__": 1}
+    assert waits == {"cpu": 1}
 
 
 @pytest.mark.parametrize(
@@ -121,4 +121,4 @@ def test_the_server_and_the_rounds_of_a_run_wait_only_to_evaluate(small: Scenari
     with Waits() as waits:
         simulation.run()
     # A contact reads the norm, an evaluation loss and score together.
-    assert +waits.calls == {"__float__": len(notes.contacts), "tolist": len(notes.evaluations)}
+    assert +waits.calls == {"cpu": len(notes.contacts), "tolist": len(notes.evaluations)}

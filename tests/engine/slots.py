@@ -54,6 +54,7 @@ def without_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "Stream", lambda where: _Stream())
     monkeypatch.setattr(torch.cuda, "Event", _Event)
     monkeypatch.setattr(torch.cuda, "stream", lambda stream: nullcontext())
+    monkeypatch.setattr(torch.cuda, "graph_pool_handle", lambda: None)
     monkeypatch.setattr(torch.cuda, "current_stream", lambda where: _Stream())
     monkeypatch.setattr(cuda_graphs._Slot, "_record", lambda slot, work: _Replayed(work))
     monkeypatch.setattr(Replayed, "_capture", _held)

@@ -13,7 +13,9 @@ from tests.backbones import small_task, tuned
 from tests.engine.jobs import MODELS, Job, job, run, starts
 
 from wayfare.engine import Burst, Compute, LocalTraining, Precision, make_engine
+from wayfare.engine.choice import choose_engine
 from wayfare.engine.cuda_graphs import CudaGraphs, best_recipe
+from wayfare.engine.traced.replayed import Replayed
 from wayfare.learning.batches import Batches
 from wayfare.learning.models.base import Model
 from wayfare.learning.models.resnet9 import Resnet9
@@ -106,7 +108,7 @@ def test_a_gpu_is_used_with_graphs_unless_told_otherwise() -> None:
 
 @pytest.mark.parametrize("trained", TRAINED)
 @pytest.mark.parametrize("precision", ["fp32", "tf32"])
-@pytest.mark.parametrize("engine", ["reference", "vmap", "cuda_graphs"])
+@pytest.mark.parametrize("engine", ["reference", "vmap", "stacked", "cuda_graphs"])
 def test_the_trained_part_of_a_backbone_moves_as_on_a_processor(
     engine: str, precision: Precision, trained: Trained
 ) -> None:
@@ -127,7 +129,19 @@ def test_the_trained_part_of_a_backbone_moves_as_on_a_processor(
     assert error <= (1e-3 if precision == "fp32" else 0.1)
 
 
-def test_a_graph_resizes_images() -> None:
+@pytest.mark.parametrize("trained", TRAINED)
+def test_a_gpu_stacks_the_trained_part_of_a_backbone(trained: Trained) -> None:
+    batches = Batches([np.arange(device, 30, 4) for device in range(4)], 4, 10, seed=0)
+    training = LocalTraining(
+        task=small_task(tuned(trained)), batches=batches, learning_rate=0.1, compute=Compute.named("cuda", "bf16")
+    )
+    chosen = choose_engine("auto", training)
+    assert isinstance(chosen.engine, Replayed)
+    assert (chosen.name, chosen.reason) == ("stacked", None)
+
+
+@pytest.mark.parametrize("engine", ["cuda_graphs", "stacked"])
+def test_a_graph_resizes_images(engine: str) -> None:
     model = tuned("everything")
     task = replace(
         small_task(model),
@@ -136,9 +150,9 @@ def test_a_graph_resizes_images() -> None:
     )
     batches = Batches([np.arange(30)], 4, 10, seed=0)
     models = {}
-    for device, engine in (("cpu", "reference"), ("cuda", "cuda_graphs")):
+    for device, way in (("cpu", "reference"), ("cuda", engine)):
         training = LocalTraining(task=task, batches=batches, learning_rate=0.1, compute=Compute.named(device))
         vector = model.initial(np.random.default_rng(0)).to(device)
-        make_engine(engine, training).run([vector], [Burst(0, 1, 2)])
+        make_engine(way, training).run([vector], [Burst(0, 1, 2)])
         models[device] = vector.cpu()
     torch.testing.assert_close(models["cuda"], models["cpu"], rtol=1e-2, atol=1e-3)

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
+from tests.backbones import small_task, tuned
 from tests.engine.jobs import Job, run, starts
 from tests.engine.slots import without_a_gpu
 from tests.engine.test_own_networks import DEVICES, NETWORKS, RAGGED, WORDS, own_job
 from torch import Tensor
 
-from wayfare.engine import Burst, Compute, make_engine
+from wayfare.engine import AHEAD_STEPS, Burst, Compute, make_engine
 from wayfare.engine.base import Engine, LocalTraining
 from wayfare.engine.traced.engine import StackedTraced
 from wayfare.engine.traced.replayed import Replayed
+from wayfare.learning.batches import Batches
 from wayfare.learning.descent import Descent
 from wayfare.learning.local_loss import LocalLoss
 from wayfare.learning.schedule import Schedule
@@ -58,6 +61,28 @@ def test_replays_from_one_memory_give_the_models_of_the_stack(
     without_a_gpu(monkeypatch)
     for found, truth in zip(trained(Replayed(training), training, initial), expected, strict=True):
         assert torch.equal(found, truth)
+
+
+def test_replays_of_a_backbone_give_the_models_of_the_stack(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = tuned("norms")
+    held = [np.arange(device, 30, DEVICES) for device in range(DEVICES)]
+    training = LocalTraining(
+        task=small_task(model), batches=Batches(held, 4, 20, seed=0), learning_rate=0.1, descent=Descent(momentum=0.9)
+    )
+    initial = torch.stack([model.initial(np.random.default_rng(device)) for device in range(DEVICES)]).double()
+    expected = trained(StackedTraced(training), training, initial)
+    without_a_gpu(monkeypatch)
+    for found, truth in zip(trained(Replayed(training), training, initial), expected, strict=True):
+        assert torch.equal(found, truth)
+
+
+def test_devices_with_a_backbone_run_few_steps_ahead(monkeypatch: pytest.MonkeyPatch) -> None:
+    without_a_gpu(monkeypatch)
+    held = [np.arange(30)]
+    backbone = LocalTraining(
+        task=small_task(tuned("adapters")), batches=Batches(held, 4, 10, seed=0), learning_rate=0.1
+    )
+    assert Replayed(backbone).ahead_steps < Replayed(own_job(NETWORKS["gru"]).training).ahead_steps == AHEAD_STEPS
 
 
 def on_gpu(name: str) -> Job:

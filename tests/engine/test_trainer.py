@@ -80,7 +80,11 @@ class Deferred:
         raise AssertionError("a trainer lets bursts of this engine overlap")
 
     def launch(
-        self, models: Sequence[Tensor], bursts: Sequence[Burst], after: Sequence[Ready | None]
+        self,
+        models: Sequence[Tensor],
+        bursts: Sequence[Burst],
+        after: Sequence[Ready | None],
+        stays: Sequence[bool] = (),
     ) -> list[DeferredBurst]:
         return [
             DeferredBurst(self._engine, model, burst, before)
@@ -113,22 +117,50 @@ def test_a_burst_that_ends_late_gives_the_same_bits(descent: Descent, monkeypatc
         assert all(torch.equal(one, two) for one, two in zip(found, expected, strict=True))
 
 
+class Launched(Deferred):
+    """Notes the bursts: device, first round and number of rounds."""
+
+    def __init__(self) -> None:
+        super().__init__(Recorded())
+        self.bursts: list[tuple[int, int, int]] = []
+
+    def launch(
+        self,
+        models: Sequence[Tensor],
+        bursts: Sequence[Burst],
+        after: Sequence[Ready | None],
+        stays: Sequence[bool] = (),
+    ) -> list[DeferredBurst]:
+        self.bursts += [(burst.device, burst.first_round, burst.rounds) for burst in bursts]
+        return super().launch(models, bursts, after)
+
+
 def test_a_gpu_has_work_while_the_host_waits_for_an_evaluation() -> None:
-    launched: list[Burst] = []
-
-    class Launched(Deferred):
-        def launch(
-            self, models: Sequence[Tensor], bursts: Sequence[Burst], after: Sequence[Ready | None]
-        ) -> list[DeferredBurst]:
-            launched.extend(bursts)
-            return super().launch(models, bursts, after)
-
-    contacts = [np.array([9]), np.array([2, 4]), np.array([3])]
-    trainer = Trainer(Launched(Recorded()), torch.zeros(2), contacts, training="always")
+    engine, contacts = Launched(), [np.array([9]), np.array([1, 4]), np.array([3])]
+    trainer = Trainer(engine, torch.zeros(2), contacts, training="always")
     trainer.keep_busy(3)
-    # Up to the next contact, or by a few steps. The third device has no further contact.
-    assert [(burst.device, burst.first_round, burst.rounds) for burst in launched] == [(1, 1, 4), (0, 1, 6)]
+    # By a few steps. The third device has no further contact.
+    assert engine.bursts == [(1, 1, 2), (0, 1, 2)]
     Trainer(Recorded(), torch.zeros(2), contacts, training="always").keep_busy(3)
+
+
+def test_a_gpu_has_the_next_step_of_all_devices_while_the_host_handles_contacts() -> None:
+    engine, contacts = Launched(), [np.array([9]), np.array([2, 3, 4]), np.array([5])]
+    trainer = Trainer(engine, torch.zeros(2), contacts, training="always", ahead_steps=1)
+    trainer.meet([1], 2)
+    assert engine.bursts == [(1, 1, 2), (2, 1, 3), (0, 1, 3)]
+    trainer.receive(1, torch.zeros(2))
+    engine.bursts.clear()
+    trainer.meet([1], 3)
+    assert engine.bursts == [(1, 3, 1), (2, 4, 2), (0, 4, 2)]
+    engine.bursts.clear()
+    # Nobody needs a step in this round, and all others are already beyond it.
+    trainer.meet([1], 3)
+    assert engine.bursts == []
+    # Now one that needs none is not beyond it.
+    trainer.receive(1, torch.zeros(2))
+    trainer.meet([2], 5)
+    assert engine.bursts == [(0, 6, 1)]
 
 
 class Recorded:

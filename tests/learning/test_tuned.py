@@ -170,7 +170,7 @@ def test_activations_that_do_not_fit_half_precision_are_rejected(folder: Path) -
 
 
 @pytest.mark.parametrize("trained", MODES)
-@pytest.mark.parametrize("engine", ["vmap", "auto"])
+@pytest.mark.parametrize("engine", ["vmap", "stacked", "auto"])
 def test_engines_give_the_updates_of_the_reference(engine: str, trained: Trained) -> None:
     model = tuned(trained)
     held = [np.arange(device, 30, 4) for device in range(4)]

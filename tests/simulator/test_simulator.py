@@ -13,6 +13,7 @@ from torch import Tensor
 
 import wayfare
 from tests.conftest import SMALL
+from wayfare.device import DeviceState, Transmission
 from wayfare.engine import ENGINES, Burst, Policy
 from wayfare.engine.reference import Reference
 from wayfare.engine.stacked_mlp import StackedMlp
@@ -23,6 +24,7 @@ from wayfare.methods import Arrival, ServerTerms, State, make_method
 from wayfare.methods.servers import Add
 from wayfare.scenario import Scenario
 from wayfare.simulator import ContactEvent, EvaluationEvent, MetricEvent, Outcome, RelayEvent, Simulation
+from wayfare.simulator.device_side import DeviceSide
 from wayfare.world import World, draw_world
 
 # Those that add updates to the global model; mass is conserved.
@@ -69,6 +71,37 @@ def test_uploads_applied_before_the_end_of_their_round_give_the_same_bits(
     found, again = simulate(world, name)
     assert torch.equal(found.model, expected.model)
     assert again == notes
+
+
+@pytest.mark.parametrize("name", ["mads", "mads-rd", "mads-rd:progressive", "fedmobile", "scaffold"])
+def test_contacts_that_wait_in_turns_give_the_same_bits(
+    name: str, small: Scenario, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world, groups = draw_world(small, 3), []
+    expected, notes = simulate(world, name)
+    contacts = DeviceSide.contacts
+
+    def together(fleet: DeviceSide, group: list[tuple[int, int]], states: list[DeviceState]) -> list[Transmission]:
+        groups.append([device for _, device in group])
+        return contacts(fleet, group, states)
+
+    monkeypatch.setattr(DeviceSide, "contacts", together)
+    again = Notes()
+    simulation = Simulation(world, make_method(name, small), again)
+    simulation._fleet._at_a_time = 3
+    found = simulation.run()
+    assert torch.equal(found.model, expected.model)
+    assert all(torch.equal(one.memory, two.memory) for one, two in zip(found.states, expected.states, strict=True))
+    assert again == notes
+    assert max(map(len, groups)) == 3
+    assert all(len(set(group)) == len(group) for group in groups)
+
+
+def test_a_device_with_two_contacts_in_a_round_begins_the_second_after_the_first(small: Scenario) -> None:
+    fleet = Simulation(draw_world(small, 3), make_method("mads", small), Notes())._fleet
+    fleet._at_a_time = 3
+    found = list(fleet.groups([(0, 4), (1, 2), (2, 4), (3, 5), (4, 6), (5, 7)]))
+    assert found == [[(0, 4), (1, 2)], [(2, 4), (3, 5), (4, 6)], [(5, 7)]]
 
 
 def test_the_uploads_of_a_large_fleet_do_not_wait_together(small: Scenario, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -42,7 +42,7 @@ def one_by_one(segments: Segments) -> list[tuple[Floats, Floats]]:
     for start, end, tail, weight in zip(segments.starts, segments.ends, segments.tails, segments.weights, strict=True):
         entries = np.full(end - start, weight)
         entries[len(entries) - tail :] = 1.0
-        found.append((segments.magnitudes[start:end][::-1], entries[::-1]))
+        found.append((segments.magnitudes[start:end][::-1].astype(np.float64), entries[::-1]))
     return found
 
 
@@ -100,7 +100,7 @@ def test_norm_and_spectrum_in_one_transfer_are_those_of_two(
     alone = float(squared_norm(vector)), spectrum(vector)
     assert alone[0] == float(before.double().square().sum())
     for _ in ("on a processor", "on a GPU"):
-        norm_sq, see = norm_and_spectrum(vector)
+        norm_sq, see = norm_and_spectrum(vector)()
         assert norm_sq == alone[0]
         np.testing.assert_array_equal(see().captured, alone[1].captured)
         np.testing.assert_array_equal(see().segments.magnitudes, alone[1].segments.magnitudes)
@@ -113,14 +113,14 @@ def test_a_diverged_vector_shows_in_its_norm(worst: float, monkeypatch: pytest.M
     vector = update("layers", 40_000)
     vector[17] = worst
     monkeypatch.setattr(module, "_is_on_gpu", lambda _: True)
-    np.testing.assert_equal(norm_and_spectrum(vector)[0], worst)
+    np.testing.assert_equal(norm_and_spectrum(vector)()[0], worst)
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 @pytest.mark.parametrize("entries", [5_000, 400_003])
 def test_a_real_gpu_does_too(entries: int) -> None:
     vector = update("layers", entries)
-    here, (norm_sq, see) = spectrum(vector), norm_and_spectrum(vector.cuda())
+    here, (norm_sq, see) = spectrum(vector), norm_and_spectrum(vector.cuda())()
     assert norm_sq == float(squared_norm(vector.cuda()))
     there = see()
     np.testing.assert_array_equal(there.kept, here.kept)

@@ -24,16 +24,20 @@ def _few_programs(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def vectors(entries: int) -> list[torch.Tensor]:
-    """Plain numbers, many ties, zeros alone, denormal numbers, and one number above all."""
+    """Plain numbers, many ties, zeros alone, denormal numbers, one number above all, half zeros, and sorted numbers.
+
+    A bracket of the first is right; that of others holds too many entries.
+    """
     drawn = torch.randn(entries, generator=torch.Generator().manual_seed(entries))
     alone = torch.zeros(entries)
     alone[entries // 2] = -3e38
-    return [drawn, (2 * drawn).round(), torch.zeros(entries), 1e-42 * drawn, alone]
+    half = torch.where(torch.arange(entries) < entries // 2, 0.0, drawn)
+    return [drawn, (2 * drawn).round(), torch.zeros(entries), 1e-42 * drawn, alone, half, drawn.sort().values]
 
 
 @pytest.mark.parametrize("entries", [2, LONG])
 def test_kernels_keep_the_largest_entries_and_the_first_of_equal_ones(entries: int) -> None:
-    from wayfare.sparsify.gpu_kernels import largest
+    from wayfare.sparsify.gpu_largest import largest
 
     for vector in vectors(entries):
         for k in {1, entries - entries // 3 - 1}:
@@ -41,6 +45,25 @@ def test_kernels_keep_the_largest_entries_and_the_first_of_equal_ones(entries: i
             expected = top_k(vector, k)
             assert torch.equal(indices.cpu(), expected.indices)
             assert torch.equal(values.cpu(), expected.values)
+
+
+def test_a_wrong_bracket_makes_kernels_search_all_entries(monkeypatch: pytest.MonkeyPatch) -> None:
+    from wayfare.sparsify import gpu_largest
+
+    vector, k = vectors(LONG)[0], LONG // 4
+    expected = top_k(vector, k)
+    for ranks in ((1, 100, 10, 1), (1, 100, 200, 90), (1, 100, 200, 0)):
+        monkeypatch.setattr(gpu_largest, "_sample_ranks", lambda entries, k, ranks=ranks: ranks)
+        indices, values = gpu_largest.largest(vector.to(WHERE), k)
+        assert torch.equal(indices.cpu(), expected.indices)
+        assert torch.equal(values.cpu(), expected.values)
+
+
+def test_kernels_add_squares_in_double_precision() -> None:
+    from wayfare.sparsify.gpu_kernels import squared_norm
+
+    vector = vectors(LONG)[0]
+    assert float(squared_norm(vector.to(WHERE))) == pytest.approx(float(vector.double().square().sum()), rel=1e-13)
 
 
 def test_kernels_subtract_entries() -> None:

@@ -9,10 +9,11 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from wayfare.codec.length import Measured, measure, size
+from wayfare.codec.length import Measured, measure, size_in_steps
 from wayfare.codec.pieces import Piece, split
 from wayfare.codec.values import ValueBits
 from wayfare.sparsify import Sparse, top_k, with_tail
+from wayfare.waiting import Steps, at_once
 
 # Accept a message that leaves up to 3 % of the room unused; aim 0.2 % below the room; try five times.
 _WELL_USED, _SPARE, _TRIES = 1.03, 0.002, 5
@@ -48,11 +49,16 @@ class CodedUpload:
 
 def fit(coded: CodedUpload, entries: int, room_bits: float) -> tuple[int, Measured]:
     """A message of about ``entries`` largest entries: fewer if they do not fit, more if there is room."""
+    return at_once(fit_in_steps(coded, entries, room_bits))
+
+
+def fit_in_steps(coded: CodedUpload, entries: int, room_bits: float) -> Steps[tuple[int, Measured]]:
+    """As `fit`; every message that it tries waits for a GPU."""
     fixed_bits = 32 * coded.statistics
     fits, found, too_many, tries = 0, None, coded.parameters + 1, 0
     while entries > fits and (tries < _TRIES or fits == 0):
         kept = coded.kept(entries)
-        sized = size(kept, coded.parameters, coded.value_bits, len(kept) - coded.statistics)
+        sized = yield from size_in_steps(kept, coded.parameters, coded.value_bits, len(kept) - coded.statistics)
         tries += 1
         share = max(room_bits - fixed_bits, 0.0) / (sized.bits - fixed_bits)
         if share >= 1:

@@ -17,6 +17,7 @@ from torch import Tensor
 from wayfare.arrays import Ints
 from wayfare.codec.indices import BASE
 from wayfare.codec.values import BLOCK, OCTAVES, ValueBits
+from wayfare.waiting import fetched
 
 # Bytes have this many values. Counts of codes come first, then those of gaps, then the first and the last index.
 _BINS = 256
@@ -26,11 +27,11 @@ _STEPS = 8
 
 def counted(
     indices: Tensor, values: Tensor, chosen: int, bits: ValueBits, *, with_gaps: bool
-) -> tuple[Ints, Ints, Callable[[], Tensor]]:
+) -> Callable[[], tuple[Ints, Ints, Callable[[], Tensor]]]:
     """Quantise the first ``chosen`` values, at least one, with 8, 4 or 2 bits, and count as `length` does.
 
-    Returns the counts of codes; those of remainders of gaps, followed by the first and the last index, or nothing; and
-    the values that arrive, with those after the first ``chosen`` unchanged.
+    The result reads the counts of codes; those of remainders of gaps, followed by the first and the last index, or
+    nothing; and the values that arrive, with those after the first ``chosen`` unchanged.
     """
     counts = torch.zeros(2 * _BINS + 2, dtype=torch.int32, device=values.device)
     restored = torch.empty_like(values)
@@ -52,9 +53,14 @@ def counted(
             # Versions of Triton have different defaults. Products are exact, so fusing them with sums changes nothing.
             enable_fp_fusion=True,
         )
-    found: Ints = counts.cpu().numpy().astype(np.int64)
-    of_gaps = np.concatenate([found[_BINS : _BINS + BASE], found[2 * _BINS :]]) if with_gaps else found[:0]
-    return found[: 1 << bits], of_gaps, lambda: restored
+    arriving = fetched(counts)
+
+    def read() -> tuple[Ints, Ints, Callable[[], Tensor]]:
+        found: Ints = arriving().astype(np.int64)
+        of_gaps = np.concatenate([found[_BINS : _BINS + BASE], found[2 * _BINS :]]) if with_gaps else found[:0]
+        return found[: 1 << bits], of_gaps, lambda: restored
+
+    return read
 
 
 # One compilation serves all sizes.

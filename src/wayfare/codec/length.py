@@ -20,6 +20,7 @@ from wayfare.codec.values import BLOCK, WHOLE, ValueBits, quantise
 from wayfare.codec.whole import whole_bytes
 from wayfare.codec.wire import HEADER_BYTES
 from wayfare.sparsify import Sparse, gpu
+from wayfare.waiting import Steps, at_once, fetched
 
 _REMAINDERS = np.arange(BASE)
 
@@ -46,14 +47,16 @@ def measure(kept: Sparse, parameters: int, value_bits: ValueBits, chosen: int | 
 
     No message is longer than its measured length. ``chosen`` is the number of kept parameters, if the caller knows it.
     """
-    return size(kept, parameters, value_bits, chosen).decoded()
+    return at_once(size_in_steps(kept, parameters, value_bits, chosen)).decoded()
 
 
-def size(kept: Sparse, parameters: int, value_bits: ValueBits, chosen: int | None = None) -> Sized:
+def size_in_steps(kept: Sparse, parameters: int, value_bits: ValueBits, chosen: int | None = None) -> Steps[Sized]:
     """As `measure`, for messages of which not all are sent."""
     if chosen is None:
         chosen = int(torch.searchsorted(kept.indices, parameters))
-    of_codes, of_gaps, decode = _counted(kept, chosen, value_bits, with_gaps=0 < chosen < parameters)
+    read = _counted(kept, chosen, value_bits, with_gaps=0 < chosen < parameters)
+    yield
+    of_codes, of_gaps, decode = read()
     if value_bits == WHOLE:
         of_values = whole_bytes(kept.values[:chosen].float())
     else:
@@ -64,8 +67,8 @@ def size(kept: Sparse, parameters: int, value_bits: ValueBits, chosen: int | Non
 
 def _counted(
     kept: Sparse, chosen: int, value_bits: ValueBits, *, with_gaps: bool
-) -> tuple[Ints, Ints, Callable[[], Tensor]]:
-    """The counts of codes and of gaps, empty if there are none, and the values that arrive."""
+) -> Callable[[], tuple[Ints, Ints, Callable[[], Tensor]]]:
+    """Start to read the counts of codes and of gaps, empty if there are none, and the values that arrive."""
     if value_bits in (8, 4, 2) and chosen and gpu.has_kernels(kept.values):
         from wayfare.codec.gpu_kernels import counted
 
@@ -75,13 +78,17 @@ def _counted(
     code_counts = _byte_counts(codes, 1 << value_bits) if len(codes) and value_bits <= 8 else indices[:0]
     gap_counts = _gap_counts(indices) if with_gaps else indices[:0]
     # All counts leave a GPU in one transfer.
-    counts: Ints = torch.cat([code_counts, gap_counts]).cpu().numpy()
+    arriving = fetched(torch.cat([code_counts, gap_counts]))
 
     def decoded() -> Tensor:
         values = decode().to(statistics.dtype)
         return torch.cat([values, statistics]) if len(statistics) else values
 
-    return counts[: len(code_counts)], counts[len(code_counts) :], decoded
+    def read() -> tuple[Ints, Ints, Callable[[], Tensor]]:
+        counts: Ints = arriving()
+        return counts[: len(code_counts)], counts[len(code_counts) :], decoded
+
+    return read
 
 
 def _quantised(values: Tensor, bits: ValueBits) -> tuple[Tensor, Callable[[], Tensor]]:

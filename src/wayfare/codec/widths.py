@@ -31,8 +31,8 @@ def profile(seen: Spectrum, statistics: int = 0) -> Profile:
     """The profile of an update: the energy of its largest entries, and the cost of their values."""
     looks = _looks(seen.entries)
     blocks, sizes, of_look = _typical_blocks(seen, looks)
-    energy = np.maximum(_sums(sizes * _means_of_rows(np.square(blocks)), of_look), 1e-300)
-    values = blocks.astype(np.float32)
+    energy = np.maximum(_sums(sizes * _means_of_rows(np.square(blocks, dtype=np.float64)), of_look), 1e-300)
+    values = blocks.astype(np.float32, copy=False)
     low, span, finest = _quantised(values)
     shares = _shares(finest, sizes, of_look)
     log_kept, at = np.log(seen.kept[1:]), np.log(looks)

@@ -12,7 +12,7 @@ from functools import cache, partial
 import torch
 from torch import Tensor
 
-from wayfare.codec.fitting import CodedUpload, arriving, fit, fit_pieces, piece_entries, united
+from wayfare.codec.fitting import CodedUpload, arriving, fit_in_steps, fit_pieces, piece_entries, united
 from wayfare.codec.length import Measured, measure
 from wayfare.codec.pieces import Piece
 from wayfare.codec.values import WHOLE, value_width
@@ -25,8 +25,9 @@ from wayfare.methods.privacy import NoiseSource, Private, secret_noise
 from wayfare.radio import Link
 from wayfare.scenario import Scenario
 from wayfare.sparsify import Sparse, top_k, with_tail
-from wayfare.sparsify.spectrum import norm_and_spectrum, spectrum, squared_norm
+from wayfare.sparsify.spectrum import norm_alone, norm_and_spectrum
 from wayfare.streams import Stream, generator
+from wayfare.waiting import Steps, at_once
 
 # Relative tolerance for sums of a few double-precision numbers.
 _ROUNDING = 1e-9
@@ -102,20 +103,27 @@ def contact(
     state: DeviceState, local_model: Tensor, meeting: Meeting, terms: Terms, lasts_s: float | None = None
 ) -> Transmission:
     """One contact with the server. ``lasts_s`` is its true length if the forecast is wrong."""
+    return at_once(contact_in_steps(state, local_model, meeting, terms, lasts_s))
+
+
+def contact_in_steps(
+    state: DeviceState, local_model: Tensor, meeting: Meeting, terms: Terms, lasts_s: float | None = None
+) -> Steps[Transmission]:
+    """As `contact`, for contacts of different devices at a time."""
     method, change = terms.method, state.received - local_model
     fresh = change if method.privacy is None else _contribution(method.privacy, state, change, meeting, terms)
     update, memory_state = method.memory.offer(state.memory, fresh, state.memory_state)
-    offer = make_offer(
+    offer = yield from _offer_in_steps(
         replace(state, met_s=state.met_s + meeting.contact_s, contacts=state.contacts + 1),
         update,
         meeting,
         terms,
-        staleness_rounds=meeting.round - state.received_round,
-        memory_state=memory_state,
+        meeting.round - state.received_round,
+        memory_state,
     )
     if method.privacy is not None:
         offer = replace(offer, added=fresh.double() - change.double())
-    transmission = transmit(offer, decide(offer, terms), terms, lasts_s)
+    transmission = yield from _transmit_in_steps(offer, decide(offer, terms), terms, lasts_s)
     terms.checks.transmitted(transmission, method)
     if method.privacy is not None:
         transmission = _counted(method.privacy, transmission, terms)
@@ -149,14 +157,24 @@ def make_offer(
     memory_state: State | None = None,
 ) -> Offer:
     """The offer of a device in a contact, with its energy queue advanced to this round."""
+    return at_once(_offer_in_steps(state, update, meeting, terms, staleness_rounds, memory_state))
+
+
+def _offer_in_steps(
+    state: DeviceState,
+    update: Tensor,
+    meeting: Meeting,
+    terms: Terms,
+    staleness_rounds: int,
+    memory_state: State | None,
+) -> Steps[Offer]:
     link, parameters = terms.link, update[: terms.link.parameters]
     sums, trained = parameters[: link.sums], parameters[link.sums :]
     # A controller weighs what was learned, and statistics are in other units.
     parameters = trained if len(trained) else parameters
-    if terms.method.upload.uses_profile:
-        norm_sq, see = norm_and_spectrum(parameters)
-    else:
-        norm_sq, see = float(squared_norm(parameters)), partial(spectrum, parameters)
+    read = (norm_and_spectrum if terms.method.upload.uses_profile else norm_alone)(parameters)
+    yield
+    norm_sq, see = read()
     norm_sq *= terms.norm_scale**2
     seen = cache(lambda: profile(see(), len(update) - link.parameters))
     now, encounter = meet(
@@ -214,6 +232,10 @@ def coded_pieces(transmission: Transmission) -> list[Piece]:
 
 def transmit(offer: Offer, upload: Upload, terms: Terms, lasts_s: float | None = None) -> Transmission:
     """Pay for an upload and send it. An incomplete upload delivers nothing, and the device keeps its update."""
+    return at_once(_transmit_in_steps(offer, upload, terms, lasts_s))
+
+
+def _transmit_in_steps(offer: Offer, upload: Upload, terms: Terms, lasts_s: float | None) -> Steps[Transmission]:
     forecast_s, link = offer.encounter.contact_s, terms.link
     lasts_s = forecast_s if lasts_s is None else lasts_s
     if lasts_s != forecast_s:
@@ -238,7 +260,7 @@ def transmit(offer: Offer, upload: Upload, terms: Terms, lasts_s: float | None =
     if upload.max_entries is not None and offer.is_finite:
         return _in_pieces(offer, upload, coded, rate_bps, terms, lasts_s)
     room_bits = rate_bps * min(forecast_s, upload.max_joules / upload.power_watts)
-    entries, fitting = fit(coded, upload.entries, room_bits)
+    entries, fitting = yield from fit_in_steps(coded, upload.entries, room_bits)
     upload = _with_cost(upload, entries, fitting.bits, fitting.bits / rate_bps)
     return replace(_all_or_nothing(offer, upload, fitting.delivered, terms, lasts_s), messages=(fitting,))
 

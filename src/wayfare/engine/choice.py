@@ -22,13 +22,14 @@ from wayfare.learning.models.wrapped import Wrapped
 from wayfare.learning.sums import SumsModel, with_model
 from wayfare.learning.tasks.base import Labelled
 from wayfare.learning.tasks.own import OwnTask
+from wayfare.learning.tasks.tuned import TunedClassification
 
 _BUILT_IN = StackedMlp, StackedCnn, StackedLaneGcn
 
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """An engine, the name under which it can be chosen again, and why a user's own network is not stacked, if so."""
+    """An engine, the name under which it can be chosen again, and why a traced network is not stacked, if so."""
 
     name: str
     engine: Engine
@@ -48,8 +49,8 @@ def choose_engine(name: str, training: LocalTraining) -> Choice:
             return Choice("reference" if name == "auto" else name, Collecting(training, None))
         chosen = choose_engine(name, after)
         return replace(chosen, engine=Collecting(training, chosen.engine))
-    if name == "auto" and isinstance(training.task.model, Wrapped):
-        return _for_own_network(training)
+    if name == "auto" and _is_traced(training):
+        return _for_traced_network(training)
     chosen_name = _fastest(training) if name == "auto" else name
     return Choice(chosen_name, ENGINES[chosen_name](training))
 
@@ -64,7 +65,16 @@ def _batched(training: LocalTraining) -> Engine:
     return Batched(training)
 
 
-def _for_own_network(training: LocalTraining) -> Choice:
+def _is_traced(training: LocalTraining) -> bool:
+    """Whether to try a stack of traced operations: of a user's own network, or on a GPU of a part of a backbone.
+
+    On a CPU a plain loop over devices is faster for a backbone (docs/how-to/pretrained.md).
+    """
+    on_gpu = training.compute.device.type == "cuda"
+    return isinstance(training.task.model, Wrapped) or (on_gpu and isinstance(training.task, TunedClassification))
+
+
+def _for_traced_network(training: LocalTraining) -> Choice:
     """Stacks if a step agrees with `reference`; otherwise graphs on a GPU if they agree, or plain PyTorch.
 
     `vmap` is not tried: a perceptron took 8.8 s with it and 5.0 s with plain PyTorch, on a CPU.
@@ -76,7 +86,9 @@ def _for_own_network(training: LocalTraining) -> Choice:
     except NotStackableError as error:
         reason, traced = f"the network of {training.task.name} cannot be stacked: {error}", error.traced
     # Traced operations read no values, so a graph can hold them, if the loss reads none either.
-    known = traced and isinstance(training.task, OwnTask) and training.task.averages
+    known = isinstance(training.task, TunedClassification) or (
+        traced and isinstance(training.task, OwnTask) and training.task.averages
+    )
     if known and training.compute.device.type == "cuda" and not task_random_layers(training).keyed:
         return Choice("cuda_graphs", CudaGraphs(training), reason)
     return Choice("reference", Reference(training), reason)
@@ -87,7 +99,7 @@ def _stacked(training: LocalTraining) -> Engine:
     for engine in _BUILT_IN:
         if engine.fits(training.task):
             return engine(training)
-    if isinstance(training.task.model, Wrapped):
+    if isinstance(training.task.model, Wrapped) or isinstance(training.task, TunedClassification):
         reject_random_layers("reference", training)
         try:
             return stacked_own(training)

@@ -6,11 +6,11 @@ decides when. All policies give the same models.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from bisect import bisect_left
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -26,8 +26,8 @@ Training: TypeAlias = Literal["always", "in-contact"]
 # with this many devices.
 AHEAD_STEPS = 12
 _AHEAD_DEVICES = 48
-# Local steps that take about as long as an evaluation.
-_BUSY_STEPS = 6
+# Local steps for a GPU during and right after an evaluation, which it prefers. More would make later steps narrower.
+_BUSY_STEPS = 2
 # A crowd trains in parts whose local models take about this much memory, and that are wide enough for a stack. A shelf
 # on disk leaves as many local models in memory.
 _PART_BYTES = 256 << 20
@@ -67,8 +67,8 @@ class Trainer:
     ) -> None:
         self._engine, self._training, self._policy, self._ahead_steps = engine, training, policy, ahead_steps
         self._overlapping = engine if isinstance(engine, Overlapping) else None
-        # The rounds in which each device's local model is read or replaced, in order.
-        self._contacts = contacts
+        # The rounds in which each device's local model is read or replaced, in order. Lists are faster to search.
+        self._contacts: list[list[int]] = [rounds.tolist() for rounds in contacts]
         self._received = [initial] * len(contacts)
         self._corrections: list[Tensor | None] = [None] * len(contacts)
         self._has_momentum = descent is not None and descent.momentum > 0
@@ -114,11 +114,11 @@ class Trainer:
         elif self._policy == "lazy" or self._training == "in-contact" or not ahead:
             self._run(dict.fromkeys(devices, round_))
         else:
-            needed = max(round_ - self._done[device] for device in devices)
-            if needed > 0:
-                # Bursts that overlap go on while the host handles the contacts of those that have ended.
-                is_overlapping = self._overlapping is not None
-                steps = needed + self._ahead_steps if is_overlapping else max(needed, self._ahead_steps)
+            needed = max(max(round_ - self._done[device] for device in devices), 0)
+            # Bursts that overlap go on while the host handles the contacts of those that have ended.
+            is_overlapping = self._overlapping is not None
+            steps = needed + self._ahead_steps if is_overlapping else max(needed, self._ahead_steps)
+            if needed or (is_overlapping and self._ahead_steps == 1 and self._is_any_behind(round_)):
                 self._run_ahead(devices, round_, steps)
 
     def keep_busy(self, round_: int) -> None:
@@ -192,26 +192,34 @@ class Trainer:
     def vectors(self) -> int:
         return len(self._underway) + len(self._stored) + len(self._velocities) + len(self._free)
 
+    def _is_any_behind(self, round_: int) -> bool:
+        """Whether a device could go beyond this round, and has not."""
+        return any(self._done[device] <= round_ < until for device, until in self._pending(round_).items())
+
+    def _pending(self, round_: int) -> dict[int, int]:
+        """The devices that may go on, and the rounds of their next contacts. Steps after the last are never needed."""
+        return {
+            device: until
+            for device, done in enumerate(self._done)
+            if device not in self._retired and done < (until := self._next_contact(device, round_))
+        }
+
     def _run_ahead(self, met: Sequence[int], round_: int, steps: int) -> None:
         """Run pending bursts by up to ``steps`` steps: equal lengths make a wide stack."""
-        until = {
-            device: self._next_contact(device, round_)
-            for device in range(len(self._contacts))
-            if device not in self._retired
-            # Steps after a device's last contact are never needed.
-            if self._done[device] < self._next_contact(device, round_)
-        }
+        until = self._pending(round_)
         # Devices in contact now come first, then those with the next contacts.
         chosen = sorted(until, key=lambda device: (until[device], device))[: max(_AHEAD_DEVICES, len(met))]
-        self._run({device: min(until[device], self._done[device] + steps) for device in chosen})
+        ends = {device: min(until[device], self._done[device] + steps) for device in chosen}
+        self._run(ends, staying={device for device, end in ends.items() if end < until[device]})
 
     def _next_contact(self, device: int, round_: int) -> int:
         """The device's first contact in or after a round; 0 if there is none."""
         rounds = self._contacts[device]
-        index = int(np.searchsorted(rounds, round_))
-        return int(rounds[index]) if index < len(rounds) else 0
+        index = bisect_left(rounds, round_)
+        return rounds[index] if index < len(rounds) else 0
 
-    def _run(self, until: Mapping[int, int]) -> None:
+    def _run(self, until: Mapping[int, int], staying: Collection[int] = ()) -> None:
+        """Train devices up to a round each. The models of those ``staying`` are most likely not read there."""
         bursts = []
         for device, round_ in until.items():
             first = self._done[device] + 1
@@ -222,7 +230,8 @@ class Trainer:
         # Vectors are copied before anything is launched.
         models = [self._own(device) for device in devices]
         if bursts and self._overlapping is not None:
-            ends = self._overlapping.launch(models, bursts, [self._running.get(device) for device in devices])
+            after = [self._running.get(device) for device in devices]
+            ends = self._overlapping.launch(models, bursts, after, [device in staying for device in devices])
             self._running.update(zip(devices, ends, strict=True))
         elif bursts:
             self._engine.run(models, bursts)

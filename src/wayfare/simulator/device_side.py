@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -17,7 +17,11 @@ from wayfare.methods import Arrival, State, UploadRule
 from wayfare.methods.states import same_kind
 from wayfare.methods.uploads import MAX_BPS_PER_HZ
 from wayfare.server import senders_of
+from wayfare.waiting import Steps, in_turns
 from wayfare.world import World
+
+# Contacts that wait for a GPU in turns. Each needs memory for a few vectors.
+_AT_A_TIME = 8
 
 
 class DeviceSide:
@@ -35,15 +39,35 @@ class DeviceSide:
         self._world, self._nothing, self._terms, self._trainer, self._shelf = world, nothing, terms, trainer, shelf
         self._min_upload_joules = self._lower_bound_joules() if retires else 0.0
         self._senders = senders_of(world, terms.method)
+        # A CPU would only need more memory for several.
+        self._at_a_time = _AT_A_TIME if initial.is_cuda else 1
         # Devices without a contact so far share the first model and one zero vector.
         self.states = [
             devices.begin_device(initial, nothing, float(budget), terms.method) for budget in world.budgets_joules
         ]
 
-    def contact(self, row: int, state: DeviceState) -> Transmission:
+    def groups(self, contacts: Iterable[tuple[int, int]]) -> Iterator[list[tuple[int, int]]]:
+        """Rows and devices of contacts, in groups of different devices."""
+        group: list[tuple[int, int]] = []
+        for row, device in contacts:
+            if any(device == other for _, other in group):
+                yield group
+                group = []
+            group.append((row, device))
+            if len(group) == self._at_a_time:
+                yield group
+                group = []
+        if group:
+            yield group
+
+    def contacts(self, group: Sequence[tuple[int, int]], states: Sequence[DeviceState]) -> list[Transmission]:
+        """Contacts of different devices, which wait for a GPU in turns."""
+        return in_turns([self._contact(row, state) for (row, _), state in zip(group, states, strict=True)])
+
+    def _contact(self, row: int, state: DeviceState) -> Steps[Transmission]:
         meeting = meeting_at(self._world, row, self._terms.method.upload)
         local_model, lasts_s = self._trainer.model(meeting.device), float(self._world.meets.contact_s[row])
-        return devices.contact(state, local_model, meeting, self._terms, lasts_s)
+        return (yield from devices.contact_in_steps(state, local_model, meeting, self._terms, lasts_s))
 
     def arrival(self, device: int, sending: Transmission) -> Arrival | None:
         sent = devices.payload(sending, self._trainer.model(device), self._terms.method)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -117,12 +118,12 @@ class Simulation:
         met = [int(device) for device in self._world.meets.device[rows]]
         finished, norms_sq = [], []
         # 2. Each device trains, sends what its method decides and updates its memory.
-        for row, device in zip(rows, self._trainer.met(met, round_), strict=True):
-            sending = self._contact(int(row), device)
-            norms_sq.append(sending.offer.norm_sq)
-            if sending.sent is not None:
-                finished.append((device, sending.cut))
-                self._bits += sending.upload.bits
+        for group in self._fleet.groups(zip(rows.tolist(), self._trainer.met(met, round_), strict=True)):
+            for device, sending in self._contacts_of(group):
+                norms_sq.append(sending.offer.norm_sq)
+                if sending.sent is not None:
+                    finished.append((device, sending.cut))
+                    self._bits += sending.upload.bits
         # 3. The server rule applies the arrivals.
         self._server.use_arrivals(round_, norms_sq)
         # 4. Every device with a complete upload downloads the new global model.
@@ -130,11 +131,18 @@ class Simulation:
             self._fleet.receive(device, *self._server.hand_down(device, cut=cut), round_)
         self._fleet.retire(met)
 
-    def _contact(self, row: int, device: int) -> Transmission:
-        """One contact with the server, including parcels of other devices."""
-        before = self._fleet.states[device]
-        carrying = self._relays.before_upload(device, before) if self._relays else before
-        sending = self._fleet.contact(row, carrying)
+    def _contacts_of(self, group: Sequence[tuple[int, int]]) -> Iterator[tuple[int, Transmission]]:
+        """Contacts of different devices with the server, including parcels of other devices."""
+        devices = [device for _, device in group]
+        states = before = [self._fleet.states[device] for device in devices]
+        if self._relays:
+            states = list(map(self._relays.before_upload, devices, before))
+        for (row, device), state, sending in zip(group, before, self._fleet.contacts(group, states), strict=True):
+            self._use(row, device, state, sending)
+            yield device, sending
+
+    def _use(self, row: int, device: int, before: DeviceState, sending: Transmission) -> None:
+        """Bring what was sent to the server, and keep the new state of the device."""
         arrival = self._fleet.arrival(device, sending)
         if arrival is not None:
             self._server.arrive(arrival)
@@ -151,7 +159,6 @@ class Simulation:
                 self._server.arrive(parcel)
         self._observer.on_contact(self._event(row, sending))
         self._relayed(events)
-        return sending
 
     def _event(self, row: int, sending: Transmission) -> ContactEvent:
         encounter, upload, meets = sending.offer.encounter, sending.upload, self._world.meets

@@ -1,7 +1,7 @@
-"""Triton kernels for vectors on a GPU: the largest entries, the tails of segments, and subtraction of some entries.
+"""Triton kernels for vectors on a GPU: norms, the tails of segments, and subtraction of some entries.
 
-Counts are integers and indices are distinct, so results do not depend on the order of programs. They equal those of
-`topk`, `spectrum` and `memory` in every bit.
+Results do not depend on the order of programs. Tails and differences equal those of `spectrum` and `memory` in every
+bit.
 """
 
 from __future__ import annotations
@@ -11,11 +11,9 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-# The bits of a magnitude, read as an integer, are found by digits from the highest on.
-_DIGITS, _BINS = 4, 256
 _BLOCK = 1024
-# Entries that a program counts at a time, which takes as long as counting a few, and the number of times.
-_COUNTED, _STEPS, _FEW = 4096, 2, 64
+# Entries whose squares a program adds.
+_ADDED = 4096
 # Magnitudes whose ranks a program finds.
 _RANKED = 64
 # Entries per program where kept ones are written in order.
@@ -24,43 +22,13 @@ _WRITTEN = 4096
 _OPTIONS = {"num_warps": 8, "enable_fp_fusion": True}
 
 
-def largest(vector: Tensor, k: int) -> tuple[Tensor, Tensor]:
-    """Indices and values of the k entries of largest magnitude, 0 < k < len(vector); ties go to the lower index."""
-    entries, blocks = len(vector), triton.cdiv(len(vector), _WRITTEN)
-    found = torch.zeros(_DIGITS * _BINS, dtype=torch.int32, device=vector.device)
-    in_blocks = torch.empty(2 * blocks, dtype=torch.int32, device=vector.device)
-    indices, values = torch.empty(k, dtype=torch.int64, device=vector.device), vector.new_empty(k)
+def squared_norm(vector: Tensor) -> Tensor:
+    """|x|^2 in double precision. Other ways to compute it may differ in the last digits."""
+    programs = triton.cdiv(len(vector), _ADDED)
+    sums = torch.empty(programs, dtype=torch.float64, device=vector.device)
     with torch.cuda.device_of(vector):
-        for digit in range(_DIGITS):
-            _count_digits[(triton.cdiv(entries, _COUNTED * _STEPS),)](
-                vector, found, entries, k, digit, bins=_BINS, block=_COUNTED, steps=_STEPS, few=_FEW, **_OPTIONS
-            )
-        _count_kept[(blocks,)](
-            vector,
-            found,
-            in_blocks,
-            entries,
-            k,
-            bins=_BINS,
-            digits=_DIGITS,
-            block=_WRITTEN,
-            **_OPTIONS,
-        )
-        _write_kept[(blocks,)](
-            vector,
-            found,
-            in_blocks,
-            indices,
-            values,
-            entries,
-            k,
-            bins=_BINS,
-            digits=_DIGITS,
-            block=_WRITTEN,
-            at_once=_BLOCK,
-            **_OPTIONS,
-        )
-    return indices, values
+        _add_squares[(programs,)](vector, sums, len(vector), block=_ADDED, **_OPTIONS)
+    return sums.sum()
 
 
 def sorted_samples(rows: Tensor, stride: int) -> Tensor:
@@ -112,99 +80,12 @@ def subtract_at(vector: Tensor, indices: Tensor, values: Tensor) -> None:
         )
 
 
-@triton.jit  # type: ignore[untyped-decorator]
-def _bound(found: tl.tensor, k: tl.tensor, digits: tl.tensor, bins: tl.constexpr) -> tl.tensor:
-    """The first digits of the k-th largest magnitude, and how many entries with these digits belong to the k."""
-    prefix, left = k * 0, k
-    bin_ = tl.arange(0, bins)
-    for digit in range(0, digits):
-        count = tl.load(found + digit * bins + bin_)
-        # The highest digit that leaves at least as many entries as are sought.
-        chosen = tl.sum((tl.cumsum(count, 0, reverse=True) >= left).to(tl.int32), 0) - 1
-        left -= tl.sum(tl.where(bin_ > chosen, count, 0), 0)
-        prefix = prefix * bins + chosen
-    return prefix, left
-
-
 # One compilation serves all sizes.
-@triton.jit(do_not_specialize=["entries", "k", "digit"])  # type: ignore[untyped-decorator]
-def _count_digits(
-    vector: tl.tensor,
-    found: tl.tensor,
-    entries: tl.tensor,
-    k: tl.tensor,
-    digit: tl.tensor,
-    bins: tl.constexpr,
-    block: tl.constexpr,
-    steps: tl.constexpr,
-    few: tl.constexpr,
-) -> None:
-    """Count the next digit of the magnitudes whose digits so far are those of the k-th largest."""
-    prefix, _ = _bound(found, k, digit, bins)
-    shift = 24 - 8 * digit
-    place = tl.program_id(0) * (block * steps) + tl.arange(0, block)
-    count = tl.zeros((bins,), dtype=tl.int32)
-    for _step in range(0, steps):
-        inside = place < entries
-        magnitude = tl.load(vector + place, mask=inside, other=0.0).to(tl.int32, bitcast=True) & 0x7FFFFFFF
-        digits = magnitude >> shift
-        matches = inside & ((digits >> 8) == prefix)
-        number = tl.sum(matches.to(tl.int32), 0)
-        # Hardly any entries share the first digits of the last ones. Of few, each is counted on its own.
-        if number > few:
-            count += tl.histogram(digits & (bins - 1), bins, mask=matches)
-        elif number > 0:
-            tl.atomic_add(found + digit * bins + (digits & (bins - 1)), 1, mask=matches, sem="relaxed")
-        place += block
-    tl.atomic_add(found + digit * bins + tl.arange(0, bins), count, mask=count > 0, sem="relaxed")
-
-
-@triton.jit(do_not_specialize=["entries", "k"])  # type: ignore[untyped-decorator]
-def _count_kept(
-    vector: tl.tensor,
-    found: tl.tensor,
-    in_blocks: tl.tensor,
-    entries: tl.tensor,
-    k: tl.tensor,
-    bins: tl.constexpr,
-    digits: tl.constexpr,
-    block: tl.constexpr,
-) -> None:
-    """The number of entries of every block above the k-th largest magnitude, then those equal to it."""
-    threshold, _ = _bound(found, k, digits, bins)
-    program = tl.program_id(0)
-    magnitude = _magnitudes(vector, program * block + tl.arange(0, block), entries)
-    tl.store(in_blocks + program, tl.sum((magnitude > threshold).to(tl.int32), 0))
-    tl.store(in_blocks + tl.num_programs(0) + program, tl.sum((magnitude == threshold).to(tl.int32), 0))
-
-
-@triton.jit(do_not_specialize=["entries", "k"])  # type: ignore[untyped-decorator]
-def _write_kept(
-    vector: tl.tensor,
-    found: tl.tensor,
-    in_blocks: tl.tensor,
-    indices: tl.tensor,
-    values: tl.tensor,
-    entries: tl.tensor,
-    k: tl.tensor,
-    bins: tl.constexpr,
-    digits: tl.constexpr,
-    block: tl.constexpr,
-    at_once: tl.constexpr,
-) -> None:
-    """Write the kept entries of a block after those of the blocks before it."""
-    threshold, room = _bound(found, k, digits, bins)
-    program, blocks = tl.program_id(0), tl.num_programs(0)
-    above_before = _sum_between(in_blocks, 0, program, at_once)
-    equal_before = _sum_between(in_blocks, blocks, blocks + program, at_once)
-    place = program * block + tl.arange(0, block)
-    magnitude = _magnitudes(vector, place, entries)
-    is_equal = (magnitude == threshold).to(tl.int32)
-    # Of the entries equal to the threshold, keep the first ones.
-    kept = (magnitude > threshold) | ((is_equal > 0) & (equal_before + tl.cumsum(is_equal, 0) <= room))
-    position = above_before + tl.minimum(equal_before, room) + tl.cumsum(kept.to(tl.int32), 0) - 1
-    tl.store(indices + position, place.to(tl.int64), mask=kept)
-    tl.store(values + position, tl.load(vector + place, mask=kept, other=0.0), mask=kept)
+@triton.jit(do_not_specialize=["entries"])  # type: ignore[untyped-decorator]
+def _add_squares(vector: tl.tensor, sums: tl.tensor, entries: tl.tensor, block: tl.constexpr) -> None:
+    place = tl.program_id(0) * block + tl.arange(0, block)
+    value = tl.load(vector + place, mask=place < entries, other=0.0).to(tl.float64)
+    tl.store(sums + tl.program_id(0), tl.sum(value * value, 0))
 
 
 @triton.jit(do_not_specialize=["stride", "length"])  # type: ignore[untyped-decorator]

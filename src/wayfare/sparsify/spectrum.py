@@ -16,6 +16,7 @@ from torch import Tensor
 from wayfare.arrays import Floats, Ints
 from wayfare.sparsify import gpu
 from wayfare.sparsify.mask_indices import first_indices
+from wayfare.waiting import fetched
 
 # A vector is split into segments, because layers differ. A sample finds the start of the tail. Tails are heavy: a few
 # entries hold much of the energy and no sample finds them, so every tail entry is read. The body is even enough to be
@@ -28,14 +29,14 @@ _BOUND = -1 - _TAIL // SEGMENTS
 _POINTS = 64
 
 Magnitudes: TypeAlias = NDArray[np.floating]
-Numbers = TypeVar("Numbers", Floats, Ints)
+Numbers = TypeVar("Numbers", Magnitudes, Floats, Ints)
 
 
 @dataclass(frozen=True, slots=True)
 class Ranked:
     """Representative magnitudes in falling order, with the number of entries of at least each."""
 
-    magnitudes: Floats
+    magnitudes: Magnitudes
     ranks: Floats
     in_segments: Floats  # the same number for every segment (rows)
 
@@ -43,7 +44,7 @@ class Ranked:
         """The indices of the magnitudes at some ranks."""
         return np.minimum(self.ranks.searchsorted(ranks), len(self.magnitudes) - 1)
 
-    def at(self, ranks: Floats) -> Floats:
+    def at(self, ranks: Floats) -> Magnitudes:
         return self.magnitudes.take(self.indices(ranks))
 
 
@@ -54,7 +55,7 @@ class Segments:
     Each magnitude in a segment's tail represents one entry; each of the others represents ``weights`` entries.
     """
 
-    magnitudes: Floats
+    magnitudes: Magnitudes
     starts: Ints  # of each segment among the magnitudes
     ends: Ints
     tails: Ints
@@ -63,11 +64,11 @@ class Segments:
     def __len__(self) -> int:
         return len(self.ends)
 
-    def above(self, bounds: Floats) -> Floats:
+    def above(self, bounds: Magnitudes) -> Floats:
         """The number of entries of every segment (rows) at or above each bound."""
         return self.entries_from(self.reaching(bounds))
 
-    def at(self, ranks: Floats) -> Floats:
+    def at(self, ranks: Floats) -> Magnitudes:
         """The magnitudes of every segment (rows) at some ranks; the largest has rank 1."""
         in_tail = np.minimum(ranks, self.tails[:, None])
         # In place, and in doubles, which hold these integers.
@@ -78,16 +79,16 @@ class Segments:
         indices = np.maximum(self.ends[:, None] - from_the_largest, self.starts[:, None])
         return self.magnitudes.take(indices.astype(np.int64))
 
-    def energies(self, bounds: Floats) -> Floats:
+    def energies(self, bounds: Magnitudes) -> Floats:
         """The sum of squares of all entries at or above each of some rising bounds."""
         return self.energies_from(self.reaching(bounds))
 
-    def bounds(self) -> Floats:
+    def bounds(self) -> Magnitudes:
         """Some magnitudes of every segment, including its smallest and largest, in rising order."""
         indices = self.ends[:, None] - log_spaced(1, self.ends - self.starts, _POINTS).astype(np.int64)
-        return distinct(np.sort(self.magnitudes[indices], axis=None))
+        return distinct(np.sort(self.magnitudes.take(indices), axis=None))
 
-    def reaching(self, bounds: Floats) -> Ints:
+    def reaching(self, bounds: Magnitudes) -> Ints:
         """The index of the first magnitude of every segment (rows) at or above each bound."""
         indices = np.empty((len(self), len(bounds)), np.int64)
         edges = zip(self.starts.tolist(), self.ends.tolist(), strict=True)
@@ -105,7 +106,7 @@ class Segments:
         """The sum of squares of the entries from each of some rising indices on."""
         squares = np.empty(len(self.magnitudes) + 1)
         squares[-1] = 0.0
-        np.square(self.magnitudes, out=squares[:-1])
+        np.square(self.magnitudes, out=squares[:-1], dtype=np.float64)
         bodies = zip(self.starts.tolist(), (self.ends - self.tails).tolist(), self.weights.tolist(), strict=True)
         for start, end, weight in bodies:
             squares[start:end] *= weight
@@ -139,21 +140,36 @@ def spectrum(vector: Tensor) -> Spectrum:
     return _spectrum(_sampled(vector) if is_long else _all_of(vector.abs().numpy()), len(vector))
 
 
-def norm_and_spectrum(vector: Tensor) -> tuple[float, Callable[[], Spectrum]]:
-    """|x|^2 of a vector, and its spectrum on demand. Both leave a GPU in one transfer, so that the CPU waits once."""
-    norm_sq = squared_norm(vector)
+def norm_alone(vector: Tensor) -> Callable[[], tuple[float, Callable[[], Spectrum]]]:
+    """Start to read |x|^2 of a vector; its spectrum, if anything asks for it, is read later."""
+    arriving = fetched(squared_norm(vector))
+    return lambda: (float(arriving()), partial(spectrum, vector))
+
+
+def norm_and_spectrum(vector: Tensor) -> Callable[[], tuple[float, Callable[[], Spectrum]]]:
+    """Start to read |x|^2 of a vector, and its spectrum on demand. Both leave a GPU in one transfer."""
     if not _is_on_gpu(vector):
-        return float(norm_sq), partial(spectrum, vector)
+        return norm_alone(vector)
+    norm_sq = squared_norm(vector)
     parts, segments_of = _to_send(vector)
     # The bytes of a double travel as single-precision numbers.
     as_parts = norm_sq.view(1).view(vector.dtype)
-    found = torch.cat([*parts, as_parts]).cpu().numpy()
-    seen, norm = found[: -len(as_parts)], found[-len(as_parts) :].copy().view(np.float64)
-    return float(norm[0]), lambda: _spectrum(segments_of(seen), len(vector))
+    arriving = fetched(torch.cat([*parts, as_parts]))
+
+    def read() -> tuple[float, Callable[[], Spectrum]]:
+        found = arriving()
+        seen, norm = found[: -len(as_parts)], found[-len(as_parts) :].copy().view(np.float64)
+        return float(norm[0]), lambda: _spectrum(segments_of(seen), len(vector))
+
+    return read
 
 
 def squared_norm(vector: Tensor) -> Tensor:
     """|x|^2, summed in double precision."""
+    if gpu.has_kernels(vector):
+        from wayfare.sparsify.gpu_kernels import squared_norm as in_one_pass
+
+        return in_one_pass(vector)
     return vector.to(torch.float64, copy=True).square_().sum()
 
 
@@ -219,7 +235,7 @@ def _joined(bodies: list[Magnitudes], tails: list[Magnitudes], weights: Floats) 
     parts = [part for both in zip(bodies, tails, strict=True) for part in both]
     edges = np.cumsum([0, *map(len, parts)])
     starts, tails_from, ends = edges[:-1:2], edges[1::2], edges[2::2]
-    return Segments(np.concatenate(parts, dtype=np.float64), starts, ends, ends - tails_from, weights)
+    return Segments(np.concatenate(parts), starts, ends, ends - tails_from, weights)
 
 
 def _sampled(vector: Tensor) -> Segments:

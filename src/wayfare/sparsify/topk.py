@@ -36,7 +36,7 @@ def top_k(vector: Tensor, k: int) -> Sparse:
     if k >= len(vector):
         return Sparse(all_indices(len(vector), vector.device), vector.clone())
     if gpu.has_kernels(vector):
-        from wayfare.sparsify.gpu_kernels import largest
+        from wayfare.sparsify.gpu_largest import largest
 
         return Sparse(*largest(vector, k))
     indices = _largest_by_threshold(vector, k) if vector.device.type == "cpu" else _largest_by_selection(vector, k)

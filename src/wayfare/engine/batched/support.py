@@ -33,10 +33,11 @@ def obstacle(training: LocalTraining) -> str | None:
         return "they need a CUDA device and `precision=tf32` or `precision=bf16`"
     if torch.cuda.get_device_capability(compute.device) < _CAPABILITY:
         return f"{torch.cuda.get_device_name(compute.device)} is older than the Hopper generation"
-    return _missing_compiler(compute.device)
+    return missing_compiler(compute.device)
 
 
-def _missing_compiler(device: torch.device) -> str | None:
+def missing_compiler(device: torch.device) -> str | None:
+    """Why Triton cannot compile for a GPU; None if it can."""
     try:
         from wayfare.engine.batched.updates import update
     except ImportError:

@@ -24,20 +24,23 @@ from wayfare.engine.base import (
     stacked_steps,
     steered,
 )
+from wayfare.engine.batched.support import missing_compiler
 from wayfare.engine.traced.network import stacked_network
 from wayfare.engine.traced.probing import NotStackableError
 from wayfare.engine.traced.program import StackedNetwork
 from wayfare.engine.traced.stepping import StackedStep, unfolded
+from wayfare.engine.tuned.network import tuned_network
 from wayfare.errors import ScenarioError
 from wayfare.learning.models.base import statistics, trainable
 from wayfare.learning.tasks.own import OwnTask
+from wayfare.learning.tasks.tuned import TunedClassification
 
 # The weights of a group, and its largest result, should stay in the cache (measured in benchmarks/engine.py).
 _WEIGHT_BYTES, _RESULT_BYTES = 4 << 20, 8 << 20
 _SMALLEST_GROUP, _LARGEST_GROUP = 4, 24
 _ALONE_FROM_PARAMETERS = 1_000_000
 # On a GPU only memory limits a group.
-_BYTES_CUDA = 4 << 30
+_BYTES_CUDA, _RESULT_BYTES_CUDA = 4 << 30, 16 << 30
 _PROBED = 3, 5
 
 
@@ -50,7 +53,7 @@ class StackedTraced(Stack):
     def __init__(self, training: LocalTraining) -> None:
         super().__init__(training)
         task = training.task.to(training.compute.device)
-        if not isinstance(task, OwnTask):
+        if not isinstance(task, OwnTask | TunedClassification):
             raise NotStackableError("its loss is not a function of outputs and targets")
         self._task, self._where, self._averages = task, training.compute.device, task.averages
         # Otherwise gradients are needed as a whole.
@@ -79,13 +82,26 @@ class StackedTraced(Stack):
             module = self._task.model.module().to(self._where, real).train()
             first = torch.from_numpy(np.resize(self._training.batches.of(0, 1, 1)[0], max(_PROBED))).to(self._where)
             one, two = (self._task.minibatch(first[:count], real)[0] for count in _PROBED)
-            self._networks[real] = stacked_network(module, (one, two), fuse=self._fuse)
+            if isinstance(self._task, TunedClassification):
+                cuda = self._where.type == "cuda"
+                low = cuda and self._training.compute.precision == "bf16" and real == torch.float32
+                self._networks[real] = tuned_network(
+                    module,
+                    (one, two),
+                    signals=torch.bfloat16 if low else real,
+                    kernels=cuda and missing_compiler(self._where) is None,
+                )
+            else:
+                self._networks[real] = stacked_network(module, (one, two), fuse=self._fuse)
         return self._networks[real]
 
     def _width(self, model: Tensor) -> int:
         weights = model.numel() * model.element_size()
         if model.is_cuda:
-            return max(_BYTES_CUDA // weights, _SMALLEST_GROUP)
+            results = (
+                self._network(model.dtype).total_entries * self._training.batches.batch_size * model.element_size()
+            )
+            return max(min(_BYTES_CUDA // weights, _RESULT_BYTES_CUDA // max(results, 1)), _SMALLEST_GROUP)
         entries = self._network(model.dtype).sample_entries * self._training.batches.batch_size
         fits = min(_WEIGHT_BYTES // weights, _RESULT_BYTES // (entries * model.element_size()))
         smallest = 1 if model.numel() >= _ALONE_FROM_PARAMETERS else _SMALLEST_GROUP
@@ -124,6 +140,14 @@ class StackedTraced(Stack):
 
     def _step(self, network: StackedNetwork, shared: StackedStep, step: Step, steering: Steering) -> None:
         """One SGD step of every stacked model, on its own minibatch."""
+        if isinstance(self._task, TunedClassification):
+            # Its layers choose their own types.
+            with torch.autocast(self._where.type, enabled=False):
+                self._take_direction(network, shared, step, steering)
+        else:
+            self._take_direction(network, shared, step, steering)
+
+    def _take_direction(self, network: StackedNetwork, shared: StackedStep, step: Step, steering: Steering) -> None:
         inputs, targets = self._task.minibatch(step.samples.reshape(-1), shared.weights[0].dtype)
         tracked = [index for index in range(self._weights) if index not in network.fused]
         leaves = list(shared.weights)

@@ -40,6 +40,7 @@ class StackedNetwork:
     fused: frozenset[int]  # weights that the backward pass updates itself
     draws: bool
     sample_entries: int  # entries of the largest result, for one sample
+    total_entries: int = 0  # entries of all results, for one sample; 0 if not counted
     perceptron: tuple[int, ...] | None  # the sizes of its layers, if it is one
     casts: bool  # whether it computes in another type than that of its parameters
 

@@ -17,6 +17,7 @@ from wayfare.engine.traced.replayed import Replayed
 from wayfare.errors import WayfareError
 from wayfare.learning.batches import Batches
 from wayfare.learning.tasks.own import OwnTask
+from wayfare.learning.tasks.tuned import TunedClassification
 from wayfare.streams import FLEET, Stream, generator
 
 # Relative to the update; as in the tests of engines.
@@ -25,7 +26,10 @@ _DEVICES, _SAMPLES = 2, 4
 
 
 def stacked_own(training: LocalTraining) -> Engine:
-    """The stack for a user's own network. Raises NotStackableError with the reason if there is none."""
+    """The stack for a user's own network, or for a trained part of a backbone.
+
+    Raises NotStackableError with the reason if there is none.
+    """
     small = replace(training, batches=_few(training.batches))
     trial = StackedTraced(small)
     engine = _stack(training, trial.perceptron)
@@ -39,7 +43,7 @@ def _stack(training: LocalTraining, sizes: tuple[int, ...] | None) -> Engine:
         return StackedMlp(replace(training, task=known))
     # Traced operations read no values, so a graph can hold them, if the loss reads none either.
     task = training.task
-    held = training.compute.device.type == "cuda" and isinstance(task, OwnTask) and task.averages
+    held = training.compute.device.type == "cuda" and isinstance(task, OwnTask | TunedClassification) and task.averages
     return Replayed(training) if held else StackedTraced(training)
 
 

@@ -23,7 +23,7 @@ from wayfare.scenario.model import Learning
 
 # Test images per batch: a wide network needs about a megabyte each. A CPU is fastest if they fit its cache
 # (benchmarks/NOTES.md).
-_EVALUATED_AT_ONCE, _EVALUATED_AT_ONCE_CPU = 500, 50
+_EVALUATED_AT_ONCE, _EVALUATED_AT_ONCE_CPU = 1000, 50
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

@@ -40,8 +40,24 @@ class TunedClassification:
         return self.prepare(self.train_stored.index_select(0, samples))
 
     def loss(self, module: nn.Module, samples: Tensor, crops: Tensor | None = None) -> Tensor:
-        inputs = self.inputs(samples, crops).to(next(module.parameters()).dtype)
-        return nn.functional.cross_entropy(module(inputs), self.train_labels.index_select(0, samples))
+        inputs, labels = self.minibatch(samples, next(module.parameters()).dtype)
+        return self.loss_on(module(inputs), labels)
+
+    def minibatch(self, samples: Tensor, real: torch.dtype) -> tuple[Tensor, Tensor]:
+        """Some training inputs, with real numbers of a type, and their labels."""
+        return self.inputs(samples).to(real), self.train_labels.index_select(0, samples)
+
+    @property
+    def loss_of(self) -> Callable[[Tensor, Tensor], Tensor]:
+        return nn.functional.cross_entropy
+
+    def loss_on(self, outputs: Tensor, labels: Tensor) -> Tensor:
+        return self.loss_of(outputs, labels)
+
+    @property
+    def averages(self) -> bool:
+        """The loss on several minibatches of one size is the mean of their losses."""
+        return True
 
     def evaluate(self, module: nn.Module) -> Evaluation:
         """Accuracy and mean cross-entropy, computed in batches that fit the memory."""

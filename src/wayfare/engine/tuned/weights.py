@@ -1,0 +1,73 @@
+"""The weights of a layer for every device: adapters added, normalisation folded in."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import torch
+from torch import Tensor
+
+from wayfare.engine.traced.stepping import StackedStep
+
+# The index of a trained parameter among the weights of a step, or a constant that all devices share.
+Entry: TypeAlias = int | Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class Adapter:
+    """W + scale B A, with the indices of A and B."""
+
+    down: int
+    up: int
+    scale: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Norm:
+    """Batch normalisation by constant moments: scale (x - mean) inverse + shift."""
+
+    scale: Entry | None
+    shift: Entry | None
+    mean: Tensor
+    inverse: Tensor  # 1 / sqrt(variance + eps)
+
+    def of(self, step: StackedStep) -> tuple[Tensor, Tensor]:
+        """Factors and shifts (n, channels), or with one row if all devices share them."""
+        inverse = self.inverse.unsqueeze(0)
+        factor = inverse if self.scale is None else _rows(self.scale, step) * inverse
+        return factor, -self.mean * factor if self.shift is None else _rows(self.shift, step) - self.mean * factor
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LayerWeights:
+    """The weight and bias of a linear layer or convolution, as functions of trained parameters."""
+
+    weight: Entry
+    bias: Entry | None = None
+    adapter: Adapter | None = None
+    norm: Norm | None = None
+
+    @property
+    def is_trained(self) -> bool:
+        entries = [self.weight, self.bias, *((self.norm.scale, self.norm.shift) if self.norm else ())]
+        return self.adapter is not None or any(isinstance(entry, int) for entry in entries)
+
+    def of(self, step: StackedStep) -> tuple[Tensor, Tensor | None]:
+        """Weights (n, *shape) and biases (n, outputs), or with one row if all devices share them."""
+        weight = _rows(self.weight, step)
+        bias = None if self.bias is None else _rows(self.bias, step)
+        if self.adapter is not None:
+            up, down = step.weights[self.adapter.up], step.weights[self.adapter.down]
+            flat = weight.flatten(2)
+            changed = torch.baddbmm(flat.expand(len(up), -1, -1), up, down, alpha=self.adapter.scale)
+            weight = changed.view(len(up), *weight.shape[1:])
+        if self.norm is None:
+            return weight, bias
+        factor, shift = self.norm.of(step)
+        weight = weight * factor.view(*factor.shape, *[1] * (weight.dim() - 2))
+        return weight, shift if bias is None else bias * factor + shift
+
+
+def _rows(entry: Entry, step: StackedStep) -> Tensor:
+    return step.weights[entry] if isinstance(entry, int) else entry.unsqueeze(0)
