@@ -71,12 +71,17 @@ class Batched:
         self, models: Sequence[Tensor], bursts: Sequence[Burst], after: Sequence[Ready | None]
     ) -> Sequence[Ready]:
         """Start bursts, the longest first in groups of similar length."""
-        ends = [torch.cuda.Event() for _ in bursts]
+        # Bursts without a round have ended.
+        ends = [torch.cuda.Event()] * len(bursts)
         rows = [self._rows(burst) for burst in bursts]
         indices, lane = longest_first(bursts), self._lane
         with gpu_lock:
             for first in range(0, len(indices), lane.width):
                 chosen = indices[first : first + lane.width]
+                # Bursts of one length end together.
+                of_rounds = {bursts[index].rounds: torch.cuda.Event() for index in chosen}
+                for index in chosen:
+                    ends[index] = of_rounds[bursts[index].rounds]
                 group = self._group(chosen, models, bursts, rows, after, ends)
                 lane.stream.wait_stream(torch.cuda.current_stream(self._training.compute.device))
                 lane.run(group)
@@ -84,11 +89,15 @@ class Batched:
 
     def _rows(self, burst: Burst) -> Rows:
         training, (start, length) = self._training, step_range(self._training, burst)
-        shares = np.repeat(training.schedule.shares(burst.first_round, burst.rounds), training.descent.steps_per_round)
+        if training.schedule.is_constant:
+            rates = np.full(length, training.learning_rate, np.float32)
+        else:
+            shares = training.schedule.shares(burst.first_round, burst.rounds)
+            rates = (training.learning_rate * np.repeat(shares, training.descent.steps_per_round)).astype(np.float32)
         return Rows(
             training.batches.of(burst.device, start, length),
             training.batches.crops_of(burst.device, start, length),
-            (training.learning_rate * shares).astype(np.float32),
+            rates,
         )
 
     def _group(

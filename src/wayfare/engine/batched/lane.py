@@ -27,7 +27,7 @@ from wayfare.learning.tasks.base import Labelled
 # The most steps of a burst that are loaded at once.
 _STEPS = 256
 
-_Work: TypeAlias = Literal["load", "step", "read"]
+_Work: TypeAlias = Literal["load", "step", "read", "read one"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +88,7 @@ class Lane:
             self._launched.popleft()
         lengths, active = [len(rows.rates) for rows in group.rows], len(group.rows)
         with torch.cuda.stream(self.stream):
-            for before in group.after:
+            for before in dict.fromkeys(group.after):
                 if before is not None:
                     before.wait()
             self._copy_in(group)
@@ -96,9 +96,10 @@ class Lane:
                 self._fill(group.rows, first)
                 for step in range(first, min(first + _STEPS, lengths[0])):
                     self._do("step", active)
-                    while active and lengths[active - 1] == step + 1:
-                        active -= 1
-                        self._copy_out(group, active)
+                    longer = sum(length > step + 1 for length in lengths[:active])
+                    if longer < active:
+                        self._copy_out(group, longer, active)
+                        active = longer
         self._launched.append(group)
 
     def _copy_in(self, group: Group) -> None:
@@ -111,22 +112,29 @@ class Lane:
         if group.offsets is not None:
             self._offsets[:count].copy_(group.offsets)
 
-    def _copy_out(self, group: Group, place: int) -> None:
-        """A burst has ended: write its model, and its velocity if any."""
-        self._do("read", place)
-        group.models[place].copy_(self._models[place])
+    def _copy_out(self, group: Group, first: int, stop: int) -> None:
+        """Bursts have ended: write their models, and their velocities if any."""
+        # Most bursts of a group end with its last step. One graph for every range would be too many.
+        if first == 0:
+            self._do("read", stop)
+        else:
+            for place in range(first, stop):
+                self._do("read one", place)
+        torch._foreach_copy_(list(group.models[first:stop]), list(self._models[first:stop].unbind()))
         velocity, vectors = self._vectors[2], group.steering.velocity
         if velocity is not None and vectors is not None:
-            block = torch.empty_like(vectors[place]).unsqueeze(0)
-            velocity.read(block, place)
-            vectors[place].copy_(block[0])
-        group.ends[place].record()
+            block = vectors[first].new_empty(stop - first, len(vectors[first]))
+            velocity.read(block, first)
+            torch._foreach_copy_(list(vectors[first:stop]), list(block.unbind()))
+        # Bursts that end together may share their end.
+        for end in dict.fromkeys(group.ends[first:stop]):
+            end.record()
 
     def _fill(self, rows: Sequence[Rows], first: int) -> None:
         """Load minibatches and rates of the next steps of every burst."""
         steps, batch = min(_STEPS, len(rows[0].rates) - first), self._samples.shape[2]
         samples: Ints = np.zeros((steps, len(rows), batch), dtype=np.int64)
-        crops: Ints = np.zeros((steps, len(rows), batch, 3), dtype=np.int64)
+        crops: Ints = np.zeros((steps, len(rows), batch, 3 if self._augment else 0), dtype=np.int64)
         rates = np.zeros((steps, len(rows)), dtype=np.float32)
         for place, each in enumerate(rows):
             mine = max(min(steps, len(each.rates) - first), 0)
@@ -142,7 +150,7 @@ class Lane:
         self._step.zero_()
 
     def _do(self, work: _Work, number: int) -> None:
-        """Load or step the first ``number`` devices, or read the one with this number."""
+        """Load, step or read the first ``number`` devices, or read the one with this number."""
         graph = self._graphs.get((work, number))
         if graph is not None:
             graph.replay()
@@ -161,6 +169,8 @@ class Lane:
             self._network.load(self._models[:number])
         elif work == "step":
             self._take_step(number)
+        elif work == "read":
+            self._network.read(self._models[:number])
         else:
             self._network.read(self._models[number : number + 1], number)
 
