@@ -175,7 +175,11 @@ class NoEngine:
         self.launch(models, bursts, [None] * len(bursts))
 
     def launch(
-        self, models: Sequence[Tensor], bursts: Sequence[Burst], after: Sequence[Ready | None]
+        self,
+        models: Sequence[Tensor],
+        bursts: Sequence[Burst],
+        after: Sequence[Ready | None],
+        stays: Sequence[bool] = (),
     ) -> Sequence[Ready]:
         rows = [Batched._rows(self, burst) for burst in bursts]  # type: ignore[arg-type]
         Lane._fill(self._lane, [rows[index] for index in longest_first(bursts)], 0)

@@ -80,7 +80,11 @@ class Deferred:
         raise AssertionError("a trainer lets bursts of this engine overlap")
 
     def launch(
-        self, models: Sequence[Tensor], bursts: Sequence[Burst], after: Sequence[Ready | None]
+        self,
+        models: Sequence[Tensor],
+        bursts: Sequence[Burst],
+        after: Sequence[Ready | None],
+        stays: Sequence[bool] = (),
     ) -> list[DeferredBurst]:
         return [
             DeferredBurst(self._engine, model, burst, before)
@@ -121,7 +125,11 @@ class Launched(Deferred):
         self.bursts: list[tuple[int, int, int]] = []
 
     def launch(
-        self, models: Sequence[Tensor], bursts: Sequence[Burst], after: Sequence[Ready | None]
+        self,
+        models: Sequence[Tensor],
+        bursts: Sequence[Burst],
+        after: Sequence[Ready | None],
+        stays: Sequence[bool] = (),
     ) -> list[DeferredBurst]:
         self.bursts += [(burst.device, burst.first_round, burst.rounds) for burst in bursts]
         return super().launch(models, bursts, after)

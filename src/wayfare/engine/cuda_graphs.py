@@ -101,9 +101,13 @@ class CudaGraphs:
             end.wait()
 
     def launch(
-        self, models: Sequence[Tensor], bursts: Sequence[Burst], after: Sequence[Ready | None]
+        self,
+        models: Sequence[Tensor],
+        bursts: Sequence[Burst],
+        after: Sequence[Ready | None],
+        stays: Sequence[bool] = (),
     ) -> Sequence[Ready]:
-        """Start bursts in their order, each on the slot with the fewest steps left."""
+        """Start bursts in their order, each on the slot with the fewest steps left. No model stays in a slot."""
         ends = [torch.cuda.Event() for _ in bursts]
         here = torch.cuda.current_stream(self._training.compute.device)
         prepared = [

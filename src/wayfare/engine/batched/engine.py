@@ -68,24 +68,24 @@ class Batched:
             end.wait()
 
     def launch(
-        self, models: Sequence[Tensor], bursts: Sequence[Burst], after: Sequence[Ready | None]
+        self,
+        models: Sequence[Tensor],
+        bursts: Sequence[Burst],
+        after: Sequence[Ready | None],
+        stays: Sequence[bool] = (),
     ) -> Sequence[Ready]:
         """Start bursts, the longest first in groups of similar length."""
-        # Bursts without a round have ended.
-        ends = [torch.cuda.Event()] * len(bursts)
+        ends: dict[int, Ready] = {}
         rows = [self._rows(burst) for burst in bursts]
         indices, lane = longest_first(bursts), self._lane
         with gpu_lock:
             for first in range(0, len(indices), lane.width):
                 chosen = indices[first : first + lane.width]
-                # Bursts of one length end together.
-                of_rounds = {bursts[index].rounds: torch.cuda.Event() for index in chosen}
-                for index in chosen:
-                    ends[index] = of_rounds[bursts[index].rounds]
-                group = self._group(chosen, models, bursts, rows, after, ends)
+                group = self._group(chosen, models, bursts, rows, after, stays)
                 lane.stream.wait_stream(torch.cuda.current_stream(self._training.compute.device))
-                lane.run(group)
-        return ends
+                ends.update(zip(chosen, lane.run(group), strict=True))
+        # Nothing runs for an empty burst.
+        return [ends.get(index) or torch.cuda.Event() for index in range(len(bursts))]
 
     def _rows(self, burst: Burst) -> Rows:
         training, (start, length) = self._training, step_range(self._training, burst)
@@ -107,7 +107,7 @@ class Batched:
         bursts: Sequence[Burst],
         rows: Sequence[Rows],
         after: Sequence[Ready | None],
-        ends: Sequence[torch.cuda.Event],
+        stays: Sequence[bool],
     ) -> Group:
         offsets, mine = self._training.local_loss.offsets, [bursts[index] for index in chosen]
         if offsets is not None:
@@ -119,5 +119,5 @@ class Batched:
             offsets=offsets,
             steering=steering_of(self._training, mine),
             after=[after[index] for index in chosen],
-            ends=[ends[index] for index in chosen],
+            stays=[bool(stays) and stays[index] for index in chosen],
         )
