@@ -14,7 +14,7 @@ from tests.engine.test_engines import CPU_ENGINES
 from torch import Tensor
 
 from wayfare.engine import Burst, Engine, Policy, Trainer, TrainerState, make_engine
-from wayfare.engine.base import Ready
+from wayfare.engine.base import Overlapping, Ready
 from wayfare.learning.descent import Descent
 
 
@@ -115,6 +115,15 @@ def test_a_burst_that_ends_late_gives_the_same_bits(descent: Descent, monkeypatc
     for restored_after in ([], list(PLAN)):
         found = visits("reference", "ahead", descent, restored_after)
         assert all(torch.equal(one, two) for one, two in zip(found, expected, strict=True))
+
+
+def test_an_overlapping_engine_that_is_run_waits_for_every_burst() -> None:
+    class Runs(Overlapping):
+        launch = Deferred(Recorded()).launch
+
+    models = [torch.zeros(2), torch.zeros(2)]
+    Runs().run(models, [Burst(0, 1, 1), Burst(1, 1, 3)])
+    assert all(torch.equal(model, torch.ones(2)) for model in models)
 
 
 class Launched(Deferred):

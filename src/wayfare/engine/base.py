@@ -84,6 +84,10 @@ class Ready(Protocol):
 class Overlapping(Engine, Protocol):
     """An engine whose bursts may still run when a call returns, while the host handles contacts."""
 
+    def run(self, models: Sequence[Tensor], bursts: Sequence[Burst]) -> None:
+        for end in self.launch(models, bursts, [None] * len(bursts)):
+            end.wait()
+
     def launch(
         self,
         models: Sequence[Tensor],

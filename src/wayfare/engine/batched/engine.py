@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from wayfare.engine.base import Burst, LocalTraining, Ready, longest_first, moved, steering_of, step_range
+from wayfare.engine.base import Burst, LocalTraining, Overlapping, Ready, longest_first, moved, steering_of, step_range
 from wayfare.engine.batched.lane import Group, Lane, Rows
 from wayfare.engine.batched.tiles import FORMATS, Format
 from wayfare.engine.captured import captured
@@ -44,7 +44,7 @@ class _Lanes:
         return self._lanes[number]
 
 
-class Batched:
+class Batched(Overlapping):
     """Forward, backward and update of n networks at once. `obstacle` says what it cannot do."""
 
     # Few, so that most devices take part in most steps; but enough to keep the GPU busy during contacts.
@@ -62,10 +62,6 @@ class Batched:
         )
         with gpu_lock:
             self._lane = self._lanes.take(self)
-
-    def run(self, models: Sequence[Tensor], bursts: Sequence[Burst]) -> None:
-        for end in self.launch(models, bursts, [None] * len(bursts)):
-            end.wait()
 
     def launch(
         self,
@@ -89,11 +85,15 @@ class Batched:
 
     def _rows(self, burst: Burst) -> Rows:
         training, (start, length) = self._training, step_range(self._training, burst)
-        shares = np.repeat(training.schedule.shares(burst.first_round, burst.rounds), training.descent.steps_per_round)
+        if training.schedule.is_constant:
+            rates = np.full(length, training.learning_rate, np.float32)
+        else:
+            shares = training.schedule.shares(burst.first_round, burst.rounds)
+            rates = (training.learning_rate * np.repeat(shares, training.descent.steps_per_round)).astype(np.float32)
         return Rows(
             training.batches.of(burst.device, start, length),
             training.batches.crops_of(burst.device, start, length),
-            (training.learning_rate * shares).astype(np.float32),
+            rates,
         )
 
     def _group(

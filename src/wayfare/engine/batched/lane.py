@@ -192,7 +192,7 @@ class Lane:
         """Load minibatches and rates of the next steps of every burst."""
         steps, batch = min(_STEPS, len(rows[0].rates) - first), self._samples.shape[2]
         samples: Ints = np.zeros((steps, len(rows), batch), dtype=np.int64)
-        crops: Ints = np.zeros((steps, len(rows), batch, 3), dtype=np.int64)
+        crops: Ints = np.zeros((steps, len(rows), batch, 3 if self._augment else 0), dtype=np.int64)
         rates = np.zeros((steps, len(rows)), dtype=np.float32)
         for place, each in enumerate(rows):
             mine = max(min(steps, len(each.rates) - first), 0)
