@@ -11,15 +11,17 @@ from tests.backbones import MODES, small_task, tuned
 from tests.engine.kernels import with_kernels
 from torch import Tensor, nn
 
-from wayfare.engine import Burst, LocalTraining, choice, make_engine
+from wayfare.engine import Burst, LocalTraining, choice, evaluated_by, make_engine
 from wayfare.engine.base import Engine
 from wayfare.engine.traced.engine import StackedTraced
 from wayfare.engine.traced.probing import NotStackableError
 from wayfare.engine.traced.stepping import StackedStep
+from wayfare.engine.tuned.evaluation import StackedForward
 from wayfare.engine.tuned.network import tuned_network
 from wayfare.engine.vmapped import Vmapped
 from wayfare.learning.batches import Batches
 from wayfare.learning.descent import Descent
+from wayfare.learning.evaluate import Evaluator
 from wayfare.learning.local_loss import LocalLoss
 from wayfare.learning.models.base import trainable
 from wayfare.learning.models.tuned import Tuned
@@ -126,6 +128,22 @@ def test_kernels_give_the_gradients_of_pytorch() -> None:
         gradients.append(torch.autograd.grad(logits.square().sum(), weights))
     for found, expected in zip(*gradients, strict=True):
         assert float((found - expected).norm()) <= 1e-5 * float(expected.norm())
+
+
+@pytest.mark.parametrize("trained", MODES)
+def test_an_evaluation_by_the_stack_is_that_of_the_module(trained: Trained) -> None:
+    model = lite(trained)
+    task = small_task(model)
+    inputs = task.inputs(torch.arange(5)).float()
+    made = tuned_network(model.module(), (inputs[:3], inputs[:5]), signals=torch.float32, kernels=False)
+    vector = model.initial(np.random.default_rng(0)) + 0.05 * torch.sin(torch.arange(model.parameters))
+    expected = Evaluator(task)(vector)
+    found = Evaluator(task, module=StackedForward(model.module(), made))(vector)
+    assert found.score == expected.score
+    assert found.loss == pytest.approx(expected.loss, rel=1e-5)
+    # On a CPU the network itself is as fast.
+    by_engine = Evaluator(task, module=evaluated_by(make_engine("stacked", job(model))))
+    assert by_engine(vector) == expected
 
 
 def test_a_layer_without_a_stacked_form_is_named_and_trains_in_another_engine() -> None:
