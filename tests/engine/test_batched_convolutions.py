@@ -101,6 +101,7 @@ def test_a_step_along_the_gradient_also_writes_what_the_next_one_reads(*, row: b
     update = Update(
         weights=weights,
         rates=rates,
+        rows=None,
         copy=torch.zeros_like(weights, dtype=torch.float16),
         turned=torch.zeros_like(turned_weights(weights)),
         rounded=False,

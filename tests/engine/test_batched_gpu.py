@@ -137,9 +137,16 @@ def test_resnet9_is_batched_in_few_bits_and_captured_in_single_precision() -> No
     assert choose_engine("auto", small("tf32", width=16, batch=8).training).name == "cuda_graphs"
 
 
-def test_bursts_end_one_by_one_and_runs_share_lanes() -> None:
-    """A burst that waits for its own end only reads its own model; several launches may be under way."""
+@pytest.mark.parametrize("rows", [1, 2])
+def test_bursts_end_one_by_one_and_runs_share_lanes(rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A burst that waits for its own end only reads its own model; several launches may be under way.
+
+    Models stay in their lane until another run needs its rows.
+    """
+    from wayfare.engine.batched import lane
     from wayfare.engine.batched.engine import Batched  # needs Triton
+
+    monkeypatch.setattr(lane, "_ROWS", rows)
 
     local = small("tf32")
     initial = starts(local, torch.float32)
@@ -156,8 +163,10 @@ def test_bursts_end_one_by_one_and_runs_share_lanes() -> None:
                 Burst(burst.device, burst.first_round + half.rounds, burst.rounds - half.rounds)
                 for burst, half in zip(RAGGED, middles, strict=True)
             ]
-            ends = runner.launch(list(models.unbind()), middles, [None] * len(RAGGED))
-            ends = runner.launch(list(models.unbind()), rests, ends)
+            # Every other model stays in its lane.
+            stays = [bool(number % 2) for number in range(len(RAGGED))]
+            ends = runner.launch(list(models.unbind()), middles, [None] * len(RAGGED), stays)
+            ends = runner.launch(list(models.unbind()), rests, ends, stays)
             copies = []
             for model, end in zip(models.unbind(), ends, strict=True):
                 end.wait()

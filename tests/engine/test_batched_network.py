@@ -66,8 +66,8 @@ def example() -> tuple[list[Small], Tensor, Tensor, Tensor]:
 
 
 @cache
-def stepped(devices: tuple[int, ...], *, turned: bool, fused: bool) -> Tensor:
-    """The networks of some devices after a step together."""
+def stepped(devices: tuple[int, ...], *, turned: bool, fused: bool, rows: tuple[int, ...] | None = None) -> Tensor:
+    """The networks of some devices after a step together, in the first rows or in others."""
     from wayfare.engine.batched.network import Layer, Network, Plan
     from wayfare.engine.batched.tiles import Format
 
@@ -83,14 +83,18 @@ def stepped(devices: tuple[int, ...], *, turned: bool, fused: bool) -> Tensor:
     images, labels, offsets, rates = (each[chosen].to(WHERE) for each in (*tensors, RATES))
     # One device more than takes part.
     kind = Format(dtype=torch.float32, turned=turned, rounded=False)
-    network = Network(plan, kind, DEVICES + 1, BATCH, WHERE)
+    network = Network(plan, kind, DEVICES + 1, BATCH, WHERE, rows=DEVICES + 2)
     block = torch.stack([vector_of(modules[device]) for device in devices]).to(WHERE)
-    network.load(block)
+    places = rows or tuple(range(len(devices)))
+    for device, row in enumerate(places):
+        network.load(block[device : device + 1], row)
+    at = None if rows is None else torch.tensor(rows, dtype=torch.int32, device=WHERE)
     if fused:
-        network.step(images, labels, offsets, rates)
+        network.step(images, labels, offsets, rates, at)
     else:
-        network.update(network.gradients(images, labels, offsets), rates)
-    network.read(block)
+        network.update(network.gradients(images, labels, offsets, rows=at), rates, at)
+    for device, row in enumerate(places):
+        network.read(block[device : device + 1], row)
     return block.cpu()
 
 
@@ -114,10 +118,10 @@ def test_a_step_of_all_devices_is_the_step_of_each(*, turned: bool, fused: bool)
 
 
 @WAYS
-def test_a_device_alone_takes_the_same_step_bit_by_bit(*, turned: bool, fused: bool) -> None:
+def test_a_device_alone_and_in_another_row_takes_the_same_step_bit_by_bit(*, turned: bool, fused: bool) -> None:
     together = stepped((0, 1), turned=turned, fused=fused)
     # Alone, the second device also has another place.
-    assert torch.equal(together[1:], stepped((1,), turned=turned, fused=fused))
+    assert torch.equal(together[1:], stepped((1,), turned=turned, fused=fused, rows=(3,)))
 
 
 def test_rounded_numbers_have_eleven_significant_bits_and_nothing_else_changes() -> None:

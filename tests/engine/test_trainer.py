@@ -14,7 +14,7 @@ from tests.engine.test_engines import CPU_ENGINES
 from torch import Tensor
 
 from wayfare.engine import Burst, Engine, Policy, Trainer, TrainerState, make_engine
-from wayfare.engine.base import Ready
+from wayfare.engine.base import Overlapping, Ready
 from wayfare.learning.descent import Descent
 
 
@@ -80,7 +80,11 @@ class Deferred:
         raise AssertionError("a trainer lets bursts of this engine overlap")
 
     def launch(
-        self, models: Sequence[Tensor], bursts: Sequence[Burst], after: Sequence[Ready | None]
+        self,
+        models: Sequence[Tensor],
+        bursts: Sequence[Burst],
+        after: Sequence[Ready | None],
+        stays: Sequence[bool] = (),
     ) -> list[DeferredBurst]:
         return [
             DeferredBurst(self._engine, model, burst, before)
@@ -113,6 +117,15 @@ def test_a_burst_that_ends_late_gives_the_same_bits(descent: Descent, monkeypatc
         assert all(torch.equal(one, two) for one, two in zip(found, expected, strict=True))
 
 
+def test_an_overlapping_engine_that_is_run_waits_for_every_burst() -> None:
+    class Runs(Overlapping):
+        launch = Deferred(Recorded()).launch
+
+    models = [torch.zeros(2), torch.zeros(2)]
+    Runs().run(models, [Burst(0, 1, 1), Burst(1, 1, 3)])
+    assert all(torch.equal(model, torch.ones(2)) for model in models)
+
+
 class Launched(Deferred):
     """Notes the bursts: device, first round and number of rounds."""
 
@@ -121,7 +134,11 @@ class Launched(Deferred):
         self.bursts: list[tuple[int, int, int]] = []
 
     def launch(
-        self, models: Sequence[Tensor], bursts: Sequence[Burst], after: Sequence[Ready | None]
+        self,
+        models: Sequence[Tensor],
+        bursts: Sequence[Burst],
+        after: Sequence[Ready | None],
+        stays: Sequence[bool] = (),
     ) -> list[DeferredBurst]:
         self.bursts += [(burst.device, burst.first_round, burst.rounds) for burst in bursts]
         return super().launch(models, bursts, after)

@@ -84,10 +84,22 @@ class Ready(Protocol):
 class Overlapping(Engine, Protocol):
     """An engine whose bursts may still run when a call returns, while the host handles contacts."""
 
+    def run(self, models: Sequence[Tensor], bursts: Sequence[Burst]) -> None:
+        for end in self.launch(models, bursts, [None] * len(bursts)):
+            end.wait()
+
     def launch(
-        self, models: Sequence[Tensor], bursts: Sequence[Burst], after: Sequence[Ready | None]
+        self,
+        models: Sequence[Tensor],
+        bursts: Sequence[Burst],
+        after: Sequence[Ready | None],
+        stays: Sequence[bool] = (),
     ) -> Sequence[Ready]:
-        """Start bursts, the most urgent first. Burst i starts after ``after[i]``, an earlier burst of its device."""
+        """Start bursts, the most urgent first. Burst i starts after ``after[i]``, an earlier burst of its device.
+
+        If ``stays`` is given and ``stays[i]``, the device most likely trains on before anything reads its model. The
+        engine then need not write ``models[i]`` before someone waits for the end of the burst.
+        """
 
 
 @runtime_checkable

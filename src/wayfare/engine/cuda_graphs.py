@@ -28,6 +28,7 @@ from wayfare.engine.base import (
     Burst,
     LocalTraining,
     Minibatches,
+    Overlapping,
     Ready,
     Steering,
     directed,
@@ -85,7 +86,7 @@ def best_recipe(training: LocalTraining) -> Recipe:
     return Recipe(slots=10, compiled=large, channels_last=True, unfold_weight_pixels=64)
 
 
-class CudaGraphs:
+class CudaGraphs(Overlapping):
     """Runs bursts on captured graphs, several at a time."""
 
     def __init__(self, training: LocalTraining, recipe: Recipe | None = None) -> None:
@@ -96,14 +97,14 @@ class CudaGraphs:
         task = training.task.to(training.compute.device)
         self._slots = shared("slots", _captured(training, task, made), lambda: _make_slots(training, task, made))
 
-    def run(self, models: Sequence[Tensor], bursts: Sequence[Burst]) -> None:
-        for end in self.launch(models, bursts, [None] * len(bursts)):
-            end.wait()
-
     def launch(
-        self, models: Sequence[Tensor], bursts: Sequence[Burst], after: Sequence[Ready | None]
+        self,
+        models: Sequence[Tensor],
+        bursts: Sequence[Burst],
+        after: Sequence[Ready | None],
+        stays: Sequence[bool] = (),
     ) -> Sequence[Ready]:
-        """Start bursts in their order, each on the slot with the fewest steps left."""
+        """Start bursts in their order, each on the slot with the fewest steps left. No model stays in a slot."""
         ends = [torch.cuda.Event() for _ in bursts]
         here = torch.cuda.current_stream(self._training.compute.device)
         prepared = [

@@ -7,7 +7,7 @@ decides when. All policies give the same models.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
@@ -209,7 +209,8 @@ class Trainer:
         until = self._pending(round_)
         # Devices in contact now come first, then those with the next contacts.
         chosen = sorted(until, key=lambda device: (until[device], device))[: max(_AHEAD_DEVICES, len(met))]
-        self._run({device: min(until[device], self._done[device] + steps) for device in chosen})
+        ends = {device: min(until[device], self._done[device] + steps) for device in chosen}
+        self._run(ends, staying={device for device, end in ends.items() if end < until[device]})
 
     def _next_contact(self, device: int, round_: int) -> int:
         """The device's first contact in or after a round; 0 if there is none."""
@@ -217,7 +218,8 @@ class Trainer:
         index = bisect_left(rounds, round_)
         return rounds[index] if index < len(rounds) else 0
 
-    def _run(self, until: Mapping[int, int]) -> None:
+    def _run(self, until: Mapping[int, int], staying: Collection[int] = ()) -> None:
+        """Train devices up to a round each. The models of those ``staying`` are most likely not read there."""
         bursts = []
         for device, round_ in until.items():
             first = self._done[device] + 1
@@ -228,7 +230,8 @@ class Trainer:
         # Vectors are copied before anything is launched.
         models = [self._own(device) for device in devices]
         if bursts and self._overlapping is not None:
-            ends = self._overlapping.launch(models, bursts, [self._running.get(device) for device in devices])
+            after = [self._running.get(device) for device in devices]
+            ends = self._overlapping.launch(models, bursts, after, [device in staying for device in devices])
             self._running.update(zip(devices, ends, strict=True))
         elif bursts:
             self._engine.run(models, bursts)

@@ -46,11 +46,10 @@ class Batches:
     def of(self, device: int, first_step: int, steps: int) -> Ints:
         """Sample numbers of the minibatches of `steps` steps, shape (steps, batch size)."""
         held = self._held[device]
-        # Indices into the device's samples, in the smallest integer type that holds them.
-        narrow = np.min_scalar_type(len(held))
 
         def draw(rng: np.random.Generator, count: int) -> NDArray[np.integer]:
-            return rng.integers(0, len(held), size=(count, self.batch_size)).astype(narrow)
+            # Indices into the device's samples, in the smallest integer type that holds them.
+            return rng.integers(0, len(held), size=(count, self.batch_size)).astype(np.min_scalar_type(len(held)))
 
         return np.asarray(held[self._window(Stream.MINIBATCH, device, draw).rows(first_step, steps)])
 

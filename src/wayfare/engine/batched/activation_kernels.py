@@ -13,47 +13,6 @@ def nearest(value: tl.tensor) -> tl.tensor:
     return tl.where(tl.abs(value) < float("inf"), near, value)
 
 
-@triton.jit(do_not_specialize=["tiles", "channels", "positions"])  # type: ignore[untyped-decorator]
-def finish_moments(
-    moments: tl.tensor,
-    normal: tl.tensor,
-    running_mean: tl.tensor,
-    running_variance: tl.tensor,
-    tiles: tl.tensor,
-    channels: tl.tensor,
-    positions: tl.tensor,
-    momentum: tl.tensor,
-    eps: tl.tensor,
-    tiles_at_once: tl.constexpr,
-    block: tl.constexpr,
-) -> None:
-    blocks = channels // block
-    channels = blocks * block
-    device = (tl.program_id(0) // blocks).to(tl.int64)
-    channel = (tl.program_id(0) % blocks) * block + tl.arange(0, block)
-    tile = tl.arange(0, tiles_at_once)
-    source = moments + device * tiles * 2 * channels + tile[:, None] * (2 * channels) + channel[None, :]
-    total = tl.zeros((tiles_at_once, block), dtype=tl.float32)
-    for first in range(0, tiles, tiles_at_once):
-        total += tl.load(source + first * 2 * channels, mask=first + tile[:, None] < tiles, other=0.0)
-    mean = tl.sum(total, axis=0) / tiles
-    total = tl.zeros((tiles_at_once, block), dtype=tl.float32)
-    for first in range(0, tiles, tiles_at_once):
-        inside = first + tile[:, None] < tiles
-        here = source + first * 2 * channels
-        away = tl.where(inside, tl.load(here, mask=inside, other=0.0) - mean[None, :], 0.0)
-        total += tl.load(here + channels, mask=inside, other=0.0) + positions * away * away
-    squares = tl.sum(total, axis=0)
-    count = (tiles * positions).to(tl.float32)
-    tl.store(normal + device * 2 * channels + channel, mean)
-    tl.store(normal + (device * 2 + 1) * channels + channel, 1.0 / tl.sqrt_rn(squares / count + eps))
-    place = device * channels + channel
-    before = tl.load(running_mean + place)
-    tl.store(running_mean + place, before + momentum * (mean - before))
-    before = tl.load(running_variance + place)
-    tl.store(running_variance + place, before + momentum * (squares / tl.maximum(count - 1.0, 1.0) - before))
-
-
 @triton.jit  # type: ignore[untyped-decorator]
 def _normalised(
     signal: tl.tensor, place: tl.tensor, mean: tl.tensor, inverse: tl.tensor, offsets: tl.tensor

@@ -23,8 +23,6 @@ from wayfare.engine.batched.convolutions import ROUNDING, on_device_of
 
 # Channels per program.
 _BLOCK = 64
-# Tiles whose moments a program reads at a time.
-_TILES = 64
 
 
 def images_per_program(batch: int) -> int:
@@ -34,32 +32,6 @@ def images_per_program(batch: int) -> int:
 
 def _block(channels: int) -> int:
     return min(_BLOCK, channels & -channels)
-
-
-def finish_moments(
-    moments: Tensor, normal: Tensor, running: tuple[Tensor, Tensor], positions: int, momentum: float, eps: float
-) -> None:
-    """Combine the moments of tiles of ``positions`` values each (`convolve`).
-
-    Writes mean and inverse deviation to ``normal`` (devices, 2, channels) and advances the running mean and variance.
-    """
-    devices, tiles, _, channels = moments.shape
-    block = min(32, _block(channels))
-    with on_device_of(moments):
-        kernels.finish_moments[(devices * (channels // block),)](
-            moments,
-            normal,
-            running[0],
-            running[1],
-            tiles,
-            channels,
-            positions,
-            momentum,
-            eps,
-            tiles_at_once=_TILES,
-            block=block,
-            **ROUNDING,
-        )
 
 
 def activate(

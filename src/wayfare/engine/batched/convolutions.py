@@ -66,10 +66,13 @@ def convolve(
     tile: Tile,
     moments: Tensor | None = None,
     *,
+    rows: Tensor | None = None,
     backward: bool = False,
     added: bool = False,
 ) -> None:
-    """Convolve padded signals with weights (devices, outputs, taps, inputs), as `conv2d(padding=1)` with nine taps.
+    """Convolve padded signals with weights (rows, outputs, taps, inputs), as `conv2d(padding=1)` with nine taps.
+
+    ``rows`` are those of the devices; without them, devices have the first rows in order.
 
     Writes all but the zeros of the padded ``out``, or adds to it if ``added``. ``moments`` (devices, tiles, 2,
     outputs), if given, takes the mean of every tile and channel and the sum of squares about it. ``backward`` gives the
@@ -86,11 +89,12 @@ def convolve(
     with on_device_of(signal):
         _convolve[(devices * tiles_per_device(signal, tile) * (outputs // tile.outputs),)](
             rectangles(signal.view(-1, inputs), tile.positions, tile.inputs),
-            rectangles(weights.view(devices * inputs, -1), tile.inputs, tile.outputs)
+            rectangles(weights.view(len(weights) * inputs, -1), tile.inputs, tile.outputs)
             if backward
-            else rectangles(weights.view(devices * outputs, -1), tile.outputs, tile.inputs),
+            else rectangles(weights.view(len(weights) * outputs, -1), tile.outputs, tile.inputs),
             out,
             out if moments is None else moments,
+            out if rows is None else rows,
             height,
             columns - 1,
             batch,
@@ -98,6 +102,7 @@ def convolve(
             outputs,
             nine=taps == 9,
             has_moments=moments is not None,
+            has_rows=rows is not None,
             backward=backward,
             added=added,
             positions=tile.positions,
@@ -120,13 +125,15 @@ def on_device_of(signal: Tensor) -> AbstractContextManager[None]:
 
 # One compilation serves all sizes.
 @triton.jit(  # type: ignore[untyped-decorator]
-    do_not_specialize=["height", "width", "batch", "inputs", "outputs"], do_not_specialize_on_alignment=["moments"]
+    do_not_specialize=["height", "width", "batch", "inputs", "outputs"],
+    do_not_specialize_on_alignment=["moments", "rows"],
 )
 def _convolve(
     signal: tl.tensor_descriptor,
     weights: tl.tensor_descriptor,
     out: tl.tensor,
     moments: tl.tensor,
+    rows: tl.tensor,
     height: tl.tensor,
     width: tl.tensor,
     batch: tl.tensor,
@@ -134,6 +141,7 @@ def _convolve(
     outputs: tl.tensor,
     nine: tl.constexpr,
     has_moments: tl.constexpr,
+    has_rows: tl.constexpr,
     backward: tl.constexpr,
     added: tl.constexpr,
     positions: tl.constexpr,
@@ -149,6 +157,9 @@ def _convolve(
     channel = (program % blocks) * block_outputs
     tile = (program // blocks) % tiles
     device = program // (blocks * tiles)
+    mine = device
+    if has_rows:
+        mine = tl.load(rows + device)
     row = tile // across
     at_row = ((device * height + row) * (width + 1)) * batch + (tile % across) * positions
     steps = inputs // block_inputs
@@ -168,10 +179,10 @@ def _convolve(
             opposite = tap
             if nine:
                 opposite = 8 - tap
-            other = weights.load([device * inputs + at_input, opposite * outputs + channel])
+            other = weights.load([mine * inputs + at_input, opposite * outputs + channel])
             total = tl.dot(one, other, total, input_precision="tf32")
         else:
-            other = weights.load([device * outputs + channel, tap * inputs + at_input])
+            other = weights.load([mine * outputs + channel, tap * inputs + at_input])
             total = tl.dot(one, other.T, total, input_precision="tf32")
     at_output = (at_row + tl.arange(0, positions)).to(tl.int64)[:, None] * outputs + channel
     at_output += tl.arange(0, block_outputs)[None, :]

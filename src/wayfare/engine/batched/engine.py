@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from wayfare.engine.base import Burst, LocalTraining, Ready, longest_first, moved, steering_of, step_range
+from wayfare.engine.base import Burst, LocalTraining, Overlapping, Ready, longest_first, moved, steering_of, step_range
 from wayfare.engine.batched.lane import Group, Lane, Rows
 from wayfare.engine.batched.tiles import FORMATS, Format
 from wayfare.engine.captured import captured
@@ -44,7 +44,7 @@ class _Lanes:
         return self._lanes[number]
 
 
-class Batched:
+class Batched(Overlapping):
     """Forward, backward and update of n networks at once. `obstacle` says what it cannot do."""
 
     # Few, so that most devices take part in most steps; but enough to keep the GPU busy during contacts.
@@ -63,32 +63,37 @@ class Batched:
         with gpu_lock:
             self._lane = self._lanes.take(self)
 
-    def run(self, models: Sequence[Tensor], bursts: Sequence[Burst]) -> None:
-        for end in self.launch(models, bursts, [None] * len(bursts)):
-            end.wait()
-
     def launch(
-        self, models: Sequence[Tensor], bursts: Sequence[Burst], after: Sequence[Ready | None]
+        self,
+        models: Sequence[Tensor],
+        bursts: Sequence[Burst],
+        after: Sequence[Ready | None],
+        stays: Sequence[bool] = (),
     ) -> Sequence[Ready]:
         """Start bursts, the longest first in groups of similar length."""
-        ends = [torch.cuda.Event() for _ in bursts]
+        ends: dict[int, Ready] = {}
         rows = [self._rows(burst) for burst in bursts]
         indices, lane = longest_first(bursts), self._lane
         with gpu_lock:
             for first in range(0, len(indices), lane.width):
                 chosen = indices[first : first + lane.width]
-                group = self._group(chosen, models, bursts, rows, after, ends)
+                group = self._group(chosen, models, bursts, rows, after, stays)
                 lane.stream.wait_stream(torch.cuda.current_stream(self._training.compute.device))
-                lane.run(group)
-        return ends
+                ends.update(zip(chosen, lane.run(group), strict=True))
+        # Nothing runs for an empty burst.
+        return [ends.get(index) or torch.cuda.Event() for index in range(len(bursts))]
 
     def _rows(self, burst: Burst) -> Rows:
         training, (start, length) = self._training, step_range(self._training, burst)
-        shares = np.repeat(training.schedule.shares(burst.first_round, burst.rounds), training.descent.steps_per_round)
+        if training.schedule.is_constant:
+            rates = np.full(length, training.learning_rate, np.float32)
+        else:
+            shares = training.schedule.shares(burst.first_round, burst.rounds)
+            rates = (training.learning_rate * np.repeat(shares, training.descent.steps_per_round)).astype(np.float32)
         return Rows(
             training.batches.of(burst.device, start, length),
             training.batches.crops_of(burst.device, start, length),
-            (training.learning_rate * shares).astype(np.float32),
+            rates,
         )
 
     def _group(
@@ -98,7 +103,7 @@ class Batched:
         bursts: Sequence[Burst],
         rows: Sequence[Rows],
         after: Sequence[Ready | None],
-        ends: Sequence[torch.cuda.Event],
+        stays: Sequence[bool],
     ) -> Group:
         offsets, mine = self._training.local_loss.offsets, [bursts[index] for index in chosen]
         if offsets is not None:
@@ -110,5 +115,5 @@ class Batched:
             offsets=offsets,
             steering=steering_of(self._training, mine),
             after=[after[index] for index in chosen],
-            ends=[ends[index] for index in chosen],
+            stays=[bool(stays) and stays[index] for index in chosen],
         )

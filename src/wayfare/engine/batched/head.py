@@ -27,17 +27,24 @@ _SMALLEST = 16
 
 
 def linear_gradients(
-    features: Tensor, linear: Tensor, bias: Tensor, labels: Tensor, offsets: Tensor | None
+    features: Tensor,
+    linear: Tensor,
+    bias: Tensor,
+    labels: Tensor,
+    offsets: Tensor | None,
+    rows: Tensor | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """The gradients of features (devices, batch, features), weights (devices, classes, features) and bias.
+    """The gradients of features (devices, batch, features), weights (rows, classes, features) and bias.
 
+    ``rows`` are those of the devices in weights and bias; without them, devices have the first rows in order.
     ``labels`` are (devices, batch); ``offsets`` (devices, classes) are added to the logits.
     """
     devices, batch, channels = features.shape
     classes = linear.shape[1]
     images, block = images_per_program(batch), min(_FEATURES, channels & -channels)
     padded = max(_SMALLEST, triton.next_power_of_2(classes))
-    of_features, of_linear, of_bias = (torch.empty_like(each) for each in (features, linear, bias))
+    of_features, of_linear = torch.empty_like(features), features.new_empty(devices, classes, channels)
+    of_bias = features.new_empty(devices, classes)
     of_logits = features.new_empty(devices, batch, classes)
     with on_device_of(features):
         _of_images[(devices * (batch // images),)](
@@ -46,12 +53,14 @@ def linear_gradients(
             bias,
             labels,
             bias if offsets is None else offsets,
+            labels if rows is None else rows,
             of_logits,
             of_features,
             batch,
             channels,
             classes,
             has_offsets=offsets is not None,
+            has_rows=rows is not None,
             images=images,
             block=block,
             padded=padded,
@@ -73,19 +82,23 @@ def linear_gradients(
     return of_features, of_linear, of_bias
 
 
-@triton.jit(do_not_specialize=["batch", "channels", "classes"])  # type: ignore[untyped-decorator]
+@triton.jit(  # type: ignore[untyped-decorator]
+    do_not_specialize=["batch", "channels", "classes"], do_not_specialize_on_alignment=["rows"]
+)
 def _of_images(
     features: tl.tensor,
     linear: tl.tensor,
     bias: tl.tensor,
     labels: tl.tensor,
     offsets: tl.tensor,
+    rows: tl.tensor,
     of_logits: tl.tensor,
     of_features: tl.tensor,
     batch: tl.tensor,
     channels: tl.tensor,
     classes: tl.tensor,
     has_offsets: tl.constexpr,
+    has_rows: tl.constexpr,
     images: tl.constexpr,
     block: tl.constexpr,
     padded: tl.constexpr,
@@ -97,12 +110,15 @@ def _of_images(
     class_, channel = tl.arange(0, padded), tl.arange(0, block)
     known = class_ < classes
     at_features = (device * batch + image[:, None]) * channels + channel[None, :]
-    at_linear = linear + (device * classes + class_[:, None]) * channels + channel[None, :]
+    mine = device
+    if has_rows:
+        mine = tl.load(rows + device).to(tl.int64)
+    at_linear = linear + (mine * classes + class_[:, None]) * channels + channel[None, :]
     total = tl.zeros((images, padded), dtype=tl.float32)
     for first in range(0, channels, block):
         weights = tl.load(at_linear + first, mask=known[:, None], other=0.0)
         total = tl.dot(tl.load(features + at_features + first), weights.T, total, input_precision="ieee")
-    added = tl.load(bias + device * classes + class_, mask=known, other=0.0)
+    added = tl.load(bias + mine * classes + class_, mask=known, other=0.0)
     if has_offsets:
         total += (added + tl.load(offsets + device * classes + class_, mask=known, other=0.0))[None, :]
     else:

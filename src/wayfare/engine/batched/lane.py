@@ -2,6 +2,8 @@
 
 Bursts leave a group when they end, so a step has any number of devices up to the width. The first use of a number runs
 kernel by kernel, later ones replay its graph. Both read minibatches from tables on the GPU by a step counter.
+
+Models that nothing reads between two bursts stay in their rows.
 """
 
 from __future__ import annotations
@@ -21,11 +23,14 @@ from wayfare.engine.base import LocalTraining, Ready, Steering, Tensors, directe
 from wayfare.engine.batched.network import Network, Weights, plan_of
 from wayfare.engine.batched.sums import norms
 from wayfare.engine.batched.tiles import Format
+from wayfare.engine.compute import gpu_lock
 from wayfare.learning.models.resnet9 import Resnet9
 from wayfare.learning.tasks.base import Labelled
 
 # The most steps of a burst that are loaded at once.
 _STEPS = 256
+# Rows per device of a step: a row takes 50 MB in TF32, and copying a model in and out as long as a quarter of a step.
+_ROWS = 2
 
 _Work: TypeAlias = Literal["load", "step", "read"]
 
@@ -48,11 +53,29 @@ class Group:
     offsets: Tensor | None  # (devices, classes): added to the logits
     steering: Steering
     after: Sequence[Ready | None]
-    ends: Sequence[torch.cuda.Event]
+    stays: Sequence[bool]  # whether nothing reads the model before the next burst of its device
+
+
+class Resident:
+    """The end of a burst whose model stays in a lane. It is written only for someone who waits for it."""
+
+    def __init__(self, lane: Lane, row: int, model: Tensor) -> None:
+        self.lane, self.row, self.model = lane, row, model
+        self._written: torch.cuda.Event | None = None
+
+    def wait(self) -> None:
+        with gpu_lock:
+            if self._written is None:
+                self.lane.release(self)
+        assert self._written is not None
+        self._written.wait()
+
+    def written(self, end: torch.cuda.Event) -> None:
+        self._written = end
 
 
 class Lane:
-    """Networks of up to ``width`` devices, their buffers and graphs. Several runs may use it in turn."""
+    """Networks of up to ``width`` devices per step, their buffers and graphs. Several runs may use it in turn."""
 
     def __init__(self, training: LocalTraining, task: Labelled, width: int, kind: Format, *, fused: bool) -> None:
         where, batch, descent = training.compute.device, training.batches.batch_size, training.descent
@@ -60,15 +83,18 @@ class Lane:
         self._compute, self._task, self._descent, plan = training.compute, task, descent, plan_of(task.model)
         self._augment, self._adjusted = training.batches.augment, training.local_loss.offsets is not None
         self.width = width
-        self._network = Network(plan, kind, width, batch, where)
-        self._models = torch.zeros(width, task.model.parameters + task.model.statistics, device=where)
+        # Whether the kernels for gradients of weights also take the step.
+        self._fused = fused and descent.pulls_at_most and not descent.pull
+        self._network = Network(plan, kind, width, batch, where, _ROWS * width)
+        self._model = torch.zeros(1, task.model.parameters + task.model.statistics, device=where)
         self._samples = torch.zeros(_STEPS, width, batch, dtype=torch.int64, device=where)
         self._crops = torch.zeros(_STEPS, width, batch, 3, dtype=torch.int64, device=where)
         self._rates = torch.zeros(_STEPS, width, device=where)
         self._offsets = torch.zeros(width, plan.classes, device=where)
         self._step = torch.zeros(1, dtype=torch.int64, device=where)
-        # Whether the kernels for gradients of weights also take the step.
-        self._fused = fused and descent.pulls_at_most and not descent.pull
+        # The row of each burst of the current group.
+        self._row_of = torch.zeros(width, dtype=torch.int32, device=where)
+        self._residents: dict[int, Resident] = {}
         self._vectors = [
             Weights(plan, width, where) if used else None
             for used in (descent.pull, descent.corrected, descent.momentum)
@@ -79,54 +105,94 @@ class Lane:
         self._pool = torch.cuda.graph_pool_handle()
         self._graphs: dict[tuple[_Work, int], torch.cuda.CUDAGraph] = {}
         # Launched groups, whose vectors must stay until they end.
-        self._launched: deque[Group] = deque()
+        self._launched: deque[tuple[Group, torch.cuda.Event]] = deque()
 
-    def run(self, group: Group) -> None:
-        """Launch a group. Each of its ends is recorded as soon as its burst has ended."""
-        # The longest burst ends last.
-        while self._launched and self._launched[0].ends[0].query():
+    def run(self, group: Group) -> list[Ready]:
+        """Launch a group. Return the ends of its bursts."""
+        while self._launched and self._launched[0][1].query():
             self._launched.popleft()
         lengths, active = [len(rows.rates) for rows in group.rows], len(group.rows)
+        ends: list[Ready] = []
         with torch.cuda.stream(self.stream):
-            for before in group.after:
-                if before is not None:
-                    before.wait()
-            self._copy_in(group)
+            rows = self._copy_in(group)
             for first in range(0, lengths[0], _STEPS):
                 self._fill(group.rows, first)
                 for step in range(first, min(first + _STEPS, lengths[0])):
                     self._do("step", active)
                     while active and lengths[active - 1] == step + 1:
                         active -= 1
-                        self._copy_out(group, active)
-        self._launched.append(group)
+                        ends.append(self._end(group, active, rows[active]))
+            self._launched.append((group, torch.cuda.Event()))
+            self._launched[-1][1].record()
+        # The longest burst ended last.
+        return ends[::-1]
 
-    def _copy_in(self, group: Group) -> None:
-        count = len(group.models)
-        torch._foreach_copy_(list(self._models[:count].unbind()), list(group.models))
-        self._do("load", count)
+    def release(self, resident: Resident) -> None:
+        """Write the model of a resident, whose row is free afterwards."""
+        del self._residents[resident.row]
+        with torch.cuda.stream(self.stream):
+            resident.written(self._written(resident.row, resident.model))
+
+    def _copy_in(self, group: Group) -> list[int]:
+        """Make every model a row, unless it has one."""
+        count, rows = len(group.models), list[int]()
+        for before in group.after:
+            is_here = isinstance(before, Resident) and self._residents.get(before.row) is before
+            rows.append(before.row if is_here and isinstance(before, Resident) else -1)
+        taken = set(rows)
+        for place, (model, before) in enumerate(zip(group.models, group.after, strict=True)):
+            if rows[place] >= 0:
+                del self._residents[rows[place]]
+                continue
+            if before is not None:
+                before.wait()
+            # Without fused kernels, devices have the first rows in order.
+            rows[place] = self._free_row(taken) if self._fused else place
+            taken.add(rows[place])
+            self._model[0].copy_(model)
+            self._do("load", rows[place])
+        self._row_of[:count].copy_(moved(torch.tensor(rows, dtype=torch.int32), self._row_of.device))
         for weights, flat in zip(self._vectors, _lists(group.steering), strict=True):
             if weights is not None and flat is not None:
                 weights.load(torch.stack(list(flat)))
         if group.offsets is not None:
             self._offsets[:count].copy_(group.offsets)
+        return rows
 
-    def _copy_out(self, group: Group, place: int) -> None:
-        """A burst has ended: write its model, and its velocity if any."""
-        self._do("read", place)
-        group.models[place].copy_(self._models[place])
+    def _free_row(self, taken: set[int]) -> int:
+        """A row that neither this group nor a resident has; the resident that trained longest ago leaves if need be."""
+        for row in range(_ROWS * self.width):
+            if row not in taken and row not in self._residents:
+                return row
+        oldest = next(resident for row, resident in self._residents.items() if row not in taken)
+        self.release(oldest)
+        return oldest.row
+
+    def _end(self, group: Group, place: int, row: int) -> Ready:
+        """A burst has ended: write its model, and its velocity if any, unless it stays here."""
+        if self._fused and group.stays[place]:
+            resident = Resident(self, row, group.models[place])
+            self._residents[row] = resident
+            return resident
         velocity, vectors = self._vectors[2], group.steering.velocity
         if velocity is not None and vectors is not None:
             block = torch.empty_like(vectors[place]).unsqueeze(0)
             velocity.read(block, place)
             vectors[place].copy_(block[0])
-        group.ends[place].record()
+        return self._written(row, group.models[place])
+
+    def _written(self, row: int, model: Tensor) -> torch.cuda.Event:
+        self._do("read", row)
+        model.copy_(self._model[0])
+        end = torch.cuda.Event()
+        end.record()
+        return end
 
     def _fill(self, rows: Sequence[Rows], first: int) -> None:
         """Load minibatches and rates of the next steps of every burst."""
         steps, batch = min(_STEPS, len(rows[0].rates) - first), self._samples.shape[2]
         samples: Ints = np.zeros((steps, len(rows), batch), dtype=np.int64)
-        crops: Ints = np.zeros((steps, len(rows), batch, 3), dtype=np.int64)
+        crops: Ints = np.zeros((steps, len(rows), batch, 3 if self._augment else 0), dtype=np.int64)
         rates = np.zeros((steps, len(rows)), dtype=np.float32)
         for place, each in enumerate(rows):
             mine = max(min(steps, len(each.rates) - first), 0)
@@ -142,7 +208,7 @@ class Lane:
         self._step.zero_()
 
     def _do(self, work: _Work, number: int) -> None:
-        """Load or step the first ``number`` devices, or read the one with this number."""
+        """Step the first ``number`` devices of the group, or load or read the row with this number."""
         graph = self._graphs.get((work, number))
         if graph is not None:
             graph.replay()
@@ -158,11 +224,11 @@ class Lane:
 
     def _work(self, work: _Work, number: int) -> None:
         if work == "load":
-            self._network.load(self._models[:number])
+            self._network.load(self._model, number)
         elif work == "step":
             self._take_step(number)
         else:
-            self._network.read(self._models[number : number + 1], number)
+            self._network.read(self._model, number)
 
     @torch.no_grad()
     def _take_step(self, count: int) -> None:
@@ -178,7 +244,7 @@ class Lane:
             images = images.view(count, -1, *images.shape[1:])
             labels = task.train_labels.index_select(0, flat).view(count, -1)
             if self._fused:
-                self._network.step(images, labels, offsets, rates)
+                self._network.step(images, labels, offsets, rates, self._row_of[:count])
             else:
                 gradients = self._network.gradients(images, labels, offsets)
                 steering = Steering(*(None if each is None else each.of(count) for each in self._vectors))

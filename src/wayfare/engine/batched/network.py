@@ -18,13 +18,13 @@ from wayfare.engine.batched.activations import (
     activate,
     activate_and_pool_all,
     deactivate,
-    finish_moments,
     gradient_means,
 )
 from wayfare.engine.batched.convolutions import Tile, convolve, tiles_per_device
 from wayfare.engine.batched.copies import load_kernels, read_kernels
 from wayfare.engine.batched.head import linear_gradients
 from wayfare.engine.batched.inputs import neighbourhoods
+from wayfare.engine.batched.moments import finish_moments
 from wayfare.engine.batched.tiles import Format, forward_tile, weight_tile
 from wayfare.engine.batched.updates import update
 from wayfare.engine.batched.weight_gradients import Update, WeightTile, weight_gradient
@@ -84,25 +84,25 @@ def _taps_and_inputs(number: int, layer: Layer) -> tuple[int, int]:
 class Weights:
     """The trained entries of all devices, or vectors of their shape, in the layouts of the kernels."""
 
-    def __init__(self, plan: Plan, devices: int, where: torch.device) -> None:
+    def __init__(self, plan: Plan, rows: int, where: torch.device) -> None:
         self._shapes = plan.shapes
         shapes = [(layer.outputs, *_taps_and_inputs(number, layer)) for number, layer in enumerate(plan.layers)]
-        self.stacks = [torch.zeros(devices, *shape, device=where) for shape in (*shapes, *plan.shapes[-2:])]
+        self.stacks = [torch.zeros(rows, *shape, device=where) for shape in (*shapes, *plan.shapes[-2:])]
 
     def of(self, count: int) -> list[Tensor]:
-        """The stacks of the first devices."""
+        """The first rows of the stacks."""
         return [stack[:count] for stack in self.stacks]
 
-    def load(self, block: Tensor) -> None:
-        """Copy flat vectors (devices, parameters) in."""
-        pieces, stacks = split(block, self._shapes), self.of(len(block))
+    def load(self, block: Tensor, first: int = 0) -> None:
+        """Copy flat vectors (devices, parameters) to the rows from the first one on."""
+        pieces, stacks = split(block, self._shapes), [stack[first : first + len(block)] for stack in self.stacks]
         for piece, stack in zip(pieces[1:-2], stacks[1:-2], strict=True):
             load_kernels(piece, stack)
         for view, piece in self._others(pieces, stacks):
             view.copy_(piece)
 
     def read(self, block: Tensor, first: int = 0) -> None:
-        """Copy the vectors of devices from the first one on out to flat vectors."""
+        """Copy rows from the first one on out to flat vectors."""
         pieces, stacks = split(block, self._shapes), [stack[first : first + len(block)] for stack in self.stacks]
         for piece, stack in zip(pieces[1:-2], stacks[1:-2], strict=True):
             read_kernels(stack, piece)
@@ -154,20 +154,23 @@ def _first(tensor: Tensor | None, count: int) -> Tensor | None:
 
 
 class Network:
-    """Weights, running statistics and buffers of up to ``devices`` networks."""
+    """Weights and running statistics of networks, in rows, and buffers for steps of up to ``devices`` of them."""
 
-    def __init__(self, plan: Plan, kind: Format, devices: int, batch: int, where: torch.device) -> None:
+    def __init__(
+        self, plan: Plan, kind: Format, devices: int, batch: int, where: torch.device, rows: int | None = None
+    ) -> None:
         self.kind, self.batch, self.plan, self._layers = kind, batch, plan, plan.layers
-        self.weights = Weights(plan, devices, where)
+        rows = devices if rows is None else rows
+        self.weights = Weights(plan, rows, where)
         self._parameters = sum(math.prod(shape) for shape in plan.shapes)
-        self._statistics = [torch.zeros(devices, *shape, device=where) for shape in plan.statistics]
+        self._statistics = [torch.zeros(rows, *shape, device=where) for shape in plan.statistics]
         # What convolutions read: forward as stored or in fewer bits, backward turned or as forward.
         self._copies = [
             None if kind.dtype == torch.float32 else torch.zeros_like(stack, dtype=kind.dtype)
             for stack in self.weights.stacks[: len(self._layers)]
         ]
         self._turned = [
-            torch.zeros(devices, layer.inputs, 9, layer.outputs, device=where) if kind.turned and number else None
+            torch.zeros(rows, layer.inputs, 9, layer.outputs, device=where) if kind.turned and number else None
             for number, layer in enumerate(self._layers)
         ]
         side = plan.layers[0].side
@@ -217,83 +220,92 @@ class Network:
             weight=weight_tile(kind, self.batch, layer.side, inputs, layer.outputs, taps),
         )
 
-    def load(self, block: Tensor) -> None:
-        """Copy models (devices, parameters + statistics) in."""
-        self.weights.load(block[:, : self._parameters])
+    def load(self, block: Tensor, first: int = 0) -> None:
+        """Copy models (devices, parameters + statistics) to the rows from the first one on."""
+        self.weights.load(block[:, : self._parameters], first)
         pieces = split(block[:, self._parameters :], self.plan.statistics)
-        torch._foreach_copy_([each[: len(block)] for each in self._statistics], pieces)
+        torch._foreach_copy_([each[first : first + len(block)] for each in self._statistics], pieces)
+        rows = torch.arange(first, first + len(block), dtype=torch.int32, device=block.device)
         for number in range(len(self._layers)):
-            self._update_kernel(number, None, block.new_zeros(len(block)))
+            self._update_kernel(number, None, block.new_zeros(len(block)), rows)
 
     def read(self, block: Tensor, first: int = 0) -> None:
-        """Copy the models of devices from the first one on out."""
+        """Copy the models in rows from the first one on out."""
         self.weights.read(block[:, : self._parameters], first)
         pieces = split(block[:, self._parameters :], self.plan.statistics)
         torch._foreach_copy_(pieces, [each[first : first + len(block)] for each in self._statistics])
 
-    def update(self, directions: Sequence[Tensor], rates: Tensor) -> None:
+    def update(self, directions: Sequence[Tensor], rates: Tensor, rows: Tensor | None = None) -> None:
         """w <- w - rate v, with one rate per device."""
         for number in range(len(self._layers)):
-            self._update_kernel(number, directions[number], rates)
-        self._update_linear(directions, rates)
+            self._update_kernel(number, directions[number], rates, rows)
+        self._update_linear(directions, rates, rows)
 
-    def _update_linear(self, directions: Sequence[Tensor], rates: Tensor) -> None:
-        *_, linear, bias = self.weights.of(len(rates))
-        linear.sub_(directions[-2] * rates.view(-1, 1, 1))
-        bias.sub_(directions[-1] * rates.view(-1, 1))
+    def _update_linear(self, directions: Sequence[Tensor], rates: Tensor, rows: Tensor | None) -> None:
+        *_, linear, bias = self.weights.stacks
+        update(linear.unsqueeze(2), directions[-2], rates, rows=rows)
+        update(bias[:, None, None], directions[-1], rates, rows=rows)
 
-    def _update_kernel(self, number: int, directions: Tensor | None, rates: Tensor) -> None:
+    def _update_kernel(self, number: int, directions: Tensor | None, rates: Tensor, rows: Tensor | None = None) -> None:
         """Update a kernel, unless its directions are None, and write what convolutions read."""
-        count, copy, turned = len(rates), self._copies[number], self._turned[number]
+        copy, turned = self._copies[number], self._turned[number]
         if directions is not None or copy is not None or turned is not None:
             update(
-                self.weights.stacks[number][:count],
+                self.weights.stacks[number],
                 directions,
                 rates,
-                copy=_first(copy, count),
-                turned=_first(turned, count),
+                rows=rows,
+                copy=copy,
+                turned=turned,
                 rounded=self.kind.rounded,
             )
 
-    def step(self, images: Tensor, labels: Tensor, offsets: Tensor | None, rates: Tensor) -> None:
+    def step(
+        self, images: Tensor, labels: Tensor, offsets: Tensor | None, rates: Tensor, rows: Tensor | None = None
+    ) -> None:
         """A plain gradient step: as `gradients` and `update`, but most gradients are never stored."""
-        gradients = self.gradients(images, labels, offsets, rates)
+        gradients = self.gradients(images, labels, offsets, rates, rows)
         for number, here in enumerate(self.buffers):
             if here.weight.parts > 1:
-                self._update_kernel(number, gradients[number], rates)
-        self._update_linear(gradients, rates)
+                self._update_kernel(number, gradients[number], rates, rows)
+        self._update_linear(gradients, rates, rows)
 
     def gradients(
-        self, images: Tensor, labels: Tensor, offsets: Tensor | None, rates: Tensor | None = None
+        self,
+        images: Tensor,
+        labels: Tensor,
+        offsets: Tensor | None,
+        rates: Tensor | None = None,
+        rows: Tensor | None = None,
     ) -> list[Tensor]:
         """The gradients of the mean cross-entropy of each device, as `Weights.stacks`. Advances running statistics.
 
         Images are (devices, batch, colours, height, width), labels (devices, batch). ``offsets`` (devices, classes) are
-        added to the logits. With ``rates``, kernels with tiles of one part are updated instead.
+        added to the logits. With ``rates``, kernels with tiles of one part are updated instead. ``rows`` (devices,) are
+        those of the devices; without them, devices have the first rows in order.
         """
         count = len(labels)
         buffers = [each.of(count) for each in self.buffers]
-        self._forward(images, buffers)
-        features, (*_, linear, bias) = self._features[:count], self.weights.of(count)
-        of_features, of_linear, of_bias = linear_gradients(features, linear, bias, labels, offsets)
-        return [*self._backward(of_features, buffers, rates), of_linear, of_bias]
+        self._forward(images, buffers, rows)
+        features, (*_, linear, bias) = self._features[:count], self.weights.stacks
+        of_features, of_linear, of_bias = linear_gradients(features, linear, bias, labels, offsets, rows)
+        return [*self._backward(of_features, buffers, rates, rows), of_linear, of_bias]
 
-    def _forward(self, images: Tensor, buffers: Sequence[_Buffers]) -> None:
+    def _forward(self, images: Tensor, buffers: Sequence[_Buffers], rows: Tensor | None) -> None:
         count, kind = len(images), self.kind
         planes = images.permute(0, 2, 3, 4, 1).contiguous()
         signal = self._inputs[:count]
         turned = _first(self._inputs_turned, count)
         neighbourhoods(planes, signal, turned, rounded=kind.rounded)
-        weights = self.weights.of(count)
         for number, (layer, here) in enumerate(zip(self._layers, buffers, strict=True)):
             copy = self._copies[number]
-            kernel = weights[number] if copy is None else copy[:count]
-            convolve(signal, kernel, here.signal, here.forward, here.moments)
-            mean, variance = (each[:count] for each in self._statistics[2 * number : 2 * number + 2])
-            running = mean, variance
-            finish_moments(
-                here.moments, here.normal, running, here.forward.positions, self.plan.momentum, self.plan.eps
+            kernel = self.weights.stacks[number] if copy is None else copy
+            convolve(signal, kernel, here.signal, here.forward, here.moments, rows=rows)
+            running, positions = (
+                (self._statistics[2 * number], self._statistics[2 * number + 1]),
+                here.forward.positions,
             )
+            finish_moments(here.moments, here.normal, running, positions, self.plan.momentum, self.plan.eps, rows)
             added = None if layer.adds is None else buffers[layer.adds].result
             if here.result is None:
                 assert added is not None
@@ -302,7 +314,9 @@ class Network:
                 activate(here.signal, here.normal, here.result, here.result_turned, added=added, rounded=kind.rounded)
                 signal = here.result
 
-    def _backward(self, of_features: Tensor, buffers: Sequence[_Buffers], rates: Tensor | None) -> list[Tensor]:
+    def _backward(
+        self, of_features: Tensor, buffers: Sequence[_Buffers], rates: Tensor | None, rows: Tensor | None
+    ) -> list[Tensor]:
         count, kind, found = len(of_features), self.kind, []
         for number in reversed(range(len(self._layers))):
             layer, here = self._layers[number], buffers[number]
@@ -341,20 +355,23 @@ class Network:
                 )
             # Gradients of signals first: they need the weights before an update.
             if number:
-                self._of_signal(number, buffers)
-            found.append(self._of_weights(number, buffers, rates))
+                self._of_signal(number, buffers, rows)
+            found.append(self._of_weights(number, buffers, rates, rows))
         return found[::-1]
 
-    def _of_weights(self, number: int, buffers: Sequence[_Buffers], rates: Tensor | None) -> Tensor:
+    def _of_weights(
+        self, number: int, buffers: Sequence[_Buffers], rates: Tensor | None, rows: Tensor | None
+    ) -> Tensor:
         here, count = buffers[number], len(buffers[number].signal)
         taps, _ = _taps_and_inputs(number, self._layers[number])
         update = None
         if rates is not None and here.weight.parts == 1:
             update = Update(
-                weights=self.weights.stacks[number][:count],
+                weights=self.weights.stacks[number],
                 rates=rates,
-                copy=_first(self._copies[number], count),
-                turned=_first(self._turned[number], count),
+                rows=rows,
+                copy=self._copies[number],
+                turned=self._turned[number],
                 rounded=self.kind.rounded,
             )
         if here.gradient_turned is not None:
@@ -365,14 +382,14 @@ class Network:
         assert signal is not None
         return weight_gradient(here.gradient, signal, taps, here.weight, update=update)
 
-    def _of_signal(self, number: int, buffers: Sequence[_Buffers]) -> None:
-        here, out, count = buffers[number], buffers[number - 1].of_result, len(buffers[number].signal)
+    def _of_signal(self, number: int, buffers: Sequence[_Buffers], rows: Tensor | None) -> None:
+        here, out = buffers[number], buffers[number - 1].of_result
         assert out is not None
         turned, copy = self._turned[number], self._copies[number]
         # The gradient of what was added is there already.
         added = any(layer.adds == number - 1 for layer in self._layers)
         if turned is not None:
-            convolve(here.gradient, turned[:count], out, here.backward, added=added)
+            convolve(here.gradient, turned, out, here.backward, rows=rows, added=added)
         else:
-            kernel = self.weights.of(count)[number] if copy is None else copy[:count]
-            convolve(here.gradient, kernel, out, here.backward, backward=True, added=added)
+            kernel = self.weights.stacks[number] if copy is None else copy
+            convolve(here.gradient, kernel, out, here.backward, rows=rows, backward=True, added=added)

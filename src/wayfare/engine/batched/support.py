@@ -7,6 +7,7 @@ import torch
 from wayfare.engine.base import LocalTraining
 from wayfare.learning.models.resnet9 import Resnet9
 from wayfare.learning.tasks.base import Labelled
+from wayfare.sparsify.gpu import missing_compiler
 
 # The smallest side of a product of tiles in Triton.
 _SMALLEST = 16
@@ -34,18 +35,3 @@ def obstacle(training: LocalTraining) -> str | None:
     if torch.cuda.get_device_capability(compute.device) < _CAPABILITY:
         return f"{torch.cuda.get_device_name(compute.device)} is older than the Hopper generation"
     return missing_compiler(compute.device)
-
-
-def missing_compiler(device: torch.device) -> str | None:
-    """Why Triton cannot compile for a GPU; None if it can."""
-    try:
-        from wayfare.engine.batched.updates import update
-    except ImportError:
-        return "Triton is not installed"
-    try:
-        update(torch.zeros(1, 16, 1, 16, device=device), None, torch.zeros(1, device=device))
-    except Exception as error:  # a missing compiler, driver or cache folder each has its own error
-        return (
-            f"Triton cannot compile for {device}: {str(error).splitlines()[0] if str(error) else type(error).__name__}"
-        )
-    return None

@@ -33,6 +33,7 @@ class Update:
 
     weights: Tensor
     rates: Tensor
+    rows: Tensor | None  # of the devices in the weights
     copy: Tensor | None
     turned: Tensor | None
     rounded: bool
@@ -83,6 +84,7 @@ def weight_gradient(
             other,
             sums,
             sums if update is None else update.rates,
+            sums if update is None or update.rows is None else update.rows,
             sums if copy is None else copy,
             sums if turned_weights is None else turned_weights,
             height,
@@ -96,6 +98,7 @@ def weight_gradient(
             together=together,
             turned=turned,
             updates=update is not None,
+            has_rows=update is not None and update.rows is not None,
             has_copy=copy is not None,
             has_turned=turned_weights is not None,
             rounded=update is not None and update.rounded,
@@ -110,13 +113,15 @@ def weight_gradient(
 
 
 @triton.jit(  # type: ignore[untyped-decorator]
-    do_not_specialize=["height", "width", "batch", "outputs", "inputs", "devices", "parts"]
+    do_not_specialize=["height", "width", "batch", "outputs", "inputs", "devices", "parts"],
+    do_not_specialize_on_alignment=["rows"],
 )
 def _weight_gradient(
     gradient: tl.tensor_descriptor,
     signal: tl.tensor_descriptor,
     sums: tl.tensor,
     rates: tl.tensor,
+    rows: tl.tensor,
     copy: tl.tensor,
     turned_weights: tl.tensor,
     height: tl.tensor,
@@ -130,6 +135,7 @@ def _weight_gradient(
     together: tl.constexpr,
     turned: tl.constexpr,
     updates: tl.constexpr,
+    has_rows: tl.constexpr,
     has_copy: tl.constexpr,
     has_turned: tl.constexpr,
     rounded: tl.constexpr,
@@ -186,8 +192,11 @@ def _weight_gradient(
                 other = signal.load([at + shift + 2 * batch, channel])
                 last = tl.dot(one, other, last, input_precision="tf32")
     at_output, at_input = tl.arange(0, block_outputs)[:, None], tl.arange(0, block_inputs)[None, :]
-    place = ((part * devices + device).to(tl.int64) * outputs + output) * (taps * inputs) + tap * inputs + channel
-    opposite = (device.to(tl.int64) * inputs + channel) * (taps * outputs) + (taps - 1 - tap) * outputs + output
+    mine = device
+    if has_rows:
+        mine = tl.load(rows + device)
+    place = ((part * devices + mine).to(tl.int64) * outputs + output) * (taps * inputs) + tap * inputs + channel
+    opposite = (mine.to(tl.int64) * inputs + channel) * (taps * outputs) + (taps - 1 - tap) * outputs + output
     offsets, turned_offsets = at_output * (taps * inputs) + at_input, at_input * (taps * outputs) + at_output
     rate = 0.0
     if updates:

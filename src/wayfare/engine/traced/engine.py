@@ -24,7 +24,6 @@ from wayfare.engine.base import (
     stacked_steps,
     steered,
 )
-from wayfare.engine.batched.support import missing_compiler
 from wayfare.engine.traced.network import stacked_network
 from wayfare.engine.traced.probing import NotStackableError
 from wayfare.engine.traced.program import StackedNetwork
@@ -35,6 +34,7 @@ from wayfare.errors import ScenarioError
 from wayfare.learning.models.base import statistics, trainable
 from wayfare.learning.tasks.own import OwnTask
 from wayfare.learning.tasks.tuned import TunedClassification
+from wayfare.sparsify.gpu import compiles
 
 # The weights of a group, and its largest result, should stay in the cache (measured in benchmarks/engine.py).
 _WEIGHT_BYTES, _RESULT_BYTES = 4 << 20, 8 << 20
@@ -90,7 +90,7 @@ class StackedTraced(Stack):
                     module,
                     (one, two),
                     signals=torch.bfloat16 if low else real,
-                    kernels=cuda and missing_compiler(self._where) is None,
+                    kernels=cuda and compiles(self._where),
                 )
             else:
                 self._networks[real] = stacked_network(module, (one, two), fuse=self._fuse)
