@@ -16,6 +16,7 @@ from wayfare.engine import Burst, Compute, LocalTraining, Precision, make_engine
 from wayfare.engine.choice import choose_engine
 from wayfare.engine.cuda_graphs import CudaGraphs, best_recipe
 from wayfare.engine.traced.replayed import Replayed
+from wayfare.engine.tuned.evaluation import StackedForward
 from wayfare.learning.batches import Batches
 from wayfare.learning.evaluate import Evaluator
 from wayfare.learning.models.base import Model
@@ -154,7 +155,9 @@ def test_a_gpu_evaluates_a_backbone_by_its_stack(trained: Trained, precision: Pr
     vector = model.initial(np.random.default_rng(0)).cuda()
     expected = Evaluator(task)(vector)
     with compute.numerics():
-        found = Evaluator(task, module=engine.evaluated())(vector)
+        module = engine.evaluated()
+        found = Evaluator(task, module=module)(vector)
+    assert isinstance(module, StackedForward)
     assert found.loss == pytest.approx(expected.loss, rel=limit)
 
 

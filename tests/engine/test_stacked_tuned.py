@@ -11,12 +11,12 @@ from tests.backbones import MODES, small_task, tuned
 from tests.engine.kernels import with_kernels
 from torch import Tensor, nn
 
-from wayfare.engine import Burst, LocalTraining, choice, evaluated_by, make_engine
+from wayfare.engine import Burst, Compute, LocalTraining, choice, evaluated_by, make_engine
 from wayfare.engine.base import Engine
 from wayfare.engine.traced.engine import StackedTraced
 from wayfare.engine.traced.probing import NotStackableError
 from wayfare.engine.traced.stepping import StackedStep
-from wayfare.engine.tuned.evaluation import StackedForward
+from wayfare.engine.tuned.evaluation import StackedForward, evaluation_module
 from wayfare.engine.tuned.network import tuned_network
 from wayfare.engine.vmapped import Vmapped
 from wayfare.learning.batches import Batches
@@ -138,12 +138,28 @@ def test_an_evaluation_by_the_stack_is_that_of_the_module(trained: Trained) -> N
     made = tuned_network(model.module(), (inputs[:3], inputs[:5]), signals=torch.float32, kernels=False)
     vector = model.initial(np.random.default_rng(0)) + 0.05 * torch.sin(torch.arange(model.parameters))
     expected = Evaluator(task)(vector)
-    found = Evaluator(task, module=StackedForward(model.module(), made))(vector)
+    stacked = evaluation_module(model.module(), made, inputs, Compute())
+    assert isinstance(stacked, StackedForward)
+    found = Evaluator(task, module=stacked)(vector)
     assert found.score == expected.score
     assert found.loss == pytest.approx(expected.loss, rel=1e-5)
     # On a CPU the network itself is as fast.
     by_engine = Evaluator(task, module=evaluated_by(make_engine("stacked", job(model))))
     assert by_engine(vector) == expected
+
+
+def test_a_stack_that_gives_other_logits_does_not_evaluate(caplog: pytest.LogCaptureFixture) -> None:
+    model = lite("norms")
+    inputs = small_task(model).inputs(torch.arange(5)).float()
+    made = tuned_network(model.module(), (inputs[:3], inputs[:5]), signals=torch.float32, kernels=False)
+    wrong = replace(made, operations=[*made.operations[:-1], replace(made.operations[-1], call=other_logits)])
+    module = evaluation_module(model.module(), wrong, inputs, Compute())
+    assert not isinstance(module, StackedForward)
+    assert "evaluations do not use the stack" in caplog.text
+
+
+def other_logits(step: StackedStep, signal: Tensor) -> Tensor:
+    return signal.new_full((len(signal), 10), torch.nan)
 
 
 def test_a_layer_without_a_stacked_form_is_named_and_trains_in_another_engine() -> None:

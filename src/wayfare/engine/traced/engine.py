@@ -28,7 +28,7 @@ from wayfare.engine.traced.network import stacked_network
 from wayfare.engine.traced.probing import NotStackableError
 from wayfare.engine.traced.program import StackedNetwork
 from wayfare.engine.traced.stepping import StackedStep, unfolded
-from wayfare.engine.tuned.evaluation import StackedForward
+from wayfare.engine.tuned.evaluation import evaluation_module
 from wayfare.engine.tuned.network import tuned_network
 from wayfare.errors import ScenarioError
 from wayfare.learning.models.base import statistics, trainable
@@ -101,7 +101,9 @@ class StackedTraced(Stack):
         module = self._task.model.module()
         if self._where.type != "cuda" or not isinstance(self._task, TunedClassification):
             return module
-        return StackedForward(module, self._network(torch.float32))
+        first = torch.from_numpy(self._training.batches.of(0, 1, 1)[0]).to(self._where)
+        inputs, _ = self._task.minibatch(first, torch.float32)
+        return evaluation_module(module, self._network(torch.float32), inputs, self._training.compute)
 
     def _width(self, model: Tensor) -> int:
         weights = model.numel() * model.element_size()
