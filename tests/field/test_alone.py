@@ -109,6 +109,50 @@ def test_of_two_servers_from_one_bundle_one_answers_and_the_other_takes_over(
     finish(story())
 
 
+def test_a_server_with_another_lifetime_of_the_lease_changes_that_of_the_broker(fleet: Fleet, broker: Broker) -> None:
+    async def story() -> None:
+        client = await connect(load_bundle(fleet.server_folder), url=broker.url, wait_s=10)
+
+        async def lifetime_s() -> float | None:
+            return (await client.jsm().stream_info("WAYFARE_LEASE")).config.max_age
+
+        for lasts_s in (30.0, 60.0, 20.0):
+            lease = Lease(client, "host", lasts_s)
+            assert await lease._renew() is None
+            assert lease.is_held
+            assert await lifetime_s() == lasts_s
+        # The lease is free, so nothing but the stream says how long it lasts.
+        await lease.release()
+        again = Lease(client, "another host", lasts_s=40.0)
+        assert await again._renew() is None
+        assert await lifetime_s() == 40.0
+        # One that waits changes nothing.
+        assert await Lease(client, "host", lasts_s=7.0)._renew() == "another host"
+        assert await lifetime_s() == 40.0
+        await again.release()
+        await client.close()
+
+    finish(story())
+
+
+def test_a_holder_that_lost_the_lease_notices_at_its_next_renewal(fleet: Fleet, broker: Broker) -> None:
+    async def story() -> None:
+        client = await connect(load_bundle(fleet.server_folder), url=broker.url, wait_s=10)
+        first, second = Lease(client, "host", 60.0), Lease(client, "another host", 60.0)
+        assert await first._renew() is None
+        assert await first._renew() is None
+        await client.jsm().purge_stream("WAYFARE_LEASE")
+        assert await second._renew() is None
+        assert await first._renew() == "another host"
+        assert not first.is_held
+        await second.release()
+        assert await first._renew() is None
+        await first.release()
+        await client.close()
+
+    finish(story())
+
+
 def test_a_server_that_waits_for_the_lease_answers_nobody(
     fleet: Fleet, broker: Broker, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

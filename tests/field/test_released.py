@@ -182,7 +182,7 @@ class Bus:
         if self.parts_left < 0:
             raise FieldError("out of reach")
         self.asked += parse(Part, data).size_bytes
-        return self.intake.part(self.number, data)
+        return bytes(self.intake.part(self.number, data))
 
     def contact(self) -> None:
         """Hear what is released, download it, and report."""

@@ -62,7 +62,7 @@ def test_nothing_can_be_altered_moved_or_repeated_as_an_answer(device: DeviceEnd
     for device_name, kind in (("bus-1", "finish"), ("bus-2", "chunk"), ("bus-2", "ask")):
         with pytest.raises(WireError):
             server.question(device_name, kind, chunk)
-    for wrong in (answered + b"!", answered[:-1], b"", server.answer("bus-2", "ask", asked, b"these")):
+    for wrong in (bytes(answered) + b"!", answered[:-1], b"", server.answer("bus-2", "ask", asked, b"these")):
         with pytest.raises(WireError):
             device.answer("ask", asked, wrong)
     # The same question again has another number, so the old answer does not fit.

@@ -27,6 +27,6 @@ def need_broker_program() -> str:
 
 
 def need_packages() -> None:
-    missing = [name for name in ("nats", "nkeys", "cryptography", "blake3") if find_spec(name) is None]
+    missing = [name for name in ("nats", "nkeys", "cryptography", "blake3", "zstandard") if find_spec(name) is None]
     if missing:
         raise UnavailableError(f"the field runtime needs {', '.join(missing)}: pip install 'wayfare[field]'")

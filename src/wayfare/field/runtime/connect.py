@@ -9,13 +9,14 @@ import ssl
 import threading
 from collections import deque
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 from urllib.parse import urlsplit
 
 import nats.errors
 from nats.aio.client import Client, Server
 from nats.aio.msg import Msg
 
+from wayfare.arrays import Buffer
 from wayfare.errors import FieldError, InputError, LinkLostError, RefusedError
 from wayfare.field.fleet import Bundle
 from wayfare.field.fleet.subjects import inbox_prefix
@@ -25,6 +26,7 @@ _log = logging.getLogger("wayfare.field")
 _DENIED = re.compile(r'permissions violation for \w+ to "([^"]*)"', re.IGNORECASE)
 _PLAINTEXT = "the broker does not encrypt; the client sends it no key"
 _KEPT_REFUSALS = 100
+_LARGE_BYTES = 16 << 10
 # Tenths of a second without a broker before the log says so.
 _PATIENT_LOOKS = 10
 
@@ -59,7 +61,7 @@ class FieldClient(Client):
         self._waiting: dict[str, set[asyncio.Future[FieldError]]] = {}
         self._unconfirmed: list[str] = []
         self._refused_in_a_row = 0
-        self._watch: asyncio.Task[None] | None = None
+        self._next_look: asyncio.TimerHandle | None = None  # for silence
 
     async def request(
         self,
@@ -85,6 +87,28 @@ class FieldClient(Client):
             if not self._waiting[asked]:
                 del self._waiting[asked]
 
+    async def publish(
+        self, subject: str, payload: Buffer = b"", reply: str = "", headers: dict[str, Any] | None = None
+    ) -> None:
+        # The plain client's type says bytes.
+        await super().publish(subject, cast(bytes, payload), reply, headers)
+
+    async def _send_publish(
+        self, subject: str, reply: str, payload: bytes, payload_size: int, headers: dict[str, Any] | None
+    ) -> None:
+        """Publish without the two copies of a large payload that the plain client makes."""
+        if headers is not None or payload_size < _LARGE_BYTES:
+            await super()._send_publish(subject, reply, bytes(payload), payload_size, headers)
+            return
+        self.stats["out_msgs"] += 1
+        self.stats["out_bytes"] += payload_size
+        command = f"PUB {subject} {reply} {payload_size}\r\n".encode()
+        self._pending += [command, payload]
+        self._pending_data_size += len(command) + payload_size
+        await self._send_command(b"\r\n")
+        if self._flush_queue is not None and self._flush_queue.empty():
+            await self._flush_pending()
+
     def device_end(self, name: str) -> DeviceEnd:
         return DeviceEnd(self.seals, name)
 
@@ -107,8 +131,8 @@ class FieldClient(Client):
 
     async def close(self) -> None:
         """Close the connection, without waiting long for a broker out of reach."""
-        if self._watch is not None:
-            self._watch.cancel()
+        if self._next_look is not None:
+            self._next_look.cancel()
         leaving = asyncio.ensure_future(super().close())
         try:
             await asyncio.wait((leaving,), timeout=self._settings.farewell_s)
@@ -132,18 +156,27 @@ class FieldClient(Client):
         if writer is not None and writer.transport is not None:
             writer.transport.abort()
 
-    async def _watch_silence(self) -> None:
-        """Detect a silent loss. The client itself counts only pings, which queue behind a busy link."""
-        loop = asyncio.get_running_loop()
-        heard, heard_s = -1, loop.time()
-        while not self.is_closed:
-            await asyncio.sleep(self._settings.silence_s / 10)
-            messages = self.stats["in_msgs"]
-            if messages != heard or not self._pings_outstanding or not self.is_connected:
-                heard, heard_s = messages, loop.time()
-            elif loop.time() - heard_s > self._settings.silence_s:
-                heard_s = loop.time()
-                self._drop_socket()
+    async def _send_ping(self, future: asyncio.Future[bool] | None = None) -> None:
+        await super()._send_ping(future)
+        # With a future it belongs to a flush, and the client does not count it.
+        if future is None and self._next_look is None:
+            self._look_for_silence(-1, 0.0)
+
+    def _look_for_silence(self, heard: int, heard_s: float) -> None:
+        """Detect a silent loss while a ping is unanswered.
+
+        The client itself counts only pings, which queue behind a busy link.
+        """
+        self._next_look = None
+        if not self._pings_outstanding or not self.is_connected:
+            return
+        loop, messages = asyncio.get_running_loop(), self.stats["in_msgs"]
+        if messages != heard:
+            heard, heard_s = messages, loop.time()
+        elif loop.time() - heard_s > self._settings.silence_s:
+            self._drop_socket()
+            return
+        self._next_look = loop.call_later(self._settings.silence_s / 10, self._look_for_silence, heard, heard_s)
 
     def _check_link(self) -> None:
         if self.is_closed:
@@ -176,8 +209,6 @@ class FieldClient(Client):
 
     async def _on_connected(self) -> None:
         self._refused_in_a_row = 0
-        if self._watch is None:
-            self._watch = asyncio.ensure_future(self._watch_silence())
         self.disconnected.clear()
         self.connected.set()
 

@@ -17,6 +17,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from wayfare.arrays import Buffer
 from wayfare.codec.wire import Layout
 from wayfare.field.runtime.database import tree_bytes
 from wayfare.field.runtime.ledger import Ledger
@@ -119,13 +120,14 @@ class Downloads:
         """The state last handed to a device."""
         return self._handed.get(device, _NOTHING)
 
-    def part(self, device: int, version: int, base_version: int | None, begin: int, end: int) -> bytes:
+    def part(self, device: int, version: int, base_version: int | None, begin: int, end: int) -> Buffer:
         """Bytes of the model and of the handed state after it; fewer than requested if they are no longer kept."""
         model = self._find((version, base_version))
         if model is None:
             return b""
-        behind = max(begin - len(model.data), 0), max(end - len(model.data), 0)
-        return b"".join((memoryview(model.data)[begin:end], self.handed(device).data[slice(*behind)]))
+        piece, size = memoryview(model.data)[begin:end], len(model.data)
+        behind = self.handed(device).data[max(begin - size, 0) : max(end - size, 0)]
+        return b"".join((piece, behind)) if behind else piece
 
     def store_begun(self) -> None:
         """Write all begun downloads to disk, before the server stops."""

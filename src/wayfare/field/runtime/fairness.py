@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from wayfare.field.runtime.connect import FieldClient
 
-_LOOK_EVERY_S = 0.1
+_RETRY_S = 0.1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,6 +73,8 @@ class FairSubscriptions:
     def __init__(self, client: FieldClient, rates: Rates) -> None:
         self._client, self._rates = client, rates
         self._heard: dict[str, tuple[_Heard, Callable[[Msg], Awaitable[None]]]] = {}
+        self._low: set[str] = set()  # subjects whose credit is half used up
+        self._some_low = asyncio.Event()
 
     async def hear(self, device: str, kind: str, on_message: Callable[[Msg], Awaitable[None]]) -> None:
         """Start to hear one kind of question of a device; a second call changes nothing."""
@@ -86,6 +88,9 @@ class FairSubscriptions:
 
         async def counted(message: Msg) -> None:
             heard.heard += 1
+            if 2 * (heard.limit - heard.heard) <= heard.bucket.burst:
+                self._low.add(subject)
+                self._some_low.set()
             await on_message(message)
 
         self._heard[subject] = heard, counted
@@ -94,21 +99,25 @@ class FairSubscriptions:
     async def keep_credit(self) -> None:
         """Extend credits as fast as the rates allow, until cancelled."""
         while True:
-            await asyncio.sleep(_LOOK_EVERY_S)
-            for subject, (heard, _) in self._heard.items():
-                if 2 * (heard.limit - heard.heard) <= heard.bucket.burst:
-                    await self._extend(subject)
+            await self._some_low.wait()
+            for subject in [*self._low]:
+                if await self._extend(subject):
+                    self._low.discard(subject)
+            if not self._low:
+                self._some_low.clear()
+            await asyncio.sleep(_RETRY_S)
 
     async def close(self) -> None:
         for heard, _ in self._heard.values():
             if heard.subscription is not None and heard.heard < heard.limit:
                 await heard.subscription.unsubscribe()
 
-    async def _extend(self, subject: str) -> None:
+    async def _extend(self, subject: str) -> bool:
+        """Extend a credit if the rate allows it."""
         heard, on_message = self._heard[subject]
         credit = int(heard.bucket.burst)
         if not heard.bucket.take(credit if heard.subscription is None else credit / 2):
-            return
+            return False
         if heard.subscription is None or heard.heard >= heard.limit:
             # The broker has forgotten a subscription whose credit is used up.
             heard.heard, heard.limit = 0, credit
@@ -116,3 +125,4 @@ class FairSubscriptions:
         else:
             heard.limit += credit // 2
         await heard.subscription.unsubscribe(limit=heard.limit)
+        return True

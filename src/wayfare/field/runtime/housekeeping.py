@@ -47,8 +47,7 @@ class Housekeeping:
     async def _keep(self) -> None:
         ledger, window, compacted_s = self._ledger, self._options.window, -math.inf
         while True:
-            await self._in_thread(ledger.obey)
-            await self._in_thread(ledger.contacts.flush)
+            await self._in_thread(self._obey)
             if window is not None and time.monotonic() - compacted_s > _COMPACT_EVERY_S:
                 # A replay takes seconds with a large model; devices need not wait for it.
                 snapshot = await asyncio.to_thread(ledger.base_within, window)
@@ -57,6 +56,10 @@ class Housekeeping:
                     _log.info("compacted", extra=asdict(found))
                 compacted_s = time.monotonic()
             await asyncio.sleep(_OBEY_EVERY_S)
+
+    def _obey(self) -> None:
+        self._ledger.obey()
+        self._ledger.contacts.flush()
 
     async def _evaluate(self) -> None:
         """Evaluate new versions from time to time, beside the work on the ledger."""

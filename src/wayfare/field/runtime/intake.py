@@ -10,6 +10,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from wayfare.arrays import Buffer
 from wayfare.codec.errors import WireError
 from wayfare.codec.wire import Layout
 from wayfare.field.runtime.downloads import Downloads
@@ -163,7 +164,7 @@ class Intake:
             settings=self.ledger.aggregation.settings_at(offered.version),
         )
 
-    def part(self, device: int, data: bytes) -> bytes:
+    def part(self, device: int, data: bytes) -> Buffer:
         """Some bytes of an offered model; fewer if it is no longer kept, so that the device must ask again."""
         try:
             asked = parse(Part, data)
@@ -172,7 +173,7 @@ class Intake:
             return b""
         end = asked.offset + asked.size_bytes
         if asked.released:
-            piece = self.ledger.released.part(asked.version, asked.offset, end)
+            piece: Buffer = self.ledger.released.part(asked.version, asked.offset, end)
         else:
             piece = self.downloads.part(device, asked.version, asked.base_version, asked.offset, end)
         self.counts[device].sent_bytes += len(piece)

@@ -41,11 +41,16 @@ class Lease:
     def __init__(self, client: FieldClient, holder: str, lasts_s: float = LASTS_S) -> None:
         self._client, self._holder, self._lasts_s = client, holder, lasts_s
         self._renewed_s = -float("inf")
+        self._sequence: int | None = None  # of this server's message, as far as it knows
+
+    @property
+    def left_s(self) -> float:
+        """How long this server may answer. It stops before another one can start."""
+        return self._renewed_s + 0.8 * self._lasts_s - time.monotonic()
 
     @property
     def is_held(self) -> bool:
-        """Whether this server may answer. It stops before another one can start."""
-        return time.monotonic() - self._renewed_s < 0.8 * self._lasts_s
+        return self.left_s > 0
 
     async def keep(self) -> None:
         """Acquire the lease and renew it, until cancelled."""
@@ -70,33 +75,49 @@ class Lease:
 
     async def _renew(self) -> str | None:
         """Write the lease if it is free or ours; otherwise return its holder."""
-        asked_s, jetstream = time.monotonic(), self._client.jetstream()
-        try:
-            last = await jetstream.get_last_msg(_STREAM, _SUBJECT)
-            holder, sequence = json.loads(last.data or b"{}").get("holder"), last.seq or 0
-        except NotFoundError:
-            holder, sequence = None, 0
-            await self._make_stream()
-        if holder not in (None, self._holder):
-            self._renewed_s = -float("inf")
-            return str(holder)
-        headers = {"Nats-Expected-Last-Subject-Sequence": str(sequence)}
-        try:
-            await jetstream.publish(_SUBJECT, json.dumps({"holder": self._holder}).encode(), headers=headers)
-        except APIError as error:
-            # Another server was faster.
-            return f"unknown ({error.description})"
+        asked_s, known = time.monotonic(), self._sequence
+        if known is None or await self._write(known) is not None:
+            try:
+                last = await self._client.jetstream().get_last_msg(_STREAM, _SUBJECT)
+                holder, sequence = json.loads(last.data or b"{}").get("holder"), last.seq or 0
+            except NotFoundError:
+                holder, sequence = None, 0
+            if holder not in (None, self._holder):
+                self._renewed_s = -float("inf")
+                return str(holder)
+            await self._ensure_stream()
+            if (reason := await self._write(sequence)) is not None:
+                # Another server was faster.
+                return f"unknown ({reason})"
         self._renewed_s = asked_s
         return None
 
-    async def _make_stream(self) -> None:
-        await self._client.jsm().add_stream(
-            StreamConfig(
-                name=_STREAM,
-                subjects=[_SUBJECT],
-                storage=StorageType.FILE,
-                discard=DiscardPolicy.OLD,
-                max_msgs_per_subject=1,
-                max_age=self._lasts_s,
-            )
+    async def _write(self, sequence: int) -> str | None:
+        """Replace the message with this number, or none if it is 0; return the reason if another one is there."""
+        self._sequence = None
+        headers = {"Nats-Expected-Last-Subject-Sequence": str(sequence)}
+        words = json.dumps({"holder": self._holder}).encode()
+        try:
+            self._sequence = (await self._client.jetstream().publish(_SUBJECT, words, headers=headers)).seq
+        except APIError as error:
+            return error.description or "refused"
+        return None
+
+    async def _ensure_stream(self) -> None:
+        """Create the stream, or give an existing one this server's lifetime of the lease."""
+        manager = self._client.jsm()
+        wanted = StreamConfig(
+            name=_STREAM,
+            subjects=[_SUBJECT],
+            storage=StorageType.FILE,
+            discard=DiscardPolicy.OLD,
+            max_msgs_per_subject=1,
+            max_age=self._lasts_s,
         )
+        try:
+            found = await manager.stream_info(_STREAM)
+        except NotFoundError:
+            await manager.add_stream(wanted)
+        else:
+            if found.config.max_age != self._lasts_s:
+                await manager.update_stream(wanted)

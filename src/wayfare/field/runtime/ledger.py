@@ -237,7 +237,7 @@ class Ledger:
 
     def _record(self, device: int, chunk: Chunk, data: bytes) -> None:
         latest, key = self._devices[device], Key(device, chunk.update, chunk.chunk)
-        norm_sq = float(chunk.entries.values.double().square().sum())
+        norm_sq = float((values := chunk.entries.values.double()).dot(values))
         with self.transaction():
             if chunk.update != latest.number:
                 self._taken.pop(device, None)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import ctypes
+import threading
 from collections.abc import Coroutine
 from typing import Any
 
@@ -22,6 +23,25 @@ def run_loop(main: Coroutine[Any, Any, None]) -> None:
         asyncio.run(main)
     else:
         uvloop.run(main)
+
+
+def future_of(event: threading.Event) -> asyncio.Future[None]:
+    """A future of the running loop that is done when an event is set: a thread waits for it, and nothing polls."""
+    loop = asyncio.get_running_loop()
+    future: asyncio.Future[None] = loop.create_future()
+
+    def end() -> None:
+        if not future.done():
+            future.set_result(None)
+
+    def wait() -> None:
+        event.wait()
+        # The loop may have ended before.
+        with contextlib.suppress(RuntimeError):
+            loop.call_soon_threadsafe(end)
+
+    threading.Thread(target=wait, name="stop", daemon=True).start()
+    return future
 
 
 def keep_freed_memory() -> None:

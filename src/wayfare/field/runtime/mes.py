@@ -20,6 +20,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
+from wayfare.arrays import Buffer
 from wayfare.codec.errors import WireError
 from wayfare.codec.whole import MAX_WHOLE
 from wayfare.errors import InputError, RefusedError
@@ -33,7 +34,7 @@ from wayfare.field.runtime.housekeeping import Housekeeping, HousekeepingOptions
 from wayfare.field.runtime.intake import Intake
 from wayfare.field.runtime.lease import LASTS_S, Lease, holder_of
 from wayfare.field.runtime.ledger import Ledger
-from wayfare.field.runtime.loop import run_loop
+from wayfare.field.runtime.loop import future_of, run_loop
 from wayfare.field.runtime.membership import Membership
 from wayfare.field.runtime.messages import Mark, Part, parse
 from wayfare.field.runtime.page import live_page, token_of
@@ -145,32 +146,33 @@ class MobileEdgeServer:
 
     async def run(self, stop: threading.Event) -> None:
         """Serve whenever this server holds the lease."""
-        leasing = asyncio.ensure_future(self._lease.keep())
+        leasing, stopping = asyncio.ensure_future(self._lease.keep()), future_of(stop)
         try:
-            while not stop.is_set():
+            while not stopping.done():
                 if self._lease.is_held:
-                    await self._lead(stop, leasing)
-                await asyncio.wait((leasing,), timeout=0.05)
+                    await self._lead(stopping, leasing)
+                await asyncio.wait((leasing, stopping), timeout=0.05, return_when=asyncio.FIRST_COMPLETED)
                 if leasing.done():
                     leasing.result()
         finally:
+            stopping.cancel()
             leasing.cancel()
             await asyncio.gather(leasing, return_exceptions=True)
             await self._lease.release()
             self._thread.shutdown()
             self._parts.shutdown()
 
-    async def _lead(self, stop: threading.Event, leasing: asyncio.Future[None]) -> None:
-        """Record and answer until ``stop`` is set or the lease is lost."""
+    async def _lead(self, stopping: asyncio.Future[None], leasing: asyncio.Future[None]) -> None:
+        """Record and answer until the server stops or the lease is lost."""
         _log.info("this server answers the devices", extra={"version": self._intake.ledger.version})
         delivery = await self._client.subscribe(DELIVERY, cb=self._arrived.put)
         work = (self._keep_stream(), self._record(), self._save(), self._hear(), self._house.run())
         tasks: list[asyncio.Future[None]] = [asyncio.ensure_future(task) for task in work]
         try:
             # Out of reach of the broker nobody can answer, and the lease is asked for again.
-            while not stop.is_set() and (self._lease.is_held or not self._client.is_connected):
-                watched = (*tasks, leasing, self._failed)
-                done, _ = await asyncio.wait(watched, timeout=0.1, return_when=asyncio.FIRST_COMPLETED)
+            while not stopping.done() and (self._lease.is_held or not self._client.is_connected):
+                watched, left_s = (*tasks, leasing, stopping, self._failed), max(self._lease.left_s, 0.1)
+                done, _ = await asyncio.wait(watched, timeout=left_s, return_when=asyncio.FIRST_COMPLETED)
                 for task in done:
                     task.result()
         finally:
@@ -295,7 +297,7 @@ class MobileEdgeServer:
             manifest = await self._in_thread(finish)
         return manifest.packed()
 
-    async def _on_part(self, device: int, data: bytes) -> bytes:
+    async def _on_part(self, device: int, data: bytes) -> Buffer:
         try:
             size_bytes = parse(Part, data).size_bytes
         except WireError:
@@ -306,7 +308,7 @@ class MobileEdgeServer:
         # Not behind the ledger's work: a contact is too short to wait for the chunks of others.
         return await asyncio.get_running_loop().run_in_executor(self._parts, self._intake.part, device, data)
 
-    def _answering(self, answer: Callable[[int, bytes], Awaitable[bytes | None]]) -> Callable[[Msg], Awaitable[None]]:
+    def _answering(self, answer: Callable[[int, bytes], Awaitable[Buffer | None]]) -> Callable[[Msg], Awaitable[None]]:
         """A subscription that answers each request in its own task, so that a waiting one does not block others."""
         underway: set[asyncio.Task[None]] = set()
 

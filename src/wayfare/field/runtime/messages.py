@@ -33,6 +33,7 @@ CHUNK_HEADER_BYTES = _HEADER.size + _CHECKSUM.size
 MAX_CHUNKS = 4096
 # Pieces are joined without a sort if they hold at least every so manieth entry, in blocks that a CPU's cache holds.
 _DENSE, _CACHED = 16, 1 << 19
+_FEWEST_ENTRIES = 64  # of a chunk, however small it should be
 _MAX_NUMBER = 2**32 - 2
 _MAX_JSON_BYTES = 64 << 10
 
@@ -108,13 +109,24 @@ def split(sent: Sparse, layout: Layout, chunk_bytes: int) -> list[Piece]:
     if len(sent) == 0:
         return []
     chosen = int(torch.searchsorted(sent.indices, layout.parameters))
-    # A value and at most 4 bytes of index; gaps take less, so pieces are slightly smaller than requested.
-    room = max((chunk_bytes - CHUNK_HEADER_BYTES - HEADER_BYTES) // 6, 64)
-    room = max(room, math.ceil(chosen / MAX_CHUNKS))
+    room = max(_entries_in(chunk_bytes, chosen, layout.parameters), math.ceil(chosen / MAX_CHUNKS))
     order = torch.argsort(sent.values[:chosen].abs(), descending=True, stable=True)
     places = [piece.sort().values for piece in order.split(room)]
     places[0] = torch.cat([places[0], torch.arange(chosen, len(sent))])
     return [Piece(Sparse(sent.indices[piece], sent.values[piece]), 32) for piece in places]
+
+
+def _entries_in(chunk_bytes: int, entries: int, parameters: int) -> int:
+    """About how many of some entries fit into a chunk: a value takes 32 bits, and a gap of g log2(g) + 1.5 bits.
+
+    Gaps above 255 take more. Chunks that hold few entries are therefore larger, because smaller ones would hold even
+    longer gaps.
+    """
+    bits = 8 * (chunk_bytes - CHUNK_HEADER_BYTES - HEADER_BYTES)
+    room = max(bits / 48, _FEWEST_ENTRIES)
+    for _ in range(3):
+        room = max(bits / (33.5 + math.log2(parameters / min(room, entries))), _FEWEST_ENTRIES)
+    return int(room)
 
 
 def split_coded(pieces: Sequence[Piece], layout: Layout, chunk_bytes: int) -> list[Piece]:
@@ -149,7 +161,7 @@ def split_coded(pieces: Sequence[Piece], layout: Layout, chunk_bytes: int) -> li
 
 
 def joined(pieces: Sequence[Sparse]) -> Sparse:
-    """Join the pieces of one update, sorted by index."""
+    """Join the pieces of one update, whose values are finite, sorted by index."""
     if len(pieces) == 1:
         return pieces[0]
     indices = [piece.indices.numpy() for piece in pieces if len(piece)]
@@ -161,21 +173,19 @@ def joined(pieces: Sequence[Sparse]) -> Sparse:
         # NumPy's stable sort merges the sorted runs; a sort from scratch takes several times as long.
         order = np.argsort(found := np.concatenate(indices), kind="stable")
         return Sparse(torch.from_numpy(found[order]), torch.from_numpy(np.concatenate(values)[order]))
-    # Of many entries it is faster to write each one to its place.
+    # Of many entries it is faster to write each one to its place, where NaN means that none was sent.
     found, sent = np.empty(total, np.int64), np.empty(total, np.float32)
     width = max(min(end - first, _CACHED), 1)
-    placed, kept = np.empty(width, np.float32), np.empty(width, np.bool_)
+    placed = np.empty(width, np.float32)
     edges = np.arange(first, end + width, width)
-    cuts = [np.searchsorted(piece, edges) for piece in indices]
+    cuts = np.array([np.searchsorted(piece, edges) for piece in indices]).T.tolist()
     done = 0
-    for block, begin in enumerate(edges[:-1]):
-        slices = [slice(cut[block], cut[block + 1]) for cut in cuts]
-        here = np.concatenate([piece[part] for piece, part in zip(indices, slices, strict=True)])
+    for begin, starts, ends in zip(edges.tolist(), cuts, cuts[1:], strict=False):
+        here = np.concatenate([piece[low:high] for piece, low, high in zip(indices, starts, ends, strict=True)])
         here -= begin
-        placed[here] = np.concatenate([piece[part] for piece, part in zip(values, slices, strict=True)])
-        kept.fill(False)
-        kept[here] = True
-        here = np.flatnonzero(kept)
+        placed.fill(np.nan)
+        placed[here] = np.concatenate([piece[low:high] for piece, low, high in zip(values, starts, ends, strict=True)])
+        here = np.flatnonzero(placed == placed)
         place = slice(done, done := done + len(here))
         np.add(here, begin, out=found[place])
         placed.take(here, out=sent[place], mode="clip")

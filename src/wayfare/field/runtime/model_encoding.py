@@ -7,12 +7,13 @@ import struct
 
 import numpy as np
 import torch
+import zstandard
 from blake3 import blake3
 from numpy.typing import NDArray
 from torch import Tensor
 
 from wayfare.arrays import Buffer
-from wayfare.codec.deflate import huffman_coded, huffman_decoded
+from wayfare.codec.deflate import huffman_decoded
 from wayfare.codec.errors import WireError
 from wayfare.codec.wire import Layout, decode, encode_exactly
 from wayfare.field.runtime.database import tree_of
@@ -23,6 +24,12 @@ from wayfare.methods.states import same_kind, vectors_of
 # The length of everything before the values, their number, and the length of their compressed bytes.
 _HEAD = struct.Struct("<III")
 _FAST = "blake3:"
+# Of matches of 7 bytes a table of 64 entries finds hardly any: Huffman codes remain, in blocks of 128 KB.
+_HUFFMAN_ONLY = zstandard.ZstdCompressionParameters(
+    strategy=zstandard.STRATEGY_FAST, min_match=7, hash_log=6, window_log=17, target_length=0, write_content_size=1
+)
+# Values whose bytes a CPU's cache holds while they are separated.
+_CACHED = 1 << 16
 
 
 def packed(model: Tensor, newer: NDArray[np.bool_] | None, layout: Layout) -> bytes:
@@ -38,11 +45,18 @@ def squeezed(front: bytes, values: Buffer) -> bytes:
 
     The other bytes of a value are noise. Huffman codes alone are fastest, and longer matches do not occur.
     """
-    whole = np.frombuffer(values, np.uint8).reshape(-1, 4)
-    coded = huffman_coded(whole[:, 3].tobytes())
+    whole = np.frombuffer(values, "<u4")
+    lowest, third, highest = (np.empty(len(whole), kind) for kind in ("<u2", np.uint8, np.uint8))
+    for begin in range(0, len(whole), _CACHED):
+        block = slice(begin, begin + _CACHED)
+        # Assignments keep the lowest bytes.
+        lowest[block] = whole[block]
+        upper = whole[block] >> np.uint32(16)
+        third[block] = upper
+        highest[block] = upper >> np.uint32(8)
+    coded = zstandard.ZstdCompressor(compression_params=_HUFFMAN_ONLY).compress(highest.data)
     head = _HEAD.pack(len(front), len(whole), len(coded))
-    lowest = np.ascontiguousarray(np.frombuffer(values, "<u2")[::2])
-    return b"".join([head, front, coded, lowest.data, np.ascontiguousarray(whole[:, 2]).data])
+    return b"".join([head, front, coded, lowest.data, third.data])
 
 
 def expanded(data: bytes, most: int) -> bytes:
@@ -55,12 +69,25 @@ def expanded(data: bytes, most: int) -> bytes:
     if len(data) != _HEAD.size + at + coded_bytes + 3 * count:
         raise WireError(f"a download of {len(data)} bytes does not hold {count} values")
     begin = _HEAD.size + at
-    highest = huffman_decoded(memoryview(data)[begin : begin + coded_bytes], count)
+    highest = _decoded(memoryview(data)[begin : begin + coded_bytes], count)
     values = np.empty((count, 4), np.uint8)
     values.view("<u2")[:, 0] = np.frombuffer(data, "<u2", count, begin + coded_bytes)
     values[:, 2] = np.frombuffer(data, np.uint8, count, begin + coded_bytes + 2 * count)
     values[:, 3] = np.frombuffer(highest, np.uint8)
     return data[_HEAD.size : begin] + values.tobytes()
+
+
+def _decoded(coded: memoryview, count: int) -> bytes:
+    """``count`` bytes from Zstandard, or from Deflate in files of earlier versions, which never begin like this."""
+    if coded[:4] != zstandard.FRAME_HEADER:
+        return huffman_decoded(coded, count)
+    try:
+        # The decoder believes the length in the frame.
+        if (length := zstandard.frame_content_size(coded)) != count:
+            raise WireError(f"coded bytes: {length}, expected {count}")
+        return zstandard.ZstdDecompressor().decompress(coded, allow_extra_data=False)
+    except zstandard.ZstdError as error:
+        raise WireError(f"cannot decode the bytes: {error}") from None
 
 
 def unpacked(data: bytes, layout: Layout, *, base: Tensor | None, digest: str) -> Tensor:

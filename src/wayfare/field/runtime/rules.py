@@ -48,9 +48,6 @@ class Latest:
         return self.open and number == self.number
 
 
-_BIT: NDArray[np.uint8] = (1 << np.arange(8)).astype(np.uint8)
-
-
 class Bits:
     """A set of entries of a model, one bit each, which bounds the server's memory per device."""
 
@@ -62,13 +59,19 @@ class Bits:
         return self._count
 
     def any_of(self, indices: Ints) -> bool:
-        return bool((self._bits.take(indices >> 3) & _BIT.take(indices & 7)).any())
+        return bool((self._bits.take(indices >> 3) & _bit_of(indices)).any())
 
     def add(self, indices: Ints) -> None:
         """Add indices that are not in the set yet."""
         self._count += len(indices)
         # New bits add up to their union, and NumPy adds several times as fast.
-        np.add.at(self._bits, indices >> 3, _BIT.take(indices & 7))
+        np.add.at(self._bits, indices >> 3, _bit_of(indices))
+
+
+def _bit_of(indices: Ints) -> NDArray[np.uint8]:
+    # The three lowest bits of an index are in its lowest byte.
+    bits: NDArray[np.uint8] = np.left_shift(np.uint8(1), indices.astype(np.uint8) & np.uint8(7))
+    return bits
 
 
 def check_chunk(chunk: Chunk, latest: Latest, limits: Limits, version: int) -> None:

@@ -20,6 +20,7 @@ from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
+from wayfare.arrays import Buffer
 from wayfare.codec.errors import WireError
 from wayfare.errors import InputError
 from wayfare.field.fleet.subjects import SERVER_NAME
@@ -48,7 +49,7 @@ class Seals:
         self._certificate = own.public_bytes(serialization.Encoding.DER)
         self._last_number = 0
 
-    def seal(self, subject: str, data: bytes, *, question: bytes = b"", introduce: bool = False) -> bytes:
+    def seal(self, subject: str, data: Buffer, *, question: bytes = b"", introduce: bool = False) -> bytes:
         """A sealed message; with ``introduce`` it carries the certificate."""
         self._last_number = max(time.time_ns(), self._last_number + 1)
         signature = self._key.sign(_covered(subject, question, self._last_number, data), _ALGORITHM)
@@ -112,7 +113,7 @@ def _parts(sealed: bytes) -> tuple[bytes, bytes, int, bytes]:
     )
 
 
-def _covered(subject: str, question: bytes, number: int, data: bytes) -> bytes:
+def _covered(subject: str, question: bytes, number: int, data: Buffer) -> bytes:
     """Everything that a seal covers, each part with its length; of the content its digest, to copy and hash less."""
     parts = (subject.encode(), question, number.to_bytes(8, "little"), blake3(data).digest())
     return b"".join(len(part).to_bytes(8, "little") + part for part in parts)
@@ -164,7 +165,7 @@ class ServerEnd:
             write_atomically(self._folder / f"{device}.der", certificate)
         return data
 
-    def answer(self, device: str, kind: str, question: bytes, data: bytes) -> bytes:
+    def answer(self, device: str, kind: str, question: bytes, data: Buffer) -> Buffer:
         if kind == "part":
             return data
         return self._seals.seal(f"down.{device}.{kind}", data, question=question, introduce=kind == "ask")
