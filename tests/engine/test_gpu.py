@@ -153,7 +153,8 @@ def test_a_gpu_evaluates_a_backbone_by_its_stack(trained: Trained, precision: Pr
     engine = make_engine("auto", training)
     assert isinstance(engine, Replayed)
     vector = model.initial(np.random.default_rng(0)).cuda()
-    expected = Evaluator(task)(vector)
+    with Compute.named("cuda").numerics():
+        expected = Evaluator(task)(vector)
     with compute.numerics():
         module = engine.evaluated()
         found = Evaluator(task, module=module)(vector)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 from tests.backbones import MODES, small_task, tuned
-from tests.engine.kernels import with_kernels
+from tests.engine.kernels import WHERE, with_kernels
 from torch import Tensor, nn
 
 from wayfare.engine import Burst, Compute, LocalTraining, choice, evaluated_by, make_engine
@@ -117,15 +117,17 @@ def test_every_descent_and_loss_is_that_of_the_reference(descent: Descent) -> No
 def test_kernels_give_the_gradients_of_pytorch() -> None:
     model = lite("norms")
     task = small_task(model)
-    inputs = task.inputs(torch.arange(6)).float()
+    inputs = task.inputs(torch.arange(6)).float().to(WHERE)
     shapes = [entry.shape for entry in trainable(model.module()).values()]
     random = torch.Generator().manual_seed(0)
-    weights = [(0.5 * torch.randn(2, *shape, generator=random)).requires_grad_() for shape in shapes]
+    weights = [(0.5 * torch.randn(2, *shape, generator=random)).to(WHERE).requires_grad_() for shape in shapes]
     gradients = []
     for kernels in (False, True):
-        made = tuned_network(model.module(), (inputs[:3], inputs[:5]), signals=torch.float32, kernels=kernels)
-        logits = made(inputs, StackedStep(count=2, weights=weights, statistics=()))
-        gradients.append(torch.autograd.grad(logits.square().sum(), weights))
+        module = model.module().to(WHERE)
+        made = tuned_network(module, (inputs[:3], inputs[:5]), signals=torch.float32, kernels=kernels)
+        with Compute.named(WHERE.type).numerics():
+            logits = made(inputs, StackedStep(count=2, weights=weights, statistics=()))
+            gradients.append(torch.autograd.grad(logits.square().sum(), weights))
     for found, expected in zip(*gradients, strict=True):
         assert float((found - expected).norm()) <= 1e-5 * float(expected.norm())
 
