@@ -258,7 +258,7 @@ def test_a_failed_batch_leaves_memory_as_the_disk_has_it(tmp_path: Path) -> None
         ledger.record(0, piece(1, 2, 3, first=0))
 
 
-def test_a_ledger_has_format_8(tmp_path: Path) -> None:
+def test_a_ledger_has_format_9(tmp_path: Path) -> None:
     open_ledger(tmp_path).close()
     with sqlite3.connect(tmp_path / "ledger.sqlite") as connection:
         assert connection.execute("PRAGMA user_version").fetchone() == (9,)
