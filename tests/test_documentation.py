@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 import typer
 
 from wayfare.cli.app import app
+from wayfare.codec.indices import IndexKind
+from wayfare.codec.values import ValueBits
 
 ROOT = Path(__file__).parent.parent
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "benchmarks").glob("*.md")])
 LINK = re.compile(r"\]\(([^)\s]+)\)")
 CODE = re.compile(r"^```.*?^```|`[^`\n]+`", re.MULTILINE | re.DOTALL)
+FORMATS = ("index format", "bits per value")
 pages = pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 
 
@@ -76,3 +79,10 @@ def test_commands_and_their_options_are_known(page: Path) -> None:
         known = {name for command in commands for entry in command.params for name in entry.opts + entry.secondary_opts}
         given = set(re.findall(r"(?<![\w-])--[a-z][\w-]*", line))
         assert given <= known | {"--help"}, f"wayfare {line}: no option {given - known}"
+
+
+def test_the_page_of_the_message_lists_every_format() -> None:
+    page = (ROOT / "docs/reference/bits.md").read_text(encoding="utf-8")
+    index_formats, value_bits = (re.findall(rf"^\| 1 \| {name}: (.*) \|$", page, re.MULTILINE) for name in FORMATS)
+    assert [int(number) for number in re.findall(r"\d+", index_formats[0])] == [*IndexKind]
+    assert [int(number) for number in re.findall(r"\d+", value_bits[0])] == [*get_args(ValueBits)]

@@ -16,7 +16,9 @@ from wayfare.engine import Burst, Compute, LocalTraining, Precision, make_engine
 from wayfare.engine.choice import choose_engine
 from wayfare.engine.cuda_graphs import CudaGraphs, best_recipe
 from wayfare.engine.traced.replayed import Replayed
+from wayfare.engine.tuned.evaluation import StackedForward
 from wayfare.learning.batches import Batches
+from wayfare.learning.evaluate import Evaluator
 from wayfare.learning.models.base import Model
 from wayfare.learning.models.resnet9 import Resnet9
 from wayfare.scenario.model import Trained
@@ -138,6 +140,26 @@ def test_a_gpu_stacks_the_trained_part_of_a_backbone(trained: Trained) -> None:
     chosen = choose_engine("auto", training)
     assert isinstance(chosen.engine, Replayed)
     assert (chosen.name, chosen.reason) == ("stacked", None)
+
+
+@pytest.mark.parametrize(("precision", "limit"), [("fp32", 1e-4), ("tf32", 2e-2), ("bf16", 0.2)])
+@pytest.mark.parametrize("trained", TRAINED)
+def test_a_gpu_evaluates_a_backbone_by_its_stack(trained: Trained, precision: Precision, limit: float) -> None:
+    model, compute = tuned(trained), Compute.named("cuda", precision)
+    task = small_task(model).to(compute.device)
+    training = LocalTraining(
+        task=task, batches=Batches([np.arange(30)], 4, 10, seed=0), learning_rate=0.1, compute=compute
+    )
+    engine = make_engine("auto", training)
+    assert isinstance(engine, Replayed)
+    vector = model.initial(np.random.default_rng(0)).cuda()
+    with Compute.named("cuda").numerics():
+        expected = Evaluator(task)(vector)
+    with compute.numerics():
+        module = engine.evaluated()
+        found = Evaluator(task, module=module)(vector)
+    assert isinstance(module, StackedForward)
+    assert found.loss == pytest.approx(expected.loss, rel=limit)
 
 
 @pytest.mark.parametrize("engine", ["cuda_graphs", "stacked"])

@@ -8,18 +8,20 @@ import numpy as np
 import pytest
 import torch
 from tests.backbones import MODES, small_task, tuned
-from tests.engine.kernels import with_kernels
+from tests.engine.kernels import WHERE, with_kernels
 from torch import Tensor, nn
 
-from wayfare.engine import Burst, LocalTraining, choice, make_engine
+from wayfare.engine import Burst, Compute, LocalTraining, choice, evaluated_by, make_engine
 from wayfare.engine.base import Engine
 from wayfare.engine.traced.engine import StackedTraced
 from wayfare.engine.traced.probing import NotStackableError
 from wayfare.engine.traced.stepping import StackedStep
+from wayfare.engine.tuned.evaluation import StackedForward, evaluation_module
 from wayfare.engine.tuned.network import tuned_network
 from wayfare.engine.vmapped import Vmapped
 from wayfare.learning.batches import Batches
 from wayfare.learning.descent import Descent
+from wayfare.learning.evaluate import Evaluator
 from wayfare.learning.local_loss import LocalLoss
 from wayfare.learning.models.base import trainable
 from wayfare.learning.models.tuned import Tuned
@@ -115,17 +117,53 @@ def test_every_descent_and_loss_is_that_of_the_reference(descent: Descent) -> No
 def test_kernels_give_the_gradients_of_pytorch() -> None:
     model = lite("norms")
     task = small_task(model)
-    inputs = task.inputs(torch.arange(6)).float()
+    inputs = task.inputs(torch.arange(6)).float().to(WHERE)
     shapes = [entry.shape for entry in trainable(model.module()).values()]
     random = torch.Generator().manual_seed(0)
-    weights = [(0.5 * torch.randn(2, *shape, generator=random)).requires_grad_() for shape in shapes]
+    weights = [(0.5 * torch.randn(2, *shape, generator=random)).to(WHERE).requires_grad_() for shape in shapes]
     gradients = []
     for kernels in (False, True):
-        made = tuned_network(model.module(), (inputs[:3], inputs[:5]), signals=torch.float32, kernels=kernels)
-        logits = made(inputs, StackedStep(count=2, weights=weights, statistics=()))
-        gradients.append(torch.autograd.grad(logits.square().sum(), weights))
+        module = model.module().to(WHERE)
+        made = tuned_network(module, (inputs[:3], inputs[:5]), signals=torch.float32, kernels=kernels)
+        with Compute.named(WHERE.type).numerics():
+            logits = made(inputs, StackedStep(count=2, weights=weights, statistics=()))
+            gradients.append(torch.autograd.grad(logits.square().sum(), weights))
+    # The first gradients are small differences of large terms, which a GPU adds in another order.
+    limit = 1e-5 if WHERE.type == "cpu" else 1e-3
     for found, expected in zip(*gradients, strict=True):
-        assert float((found - expected).norm()) <= 1e-5 * float(expected.norm())
+        assert float((found - expected).norm()) <= limit * float(expected.norm())
+
+
+@pytest.mark.parametrize("trained", MODES)
+def test_an_evaluation_by_the_stack_is_that_of_the_module(trained: Trained) -> None:
+    model = lite(trained)
+    task = small_task(model)
+    inputs = task.inputs(torch.arange(5)).float()
+    made = tuned_network(model.module(), (inputs[:3], inputs[:5]), signals=torch.float32, kernels=False)
+    vector = model.initial(np.random.default_rng(0)) + 0.05 * torch.sin(torch.arange(model.parameters))
+    expected = Evaluator(task)(vector)
+    stacked = evaluation_module(model.module(), made, inputs, Compute())
+    assert isinstance(stacked, StackedForward)
+    found = Evaluator(task, module=stacked)(vector)
+    assert found.score == expected.score
+    assert found.loss == pytest.approx(expected.loss, rel=1e-5)
+    # On a CPU the network itself is as fast.
+    by_engine = Evaluator(task, module=evaluated_by(make_engine("stacked", job(model))))
+    assert by_engine(vector) == expected
+
+
+def test_a_stack_that_gives_other_logits_does_not_evaluate(caplog: pytest.LogCaptureFixture) -> None:
+    model = lite("norms")
+    inputs = small_task(model).inputs(torch.arange(5)).float()
+    made = tuned_network(model.module(), (inputs[:3], inputs[:5]), signals=torch.float32, kernels=False)
+    wrong = replace(made, operations=[*made.operations[:-1], replace(made.operations[-1], call=other_logits)])
+    module = evaluation_module(model.module(), wrong, inputs, Compute())
+    assert not isinstance(module, StackedForward)
+    assert "evaluations do not use the stack" in caplog.text
+
+
+def other_logits(step: StackedStep, signal: Tensor) -> Tensor:
+    return signal.new_full((len(signal), 10), torch.nan)
 
 
 def test_a_layer_without_a_stacked_form_is_named_and_trains_in_another_engine() -> None:

@@ -175,8 +175,9 @@ def test_the_server_adds_up_judges_and_exports_the_classifier(tmp_path: Path) ->
     heldout.mkdir()
     inputs, labels = points(99)
     np.savez(heldout / "h.npz", inputs=inputs, labels=labels)
-    judge = judge_of(work.scenario.learning, work.model, heldout, tmp_path / "cache")
+    judge = judge_of(work.scenario.learning, work.model, heldout, tmp_path / "cache", initial=work.initial_model)
     assert judge(2, ledger.model).score > 0.9
+    assert judge(2, ledger.model).untrained_loss == judge(0, work.initial_model).loss
     outputs = network_of(work.model, ledger.model)(torch.from_numpy(inputs))
     assert float((outputs.argmax(1).numpy() == labels).mean()) > 0.9
 

@@ -87,6 +87,32 @@ def test_a_model_that_has_become_much_worse_is_told(loss: float, is_told: bool) 
         assert "0.5 at version 13" in found[0].text
 
 
+@pytest.mark.parametrize(
+    ("least", "loss", "untrained_loss", "is_told"),
+    [
+        # Ten times as much, but an untrained network has 2.3, so hardly anything has changed.
+        (0.001, 0.01, 2.3, False),
+        (0.0, 0.1, 2.3, False),
+        (0.0, 0.12, 2.3, True),
+        (0.5, 0.74, 2.3, False),
+        (0.5, 0.76, 2.3, True),
+        # The same in other units.
+        (1e-9, 1e-8, 2.3e-6, False),
+        (1e-9, 1.2e-7, 2.3e-6, True),
+        (0.001, math.nan, 2.3, True),
+        # Unknown: the multiple alone decides.
+        (0.001, 0.002, None, True),
+        (0.001, 0.002, math.nan, True),
+    ],
+)
+def test_a_tiny_loss_that_is_a_little_larger_is_no_alert(
+    least: float, loss: float, untrained_loss: float | None, is_told: bool
+) -> None:
+    best = Judged(version=13, metric="accuracy", score=0.99, loss=least, untrained_loss=untrained_loss)
+    status = replace(STATUS, judged=replace(best, version=1200, loss=loss), best=best)
+    assert [alert.rule for alert in alerts_of(status)] == ["worse"] * is_told
+
+
 def test_the_token_is_made_once_and_private(tmp_path: Path) -> None:
     token = token_of(tmp_path)
     assert len(token) >= 32

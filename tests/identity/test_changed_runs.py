@@ -20,7 +20,7 @@ import wayfare
 from wayfare.errors import RunFolderError, ScenarioError
 from wayfare.identity import identity_of
 from wayfare.methods import Method, make_method
-from wayfare.records import RunRecord
+from wayfare.records import RunRecord, read_run
 from wayfare.scenario import Scenario
 from wayfare.studies.keys import run_key
 
@@ -140,6 +140,23 @@ def test_changed_data_networks_and_losses_do_not_resume_the_old_run(
     same = wayfare.run(small, "mads", seed=1, out=tmp_path, task=own(), on_round=rounds.append)
     assert rounds[0] == 31
     assert same.meta["identity"]["task"]["class"] == "wayfare.learning.tasks.own.OwnTask"
+
+
+def test_a_finished_run_is_not_replaced_by_that_of_another_task_or_scheme(small: Scenario, tmp_path: Path) -> None:
+    short = small.model_copy(update={"rounds": 10})
+    first = wayfare.run(short, "mads", seed=1, out=tmp_path, task=own())
+    refused(short, "mads", tmp_path, r"holds a finished run with other inputs: the content of task\.model", own(bent))
+    wayfare.run(short, from_cell(SHARES), seed=1, out=tmp_path)
+    refused(short, from_cell(EDITED), tmp_path, r"finished run with other inputs: the code of scheme\.upload")
+    assert_same(read_run(first.folder), first)
+    # The same inputs give the same record, and a fresh run replaces it.
+    assert_same(wayfare.run(short, "mads", seed=1, out=tmp_path, task=own()), first)
+    other = wayfare.run(short, "mads", seed=1, out=tmp_path, task=own(bent), execution=FRESH)
+    assert other.folder == first.folder
+    assert other.meta["identity"] != first.meta["identity"]
+    # A damaged record has nothing to lose.
+    (first.folder / "run.sqlite").write_bytes(b"damaged")
+    assert_same(wayfare.run(short, "mads", seed=1, out=tmp_path, task=own()), first)
 
 
 class Held(wayfare.UploadRule):

@@ -164,7 +164,13 @@ def mes_command(
         ),
         housekeeping=HousekeepingOptions(
             window=Window(days=keep_days, bytes=int(keep_mb * 1e6)),
-            judge=judge_of(work.scenario.learning, work.model, heldout, (state or bundle / "state") / "heldout")
+            judge=judge_of(
+                work.scenario.learning,
+                work.model,
+                heldout,
+                (state or bundle / "state") / "heldout",
+                initial=work.initial_model,
+            )
             if evaluate_every_s
             else None,
             judge_every_s=evaluate_every_s,

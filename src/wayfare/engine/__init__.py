@@ -19,7 +19,7 @@ Design decisions:
 
 from __future__ import annotations
 
-from wayfare.engine.base import Burst, Engine, LocalTraining
+from wayfare.engine.base import Burst, Engine, LocalTraining, evaluated_by
 from wayfare.engine.choice import ENGINES, Choice, choose_engine, make_engine
 from wayfare.engine.compute import Compute, Precision
 from wayfare.engine.shelf import InMemory, OnDisk, Place, Shelf, open_shelf
@@ -43,6 +43,7 @@ __all__ = [
     "TrainerState",
     "Training",
     "choose_engine",
+    "evaluated_by",
     "make_engine",
     "open_shelf",
 ]

@@ -11,7 +11,7 @@ from typing import Protocol, TypeAlias, runtime_checkable
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from wayfare.engine.compute import Compute
 from wayfare.learning.batches import Batches
@@ -100,6 +100,19 @@ class Overlapping(Engine, Protocol):
         If ``stays`` is given and ``stays[i]``, the device most likely trains on before anything reads its model. The
         engine then need not write ``models[i]`` before someone waits for the end of the burst.
         """
+
+
+@runtime_checkable
+class Evaluating(Engine, Protocol):
+    """An engine that also knows a fast way to evaluate a model."""
+
+    def evaluated(self) -> nn.Module:
+        """A module with the parameters and outputs of the task's network."""
+
+
+def evaluated_by(engine: Engine) -> nn.Module | None:
+    """What an engine evaluates models with; None if it leaves that to the network of the task."""
+    return engine.evaluated() if isinstance(engine, Evaluating) else None
 
 
 def minibatches(training: LocalTraining, burst: Burst, *, pinned: bool = False) -> Minibatches:

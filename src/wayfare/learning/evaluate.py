@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from wayfare.learning.chance import seeded_generators
 from wayfare.learning.device_scores import DeviceScores
@@ -17,8 +17,10 @@ from wayfare.learning.tasks import Evaluation, Task
 
 
 class Evaluator:
-    def __init__(self, task: Task, devices: DeviceScores | None = None) -> None:
-        module = task.model.module().eval()
+    """Evaluates by the module of the task, or by ``module``, which must have the same parameters and outputs."""
+
+    def __init__(self, task: Task, devices: DeviceScores | None = None, module: nn.Module | None = None) -> None:
+        module = (module or task.model.module()).eval()
         self._task, self._devices, self._module = task, devices, fuse(module) if _is_ours(task) else module
 
     @torch.no_grad()

@@ -26,7 +26,15 @@ from wayfare.records.summary import (
     summarise_run,
     summarise_scheme,
 )
-from wayfare.records.unfinished import Unfinished, complete, find_unfinished, reject_changes, reject_other_code, reopen
+from wayfare.records.unfinished import (
+    Unfinished,
+    complete,
+    find_unfinished,
+    reject_changes,
+    reject_other_code,
+    reject_other_record,
+    reopen,
+)
 from wayfare.records.write import RunWriter, run_inputs
 
 __all__ = [
@@ -45,6 +53,7 @@ __all__ = [
     "read_run",
     "reject_changes",
     "reject_other_code",
+    "reject_other_record",
     "reopen",
     "run_inputs",
     "run_json",

@@ -104,6 +104,23 @@ def reject_other_code(found: Unfinished, identity: Mapping[str, Any]) -> None:
         raise _changed_error(found, changed)
 
 
+def reject_other_record(folder: Path, identity: Mapping[str, Any]) -> None:
+    """Raise RunFolderError if a folder holds a finished run with other code or data, which a new run would replace."""
+    if not (folder / FILE).is_file():
+        return
+    try:
+        with closing(connect(folder)) as database:
+            before = read_meta(database).get("identity")
+    except (sqlite3.Error, OSError, ValueError, TypeError, RecursionError):
+        # A damaged record has nothing to lose.
+        return
+    if isinstance(before, dict) and (changed := changes(before, identity)):
+        raise RunFolderError(
+            f"{folder}: holds a finished run with other inputs: {'; '.join(changed)}. "
+            "Use another folder, undo the change, or restart the run with `fresh=True`, which replaces that record"
+        )
+
+
 def _changed_inputs(found: Unfinished, identity: Mapping[str, Any]) -> list[str]:
     before = found.meta.get("identity")
     if not isinstance(before, dict):

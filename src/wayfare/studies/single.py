@@ -31,6 +31,7 @@ from wayfare.records import (
     read_run,
     reject_changes,
     reject_other_code,
+    reject_other_record,
     reopen,
     run_inputs,
 )
@@ -90,8 +91,8 @@ def run(
 ) -> RunRecord:
     """Run one scheme with one seed and return its records. ``task`` replaces the scenario's task.
 
-    An interrupted run resumes where it stopped, and the result is bit-identical. If its code or data have changed, it
-    raises RunFolderError.
+    An interrupted run resumes where it stopped, and the result is bit-identical. If its code or data have changed, or
+    those of a finished run that this one would replace, it raises RunFolderError.
     """
     execution = execution or Execution()
     forget_tasks()
@@ -152,6 +153,8 @@ def carry_out_until(
             # It was interrupted between its last transaction and the renaming.
             complete(folder)
         else:
+            if found is None and not execution.safeguards.fresh:
+                reject_other_record(folder, identity)
             with _drawing:
                 drawn = draw_world(scenario, seed, task)  # type: ignore[arg-type]  # tasks are hashed by identity
             world = world_for(drawn, scheme)

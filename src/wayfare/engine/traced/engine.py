@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
@@ -28,6 +28,7 @@ from wayfare.engine.traced.network import stacked_network
 from wayfare.engine.traced.probing import NotStackableError
 from wayfare.engine.traced.program import StackedNetwork
 from wayfare.engine.traced.stepping import StackedStep, unfolded
+from wayfare.engine.tuned.evaluation import evaluation_module
 from wayfare.engine.tuned.network import tuned_network
 from wayfare.errors import ScenarioError
 from wayfare.learning.models.base import statistics, trainable
@@ -94,6 +95,15 @@ class StackedTraced(Stack):
             else:
                 self._networks[real] = stacked_network(module, (one, two), fuse=self._fuse)
         return self._networks[real]
+
+    def evaluated(self) -> nn.Module:
+        """The network of the task; a part of a backbone is computed by its stack on a GPU."""
+        module = self._task.model.module()
+        if self._where.type != "cuda" or not isinstance(self._task, TunedClassification):
+            return module
+        first = torch.from_numpy(self._training.batches.of(0, 1, 1)[0]).to(self._where)
+        inputs, _ = self._task.minibatch(first, torch.float32)
+        return evaluation_module(module, self._network(torch.float32), inputs, self._training.compute)
 
     def _width(self, model: Tensor) -> int:
         weights = model.numel() * model.element_size()

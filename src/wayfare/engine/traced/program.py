@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -31,7 +32,7 @@ class Operation:
     stacked: bool = True  # whether its first argument is the step
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class StackedNetwork:
     """The operations of a network, for the parameters and samples of n devices."""
 
@@ -46,10 +47,40 @@ class StackedNetwork:
 
     def __call__(self, inputs: Tensor, step: StackedStep) -> Any:
         values: list[Any] = [inputs]
-        for operation in self.operations:
+        trains = torch.is_grad_enabled()
+        for number, operation in enumerate(self.operations):
             args, kwargs = _filled(operation.args, values), _filled(operation.kwargs, values)
             values.append(operation.call(*((step,) if operation.stacked else ()), *args, **kwargs))
+            for index in () if trains else self._unused[number]:
+                values[index] = None
         return _filled(self.output, values)
+
+    @cached_property
+    def _unused(self) -> list[list[int]]:
+        """For each operation, the results that no later one needs. Evaluations use their memory again."""
+        last = {0: 0} | {number: number - 1 for number in range(1, len(self.operations) + 1)}
+        for number, operation in enumerate(self.operations):
+            last |= dict.fromkeys(_indices((operation.args, operation.kwargs)), number)
+        kept = set(_indices(self.output))
+        found: list[list[int]] = [[] for _ in self.operations]
+        for index, number in last.items():
+            if index not in kept:
+                found[number].append(index)
+        return found
+
+
+def _indices(template: Any) -> Iterator[int]:
+    """The slots in a template."""
+    match template:
+        case Slot():
+            yield template.index
+        case tuple() | list():
+            for each in template:
+                yield from _indices(each)
+        case dict():
+            yield from _indices(list(template.values()))
+        case slice():
+            yield from _indices((template.start, template.stop, template.step))
 
 
 def _filled(template: Any, values: list[Any]) -> Any:

@@ -85,7 +85,7 @@ def _activate(
     row = (tl.program_id(0) % parts) * rows + tl.arange(0, rows)
     channel = tl.program_id(1) * block + tl.arange(0, block)
     inside = channel < channels
-    here = signal + device.to(tl.int64) * count * channels + (row * channels)[:, None] + channel[None, :]
+    here = signal + (device.to(tl.int64) * count + row)[:, None] * channels + channel[None, :]
     known = (row < count)[:, None] & inside[None, :]
     value = tl.load(here, mask=known, other=0.0).to(tl.float32)
     if has_bias:
@@ -114,11 +114,10 @@ def _before_activation(
     device, first = tl.program_id(0) // parts, (tl.program_id(0) % parts) * part
     channel = tl.program_id(1) * block + tl.arange(0, block)
     inside = channel < channels
-    base = device.to(tl.int64) * count * channels
     total = tl.zeros((rows, block), dtype=tl.float32)
     for start in range(first, tl.minimum(first + part, count), rows):
         row = start + tl.arange(0, rows)
-        place = base + (row * channels)[:, None] + channel[None, :]
+        place = (device.to(tl.int64) * count + row)[:, None] * channels + channel[None, :]
         known = (row < count)[:, None] & inside[None, :]
         value = tl.load(error + place, mask=known, other=0.0).to(tl.float32)
         if has_limit:

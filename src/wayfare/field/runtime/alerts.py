@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from wayfare.progress import duration_text
 
 if TYPE_CHECKING:
-    from wayfare.field.runtime.status import DeviceStatus, FleetStatus
+    from wayfare.field.runtime.status import DeviceStatus, FleetStatus, Judged
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -17,7 +18,10 @@ class AlertRules:
     behind_versions: int = 100_000
     refused_share: float = 0.1  # of a device's messages with chunks
     free_disk_bytes: int = 2 << 30
-    worse_loss: float = 1.5  # on held-out data, as a multiple of the least since the server was started
+    # The loss on held-out data, compared with the least since the server was started: a multiple of it, and an increase
+    # relative to the loss of the untrained model, because a tiny loss doubles easily.
+    worse_loss: float = 1.5
+    worse_increase: float = 0.05
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,12 +40,19 @@ def alerts_of(status: FleetStatus, rules: AlertRules | None = None) -> tuple[Ale
         text = f"{status.free_disk_bytes / 1e9:.1f} GB of disk are left"
         found.append(Alert(rule="disk", about="server", text=text))
     judged, best = status.judged, status.best
-    if judged is not None and best is not None and not judged.loss <= rules.worse_loss * best.loss:
+    if judged is not None and best is not None and _is_worse(judged, best, rules):
         text = f"loss {judged.loss:.3g} at version {judged.version:,}, but {best.loss:.3g} at version {best.version:,}"
         found.append(Alert(rule="worse", about="model", text=text))
     for device in status.devices:
         found += _of_device(device, status.version, rules)
     return tuple(found)
+
+
+def _is_worse(judged: Judged, best: Judged, rules: AlertRules) -> bool:
+    """Whether a model is much worse than the best one; NaN is."""
+    scale = judged.untrained_loss or 0.0
+    most = best.loss + rules.worse_increase * (scale if math.isfinite(scale) else 0.0)
+    return not judged.loss <= max(rules.worse_loss * best.loss, most)
 
 
 def _of_device(device: DeviceStatus, version: int, rules: AlertRules) -> list[Alert]:

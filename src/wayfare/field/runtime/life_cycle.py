@@ -8,6 +8,7 @@ import warnings
 from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
+from functools import lru_cache
 from pathlib import Path
 
 import numpy as np
@@ -73,8 +74,18 @@ def _replayed(state: Path, version: int, wait_s: float) -> Tensor:
     return torch.from_numpy(np.load(state / rest, allow_pickle=False))
 
 
-def judge_of(learning: Learning, model: Model, data: Path | None = None, cache: Path | None = None) -> Judge:
-    """Evaluates versions on held-out data, for which a cache is needed, or on the test set of a task."""
+def judge_of(
+    learning: Learning,
+    model: Model,
+    data: Path | None = None,
+    cache: Path | None = None,
+    *,
+    initial: Tensor | None = None,
+) -> Judge:
+    """Evaluates versions on held-out data, for which a cache is needed, or on the test set of a task.
+
+    ``initial`` is the untrained model, whose loss tells which changes of the loss are small.
+    """
     if data is None or cache is None:
         task: Task = load_task(learning)
         # `with_model` would need vectors of every task.
@@ -83,9 +94,13 @@ def judge_of(learning: Learning, model: Model, data: Path | None = None, cache: 
         task = folder_task(replace(local_task_of(learning), model=model), data, cache)
     evaluate = Evaluator(task)
 
+    @lru_cache(1)
+    def untrained_loss() -> float | None:
+        return None if initial is None else evaluate(initial).loss
+
     def judge(version: int, model: Tensor) -> Judged:
-        found = evaluate(model)
-        return Judged(version=version, metric=task.metric.name, score=found.score, loss=found.loss)
+        found, name = evaluate(model), task.metric.name
+        return Judged(version=version, metric=name, score=found.score, loss=found.loss, untrained_loss=untrained_loss())
 
     return judge
 

@@ -50,6 +50,7 @@ class Judged:
     metric: str
     score: float
     loss: float
+    untrained_loss: float | None = None  # of the initial model on the same data; None: unknown
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
