@@ -77,9 +77,7 @@ def beyond(rows: Tensor, bounds: Tensor, room: int) -> tuple[Tensor, Tensor]:
 def subtract_at(vector: Tensor, indices: Tensor, values: Tensor) -> None:
     """vector[indices] -= values, in place; indices are distinct."""
     with torch.cuda.device_of(vector):
-        _subtract_at[(pieces(len(indices), _BLOCK),)](
-            vector, indices, values, len(indices), block=_BLOCK, **_OPTIONS
-        )
+        _subtract_at[(pieces(len(indices), _BLOCK),)](vector, indices, values, len(indices), block=_BLOCK, **_OPTIONS)
 
 
 # One compilation serves all sizes.
