@@ -17,6 +17,7 @@ from torch import Tensor
 from wayfare.arrays import Ints
 from wayfare.codec.indices import BASE
 from wayfare.codec.values import BLOCK, OCTAVES, ValueBits
+from wayfare.sparsify.gpu import pieces
 from wayfare.waiting import fetched
 
 # Bytes have this many values. Counts of codes come first, then those of gaps, then the first and the last index.
@@ -36,7 +37,7 @@ def counted(
     counts = torch.zeros(2 * _BINS + 2, dtype=torch.int32, device=values.device)
     restored = torch.empty_like(values)
     with torch.cuda.device_of(values):
-        _count[(triton.cdiv(len(values), BLOCK * _STEPS),)](
+        _count[(pieces(len(values), BLOCK * _STEPS),)](
             indices,
             values,
             restored,

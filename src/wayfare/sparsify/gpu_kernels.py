@@ -11,6 +11,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from wayfare.sparsify.gpu import pieces
+
 _BLOCK = 1024
 # Entries whose squares a program adds.
 _ADDED = 4096
@@ -24,7 +26,7 @@ _OPTIONS = {"num_warps": 8, "enable_fp_fusion": True}
 
 def squared_norm(vector: Tensor) -> Tensor:
     """|x|^2 in double precision. Other ways to compute it may differ in the last digits."""
-    programs = triton.cdiv(len(vector), _ADDED)
+    programs = pieces(len(vector), _ADDED)
     sums = torch.empty(programs, dtype=torch.float64, device=vector.device)
     with torch.cuda.device_of(vector):
         _add_squares[(programs,)](vector, sums, len(vector), block=_ADDED, **_OPTIONS)
@@ -34,10 +36,10 @@ def squared_norm(vector: Tensor) -> Tensor:
 def sorted_samples(rows: Tensor, stride: int) -> Tensor:
     """Every ``stride``-th magnitude of each segment (rows), in rising order."""
     segments, length = rows.shape
-    count = triton.cdiv(length, stride)
+    count = pieces(length, stride)
     samples = rows.new_empty(segments, count)
     with torch.cuda.device_of(rows):
-        _sort_samples[(segments, triton.cdiv(count, _RANKED))](
+        _sort_samples[(segments, pieces(count, _RANKED))](
             rows, samples, stride, length, count, block=_RANKED, **_OPTIONS
         )
     return samples
@@ -50,7 +52,7 @@ def beyond(rows: Tensor, bounds: Tensor, room: int) -> tuple[Tensor, Tensor]:
     exact up to 2^24.
     """
     segments, length = rows.shape
-    blocks = triton.cdiv(length, _WRITTEN)
+    blocks = pieces(length, _WRITTEN)
     in_blocks = torch.empty(segments * blocks, dtype=torch.int32, device=rows.device)
     found, tails, numbers = rows.new_empty(room), rows.new_empty(room), rows.new_empty(segments)
     with torch.cuda.device_of(rows):
@@ -68,16 +70,14 @@ def beyond(rows: Tensor, bounds: Tensor, room: int) -> tuple[Tensor, Tensor]:
             at_once=_BLOCK,
             **_OPTIONS,
         )
-        _sort_tails[(triton.cdiv(room, _RANKED), segments)](found, numbers, tails, room, block=_RANKED, **_OPTIONS)
+        _sort_tails[(pieces(room, _RANKED), segments)](found, numbers, tails, room, block=_RANKED, **_OPTIONS)
     return tails, numbers
 
 
 def subtract_at(vector: Tensor, indices: Tensor, values: Tensor) -> None:
     """vector[indices] -= values, in place; indices are distinct."""
     with torch.cuda.device_of(vector):
-        _subtract_at[(triton.cdiv(len(indices), _BLOCK),)](
-            vector, indices, values, len(indices), block=_BLOCK, **_OPTIONS
-        )
+        _subtract_at[(pieces(len(indices), _BLOCK),)](vector, indices, values, len(indices), block=_BLOCK, **_OPTIONS)
 
 
 # One compilation serves all sizes.

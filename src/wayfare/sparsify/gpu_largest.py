@@ -16,6 +16,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from wayfare.sparsify.gpu import pieces
+
 # A magnitude, read as an integer, has four digits.
 _DIGITS, _BINS = 4, 256
 _SAMPLED = 8192
@@ -32,7 +34,7 @@ _OPTIONS = {"num_warps": 8, "enable_fp_fusion": True}
 def largest(vector: Tensor, k: int) -> tuple[Tensor, Tensor]:
     """Indices and values of the k entries of largest magnitude, 0 < k < len(vector); ties go to the lower index."""
     entries, where, whole = len(vector), vector.device, vector.view(torch.int32)
-    blocks, room = triton.cdiv(entries, _COPIED), triton.cdiv(entries, _ROOM)
+    blocks, room = pieces(entries, _COPIED), pieces(entries, _ROOM)
     # Low and high end of the bracket, entries above and in it, the threshold and the number of ties to keep.
     state = torch.zeros(6 + _DIGITS * _BINS, dtype=torch.int32, device=where)
     found, bracketed = state[6:], torch.empty(room, dtype=torch.int32, device=where)
@@ -42,7 +44,7 @@ def largest(vector: Tensor, k: int) -> tuple[Tensor, Tensor]:
         _bracket[(1,)](whole, state, *_sample_ranks(entries, k), size=_SAMPLED, **_OPTIONS)
         _copy_bracket[(blocks,)](whole, state, bracketed, entries, room, block=_COPIED, **_OPTIONS)
         for digit in range(_DIGITS):
-            _count_digits[(triton.cdiv(entries, _COUNTED * _STEPS),)](
+            _count_digits[(pieces(entries, _COUNTED * _STEPS),)](
                 whole,
                 bracketed,
                 state,
@@ -69,7 +71,7 @@ def largest(vector: Tensor, k: int) -> tuple[Tensor, Tensor]:
 def _sample_ranks(entries: int, k: int) -> tuple[int, int, int, int]:
     """The stride and number of the sampled entries, and their ranks between which the k-th largest entry lies."""
     stride = max(entries // _SAMPLED, 1) | 1
-    count = min(triton.cdiv(entries, stride), _SAMPLED)
+    count = min(pieces(entries, stride), _SAMPLED)
     rank = count * k / entries
     # Five standard deviations of the rank of a quantile in a sample; it lies outside about once in a million.
     margin = 5 * math.sqrt(rank * (1 - rank / count)) + 1
