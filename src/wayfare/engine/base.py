@@ -66,7 +66,7 @@ class Engine(Protocol):
     """Runs bursts: the steps of every round, each on its own minibatch, as declared by a `Descent`.
 
     An engine may set ``ahead_steps``: how many steps the trainer advances devices that have no contact yet. With 1, an
-    overlapping engine gets the next step of all devices before the contacts of every round, so that it is never idle.
+    overlapping engine gets the next step of all devices before the contacts of every round, to have work meanwhile.
     """
 
     def run(self, models: Sequence[Tensor], bursts: Sequence[Burst]) -> None:

@@ -29,7 +29,7 @@ from wayfare.learning.tasks.base import Labelled
 
 # The most steps of a burst that are loaded at once.
 _STEPS = 256
-# Rows per device of a step: a row takes 50 MB in TF32, and copying a model in and out as long as a quarter of a step.
+# Rows per device of a step. A row takes 50 MB in TF32; copying a model in and out takes a quarter of a device's step.
 _ROWS = 2
 
 _Work: TypeAlias = Literal["load", "step", "read"]
