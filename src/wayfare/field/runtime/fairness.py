@@ -100,9 +100,10 @@ class FairSubscriptions:
         """Extend credits as fast as the rates allow, until cancelled."""
         while True:
             await self._some_low.wait()
-            for subject in [*self._low]:
-                if await self._extend(subject):
-                    self._low.discard(subject)
+            # While credits are extended, messages may use them up again.
+            low, self._low = self._low, set()
+            refused = {subject for subject in sorted(low) if not await self._extend(subject)}
+            self._low |= refused
             if not self._low:
                 self._some_low.clear()
             await asyncio.sleep(_RETRY_S)
