@@ -132,6 +132,19 @@ def test_a_device_without_a_past_goes_on_with_a_free_number(tmp_path: Path) -> N
     assert "closed" in mark.refused
 
 
+def test_a_device_of_an_earlier_version_is_told_to_update_and_a_later_one_is_heard(tmp_path: Path) -> None:
+    intake = open_intake(tmp_path)
+    intake.work = {"task": "1", "wire format": "2"}
+    standing = intake.ask(0, Ask(work={"task": "1"}).packed())
+    assert standing is not None
+    assert standing.refused == (
+        "wire format: must be the same on this device and on the server; install the same version of Wayfare on both"
+    )
+    standing = intake.ask(0, Ask(work={"task": "1", "wire format": "2", "new": "3"}).packed())
+    assert standing is not None
+    assert standing.refused is None
+
+
 def test_messages_hold_nothing_but_what_they_say() -> None:
     # A machine of the previous version does not know the newest fields.
     assert json.loads(Ask(update=3).packed()) == {"update": 3}

@@ -89,7 +89,9 @@ class Intake:
         self.ledger.heard(device)
         try:
             asked = parse(Ask, data)
-            if differing := [name for name, digest in asked.work.items() if self.work.get(name, digest) != digest]:
+            differing = [name for name, digest in self.work.items() if asked.work.get(name) != digest]
+            # Devices say it when they begin an exchange.
+            if asked.work and differing:
                 return self._disagree(device, differing)
             self.ledger.roster.hold(device, asked.samples)
             self.ledger.released.report(self.names[device], asked.running)
@@ -188,8 +190,10 @@ class Intake:
         self.ledger.close()
 
     def _disagree(self, device: int, names: Sequence[str]) -> Standing:
-        """The answer to a device that was started with other options than the server."""
+        """The answer to a device that was started with other options than the server, or is of an earlier version."""
         reason = f"{' and '.join(names)}: must be the same on this device and on the server"
+        if "wire format" in names:
+            reason += "; install the same version of Wayfare on both"
         self._refuse(device, "question", WireError(reason))
         return Standing(next_update=0, version=self.ledger.version, refused=reason)
 

@@ -24,6 +24,8 @@ from wayfare.codec.wire import HEADER_BYTES, Layout, decode, encode
 from wayfare.learning.models.base import Model, trainable
 from wayfare.sparsify import Sparse
 
+# Rises when messages change so that earlier versions of a device cannot read them.
+WIRE_FORMAT = 3
 _MAGIC, _VERSION = b"WC", 2
 # Magic, version, update, chunk, chunks, round, round of the last download, its version, joules spent so far; then a
 # checksum of the header and of the entries after it.

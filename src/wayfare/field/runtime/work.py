@@ -19,7 +19,7 @@ from wayfare.errors import ScenarioError
 from wayfare.field.runtime.aggregation import Aggregation
 from wayfare.field.runtime.database import vector_bytes
 from wayfare.field.runtime.membership import Membership
-from wayfare.field.runtime.messages import Agreement, layout_of
+from wayfare.field.runtime.messages import WIRE_FORMAT, Agreement, layout_of
 from wayfare.identity import method_identity
 from wayfare.learning.descent import descent_of
 from wayfare.learning.models.base import Model
@@ -146,7 +146,7 @@ class Work:
 
     @property
     def agreement(self) -> Agreement:
-        """Digests of what a device and the server must have in common, by the names of their options."""
+        """Digests of what a device and the server must have in common, by name."""
         kinds = {kind: type(part).__qualname__ for kind, part in self.method.parts.items() if kind != "guard"}
         named = {
             "task": self.layout.model_id.hex(),
@@ -154,6 +154,7 @@ class Work:
             "scheme": str(sorted(kinds.items())),
             # Not the initial model: processors may round it differently.
             "seed": str(self.seed),
+            "wire format": str(WIRE_FORMAT),
         }
         return {name: hashlib.sha256(text.encode()).hexdigest()[:8] for name, text in named.items()}
 
