@@ -105,6 +105,19 @@ def test_vectors_on_disk_are_laid_there_again(small: Scenario, tmp_path: Path) -
     assert_same(taken_up(world, "mads", state, "stacked", shelf=shelf), expected, 30)
 
 
+def test_vectors_for_a_disk_are_not_copied_into_memory(small: Scenario, tmp_path: Path) -> None:
+    world = draw_world(small, 1)
+    saved = undisturbed(world, "mads", tmp_path, (30,), "stacked")[1].saved[0]
+    state = read_checkpoint(tmp_path, saved)
+    copied, large = state.copied(torch.device("cpu"), shelved=True), [*state.trainer.underway]
+    assert large
+    assert all(copied.trainer.underway[device] is state.trainer.underway[device] for device in large)
+    for before, after in zip(state.devices, copied.devices, strict=True):
+        assert after.memory is before.memory or before.memory.stride() == (0,)
+        assert after.received is not before.received
+    assert copied.server.model is not state.server.model
+
+
 def test_normalisation_statistics_go_on_too(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     images = torch.from_numpy(rng.standard_normal((120, 3, 32, 32)).astype(np.float32))

@@ -175,6 +175,7 @@ class Trainer:
     ) -> None:
         """Resume from a state and the received models. The trainer takes over the state's vectors.
 
+        With a shelf on disk it copies them.
         ValueError if only one of state and trainer has momentum.
         """
         if set(state.velocities) != (set(state.underway) if self._has_momentum else set()):
@@ -187,6 +188,8 @@ class Trainer:
         self._retired = set(state.retired)
         self._make_room()
         self._free.clear()
+        if self._shelf.on_disk:
+            self._underway = {device: model.clone() for device, model in self._underway.items()}
 
     @property
     def vectors(self) -> int:

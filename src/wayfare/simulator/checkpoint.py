@@ -85,9 +85,16 @@ class SimulationState:
         if not 0 <= self.round <= scenario.rounds:
             raise ValueError(f"the state is from round {self.round}, the scenario has {scenario.rounds} rounds")
 
-    def copied(self, where: torch.device) -> SimulationState:
-        """Copy all vectors to a device; shared vectors stay shared. The source may then be closed."""
+    def copied(self, where: torch.device, *, shelved: bool = False) -> SimulationState:
+        """Copy vectors to a device; shared vectors stay shared. The source may then be closed.
+
+        If they are ``shelved``, memories and local models are not copied: a shelf takes them one by one, because all
+        of them together may not fit into memory.
+        """
         copies: dict[int, Tensor] = {}
+        if shelved:
+            taken = *(state.memory for state in self.devices), *self.trainer.underway.values()
+            copies = {id(vector): vector for vector in taken if vector.stride() != (0,)}
 
         def copy(value: Any) -> Any:
             if isinstance(value, Tensor):

@@ -95,6 +95,11 @@ class DeviceSide:
             if self._min_upload_joules > 0 and self.states[device].left_joules < self._min_upload_joules:
                 self._trainer.retire(device)
 
+    @property
+    def on_disk(self) -> bool:
+        """Whether memories and local models are on disk."""
+        return self._shelf.on_disk
+
     def restore(self, states: Sequence[DeviceState], trainer: TrainerState) -> None:
         """Resume from states and local models. Those of another run raise ValueError."""
         first = self.states[0]

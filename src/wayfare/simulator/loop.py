@@ -242,7 +242,7 @@ class Simulation:
     def restore(self, state: SimulationState) -> None:
         """Resume after the round of a state; results are bit-identical. A state of another run raises ValueError."""
         state.reject_mismatch(self._initial, self._world.scenario, relays=self._relays is not None)
-        state = state.copied(self._initial.device)
+        state = state.copied(self._initial.device, shelved=self._fleet.on_disk)
         self._server.restore(state.server)
         self._fleet.restore(state.devices, state.trainer)
         if self._relays:
