@@ -200,6 +200,13 @@ def test_a_fleet_on_disk_does_what_it_does_in_memory_and_leaves_nothing_behind(s
     assert [entry.name for entry in runs[1].folder.parent.iterdir()] == [runs[1].folder.name]
 
 
+@pytest.mark.skipif(os.name != "posix", reason="open files keep their names")
+def test_a_fleet_on_disk_leaves_nothing_behind_even_if_it_is_killed(tmp_path: Path) -> None:
+    with open_shelf("disk", Compute(), tmp_path, 2, 3) as shelf:
+        assert not list(tmp_path.iterdir())
+        assert shelf.keep(1, torch.arange(3.0)).tolist() == [0.0, 1.0, 2.0]
+
+
 def test_a_fleet_on_disk_needs_a_processor(tmp_path: Path) -> None:
     gpu = SimpleNamespace(device=torch.device("cuda"))
     with (

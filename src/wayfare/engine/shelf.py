@@ -66,8 +66,8 @@ class OnDisk:
     on_disk = True
 
     def __init__(self, file: Path, devices: int, entries: int) -> None:
-        self.files = file, file.with_name(f"{file.name}-local")
-        self._kept, self._local = (_Rows(each, devices, entries) for each in self.files)
+        files = file, file.with_name(f"{file.name}-local")
+        self._kept, self._local = (_Rows(each, devices, entries) for each in files)
 
     def keep(self, device: int, vector: Tensor) -> Tensor:
         # One number for all entries, as of a device without memory, takes no space.
@@ -141,7 +141,6 @@ def open_shelf(place: Place, compute: Compute, folder: Path, devices: int, entri
         file = Path(name) / "vectors"
         shelf = OnDisk(file, devices, entries)
         if os.name == "posix":
-            # A mapped file outlives its name, so even a killed run leaves no file behind.
-            for each in shelf.files:
-                each.unlink()
+            # Open files outlive their names, so even a killed run leaves nothing behind.
+            scratch.cleanup()
         yield shelf
