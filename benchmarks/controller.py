@@ -37,7 +37,7 @@ from wayfare.methods import Method, Upload, make_method
 from wayfare.radio import Link
 from wayfare.scenario.model import Control, Scenario
 from wayfare.sparsify import top_k
-from wayfare.sparsify.spectrum import spectrum
+from wayfare.sparsify.spectrum import spectrum, squared_norm
 
 ENTRIES = 6_568_650
 BUDGET_JOULES = 2.0  # less than the expected contacts could use
@@ -69,6 +69,16 @@ def launches(work: Callable[[], object], device: torch.device) -> int | None:
         torch.cuda.synchronize()
     found: list[str] = [event.key for event in traced.events() or ()]
     return sum(name.startswith(("cudaLaunchKernel", "cuLaunchKernel")) for name in found)
+
+
+def kernel_us(work: Callable[[], object], times: int = 20) -> float:
+    """Microseconds that the kernels of some work run on a GPU."""
+    work()
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as traced:
+        for _ in range(times):
+            work()
+        torch.cuda.synchronize()
+    return float(sum(event.device_time_total for event in traced.key_averages())) / times
 
 
 def terms_of(method: Method) -> Terms:
@@ -122,6 +132,9 @@ def measure(device: torch.device, meeting: Meeting, repeats: int, file: Path | N
     reference_ms = timed(lambda: top_k(update, ENTRIES // 4), repeats, device)
     processor = torch.cuda.get_device_name() if device.type == "cuda" else platform.processor() or platform.machine()
     print(f"{processor}, {ENTRIES:,} entries; top-k of a quarter {reference_ms:.2f} ms; goal {GOAL_MS[device.type]} ms")
+    if device.type == "cuda":
+        top_us, norm_us = kernel_us(lambda: top_k(update, ENTRIES // 4)), kernel_us(lambda: squared_norm(update))
+        print(f"kernels alone: top-k of a quarter {top_us:.0f} us, norm {norm_us:.0f} us")
     seen = spectrum(update)
     parts_ms = {
         "spectrum": timed(lambda: spectrum(update), repeats, device),

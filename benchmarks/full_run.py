@@ -26,7 +26,9 @@ import torch
 
 import wayfare
 from wayfare.engine import Burst, Compute, Trainer
+from wayfare.learning.evaluate import Evaluator
 from wayfare.learning.models.resnet9 import Resnet9
+from wayfare.learning.tasks import Task
 from wayfare.learning.tasks.images import ImageClassification
 from wayfare.methods import make_method
 from wayfare.simulator import ContactEvent, EvaluationEvent, MetricEvent, RelayEvent, Simulation
@@ -120,6 +122,16 @@ def engine_ms(simulation: Simulation, devices: int) -> float:
     return 1e3 * min(seconds) / ALONE_ROUNDS
 
 
+def evaluation_ms(task: Task, compute: Compute, model: torch.Tensor) -> float:
+    """Milliseconds of an evaluation, with nothing else on the GPU."""
+    evaluate, seconds = Evaluator(task.to(compute.device)), []
+    for _ in range(4):
+        began = time.perf_counter()
+        evaluate(model)
+        seconds.append(time.perf_counter() - began)
+    return 1e3 * min(seconds)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", default="cuda")
@@ -157,6 +169,7 @@ def main() -> None:
         done = time.perf_counter()
         with compute.numerics():
             alone_ms = engine_ms(simulation, scenario.fleet.devices)
+            judged_ms = evaluation_ms(world.task, compute, outcome.model)
     run_s = done - ready
     parts["other"] = run_s - sum(parts.values())
     figures = {
@@ -173,6 +186,7 @@ def main() -> None:
         "goal_s": GOAL_S,
         "round_ms": round(1e3 * run_s / arguments.rounds, 2),
         "engine_round_ms": round(alone_ms, 2),
+        "evaluation_ms": round(judged_ms, 1),
         "times_the_engine": round(1e3 * run_s / (arguments.rounds * alone_ms), 3),
     }
     figures |= {f"share, {part}": round(part_s / run_s, 3) for part, part_s in parts.items()}

@@ -1,7 +1,7 @@
 """Work that waits for numbers from a GPU, alone or several pieces in turns.
 
-Such work is a generator that yields where it would wait. While one piece waits, the host goes on with the next, and the
-GPU has the kernels of all of them in its queue. Pieces share nothing, so results do not depend on their order.
+Such work is a generator that yields where it would wait. While one piece waits, the host runs the next one, and the
+GPU has the kernels of all pieces in its queue. Pieces share nothing, so results do not depend on their order.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ Steps: TypeAlias = Generator[None, None, Result]
 
 
 def in_turns(pieces: Sequence[Steps[Result]]) -> list[Result]:
-    """The results of all pieces. Each goes on to its next wait when the others have done so too."""
+    """The results of all pieces, which run in turn, each up to its next wait."""
     results: dict[int, Result] = {}
     while len(results) < len(pieces):
         for number, piece in enumerate(pieces):
@@ -41,7 +41,7 @@ def fetched(numbers: Tensor) -> Callable[[], NDArray[Any]]:
         return lambda: numbers.cpu().numpy()
     import torch
 
-    # A GPU copies to pinned memory while the host goes on.
+    # A GPU copies to pinned memory without the host.
     here = torch.empty(numbers.shape, dtype=numbers.dtype, pin_memory=True)
     here.copy_(numbers, non_blocking=True)
     copied = torch.cuda.Event()

@@ -60,18 +60,13 @@ class Resident:
     """The end of a burst whose model stays in a lane. It is written only for someone who waits for it."""
 
     def __init__(self, lane: Lane, row: int, model: Tensor) -> None:
-        self.lane, self.row, self.model = lane, row, model
-        self._written: torch.cuda.Event | None = None
+        self.row, self.model, self._lane = row, model, lane
+        self.written: torch.cuda.Event | None = None
 
     def wait(self) -> None:
         with gpu_lock:
-            if self._written is None:
-                self.lane.release(self)
-        assert self._written is not None
-        self._written.wait()
-
-    def written(self, end: torch.cuda.Event) -> None:
-        self._written = end
+            written = self.written or self._lane.release(self)
+        written.wait()
 
 
 class Lane:
@@ -127,18 +122,20 @@ class Lane:
         # The longest burst ended last.
         return ends[::-1]
 
-    def release(self, resident: Resident) -> None:
+    def release(self, resident: Resident) -> torch.cuda.Event:
         """Write the model of a resident, whose row is free afterwards."""
         del self._residents[resident.row]
         with torch.cuda.stream(self.stream):
-            resident.written(self._written(resident.row, resident.model))
+            resident.written = end = self._written(resident.row, resident.model)
+        return end
 
     def _copy_in(self, group: Group) -> list[int]:
         """Make every model a row, unless it has one."""
-        count, rows = len(group.models), list[int]()
-        for before in group.after:
-            is_here = isinstance(before, Resident) and self._residents.get(before.row) is before
-            rows.append(before.row if is_here and isinstance(before, Resident) else -1)
+        count = len(group.models)
+        rows = [
+            before.row if isinstance(before, Resident) and self._residents.get(before.row) is before else -1
+            for before in group.after
+        ]
         taken = set(rows)
         for place, (model, before) in enumerate(zip(group.models, group.after, strict=True)):
             if rows[place] >= 0:
