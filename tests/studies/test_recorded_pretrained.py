@@ -102,7 +102,7 @@ def test_training_more_than_a_head_with_three_radios_is_that_of_the_runs() -> No
             for bandwidth_hz, text in zip(RADIOS, cell.split(" / "), strict=True):
                 found = runs("cifar10", label, concentration, bandwidth_hz)
                 # Two runs from scratch are those of another page, which its own test checks.
-                assert text == (accuracy_of(found) if found else "–") or text.endswith("](beyond.md)"), label
+                assert text == (accuracy_of(found) if found else "-") or text.endswith("](beyond.md)"), label
 
 
 @pytest.mark.parametrize("data", SECTIONS)
