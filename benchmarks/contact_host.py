@@ -1,12 +1,13 @@
 """What the host does in a run on a GPU: Python and NumPy at contacts, and the schedule of local steps. Needs no GPU.
 
-    python benchmarks/contact_host.py [--scheme mads-rd] [--speed 40] [--rounds 50] [--json FILE]
+    python benchmarks/contact_host.py [--scheme mads-rd] [--speed 40] [--rounds 50] [--alone] [--json FILE]
 
 The world, the network and the schedule are those of `benchmarks/full_run.py`. A first run does on the CPU what a GPU
 would do: operations on vectors, kernels, in the place of which plain versions run, and local steps, which add a
 heavy-tailed direction to the model. Further runs replay these results from memory and measure the rest, as CPU time of
 one thread: medians over the runs. Between contacts the caches of the core are emptied. The work of launching kernels
-and waits for a GPU are not in the figures.
+and waits for a GPU are not in the figures. Helper processes compute profiles (`wayfare.codec.helpers`), so that only
+the cost of asking them counts; with `--alone` the host does everything.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ from torch import Tensor
 import wayfare
 from full_run import Counter, random_images
 from wayfare.codec import gpu_kernels as codec_kernels
-from wayfare.codec import length
+from wayfare.codec import helpers, length
 from wayfare.engine import Burst, Compute, Trainer
 from wayfare.engine.base import LocalTraining, Ready, longest_first
 from wayfare.engine.batched.engine import Batched
@@ -70,7 +71,8 @@ PARTS: tuple[tuple[object, str, str], ...] = (
     (Simulation, "_use", "states and events"),
     (DeviceSide, "contacts", "contact"),
     (spectrum, "_spectrum", "spectrum"),
-    (contact, "profile", "widths"),
+    (helpers, "profile", "widths"),
+    (contact, "begun", "helpers"),
     (contact, "decide", "decide"),
     (length, "_index_bytes", "message lengths"),
     (length, "_value_bytes", "message lengths"),
@@ -304,7 +306,7 @@ def run(world: World, method: Method, gpu_work: GpuWork, rounds: int) -> tuple[d
     ):
         simulation.run()
     calls["contacts"] = observer.contacts
-    return {part: 1e3 * part_s for part, part_s in seconds.items()}, calls
+    return defaultdict(float, {part: 1e3 * part_s for part, part_s in seconds.items()}), calls
 
 
 def main() -> None:
@@ -313,6 +315,7 @@ def main() -> None:
     parser.add_argument("--scheme", default="mads-rd")
     parser.add_argument("--speed", type=float, default=40.0, help="metres per second")
     parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--alone", action="store_true", help="without helper processes")
     parser.add_argument("--set", nargs="*", default=[], help="more settings, such as control.weight=auto")
     parser.add_argument("--json", type=Path, help="also write the results to this file")
     arguments = parser.parse_args()
@@ -320,14 +323,15 @@ def main() -> None:
     scenario = wayfare.load("paper-cifar10-waypoint", [f"mobility.speed_mps={arguments.speed}", *arguments.set])
     with patch("wayfare.world.draw.load_task", lambda _: random_images()):
         world = draw_world(scenario, 0)
+    helpers._FIRST_PROFILES = 0 if arguments.alone else 1
     gpu_work, method = GpuWork(), make_method(arguments.scheme, scenario)
     found = []
     for _ in track(range(arguments.repeats + 1), "runs", console=Console(stderr=True), transient=True):
         found.append(run(world, method, gpu_work, arguments.rounds))
         gpu_work.replay()
-    calls = found[0][1]
+    calls = found[1][1]
     contacts = calls["contacts"]
-    parts_ms = {part: statistics.median(ms[part] for ms, _ in found[1:]) / contacts for part in found[0][0]}
+    parts_ms = {part: statistics.median(ms[part] for ms, _ in found[1:]) / contacts for part in found[1][0]}
     contact_ms = statistics.median(sum(ms.values()) for ms, _ in found[1:]) / contacts
     print(f"{arguments.scheme}, {arguments.speed:g} m/s, {arguments.rounds} rounds, {contacts} contacts")
     print(f"host: {contact_ms:.2f} ms per contact, {contact_ms * contacts / arguments.rounds:.2f} ms per round")

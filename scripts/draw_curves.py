@@ -19,7 +19,7 @@ from matplotlib.ticker import LogLocator
 
 from wayfare.report.canvas import legend_beside, wide_figure
 
-COLOURS = ("#0072B2", "#D55E00", "#7A3E9D", "#009E73", "#E69F00", "#56B4E9")
+COLOURS = ("#0072B2", "#D55E00", "#7A3E9D", "#009E73", "#404040", "#E69F00", "#56B4E9")
 
 
 # Columns on a logarithmic axis: their label and the size of its unit.
@@ -57,6 +57,8 @@ def main() -> None:
     parser.add_argument("curves", nargs="+", metavar="NAME=FILE.csv:SCHEME[:COLUMN=VALUE]...")
     arguments = parser.parse_args()
     columns = arguments.against.split(",")
+    if len(arguments.curves) > len(COLOURS):
+        parser.error(f"{len(arguments.curves)} curves: at most {len(COLOURS)} can be told apart")
     with wide_figure(arguments.picture, width_in=7.6 + 2.4 * (len(columns) - 1), height_in=3.8) as figure:
         panels = figure.subplots(1, len(columns), sharey=True, squeeze=False)[0]
         for axes, against in zip(panels, columns, strict=True):

@@ -13,10 +13,10 @@ import torch
 from torch import Tensor
 
 from wayfare.codec.fitting import CodedUpload, arriving, fit_in_steps, fit_pieces, piece_entries, united
+from wayfare.codec.helpers import begun
 from wayfare.codec.length import Measured, measure
 from wayfare.codec.pieces import Piece
 from wayfare.codec.values import WHOLE, value_width
-from wayfare.codec.widths import profile
 from wayfare.device.checks import Checks
 from wayfare.device.state import DeviceState
 from wayfare.methods import Encounter, Method, State, Upload
@@ -176,7 +176,8 @@ def _offer_in_steps(
     yield
     norm_sq, see = read()
     norm_sq *= terms.norm_scale**2
-    seen = cache(lambda: profile(see(), len(update) - link.parameters))
+    seen = cache(begun(see, len(update) - link.parameters)) if math.isfinite(norm_sq) else None
+    yield
     now, encounter = meet(
         state,
         meeting,
@@ -186,7 +187,7 @@ def _offer_in_steps(
         update_norm_sq=norm_sq,
         staleness_rounds=staleness_rounds,
         sums=_left(sums),
-        profile=seen if math.isfinite(norm_sq) else None,
+        profile=seen,
     )
     return Offer(
         state=now,

@@ -131,11 +131,51 @@ class Spectrum:
         return int(self.kept[-1])
 
 
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """The order of what a GPU sends of a vector: sorted samples of segments, their tails, and the numbers of tails.
+
+    Of a short vector it sends all magnitudes.
+    """
+
+    entries: int  # of the vector
+    length: int = 0  # entries of a segment
+    sampled: int = 0  # of them; 0 in a short vector
+    room: int = 0  # for tails
+    has_sorted_tails: bool = True
+
+    def has_all_tails(self, found: Magnitudes) -> bool:
+        return self.sampled == 0 or bool(found[-SEGMENTS:].sum(dtype=np.float64) <= self.room)
+
+    def bodies(self, found: Magnitudes) -> list[Magnitudes]:
+        return [_body(sample) for sample in found[: SEGMENTS * self.sampled].reshape(SEGMENTS, self.sampled)]
+
+    def segments(self, found: Magnitudes) -> Segments:
+        """Equal to those of `_sampled`."""
+        if self.sampled == 0:
+            return _all_of(found)
+        ends = SEGMENTS * self.sampled + np.cumsum([0, *found[-SEGMENTS:]]).astype(np.int64)
+        tails = [found[start:end] for start, end in pairwise(ends.tolist())]
+        tails = tails if self.has_sorted_tails else [np.sort(tail) for tail in tails]
+        return _weighted(self.bodies(found), tails, self.length)
+
+
+@dataclass(frozen=True, slots=True)
+class Sight:
+    """What a GPU sent of a vector. A call computes the spectrum, in this or in another process."""
+
+    found: Magnitudes
+    layout: Layout
+
+    def __call__(self) -> Spectrum:
+        return _spectrum(self.layout.segments(self.found), self.layout.entries)
+
+
 def spectrum(vector: Tensor) -> Spectrum:
     """The spectrum of a vector. The tail is exact; the body of a long vector is sampled."""
     if _is_on_gpu(vector):
-        parts, segments_of = _to_send(vector)
-        return _spectrum(segments_of(torch.cat(parts).cpu().numpy()), len(vector))
+        parts, layout = _to_send(vector)
+        return _seen(torch.cat(parts).cpu().numpy(), layout, vector)()
     is_long = len(vector) >= _SAMPLE
     return _spectrum(_sampled(vector) if is_long else _all_of(vector.abs().numpy()), len(vector))
 
@@ -151,7 +191,7 @@ def norm_and_spectrum(vector: Tensor) -> Callable[[], tuple[float, Callable[[], 
     if not _is_on_gpu(vector):
         return norm_alone(vector)
     norm_sq = squared_norm(vector)
-    parts, segments_of = _to_send(vector)
+    parts, layout = _to_send(vector)
     # The bytes of a double travel as single-precision numbers.
     as_parts = norm_sq.view(1).view(vector.dtype)
     arriving = fetched(torch.cat([*parts, as_parts]))
@@ -159,7 +199,7 @@ def norm_and_spectrum(vector: Tensor) -> Callable[[], tuple[float, Callable[[], 
     def read() -> tuple[float, Callable[[], Spectrum]]:
         found = arriving()
         seen, norm = found[: -len(as_parts)], found[-len(as_parts) :].copy().view(np.float64)
-        return float(norm[0]), lambda: _spectrum(segments_of(seen), len(vector))
+        return float(norm[0]), _seen(seen, layout, vector)
 
     return read
 
@@ -247,28 +287,28 @@ def _sampled(vector: Tensor) -> Segments:
     return _weighted(bodies, tails, rows.shape[1])
 
 
-def _to_send(vector: Tensor) -> tuple[list[Tensor], Callable[[Magnitudes], Segments]]:
-    """What a GPU sends in one transfer, and the function that makes the segments of it, equal to `_sampled`."""
+def _to_send(vector: Tensor) -> tuple[list[Tensor], Layout]:
+    """What a GPU sends in one transfer, and its order."""
     if len(vector) < _SAMPLE:
-        return [vector.abs()], _all_of
+        return [vector.abs()], Layout(len(vector))
     rows, stride = _rows(vector)
     count = -(-rows.shape[1] // stride)
     # Twice the expected number; hardly ever too few if the sample represents its segment.
     room = -2 * _BOUND * rows.numel() // count
     has_kernels = gpu.has_kernels(rows)
     samples, tail, counts = (_looked_at_by_kernels if has_kernels else _looked_at)(rows, stride, room)
+    return [samples.flatten(), tail, counts], Layout(len(vector), rows.shape[1], count, room, has_kernels)
 
-    def segments_of(found: Magnitudes) -> Segments:
-        bodies = [_body(sample) for sample in found[: samples.numel()].reshape(samples.shape)]
-        ends = samples.numel() + np.cumsum([0, *found[-len(rows) :]]).astype(np.int64)
-        if ends[-1] <= samples.numel() + room:
-            tails = [found[start:end] for start, end in pairwise(ends.tolist())]
-            tails = tails if has_kernels else [np.sort(tail) for tail in tails]
-        else:
-            tails = [np.sort(_above(row.cpu().numpy(), body[-1])) for row, body in zip(rows, bodies, strict=True)]
-        return _weighted(bodies, tails, rows.shape[1])
 
-    return [samples.flatten(), tail, counts], segments_of
+def _seen(found: Magnitudes, layout: Layout, vector: Tensor) -> Callable[[], Spectrum]:
+    return Sight(found, layout) if layout.has_all_tails(found) else partial(_with_long_tails, found, layout, vector)
+
+
+def _with_long_tails(found: Magnitudes, layout: Layout, vector: Tensor) -> Spectrum:
+    """The spectrum if a GPU had no room for all tails: read them."""
+    bodies, (rows, _) = layout.bodies(found), _rows(vector)
+    tails = [np.sort(_above(row.cpu().numpy(), body[-1])) for row, body in zip(rows, bodies, strict=True)]
+    return _spectrum(_weighted(bodies, tails, layout.length), layout.entries)
 
 
 def _looked_at(rows: Tensor, stride: int, room: int) -> tuple[Tensor, Tensor, Tensor]:

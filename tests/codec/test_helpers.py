@@ -1,0 +1,95 @@
+"""Profiles from other processes equal those of this one, and nothing depends on these processes."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+import torch
+
+from wayfare.codec import helpers
+from wayfare.codec.widths import profile
+from wayfare.control.rate_distortion import Profile
+from wayfare.sparsify import spectrum as module
+from wayfare.sparsify.spectrum import Sight, norm_and_spectrum
+
+
+def sight(seed: int, monkeypatch: pytest.MonkeyPatch) -> Sight:
+    """What a GPU would send of an update."""
+    monkeypatch.setattr(module, "_is_on_gpu", lambda _: True)
+    _, see = norm_and_spectrum(torch.from_numpy(np.random.default_rng(seed).standard_t(4, 50_000).astype(np.float32)))()
+    assert isinstance(see, Sight)
+    return see
+
+
+def arrays(of: Profile) -> list[object]:
+    widths = [(width.value_bits, width.bits.tolist(), width.lost.tolist()) for width in of.widths]
+    curve = of.curve.bits.tolist(), of.curve.captured.tolist(), of.curve.log_slopes.tolist()
+    return [of.kept.tolist(), of.captured.tolist(), of.overhead_bits, widths, curve]
+
+
+def wait_for_two(own: helpers._Pool) -> None:
+    until = time.monotonic() + 60
+    while own.owing and time.monotonic() < until:
+        own.welcome()
+        time.sleep(0.01)
+    assert len(own.free) == 2
+
+
+@pytest.fixture
+def pool(monkeypatch: pytest.MonkeyPatch) -> Iterator[helpers._Pool]:
+    """Two helpers that are ready."""
+    own = helpers._Pool()
+    monkeypatch.setattr(helpers, "_pool", own)
+    own.start(2)
+    wait_for_two(own)
+    yield own
+    own.end()
+
+
+def test_helpers_find_the_same_profiles_and_the_host_does_what_they_cannot(
+    pool: helpers._Pool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sights = [sight(seed, monkeypatch) for seed in range(3)]
+    expected = [arrays(profile(each(), 3)) for each in sights]
+    # Three at a time: the host computes the last one.
+    reads = [helpers.begun(each, 3) for each in sights]
+    assert pool.free == []
+    with monkeypatch.context() as without:
+        without.setattr(helpers, "profile", None)
+        assert [arrays(read()) for read in reads[1::-1]] == expected[1::-1]
+    assert arrays(reads[2]()) == expected[2]
+    # Nobody has to read a profile.
+    helpers.begun(sights[0], 3)
+    wait_for_two(pool)
+    # A helper that ends, whenever it does, costs nothing but time.
+    reads = [helpers.begun(each, 3) for each in sights[:2]]
+    assert pool.process is not None
+    pool.process.kill()
+    pool.process.wait()
+    assert [arrays(read()) for read in reads] == expected[:2]
+    assert [arrays(helpers.begun(each, 3)()) for each in sights] == expected
+
+
+def test_short_runs_start_no_helpers(monkeypatch: pytest.MonkeyPatch) -> None:
+    own = helpers._Pool()
+    monkeypatch.setattr(helpers, "_pool", own)
+    see = sight(0, monkeypatch)
+    for _ in range(3):
+        helpers.begun(see, 0)
+    assert (own.asked, own.process) == (3, None)
+
+
+@pytest.mark.parametrize(("apart_s", "starts"), [(0.01, 1), (20.0, 0)])
+def test_helpers_start_if_many_profiles_are_needed_in_a_short_time(
+    apart_s: float, starts: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own, started = helpers._Pool(), list[int]()
+    clock = iter(np.arange(1000.0, 1000.0 + 200 * apart_s, apart_s).tolist())
+    monkeypatch.setattr(time, "monotonic", lambda: next(clock))
+    monkeypatch.setattr(helpers._Pool, "start", lambda _, count: started.append(count))
+    for _ in range(100):
+        assert own.taken() is None
+    assert len(started) == starts
