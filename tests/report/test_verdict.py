@@ -4,13 +4,20 @@ import pytest
 
 from wayfare.learning.tasks import Metric
 from wayfare.learning.tasks.base import ACCURACY
-from wayfare.records import RunSummary
+from wayfare.records import RunSummary, summarise_scheme
+from wayfare.report.tables import comparison_columns, comparison_notes
 from wayfare.report.verdict import beside, details, headline, score_text, study_details, study_headline, verdict_of
 
 ADE = Metric(name="ade_m", better="lower")
 
 
-def runs(name: str, scores: list[float], energy_joules: float = 90.0, metric: Metric = ACCURACY) -> list[RunSummary]:
+def runs(
+    name: str,
+    scores: list[float],
+    energy_joules: float = 90.0,
+    metric: Metric = ACCURACY,
+    parameters: int = 1000,
+) -> list[RunSummary]:
     return [
         RunSummary(
             scheme=name,
@@ -25,6 +32,8 @@ def runs(name: str, scores: list[float], energy_joules: float = 90.0, metric: Me
             failed_uploads_per_device=0.0,
             staleness_rounds=9.0,
             contacts=9,
+            parameters=parameters,
+            bits=3.2e7,
         )
         for seed, score in enumerate(scores)
     ]
@@ -50,6 +59,18 @@ def test_the_best_scheme_within_the_budget_wins() -> None:
 def test_little_energy_is_not_called_none() -> None:
     (line, *_) = details(verdict_of([runs("mads", [0.7, 0.8], energy_joules=0.25)]))
     assert line.startswith("MADS spends 0.25 J of 100 J ")
+
+
+def test_updates_of_different_sizes_are_compared_by_bits() -> None:
+    statistics, mads = runs("statistics", [0.7, 0.8], parameters=9000), runs("mads", [0.5, 0.6])
+    (alone, *_), (line, *_) = (details(verdict_of(each)) for each in ([mads], [statistics, mads]))
+    assert alone.endswith("and delivers 40 % of an update per contact.")
+    assert line == "Statistics spends 90 J of 100 J (90 %) and sends 32 Mbit."
+    schemes = [summarise_scheme(one) for one in (statistics, mads)]
+    columns = {column.heading: column.cells for column in comparison_columns(schemes, [statistics, mads])}
+    assert columns["sent\nMbit"] == ["32", "32"]
+    assert "kept\n%" not in columns
+    assert [note.term for note in comparison_notes(schemes, 1)].count("sent") == 1
 
 
 def test_what_seeds_do_not_tell_apart_is_not_called_a_win() -> None:

@@ -31,6 +31,8 @@ class RunSummary:
     failed_uploads_per_device: float
     staleness_rounds: float
     contacts: int  # upload opportunities of all devices
+    parameters: int  # s: entries of a vector, without normalisation statistics
+    bits: float  # sent by all devices
     # Relays: updates given to relays, updates delivered, newer models taken from peers, and failed attempts.
     relayed_per_device: float = 0.0
     delivered_per_device: float = 0.0
@@ -59,6 +61,8 @@ class SchemeSummary:
     uploads_per_device: float
     failed_uploads_per_device: float
     staleness_rounds_mean: float
+    parameters: int
+    bits_mean: float
     relayed_per_device: float = 0.0
     delivered_per_device: float = 0.0
     models_taken_per_device: float = 0.0
@@ -86,6 +90,8 @@ def summarise_run(record: RunRecord) -> RunSummary:
         failed_uploads_per_device=float((~completed & (contacts["energy_joules"] > 0)).sum()) / devices,
         staleness_rounds=float(np.mean(contacts["staleness_rounds"])) if met else 0.0,
         contacts=len(contacts["round"]),
+        parameters=record.parameters,
+        bits=float(record.evaluations["bits"][-1]),
         relayed_per_device=_relays(record, "upload") / devices,
         delivered_per_device=_relays(record, "delivery") / devices,
         models_taken_per_device=_relays(record, "download") / devices,
@@ -125,6 +131,8 @@ def summarise_scheme(runs: Sequence[RunSummary]) -> SchemeSummary:
         energy_joules_mean=mean["energy_joules"],
         kept_fraction_mean=mean["kept_fraction"],
         staleness_rounds_mean=mean["staleness_rounds"],
+        parameters=runs[0].parameters,
+        bits_mean=mean["bits"],
         epsilon_max=max((run.epsilon for run in runs if run.epsilon is not None), default=None),
         delta=runs[0].delta,
         others={name: fmean(run.others[name] for run in runs) for name in shared},

@@ -49,6 +49,11 @@ class Column:
         return any(self.marked[row : row + 1])
 
 
+def of_one_size(schemes: Sequence[SchemeSummary]) -> bool:
+    """Whether updates have the same entries, as they do unless some schemes send class statistics."""
+    return len({scheme.parameters for scheme in schemes}) == 1
+
+
 def over_budget(scheme: SchemeSummary) -> bool:
     """Whether a scheme exceeds its budget by more than a queue explains."""
     return scheme.energy_joules_mean > OVER_BUDGET * scheme.budget_joules

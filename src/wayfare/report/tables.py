@@ -21,6 +21,7 @@ from wayfare.report.columns import (
     Column,
     Note,
     in_terminal,
+    of_one_size,
     over_budget,
     rich_notes,
     rich_table,
@@ -41,8 +42,9 @@ from wayfare.report.labels import (
 _BARS = "▁▂▃▄▅▆▇█"
 _SHORTEST_CURVE, _LONGEST_CURVE = 10, 40
 _TABLE_WIDTH = 80
+KEPT, SENT = "kept\n%", "sent\nMbit"
 # Headings of columns that a narrow window omits, in this order.
-_LEAVES_FIRST = ("age", "failed", "uploads\n/device", "kept\n%", "energy\nrule", ENERGY)
+_LEAVES_FIRST = ("age", "failed", "uploads\n/device", KEPT, "energy\nrule", ENERGY)
 
 
 def comparison_table(
@@ -93,7 +95,7 @@ def comparison_columns(schemes: Sequence[SchemeSummary], runs: Sequence[Sequence
             cells=[number_text(scheme.energy_joules_mean) for scheme in schemes],
             marked=[over_budget(scheme) for scheme in schemes],
         ),
-        Column(heading="kept\n%", cells=[f"{100 * scheme.kept_fraction_mean:.0f}" for scheme in schemes]),
+        _delivered_column(schemes),
         Column(heading="uploads\n/device", cells=[f"{scheme.uploads_per_device:.1f}" for scheme in schemes]),
         Column(heading="failed", cells=[f"{scheme.failed_uploads_per_device:.1f}" for scheme in schemes]),
         Column(heading="age", cells=[f"{scheme.staleness_rounds_mean:.0f}" for scheme in schemes]),
@@ -108,6 +110,12 @@ def comparison_columns(schemes: Sequence[SchemeSummary], runs: Sequence[Sequence
         ),
     ]
     return columns if len(schemes) > 1 else columns[:3] + columns[4:]
+
+
+def _delivered_column(schemes: Sequence[SchemeSummary]) -> Column:
+    if of_one_size(schemes):
+        return Column(heading=KEPT, cells=[f"{100 * scheme.kept_fraction_mean:.0f}" for scheme in schemes])
+    return Column(heading=SENT, cells=[number_text(1e-6 * scheme.bits_mean) for scheme in schemes])
 
 
 def _epsilon_column(schemes: Sequence[SchemeSummary]) -> list[Column]:
@@ -174,7 +182,9 @@ def comparison_notes(schemes: Sequence[SchemeSummary], last: int, traces: Sequen
         Note(name, f"on test data: {over}" + (", averaged over seeds" if several else "")),
         spread if several else Note("seed", "a single seed is not a result"),
         Note("energy", BUDGET_NOTE),
-        Note("kept", "share of an update delivered in a contact; the rest stays in memory"),
+        Note("kept", "share of an update delivered in a contact; the rest stays in memory")
+        if of_one_size(schemes)
+        else Note("sent", "by all devices; updates differ in size, so shares of an update do not compare"),
         Note("failed", "uploads per device that did not finish in their contact; they waste energy"),
         Note("age", "mean staleness: rounds since a device received its model"),
         *epsilon_note(schemes),

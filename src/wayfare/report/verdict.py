@@ -11,7 +11,7 @@ from wayfare.learning.tasks import Metric
 from wayfare.methods import scheme_label
 from wayfare.records import RunSummary, SchemeSummary, paired_difference, summarise_scheme
 from wayfare.records.statistics import Difference
-from wayfare.report.columns import over_budget
+from wayfare.report.columns import of_one_size, over_budget
 from wayfare.report.labels import metric_words_and_unit, number_text
 
 _CLEAR = ", significantly ahead of all others"
@@ -41,6 +41,7 @@ class Verdict:
     level: list[str]  # schemes with the same score in all displayed digits
     within_budget: bool
     rivals: list[Rival]
+    of_one_size: bool  # whether shares of an update compare
 
     @property
     def one_seed(self) -> bool:
@@ -77,6 +78,7 @@ def verdict_of(runs: Sequence[Sequence[RunSummary]]) -> Verdict:
         level=[scheme.name for scheme in level if scheme is not winner],
         within_budget=bool(inside),
         rivals=rivals,
+        of_one_size=of_one_size(schemes),
     )
 
 
@@ -101,9 +103,11 @@ def details(verdict: Verdict) -> list[str]:
     winner, metric = verdict.winner, verdict.winner.metric
     lines = []
     spent, budget = winner.energy_joules_mean, winner.budget_joules
+    delivers = f"delivers {100 * winner.kept_fraction_mean:.0f} % of an update per contact"
     lines.append(
         f"{scheme_label(winner.name)} spends {number_text(spent)} J of {number_text(budget)} J "
-        f"({100 * spent / budget:.0f} %) and delivers {100 * winner.kept_fraction_mean:.0f} % of an update per contact."
+        f"({100 * spent / budget:.0f} %) and "
+        f"{delivers if verdict.of_one_size else f'sends {number_text(1e-6 * winner.bits_mean)} Mbit'}."
     )
     if verdict.one_seed:
         if verdict.rivals:

@@ -140,7 +140,7 @@ def measures_of(record: RunRecord) -> dict[str, float]:
         **summary.others,
         "energy_joules": summary.energy_joules,
         "budget_joules": summary.budget_joules,
-        "bits": float(record.evaluations["bits"][-1]),
+        "bits": summary.bits,
         "kept_fraction": summary.kept_fraction,
         "uploads_per_device": summary.uploads_per_device,
         "failed_uploads_per_device": summary.failed_uploads_per_device,
