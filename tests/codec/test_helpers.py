@@ -80,3 +80,16 @@ def test_short_runs_start_no_helpers(monkeypatch: pytest.MonkeyPatch) -> None:
     for _ in range(3):
         helpers.begun(see, 0)
     assert (own.asked, own.process) == (3, None)
+
+
+@pytest.mark.parametrize(("apart_s", "starts"), [(0.01, 1), (20.0, 0)])
+def test_helpers_start_if_many_profiles_are_needed_in_a_short_time(
+    apart_s: float, starts: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own, started = helpers._Pool(), list[int]()
+    clock = iter(np.arange(1000.0, 1000.0 + 200 * apart_s, apart_s).tolist())
+    monkeypatch.setattr(time, "monotonic", lambda: next(clock))
+    monkeypatch.setattr(helpers._Pool, "start", lambda _, count: started.append(count))
+    for _ in range(100):
+        assert own.taken() is None
+    assert len(started) == starts

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
@@ -13,7 +13,7 @@ from tests.engine.slots import without_a_gpu
 from tests.engine.test_own_networks import DEVICES, NETWORKS, RAGGED, WORDS, own_job
 from torch import Tensor
 
-from wayfare.engine import AHEAD_STEPS, Burst, Compute, make_engine
+from wayfare.engine import AHEAD_STEPS, Burst, Compute, Trainer, make_engine
 from wayfare.engine.base import Engine, LocalTraining
 from wayfare.engine.traced.engine import StackedTraced
 from wayfare.engine.traced.replayed import Replayed
@@ -83,6 +83,79 @@ def test_devices_with_a_backbone_run_few_steps_ahead(monkeypatch: pytest.MonkeyP
         task=small_task(tuned("adapters")), batches=Batches(held, 4, 10, seed=0), learning_rate=0.1
     )
     assert Replayed(backbone).ahead_steps < Replayed(own_job(NETWORKS["gru"]).training).ahead_steps == AHEAD_STEPS
+
+
+def test_a_burst_ends_before_longer_ones_of_its_group(monkeypatch: pytest.MonkeyPatch) -> None:
+    without_a_gpu(monkeypatch)
+    local = own_job(NETWORKS["convolutional"])
+    engine, models = Replayed(local.training), list(starts(local, torch.float64).unbind())
+    happened: list[object] = []
+    take_step = Replayed._take_step
+    monkeypatch.setattr(Replayed, "_take_step", lambda self, *given: (happened.append("step"), take_step(self, *given)))
+    monkeypatch.setattr(torch.cuda, "Event", lambda: Noted(happened, models))
+    ends = engine.launch(models, RAGGED, [None] * len(RAGGED))
+    # Bursts have 3, 1, 0, 2 and 3 rounds.
+    order = [each if each == "step" else ends.index(each) for each in happened if each == "step" or each in ends]  # type: ignore[arg-type]
+    assert order == ["step", 1, "step", 3, "step", 0, 4]
+    for device, end in enumerate(ends):
+        assert isinstance(end, Noted)
+        assert end.seen is None or torch.equal(end.seen[device], models[device])
+
+
+@dataclass(eq=False)
+class Noted:
+    """An event that remembers when it was recorded, and the models at that time."""
+
+    happened: list[object]
+    models: list[Tensor]
+    seen: list[Tensor] | None = None
+
+    def record(self) -> None:
+        self.happened.append(self)
+        self.seen = [model.clone() for model in self.models]
+
+    def wait(self) -> None: ...
+
+
+def visited(engine: Engine, training: LocalTraining, initial: Tensor, ahead_steps: int) -> list[Tensor]:
+    """The local models at contacts; after each, the device starts from a model that depends on the past."""
+    plan = {3: [0], 4: [1, 2], 5: [0], 8: [3, 4], 9: [2]}
+    contacts = [np.array([round_ for round_, met in plan.items() if device in met]) for device in range(DEVICES)]
+    trainer = Trainer(engine, initial, contacts, training="always", ahead_steps=ahead_steps, descent=training.descent)
+    seen, shared = [], initial.clone()
+    for round_, met in plan.items():
+        trainer.meet(met, round_)
+        for device in met:
+            seen.append(trainer.model(device).clone())
+            shared = 0.5 * shared + 0.5 * seen[-1]
+        for device in met:
+            trainer.receive(device, shared)
+    return seen
+
+
+@pytest.mark.parametrize("ahead_steps", [1, AHEAD_STEPS])
+def test_contacts_beside_captured_steps_read_models_that_are_finished(
+    ahead_steps: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    local = own_job(NETWORKS["convolutional"])
+    initial = starts(local, torch.float64)[0]
+    expected = visited(make_engine("reference", local.training), local.training, initial, ahead_steps)
+    without_a_gpu(monkeypatch)
+    found = visited(Replayed(local.training), local.training, initial, ahead_steps)
+    torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("ahead_steps", [1, AHEAD_STEPS])
+def test_a_gpu_steps_beside_contacts_that_read_finished_models(ahead_steps: int) -> None:
+    local = on_gpu("convolutional")
+    initial = starts(local, torch.float64)[0]
+    expected = visited(make_engine("reference", local.training), local.training, initial, ahead_steps)
+    engine = make_engine("auto", local.training)
+    assert isinstance(engine, Replayed)
+    for _ in range(3):
+        found = visited(engine, local.training, initial, ahead_steps)
+        torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-12)
 
 
 def on_gpu(name: str) -> Job:

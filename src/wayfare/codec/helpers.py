@@ -17,6 +17,7 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
@@ -32,8 +33,9 @@ from wayfare.sparsify.spectrum import Sight, Spectrum
 
 # More hardly ever have work at the same time.
 _MOST = 4
-# Short runs do without: they would end before the helpers are ready.
-_FIRST_PROFILES = 64
+# Short runs do without: they would end before the helpers are ready. So do devices in the field, whose contacts are
+# rare and leave nothing to do meanwhile.
+_FIRST_PROFILES, _WITHIN_S = 64, 60.0
 # Room for the numbers of one update.
 _BYTES = 4 << 20
 
@@ -56,17 +58,25 @@ class _Pool:
     owing: list[_Helper] = field(default_factory=list)
     free: list[_Helper] = field(default_factory=list)
     asked: int = 0
+    since_s: float = 0.0  # when these were first asked for
     process: subprocess.Popen[bytes] | None = None
     lock: threading.Lock = field(default_factory=threading.Lock)
 
     def taken(self) -> _Helper | None:
-        """A free helper, if there is one. The first ones start after some profiles."""
+        """A free helper, if there is one. They start after some profiles in a short time."""
         with self.lock:
-            self.asked += 1
-            if self.asked == _FIRST_PROFILES:
-                self.start(min(_MOST, (os.cpu_count() or 1) - 1))
+            if self.process is None:
+                self.ask()
             self.welcome()
             return self.free.pop() if self.free else None
+
+    def ask(self) -> None:
+        now_s = time.monotonic()
+        if now_s - self.since_s > _WITHIN_S:
+            self.asked, self.since_s = 0, now_s
+        self.asked += 1
+        if self.asked == _FIRST_PROFILES and hasattr(os, "memfd_create"):
+            self.start(min(_MOST, len(os.sched_getaffinity(0)) - 1))
 
     def welcome(self) -> None:
         """Use helpers again that no longer owe anything."""
@@ -77,7 +87,7 @@ class _Pool:
 
     def start(self, count: int) -> None:
         """Start helpers, which are ready some seconds later."""
-        if count < 1 or not sys.executable or not hasattr(os, "memfd_create"):
+        if count < 1 or not sys.executable:
             return
         pairs = [socket.socketpair() for _ in range(count)]
         memories = [os.memfd_create("wayfare") for _ in pairs]

@@ -344,12 +344,15 @@ class Stack(ABC):
         self._training = training
 
     def run(self, models: Sequence[Tensor], bursts: Sequence[Burst]) -> None:
+        with self._training.compute.numerics():
+            for group in self._groups(models, bursts):
+                self._run_group([models[index] for index in group], [bursts[index] for index in group])
+
+    def _groups(self, models: Sequence[Tensor], bursts: Sequence[Burst]) -> list[list[int]]:
+        """The indices of bursts that step together, the longest first."""
         indices = longest_first(bursts)
         width = self._width(models[0]) if indices else 1
-        with self._training.compute.numerics():
-            for first in range(0, len(indices), width):
-                group = indices[first : first + width]
-                self._run_group([models[index] for index in group], [bursts[index] for index in group])
+        return [indices[first : first + width] for first in range(0, len(indices), width)]
 
     @abstractmethod
     def _width(self, model: Tensor) -> int:

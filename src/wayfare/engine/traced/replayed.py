@@ -1,28 +1,41 @@
 """A traced network on a GPU: its stacked step is captured once per number of devices and then replayed.
 
 A stacked step is hundreds of small kernels, 28 times a dozen for a GRU on 28 words. Launching them one by one takes
-longer than running them.
+longer than running them. Steps have a stream of their own, so that those that no contact needs yet run while the host
+handles contacts.
 """
 
 from __future__ import annotations
 
 import logging
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from wayfare.engine.base import Burst, LocalTraining, Steering, Step, Tensors, split, stacked_steps, steering_of
+from wayfare.engine.base import (
+    Burst,
+    LocalTraining,
+    Overlapping,
+    Ready,
+    Steering,
+    Step,
+    Tensors,
+    split,
+    stacked_steps,
+    steering_of,
+)
 from wayfare.engine.compute import gpu_lock
 from wayfare.engine.traced.engine import StackedTraced
 from wayfare.engine.traced.stepping import StackedStep
 from wayfare.engine.trainer import AHEAD_STEPS
 from wayfare.learning.tasks.tuned import TunedClassification
 
-# A step of a backbone takes long enough for a copy to pay at once. Few steps ahead let most devices take part in most
-# steps: in `pretrained-cifar10` 18.7 of 20 on average, and 8.9 with a dozen.
-_FEW_AHEAD_STEPS = 2
+# A step of a backbone takes long enough for a copy to pay at once, and the fewer steps ahead, the more devices take
+# part in each.
+_FEW_AHEAD_STEPS = 1
 _log = logging.getLogger("wayfare")
 
 
@@ -48,7 +61,7 @@ class _Memory:
         )
 
 
-class Replayed(StackedTraced):
+class Replayed(StackedTraced, Overlapping):
     """`StackedTraced` with captured steps, or as it is if a step cannot be captured, because it waits for the GPU."""
 
     def __init__(self, training: LocalTraining) -> None:
@@ -58,32 +71,71 @@ class Replayed(StackedTraced):
         self._stream = torch.cuda.Stream(self._where)
         # Graphs never run at the same time and keep nothing, so that they can share memory.
         self._pool = torch.cuda.graph_pool_handle()
+        # Launched bursts, whose vectors must stay until they end.
+        self._launched: deque[tuple[torch.cuda.Event, object]] = deque()
         self.captures = True
 
-    def _run_group(self, models: Sequence[Tensor], bursts: Sequence[Burst]) -> None:
+    def run(self, models: Sequence[Tensor], bursts: Sequence[Burst]) -> None:
+        Overlapping.run(self, models, bursts)
+
+    def launch(
+        self,
+        models: Sequence[Tensor],
+        bursts: Sequence[Burst],
+        after: Sequence[Ready | None],
+        stays: Sequence[bool] = (),
+    ) -> Sequence[Ready]:
+        """Start bursts, the longest first in groups. Earlier bursts are on the same stream, and no model stays here."""
+        while self._launched and self._launched[0][0].query():
+            self._launched.popleft()
+        ends = [torch.cuda.Event() for _ in bursts]
+        self._stream.wait_stream(torch.cuda.current_stream(self._where))
+        with torch.cuda.stream(self._stream), self._training.compute.numerics():
+            for group in self._groups(models, bursts):
+                mine = [models[index] for index in group], [bursts[index] for index in group]
+                self._launch_group(*mine, [ends[index] for index in group])
+            self._launched.append((torch.cuda.Event(), (models, bursts)))
+            self._launched[-1][0].record()
+        return ends
+
+    def _launch_group(
+        self, models: Sequence[Tensor], bursts: Sequence[Burst], ends: Sequence[torch.cuda.Event]
+    ) -> None:
         if not self.captures:
-            super()._run_group(models, bursts)
+            self._run_group(models, bursts)
+            for end in ends:
+                end.record()
             return
-        memory, count = self._memory(models[0], len(models)), len(models)
+        memory, active = self._memory(models[0], len(models)), len(models)
         # Through one block: the host has as many copies to launch as there are entries, not times devices.
-        block, stacks = memory.block[:count], [stack[:count] for stack in memory.stacks]
-        entries = split(block, self._shapes)
+        block, stacks = memory.block[:active], [stack[:active] for stack in memory.stacks]
         torch._foreach_copy_(list(block.unbind()), list(models))
-        torch._foreach_copy_(stacks, entries)
+        torch._foreach_copy_(stacks, split(block, self._shapes))
         vectors = steering_of(self._training, bursts)
         for held, flat in memory.steering.pairs_with(vectors):
-            torch._foreach_copy_([stack[:count] for stack in held], self._views(torch.stack(list(flat))))
-        for step in stacked_steps(self._training, bursts):
-            here = memory.step(len(step.samples))
+            torch._foreach_copy_([stack[:active] for stack in held], self._views(torch.stack(list(flat))))
+        steps = stacked_steps(self._training, bursts)
+        for step, later in zip(steps, [*steps[1:], None], strict=True):
+            here = memory.step(active)
             for mine, given in ((here.samples, step.samples), (here.shares, step.shares), (here.offsets, step.offsets)):
                 if mine is not None and given is not None:
                     mine.copy_(given)
-            self._advance(memory, len(step.samples), models[0].dtype)
-        torch._foreach_copy_(entries, stacks)
-        torch._foreach_copy_(list(models), list(block.unbind()))
+            self._advance(memory, active, models[0].dtype)
+            left = 0 if later is None else len(later.samples)
+            if left < active:
+                self._copy_out(memory, slice(left, active), models, vectors)
+                for end in ends[left:active]:
+                    end.record()
+            active = left
+
+    def _copy_out(self, memory: _Memory, ended: slice, models: Sequence[Tensor], vectors: Steering) -> None:
+        """Write the models, and velocities if any, of bursts that have ended."""
+        block = memory.block[ended]
+        torch._foreach_copy_(split(block, self._shapes), [stack[ended] for stack in memory.stacks])
+        torch._foreach_copy_(list(models[ended]), list(block.unbind()))
         if vectors.velocity is not None and memory.steering.velocity is not None:
-            rows = torch.cat([stack[:count].flatten(1) for stack in memory.steering.velocity], dim=1)
-            torch._foreach_copy_(list(vectors.velocity), list(rows.unbind()))
+            rows = torch.cat([stack[ended].flatten(1) for stack in memory.steering.velocity], dim=1)
+            torch._foreach_copy_(list(vectors.velocity[ended]), list(rows.unbind()))
 
     def _memory(self, like: Tensor, count: int) -> _Memory:
         """Memory for a group of this size. Larger memory needs new graphs, which hold its addresses."""
@@ -117,13 +169,10 @@ class Replayed(StackedTraced):
         if graph is not None:
             graph.replay()
             return
-        here = torch.cuda.current_stream(self._where)
-        self._stream.wait_stream(here)
-        with gpu_lock, torch.cuda.stream(self._stream):
+        with gpu_lock:
             self._take_step(memory, count, real)
             if self.captures:
                 self._capture(memory, count, real)
-        here.wait_stream(self._stream)
 
     def _capture(self, memory: _Memory, count: int, real: torch.dtype) -> None:
         graph = torch.cuda.CUDAGraph()
