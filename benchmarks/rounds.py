@@ -172,6 +172,7 @@ def tuned_task(model: Tuned, shape: tuple[int, ...], samples: int) -> TunedClass
         test_stored=stored[:1],
         test_labels=labels[:1],
         prepare=prepare,
+        on_features=partial(random_task, model.head, (model.backbone.features,), samples),
     )
 
 

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 import torch
 from torch import Tensor, nn
 
 from wayfare.learning.backbones import Backbone
+from wayfare.learning.backbones.base import normalised
 from wayfare.learning.models.mlp import Mlp
 from wayfare.learning.models.tuned import Tuned, Tuning
+from wayfare.learning.tasks.base import Classification
 from wayfare.learning.tasks.tuned import TunedClassification
 from wayfare.scenario.model import Trained
 
@@ -90,6 +94,21 @@ def small_task(model: Tuned) -> TunedClassification:
         test_stored=signal,
         test_labels=labels,
         prepare=_as_given,
+        on_features=partial(_features, model, signal, labels),
+    )
+
+
+@torch.no_grad()
+def _features(model: Tuned, signal: Tensor, labels: Tensor) -> Classification:
+    features = normalised(nn.Sequential(*model.backbone.blocks[model.cut :])(signal))
+    return Classification(
+        name="random",
+        model=model.head,
+        classes=10,
+        train_inputs=features,
+        train_labels=labels,
+        test_inputs=features,
+        test_labels=labels,
     )
 
 

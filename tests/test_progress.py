@@ -39,3 +39,16 @@ def test_work_that_fails_half_way_gives_the_terminal_back(monkeypatch: pytest.Mo
     bar.stop()
     hidden, shown = "\x1b[?25l", "\x1b[?25h"
     assert screen.getvalue().rindex(shown) > screen.getvalue().rindex(hidden)
+
+
+def test_without_a_terminal_long_work_prints_a_line_every_half_minute(monkeypatch: pytest.MonkeyPatch) -> None:
+    screen, clock = StringIO(), iter(range(0, 1000, 10))
+    monkeypatch.setattr(terminal, "errors", Console(file=screen, width=60))
+    monkeypatch.setattr("time.perf_counter", lambda: float(next(clock)))
+    bar = terminal.ReadingBar()
+    for done in range(1, 8):
+        bar("features of cifar10", 1000 * done, 60_000)
+    assert screen.getvalue().splitlines() == [
+        "features of cifar10: 3,000 of 60,000",
+        "features of cifar10: 6,000 of 60,000",
+    ]

@@ -18,12 +18,17 @@ if TYPE_CHECKING:
 _imported: list[str] = []
 
 
+def available_cores() -> int:
+    """The cores that this process may use; a container may have fewer than the machine."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
 def start_early(module: str, jobs: int | None) -> None:
     """Start the server process now, so that on another core it imports a module while this process does so too.
 
     ``jobs`` is the number of child processes that will be asked for; None means one per core.
     """
-    if (jobs or os.cpu_count() or 1) > 1 and quick_context(module).get_start_method() == "forkserver":
+    if (jobs or available_cores()) > 1 and quick_context(module).get_start_method() == "forkserver":
         from multiprocessing import forkserver
 
         forkserver.ensure_running()

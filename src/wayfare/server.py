@@ -114,7 +114,7 @@ def terms_for(model: Model, scenario: Scenario) -> ServerTerms:
     terms = ServerTerms(devices=scenario.fleet.devices, statistics=model.statistics)
     if not isinstance(model, SumsModel):
         return terms
-    classifier = model.classifier if model.head is not None else None
+    classifier = model.classifier if model.trained is not None else None
     return replace(terms, sums=model.layout.entries, classifier=classifier)
 
 

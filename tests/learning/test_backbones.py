@@ -14,9 +14,18 @@ from tests.image_files import small_arrays, small_set
 from torch import Tensor, nn
 
 import wayfare
+from wayfare.engine.compute import one_thread
 from wayfare.errors import ScenarioError
+from wayfare.files import lock
 from wayfare.identity import changes, identity_of
-from wayfare.learning.backbones import Backbone, activations_of, efficientnet_lite0, features_of, load_backbone
+from wayfare.learning.backbones import (
+    Backbone,
+    activations_of,
+    efficientnet_lite0,
+    features,
+    features_of,
+    load_backbone,
+)
 from wayfare.learning.data import CIFAR10, IMAGE_SETS, ImageArrays
 from wayfare.learning.data.cache import save_images
 from wayfare.learning.tasks import load_task, model_of
@@ -52,6 +61,8 @@ def backbone(weight: float = 1.0, asked: Path | None = None) -> Backbone:
 @pytest.fixture(autouse=True)
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("WAYFARE_DATA", str(tmp_path))
+    # A forked copy of a process that has used several threads of PyTorch may hang.
+    monkeypatch.setattr(features, "available_cores", lambda: 1)
     return tmp_path / "features"
 
 
@@ -153,6 +164,42 @@ def test_work_that_is_interrupted_leaves_nothing_and_drafts_of_killed_processes_
     (folder / f".{lock.stem}.npz.0123.new").write_bytes(b"half")
     features_of("small", ARRAYS, backbone(), 32)
     assert not list(folder.glob(".*.new"))
+
+
+def test_drafts_of_other_features_go_too_unless_a_process_still_writes_them(folder: Path) -> None:
+    """A draft can take a gigabyte, and nobody may ever ask for the same features again."""
+    folder.mkdir()
+    abandoned, written, other = (folder / f".{name}.0123.new" for name in ("gone.npz", "busy.npz", "mine.txt"))
+    for draft in (abandoned, written, other):
+        draft.write_bytes(b"half")
+    (folder / "gone.lock").touch()
+    with (folder / "busy.lock").open("w") as held:
+        lock(held.fileno())
+        features_of("small", ARRAYS, backbone(), 32)
+    assert sorted(folder.glob(".*.new")) == [written, other]
+
+
+def test_features_use_all_cores_even_in_a_run_with_one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    threads = list[int]()
+
+    class Counting(Means):
+        def forward(self, images: Tensor) -> Tensor:
+            threads.append(torch.get_num_threads())
+            return super().forward(images)
+
+    monkeypatch.setattr(features, "available_cores", lambda: 3)
+    with one_thread():
+        counting = Backbone(name="means", module=Counting(), features=6, mean=(127.0,) * 3, deviation=(128.0,) * 3)
+        features_of("small", ARRAYS, counting, 32)
+        assert torch.get_num_threads() == 1
+    assert set(threads) == {3}
+
+
+def test_features_that_do_not_fit_half_precision_are_rejected_by_the_name_of_the_backbone() -> None:
+    broken = Backbone(name="means", module=Means(np.nan), features=6, mean=(127.0,) * 3, deviation=(128.0,) * 3)
+    rule = r"learning\.backbone = 'means': the features of image 0 to 63 of small do not fit half precision"
+    with pytest.raises(ScenarioError, match=rule):
+        features_of("small", ARRAYS, broken, 32)
 
 
 def _compute(asked: Path) -> None:

@@ -148,7 +148,7 @@ def test_activations_are_cached_for_each_cut(folder: Path) -> None:
     made, seen = backbone(), list[tuple[str, int, int]]()
     with listening(lambda *step: seen.append(step)):
         found = activations_of("small", ARRAYS, made, 32, 3)
-    assert seen[-1] == ("cut3 of small", 47, 47)
+    assert seen[-1] == ("activations of small", 47, 47)
     assert (found.train.shape, found.train.dtype) == ((40, 16, 16, 4), np.float16)
     expected = nn.Sequential(*made.blocks[:3])(made.prepare(torch.from_numpy(ARRAYS.test_images), 32))
     given = torch.from_numpy(found.test).float().permute(0, 3, 1, 2)
@@ -164,7 +164,7 @@ def test_activations_that_do_not_fit_half_precision_are_rejected(folder: Path) -
     made = backbone()
     with torch.no_grad():
         made.module.get_parameter("stem.0.weight").mul_(1e7)
-    with pytest.raises(ScenarioError, match="image 0 to 39 do not fit half precision"):
+    with pytest.raises(ScenarioError, match="the activations of image 0 to 39 of small do not fit"):
         activations_of("small", ARRAYS, made, 32, 3)
     assert not list(folder.glob("*.npz"))
 

@@ -19,7 +19,7 @@ from wayfare.scenario import Scenario
 from wayfare.signals import StopRequest
 from wayfare.simulator import Simulation
 from wayfare.studies import keeping, local
-from wayfare.studies.jobs import Shared
+from wayfare.studies.jobs import Job, Shared
 
 
 def test_a_folder_that_becomes_unwritable_says_what_is_safe(
@@ -136,6 +136,38 @@ def test_the_models_of_a_run_are_gone_with_it(small: Scenario, scheme: str, tmp_
         assert alive() == before
     finally:
         gc.enable()
+
+
+LONG_WORK = """
+import time
+from pathlib import Path
+
+from wayfare.files import open_atomically
+from wayfare.progress import report_progress
+
+
+def task():
+    with open_atomically(Path(__file__).with_name("features")):
+        report_progress("features", 1, 9)
+        time.sleep(60)
+"""
+
+
+def test_a_worker_reports_long_work_and_cleans_up_when_it_is_terminated(small: Scenario, tmp_path: Path) -> None:
+    file = tmp_path / f"{tmp_path.name}.py"
+    file.write_text(LONG_WORK, encoding="utf-8")
+    scenario = small.model_copy(update={"learning": small.learning.model_copy(update={"task": f"{file}:task"})})
+    folder = tmp_path / "run"
+    job = Job(name="", scenario=scenario, scheme=make_method("mads", small), seed=0, work=folder, folder=folder)
+    context = quick_context("wayfare.studies.local")
+    ours, theirs = context.Pipe()
+    worker = context.Process(target=local._work, args=(theirs, Shared(execution=wayfare.Execution()), {}))
+    worker.start()
+    ours.send(job)
+    assert (ours.recv(), ours.recv()) == ("ready", ("features", 1, 9))
+    worker.terminate()
+    worker.join(60)
+    assert not list(tmp_path.glob(".features*"))
 
 
 def test_a_worker_whose_parent_hangs_up_ends_without_a_word(capfd: pytest.CaptureFixture[str]) -> None:

@@ -117,13 +117,17 @@ _SILENCE_S = 30.0
 
 
 class ReadingBar:
-    """A progress bar for long work inside the library; nothing without a terminal."""
+    """A progress bar for long work inside the library. Without a terminal, a line every half minute."""
 
     def __init__(self) -> None:
         self._bars: Progress | None = None
         self._task = TaskID(0)
+        self._spoken_s = time.perf_counter()
 
     def __call__(self, what: str, done: int, total: int) -> None:
+        if not errors.is_terminal and time.perf_counter() - self._spoken_s >= _SILENCE_S:
+            self._spoken_s = time.perf_counter()
+            errors.print(f"{what}: {done:,} of {total:,}", markup=False, highlight=False, soft_wrap=True)
         if self._bars is None:
             self._bars = bars(MofNCompleteColumn())
             self._task = self._bars.add_task(what, total=total)

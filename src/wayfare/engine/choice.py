@@ -133,9 +133,9 @@ def make_engine(name: str, training: LocalTraining) -> Engine:
 def _after_sums(training: LocalTraining) -> LocalTraining | None:
     """The training of the entries after class statistics, if devices train."""
     task = training.task
-    if not isinstance(task.model, SumsModel) or task.model.head is None:
+    if not isinstance(task.model, SumsModel) or task.model.trained is None:
         return None
-    return replace(training, task=with_model(task, task.model.head))
+    return replace(training, task=with_model(task, task.model.trained))
 
 
 def _fastest(training: LocalTraining) -> str:

@@ -27,9 +27,10 @@ from typing import TYPE_CHECKING, Any, cast
 import torch
 
 from wayfare.errors import InputError, RunError, ScenarioError
-from wayfare.forking import quick_context
+from wayfare.forking import available_cores, quick_context
+from wayfare.progress import listening, report_progress
 from wayfare.sharing import sharing
-from wayfare.signals import Interrupts, ignore_interrupts, interrupts_deferred
+from wayfare.signals import Interrupts, exit_at_sigterm, ignore_interrupts, interrupts_deferred
 from wayfare.studies.jobs import Backend, Broken, Event, Finished, Job, Lost, OnRound, Queue, Shared, perform
 from wayfare.studies.single import Execution
 from wayfare.studies.together import Threads
@@ -49,10 +50,10 @@ _LOOK_EVERY_S = 0.1
 
 
 def default_jobs(execution: Execution) -> int:
-    """One run at a time on a GPU, otherwise one per available core; a container may have fewer than the machine."""
+    """One run at a time on a GPU, otherwise one per available core."""
     if execution.compute().device.type == "cuda":
         return 1
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return available_cores()
 
 
 def local_backend(jobs: int | None, waiting: Sequence[Job], shared: Shared) -> Backend:
@@ -196,6 +197,8 @@ class WorkerProcesses:
                     worker.ready = True
                 case int(round_):
                     on_round(index, round_)
+                case str(what), int(done), int(total):
+                    report_progress(what, done, total)
                 case "finished":
                     worker.index = None
                     yield Finished(index)
@@ -273,6 +276,8 @@ def _work(pipe: Connection, shared: Shared, environment: Mapping[str, str]) -> N
     os.environ.clear()
     os.environ.update(environment)
     ignore_interrupts()
+    # What a worker writes when it is terminated, such as a draft of features, is removed.
+    exit_at_sigterm()
     threading.Thread(target=_end_with_parent, daemon=True).start()
     # A broken pipe means that the parent is gone, so there is nothing to report.
     with suppress(EOFError, ConnectionError):
@@ -283,8 +288,10 @@ def _do_jobs(pipe: Connection, shared: Shared) -> None:
     pipe.send("ready")
     while True:
         job = pipe.recv()
+        reports = _Reports(pipe)
         try:
-            perform(job, shared, _Reports(pipe))
+            with listening(reports.work):
+                perform(job, shared, reports.round)
         except Exception as error:
             pipe.send((_portable(error), traceback.format_exc()))
         else:
@@ -292,16 +299,26 @@ def _do_jobs(pipe: Connection, shared: Shared) -> None:
 
 
 class _Reports:
-    """Reports the round to the parent, at a limited rate."""
+    """Reports to the parent, at a limited rate, the round and the progress of long work before the first round."""
 
     def __init__(self, pipe: Connection) -> None:
         self._pipe, self._next_s = pipe, 0.0
 
-    def __call__(self, round_: int) -> None:
-        now_s = time.monotonic()
-        if now_s >= self._next_s:
-            self._next_s = now_s + _REPORT_EVERY_S
+    def round(self, round_: int) -> None:
+        if self._is_due():
             self._pipe.send(round_)
+
+    def work(self, what: str, done: int, total: int) -> None:
+        # The end always counts: it removes the bar.
+        if self._is_due() or done >= total:
+            self._pipe.send((what, done, total))
+
+    def _is_due(self) -> bool:
+        now_s = time.monotonic()
+        due = now_s >= self._next_s
+        if due:
+            self._next_s = now_s + _REPORT_EVERY_S
+        return due
 
 
 def _end_with_parent() -> None:

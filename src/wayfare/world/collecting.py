@@ -10,7 +10,7 @@ from torch import Tensor
 
 from wayfare.codec import make_link
 from wayfare.learning.models.base import Model
-from wayfare.learning.sums import Sums, SumsModel, vectors_of, with_model
+from wayfare.learning.sums import Sums, SumsModel, task_of_sums, vectors_of, with_model
 from wayfare.methods import Method
 from wayfare.radio import Link
 from wayfare.scenario import Scenario
@@ -40,6 +40,7 @@ def world_for(world: World, method: Method) -> World:
     collection, task = method.local.collects(), world.task
     if collection is None or isinstance(task.model, SumsModel):
         return world
+    task, trained = task_of_sums(task, collection, method.name)
     inputs, _, classes = vectors_of(task, method.name)
     layout = Sums(
         collection=collection,
@@ -48,10 +49,10 @@ def world_for(world: World, method: Method) -> World:
         samples=float(np.mean([len(held) for held in world.held])),
         basis=principal_axes(inputs, collection.pilot, world.seed),
     )
-    model = SumsModel(layout)
+    model = SumsModel(layout, trained)
     return replace(
         world,
         task=with_model(task, model),
         link=link_of(world.scenario, model),
-        initial_model=torch.zeros(model.parameters),
+        initial_model=model.initial(generator(world.seed, Stream.INITIAL_MODEL, FLEET)),
     )

@@ -26,7 +26,7 @@ from wayfare.field.runtime.status import Judged
 from wayfare.files import write_atomically
 from wayfare.learning.evaluate import Evaluator
 from wayfare.learning.models.base import Model, load_vector
-from wayfare.learning.sums import SumsModel, with_model
+from wayfare.learning.sums import SumsModel, task_of_sums, with_model
 from wayfare.learning.tasks import Classification, Task, is_local, load_task, local_task_of
 from wayfare.learning.tasks.local import folder_task
 from wayfare.learning.tasks.own import OwnTask
@@ -88,8 +88,9 @@ def judge_of(
     """
     if data is None or cache is None:
         task: Task = load_task(learning)
-        # `with_model` would need vectors of every task.
-        task = with_model(task, model) if isinstance(model, SumsModel) else task
+        if isinstance(model, SumsModel):
+            task, _ = task_of_sums(task, model.layout.collection, learning.task)
+            task = with_model(task, model)
     else:
         task = folder_task(replace(local_task_of(learning), model=model), data, cache)
     evaluate = Evaluator(task)
@@ -136,7 +137,7 @@ def sample_of(learning: Learning) -> Tensor:
 
 def network_of(model: Model, vector: Tensor) -> nn.Module:
     """The network with the values of a vector; of class statistics, the classifier that they give."""
-    if isinstance(model, SumsModel) and model.head is None:
+    if isinstance(model, SumsModel) and model.trained is None:
         layer = nn.Linear(model.layout.features, model.layout.classes)
         load_vector(layer, model.classifier(vector))
         return layer.eval()

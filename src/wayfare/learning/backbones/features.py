@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import hashlib
 import zipfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -21,6 +22,7 @@ from torch import Tensor, nn
 
 from wayfare.errors import ScenarioError
 from wayfare.files import DRAFT_SUFFIX, lock, open_atomically, writing
+from wayfare.forking import available_cores
 from wayfare.learning.backbones.base import Backbone
 from wayfare.learning.data import ImageArrays
 from wayfare.learning.data.sets import Pixels
@@ -47,12 +49,15 @@ class Features:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Work:
-    """A frozen part of a backbone, as a function of bytes, and the name and key of its results."""
+    """A frozen part of a backbone, as a function of bytes. Activations have a cut; features have none."""
 
     module: nn.Module
     values: Callable[[Tensor], Tensor]
-    what: str
-    key: str
+    cut: int | None = None
+
+    @property
+    def what(self) -> str:
+        return "features" if self.cut is None else "activations"
 
 
 def features_of(name: str, images: ImageArrays, backbone: Backbone, pixels: int) -> Features:
@@ -61,8 +66,7 @@ def features_of(name: str, images: ImageArrays, backbone: Backbone, pixels: int)
     The first process computes them and the others wait. A killed process leaves nothing but a draft, which the next
     one removes.
     """
-    work = _Work(backbone.module, lambda batch: backbone(batch, pixels), "features", "")
-    return _cached(work, name, images, backbone, pixels)
+    return _cached(_Work(backbone.module, lambda batch: backbone(batch, pixels)), name, images, backbone, pixels)
 
 
 def activations_of(name: str, images: ImageArrays, backbone: Backbone, pixels: int, cut: int) -> Features:
@@ -73,15 +77,15 @@ def activations_of(name: str, images: ImageArrays, backbone: Backbone, pixels: i
         found: Tensor = frozen(backbone.prepare(batch, pixels))
         return found.permute(0, 2, 3, 1) if found.ndim == 4 else found
 
-    return _cached(_Work(frozen, values, f"cut{cut}", f" cut {cut}"), name, images, backbone, pixels)
+    return _cached(_Work(frozen, values, cut), name, images, backbone, pixels)
 
 
 def _cached(work: _Work, name: str, images: ImageArrays, backbone: Backbone, pixels: int) -> Features:
-    content = f"{_VERSION} {backbone.digest} {pixels} {_digest(images)}{work.key}"
+    cut_key, cut_name = ("", "") if work.cut is None else (f" cut {work.cut}", f"-cut{work.cut}")
+    content = f"{_VERSION} {backbone.digest} {pixels} {_digest(images)}{cut_key}"
     stem = "".join(letter if letter.isalnum() or letter in "-." else "-" for letter in Path(backbone.name).name)
-    what = f"{pixels}px" if work.what == "features" else f"{pixels}px-{work.what}"
     key = hashlib.sha256(content.encode()).hexdigest()[:20]
-    file = data_folder() / "features" / f"{name}-{stem}-{what}-{key}.npz"
+    file = data_folder() / "features" / f"{name}-{stem}-{pixels}px{cut_name}-{key}.npz"
     found = _read(file)
     if found is not None:
         return found
@@ -90,15 +94,29 @@ def _cached(work: _Work, name: str, images: ImageArrays, backbone: Backbone, pix
         waiting = file.with_suffix(".lock").open("w")
     with waiting:
         lock(waiting.fileno(), wait=True)
-        for draft in file.parent.glob(f".{file.name}.*{DRAFT_SUFFIX}"):
-            draft.unlink(missing_ok=True)
         found = _read(file)
         if found is None:
-            _compute(work, name, file, images)
+            _remove_abandoned_drafts(file)
+            _compute(work, name, file, images, backbone.name)
             found = _read(file)
     if found is None:
         raise ScenarioError("learning.backbone", backbone.name, f"{file} cannot be read again")
     return found
+
+
+def _remove_abandoned_drafts(file: Path) -> None:
+    """Remove what killed processes left in the folder; the caller holds the lock of ``file``.
+
+    A draft is abandoned if nobody holds the lock of its features.
+    """
+    for draft in file.parent.glob(f".*.npz.*{DRAFT_SUFFIX}"):
+        name = draft.name.removeprefix(".").rpartition(".npz.")[0]
+        if name == file.stem:
+            draft.unlink(missing_ok=True)
+            continue
+        with suppress(OSError), draft.with_name(f"{name}.lock").open("w") as held:
+            lock(held.fileno())
+            draft.unlink(missing_ok=True)
 
 
 def _values(work: _Work, batch: Tensor) -> Tensor:
@@ -110,7 +128,18 @@ def _values(work: _Work, batch: Tensor) -> Tensor:
         return work.values(batch)
 
 
-def _compute(work: _Work, name: str, file: Path, images: ImageArrays) -> None:
+@contextmanager
+def _all_cores() -> Iterator[None]:
+    """Use all cores inside the block: a run has one thread, but all runs of a study wait for these features."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(available_cores())
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
+
+
+def _compute(work: _Work, name: str, file: Path, images: ImageArrays, backbone: str) -> None:
     parts = dict(zip(_PARTS, (images.train_images, images.test_images), strict=True))
     total, done = sum(map(len, parts.values())), 0
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
@@ -122,8 +151,9 @@ def _compute(work: _Work, name: str, file: Path, images: ImageArrays) -> None:
             batch = torch.from_numpy(pictures[begin : begin + _AT_ONCE]).to(device)
             values = _values(work, batch).half()
             if not bool(values.isfinite().all()):
-                rule = f"the {work.what} of image {begin} to {begin + len(batch) - 1} do not fit half precision"
-                raise ScenarioError("learning.backbone", name, rule)
+                last = begin + len(batch) - 1
+                rule = f"the {work.what} of image {begin} to {last} of {name} do not fit half precision"
+                raise ScenarioError("learning.backbone", backbone, rule)
             if begin == 0:
                 header: dict[str, Any] = {"descr": "<f2", "fortran_order": False}
                 np.lib.format.write_array_header_1_0(target, {**header, "shape": (len(pictures), *values.shape[1:])})
@@ -134,6 +164,7 @@ def _compute(work: _Work, name: str, file: Path, images: ImageArrays) -> None:
     try:
         with (
             torch.inference_mode(),
+            _all_cores() if device.type == "cpu" else nullcontext(),
             # In full precision on every machine: by default a GPU rounds the products of convolutions to 10 bits.
             torch.backends.cudnn.flags(enabled=True, benchmark=False, deterministic=True, allow_tf32=False),
             writing(file, "cannot be written"),

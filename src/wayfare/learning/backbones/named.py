@@ -133,6 +133,10 @@ def _load_weights(module: nn.Module, file: str, last: str) -> None:
         state = state["state_dict"]
     if not (isinstance(state, Mapping) and all(isinstance(entry, Tensor) for entry in state.values())):
         raise ValueError(f"{file} is not a state dict: a table of tensors by name")
+    for name, entry in module.state_dict().items():
+        if name in state and state[name].shape != entry.shape:
+            shapes = f"{name} has the shape {tuple(state[name].shape)} and must have {tuple(entry.shape)}"
+            raise ValueError(f"{file} holds the weights of another network: {shapes}")
     found = module.load_state_dict(dict(state), strict=False)
     others = [name for name in found.unexpected_keys if name.partition(".")[0] != last.partition(".")[0]]
     if found.missing_keys or others:

@@ -16,6 +16,6 @@ Design decisions:
 from wayfare.learning.sums.classifiers import linear_classifier
 from wayfare.learning.sums.collecting import collect
 from wayfare.learning.sums.layout import Sums
-from wayfare.learning.sums.model import SumsModel, vectors_of, with_model
+from wayfare.learning.sums.model import SumsModel, task_of_sums, vectors_of, with_model
 
-__all__ = ["Sums", "SumsModel", "collect", "linear_classifier", "vectors_of", "with_model"]
+__all__ = ["Sums", "SumsModel", "collect", "linear_classifier", "task_of_sums", "vectors_of", "with_model"]

@@ -12,11 +12,14 @@ from torch import Tensor, nn
 from wayfare.errors import ScenarioError
 from wayfare.learning.models.base import Model
 from wayfare.learning.models.mlp import Mlp
+from wayfare.learning.models.tuned import Tuned
 from wayfare.learning.sums.classifiers import linear_classifier
 from wayfare.learning.sums.layout import Sums
 from wayfare.learning.tasks import Task
-from wayfare.learning.tasks.base import Classification
+from wayfare.learning.tasks.base import Classification, Labelled
 from wayfare.learning.tasks.own import OwnTask
+from wayfare.learning.tasks.tuned import TunedClassification
+from wayfare.methods import Collection
 
 
 class _Solver:
@@ -50,21 +53,25 @@ class _FromSums(nn.Module):
 class _AfterSums(nn.Module):
     """Classifies by trained entries. The server adds to them what the sums before them give."""
 
-    def __init__(self, entries: int, head: Mlp) -> None:
+    def __init__(self, entries: int, trained: Model) -> None:
         super().__init__()
         self.sums = nn.Parameter(torch.zeros(entries))
-        self.head = head.module()
+        self.network = trained.module()
 
     def forward(self, inputs: Tensor) -> Tensor:
-        logits: Tensor = self.head(inputs)
+        logits: Tensor = self.network(inputs)
         return logits
 
 
 @dataclass(frozen=True)
 class SumsModel:
-    """A vector of sums, and of a trained linear layer after them if devices train on."""
+    """A vector of sums, and after them that of the trained network if devices train on.
+
+    The network ends with a linear layer on the features whose statistics are summed, at the end of its vector.
+    """
 
     layout: Sums
+    trained: Mlp | Tuned | None = None
     statistics: int = 0
 
     @cached_property
@@ -72,24 +79,26 @@ class SumsModel:
         return _Solver(self.layout)
 
     @property
-    def head(self) -> Mlp | None:
-        return Mlp((self.layout.features, self.layout.classes)) if self.layout.collection.trains else None
-
-    @property
     def parameters(self) -> int:
-        return self.layout.entries + (0 if self.head is None else self.head.parameters)
+        return self.layout.entries + (0 if self.trained is None else self.trained.parameters)
 
     def module(self) -> nn.Module:
         entries = self.layout.entries
-        return _FromSums(self._solve, entries) if self.head is None else _AfterSums(entries, self.head)
+        return _FromSums(self._solve, entries) if self.trained is None else _AfterSums(entries, self.trained)
 
     def initial(self, rng: np.random.Generator) -> Tensor:
-        return torch.zeros(self.parameters)
+        """No sums, and a last layer of zeros, to which the server adds; other entries start as without statistics."""
+        start = torch.zeros(self.parameters)
+        if isinstance(self.trained, Tuned):
+            blocks = self.trained.initial(rng)[: -self.trained.head.parameters]
+            start[self.layout.entries :][: len(blocks)] = blocks
+        return start
 
     def classifier(self, sums: Tensor) -> Tensor:
-        """The trained entries that sums give."""
+        """What sums give to the trained entries: a linear layer at their end."""
         weights, bias = self._solve(sums)
-        return torch.cat([weights.flatten(), bias])
+        before = self.trained.parameters - self.trained.head.parameters if isinstance(self.trained, Tuned) else 0
+        return torch.cat([weights.new_zeros(before), weights.flatten(), bias])
 
 
 def vectors_of(task: Task, scheme: str) -> tuple[Tensor, Tensor, int]:
@@ -97,18 +106,43 @@ def vectors_of(task: Task, scheme: str) -> tuple[Tensor, Tensor, int]:
     match task:
         case Classification():
             inputs, labels, classes = task.train_inputs, task.train_labels, task.classes
+        case TunedClassification() if task.train_features is not None:
+            inputs, labels, classes = task.train_features, task.train_labels, task.classes
         case OwnTask() if task.labels is not None:
             inputs, labels = task.form.converted(task.train[0], torch.float32), task.train[1]
             classes = int(torch.cat([labels, task.test[1]]).max()) + 1
+        case Labelled():
+            raise _needs_vectors(task, scheme)
         case _:
             raise ScenarioError("schemes", scheme, f"needs classes, and the task {task.name} has none")
     if inputs.ndim != 2 or not inputs.is_floating_point():
-        rule = f"needs vectors as inputs, and the task {task.name} has others; set learning.backbone for images"
-        raise ScenarioError("schemes", scheme, rule)
+        raise _needs_vectors(task, scheme)
     return inputs, labels, classes
+
+
+def _needs_vectors(task: Task, scheme: str) -> ScenarioError:
+    rule = f"needs vectors as inputs, and the task {task.name} has others; set learning.backbone for images"
+    return ScenarioError("schemes", scheme, rule)
+
+
+def task_of_sums(task: Task, collection: Collection, scheme: str) -> tuple[Task, Mlp | Tuned | None]:
+    """The task whose vectors a method sums, and the network that devices then train, if they do.
+
+    Where a part of a backbone is trained, sums are those of the features with which the training starts.
+    """
+    if not (isinstance(task, TunedClassification) and isinstance(task.model, Tuned)):
+        inputs, _, classes = vectors_of(task, scheme)
+        return task, Mlp((inputs.shape[1], classes)) if collection.trains else None
+    if collection.trains and len(task.model.head.sizes) > 2:
+        rule = "class statistics give one layer, and this network ends with several; must be auto or linear"
+        raise ScenarioError("learning.network", "mlp", rule)
+    features = task.on_features()
+    if not collection.trains:
+        return features, None
+    return replace(task, train_features=features.train_inputs), task.model
 
 
 def with_model(task: Task, model: Model) -> Task:
     """The same task with another network. `vectors_of` accepts no tasks but these."""
-    assert isinstance(task, Classification | OwnTask)
+    assert isinstance(task, Classification | OwnTask | TunedClassification)
     return replace(task, model=model)

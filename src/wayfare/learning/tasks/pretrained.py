@@ -47,8 +47,10 @@ def pretrained_model(learning: Learning) -> Mlp | Tuned:
 def pretrained_task(learning: Learning) -> Classification | TunedClassification:
     """The image set of a scenario as what the trained network gets: features, activations, or images."""
     model = pretrained_model(learning)
-    if isinstance(model, Tuned):
-        return _tuned_task(learning, model)
+    return _tuned_task(learning, model) if isinstance(model, Tuned) else _features_task(learning, model)
+
+
+def _features_task(learning: Learning, model: Mlp) -> Classification:
     if learning.task == _EMBEDDED:
         return fashion_small.fashion_features_task(model)
     spec = IMAGE_SETS[learning.task]
@@ -86,6 +88,7 @@ def _tuned_task(learning: Learning, model: Tuned) -> TunedClassification:
         test_stored=test,
         test_labels=torch.from_numpy(images.test_labels).long(),
         prepare=prepare,
+        on_features=partial(_features_task, learning, model.head),
     )
 
 

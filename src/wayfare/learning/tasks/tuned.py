@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from wayfare.arrays import Ints
 from wayfare.learning.models.base import Model
-from wayfare.learning.tasks.base import ACCURACY, Evaluation, Metric, placed_fields
+from wayfare.learning.tasks.base import ACCURACY, Classification, Evaluation, Metric, placed_fields
 
 _EVALUATED_AT_ONCE, _EVALUATED_AT_ONCE_CPU = 1000, 50
 
@@ -29,6 +29,8 @@ class TunedClassification:
     test_stored: Tensor
     test_labels: Tensor
     prepare: Callable[[Tensor], Tensor]
+    on_features: Callable[[], Classification]  # the same samples as features of the frozen backbone
+    train_features: Tensor | None = None  # those features, for a method that also sums them
     metric: Metric = ACCURACY
 
     def class_of_samples(self) -> Ints:
@@ -84,7 +86,8 @@ class TunedClassification:
         return [float(right[part].mean()) for part in parts]
 
     def to(self, device: torch.device) -> Self:
-        names = ("train_stored", "train_labels", "test_stored", "test_labels")
+        names = ["train_stored", "train_labels", "test_stored", "test_labels"]
+        names += [] if self.train_features is None else ["train_features"]
         return replace(self, **placed_fields(self, names, device))
 
 

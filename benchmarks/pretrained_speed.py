@@ -1,0 +1,129 @@
+"""The speed of pre-trained features on a CPU: a head beside the embedded default, and features of images.
+
+    python benchmarks/pretrained_speed.py [--images 500 1500] [--pixels 160] [--json FILE]
+
+A head on cached features must train at least as fast as the network of the embedded default. Both take SGD steps of 20
+devices on minibatches of 32 with one thread, in turn, and the median ratio of their CPU times counts.
+
+Features of 50,000 images at 160 pixels must take less than 30 minutes on two cores. EfficientNet-Lite0 gets random
+images, as many as the first number and then as many as the second, with all cores, through the cache. The time for
+50,000 images follows from the second. Memory is bounded if more images do not raise its peak.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import resource
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from wayfare.engine import Burst, LocalTraining, make_engine
+from wayfare.forking import available_cores
+from wayfare.learning.backbones import features_of, load_backbone
+from wayfare.learning.batches import Batches
+from wayfare.learning.data import ImageArrays
+from wayfare.learning.models.mlp import Mlp
+from wayfare.learning.tasks import Classification
+
+DEVICES, BATCH, ROUNDS, SAMPLES, REPEATS = 20, 32, 48, 2_000, 11
+EMBEDDED = "embedded default"
+NETWORKS = {EMBEDDED: Mlp((196, 256, 128, 10)), "head on 256": Mlp((256, 10)), "head on 1,280": Mlp((1280, 10))}
+GOAL_RATIO, GOAL_MINUTES, GOAL_IMAGES = 1.0, 30.0, 50_000
+
+
+def steps_of(model: Mlp) -> Callable[[], None]:
+    """Local steps of a network on random vectors, by the engine that a run uses."""
+    rng = np.random.default_rng(0)
+    inputs = torch.from_numpy(rng.standard_normal((SAMPLES, model.sizes[0]), dtype=np.float32))
+    labels = torch.from_numpy(rng.integers(0, 10, SAMPLES))
+    task = Classification(
+        name="random",
+        model=model,
+        classes=10,
+        train_inputs=inputs,
+        train_labels=labels,
+        test_inputs=inputs[:1],
+        test_labels=labels[:1],
+    )
+    held = [rng.integers(0, SAMPLES, 500) for _ in range(DEVICES)]
+    local = LocalTraining(task=task, batches=Batches(held, BATCH, ROUNDS, seed=0), learning_rate=0.01)
+    engine = make_engine("auto", local)
+    models = [model.initial(rng) for _ in range(DEVICES)]
+
+    def run() -> None:
+        for first in range(0, ROUNDS, 12):
+            engine.run(models, [Burst(device, first + 1, 12) for device in range(DEVICES)])
+
+    return run
+
+
+def measured_heads() -> list[dict[str, object]]:
+    ways = {name: steps_of(model) for name, model in NETWORKS.items()}
+    for run in ways.values():
+        run()
+    turns = [{name: _cpu_s(run) for name, run in ways.items()} for _ in range(REPEATS)]
+    rows: list[dict[str, object]] = []
+    print(f"{'network':>18} {'CPU time of a device-step, ms':>30} {'times the default':>18} {'goal':>5}")
+    for name in ways:
+        step_ms = statistics.median(turn[name] for turn in turns) * 1e3 / (DEVICES * ROUNDS)
+        ratio = statistics.median(turn[EMBEDDED] / turn[name] for turn in turns)
+        print(f"{name:>18} {step_ms:30.3f} {ratio:18.2f} {'' if name == EMBEDDED else GOAL_RATIO:>5}", flush=True)
+        rows.append({"network": name, "step_ms": step_ms, "ratio": ratio, "goal": GOAL_RATIO})
+    return rows
+
+
+def _cpu_s(run: Callable[[], None]) -> float:
+    began = time.process_time()
+    run()
+    return time.process_time() - began
+
+
+def measured_features(counts: list[int], pixels: int) -> list[dict[str, object]]:
+    backbone, rng = load_backbone("efficientnet-lite0"), np.random.default_rng(0)
+    rows: list[dict[str, object]] = []
+    print(f"{'images':>9} {'wall s':>8} {'CPU s':>8} {'50,000 images, min':>19} {'goal':>5} {'peak memory, MB':>16}")
+    for count in counts:
+        images, labels = rng.integers(0, 256, (count, 3, 32, 32), np.uint8), np.zeros(count, np.uint8)
+        arrays = ImageArrays(images[1:], labels[1:], images[:1], labels[:1])
+        began_s, began_cpu_s = time.perf_counter(), time.process_time()
+        features_of("random", arrays, backbone, pixels)
+        wall_s, cpu_s = time.perf_counter() - began_s, time.process_time() - began_cpu_s
+        minutes = wall_s / count * GOAL_IMAGES / 60
+        peak_mb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / (1e6 if sys.platform == "darwin" else 1e3)
+        print(
+            f"{count:>9,} {wall_s:8.1f} {cpu_s:8.1f} {minutes:19.1f} {GOAL_MINUTES:5.0f} {peak_mb:16,.0f}", flush=True
+        )
+        rows.append({"images": count, "wall_s": wall_s, "cpu_s": cpu_s, "minutes": minutes, "peak_mb": peak_mb})
+    return rows
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--images", type=int, nargs="+", default=[500, 1500])
+    parser.add_argument("--pixels", type=int, default=160)
+    parser.add_argument("--json", type=Path, help="also write the results to this file")
+    arguments = parser.parse_args()
+    machine = platform.processor() or platform.machine()
+    print(f"{machine}, torch {torch.__version__}, {available_cores()} cores")
+    torch.set_num_threads(1)
+    heads = measured_heads()
+    with tempfile.TemporaryDirectory() as folder:
+        os.environ["WAYFARE_DATA"] = folder
+        features = measured_features(arguments.images, arguments.pixels)
+    if arguments.json:
+        table = {"machine": machine, "torch": torch.__version__, "heads": heads, "features": features}
+        arguments.json.write_text(json.dumps(table, indent=2) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

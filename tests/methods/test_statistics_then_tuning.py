@@ -1,0 +1,116 @@
+"""Class statistics as the start of a trained part of a backbone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from tests.image_files import small_arrays, small_set
+from tests.learning.test_tuned import OWN
+from tests.methods.test_class_statistics import Watching
+
+import wayfare
+from wayfare.device import Checks
+from wayfare.errors import ScenarioError
+from wayfare.learning.data import CIFAR10, IMAGE_SETS
+from wayfare.learning.data.cache import save_images
+from wayfare.learning.models.base import load_vector
+from wayfare.learning.models.tuned import Tuned
+from wayfare.learning.sums import SumsModel
+from wayfare.learning.tasks.tuned import TunedClassification
+from wayfare.methods import make_method
+from wayfare.scenario import Scenario
+from wayfare.simulator import Simulation
+from wayfare.world import World, draw_world, world_for
+
+SMALLER = (
+    "rounds=12",
+    "fleet.devices=3",
+    "learning.batch_size=4",
+    "learning.backbone_pixels=32",
+    "learning.trained_blocks=1",
+    "learning.partition.concentration=10",
+    "mobility.width_m=150",
+    "mobility.height_m=150",
+)
+
+
+@pytest.fixture
+def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A backbone of the user, and a small CIFAR-10."""
+    monkeypatch.setenv("WAYFARE_DATA", str(tmp_path))
+    arrays = small_arrays(CIFAR10, train=240, test=7)
+    small = small_set(CIFAR10, arrays)
+    save_images(small, arrays)
+    monkeypatch.setitem(IMAGE_SETS, CIFAR10.name, small)  # type: ignore[arg-type]
+    written = tmp_path / f"{tmp_path.name}.py"
+    written.write_text(OWN, encoding="utf-8")
+    yield written
+    draw_world.cache_clear()
+
+
+def scenario_with(file: Path, trained: str, *others: str) -> Scenario:
+    named = ["learning.task=cifar10", f"learning.backbone={file}", f"learning.trained={trained}"]
+    return wayfare.load(overrides=[*named, *SMALLER, *others])
+
+
+def drawn(file: Path, trained: str) -> World:
+    return draw_world(scenario_with(file, trained), 0)
+
+
+def final_model(world: World, scheme: str) -> torch.Tensor:
+    method = make_method(scheme, world.scenario)
+    return Simulation(world, method, Watching(), checks=Checks(paranoid=True)).run().model  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("trained", ["adapters", "everything"])
+def test_a_network_with_the_layer_of_its_statistics_classifies_as_they_do(trained: str, file: Path) -> None:
+    world = drawn(file, trained)
+    sums = final_model(world, "statistics:lda")
+    seen = world_for(world, make_method("mads-rd:from-statistics", world.scenario))
+    task, start = seen.task, seen.initial_model.clone()
+    assert isinstance(task, TunedClassification)
+    assert isinstance(task.model, SumsModel)
+    start[: len(sums)] = sums
+    start[len(sums) :] += task.model.classifier(sums)
+    network = task.model.module().eval()
+    load_vector(network, start)
+    head = SumsModel(task.model.layout).module()
+    load_vector(head, sums)
+    with torch.no_grad():
+        found, expected = network(task.prepare(task.test_stored)), head(task.on_features().test_inputs)
+    torch.testing.assert_close(found, expected, rtol=1e-2, atol=2e-2 * float(expected.std()))
+
+
+def test_adapters_train_on_from_the_statistics_of_the_frozen_features(file: Path) -> None:
+    world = drawn(file, "adapters")
+    found, sums = final_model(world, "mads-rd:from-statistics"), final_model(world, "statistics:lda")
+    seen = world_for(world, make_method("mads-rd:from-statistics", world.scenario))
+    model = seen.task.model
+    assert isinstance(model, SumsModel)
+    assert isinstance(model.trained, Tuned)
+    assert len(found) == len(sums) + model.trained.parameters
+    assert torch.equal(found[: len(sums)], sums)
+    learned = (found - seen.initial_model)[len(sums) :] - model.classifier(sums)
+    blocks = model.trained.parameters - model.trained.head.parameters
+    assert float(learned[:blocks].norm()) > 0
+    assert 0 < float(learned[blocks:].norm()) < float(found[len(sums) + blocks :].norm())
+
+
+def test_statistics_alone_do_not_depend_on_what_else_could_be_trained(file: Path) -> None:
+    found = [final_model(drawn(file, trained), "statistics") for trained in ("head", "adapters", "everything")]
+    assert found[0].any()
+    assert torch.equal(found[0], found[1])
+    assert torch.equal(found[0], found[2])
+
+
+def test_statistics_give_one_layer_and_need_vectors(file: Path) -> None:
+    deep = draw_world(scenario_with(file, "adapters", "learning.network=mlp", "learning.hidden=[5]"), 0)
+    with pytest.raises(ScenarioError, match=r"learning\.network = 'mlp': class statistics give one layer"):
+        final_model(deep, "mads-rd:from-statistics")
+    images = draw_world(wayfare.load(overrides=["learning.task=cifar10", *SMALLER]), 0)
+    rule = "schemes = 'statistics': needs vectors as inputs, and the task cifar10 has others; set learning.backbone"
+    with pytest.raises(ScenarioError, match=rule):
+        final_model(images, "statistics")
