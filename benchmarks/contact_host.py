@@ -58,7 +58,19 @@ VECTOR_WORK: tuple[tuple[object, str], ...] = (
     *((Tensor, name) for name in ("__add__", "__sub__", "__mul__", "__rmul__", "__setitem__")),
     *(
         (Tensor, name)
-        for name in ("add_", "clone", "copy_", "cpu", "index_add", "index_add_", "square_", "sub_", "sum", "to")
+        for name in (
+            "add_",
+            "clone",
+            "contiguous",
+            "copy_",
+            "cpu",
+            "index_add",
+            "index_add_",
+            "square_",
+            "sub_",
+            "sum",
+            "to",
+        )
     ),
     (torch, "cat"),
 )
@@ -199,13 +211,21 @@ class Ended:
         pass
 
 
-def beyond(rows: Tensor, bounds: Tensor, room: int) -> tuple[Tensor, Tensor]:
+def norm_and_samples(vector: Tensor, segments: int, stride: int, bound: int, room: int) -> Tensor:
     """As the kernels of this name."""
-    tails = [row[row > bound].sort().values for row, bound in zip(rows.abs(), bounds, strict=True)]
+    rows = vector[: len(vector) // segments * segments].view(segments, -1).abs()
+    samples = rows[:, ::stride].sort().values
+    tails = [row[row > bounds[bound]].sort().values for row, bounds in zip(rows, samples, strict=True)]
     numbers, found = torch.tensor([float(len(tail)) for tail in tails]), torch.zeros(room)
     joined = torch.cat(tails)[:room]
     found[: len(joined)] = joined
-    return found, numbers
+    norm_sq = vector.double().square().sum()
+    return torch.cat([samples.flatten(), found, numbers, norm_sq.view(1).view(torch.float32)])
+
+
+def joined(indices: Tensor, values: Tensor, vector: Tensor, parameters: int) -> tuple[Tensor, Tensor]:
+    """As the kernel of this name."""
+    return torch.cat([indices, torch.arange(parameters, len(vector))]), torch.cat([values, vector[parameters:]])
 
 
 def counted(
@@ -237,8 +257,8 @@ def on_a_gpu(gpu_work: GpuWork) -> Iterator[None]:
         put(gpu, "has_kernels", lambda _: True)
         put(gpu_largest, "largest", gpu_work(largest))
         put(gpu_kernels, "squared_norm", gpu_work(lambda vector: vector.double().square().sum()))
-        put(gpu_kernels, "sorted_samples", gpu_work(lambda rows, stride: rows.abs()[:, ::stride].sort().values))
-        put(gpu_kernels, "beyond", gpu_work(beyond))
+        put(gpu_kernels, "norm_and_samples", gpu_work(norm_and_samples))
+        put(gpu_kernels, "joined", gpu_work(joined))
         put(codec_kernels, "counted", counted)
         put(length, "_counted", gpu_work(length._counted))
         yield

@@ -6,21 +6,12 @@ import pytest
 import torch
 from tests.engine.kernels import WHERE, with_kernels
 
-from wayfare.sparsify import Sparse, remainder, top_k
+from wayfare.sparsify import Sparse, remainder, top_k, with_tail
 
 pytestmark = with_kernels
 
 # Several blocks.
 LONG = 500_000 if WHERE.type == "cuda" else 5_000
-
-
-@pytest.fixture(autouse=True)
-def _few_programs(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The interpreter takes long for every program."""
-    from wayfare.sparsify import gpu_kernels
-
-    if WHERE.type == "cpu":
-        monkeypatch.setattr(gpu_kernels, "_RANKED", 256)
 
 
 def vectors(entries: int) -> list[torch.Tensor]:
@@ -66,6 +57,18 @@ def test_kernels_add_squares_in_double_precision() -> None:
     assert float(squared_norm(vector.to(WHERE))) == pytest.approx(float(vector.double().square().sum()), rel=1e-13)
 
 
+def test_kernels_add_statistics_to_kept_entries() -> None:
+    from wayfare.sparsify.gpu_kernels import joined
+
+    vector = vectors(5_000)[0]
+    for parameters, kept in ((4_999, 1), (2_000, 1_900)):
+        chosen = top_k(vector[:parameters], kept)
+        expected = with_tail(chosen, vector, parameters)
+        found = joined(chosen.indices.to(WHERE), chosen.values.to(WHERE), vector.to(WHERE), parameters)
+        assert torch.equal(found[0].cpu(), expected.indices)
+        assert torch.equal(found[1].cpu(), expected.values)
+
+
 def test_kernels_subtract_entries() -> None:
     from wayfare.sparsify.gpu_kernels import subtract_at
 
@@ -77,29 +80,26 @@ def test_kernels_subtract_entries() -> None:
     assert torch.equal(left.cpu(), remainder(vector, sent))
 
 
-@pytest.mark.parametrize("stride", [1, 3])
-@pytest.mark.parametrize("length", [3, 300])
-def test_kernels_sort_samples(length: int, stride: int) -> None:
-    from wayfare.sparsify.gpu_kernels import sorted_samples
+@pytest.mark.parametrize(("length", "stride"), [(20, 1), (4_097, 41)])
+def test_kernels_sort_samples_and_tails_of_segments_and_add_squares(length: int, stride: int) -> None:
+    from wayfare.sparsify.gpu_kernels import norm_and_samples
 
     drawn = torch.randn(8, length, generator=torch.Generator().manual_seed(length))
-    for rows in (drawn, drawn.round(), torch.zeros(8, length)):
-        expected = rows[:, ::stride].abs().sort().values
-        assert torch.equal(sorted_samples(rows.to(WHERE), stride).cpu(), expected)
-
-
-@pytest.mark.parametrize("length", [3, 4_097])
-def test_kernels_sort_the_tails_of_segments(length: int) -> None:
-    from wayfare.sparsify.gpu_kernels import beyond
-
-    rows = torch.randn(8, length, generator=torch.Generator().manual_seed(length))
-    bounds = torch.linspace(1.0, 3.0, 8)
-    bounds[5] = 100.0
-    tails = [row[row > bound].sort().values for row, bound in zip(rows.abs(), bounds, strict=True)]
-    strided = torch.stack([bounds, 0 * bounds], 1).to(WHERE)[:, 0]
-    needed = sum(map(len, tails))
-    found, numbers = beyond(rows.to(WHERE), strided, needed + 50)
-    assert numbers.tolist() == list(map(len, tails))
-    assert torch.equal(found[:needed].cpu(), torch.cat(tails))
-    # With too little room the numbers are still right.
-    assert beyond(rows.to(WHERE), strided, 5)[1].tolist() == list(map(len, tails))
+    # Of one segment nothing lies above the bound, and a few entries belong to no segment.
+    drawn[5] = 1.0
+    for rows in (drawn, drawn.round(), torch.zeros(8, length))[: 1 if length > 20 else 3]:
+        vector = torch.cat([rows.flatten(), torch.ones(3)])
+        samples = rows[:, ::stride].abs().sort().values
+        count, bound = samples.shape[1], samples.shape[1] - 9
+        tails = [row[row > each[bound]].sort().values for row, each in zip(rows.abs(), samples, strict=True)]
+        needed = sum(map(len, tails))
+        for room in (needed + needed % 2 + 50, 6):
+            found = norm_and_samples(vector.to(WHERE), 8, stride, bound, room).cpu()
+            assert len(found) == 8 * count + room + 8 + 2
+            assert torch.equal(found[: 8 * count].view(8, count), samples)
+            # With too little room the numbers are still right.
+            assert found[-10:-2].tolist() == list(map(len, tails))
+            if needed <= room:
+                assert torch.equal(found[8 * count : 8 * count + needed], torch.cat(tails))
+            norm_sq = float(found[-2:].view(torch.float64))
+            assert norm_sq == pytest.approx(float(vector.double().square().sum()), rel=1e-13)

@@ -7,6 +7,7 @@ integers, so they do not depend on the order of programs.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
 
 import numpy as np
 import torch
@@ -18,6 +19,7 @@ from wayfare.arrays import Ints
 from wayfare.codec.indices import BASE
 from wayfare.codec.values import BLOCK, OCTAVES, ValueBits
 from wayfare.sparsify.gpu import pieces
+from wayfare.sparsify.launches import Launches, kind
 from wayfare.waiting import fetched
 
 # Bytes have this many values. Counts of codes come first, then those of gaps, then the first and the last index.
@@ -36,24 +38,10 @@ def counted(
     """
     counts = torch.zeros(2 * _BINS + 2, dtype=torch.int32, device=values.device)
     restored = torch.empty_like(values)
+    launch, entries = _launches(bits, with_gaps), values.numel()
     with torch.cuda.device_of(values):
-        _count[(pieces(len(values), BLOCK * _STEPS),)](
-            indices,
-            values,
-            restored,
-            counts,
-            chosen,
-            len(values),
-            steps=1 << (bits - 1),
-            octaves=OCTAVES,
-            base=BASE,
-            bins=_BINS,
-            block=BLOCK,
-            blocks=_STEPS,
-            with_gaps=with_gaps,
-            # Versions of Triton have different defaults. Products are exact, so fusing them with sums changes nothing.
-            enable_fp_fusion=True,
-        )
+        grid = pieces(entries, BLOCK * _STEPS), 1, 1
+        launch(kind(indices, values), grid, indices, values, restored, counts, chosen, entries)
     arriving = fetched(counts)
 
     def read() -> tuple[Ints, Ints, Callable[[], Tensor]]:
@@ -62,6 +50,13 @@ def counted(
         return found[: 1 << bits], of_gaps, lambda: restored
 
     return read
+
+
+@cache
+def _launches(bits: ValueBits, with_gaps: bool) -> Launches:
+    constants = {"steps": 1 << (bits - 1), "octaves": OCTAVES, "base": BASE, "bins": _BINS, "block": BLOCK}
+    # Versions of Triton have different defaults. Products are exact, so fusing them with sums changes nothing.
+    return Launches(_count, {**constants, "blocks": _STEPS, "with_gaps": with_gaps}, {"enable_fp_fusion": True})
 
 
 # One compilation serves all sizes.

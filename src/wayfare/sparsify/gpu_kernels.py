@@ -1,4 +1,4 @@
-"""Triton kernels for vectors on a GPU: norms, the tails of segments, and subtraction of some entries.
+"""Triton kernels for vectors on a GPU: norms, samples and tails of segments, and subtraction of some entries.
 
 Results do not depend on the order of programs. Tails and differences equal those of `spectrum` and `memory` in every
 bit.
@@ -12,6 +12,7 @@ import triton.language as tl
 from torch import Tensor
 
 from wayfare.sparsify.gpu import pieces
+from wayfare.sparsify.launches import Launches, kind
 
 _BLOCK = 1024
 # Entries whose squares a program adds.
@@ -26,58 +27,56 @@ _OPTIONS = {"num_warps": 8, "enable_fp_fusion": True}
 
 def squared_norm(vector: Tensor) -> Tensor:
     """|x|^2 in double precision. Other ways to compute it may differ in the last digits."""
-    programs = pieces(len(vector), _ADDED)
+    return _squares(vector).sum()
+
+
+def norm_and_samples(vector: Tensor, segments: int, stride: int, bound: int, room: int) -> Tensor:
+    """What the spectrum of a vector needs, in single precision, and then the bytes of |x|^2 as two numbers.
+
+    First every ``stride``-th magnitude of each segment, in rising order. The one with the index ``bound`` bounds the
+    tail: the magnitudes above it follow, also in rising order, in an even ``room``. If there are more, all of them are
+    undefined. Last the numbers of magnitudes in tails, exact up to 2^24.
+    """
+    key, length = kind(vector), vector.numel() // segments
+    count, blocks = pieces(length, stride), pieces(length, _WRITTEN)
+    sent = vector.new_empty(segments * count + room + segments + 2)
+    scratch = torch.empty(room + segments * blocks, dtype=torch.int32, device=vector.device)
+    torch.sum(_squares(vector), 0, keepdim=True, out=sent[-2:].view(torch.float64))
+    with torch.cuda.device_of(vector):
+        _SORT_SAMPLES(key, (segments, pieces(count, _RANKED), 1), vector, sent, stride, length, count)
+        _COUNT_BEYOND(key, (segments, blocks, 1), vector, sent, scratch, length, count, bound, room)
+        _WRITE_BEYOND(key, (segments, blocks, 1), vector, sent, scratch, length, count, bound, room)
+        _SORT_TAILS(key, (pieces(room, _RANKED), segments, 1), sent, scratch, count, room)
+    return sent
+
+
+def _squares(vector: Tensor) -> Tensor:
+    """Sums of squares of a few entries each."""
+    entries = vector.numel()
+    programs = pieces(entries, _ADDED)
     sums = torch.empty(programs, dtype=torch.float64, device=vector.device)
     with torch.cuda.device_of(vector):
-        _add_squares[(programs,)](vector, sums, len(vector), block=_ADDED, **_OPTIONS)
-    return sums.sum()
+        _ADD_SQUARES(kind(vector), (programs, 1, 1), vector, sums, entries)
+    return sums
 
 
-def sorted_samples(rows: Tensor, stride: int) -> Tensor:
-    """Every ``stride``-th magnitude of each segment (rows), in rising order."""
-    segments, length = rows.shape
-    count = pieces(length, stride)
-    samples = rows.new_empty(segments, count)
-    with torch.cuda.device_of(rows):
-        _sort_samples[(segments, pieces(count, _RANKED))](
-            rows, samples, stride, length, count, block=_RANKED, **_OPTIONS
-        )
-    return samples
-
-
-def beyond(rows: Tensor, bounds: Tensor, room: int) -> tuple[Tensor, Tensor]:
-    """The magnitudes of segments (rows) above the bound of each, in rising order, and their numbers.
-
-    Nothing is defined beyond ``room`` magnitudes; if there are more, all of them are undefined. Numbers are floats, and
-    exact up to 2^24.
-    """
-    segments, length = rows.shape
-    blocks = pieces(length, _WRITTEN)
-    in_blocks = torch.empty(segments * blocks, dtype=torch.int32, device=rows.device)
-    found, tails, numbers = rows.new_empty(room), rows.new_empty(room), rows.new_empty(segments)
-    with torch.cuda.device_of(rows):
-        _count_beyond[(segments, blocks)](rows, bounds, in_blocks, bounds.stride(0), length, block=_WRITTEN, **_OPTIONS)
-        _write_beyond[(segments, blocks)](
-            rows,
-            bounds,
-            in_blocks,
-            found,
-            numbers,
-            bounds.stride(0),
-            length,
-            room,
-            block=_WRITTEN,
-            at_once=_BLOCK,
-            **_OPTIONS,
-        )
-        _sort_tails[(pieces(room, _RANKED), segments)](found, numbers, tails, room, block=_RANKED, **_OPTIONS)
-    return tails, numbers
+def joined(indices: Tensor, values: Tensor, vector: Tensor, parameters: int) -> tuple[Tensor, Tensor]:
+    """Kept indices and values, followed by those of all entries of the vector after its parameters."""
+    count = indices.numel()
+    length = count + vector.numel() - parameters
+    all_indices, all_values = indices.new_empty(length), vector.new_empty(length)
+    grid, first = (pieces(length, _BLOCK), 1, 1), parameters - count
+    with torch.cuda.device_of(vector):
+        key = kind(indices, values, vector)
+        _JOIN(key, grid, indices, values, vector, all_indices, all_values, count, length, first)
+    return all_indices, all_values
 
 
 def subtract_at(vector: Tensor, indices: Tensor, values: Tensor) -> None:
     """vector[indices] -= values, in place; indices are distinct."""
+    count = len(indices)
     with torch.cuda.device_of(vector):
-        _subtract_at[(pieces(len(indices), _BLOCK),)](vector, indices, values, len(indices), block=_BLOCK, **_OPTIONS)
+        _SUBTRACT_AT(kind(vector, indices, values), (pieces(count, _BLOCK), 1, 1), vector, indices, values, count)
 
 
 # One compilation serves all sizes.
@@ -88,51 +87,53 @@ def _add_squares(vector: tl.tensor, sums: tl.tensor, entries: tl.tensor, block: 
     tl.store(sums + tl.program_id(0), tl.sum(value * value, 0))
 
 
-@triton.jit(do_not_specialize=["stride", "length"])  # type: ignore[untyped-decorator]
+@triton.jit(do_not_specialize=["length", "count", "bound", "room"])  # type: ignore[untyped-decorator]
 def _count_beyond(
     vector: tl.tensor,
-    bounds: tl.tensor,
-    in_blocks: tl.tensor,
-    stride: tl.tensor,
+    sent: tl.tensor,
+    scratch: tl.tensor,
     length: tl.tensor,
+    count: tl.tensor,
+    bound: tl.tensor,
+    room: tl.tensor,
     block: tl.constexpr,
 ) -> None:
     """The number of entries above the bound in every block of every segment."""
     segment, number = tl.program_id(0), tl.program_id(1)
     magnitude = _magnitudes(vector + segment * length, number * block + tl.arange(0, block), length)
-    bound = tl.load(bounds + segment * stride).to(tl.int32, bitcast=True)
-    tl.store(in_blocks + segment * tl.num_programs(1) + number, tl.sum((magnitude > bound).to(tl.int32), 0))
+    lowest = tl.load(sent + segment * count + bound).to(tl.int32, bitcast=True)
+    tl.store(scratch + room + segment * tl.num_programs(1) + number, tl.sum((magnitude > lowest).to(tl.int32), 0))
 
 
-@triton.jit(do_not_specialize=["stride", "length", "room"])  # type: ignore[untyped-decorator]
+@triton.jit(do_not_specialize=["length", "count", "bound", "room"])  # type: ignore[untyped-decorator]
 def _write_beyond(
     vector: tl.tensor,
-    bounds: tl.tensor,
-    in_blocks: tl.tensor,
-    found: tl.tensor,
-    numbers: tl.tensor,
-    stride: tl.tensor,
+    sent: tl.tensor,
+    scratch: tl.tensor,
     length: tl.tensor,
+    count: tl.tensor,
+    bound: tl.tensor,
     room: tl.tensor,
     block: tl.constexpr,
     at_once: tl.constexpr,
 ) -> None:
     """Write the magnitudes of a block above the bound after those of the blocks before it."""
     segment, number, blocks = tl.program_id(0), tl.program_id(1), tl.num_programs(1)
-    program = segment * blocks + number
+    program, in_blocks = segment * blocks + number, scratch + room
     before = _sum_between(in_blocks, 0, program, at_once)
     magnitude = _magnitudes(vector + segment * length, number * block + tl.arange(0, block), length)
-    kept = magnitude > tl.load(bounds + segment * stride).to(tl.int32, bitcast=True)
+    kept = magnitude > tl.load(sent + segment * count + bound).to(tl.int32, bitcast=True)
     position = before + tl.cumsum(kept.to(tl.int32), 0) - 1
-    tl.store(found + position, magnitude.to(tl.float32, bitcast=True), mask=kept & (position < room))
+    tl.store(scratch + position, magnitude, mask=kept & (position < room))
     if number == 0:
-        tl.store(numbers + segment, _sum_between(in_blocks, program, program + blocks, at_once).to(tl.float32))
+        of_segment = _sum_between(in_blocks, program, program + blocks, at_once).to(tl.float32)
+        tl.store(sent + tl.num_programs(0) * count + room + segment, of_segment)
 
 
 @triton.jit(do_not_specialize=["stride", "length", "count"])  # type: ignore[untyped-decorator]
 def _sort_samples(
     vector: tl.tensor,
-    samples: tl.tensor,
+    sent: tl.tensor,
     stride: tl.tensor,
     length: tl.tensor,
     count: tl.tensor,
@@ -146,30 +147,25 @@ def _sort_samples(
     for first in range(0, count, block):
         other = first + tl.arange(0, block)
         rank += _before(_magnitudes(source, other * stride, length), other, own, mine)
-    tl.store(samples + segment * count + rank, own.to(tl.float32, bitcast=True), mask=mine < count)
+    tl.store(sent + segment * count + rank, own.to(tl.float32, bitcast=True), mask=mine < count)
 
 
-@triton.jit(do_not_specialize=["room"])  # type: ignore[untyped-decorator]
-def _sort_tails(
-    found: tl.tensor,
-    numbers: tl.tensor,
-    tails: tl.tensor,
-    room: tl.tensor,
-    block: tl.constexpr,
-) -> None:
+@triton.jit(do_not_specialize=["count", "room"])  # type: ignore[untyped-decorator]
+def _sort_tails(sent: tl.tensor, scratch: tl.tensor, count: tl.tensor, room: tl.tensor, block: tl.constexpr) -> None:
     """As `_sort_samples`, for the tail of a segment."""
-    segment, start = tl.program_id(1), 0
+    segment, start, tails = tl.program_id(1), 0, sent + tl.num_programs(1) * count
+    numbers = tails + room
     for earlier in range(0, segment):
         start += tl.load(numbers + earlier).to(tl.int32)
-    count = tl.minimum(tl.load(numbers + segment).to(tl.int32), room - start)
+    in_tail = tl.minimum(tl.load(numbers + segment).to(tl.int32), room - start)
     mine = tl.program_id(0) * block + tl.arange(0, block)
-    if tl.program_id(0) * block < count:
-        own = _magnitudes(found + start, mine, count)
+    if tl.program_id(0) * block < in_tail:
+        own = tl.load(scratch + start + mine, mask=mine < in_tail, other=-1)
         rank = tl.zeros((block,), dtype=tl.int32)
-        for first in range(0, count, block):
+        for first in range(0, in_tail, block):
             other = first + tl.arange(0, block)
-            rank += _before(_magnitudes(found + start, other, count), other, own, mine)
-        tl.store(tails + start + rank, own.to(tl.float32, bitcast=True), mask=mine < count)
+            rank += _before(tl.load(scratch + start + other, mask=other < in_tail, other=-1), other, own, mine)
+        tl.store(tails + start + rank, own.to(tl.float32, bitcast=True), mask=mine < in_tail)
 
 
 @triton.jit  # type: ignore[untyped-decorator]
@@ -204,3 +200,33 @@ def _subtract_at(
     inside = place < count
     at = vector + tl.load(indices + place, mask=inside, other=0)
     tl.store(at, tl.load(at, mask=inside, other=0.0) - tl.load(values + place, mask=inside, other=0.0), mask=inside)
+
+
+@triton.jit(do_not_specialize=["count", "length", "first"])  # type: ignore[untyped-decorator]
+def _join(
+    indices: tl.tensor,
+    values: tl.tensor,
+    vector: tl.tensor,
+    all_indices: tl.tensor,
+    all_values: tl.tensor,
+    count: tl.tensor,
+    length: tl.tensor,
+    first: tl.tensor,
+    block: tl.constexpr,
+) -> None:
+    place = tl.program_id(0) * block + tl.arange(0, block)
+    is_kept, is_after = place < count, (place >= count) & (place < length)
+    index = tl.load(indices + place, mask=is_kept, other=0)
+    value = tl.load(values + place, mask=is_kept, other=0.0)
+    after = tl.load(vector + first + place, mask=is_after, other=0.0)
+    tl.store(all_indices + place, tl.where(is_kept, index, (first + place).to(tl.int64)), mask=place < length)
+    tl.store(all_values + place, tl.where(is_kept, value, after), mask=place < length)
+
+
+_ADD_SQUARES = Launches(_add_squares, {"block": _ADDED}, _OPTIONS)
+_SORT_SAMPLES = Launches(_sort_samples, {"block": _RANKED}, _OPTIONS)
+_COUNT_BEYOND = Launches(_count_beyond, {"block": _WRITTEN}, _OPTIONS)
+_WRITE_BEYOND = Launches(_write_beyond, {"block": _WRITTEN, "at_once": _BLOCK}, _OPTIONS)
+_SORT_TAILS = Launches(_sort_tails, {"block": _RANKED}, _OPTIONS)
+_JOIN = Launches(_join, {"block": _BLOCK}, _OPTIONS)
+_SUBTRACT_AT = Launches(_subtract_at, {"block": _BLOCK}, _OPTIONS)

@@ -17,6 +17,7 @@ import triton.language as tl
 from torch import Tensor
 
 from wayfare.sparsify.gpu import pieces
+from wayfare.sparsify.launches import Launches, kind
 
 # A magnitude, read as an integer, has four digits.
 _DIGITS, _BINS = 4, 256
@@ -27,45 +28,36 @@ _ROOM = 8
 _COUNTED, _STEPS, _FEW = 4096, 2, 64
 # Entries per program where entries are copied or written.
 _COPIED = 4096
+# Counts of earlier blocks that a program adds at a time.
+_ADDED = 2048
+# The scratch memory begins with the low and high end of the bracket, the entries above and in it, the threshold and the
+# number of ties to keep. Counts of digits follow, then the magnitudes in the bracket, then counts of blocks.
+_STATE = tl.constexpr(8)
+_HEAD = tl.constexpr(8 + _DIGITS * _BINS)
 # Versions of Triton have different defaults. Nothing here is rounded.
 _OPTIONS = {"num_warps": 8, "enable_fp_fusion": True}
 
 
 def largest(vector: Tensor, k: int) -> tuple[Tensor, Tensor]:
     """Indices and values of the k entries of largest magnitude, 0 < k < len(vector); ties go to the lower index."""
-    entries, where, whole = len(vector), vector.device, vector.view(torch.int32)
-    blocks, room = pieces(entries, _COPIED), pieces(entries, _ROOM)
-    # Low and high end of the bracket, entries above and in it, the threshold and the number of ties to keep.
-    state = torch.zeros(6 + _DIGITS * _BINS, dtype=torch.int32, device=where)
-    found, bracketed = state[6:], torch.empty(room, dtype=torch.int32, device=where)
-    in_blocks = torch.empty(2, blocks, dtype=torch.int32, device=where)
+    entries, where, key = vector.numel(), vector.device, kind(vector)
+    room, blocks = _room(entries), (pieces(entries, _COPIED), 1, 1)
+    counted = pieces(entries, _COUNTED * _STEPS), 1, 1
+    scratch = torch.empty(_HEAD.value + room + 2 * blocks[0], dtype=torch.int32, device=where)
     indices, values = torch.empty(k, dtype=torch.int64, device=where), vector.new_empty(k)
     with torch.cuda.device_of(vector):
-        _bracket[(1,)](whole, state, *_sample_ranks(entries, k), size=_SAMPLED, **_OPTIONS)
-        _copy_bracket[(blocks,)](whole, state, bracketed, entries, room, block=_COPIED, **_OPTIONS)
+        _BRACKET(key, (1, 1, 1), vector, scratch, *_sample_ranks(entries, k))
+        _COPY_BRACKET(key, blocks, vector, scratch, entries, room)
         for digit in range(_DIGITS):
-            _count_digits[(pieces(entries, _COUNTED * _STEPS),)](
-                whole,
-                bracketed,
-                state,
-                found,
-                entries,
-                room,
-                k,
-                digit,
-                bins=_BINS,
-                block=_COUNTED,
-                steps=_STEPS,
-                few=_FEW,
-                **_OPTIONS,
-            )
-        _find_threshold[(1,)](state, found, entries, room, k, bins=_BINS, digits=_DIGITS, **_OPTIONS)
-        _count_kept[(blocks,)](whole, state, in_blocks, entries, block=_COPIED, **_OPTIONS)
-        until = in_blocks.cumsum(1, dtype=torch.int32)
-        _write_kept[(blocks,)](
-            whole, vector, state, in_blocks, until, indices, values, entries, block=_COPIED, **_OPTIONS
-        )
+            _COUNT_DIGITS(key, counted, vector, scratch, entries, room, k, digit)
+        _COUNT_KEPT(key, blocks, vector, scratch, entries, room, k)
+        _WRITE_KEPT(key, blocks, vector, scratch, indices, values, entries, room)
     return indices, values
+
+
+def _room(entries: int) -> int:
+    """Of the bracket; a multiple of 4, so that what follows it is aligned."""
+    return 4 * pieces(entries, 4 * _ROOM)
 
 
 def _sample_ranks(entries: int, k: int) -> tuple[int, int, int, int]:
@@ -88,9 +80,13 @@ def _bracket(
     high_rank: tl.tensor,
     size: tl.constexpr,
 ) -> None:
-    """The entries of a sample with two ranks, bit by bit from the highest on, without their last 16 bits."""
+    """The entries of a sample with two ranks, bit by bit from the highest on, without their last 16 bits.
+
+    All that is counted later starts at 0.
+    """
     place = tl.arange(0, size)
-    sampled = tl.load(vector + place * stride, mask=place < count, other=0)
+    tl.store(state + place, tl.zeros((size,), dtype=tl.int32), mask=(place > 1) & (place < _HEAD))
+    sampled = tl.load(vector + place * stride, mask=place < count, other=0.0).to(tl.int32, bitcast=True)
     magnitude = tl.where(place < count, sampled & 0x7FFFFFFF, -1)
     low, high = stride * 0, stride * 0
     for step in range(0, 15):
@@ -105,12 +101,7 @@ def _bracket(
 
 @triton.jit(do_not_specialize=["entries", "room"])  # type: ignore[untyped-decorator]
 def _copy_bracket(
-    vector: tl.tensor,
-    state: tl.tensor,
-    bracketed: tl.tensor,
-    entries: tl.tensor,
-    room: tl.tensor,
-    block: tl.constexpr,
+    vector: tl.tensor, state: tl.tensor, entries: tl.tensor, room: tl.tensor, block: tl.constexpr
 ) -> None:
     """Copy the magnitudes in the bracket, in any order, and count those above it."""
     low, high = tl.load(state), tl.load(state + 1)
@@ -120,7 +111,7 @@ def _copy_bracket(
     ordinal = tl.cumsum(is_between.to(tl.int32), 0)
     first = tl.atomic_add(state + 3, tl.max(ordinal, 0), sem="relaxed")
     position = first + ordinal - 1
-    tl.store(bracketed + position, magnitude, mask=is_between & (position < room))
+    tl.store(state + _HEAD + position, magnitude, mask=is_between & (position < room))
 
 
 @triton.jit  # type: ignore[untyped-decorator]
@@ -137,12 +128,12 @@ def _searched(state: tl.tensor, entries: tl.tensor, room: tl.tensor, k: tl.tenso
 
 
 @triton.jit  # type: ignore[untyped-decorator]
-def _digits_so_far(found: tl.tensor, k: tl.tensor, digits: tl.tensor, bins: tl.constexpr) -> tl.tensor:
+def _digits_so_far(state: tl.tensor, k: tl.tensor, digits: tl.tensor, bins: tl.constexpr) -> tl.tensor:
     """The first digits of the k-th largest number, and how many numbers with these digits belong to the k."""
     prefix, left = k * 0, k
     bin_ = tl.arange(0, bins)
     for digit in range(0, digits):
-        count = tl.load(found + digit * bins + bin_)
+        count = tl.load(state + _STATE + digit * bins + bin_)
         # The highest digit that leaves at least as many entries as are sought; 0 if the first was not counted.
         chosen = tl.maximum(tl.sum((tl.cumsum(count, 0, reverse=True) >= left).to(tl.int32), 0) - 1, 0)
         left -= tl.sum(tl.where(bin_ > chosen, count, 0), 0)
@@ -154,9 +145,7 @@ def _digits_so_far(found: tl.tensor, k: tl.tensor, digits: tl.tensor, bins: tl.c
 @triton.jit(do_not_specialize=["entries", "room", "k", "digit"])  # type: ignore[untyped-decorator]
 def _count_digits(
     vector: tl.tensor,
-    bracketed: tl.tensor,
     state: tl.tensor,
-    found: tl.tensor,
     entries: tl.tensor,
     room: tl.tensor,
     k: tl.tensor,
@@ -172,13 +161,13 @@ def _count_digits(
     # In a narrow bracket the first digit is 0.
     is_known = (digit == 0) & (in_bracket > 0) & (tl.load(state + 1) - base < 1 << 24)
     if start < tl.where(is_known, 0, in_bracket + in_all):
-        prefix, _ = _digits_so_far(found, rank, digit, bins)
-        shift = 24 - 8 * digit
+        prefix, _ = _digits_so_far(state, rank, digit, bins)
+        found, shift = state + _STATE + digit * bins, 24 - 8 * digit
         place = start + tl.arange(0, block)
         count = tl.zeros((bins,), dtype=tl.int32)
         for _step in range(0, steps):
-            number = tl.load(bracketed + place, mask=place < in_bracket, other=0)
-            number += tl.load(vector + place, mask=place < in_all, other=0) & 0x7FFFFFFF
+            number = tl.load(state + _HEAD + place, mask=place < in_bracket, other=0)
+            number += tl.load(vector + place, mask=place < in_all, other=0.0).to(tl.int32, bitcast=True) & 0x7FFFFFFF
             digits = (number - base) >> shift
             matches = (place < in_bracket + in_all) & ((digits >> 8) == prefix)
             matching = tl.sum(matches.to(tl.int32), 0)
@@ -186,72 +175,80 @@ def _count_digits(
             if matching > few:
                 count += tl.histogram(digits & (bins - 1), bins, mask=matches)
             elif matching > 0:
-                tl.atomic_add(found + digit * bins + (digits & (bins - 1)), 1, mask=matches, sem="relaxed")
+                tl.atomic_add(found + (digits & (bins - 1)), 1, mask=matches, sem="relaxed")
             place += block
-        tl.atomic_add(found + digit * bins + tl.arange(0, bins), count, mask=count > 0, sem="relaxed")
+        tl.atomic_add(found + tl.arange(0, bins), count, mask=count > 0, sem="relaxed")
 
 
 @triton.jit(do_not_specialize=["entries", "room", "k"])  # type: ignore[untyped-decorator]
-def _find_threshold(
+def _count_kept(
+    vector: tl.tensor,
     state: tl.tensor,
-    found: tl.tensor,
     entries: tl.tensor,
     room: tl.tensor,
     k: tl.tensor,
     bins: tl.constexpr,
     digits: tl.constexpr,
-) -> None:
-    _, _, base, rank = _searched(state, entries, room, k)
-    threshold, ties = _digits_so_far(found, rank, digits, bins)
-    tl.store(state + 4, base + threshold)
-    tl.store(state + 5, ties)
-
-
-@triton.jit(do_not_specialize=["entries"])  # type: ignore[untyped-decorator]
-def _count_kept(
-    vector: tl.tensor, state: tl.tensor, in_blocks: tl.tensor, entries: tl.tensor, block: tl.constexpr
+    block: tl.constexpr,
 ) -> None:
     """The number of entries of every block above the k-th largest magnitude, then those equal to it."""
-    threshold, program = tl.load(state + 4), tl.program_id(0)
+    program, programs = tl.program_id(0), tl.num_programs(0)
+    _, _, base, rank = _searched(state, entries, room, k)
+    found, ties = _digits_so_far(state, rank, digits, bins)
+    threshold = base + found
+    if program == 0:
+        tl.store(state + 4, threshold)
+        tl.store(state + 5, ties)
     magnitude = _magnitudes(vector, program * block + tl.arange(0, block), entries)
     # Both counts are below 2^16 and are summed at once.
     both = tl.sum((magnitude > threshold).to(tl.int32) + ((magnitude == threshold).to(tl.int32) << 16), 0)
+    in_blocks = state + _HEAD + room
     tl.store(in_blocks + program, both & 0xFFFF)
-    tl.store(in_blocks + tl.num_programs(0) + program, both >> 16)
+    tl.store(in_blocks + programs + program, both >> 16)
 
 
-@triton.jit(do_not_specialize=["entries"])  # type: ignore[untyped-decorator]
+@triton.jit(do_not_specialize=["entries", "room"])  # type: ignore[untyped-decorator]
 def _write_kept(
     vector: tl.tensor,
-    values_of: tl.tensor,
     state: tl.tensor,
-    in_blocks: tl.tensor,
-    until: tl.tensor,
     indices: tl.tensor,
     values: tl.tensor,
     entries: tl.tensor,
+    room: tl.tensor,
     block: tl.constexpr,
+    added: tl.constexpr,
 ) -> None:
     """Write the kept entries of a block after those of the blocks before it."""
-    threshold, room = tl.load(state + 4), tl.load(state + 5)
-    program, blocks = tl.program_id(0), tl.num_programs(0)
-    above_before = tl.load(until + program) - tl.load(in_blocks + program)
-    equal = tl.load(in_blocks + blocks + program)
-    equal_before = tl.load(until + blocks + program) - equal
+    threshold, ties = tl.load(state + 4), tl.load(state + 5)
+    program, in_blocks = tl.program_id(0), state + _HEAD + room
+    equal_in_blocks = in_blocks + tl.num_programs(0)
+    above_before, equal_before = program * 0, program * 0
+    for start in range(0, program, added):
+        earlier = start + tl.arange(0, added)
+        above_before += tl.sum(tl.load(in_blocks + earlier, mask=earlier < program, other=0), 0)
+        equal_before += tl.sum(tl.load(equal_in_blocks + earlier, mask=earlier < program, other=0), 0)
     place = program * block + tl.arange(0, block)
-    magnitude = _magnitudes(vector, place, entries)
+    value = tl.load(vector + place, mask=place < entries, other=0.0)
+    magnitude = tl.where(place < entries, value.to(tl.int32, bitcast=True) & 0x7FFFFFFF, -1)
     kept = magnitude > threshold
     # Of the entries equal to the threshold, keep the first ones.
-    if equal > 0:
+    if tl.load(equal_in_blocks + program) > 0:
         is_equal = magnitude == threshold
-        kept = kept | (is_equal & (equal_before + tl.cumsum(is_equal.to(tl.int32), 0) <= room))
-    position = above_before + tl.minimum(equal_before, room) + tl.cumsum(kept.to(tl.int32), 0) - 1
+        kept = kept | (is_equal & (equal_before + tl.cumsum(is_equal.to(tl.int32), 0) <= ties))
+    position = above_before + tl.minimum(equal_before, ties) + tl.cumsum(kept.to(tl.int32), 0) - 1
     tl.store(indices + position, place.to(tl.int64), mask=kept)
-    tl.store(values + position, tl.load(values_of + place, mask=kept, other=0.0), mask=kept)
+    tl.store(values + position, value, mask=kept)
 
 
 @triton.jit  # type: ignore[untyped-decorator]
 def _magnitudes(vector: tl.tensor, place: tl.tensor, entries: tl.tensor) -> tl.tensor:
     """Magnitudes as integers, in the same order; -1 beyond the end."""
-    whole = tl.load(vector + place, mask=place < entries, other=0)
+    whole = tl.load(vector + place, mask=place < entries, other=0.0).to(tl.int32, bitcast=True)
     return tl.where(place < entries, whole & 0x7FFFFFFF, -1)
+
+
+_BRACKET = Launches(_bracket, {"size": _SAMPLED}, _OPTIONS)
+_COPY_BRACKET = Launches(_copy_bracket, {"block": _COPIED}, _OPTIONS)
+_COUNT_DIGITS = Launches(_count_digits, {"bins": _BINS, "block": _COUNTED, "steps": _STEPS, "few": _FEW}, _OPTIONS)
+_COUNT_KEPT = Launches(_count_kept, {"bins": _BINS, "digits": _DIGITS, "block": _COPIED}, _OPTIONS)
+_WRITE_KEPT = Launches(_write_kept, {"block": _COPIED, "added": _ADDED}, _OPTIONS)

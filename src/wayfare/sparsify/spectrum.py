@@ -174,8 +174,8 @@ class Sight:
 def spectrum(vector: Tensor) -> Spectrum:
     """The spectrum of a vector. The tail is exact; the body of a long vector is sampled."""
     if _is_on_gpu(vector):
-        parts, layout = _to_send(vector)
-        return _seen(torch.cat(parts).cpu().numpy(), layout, vector)()
+        numbers, layout = _to_send(vector)
+        return _seen(numbers.cpu().numpy()[: -_in_norm(vector)], layout, vector)()
     is_long = len(vector) >= _SAMPLE
     return _spectrum(_sampled(vector) if is_long else _all_of(vector.abs().numpy()), len(vector))
 
@@ -190,16 +190,13 @@ def norm_and_spectrum(vector: Tensor) -> Callable[[], tuple[float, Callable[[], 
     """Start to read |x|^2 of a vector, and its spectrum on demand. Both leave a GPU in one transfer."""
     if not _is_on_gpu(vector):
         return norm_alone(vector)
-    norm_sq = squared_norm(vector)
-    parts, layout = _to_send(vector)
-    # The bytes of a double travel as single-precision numbers.
-    as_parts = norm_sq.view(1).view(vector.dtype)
-    arriving = fetched(torch.cat([*parts, as_parts]))
+    numbers, layout = _to_send(vector)
+    arriving, in_norm = fetched(numbers), _in_norm(vector)
 
     def read() -> tuple[float, Callable[[], Spectrum]]:
         found = arriving()
-        seen, norm = found[: -len(as_parts)], found[-len(as_parts) :].copy().view(np.float64)
-        return float(norm[0]), _seen(seen, layout, vector)
+        norm = found[-in_norm:].copy().view(np.float64)
+        return float(norm[0]), _seen(found[:-in_norm], layout, vector)
 
     return read
 
@@ -287,17 +284,33 @@ def _sampled(vector: Tensor) -> Segments:
     return _weighted(bodies, tails, rows.shape[1])
 
 
-def _to_send(vector: Tensor) -> tuple[list[Tensor], Layout]:
-    """What a GPU sends in one transfer, and its order."""
+def _to_send(vector: Tensor) -> tuple[Tensor, Layout]:
+    """What a GPU sends in one transfer, in the order of a layout; then the bytes of |x|^2 as numbers of its type."""
     if len(vector) < _SAMPLE:
-        return [vector.abs()], Layout(len(vector))
+        return torch.cat([vector.abs(), _norm_bytes(vector)]), Layout(len(vector))
     rows, stride = _rows(vector)
-    count = -(-rows.shape[1] // stride)
+    length, count = rows.shape[1], gpu.pieces(rows.shape[1], stride)
     # Twice the expected number; hardly ever too few if the sample represents its segment.
-    room = -2 * _BOUND * rows.numel() // count
-    has_kernels = gpu.has_kernels(rows)
-    samples, tail, counts = (_looked_at_by_kernels if has_kernels else _looked_at)(rows, stride, room)
-    return [samples.flatten(), tail, counts], Layout(len(vector), rows.shape[1], count, room, has_kernels)
+    room = 2 * gpu.pieces(-_BOUND * rows.numel(), count)
+    has_kernels = gpu.has_kernels(vector)
+    if has_kernels:
+        # Sorting tails on the host would take longer than all of this.
+        from wayfare.sparsify.gpu_kernels import norm_and_samples
+
+        numbers = norm_and_samples(vector, SEGMENTS, stride, count + _BOUND, room)
+    else:
+        samples, tail, counts = _looked_at(rows, stride, room)
+        numbers = torch.cat([samples.flatten(), tail, counts, _norm_bytes(vector)])
+    return numbers, Layout(len(vector), length, count, room, has_kernels)
+
+
+def _norm_bytes(vector: Tensor) -> Tensor:
+    return squared_norm(vector).view(1).view(vector.dtype)
+
+
+def _in_norm(vector: Tensor) -> int:
+    """The numbers of a vector's type that have the bytes of a double."""
+    return 8 // vector.element_size()
 
 
 def _seen(found: Magnitudes, layout: Layout, vector: Tensor) -> Callable[[], Spectrum]:
@@ -321,14 +334,6 @@ def _looked_at(rows: Tensor, stride: int, room: int) -> tuple[Tensor, Tensor, Te
     is_beyond = magnitude > samples[:, _BOUND, None]
     indices = first_indices(is_beyond.flatten(), room)
     return samples, magnitude.flatten().index_select(0, indices), is_beyond.sum(1, dtype=rows.dtype)
-
-
-def _looked_at_by_kernels(rows: Tensor, stride: int, room: int) -> tuple[Tensor, Tensor, Tensor]:
-    """As `_looked_at`, with sorted tails. Sorting them on the host would take longer than all of this."""
-    from wayfare.sparsify.gpu_kernels import beyond, sorted_samples
-
-    samples = sorted_samples(rows, stride)
-    return samples, *beyond(rows, samples[:, _BOUND], room)
 
 
 def _body(sample: Magnitudes) -> Magnitudes:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from wayfare.sparsify import gpu
 from wayfare.sparsify.topk import Sparse, all_indices
 
 
@@ -12,6 +13,10 @@ def with_tail(kept: Sparse, vector: Tensor, parameters: int) -> Sparse:
     """Add all statistics to the kept parameters; add nothing if no parameter is kept."""
     if len(kept) == 0 or len(vector) == parameters:
         return kept
+    if len(kept) < parameters and kept.values.dtype == vector.dtype and gpu.has_kernels(vector):
+        from wayfare.sparsify.gpu_kernels import joined
+
+        return Sparse(*joined(kept.indices.contiguous(), kept.values.contiguous(), vector, parameters))
     indices = all_indices(len(vector), vector.device)
     if len(kept) < parameters:
         indices = torch.cat([kept.indices, indices[parameters:]])
