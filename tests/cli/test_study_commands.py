@@ -150,7 +150,7 @@ def test_presets_are_listed_without_building_their_networks(
         "pretrained-cifar10-continued": 9,
         "pretrained-cifar10-scratch": 9,
         "pretrained-cifar10-scratch-best": 9,
-        "pretrained-cifar10-trained": 216,
+        "pretrained-cifar10-trained": 270,
         "pretrained-fashion": 360,
         "pretrained-fashion-scratch": 27,
         "pretrained-fashion-scratch-best": 27,
