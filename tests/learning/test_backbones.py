@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import multiprocessing
+import threading
 import time
 from pathlib import Path
 
@@ -36,6 +37,7 @@ from wayfare.studies.keys import run_key
 from wayfare.studies.single import Execution
 
 ARRAYS = small_arrays(CIFAR10, train=150, test=7)
+BATCHES = 11  # of 16 images: ten of the training set and one of the test set
 FACTOR = 0.5
 
 
@@ -119,15 +121,15 @@ def test_features_are_computed_once_and_cached(folder: Path, tmp_path: Path) -> 
     asked, seen = tmp_path / "asked", list[tuple[str, int, int]]()
     with listening(lambda *step: seen.append(step)):
         first = features_of("small", ARRAYS, backbone(asked=asked), 32)
-    assert asked.read_text() == "...."
-    assert seen[0] == ("features of small", 64, 157)
+    assert asked.read_text() == "." * BATCHES
+    assert seen[0] == ("features of small", 16, 157)
     assert seen[-1] == ("features of small", 157, 157)
     expected = backbone()(torch.from_numpy(ARRAYS.test_images), 32)
     torch.testing.assert_close(torch.from_numpy(first.test).float(), expected, atol=2e-3, rtol=0)
     assert (first.train.shape, first.train.dtype) == ((150, 6), np.float16)
     again = features_of("small", ARRAYS, backbone(asked=asked), 32)
     assert np.array_equal(again.train, first.train)
-    assert asked.read_text() == "...."
+    assert asked.read_text() == "." * BATCHES
     assert [file.suffix for file in sorted(folder.iterdir())] == [".lock", ".npz"]
 
 
@@ -180,24 +182,29 @@ def test_drafts_of_other_features_go_too_unless_a_process_still_writes_them(fold
 
 
 def test_features_use_all_cores_even_in_a_run_with_one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
-    threads = list[int]()
+    together, numbers = threading.Barrier(2, timeout=20), list[int]()
 
-    class Counting(Means):
+    class Meeting(Means):
         def forward(self, images: Tensor) -> Tensor:
-            threads.append(torch.get_num_threads())
+            numbers.append(torch.get_num_threads())
+            # The second and the third batch wait until both are under way.
+            if len(numbers) in (2, 3):
+                together.wait()
             return super().forward(images)
 
-    monkeypatch.setattr(features, "available_cores", lambda: 3)
+    expected = features_of("small", ARRAYS, backbone(), 32)
+    monkeypatch.setattr(features, "available_cores", lambda: 2)
     with one_thread():
-        counting = Backbone(name="means", module=Counting(), features=6, mean=(127.0,) * 3, deviation=(128.0,) * 3)
-        features_of("small", ARRAYS, counting, 32)
+        meeting = Backbone(name="meeting", module=Meeting(), features=6, mean=(127.0,) * 3, deviation=(128.0,) * 3)
+        found = features_of("small", ARRAYS, meeting, 32)
         assert torch.get_num_threads() == 1
-    assert set(threads) == {3}
+    assert set(numbers) == {1}
+    assert np.array_equal(found.train, expected.train)
 
 
 def test_features_that_do_not_fit_half_precision_are_rejected_by_the_name_of_the_backbone() -> None:
     broken = Backbone(name="means", module=Means(np.nan), features=6, mean=(127.0,) * 3, deviation=(128.0,) * 3)
-    rule = r"learning\.backbone = 'means': the features of image 0 to 63 of small do not fit half precision"
+    rule = r"learning\.backbone = 'means': the features of image 0 to 15 of small do not fit half precision"
     with pytest.raises(ScenarioError, match=rule):
         features_of("small", ARRAYS, broken, 32)
 
@@ -215,7 +222,7 @@ def test_two_processes_do_not_compute_the_same_features(tmp_path: Path) -> None:
     for worker in workers:
         worker.join(60)
         assert worker.exitcode == 0
-    assert asked.read_text() == "...."
+    assert asked.read_text() == "." * BATCHES
 
 
 def _compute_forever(asked: Path) -> None:
