@@ -123,6 +123,26 @@ def test_a_device_adds_its_statistics_once_and_then_the_difference(bus: Bus) -> 
     assert torch.equal(added(bus.outbox), bus.expected(1, 3))
 
 
+def test_a_difference_is_never_that_of_fewer_samples_of_a_class_than_the_minimum(bus: Bus) -> None:
+    """A sum before one new sample and after it would reveal the sample."""
+    inputs, labels = points(1)
+
+    def found_after(count: int) -> Tensor:
+        np.savez(bus.folder / "data" / "1.npz", inputs=inputs[:count], labels=labels[:count])
+        bus.collect()
+        return added(bus.outbox)
+
+    model = bus.work.model
+    assert isinstance(model, SumsModel)
+    first = found_after(21)
+    counts = slice(2, 5)
+    assert first[counts].tolist() == [5, 5, 5]
+    expected = collect(torch.from_numpy(inputs[:15]), torch.from_numpy(labels[:15]), model.layout)
+    assert torch.equal(first, expected)
+    assert torch.equal(found_after(22), first)
+    assert found_after(28)[counts].tolist() == [10, 5, 5]
+
+
 def test_after_a_restart_nothing_is_added_twice(bus: Bus) -> None:
     bus.record(1)
     bus.collect()

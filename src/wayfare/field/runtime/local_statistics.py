@@ -3,6 +3,9 @@
 Statistics of a folder are whole numbers. When the folder changes, the device adds the difference to what it has added
 before, so the sums at the server are those of all folders as they are. The store keeps what was added, with the local
 vector, so nothing is added twice after a restart.
+
+Samples of a class count in groups of the method's minimum count, in the order of files. A difference is then that of a
+whole group: with single samples, the sums before and after one would reveal it.
 """
 
 from __future__ import annotations
@@ -73,4 +76,12 @@ class LocalStatistics:
         if not len(samples):
             return torch.zeros(self._layout.entries)
         inputs, labels = samples.batch(np.arange(len(samples)))
+        used = in_groups(labels, self._layout.collection.min_count)
+        inputs, labels = inputs[used], labels[used]
         return collect(self._form.converted(self._form.arranged(inputs), torch.float32), labels, self._layout)
+
+
+def in_groups(labels: Tensor, size: int) -> Tensor:
+    """The indices of the first samples of each class, as many as whole groups of a size hold."""
+    rows = [(labels == label).nonzero().view(-1) for label in labels.unique()]
+    return torch.cat([some[: len(some) - len(some) % size] for some in rows]).sort().values
