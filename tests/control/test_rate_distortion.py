@@ -151,6 +151,7 @@ def test_one_price_gives_the_power_that_many_prices_give() -> None:
     for problem in problems(20):
         bits = problem.best_bits(log_prices)
         for log_price, best in zip(log_prices.tolist(), bits.tolist(), strict=True):
+            assert problem.bits_at(log_price) == best
             assert problem.power_watts(log_price) == problem.power_for(best)
 
 

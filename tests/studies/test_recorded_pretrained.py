@@ -96,11 +96,12 @@ def test_other_divisions_are_those_of_the_runs(data: str) -> None:
             assert cell == (accuracy_of(found) if found else ""), label
 
 
-def test_training_more_than_a_head_with_three_radios_is_that_of_the_runs() -> None:
-    for label, cells in table_of("cifar10", "trained").items():
+@pytest.mark.parametrize("data", SECTIONS)
+def test_training_more_than_a_head_with_three_radios_is_that_of_the_runs(data: str) -> None:
+    for label, cells in table_of(data, "trained").items():
         for concentration, cell in zip(DIVISIONS, cells, strict=True):
             for bandwidth_hz, text in zip(RADIOS, cell.split(" / "), strict=True):
-                found = runs("cifar10", label, concentration, bandwidth_hz)
+                found = runs(data, label, concentration, bandwidth_hz)
                 # Two runs from scratch are those of another page, which its own test checks.
                 assert text == (accuracy_of(found) if found else "-") or text.endswith("](beyond.md)"), label
 

@@ -118,9 +118,9 @@ class Choice:
 def choose(of: Profile, bits: float) -> Choice:
     """The number of entries and the width that capture most with ``bits``."""
     best, most = Choice(entries=0, value_bits=32, bits=0.0), 0.0
-    for width, costs, shares in zip(of.widths, of.message_bits, of.arriving, strict=True):
-        # Near k = s more entries may cost fewer bits, so take the last affordable number.
-        index = int(np.flatnonzero(costs <= bits)[-1])
+    # Near k = s more entries may cost fewer bits, so take the last affordable number.
+    indices = len(of.kept) - 1 - (of.message_bits <= bits)[:, ::-1].argmax(1)
+    for width, costs, shares, index in zip(of.widths, of.message_bits, of.arriving, indices.tolist(), strict=True):
         if index == 0:
             continue
         ahead = slice(index, index + 2)
@@ -184,20 +184,23 @@ class Problem:
         wanted = self.contact_s * self.bandwidth_hz / _LN2 * (self._log_levels[first] - log_prices)
         return np.minimum(np.maximum(wanted, self.curve.bits[first]), self.max_bits)
 
-    def power_watts(self, log_price: float) -> float:
-        # A price search calls this about fifty times; for single numbers lists are faster than arrays.
+    def bits_at(self, log_price: float) -> float:
+        """`best_bits` at one price. A price search needs about fifty, and for single numbers lists are faster."""
         ends, levels, bits, hertz_s, max_bits = self._as_lists
         first = bisect_right(ends, -log_price)
         best_bits = hertz_s / _LN2 * (levels[first] - log_price)
         if best_bits < bits[first]:
             best_bits = bits[first]
-        if best_bits > max_bits:
-            best_bits = max_bits
+        return min(best_bits, max_bits)
+
+    def power_watts(self, log_price: float) -> float:
+        best_bits = self.bits_at(log_price)
+        hertz_s = self.contact_s * self.bandwidth_hz
         return float(np.expm1(_LN2 * best_bits / hertz_s)) / self.gain_per_watt if best_bits > 0 else 0.0
 
     @cached_property
     def _as_lists(self) -> tuple[list[float], list[float], list[float], float, float]:
-        """What `power_watts` reads: ends and levels of the segments, bits, tau B and the most bits."""
+        """What `bits_at` reads: ends and levels of the segments, bits, tau B and the most bits."""
         numbers = self._log_cheapness.tolist(), self._log_levels.tolist(), self.curve.bits.tolist()
         return (*numbers, self.contact_s * self.bandwidth_hz, self.max_bits)
 

@@ -6,6 +6,7 @@ The simulator, relays and the field all use these functions. They include the ch
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import cache, partial
 
@@ -242,7 +243,7 @@ def _transmit_in_steps(offer: Offer, upload: Upload, terms: Terms, lasts_s: floa
     if lasts_s != forecast_s:
         # After the contact the device knows its true length.
         offer = replace(offer, state=replace(offer.state, met_s=offer.state.met_s + (lasts_s - forecast_s)))
-    select = partial(_sums if upload.value_bits == WHOLE else _selected, offer, terms)
+    select = partial(_sums, offer, terms) if upload.value_bits == WHOLE else _selection(offer, terms)
     rate_bps = link.rate_bps(upload.power_watts, offer.encounter.gain_per_watt)
     if upload.value_bits is None or upload.entries == 0:
         chosen = select(upload.entries)
@@ -324,16 +325,20 @@ def _with_cost(upload: Upload, entries: int, bits: float, airtime_s: float) -> U
     )
 
 
-def _selected(offer: Offer, terms: Terms, entries: int) -> Sparse:
-    """The entries that the compressor selects. In a diverged update NaN counts as infinity."""
+def _selection(offer: Offer, terms: Terms) -> Callable[[int], Sparse]:
+    """The compressor as a function of the number of entries. In a diverged update NaN counts as infinity."""
     first, compressor = terms.link.sums if terms.link.sums < offer.parameters else 0, terms.method.compressor
     vector = offer.update[first : offer.parameters]
     draw = partial(generator, terms.seed, Stream.COMPRESSION, offer.encounter.device, offer.encounter.round)
-    if offer.is_finite:
-        kept = compressor.select(vector, entries, draw)
-        return Sparse(kept.indices + first, kept.values) if first else kept
-    kept = compressor.select(vector.nan_to_num(nan=math.inf, posinf=math.inf, neginf=-math.inf), entries, draw)
-    return Sparse(kept.indices + first, vector.index_select(0, kept.indices))
+
+    def select(entries: int) -> Sparse:
+        if offer.is_finite:
+            kept = compressor.select(vector, entries, draw)
+            return Sparse(kept.indices + first, kept.values) if first else kept
+        kept = compressor.select(vector.nan_to_num(nan=math.inf, posinf=math.inf, neginf=-math.inf), entries, draw)
+        return Sparse(kept.indices + first, vector.index_select(0, kept.indices))
+
+    return select
 
 
 def _left(sums: Tensor) -> tuple[int, int]:

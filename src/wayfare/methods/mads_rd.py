@@ -43,7 +43,7 @@ class MadsRd(UploadRule):
         if problem is None or left_joules <= 0:
             return NOTHING
         log_price = self._log_price(problem, encounter, left_joules)
-        bits = float(problem.best_bits(np.array([log_price]))[0])
+        bits = problem.bits_at(log_price)
         power_watts = min(problem.power_for(bits), link.max_power_watts)
         profile = self._profile(encounter, link)
         chosen = choose(profile, min(bits, _affordable_bits(encounter, link, power_watts, left_joules)))
