@@ -34,8 +34,8 @@ from wayfare.progress import report_progress
 
 # Images of a batch. On a CPU each core has its own batch, and 16 images of 160 pixels take 250 MB.
 _AT_ONCE, _AT_ONCE_CPU = 64, 16
-# Part of the key: change it when the same images and weights give other features. Machines and sizes of a batch differ in
-# the last bit of a few values in ten thousand.
+# Part of the key: change it when the same images and weights give other features. Machines and sizes of a batch
+# differ in the last bit of a few values in ten thousand.
 _VERSION = 1
 _PARTS = ("train", "test")
 
