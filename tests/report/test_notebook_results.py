@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -38,10 +39,17 @@ def test_a_comparison_and_its_runs_print_as_what_they_found(done: ShownResults) 
     assert str(done.runs[0]).startswith("<RunRecord of mads, seed 0, ")
 
 
+def test_updates_of_different_sizes_are_compared_by_bits(done: ShownResults) -> None:
+    assert "<th>kept %</th>" in done._repr_html_()
+    first, *others = done.rows
+    larger = [replace(result, summary=replace(result.summary, parameters=9)) for result in first.results]
+    html = replace(done, rows=[replace(first, results=larger), *others])._repr_html_()
+    assert "<th>kept %</th>" not in html
+    assert "<th>sent Mbit</th>" in html
+
+
 def test_names_are_text_and_no_markup(done: ShownResults) -> None:
     row = done.rows[0]
-    from dataclasses import replace
-
     assert "<b>" not in replace(done, rows=[replace(row, scheme="<b>")])._repr_html_()
 
 

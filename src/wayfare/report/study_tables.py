@@ -10,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from wayfare.methods import scheme_label
-from wayfare.records.statistics import Censored, Estimate
+from wayfare.records.statistics import Censored, Estimate, estimate
 from wayfare.report.caveats import caveats_of, distinct, trace_text
 from wayfare.report.columns import (
     BUDGET_NOTE,
@@ -19,6 +19,7 @@ from wayfare.report.columns import (
     Column,
     Note,
     in_terminal,
+    of_one_size,
     over_budget,
     plainly,
     rich_notes,
@@ -101,8 +102,12 @@ def _schemes(results: StudyResults) -> list[Column]:
 
 def _measures(results: StudyResults) -> list[Column]:
     columns = []
+    by_bits = results.manifest.is_comparison and not of_one_size(results.schemes)
     for name in dict.fromkeys(name for row in results.rows for name in row.estimates):
         of = [row.estimates.get(name) for row in results.rows]
+        if name == "kept_fraction" and by_bits:
+            name = "bits"
+            of = [estimate([result.measures["bits"] for result in row.results]) for row in results.rows]
         if name == "score":
             columns += _score_columns(results, of)
         else:
