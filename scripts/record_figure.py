@@ -103,6 +103,8 @@ def results_from(plan: Plan, runs: Rows) -> StudyResults:
             seed=run.seed,
             metric=metric,
             contacts=attempts(measures, plan.points[run.point].scenario.fleet.devices),
+            # CSV files do not say it; all schemes of the figures send models of one size.
+            parameters=0,
             **{name: measures[name] for name in SUMMARISED},  # type: ignore[arg-type]
         )
         found.append(
@@ -137,6 +139,7 @@ SUMMARISED = (
     "score",
     "energy_joules",
     "budget_joules",
+    "bits",
     "kept_fraction",
     "uploads_per_device",
     "failed_uploads_per_device",
