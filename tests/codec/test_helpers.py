@@ -26,9 +26,8 @@ def sight(seed: int, monkeypatch: pytest.MonkeyPatch) -> Sight:
 
 def arrays(of: Profile) -> list[object]:
     widths = [(width.value_bits, width.bits.tolist(), width.lost.tolist()) for width in of.widths]
-    curve = [each.tolist() for each in (of.curve.bits, of.curve.captured, of.curve.slopes, of.curve.log_slopes)]
-    tables = of.message_bits.tolist(), of.arriving.tolist()
-    return [of.kept.tolist(), of.captured.tolist(), of.overhead_bits, widths, tables, curve]
+    curve = of.curve.bits.tolist(), of.curve.captured.tolist(), of.curve.log_slopes.tolist()
+    return [of.kept.tolist(), of.captured.tolist(), of.overhead_bits, widths, curve]
 
 
 def wait_for_two(own: helpers._Pool) -> None:

@@ -13,7 +13,6 @@ from __future__ import annotations
 import atexit
 import mmap
 import os
-import pickle
 import socket
 import subprocess
 import sys
@@ -21,16 +20,16 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import lru_cache, partial
-from itertools import accumulate, chain, pairwise
+from functools import partial
+from itertools import chain
 from multiprocessing.connection import Connection
 from weakref import finalize
 
 import numpy as np
 
 from wayfare.codec.widths import profile
-from wayfare.control.rate_distortion import Curve, Profile, Width
-from wayfare.sparsify.spectrum import Layout, Sight, Spectrum
+from wayfare.control.rate_distortion import Profile
+from wayfare.sparsify.spectrum import Sight, Spectrum
 
 # More hardly ever have work at the same time.
 _MOST = 4
@@ -49,19 +48,7 @@ class _Helper:
     def begin(self, sight: Sight, statistics: int) -> None:
         found = sight.found
         np.frombuffer(self.numbers, found.dtype, len(found))[:] = found
-        self.connection.send_bytes(_request(sight.layout, found.dtype.str, len(found), statistics))
-
-    def profile(self) -> Profile | None:
-        """The profile that was begun, with its curve; None if the helper has ended."""
-        answer = self.received()
-        return _unpacked(self.numbers, *answer) if isinstance(answer, tuple) else None
-
-    def received(self) -> object:
-        """The answer of the helper; None if it has ended."""
-        try:
-            return self.connection.recv()
-        except (EOFError, OSError):
-            return None
+        self.connection.send((sight.layout, found.dtype.str, len(found), statistics))
 
 
 @dataclass(slots=True)
@@ -95,7 +82,7 @@ class _Pool:
         """Use helpers again that no longer owe anything."""
         for helper in [each for each in self.owing if each.connection.poll()]:
             self.owing.remove(helper)
-            if helper.received() is not None:
+            if _received(helper) is not None:
                 self.free.append(helper)
 
     def start(self, count: int) -> None:
@@ -159,8 +146,8 @@ def begun(see: Callable[[], Spectrum], statistics: int) -> Callable[[], Profile]
 
     def read() -> Profile:
         unread.detach()
-        found = helper.profile()
-        if found is None:
+        found = _received(helper)
+        if not isinstance(found, Profile):
             return here()
         _pool.free.append(helper)
         return found
@@ -171,46 +158,16 @@ def begun(see: Callable[[], Spectrum], statistics: int) -> Callable[[], Profile]
     return read
 
 
-@lru_cache
-def _request(layout: Layout, kind: str, count: int, statistics: int) -> bytes:
-    """The same for all contacts of a run."""
-    return pickle.dumps((layout, kind, count, statistics))
+def _received(helper: _Helper) -> object:
+    """The answer of a helper; None if it has ended."""
+    try:
+        return helper.connection.recv()
+    except (EOFError, OSError):
+        return None
 
 
 def _computed(see: Callable[[], Spectrum], statistics: int) -> Profile:
     return profile(see(), statistics)
-
-
-def _packed(found: Profile, numbers: mmap.mmap) -> tuple[float, list[int], int, int]:
-    """Write a profile to memory; return what else `_unpacked` needs. Pickled arrays would take the host longer."""
-    curve, widths = found.curve, found.widths
-    parts = [found.kept, found.captured, *(width.bits for width in widths), *(width.lost for width in widths)]
-    parts += [*found.message_bits, *found.arriving, curve.bits, curve.captured, curve.slopes, curve.log_slopes]
-    joined = np.concatenate(parts)
-    np.frombuffer(numbers, np.float64, len(joined))[:] = joined
-    return found.overhead_bits, [width.value_bits for width in widths], len(found.kept), len(curve.bits)
-
-
-def _unpacked(numbers: mmap.mmap, overhead_bits: float, value_bits: list[int], points: int, corners: int) -> Profile:
-    count = len(value_bits)
-    sizes = [points, points, count * (points - 1), count * (points - 1), count * points, count * points]
-    sizes += [corners, corners, corners - 1, corners - 1]
-    ends = list(accumulate(sizes))
-    every = np.frombuffer(numbers, np.float64, ends[-1]).copy()
-    kept, captured, bits, lost, message_bits, arriving, *of_curve = (
-        every[start:end] for start, end in pairwise([0, *ends])
-    )
-    rows = bits.reshape(count, -1), lost.reshape(count, -1)
-    widths = tuple(
-        Width(value_bits=width, bits=each, lost=of) for width, each, of in zip(value_bits, *rows, strict=True)
-    )
-    curve = Curve(bits=of_curve[0], captured=of_curve[1])
-    found = Profile(kept=kept, captured=captured, widths=widths, overhead_bits=overhead_bits)
-    # Cached properties.
-    vars(curve).update(slopes=of_curve[2], log_slopes=of_curve[3])
-    tables = {"message_bits": message_bits.reshape(count, -1), "arriving": arriving.reshape(count, -1)}
-    vars(found).update(tables, curve=curve)
-    return found
 
 
 def serve(pairs: list[tuple[int, int]]) -> None:
@@ -227,6 +184,8 @@ def serve(pairs: list[tuple[int, int]]) -> None:
         while True:
             layout, kind, count, statistics = connection.recv()
             found = profile(Sight(np.frombuffer(numbers, kind, count), layout)(), statistics)
-            connection.send(_packed(found, numbers))
+            # The host needs them next.
+            _ = found.curve.log_slopes
+            connection.send(found)
     except (EOFError, OSError):
         return
