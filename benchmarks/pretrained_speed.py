@@ -27,13 +27,13 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from rounds import random_task
 from wayfare.engine import Burst, LocalTraining, make_engine
 from wayfare.forking import available_cores
 from wayfare.learning.backbones import features_of, load_backbone
 from wayfare.learning.batches import Batches
 from wayfare.learning.data import ImageArrays
 from wayfare.learning.models.mlp import Mlp
-from wayfare.learning.tasks import Classification
 
 DEVICES, BATCH, ROUNDS, SAMPLES, REPEATS = 20, 32, 48, 2_000, 11
 EMBEDDED = "embedded default"
@@ -44,17 +44,7 @@ GOAL_RATIO, GOAL_MINUTES, GOAL_IMAGES = 1.0, 30.0, 50_000
 def steps_of(model: Mlp) -> Callable[[], None]:
     """Local steps of a network on random vectors, by the engine that a run uses."""
     rng = np.random.default_rng(0)
-    inputs = torch.from_numpy(rng.standard_normal((SAMPLES, model.sizes[0]), dtype=np.float32))
-    labels = torch.from_numpy(rng.integers(0, 10, SAMPLES))
-    task = Classification(
-        name="random",
-        model=model,
-        classes=10,
-        train_inputs=inputs,
-        train_labels=labels,
-        test_inputs=inputs[:1],
-        test_labels=labels[:1],
-    )
+    task = random_task(model, (model.sizes[0],), SAMPLES)
     held = [rng.integers(0, SAMPLES, 500) for _ in range(DEVICES)]
     local = LocalTraining(task=task, batches=Batches(held, BATCH, ROUNDS, seed=0), learning_rate=0.01)
     engine = make_engine("auto", local)

@@ -58,7 +58,7 @@ def main() -> None:
     arguments = parser.parse_args()
     columns = arguments.against.split(",")
     if len(arguments.curves) > len(COLOURS):
-        parser.error(f"{len(arguments.curves)} curves: at most {len(COLOURS)} can be told apart")
+        parser.error(f"{len(arguments.curves)} curves, but only {len(COLOURS)} colours")
     with wide_figure(arguments.picture, width_in=7.6 + 2.4 * (len(columns) - 1), height_in=3.8) as figure:
         panels = figure.subplots(1, len(columns), sharey=True, squeeze=False)[0]
         for axes, against in zip(panels, columns, strict=True):

@@ -9,7 +9,8 @@ from functools import cache
 import numpy as np
 import torch
 
-from wayfare.engine import Burst, Compute, LocalTraining, make_engine
+from wayfare.engine import AHEAD_STEPS, Burst, Compute, LocalTraining, Policy, Trainer, make_engine
+from wayfare.engine.base import Engine
 from wayfare.learning.argoverse.scenes import SceneSettings
 from wayfare.learning.argoverse.synthetic import synthetic_scenes
 from wayfare.learning.batches import Batches
@@ -95,6 +96,29 @@ def job(
         descent=descent or descent_of(learning or Learning(), LocalRule()),
     )
     return Job(training, devices)
+
+
+def visited(
+    engine: Engine,
+    initial: torch.Tensor,
+    plan: dict[int, list[int]],
+    devices: int,
+    *,
+    policy: Policy = "ahead",
+    ahead_steps: int = AHEAD_STEPS,
+) -> list[torch.Tensor]:
+    """Local models at the contacts of a plan; after each, the device starts from a model that depends on the past."""
+    contacts = [np.array([round_ for round_, met in plan.items() if device in met]) for device in range(devices)]
+    trainer = Trainer(engine, initial, contacts, training="always", policy=policy, ahead_steps=ahead_steps)
+    seen, shared = [], initial.clone()
+    for round_, met in plan.items():
+        trainer.meet(met, round_)
+        for device in met:
+            seen.append(trainer.model(device).clone())
+            shared = 0.5 * shared + 0.5 * seen[-1]
+        for device in met:
+            trainer.receive(device, shared)
+    return seen
 
 
 @cache

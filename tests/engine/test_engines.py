@@ -10,7 +10,7 @@ from types import ModuleType
 import numpy as np
 import pytest
 import torch
-from tests.engine.jobs import MODELS, job, run, starts
+from tests.engine.jobs import MODELS, job, run, starts, visited
 from torch import nn
 
 from wayfare.engine import AHEAD_STEPS, ENGINES, Burst, Compute, Policy, Trainer, compute, make_engine
@@ -128,22 +128,10 @@ def test_batch_statistics_come_back_in_the_tail_of_the_vector() -> None:
 
 
 def visits(engine: str, policy: Policy, ahead_steps: int = AHEAD_STEPS) -> list[torch.Tensor]:
-    """Train a fleet through a plan of contacts; after each, the device starts from a model that depends on the past."""
     local = job(Mlp((12, 8, 5)))
-    initial = starts(local, torch.float64)[0]
     plan = {3: [0], 5: [1, 2], 6: [0], 11: [4, 5], 12: [2], 20: [0, 1, 2, 3], 33: [5, 0], 40: [1]}
-    contacts = [np.array([r for r, met in plan.items() if device in met]) for device in range(local.devices)]
-    made = make_engine(engine, local.training)
-    trainer = Trainer(made, initial, contacts, training="always", policy=policy, ahead_steps=ahead_steps)
-    seen, shared = [], initial.clone()
-    for round_, met in plan.items():
-        trainer.meet(met, round_)
-        for device in met:
-            seen.append(trainer.model(device).clone())
-            shared = 0.5 * shared + 0.5 * seen[-1]
-        for device in met:
-            trainer.receive(device, shared)
-    return seen
+    made, initial = make_engine(engine, local.training), starts(local, torch.float64)[0]
+    return visited(made, initial, plan, local.devices, policy=policy, ahead_steps=ahead_steps)
 
 
 @pytest.mark.parametrize("engine", CPU_ENGINES)

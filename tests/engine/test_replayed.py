@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 import torch
 from tests.backbones import small_task, tuned
-from tests.engine.jobs import Job, run, starts
+from tests.engine.jobs import Job, run, starts, visited
 from tests.engine.slots import without_a_gpu
 from tests.engine.test_own_networks import DEVICES, NETWORKS, RAGGED, WORDS, own_job
 from torch import Tensor
 
-from wayfare.engine import AHEAD_STEPS, Burst, Compute, Trainer, make_engine
+from wayfare.engine import AHEAD_STEPS, Burst, Compute, make_engine
 from wayfare.engine.base import Engine, LocalTraining
 from wayfare.engine.traced.engine import StackedTraced
 from wayfare.engine.traced.replayed import Replayed
@@ -23,6 +23,8 @@ from wayfare.learning.local_loss import LocalLoss
 from wayfare.learning.schedule import Schedule
 
 DESCENTS = [Descent(), Descent(pull=0.3, corrected=True), Descent(momentum=0.9, weight_decay=0.01, steps_per_round=2)]
+# Rounds and the devices in contact.
+PLAN = {3: [0], 4: [1, 2], 5: [0], 8: [3, 4], 9: [2]}
 # Networks whose draws a GPU cannot key are not stacked there, and perceptrons have their own stack.
 CAPTURED = ["convolutional", "gru", "lstm", "two-way gru", "rnn", "transformer", "tied"]
 
@@ -117,31 +119,15 @@ class Noted:
     def wait(self) -> None: ...
 
 
-def visited(engine: Engine, training: LocalTraining, initial: Tensor, ahead_steps: int) -> list[Tensor]:
-    """The local models at contacts; after each, the device starts from a model that depends on the past."""
-    plan = {3: [0], 4: [1, 2], 5: [0], 8: [3, 4], 9: [2]}
-    contacts = [np.array([round_ for round_, met in plan.items() if device in met]) for device in range(DEVICES)]
-    trainer = Trainer(engine, initial, contacts, training="always", ahead_steps=ahead_steps, descent=training.descent)
-    seen, shared = [], initial.clone()
-    for round_, met in plan.items():
-        trainer.meet(met, round_)
-        for device in met:
-            seen.append(trainer.model(device).clone())
-            shared = 0.5 * shared + 0.5 * seen[-1]
-        for device in met:
-            trainer.receive(device, shared)
-    return seen
-
-
 @pytest.mark.parametrize("ahead_steps", [1, AHEAD_STEPS])
 def test_contacts_beside_captured_steps_read_models_that_are_finished(
     ahead_steps: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     local = own_job(NETWORKS["convolutional"])
     initial = starts(local, torch.float64)[0]
-    expected = visited(make_engine("reference", local.training), local.training, initial, ahead_steps)
+    expected = visited(make_engine("reference", local.training), initial, PLAN, DEVICES)
     without_a_gpu(monkeypatch)
-    found = visited(Replayed(local.training), local.training, initial, ahead_steps)
+    found = visited(Replayed(local.training), initial, PLAN, DEVICES, ahead_steps=ahead_steps)
     torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-12)
 
 
@@ -150,11 +136,11 @@ def test_contacts_beside_captured_steps_read_models_that_are_finished(
 def test_a_gpu_steps_beside_contacts_that_read_finished_models(ahead_steps: int) -> None:
     local = on_gpu("convolutional")
     initial = starts(local, torch.float64)[0]
-    expected = visited(make_engine("reference", local.training), local.training, initial, ahead_steps)
+    expected = visited(make_engine("reference", local.training), initial, PLAN, DEVICES)
     engine = make_engine("auto", local.training)
     assert isinstance(engine, Replayed)
     for _ in range(3):
-        found = visited(engine, local.training, initial, ahead_steps)
+        found = visited(engine, initial, PLAN, DEVICES, ahead_steps=ahead_steps)
         torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-12)
 
 

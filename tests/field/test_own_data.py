@@ -174,7 +174,7 @@ def test_four_devices_learn_from_their_own_folders_a_fifth_joins_and_one_leaves_
 def check(site: Site, uploads: Sequence[str], version: int, steps: float) -> None:
     intake = open_intake(site.bundle("mes"), site.work, ServerOptions(state=site.folder / "mes"))  # type: ignore[arg-type]
     task = local_task_of(site.work.scenario.learning)
-    # All samples, because two equal models of two trainings differ by half a point on the 2,000 that nobody has.
+    # All samples: on the 2,000 held-out ones alone, the scores of two trainings differ by half a point.
     (site.folder / "all").mkdir()
     for number, file in enumerate(sorted([*site.folder.glob("heldout/*"), *site.folder.glob("data/*/*")])):
         (site.folder / f"all/{number}.npz").hardlink_to(file)
