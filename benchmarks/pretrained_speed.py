@@ -9,6 +9,9 @@ Features of 50,000 images at 160 pixels must take less than 30 minutes on two co
 images, as many as the first number and then as many as the second, with all cores, through the cache. The time for
 50,000 images follows from the second. Memory is bounded if more images do not raise its peak.
 
+A device-step of more than the head is one of `pretrained-cifar10` on a CPU: a minibatch of 32, images of 160 pixels or
+their activations, EfficientNet-Lite0 with random weights.
+
 The server solves for the classifier of class statistics: for `statistics` when it is evaluated, and where devices train
 on, whenever sums arrive. Sums are those of 20 devices with random vectors of 1,280 features.
 """
@@ -31,8 +34,8 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from rounds import random_task
-from wayfare.engine import Burst, LocalTraining, make_engine
+from rounds import job, random_task, tuned_cases
+from wayfare.engine import Burst, Compute, LocalTraining, make_engine
 from wayfare.forking import available_cores
 from wayfare.learning.backbones import features_of, load_backbone
 from wayfare.learning.batches import Batches
@@ -43,6 +46,7 @@ from wayfare.methods import Collection
 
 DEVICES, BATCH, ROUNDS, SAMPLES, REPEATS = 20, 32, 48, 2_000, 11
 CLASSES, FEATURES = 10, 1280
+BLOCKS = 1, 4, 7
 EMBEDDED = "embedded default"
 NETWORKS = {EMBEDDED: Mlp((196, 256, 128, 10)), "head on 256": Mlp((256, 10)), "head on 1,280": Mlp((1280, 10))}
 GOAL_RATIO, GOAL_MINUTES, GOAL_IMAGES = 1.0, 30.0, 50_000
@@ -83,6 +87,20 @@ def _cpu_s(run: Callable[[], object]) -> float:
     began = time.process_time()
     run()
     return time.process_time() - began
+
+
+def measured_parts() -> list[dict[str, object]]:
+    rows: list[dict[str, object]] = []
+    print(f"{'trained':>38} {'entries':>10} {'CPU time of a device-step, ms':>30}")
+    for case in tuned_cases(BLOCKS):
+        local = job(case, Compute(), SAMPLES, None)
+        engine, vector = make_engine("auto", local), local.task.model.initial(np.random.default_rng(0))
+        engine.run([vector], [Burst(0, 1, 1)])
+        turns = [_cpu_s(partial(engine.run, [vector], [Burst(0, round_, 1)])) for round_ in range(2, 7)]
+        step_ms = statistics.median(turns) * 1e3
+        print(f"{case.name:>38} {len(vector):>10,} {step_ms:30.0f}", flush=True)
+        rows.append({"trained": case.name, "entries": len(vector), "step_ms": step_ms})
+    return rows
 
 
 def measured_classifiers() -> list[dict[str, object]]:
@@ -134,8 +152,10 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         os.environ["WAYFARE_DATA"] = folder
         features = measured_features(arguments.images, arguments.pixels)
+    # Last, because the memory of everything would hide that of features.
+    parts = measured_parts()
     if arguments.json:
-        measured = {"heads": heads, "classifiers": classifiers, "features": features}
+        measured = {"heads": heads, "parts": parts, "classifiers": classifiers, "features": features}
         table = {"machine": machine, "torch": torch.__version__, **measured}
         arguments.json.write_text(json.dumps(table, indent=2) + "\n", encoding="utf-8")
 
