@@ -43,6 +43,10 @@ class _Lanes:
             self._lanes.append(self._make())
         return self._lanes[number]
 
+    def are_idle(self) -> bool:
+        """Whether no run has steps left: narrow steps of one would take time from those of the others."""
+        return all(lane.is_idle() for lane in self._lanes)
+
 
 class Batched(Idling):
     """Forward, backward and update of n networks at once. `obstacle` says what it cannot do."""
@@ -88,7 +92,7 @@ class Batched(Idling):
         if not gpu_lock.acquire(blocking=False):
             return False
         try:
-            return self._lane.is_idle()
+            return self._lanes.are_idle()
         finally:
             gpu_lock.release()
 
