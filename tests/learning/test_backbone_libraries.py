@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from wayfare.errors import UnavailableError
 from wayfare.learning.backbones import efficientnet_lite0, load_backbone
@@ -90,6 +90,48 @@ def test_a_file_without_the_right_weights_is_refused(tmp_path: Path) -> None:
         load_backbone(f"timm:small@{file}")
     with pytest.raises(UnavailableError, match="the file of weights: No such file"):
         load_backbone(f"timm:small@{tmp_path / 'none.pth'}")
+
+
+class Convolutional(nn.Sequential):
+    """As networks of torchvision: a part without classes and a classifier."""
+
+    def __init__(self, *classifier: nn.Module) -> None:
+        layers = {"features": nn.Conv2d(3, 4, 3), "classifier": nn.Sequential(*classifier)}
+        super().__init__(OrderedDict(layers))
+
+
+@pytest.mark.parametrize(
+    ("classifier", "kept"),
+    [
+        # As in ConvNeXt: what comes before the linear layer belongs to the features.
+        ([nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.LayerNorm(4), nn.Linear(4, 10)], 3),
+        # As in MobileNet v3: further linear layers belong to the classes.
+        ([nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Dropout(), nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 10)], 2),
+        # As in SqueezeNet: the number of features does not depend on the size of images.
+        ([nn.Conv2d(4, 10, 1), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten()], None),
+    ],
+    ids=["norm", "perceptron", "convolution"],
+)
+def test_a_network_of_torchvision_loses_its_classes_and_nothing_else(
+    classifier: list[nn.Module], kept: int | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Network(Convolutional):
+        def forward(self, images: Tensor) -> Tensor:
+            return super().forward(images).flatten(1)
+
+    models = types.ModuleType("torchvision.models")
+    no_weights = types.SimpleNamespace(__members__={})
+    models.__dict__.update(
+        get_model_weights=lambda name: no_weights, get_model=lambda name, weights: Network(*classifier)
+    )
+    monkeypatch.setitem(sys.modules, "torchvision", types.ModuleType("torchvision"))
+    monkeypatch.setitem(sys.modules, "torchvision.models", models)
+    torch.save(Network(*classifier).state_dict(), tmp_path / "w.pth")
+    found = load_backbone(f"torchvision:{kept}@{tmp_path / 'w.pth'}")
+    assert found.features == 4
+    found.check_pixels(48)
+    left = found.module.get_submodule("classifier")
+    assert isinstance(left, nn.AdaptiveAvgPool2d) if kept is None else len(list(left.children())) == kept
 
 
 def test_a_library_that_is_not_there_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -142,6 +142,13 @@ def test_a_classifier_that_is_trained_on_is_solved_in_less_time_and_is_the_same(
         assert torch.equal(start_bias, bias)
 
 
+def test_products_of_too_many_features_are_rejected_before_they_take_the_memory() -> None:
+    rule = r"^classifier = 'lda': products of 25,088 features are 314,691,328 entries; use gaussian or means, or a back"
+    with pytest.raises(ScenarioError, match=rule):
+        replace(FINE, features=25_088)
+    replace(as_classifier("gaussian"), features=25_088)
+
+
 def test_nothing_is_sent_about_a_class_with_fewer_samples_than_the_minimum() -> None:
     inputs, labels = samples(30)
     layout = replace(FINE, collection=replace(FINE.collection, min_count=10))

@@ -120,8 +120,28 @@ def test_a_network_that_is_not_a_chain_is_trained_as_a_whole_or_not_at_all() -> 
     for trained in ("norms", "adapters", "last-block"):
         with pytest.raises(ScenarioError, match=r"learning\.trained = .*not a chain .* must be head or everything"):
             assert tuned(trained, module=Crossed).cut  # type: ignore[arg-type]
-    with pytest.raises(ScenarioError, match=r"learning\.trained_blocks = 9: must be at most 4, the blocks of pooled"):
+    with pytest.raises(ScenarioError, match=r"learning\.trained_blocks = 9: must be at most 3, the blocks of pooled"):
         assert tuned("norms", 9).cut
+
+
+def test_a_normalisation_belongs_to_the_block_before_it() -> None:
+    class Chain(nn.Sequential):
+        def __init__(self) -> None:
+            pooling = [nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten()]
+            super().__init__(nn.BatchNorm2d(3), nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), *pooling, nn.LayerNorm(4))
+
+    assert backbone(Chain).cuts == (0, 1)
+    assert tuned("last-block", 1, module=Chain).parameters == 3 * 4 * 9 + 4 + 8 + 8 + 50
+    assert tuned("adapters", 1, rank=1, module=Chain).parameters == 4 + 3 * 9 + 50
+
+
+def test_parameters_without_effect_are_neither_trained_nor_sent() -> None:
+    class Auxiliary(Crossed):
+        def __init__(self) -> None:
+            super().__init__()
+            self.unused = nn.Linear(4, 1000)
+
+    assert tuned("everything", module=Auxiliary).parameters == tuned("everything", module=Crossed).parameters
 
 
 def test_what_cannot_be_trained_in_this_way_is_named() -> None:
@@ -139,9 +159,13 @@ def test_what_cannot_be_trained_in_this_way_is_named() -> None:
 
     with pytest.raises(ScenarioError, match="a layer of pooled cannot be changed in this way"):
         assert tuned("adapters", 1, module=Chain).parameters
-    with pytest.raises(ScenarioError, match="the last 1 blocks of pooled have nothing to train"):
+    with pytest.raises(
+        ScenarioError,
+        match=r"the last block of pooled has no normalisation; choose something else, or more learning\.trained_b",
+    ):
         assert tuned("norms", 1, module=Chain).parameters
-    assert tuned("last-block", 1, module=Chain).parameters == 20 + 50
+    # Without the bias, which has no effect.
+    assert tuned("last-block", 1, module=Chain).parameters == 16 + 50
 
 
 def test_activations_are_cached_for_each_cut(folder: Path) -> None:

@@ -8,7 +8,10 @@ from itertools import pairwise
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.utils.fusion import fuse_conv_bn_eval
+
+NORMS = _BatchNorm, nn.LayerNorm, nn.GroupNorm
 
 
 class Pooling(nn.Module):
@@ -49,8 +52,12 @@ def _flat(layers: Iterator[nn.Module] | nn.Sequential) -> Iterator[nn.Module]:
 
 
 def weighted(blocks: Sequence[nn.Module]) -> list[int]:
-    """The indices of blocks that have parameters."""
-    return [index for index, block in enumerate(blocks) if any(True for _ in block.parameters())]
+    """The indices of blocks that have parameters. A normalisation belongs to the block before it."""
+    found: list[int] = []
+    for index, block in enumerate(blocks):
+        if any(True for _ in block.parameters()) and not (found and isinstance(block, NORMS)):
+            found.append(index)
+    return found
 
 
 def folded(module: nn.Module) -> nn.Module:

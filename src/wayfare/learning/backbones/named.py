@@ -86,13 +86,23 @@ def _torchvision(name: str, model: str, weights: str) -> Backbone:
     last = next((layer for layer in _LAST_LAYERS if hasattr(module, layer)), None)
     if last is None:
         raise ValueError(f"has none of the last layers {', '.join(_LAST_LAYERS)}; give your own function")
-    setattr(module, last, nn.Identity())
+    setattr(module, last, _before_classes(getattr(module, last)))
     if weights:
         _load_weights(module, weights, last)
     if entry is None:
         return _measured(name, module, _IMAGENET_MEAN, _IMAGENET_DEVIATION, "bilinear")
     settings = entry.transforms()
     return _measured(name, module, *_in_bytes(settings.mean, settings.std), settings.interpolation.value)
+
+
+def _before_classes(classifier: nn.Module) -> nn.Module:
+    """What a classifier does before its linear layers. One of convolutions is replaced by the mean over all pixels."""
+    layers = list(classifier) if isinstance(classifier, nn.Sequential) else [classifier]
+    linear = next((index for index, layer in enumerate(layers) if isinstance(layer, nn.Linear)), None)
+    if linear is None:
+        return nn.AdaptiveAvgPool2d(1)
+    kept = [layer for layer in layers[:linear] if not isinstance(layer, nn.Dropout)]
+    return nn.Sequential(*kept) if kept else nn.Identity()
 
 
 def _timm(name: str, model: str, weights: str) -> Backbone:

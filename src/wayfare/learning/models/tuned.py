@@ -10,16 +10,22 @@ from functools import cached_property
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.nn.modules.batchnorm import _BatchNorm
 
 from wayfare.errors import ScenarioError
 from wayfare.learning.backbones.base import Backbone, normalised
+from wayfare.learning.backbones.chain import NORMS
 from wayfare.learning.models.adapters import adapters_of, with_adapters
 from wayfare.learning.models.base import read_vector, trainable
 from wayfare.learning.models.mlp import Mlp
 from wayfare.scenario.model import Trained
 
-_NORMS = _BatchNorm, nn.LayerNorm, nn.GroupNorm
+# What each way of training needs in the trained blocks.
+_NEEDS: dict[Trained, str] = {
+    "norms": "normalisation",
+    "adapters": "linear layer or convolution",
+    "last-block": "parameters",
+    "everything": "parameters",
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,18 +93,30 @@ class Tuned:
         blocks = nn.Sequential(*self._blocks())
         count = _CHOICES[self.tuning.trained](blocks, self.tuning)
         if not count:
-            rule = f"the last {self.tuning.blocks} blocks of {self.backbone.name} have nothing to train in this way"
+            number = self.tuning.blocks
+            which = "the last block" if number == 1 else f"the last {number} blocks"
+            rule = (
+                f"{which} of {self.backbone.name} {'has' if number == 1 else 'have'} no {_NEEDS[self.tuning.trained]}; "
+                f"choose something else, or more learning.trained_blocks (at most {len(self.backbone.cuts)})"
+            )
             raise ScenarioError("learning.trained", self.tuning.trained, rule)
         self._check_start(blocks)
         return _Network(blocks, self.head.module())
 
-    @torch.no_grad()
     def _check_start(self, blocks: nn.Module) -> None:
-        """Some layers use the weight of a layer inside them directly, and then no adapter can stand beside it."""
+        """Some layers use the weight of a layer inside them directly, and then no adapter can stand beside it.
+
+        Parameters without effect on the features, such as those of GoogLeNet's auxiliary classifiers, are frozen.
+        """
         try:
             image = self.backbone.trial_image
             found = blocks(nn.Sequential(*self.backbone.folded_blocks[: self.cut])(image))
             same = torch.allclose(found, self.backbone.module(image), rtol=1e-3, atol=1e-3)
+            trained = list(trainable(blocks).values())
+            for parameter, gradient in zip(
+                trained, torch.autograd.grad(found.sum(), trained, allow_unused=True), strict=True
+            ):
+                parameter.requires_grad_(gradient is not None)
         except (AttributeError, RuntimeError, TypeError):
             same = False
         if not same:
@@ -137,7 +155,7 @@ class _Network(nn.Module):
 
 
 def _norms(blocks: nn.Module, tuning: Tuning) -> int:
-    return _unfreeze([layer for layer in blocks.modules() if isinstance(layer, _NORMS)])
+    return _unfreeze([layer for layer in blocks.modules() if isinstance(layer, NORMS)])
 
 
 def _adapters(blocks: nn.Module, tuning: Tuning) -> int:

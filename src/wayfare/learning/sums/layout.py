@@ -8,12 +8,15 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
+from wayfare.errors import ScenarioError
 from wayfare.methods import Collection
 
 # Entries before those of the classes: devices that contributed, and degrees of freedom.
 _HEAD = 2
 # Sums of features are few, so they have finer steps than sums of products.
 _FINER = 8
+# The server holds several matrices of this size in double precision, of 0.5 GB each.
+_MOST_FEATURES = 8192
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,6 +31,15 @@ class Sums:
     features: int
     samples: float  # the mean number of samples of a device
     basis: Tensor | None = field(default=None, repr=False, compare=False)  # (features, features): columns are axes
+
+    def __post_init__(self) -> None:
+        if self.has_products and self.features > _MOST_FEATURES:
+            entries = self.features * (self.features - 1) // 2
+            rule = (
+                f"products of {self.features:,} features are {entries:,} entries; use gaussian or means, or a backbone "
+                f"with at most {_MOST_FEATURES:,} features"
+            )
+            raise ScenarioError("classifier", self.collection.classifier, rule)
 
     @property
     def has_variances(self) -> bool:
