@@ -1,7 +1,7 @@
 """A model of the schedule of a run on a GPU: how long a round takes, and how long the GPU is idle. Needs no GPU.
 
     python benchmarks/schedule.py [--ahead-steps 1] [--speed 40] [--rounds 2000] [--host-ms 2.8] [--gpu-ms 1.0]
-                                  [--evaluation-ms 45] [--in-turns] [--copy-ms 0.02]
+                                  [--evaluation-ms 45] [--in-turns] [--together-ms 0] [--leave-idle] [--copy-ms 0.02]
 
 The trainer and the contacts are those of `benchmarks/full_run.py`; steps, contacts and evaluations only take the times
 given. The times of steps are those of ResNet-9 in TF32 on one H200 (docs/results/speed.md). A GPU prefers contacts and
@@ -22,13 +22,15 @@ from torch import Tensor
 import wayfare
 from full_run import random_images
 from wayfare.engine import Burst, Trainer
-from wayfare.engine.base import Overlapping, Ready, longest_first
+from wayfare.engine.base import Idling, Ready, longest_first
 from wayfare.simulator.device_side import contact_rounds
 from wayfare.world import draw_world
 
 # Milliseconds of a step by the number of devices.
 STEP_DEVICES = (0, 1, 2, 4, 8, 12, 16, 20)
 STEP_MS = (0.0, 1.76, 1.96, 2.43, 3.45, 4.71, 5.98, 7.29)
+# Times that the host looks during a contact whether the GPU is idle.
+TURNS = 4
 # Milliseconds of the host to launch a group and a burst of it.
 LAUNCH_MS, BURST_MS = 0.25, 0.045
 
@@ -44,7 +46,7 @@ class End:
 
 
 @dataclass
-class Modelled(Overlapping):
+class Modelled(Idling):
     """An engine that takes the time of one on a GPU and trains nothing. The clock is the host's."""
 
     copy_ms: float  # of a model into and out of the engine
@@ -78,6 +80,9 @@ class Modelled(Overlapping):
         self.pending = [end for end in self.pending if end.at_ms > self.host_ms] + ends
         return ends
 
+    def is_idle(self) -> bool:
+        return self.free_ms <= self.host_ms
+
     def prefer(self, work_ms: float) -> None:
         """Other work of the GPU, which delays the steps that it has."""
         for end in self.pending:
@@ -97,6 +102,10 @@ def main() -> None:
     parser.add_argument("--evaluation-ms", type=float, default=45.0)
     parser.add_argument("--copy-ms", type=float, default=0.02, help="of a model into or out of the engine")
     parser.add_argument("--in-turns", action="store_true", help="contacts of a round wait for the GPU together")
+    parser.add_argument(
+        "--together-ms", type=float, default=0.0, help="of helpers for all contacts of a round, in turns"
+    )
+    parser.add_argument("--leave-idle", action="store_true", help="start no steps during contacts")
     arguments = parser.parse_args()
     settings = [f"rounds={arguments.rounds}", f"mobility.speed_mps={arguments.speed}"]
     with patch("wayfare.world.draw.load_task", lambda _: random_images()):
@@ -113,7 +122,11 @@ def main() -> None:
         if met and arguments.in_turns:
             engine.host_ms = max([engine.host_ms, *(ends[device].at_ms for device in met if device in ends)])
             engine.prefer(arguments.gpu_ms * len(met))
-            engine.host_ms += arguments.gpu_ms + arguments.host_ms * len(met)
+            engine.host_ms += arguments.gpu_ms + arguments.together_ms
+            for _ in range(TURNS * len(met)):
+                if not arguments.leave_idle:
+                    trainer.keep_going()
+                engine.host_ms += arguments.host_ms / TURNS
         else:
             for device in met:
                 engine.host_ms = max(engine.host_ms, ends[device].at_ms)

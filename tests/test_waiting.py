@@ -21,6 +21,9 @@ def test_pieces_go_on_in_turns_and_results_keep_their_order() -> None:
     assert in_turns([piece("a", 2), piece("b", 0), piece("c", 1)]) == ["A", "B", "C"]
     assert done == ["a0", "b", "c0", "a1", "c", "a"]
     assert at_once(piece("d", 3)) == "D"
+    done.clear()
+    in_turns([piece("a", 1), piece("b", 0)], lambda: done.append("-"))
+    assert done == ["-", "a0", "-", "b", "-", "a"]
 
 
 def test_an_error_of_a_piece_is_the_error_of_all() -> None:

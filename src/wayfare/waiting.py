@@ -22,12 +22,14 @@ Steps: TypeAlias = Generator[None, None, Result]
 _free_places: dict[tuple[torch.Size, torch.dtype, torch.device], list[tuple[Tensor, torch.cuda.Event]]] = {}
 
 
-def in_turns(pieces: Sequence[Steps[Result]]) -> list[Result]:
-    """The results of all pieces, which run in turn, each up to its next wait."""
+def in_turns(pieces: Sequence[Steps[Result]], meanwhile: Callable[[], None] | None = None) -> list[Result]:
+    """The results of all pieces, which run in turn, each up to its next wait. ``meanwhile`` is called before each."""
     results: dict[int, Result] = {}
     while len(results) < len(pieces):
         for number, piece in enumerate(pieces):
             if number not in results:
+                if meanwhile is not None:
+                    meanwhile()
                 try:
                     next(piece)
                 except StopIteration as end:

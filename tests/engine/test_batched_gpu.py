@@ -10,7 +10,7 @@ import torch
 from tests.engine.jobs import Job, job, run, starts
 
 from wayfare.engine import Burst, Compute, Precision, choose_engine, make_engine
-from wayfare.engine.base import Overlapping
+from wayfare.engine.base import Idling, Overlapping
 from wayfare.errors import ScenarioError
 from wayfare.learning.descent import Descent
 from wayfare.learning.models.resnet9 import Resnet9
@@ -172,6 +172,8 @@ def test_bursts_end_one_by_one_and_runs_share_lanes(rows: int, monkeypatch: pyte
                 end.wait()
                 copies.append(model.clone())
             assert torch.equal(torch.stack(copies), expected)
+        torch.cuda.synchronize()
+        assert all(isinstance(runner, Idling) and runner.is_idle() for runner in runners)
 
 
 def test_what_cannot_be_batched_says_so() -> None:

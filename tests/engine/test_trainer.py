@@ -37,6 +37,7 @@ def visits(engine: str, policy: Policy, descent: Descent, restored_after: Sequen
     for round_, met in PLAN.items():
         trainer.meet(met, round_)
         for device in met:
+            trainer.keep_going()
             seen.append(trainer.model(device).clone())
             shared = 0.5 * shared + 0.5 * seen[-1]
         for device in met:
@@ -90,6 +91,9 @@ class Deferred:
             DeferredBurst(self._engine, model, burst, before)
             for model, burst, before in zip(models, bursts, after, strict=True)
         ]
+
+    def is_idle(self) -> bool:
+        return True
 
 
 class DeferredBurst:
@@ -170,6 +174,32 @@ def test_a_gpu_has_the_next_step_of_all_devices_while_the_host_handles_contacts(
     trainer.receive(1, torch.zeros(2))
     trainer.meet([2], 5)
     assert engine.bursts == [(0, 6, 1)]
+
+
+def test_a_gpu_without_work_goes_on_with_devices_out_of_contact() -> None:
+    class Idle(Launched):
+        idle = True
+
+        def is_idle(self) -> bool:
+            return self.idle
+
+    engine, contacts = Idle(), [np.array([9]), np.array([2, 3, 4]), np.array([5]), np.array([3])]
+    trainer = Trainer(engine, torch.zeros(2), contacts, training="always", ahead_steps=1)
+    trainer.meet([1], 2)
+    engine.bursts.clear()
+    # Not the one in contact, nor one that has reached its next contact; the next contact comes first.
+    trainer.keep_going()
+    assert engine.bursts == [(2, 4, 1), (0, 4, 1)]
+    # Nobody goes too far, and nobody goes on while there is work.
+    for _ in range(5):
+        trainer.keep_going()
+    assert engine.bursts[2:] == [(2, 5, 1), (0, 5, 1), (0, 6, 1)]
+    trainer.receive(1, torch.zeros(2))
+    engine.idle = False
+    trainer.meet([1, 3], 3)
+    engine.bursts.clear()
+    trainer.keep_going()
+    assert engine.bursts == []
 
 
 class Recorded:

@@ -103,6 +103,14 @@ class Overlapping(Engine, Protocol):
 
 
 @runtime_checkable
+class Idling(Overlapping, Protocol):
+    """An overlapping engine that knows when its bursts have ended."""
+
+    def is_idle(self) -> bool:
+        """Whether nothing that was launched still runs. It must not wait."""
+
+
+@runtime_checkable
 class Evaluating(Engine, Protocol):
     """An engine that also knows a fast way to evaluate a model."""
 

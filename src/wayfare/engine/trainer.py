@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from wayfare.arrays import Ints
-from wayfare.engine.base import Burst, Engine, Overlapping, Ready
+from wayfare.engine.base import Burst, Engine, Idling, Overlapping, Ready
 from wayfare.engine.shelf import InMemory, Shelf
 from wayfare.learning.descent import Descent
 
@@ -28,6 +28,8 @@ AHEAD_STEPS = 12
 _AHEAD_DEVICES = 48
 # Local steps for a GPU during and right after an evaluation, which it prefers. More would make later steps narrower.
 _BUSY_STEPS = 2
+# Rounds by which devices may be ahead of those in contact because the GPU had nothing else to do.
+_FURTHEST_AHEAD = 4
 # A crowd trains in parts whose local models take about this much memory, and that are wide enough for a stack. A shelf
 # on disk leaves as many local models in memory.
 _PART_BYTES = 256 << 20
@@ -67,6 +69,9 @@ class Trainer:
     ) -> None:
         self._engine, self._training, self._policy, self._ahead_steps = engine, training, policy, ahead_steps
         self._overlapping = engine if isinstance(engine, Overlapping) else None
+        self._idling = engine if isinstance(engine, Idling) and policy == "ahead" and training == "always" else None
+        # The devices in contact, and the round.
+        self._met: tuple[Collection[int], int] = (), 0
         # The rounds in which each device's local model is read or replaced, in order. Lists are faster to search.
         self._contacts: list[list[int]] = [rounds.tolist() for rounds in contacts]
         self._received = [initial] * len(contacts)
@@ -95,7 +100,7 @@ class Trainer:
 
     def met(self, devices: Sequence[int], round_: int) -> Iterator[int]:
         """Train the devices in contact up to and including a round. Yield each one while its model is in memory."""
-        is_crowd = len(devices) >= _AHEAD_DEVICES
+        is_crowd, self._met = len(devices) >= _AHEAD_DEVICES, (set(devices), round_)
         for first in range(0, len(devices), self._part_devices):
             part = devices[first : first + self._part_devices]
             self._train([device for device in part if device not in self._retired], round_, ahead=not is_crowd)
@@ -125,6 +130,17 @@ class Trainer:
         """Start bursts after a round that no contact needs yet, if they can run while the host waits for a GPU."""
         if self._overlapping is not None and self._policy == "ahead" and self._training == "always":
             self._run_ahead([], round_ + 1, _BUSY_STEPS)
+
+    def keep_going(self) -> None:
+        """During the contacts of a round: start a step of devices out of contact if the GPU has nothing left to do."""
+        if self._idling is None or not self._idling.is_idle():
+            return
+        met, round_ = self._met
+        until = self._pending(round_ + 1)
+        waiting = [each for each in until if each not in met and self._done[each] < round_ + _FURTHEST_AHEAD]
+        chosen = sorted(waiting, key=lambda device: (until[device], device))[:_AHEAD_DEVICES]
+        ends = {device: self._done[device] + 1 for device in chosen}
+        self._run(ends, staying={device for device, end in ends.items() if end < until[device]})
 
     def model(self, device: int) -> Tensor:
         """w_n: the local model as trained so far, valid until the next `receive` or `meet`."""

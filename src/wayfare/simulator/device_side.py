@@ -62,7 +62,8 @@ class DeviceSide:
 
     def contacts(self, group: Sequence[tuple[int, int]], states: Sequence[DeviceState]) -> list[Transmission]:
         """Contacts of different devices, which wait for a GPU in turns."""
-        return in_turns([self._contact(row, state) for (row, _), state in zip(group, states, strict=True)])
+        pieces = [self._contact(row, state) for (row, _), state in zip(group, states, strict=True)]
+        return in_turns(pieces, self._trainer.keep_going)
 
     def _contact(self, row: int, state: DeviceState) -> Steps[Transmission]:
         meeting = meeting_at(self._world, row, self._terms.method.upload)

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from wayfare.engine.base import Burst, LocalTraining, Overlapping, Ready, longest_first, moved, steering_of, step_range
+from wayfare.engine.base import Burst, Idling, LocalTraining, Ready, longest_first, moved, steering_of, step_range
 from wayfare.engine.batched.lane import Group, Lane
 from wayfare.engine.batched.table import Rows
 from wayfare.engine.batched.tiles import FORMATS, Format
@@ -44,8 +44,12 @@ class _Lanes:
             self._lanes.append(self._make())
         return self._lanes[number]
 
+    def are_idle(self) -> bool:
+        """Whether no run has steps left: narrow steps of one would take time from those of the others."""
+        return all(lane.is_idle() for lane in self._lanes)
 
-class Batched(Overlapping):
+
+class Batched(Idling):
     """Forward, backward and update of n networks at once. `obstacle` says what it cannot do."""
 
     # Few, so that most devices take part in most steps; but enough to keep the GPU busy during contacts.
@@ -83,6 +87,15 @@ class Batched(Overlapping):
                 ends.update(zip(chosen, lane.run(group), strict=True))
         # Nothing runs for an empty burst.
         return [ends.get(index) or torch.cuda.Event() for index in range(len(bursts))]
+
+    def is_idle(self) -> bool:
+        # Whoever holds the lock is about to launch something.
+        if not gpu_lock.acquire(blocking=False):
+            return False
+        try:
+            return self._lanes.are_idle()
+        finally:
+            gpu_lock.release()
 
     def _rows(self, burst: Burst) -> Rows:
         training, (start, length) = self._training, step_range(self._training, burst)

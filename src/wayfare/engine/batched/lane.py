@@ -104,6 +104,10 @@ class Lane:
         # The longest burst ended last.
         return ends[::-1]
 
+    def is_idle(self) -> bool:
+        """Whether all groups have ended."""
+        return not self._launched or self._launched[-1][1].query()
+
     def release(self, resident: Resident) -> torch.cuda.Event:
         """Write the model of a resident, whose row is free afterwards."""
         del self._residents[resident.row]
