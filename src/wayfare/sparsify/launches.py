@@ -19,7 +19,7 @@ _LARGEST = (1 << 31) - 1
 class Kind(NamedTuple):
     """What Triton distinguishes in vectors of known types: the GPU, alignments, and whether indices are short."""
 
-    device: int | None
+    device: int  # -1: a CPU
     vectors: tuple[tuple[int, bool], ...]
 
 
@@ -41,12 +41,11 @@ class Launches:
             compiled.run(*grid, stream, *code, None, None, None, *arguments, *self._values)
 
 
-def _current_stream(device: int | None) -> int:
+def _current_stream(device: int) -> int:
     """The handle of the stream. `torch.cuda.current_stream` would make an object of it."""
-    handle: int = torch._C._cuda_getCurrentRawStream(device)
-    return handle
+    return torch._C._cuda_getCurrentRawStream(device)
 
 
 def kind(*vectors: Tensor) -> Kind:
     aligned = tuple([(each.data_ptr() & 15, each.numel() > _LARGEST) for each in vectors])
-    return Kind(vectors[0].device.index, aligned)
+    return Kind(vectors[0].get_device(), aligned)
