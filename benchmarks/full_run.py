@@ -92,7 +92,7 @@ def random_images() -> ImageClassification:
 def random_activations(trained: str) -> TunedClassification:
     """A trained part of EfficientNet-Lite0: the last 4 blocks, or something in the last 7."""
     blocks = 4 if trained == "last-block" else 7
-    case = next(each for each in tuned_cases(cuda=True) if each.name.endswith(f" {trained} {blocks}"))
+    case = next(each for each in tuned_cases() if each.name.endswith(f" {trained} {blocks}"))
     assert isinstance(case.model, Tuned)
     task = tuned_task(case.model, case.shape, 20_000)
     return replace(task, test_stored=task.train_stored[:10_000], test_labels=task.train_labels[:10_000])

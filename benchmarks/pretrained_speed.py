@@ -1,4 +1,4 @@
-"""The speed of pre-trained features on a CPU: a head beside the embedded default, and features of images.
+"""The speed of pre-trained features on a CPU: a head beside the embedded default, features, and class statistics.
 
     python benchmarks/pretrained_speed.py [--images 500 1500] [--pixels 160] [--json FILE]
 
@@ -8,6 +8,12 @@ devices on minibatches of 32 with one thread, in turn, and the median ratio of t
 Features of 50,000 images at 160 pixels must take less than 30 minutes on two cores. EfficientNet-Lite0 gets random
 images, as many as the first number and then as many as the second, with all cores, through the cache. The time for
 50,000 images follows from the second. Memory is bounded if more images do not raise its peak.
+
+A device-step of more than the head is one of `pretrained-cifar10` on a CPU: a minibatch of 32, images of 160 pixels or
+their activations, EfficientNet-Lite0 with random weights.
+
+The server solves for the classifier of class statistics: for `statistics` when it is evaluated, and where devices train
+on, whenever sums arrive. Sums are those of 20 devices with random vectors of 1,280 features.
 """
 
 from __future__ import annotations
@@ -22,20 +28,25 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import torch
 
-from rounds import random_task
-from wayfare.engine import Burst, LocalTraining, make_engine
+from rounds import job, random_task, tuned_cases
+from wayfare.engine import Burst, Compute, LocalTraining, make_engine
 from wayfare.forking import available_cores
 from wayfare.learning.backbones import features_of, load_backbone
 from wayfare.learning.batches import Batches
 from wayfare.learning.data import ImageArrays
 from wayfare.learning.models.mlp import Mlp
+from wayfare.learning.sums import Sums, collect, linear_classifier
+from wayfare.methods import Collection
 
 DEVICES, BATCH, ROUNDS, SAMPLES, REPEATS = 20, 32, 48, 2_000, 11
+CLASSES, FEATURES = 10, 1280
+BLOCKS = 1, 4, 7, 11
 EMBEDDED = "embedded default"
 NETWORKS = {EMBEDDED: Mlp((196, 256, 128, 10)), "head on 256": Mlp((256, 10)), "head on 1,280": Mlp((1280, 10))}
 GOAL_RATIO, GOAL_MINUTES, GOAL_IMAGES = 1.0, 30.0, 50_000
@@ -72,10 +83,41 @@ def measured_heads() -> list[dict[str, object]]:
     return rows
 
 
-def _cpu_s(run: Callable[[], None]) -> float:
+def _cpu_s(run: Callable[[], object]) -> float:
     began = time.process_time()
     run()
     return time.process_time() - began
+
+
+def measured_parts() -> list[dict[str, object]]:
+    rows: list[dict[str, object]] = []
+    print(f"{'trained':>38} {'entries':>10} {'CPU time of a device-step, ms':>30}")
+    for case in tuned_cases(BLOCKS):
+        local = job(case, Compute(), SAMPLES, None)
+        engine, vector = make_engine("auto", local), local.task.model.initial(np.random.default_rng(0))
+        engine.run([vector], [Burst(0, 1, 1)])
+        turns = [_cpu_s(partial(engine.run, [vector], [Burst(0, round_, 1)])) for round_ in range(2, 7)]
+        step_ms = statistics.median(turns) * 1e3
+        print(f"{case.name:>38} {len(vector):>10,} {step_ms:30.0f}", flush=True)
+        rows.append({"trained": case.name, "entries": len(vector), "step_ms": step_ms})
+    return rows
+
+
+def measured_classifiers() -> list[dict[str, object]]:
+    rng, rows = np.random.default_rng(0), []
+    labels = torch.from_numpy(np.arange(SAMPLES) % CLASSES)
+    # Variances fall as those of a backbone's features do.
+    scales = np.linspace(1.5, 0.1, FEATURES)
+    inputs = torch.from_numpy((rng.standard_normal((SAMPLES, FEATURES)) * scales).astype(np.float32))
+    print(f"{'linear discriminant of 1,280 features':>40} {'CPU time, ms':>13}")
+    for name, trains in (("statistics:lda", False), ("mads-rd:from-statistics", True)):
+        collection = Collection(classifier="lda", trains=trains)
+        layout = Sums(collection=collection, classes=CLASSES, features=FEATURES, samples=float(SAMPLES))
+        sums = DEVICES * collect(inputs, labels, layout)
+        solve_ms = min(_cpu_s(partial(linear_classifier, sums, layout)) for _ in range(5)) * 1e3
+        print(f"{name:>40} {solve_ms:13.0f}", flush=True)
+        rows.append({"scheme": name, "solve_ms": solve_ms})
+    return rows
 
 
 def measured_features(counts: list[int], pixels: int) -> list[dict[str, object]]:
@@ -106,12 +148,15 @@ def main() -> None:
     machine = platform.processor() or platform.machine()
     print(f"{machine}, torch {torch.__version__}, {available_cores()} cores")
     torch.set_num_threads(1)
-    heads = measured_heads()
+    heads, classifiers = measured_heads(), measured_classifiers()
     with tempfile.TemporaryDirectory() as folder:
         os.environ["WAYFARE_DATA"] = folder
         features = measured_features(arguments.images, arguments.pixels)
+    # Last, because the memory of everything would hide that of features.
+    parts = measured_parts()
     if arguments.json:
-        table = {"machine": machine, "torch": torch.__version__, "heads": heads, "features": features}
+        measured = {"heads": heads, "parts": parts, "classifiers": classifiers, "features": features}
+        table = {"machine": machine, "torch": torch.__version__, **measured}
         arguments.json.write_text(json.dumps(table, indent=2) + "\n", encoding="utf-8")
 
 

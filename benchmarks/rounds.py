@@ -69,7 +69,9 @@ class Case:
     graphs: bool = True  # whether a step can be captured, which needs inputs of one size
 
 
-def tuned_cases(*, cuda: bool) -> tuple[Case, ...]:
+def tuned_cases(
+    numbers: Sequence[int] = (1, 2, 4, 5, 7, 8), *, everything: bool = True, steps: int = 12, repeats: int = 5
+) -> tuple[Case, ...]:
     """Trained parts of EfficientNet-Lite0 with random weights, on images of 160 pixels or their activations.
 
     Activations are (height, width, channels). Everything starts from bytes of 32 x 32 pixels, as of CIFAR-10.
@@ -79,7 +81,15 @@ def tuned_cases(*, cuda: bool) -> tuple[Case, ...]:
     backbone = Backbone(
         name="random", module=network, features=FEATURES, mean=scale[0], deviation=scale[1], chain=network.chain
     )
-    shapes = {1: (5, 5, 320), 2: (5, 5, 192), 4: (5, 5, 192), 5: (5, 5, 192), 7: (10, 10, 112), 8: (10, 10, 112)}
+    shapes = {
+        1: (5, 5, 320),
+        2: (5, 5, 192),
+        4: (5, 5, 192),
+        5: (5, 5, 192),
+        7: (10, 10, 112),
+        8: (10, 10, 112),
+        11: (10, 10, 80),
+    }
     ways: tuple[Trained, ...] = ("norms", "adapters", "last-block")
 
     def case(trained: Trained, blocks: int, shape: tuple[int, ...], steps: int, repeats: int) -> Case:
@@ -93,13 +103,8 @@ def tuned_cases(*, cuda: bool) -> tuple[Case, ...]:
             repeats=repeats,
         )
 
-    chosen = shapes if cuda else (1, 2)
-    parts = [
-        case(trained, blocks, shapes[blocks], 12 if cuda else 1, 5 if cuda else 3)
-        for trained in ways
-        for blocks in chosen
-    ]
-    return (*parts, case("everything", 18, (3, 32, 32), 2, 3)) if cuda else tuple(parts)
+    parts = [case(trained, blocks, shapes[blocks], steps, repeats) for trained in ways for blocks in numbers]
+    return (*parts, case("everything", 18, (3, 32, 32), 2, 3)) if everything else tuple(parts)
 
 
 CPU_CASES = (
@@ -263,7 +268,7 @@ def changed(way: _Way, text: str) -> _Way:
 def on_gpu(settings: argparse.Namespace) -> list[dict[str, object]]:
     rows: list[dict[str, object]] = []
     fast: bool = settings.fast
-    for case in chosen((*GPU_CASES, *tuned_cases(cuda=True)), settings.only):
+    for case in chosen((*GPU_CASES, *tuned_cases()), settings.only):
         for precision in settings.precision:
             local = job(case, Compute.named("cuda", precision, fast=fast), 50_000, settings.scenes)
             began = time.perf_counter()
@@ -316,7 +321,7 @@ def on_cpu(settings: argparse.Namespace) -> list[dict[str, object]]:
     print(
         f"{'device-steps per CPU s':>22} {'plain loop':>11} {'stacked':>9} {'one model':>10} {'ratio':>6} {'goal':>5}"
     )
-    for case in chosen((*CPU_CASES, *tuned_cases(cuda=False)), settings.only):
+    for case in chosen((*CPU_CASES, *tuned_cases((1, 2), everything=False, steps=1, repeats=3)), settings.only):
         local = job(case, Compute(), 2_000, settings.scenes)
         ways = {
             "plain loop": plain_loop(local),

@@ -116,6 +116,32 @@ def test_coarse_steps_leave_a_classifier_that_works() -> None:
     assert right[1] > right[0] - 0.05
 
 
+@pytest.mark.parametrize("coarseness", [1e-3, 2.0])
+def test_a_classifier_that_is_trained_on_is_solved_in_less_time_and_is_the_same(
+    coarseness: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Single precision if rounding hides the difference, and otherwise the same bits as without training."""
+    inputs, labels = samples(3000)
+    alone = replace(FINE, collection=Collection(classifier="lda", coarseness=coarseness), samples=300)
+    trained = replace(alone, collection=replace(alone.collection, trains=True))
+    solve, solved_in = torch.linalg.eigh, []
+
+    def solving(matrix: Tensor) -> tuple[Tensor, Tensor]:
+        solved_in.append(matrix.dtype)
+        return tuple(solve(matrix))
+
+    monkeypatch.setattr("torch.linalg.eigh", solving)
+    vector = collect(inputs, labels, alone)
+    (weights, bias), (start, start_bias) = (linear_classifier(vector, layout) for layout in (alone, trained))
+    assert solved_in == [torch.float64, torch.float32 if coarseness == 2.0 else torch.float64]
+    if coarseness == 2.0:
+        assert torch.allclose(start, weights, rtol=1e-4, atol=1e-5)
+        assert torch.allclose(start_bias, bias, rtol=1e-4, atol=1e-5)
+    else:
+        assert torch.equal(start, weights)
+        assert torch.equal(start_bias, bias)
+
+
 def test_nothing_is_sent_about_a_class_with_fewer_samples_than_the_minimum() -> None:
     inputs, labels = samples(30)
     layout = replace(FINE, collection=replace(FINE.collection, min_count=10))

@@ -106,10 +106,22 @@ def test_statistics_alone_do_not_depend_on_what_else_could_be_trained(file: Path
     assert torch.equal(found[0], found[2])
 
 
-def test_statistics_give_one_layer_and_need_vectors(file: Path) -> None:
-    deep = draw_world(scenario_with(file, "adapters", "learning.network=mlp", "learning.hidden=[5]"), 0)
-    with pytest.raises(ScenarioError, match=r"learning\.network = 'mlp': class statistics give one layer"):
-        final_model(deep, "mads-rd:from-statistics")
+@pytest.mark.parametrize("trained", ["head", "adapters"])
+def test_statistics_give_one_layer_and_a_deeper_head_is_rejected_before_anything_is_computed(trained: str) -> None:
+    """The file of the backbone does not exist."""
+    deep = scenario_with(Path("none.py"), trained, "learning.network=mlp", "learning.hidden=[5]")
+    rule = (
+        r"^learning\.network = 'mlp': mads-rd:from-statistics starts from class statistics, which give one layer; must "
+        "be auto or linear$"
+    )
+    with pytest.raises(ScenarioError, match=rule):
+        make_method("mads-rd:from-statistics", deep)
+    for allowed in ("mads-rd", "statistics"):
+        make_method(allowed, deep)
+    make_method("mads-rd:from-statistics", scenario_with(Path("none.py"), trained, "learning.network=linear"))
+
+
+def test_statistics_need_vectors(file: Path) -> None:
     images = draw_world(wayfare.load(overrides=["learning.task=cifar10", *SMALLER]), 0)
     rule = "schemes = 'statistics': needs vectors as inputs, and the task cifar10 has others; set learning.backbone"
     with pytest.raises(ScenarioError, match=rule):

@@ -17,6 +17,7 @@ def runs(
     energy_joules: float = 90.0,
     metric: Metric = ACCURACY,
     parameters: int = 1000,
+    sums: int = 0,
 ) -> list[RunSummary]:
     return [
         RunSummary(
@@ -33,6 +34,7 @@ def runs(
             staleness_rounds=9.0,
             contacts=9,
             parameters=parameters,
+            sums=sums,
             bits=3.2e7,
         )
         for seed, score in enumerate(scores)
@@ -71,6 +73,16 @@ def test_updates_of_different_sizes_are_compared_by_bits() -> None:
     assert columns["sent\nMbit"] == ["32", "32"]
     assert "kept\n%" not in columns
     assert [note.term for note in comparison_notes(schemes, 1)].count("sent") == 1
+
+
+@pytest.mark.parametrize("names", [["statistics"], ["statistics", "statistics:lda"]])
+def test_class_statistics_are_sent_once_and_have_no_kept_share(names: list[str]) -> None:
+    found = [runs(name, [0.7, 0.8], sums=1000) for name in names]
+    assert details(verdict_of(found))[0].endswith("and sends 32 Mbit.")
+    schemes = [summarise_scheme(one) for one in found]
+    assert "sent\nMbit" in [column.heading for column in comparison_columns(schemes, found)]
+    (note,) = [note for note in comparison_notes(schemes, 1) if note.term in ("sent", "kept")]
+    assert str(note) == "sent: by all devices"
 
 
 def test_what_seeds_do_not_tell_apart_is_not_called_a_win() -> None:

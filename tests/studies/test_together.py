@@ -16,6 +16,7 @@ from tests.studies.small_study import bits_of_study, write_study
 from wayfare.errors import RunError
 from wayfare.learning.chance import seeded_generators
 from wayfare.learning.tasks.base import placed
+from wayfare.progress import listening, report_progress
 from wayfare.records import RunSummary
 from wayfare.sharing import is_sharing, shared, sharing
 from wayfare.studies import together
@@ -109,6 +110,35 @@ def test_a_run_that_fails_does_not_stop_the_others(tmp_path: Path, monkeypatch: 
     assert sorted(performed) == ["afl 1", "afl 2"]
     assert sorted(failure.reason for failure in failures) == ["mads 1 is broken", "mads 2 is broken"]
     assert "RunError" in jobs[0].error_file.read_text()
+
+
+def test_long_work_before_the_first_round_is_reported_by_the_thread_that_listens(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Such as features of a backbone: a bar belongs to the main thread."""
+
+    def perform(job: Job, using: Shared, on_round: OnRound, stop: object) -> None:
+        for done in (1, 2, 3):
+            report_progress(f"features of {job.name}", done, 3)
+        job.folder.mkdir(parents=True)
+
+    monkeypatch.setattr(together, "perform", perform)
+    monkeypatch.setattr("wayfare.studies.jobs.read_run", lambda folder: None)
+    jobs = [
+        Job(name=name, scenario=None, scheme=None, seed=0, work=tmp_path / name, folder=tmp_path / name)  # type: ignore[arg-type]
+        for name in ("signs", "cars")
+    ]
+    heard: list[tuple[str, int, int]] = []
+
+    def hear(what: str, done: int, total: int) -> None:
+        assert threading.current_thread() is threading.main_thread()
+        heard.append((what, done, total))
+
+    with listening(hear):
+        conduct(Queue(jobs), Threads(Shared(execution=Execution(device="cpu")), 2), on_finished=lambda *_: None)
+    for name in ("signs", "cars"):
+        # At a limited rate, but always the last.
+        assert [done for what, done, _ in heard if what == f"features of {name}"] == [1, 3]
 
 
 def test_several_runs_on_a_gpu_are_threads(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -7,9 +7,15 @@ from wayfare.methods.parts import Method
 from wayfare.methods.servers import Optimise
 from wayfare.scenario import Scenario
 
+# Networks that class statistics can start.
+_ONE_LAYER = ("auto", "linear")
+
 
 def reject_incompatible(method: Method, scenario: Scenario) -> None:
-    """Reject server rules that ignore the scenario's server settings or do not work with its local loss."""
+    """Reject server rules that ignore the scenario's server settings or do not work with its local loss.
+
+    Reject networks that the method would replace.
+    """
     server, own = scenario.server, method.server
     collected = method.local.collects()
     # Statistics leave nothing to optimise, and their server rule has a step for what is trained after them.
@@ -21,6 +27,10 @@ def reject_incompatible(method: Method, scenario: Scenario) -> None:
         what = "mixes models and has no updates to optimise" if own.takes == "models" else "has its own server rule"
         rule = f"{method.name} {what}; drop the scheme, or use sgd with a step of 1"
         raise ScenarioError(f"server.{field}", value, rule)
+    network = scenario.learning.network
+    if collected is not None and collected.trains and network not in _ONE_LAYER:
+        rule = f"{method.name} starts from class statistics, which give one layer; must be {' or '.join(_ONE_LAYER)}"
+        raise ScenarioError("learning.network", network, rule)
     if server.weighting == "samples":
         _reject_unweightable(method)
     if own.uses_reach and scenario.learning.local_loss == "prox":

@@ -36,6 +36,7 @@ class RunRecord:
     energy_rule: str
     seed: int
     parameters: int
+    sums: int  # entries that are class statistics; 0 also if the records are older than this field
     wall_s: float
     metric: Metric
     meta: dict[str, Any]
@@ -107,6 +108,7 @@ def _read(folder: Path, database: sqlite3.Connection) -> RunRecord:
         energy_rule=meta["energy_rule"],
         seed=meta["seed"],
         parameters=meta["parameters"],
+        sums=meta.get("sums", 0),
         wall_s=meta["wall_s"],
         metric=Metric(**meta["metric"]),
         meta=meta,

@@ -33,6 +33,7 @@ class RunSummary:
     contacts: int  # upload opportunities of all devices
     parameters: int  # s: entries of a vector, without normalisation statistics
     bits: float  # sent by all devices
+    sums: int = 0  # entries of the vector that are class statistics
     # Relays: updates given to relays, updates delivered, newer models taken from peers, and failed attempts.
     relayed_per_device: float = 0.0
     delivered_per_device: float = 0.0
@@ -63,6 +64,7 @@ class SchemeSummary:
     staleness_rounds_mean: float
     parameters: int
     bits_mean: float
+    sums: int = 0
     relayed_per_device: float = 0.0
     delivered_per_device: float = 0.0
     models_taken_per_device: float = 0.0
@@ -91,6 +93,7 @@ def summarise_run(record: RunRecord) -> RunSummary:
         staleness_rounds=float(np.mean(contacts["staleness_rounds"])) if met else 0.0,
         contacts=len(contacts["round"]),
         parameters=record.parameters,
+        sums=record.sums,
         bits=float(record.evaluations["bits"][-1]),
         relayed_per_device=_relays(record, "upload") / devices,
         delivered_per_device=_relays(record, "delivery") / devices,
@@ -132,6 +135,7 @@ def summarise_scheme(runs: Sequence[RunSummary]) -> SchemeSummary:
         kept_fraction_mean=mean["kept_fraction"],
         staleness_rounds_mean=mean["staleness_rounds"],
         parameters=runs[0].parameters,
+        sums=runs[0].sums,
         bits_mean=mean["bits"],
         epsilon_max=max((run.epsilon for run in runs if run.epsilon is not None), default=None),
         delta=runs[0].delta,

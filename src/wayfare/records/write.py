@@ -223,6 +223,7 @@ def run_inputs(
         "energy_rule": method.energy_rule,
         "seed": world.seed,
         "parameters": world.link.parameters,
+        "sums": world.link.sums,
         "metric": asdict(world.task.metric),
         "execution": dict(execution),
         "world": world_digests(world) | (peer_digests(world) if method.peers else {}),

@@ -54,6 +54,11 @@ def of_one_size(schemes: Sequence[SchemeSummary]) -> bool:
     return len({scheme.parameters for scheme in schemes}) == 1
 
 
+def has_kept_share(schemes: Sequence[SchemeSummary]) -> bool:
+    """Whether shares of an update mean something and compare: class statistics are sent once."""
+    return of_one_size(schemes) and not any(scheme.sums for scheme in schemes)
+
+
 def over_budget(scheme: SchemeSummary) -> bool:
     """Whether a scheme exceeds its budget by more than a queue explains."""
     return scheme.energy_joules_mean > OVER_BUDGET * scheme.budget_joules

@@ -18,8 +18,8 @@ from wayfare.report.columns import (
     SCHEME,
     Column,
     Note,
+    has_kept_share,
     in_terminal,
-    of_one_size,
     over_budget,
     plainly,
     rich_notes,
@@ -102,7 +102,7 @@ def _schemes(results: StudyResults) -> list[Column]:
 
 def _measures(results: StudyResults) -> list[Column]:
     columns = []
-    by_bits = results.manifest.is_comparison and not of_one_size(results.schemes)
+    by_bits = results.manifest.is_comparison and not has_kept_share(results.schemes)
     for name in dict.fromkeys(name for row in results.rows for name in row.estimates):
         of = [row.estimates.get(name) for row in results.rows]
         if name == "kept_fraction" and by_bits:

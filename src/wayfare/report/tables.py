@@ -20,6 +20,7 @@ from wayfare.report.columns import (
     SCHEME,
     Column,
     Note,
+    has_kept_share,
     in_terminal,
     of_one_size,
     over_budget,
@@ -42,6 +43,7 @@ from wayfare.report.labels import (
 _BARS = "▁▂▃▄▅▆▇█"
 _SHORTEST_CURVE, _LONGEST_CURVE = 10, 40
 _TABLE_WIDTH = 80
+_SIZES_DIFFER = "; updates differ in size, so shares of an update do not compare"
 KEPT, SENT = "kept\n%", "sent\nMbit"
 # Headings of columns that a narrow window omits, in this order.
 _LEAVES_FIRST = ("age", "failed", "uploads\n/device", KEPT, "energy\nrule", ENERGY)
@@ -113,7 +115,7 @@ def comparison_columns(schemes: Sequence[SchemeSummary], runs: Sequence[Sequence
 
 
 def _delivered_column(schemes: Sequence[SchemeSummary]) -> Column:
-    if of_one_size(schemes):
+    if has_kept_share(schemes):
         return Column(heading=KEPT, cells=[f"{100 * scheme.kept_fraction_mean:.0f}" for scheme in schemes])
     return Column(heading=SENT, cells=[number_text(1e-6 * scheme.bits_mean) for scheme in schemes])
 
@@ -183,8 +185,8 @@ def comparison_notes(schemes: Sequence[SchemeSummary], last: int, traces: Sequen
         spread if several else Note("seed", "a single seed is not a result"),
         Note("energy", BUDGET_NOTE),
         Note("kept", "share of an update delivered in a contact; the rest stays in memory")
-        if of_one_size(schemes)
-        else Note("sent", "by all devices; updates differ in size, so shares of an update do not compare"),
+        if has_kept_share(schemes)
+        else Note("sent", f"by all devices{_SIZES_DIFFER * (not of_one_size(schemes))}"),
         Note("failed", "uploads per device that did not finish in their contact; they waste energy"),
         Note("age", "mean staleness: rounds since a device received its model"),
         *epsilon_note(schemes),

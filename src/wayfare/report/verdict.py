@@ -11,7 +11,7 @@ from wayfare.learning.tasks import Metric
 from wayfare.methods import scheme_label
 from wayfare.records import RunSummary, SchemeSummary, paired_difference, summarise_scheme
 from wayfare.records.statistics import Difference
-from wayfare.report.columns import of_one_size, over_budget
+from wayfare.report.columns import has_kept_share, over_budget
 from wayfare.report.labels import metric_words_and_unit, number_text
 
 _CLEAR = ", significantly ahead of all others"
@@ -41,7 +41,7 @@ class Verdict:
     level: list[str]  # schemes with the same score in all displayed digits
     within_budget: bool
     rivals: list[Rival]
-    of_one_size: bool  # whether shares of an update compare
+    has_kept_share: bool  # whether shares of an update compare
 
     @property
     def one_seed(self) -> bool:
@@ -78,7 +78,7 @@ def verdict_of(runs: Sequence[Sequence[RunSummary]]) -> Verdict:
         level=[scheme.name for scheme in level if scheme is not winner],
         within_budget=bool(inside),
         rivals=rivals,
-        of_one_size=of_one_size(schemes),
+        has_kept_share=has_kept_share(schemes),
     )
 
 
@@ -107,7 +107,7 @@ def details(verdict: Verdict) -> list[str]:
     lines.append(
         f"{scheme_label(winner.name)} spends {number_text(spent)} J of {number_text(budget)} J "
         f"({100 * spent / budget:.0f} %) and "
-        f"{delivers if verdict.of_one_size else f'sends {number_text(1e-6 * winner.bits_mean)} Mbit'}."
+        f"{delivers if verdict.has_kept_share else f'sends {number_text(1e-6 * winner.bits_mean)} Mbit'}."
     )
     if verdict.one_seed:
         if verdict.rivals:

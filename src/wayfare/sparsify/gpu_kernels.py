@@ -17,8 +17,8 @@ from wayfare.sparsify.launches import Launches, kind
 _BLOCK = 1024
 # Entries whose squares a program adds.
 _ADDED = 4096
-# Magnitudes whose ranks a program finds.
-_RANKED = 64
+# Magnitudes whose ranks a program finds, and those that it compares them with at a time.
+_RANKED, _COMPARED = 64, 256
 # Entries per program where kept ones are written in order.
 _WRITTEN = 4096
 # Versions of Triton have different defaults. Nothing here is rounded.
@@ -138,42 +138,69 @@ def _sort_samples(
     length: tl.tensor,
     count: tl.tensor,
     block: tl.constexpr,
+    at_once: tl.constexpr,
 ) -> None:
     """Write each magnitude of a sample to its rank, which is found by comparing it with all others."""
-    segment, mine = tl.program_id(0), tl.program_id(1) * block + tl.arange(0, block)
-    source = vector + segment * length
+    segment, start = tl.program_id(0), tl.program_id(1) * block
+    mine, source = start + tl.arange(0, block), vector + segment * length
     own = _magnitudes(source, mine * stride, length)
-    rank = tl.zeros((block,), dtype=tl.int32)
-    for first in range(0, count, block):
-        other = first + tl.arange(0, block)
-        rank += _before(_magnitudes(source, other * stride, length), other, own, mine)
+    smaller = tl.zeros((block, at_once), dtype=tl.int32)
+    for first in range(0, count, at_once):
+        others = _magnitudes(source, (first + tl.arange(0, at_once)) * stride, length)
+        smaller += _is_before(others, first, own, start, block, at_once)
+    rank = tl.sum(smaller, 1)
     tl.store(sent + segment * count + rank, own.to(tl.float32, bitcast=True), mask=mine < count)
 
 
 @triton.jit(do_not_specialize=["count", "room"])  # type: ignore[untyped-decorator]
-def _sort_tails(sent: tl.tensor, scratch: tl.tensor, count: tl.tensor, room: tl.tensor, block: tl.constexpr) -> None:
+def _sort_tails(
+    sent: tl.tensor,
+    scratch: tl.tensor,
+    count: tl.tensor,
+    room: tl.tensor,
+    block: tl.constexpr,
+    at_once: tl.constexpr,
+) -> None:
     """As `_sort_samples`, for the tail of a segment."""
-    segment, start, tails = tl.program_id(1), 0, sent + tl.num_programs(1) * count
+    segment, before, tails = tl.program_id(1), 0, sent + tl.num_programs(1) * count
     numbers = tails + room
     for earlier in range(0, segment):
-        start += tl.load(numbers + earlier).to(tl.int32)
-    in_tail = tl.minimum(tl.load(numbers + segment).to(tl.int32), room - start)
-    mine = tl.program_id(0) * block + tl.arange(0, block)
-    if tl.program_id(0) * block < in_tail:
-        own = tl.load(scratch + start + mine, mask=mine < in_tail, other=-1)
-        rank = tl.zeros((block,), dtype=tl.int32)
-        for first in range(0, in_tail, block):
-            other = first + tl.arange(0, block)
-            rank += _before(tl.load(scratch + start + other, mask=other < in_tail, other=-1), other, own, mine)
-        tl.store(tails + start + rank, own.to(tl.float32, bitcast=True), mask=mine < in_tail)
+        before += tl.load(numbers + earlier).to(tl.int32)
+    in_tail = tl.minimum(tl.load(numbers + segment).to(tl.int32), room - before)
+    start, tail = tl.program_id(0) * block, scratch + before
+    mine = start + tl.arange(0, block)
+    if start < in_tail:
+        own = tl.load(tail + mine, mask=mine < in_tail, other=-1)
+        smaller = tl.zeros((block, at_once), dtype=tl.int32)
+        for first in range(0, in_tail, at_once):
+            other = first + tl.arange(0, at_once)
+            others = tl.load(tail + other, mask=other < in_tail, other=-1)
+            smaller += _is_before(others, first, own, start, block, at_once)
+        rank = tl.sum(smaller, 1)
+        tl.store(tails + before + rank, own.to(tl.float32, bitcast=True), mask=mine < in_tail)
 
 
 @triton.jit  # type: ignore[untyped-decorator]
-def _before(magnitude: tl.tensor, other: tl.tensor, own: tl.tensor, mine: tl.tensor) -> tl.tensor:
-    """How many of some magnitudes each own one exceeds, including equal ones before it. Those beyond the end are -1."""
-    magnitude = tl.where(magnitude < 0, 0x7FFFFFFF, magnitude)
-    own_or_next = own[:, None] + (other[None, :] < mine[:, None]).to(tl.int32)
-    return tl.sum((magnitude[None, :] < own_or_next).to(tl.int32), 1)
+def _is_before(
+    others: tl.tensor,
+    first: tl.tensor,
+    own: tl.tensor,
+    start: tl.tensor,
+    block: tl.constexpr,
+    at_once: tl.constexpr,
+) -> tl.tensor:
+    """1 where one of the others is smaller than an own magnitude, or equal and before it; those beyond the end are -1.
+
+    ``first`` and ``start`` are the places of the first other and the first own one. Places are compared one by one only
+    if both lie among the same ones.
+    """
+    others = tl.where(others < 0, 0x7FFFFFFF, others)[None, :]
+    if (first <= start) & (start < first + at_once):
+        earlier = first + tl.arange(0, at_once)[None, :] < start + tl.arange(0, block)[:, None]
+        found = (others < own[:, None] + earlier.to(tl.int32)).to(tl.int32)
+    else:
+        found = (others < own[:, None] + (first < start).to(tl.int32)).to(tl.int32)
+    return found
 
 
 @triton.jit  # type: ignore[untyped-decorator]
@@ -224,9 +251,9 @@ def _join(
 
 
 _ADD_SQUARES = Launches(_add_squares, {"block": _ADDED}, _OPTIONS)
-_SORT_SAMPLES = Launches(_sort_samples, {"block": _RANKED}, _OPTIONS)
+_SORT_SAMPLES = Launches(_sort_samples, {"block": _RANKED, "at_once": _COMPARED}, _OPTIONS)
 _COUNT_BEYOND = Launches(_count_beyond, {"block": _WRITTEN}, _OPTIONS)
 _WRITE_BEYOND = Launches(_write_beyond, {"block": _WRITTEN, "at_once": _BLOCK}, _OPTIONS)
-_SORT_TAILS = Launches(_sort_tails, {"block": _RANKED}, _OPTIONS)
+_SORT_TAILS = Launches(_sort_tails, {"block": _RANKED, "at_once": _COMPARED}, _OPTIONS)
 _JOIN = Launches(_join, {"block": _BLOCK}, _OPTIONS)
 _SUBTRACT_AT = Launches(_subtract_at, {"block": _BLOCK}, _OPTIONS)

@@ -7,6 +7,7 @@ them: it retries a job whose worker died, it does not retry a run that failed, a
 from __future__ import annotations
 
 import shutil
+import time
 from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass
@@ -27,6 +28,8 @@ from wayfare.studies.single import Execution, carry_out, carry_out_until
 TRIES = 3
 # A worker prefers a job in its current world if that job has at least this share of the longest waiting job's cost.
 _LONG_ENOUGH = 0.5
+# How often a run reports its round.
+_REPORT_EVERY_S = 0.2
 # Maximum number of failures that a message names.
 _LISTED = 3
 
@@ -124,6 +127,33 @@ class Lost:
 
 
 Event: TypeAlias = Finished | Broken | Lost
+
+Step: TypeAlias = int | tuple[str, int, int]
+"""The round of a run, or the progress of long work before it: what it is, the steps done, and the total."""
+
+
+class Reports:
+    """Reports the steps of a run at a limited rate."""
+
+    def __init__(self, send: Callable[[Step], None]) -> None:
+        self._send, self._next_s = send, 0.0
+
+    def round(self, round_: int) -> None:
+        if self._is_due():
+            self._send(round_)
+
+    def work(self, what: str, done: int, total: int) -> None:
+        # The end always counts: it removes the bar.
+        if self._is_due() or done >= total:
+            self._send((what, done, total))
+
+    def _is_due(self) -> bool:
+        now_s = time.monotonic()
+        due = now_s >= self._next_s
+        if due:
+            self._next_s = now_s + _REPORT_EVERY_S
+        return due
+
 
 OnRound: TypeAlias = Callable[[int, int], None]
 """Receives the index of a job and the round that it has reached."""

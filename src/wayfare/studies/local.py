@@ -31,7 +31,7 @@ from wayfare.forking import available_cores, quick_context
 from wayfare.progress import listening, report_progress
 from wayfare.sharing import sharing
 from wayfare.signals import Interrupts, exit_at_sigterm, ignore_interrupts, interrupts_deferred
-from wayfare.studies.jobs import Backend, Broken, Event, Finished, Job, Lost, OnRound, Queue, Shared, perform
+from wayfare.studies.jobs import Backend, Broken, Event, Finished, Job, Lost, OnRound, Queue, Reports, Shared, perform
 from wayfare.studies.single import Execution
 from wayfare.studies.together import Threads
 
@@ -40,8 +40,7 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("wayfare")
 
-# How often a worker reports its round, and how often to ask again for jobs that another sweep holds.
-_REPORT_EVERY_S = 0.2
+# How often to ask again for jobs that another sweep holds.
 _ASK_EVERY_S = 0.5
 # Time for a terminated worker to write its checkpoint.
 _GRACE_S = 10.0
@@ -288,7 +287,7 @@ def _do_jobs(pipe: Connection, shared: Shared) -> None:
     pipe.send("ready")
     while True:
         job = pipe.recv()
-        reports = _Reports(pipe)
+        reports = Reports(pipe.send)
         try:
             with listening(reports.work):
                 perform(job, shared, reports.round)
@@ -296,29 +295,6 @@ def _do_jobs(pipe: Connection, shared: Shared) -> None:
             pipe.send((_portable(error), traceback.format_exc()))
         else:
             pipe.send("finished")
-
-
-class _Reports:
-    """Reports to the parent, at a limited rate, the round and the progress of long work before the first round."""
-
-    def __init__(self, pipe: Connection) -> None:
-        self._pipe, self._next_s = pipe, 0.0
-
-    def round(self, round_: int) -> None:
-        if self._is_due():
-            self._pipe.send(round_)
-
-    def work(self, what: str, done: int, total: int) -> None:
-        # The end always counts: it removes the bar.
-        if self._is_due() or done >= total:
-            self._pipe.send((what, done, total))
-
-    def _is_due(self) -> bool:
-        now_s = time.monotonic()
-        due = now_s >= self._next_s
-        if due:
-            self._next_s = now_s + _REPORT_EVERY_S
-        return due
 
 
 def _end_with_parent() -> None:

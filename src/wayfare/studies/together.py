@@ -12,30 +12,31 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable, Generator
+from collections.abc import Generator
 from contextlib import contextmanager
 from queue import Empty, SimpleQueue
 from typing import TypeAlias
 
 from wayfare.engine.compute import one_thread
+from wayfare.progress import listening, report_progress
 from wayfare.sharing import sharing
 from wayfare.signals import Interrupts, StopRequest
-from wayfare.studies.jobs import Broken, Event, Finished, Job, OnRound, Queue, Shared, perform
+from wayfare.studies.jobs import Broken, Event, Finished, Job, Lost, OnRound, Queue, Reports, Shared, Step, perform
 from wayfare.studies.keeping import StoppedError
 
 _log = logging.getLogger("wayfare")
 
-# How often a run reports its round, how often to ask again for jobs that another sweep holds, and how often to look for
-# a signal or for the end of a thread.
-_REPORT_EVERY_S, _ASK_EVERY_S, _LOOK_EVERY_S = 0.2, 0.5, 0.1
+# How often to ask again for jobs that another sweep holds, and how often to look for a signal or for the end of a
+# thread.
+_ASK_EVERY_S, _LOOK_EVERY_S = 0.5, 0.1
 # Time for stopped runs to write their checkpoints.
 _GRACE_S = 10.0
 # Python lets another thread continue after this time. With its default of 5 ms, a thread that launches work on a GPU
 # would wait that long after every launch if another one computes.
 _SWITCH_EVERY_S = 5e-5
 
-_Report: TypeAlias = tuple[int, int | Event | None]
-"""The index of a job, and its round or its outcome; None if it was stopped."""
+_Report: TypeAlias = tuple[int, Step | Event | None]
+"""The index of a job, and its progress or its outcome; None if it was stopped."""
 
 
 class Threads:
@@ -68,11 +69,14 @@ class Threads:
                     if not running and not len(queue):
                         break
                     index, report = self._next_report()
-                    if isinstance(report, int):
-                        on_round(index, report)
-                    elif report is not None:
-                        running.remove(index)
-                        yield report
+                    match report:
+                        case int(round_):
+                            on_round(index, round_)
+                        case str(what), int(done), int(total):
+                            report_progress(what, done, total)
+                        case Finished() | Broken() | Lost():
+                            running.remove(index)
+                            yield report
             finally:
                 self._end(interrupts)
 
@@ -108,8 +112,11 @@ class Threads:
                 self._reports.put((index, self._outcome(index, job)))
 
     def _outcome(self, index: int, job: Job) -> Event | None:
+        reports = Reports(lambda step: self._reports.put((index, step)))
         try:
-            perform(job, self._shared, _limited(lambda round_: self._reports.put((index, round_))), self._stop)
+            # A thread does not inherit who listens.
+            with listening(reports.work):
+                perform(job, self._shared, reports.round, self._stop)
         except StoppedError as stopped:
             _log.warning("%s", stopped)
             return None
@@ -118,20 +125,6 @@ class Threads:
             # Without its frames, which would keep the memory of the run.
             return Broken(index, error.with_traceback(None), traceback.format_exc())
         return Finished(index)
-
-
-def _limited(report: Callable[[int], None]) -> Callable[[int], None]:
-    """Report rounds at a limited rate."""
-    next_s = 0.0
-
-    def report_sometimes(round_: int) -> None:
-        nonlocal next_s
-        now_s = time.monotonic()
-        if now_s >= next_s:
-            next_s = now_s + _REPORT_EVERY_S
-            report(round_)
-
-    return report_sometimes
 
 
 @contextmanager

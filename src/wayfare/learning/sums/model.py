@@ -133,9 +133,6 @@ def task_of_sums(task: Task, collection: Collection, scheme: str) -> tuple[Task,
     if not (isinstance(task, TunedClassification) and isinstance(task.model, Tuned)):
         inputs, _, classes = vectors_of(task, scheme)
         return task, Mlp((inputs.shape[1], classes)) if collection.trains else None
-    if collection.trains and len(task.model.head.sizes) > 2:
-        rule = "class statistics give one layer, and this network ends with several; must be auto or linear"
-        raise ScenarioError("learning.network", "mlp", rule)
     features = task.on_features()
     if not collection.trains:
         return features, None
