@@ -38,7 +38,7 @@ from wayfare.codec import helpers, length
 from wayfare.engine import Burst, Compute, Trainer
 from wayfare.engine.base import LocalTraining, Ready, longest_first
 from wayfare.engine.batched.engine import Batched
-from wayfare.engine.batched.lane import Lane
+from wayfare.engine.batched.table import StepTable
 from wayfare.engine.choice import Choice
 from wayfare.methods import Method, make_method
 from wayfare.simulator import ContactEvent, Simulation
@@ -79,7 +79,7 @@ PARTS: tuple[tuple[object, str, str], ...] = (
     (Simulation, "_contacts", "rounds"),
     (Trainer, "_train", "schedule"),
     (Batched, "_rows", "minibatches"),
-    (Lane, "_fill", "minibatches"),
+    (StepTable, "fill", "minibatches"),
     (Simulation, "_use", "states and events"),
     (DeviceSide, "contacts", "contact"),
     (spectrum, "_spectrum", "spectrum"),
@@ -178,12 +178,8 @@ class NoEngine:
         self._entries, self._moved = model.parameters + model.statistics, 0
         self._noise = noise(2 * self._entries)
         self._step = gpu_work(self._take_step)
-        self._lane = Lane.__new__(Lane)
-        width, batch = training.batches.devices, training.batches.batch_size
-        self._lane._augment, self._lane._step = training.batches.augment, torch.zeros(1)
-        self._lane._samples = torch.zeros(256, width, batch, dtype=torch.int64)
-        self._lane._crops = torch.zeros(256, width, batch, 3, dtype=torch.int64)
-        self._lane._rates = torch.zeros(256, width)
+        batches = training.batches
+        self._table = StepTable(batches.devices, batches.batch_size, torch.device("cpu"), augment=batches.augment)
 
     def run(self, models: Sequence[Tensor], bursts: Sequence[Burst]) -> None:
         self.launch(models, bursts, [None] * len(bursts))
@@ -196,7 +192,8 @@ class NoEngine:
         stays: Sequence[bool] = (),
     ) -> Sequence[Ready]:
         rows = [Batched._rows(self, burst) for burst in bursts]  # type: ignore[arg-type]
-        Lane._fill(self._lane, [rows[index] for index in longest_first(bursts)], 0)
+        longest = [rows[index] for index in longest_first(bursts)]
+        self._table.fill(range(len(longest)), longest, 0)
         for model, burst in zip(models, bursts, strict=True):
             self._step(model, burst)
         return [Ended() for _ in bursts]

@@ -46,7 +46,7 @@ from wayfare.methods import Collection
 
 DEVICES, BATCH, ROUNDS, SAMPLES, REPEATS = 20, 32, 48, 2_000, 11
 CLASSES, FEATURES = 10, 1280
-BLOCKS = 1, 4, 7
+BLOCKS = 1, 4, 7, 11
 EMBEDDED = "embedded default"
 NETWORKS = {EMBEDDED: Mlp((196, 256, 128, 10)), "head on 256": Mlp((256, 10)), "head on 1,280": Mlp((1280, 10))}
 GOAL_RATIO, GOAL_MINUTES, GOAL_IMAGES = 1.0, 30.0, 50_000

@@ -81,7 +81,15 @@ def tuned_cases(
     backbone = Backbone(
         name="random", module=network, features=FEATURES, mean=scale[0], deviation=scale[1], chain=network.chain
     )
-    shapes = {1: (5, 5, 320), 2: (5, 5, 192), 4: (5, 5, 192), 5: (5, 5, 192), 7: (10, 10, 112), 8: (10, 10, 112)}
+    shapes = {
+        1: (5, 5, 320),
+        2: (5, 5, 192),
+        4: (5, 5, 192),
+        5: (5, 5, 192),
+        7: (10, 10, 112),
+        8: (10, 10, 112),
+        11: (10, 10, 80),
+    }
     ways: tuple[Trained, ...] = ("norms", "adapters", "last-block")
 
     def case(trained: Trained, blocks: int, shape: tuple[int, ...], steps: int, repeats: int) -> Case:

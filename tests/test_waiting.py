@@ -42,3 +42,18 @@ def test_fetched_numbers_are_those_of_the_time_of_the_call(device: str) -> None:
     numbers += 1
     assert read().tolist() == [0.0, 1.0, 2.0, 3.0, 4.0]
     assert float(fetched(numbers.sum())()) == 15.0
+
+
+@pytest.mark.gpu
+def test_numbers_that_were_read_stay_as_long_as_anything_refers_to_them() -> None:
+    places: set[int] = set()
+    held = [fetched(torch.full((257,), float(number), device="cuda")) for number in range(5)]
+    views = [read()[3:] for read in held]
+    del held
+    for number in range(20):
+        read = fetched(torch.full((257,), -1.0 - number, device="cuda"))
+        # It may be read again.
+        assert read()[0] == read()[-1] == -1.0 - number
+        places.add(read().ctypes.data)
+    assert [set(view.tolist()) for view in views] == [{0.0}, {1.0}, {2.0}, {3.0}, {4.0}]
+    assert len(places) <= 2

@@ -8,13 +8,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
+from weakref import finalize
 
 if TYPE_CHECKING:
+    import torch
     from numpy.typing import NDArray
     from torch import Tensor
 
 Result = TypeVar("Result")
 Steps: TypeAlias = Generator[None, None, Result]
+
+# Pinned memory by shape, type and GPU, each with the event of the last copy to it, so that few transfers allocate any.
+_free_places: dict[tuple[torch.Size, torch.dtype, torch.device], list[tuple[Tensor, torch.cuda.Event]]] = {}
 
 
 def in_turns(pieces: Sequence[Steps[Result]], meanwhile: Callable[[], None] | None = None) -> list[Result]:
@@ -43,14 +48,23 @@ def fetched(numbers: Tensor) -> Callable[[], NDArray[Any]]:
         return lambda: numbers.cpu().numpy()
     import torch
 
-    # A GPU copies to pinned memory without the host.
-    here = torch.empty(numbers.shape, dtype=numbers.dtype, pin_memory=True)
+    free = _free_places.setdefault((numbers.shape, numbers.dtype, numbers.device), [])
+    try:
+        place = free.pop()
+    except IndexError:
+        # A GPU copies to pinned memory without the host.
+        place = torch.empty(numbers.shape, dtype=numbers.dtype, pin_memory=True), torch.cuda.Event()
+    here, copied = place
     here.copy_(numbers, non_blocking=True)
-    copied = torch.cuda.Event()
     copied.record(torch.cuda.current_stream(numbers.device))
+    found: list[NDArray[Any]] = []
 
     def read() -> NDArray[Any]:
-        copied.synchronize()
-        return here.numpy()
+        if not found:
+            copied.synchronize()
+            found.append(here.numpy())
+            # Views of an array keep it alive, so the place is free when nothing can read it.
+            finalize(found[0], free.append, place)
+        return found[0]
 
     return read

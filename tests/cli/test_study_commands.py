@@ -154,7 +154,7 @@ def test_presets_are_listed_without_building_their_networks(
         "pretrained-fashion": 360,
         "pretrained-fashion-scratch": 27,
         "pretrained-fashion-scratch-best": 27,
-        "pretrained-fashion-trained": 216,
+        "pretrained-fashion-trained": 270,
         "private": 33,
         "private-head": 78,
         "schemes-by-speed": 60,

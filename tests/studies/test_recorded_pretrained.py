@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from itertools import takewhile
 from pathlib import Path
 from statistics import fmean
@@ -23,6 +24,7 @@ KINDS = {
     "head, MADS": ("", "mads", "head"),
     "norms in 7 blocks, MADS-RD": ("-trained", "mads-rd", "norms"),
     "adapters in 7 blocks, MADS-RD": ("-trained", "mads-rd", "adapters"),
+    "adapters in 11 blocks, MADS-RD": ("-trained", "mads-rd", "adapters"),
     "last 4 blocks, MADS-RD": ("-trained", "mads-rd", "last-block"),
     "everything, MADS-RD": ("-trained", "mads-rd", "everything"),
     "from scratch, recommended settings": ("-scratch-best", "mads-rd", ""),
@@ -54,11 +56,13 @@ def runs(data: str, label: str, concentration: str = "0.1", bandwidth_hz: str = 
     ending, scheme, trained = KINDS[kind]
     wanted = f"pretrained-{data}{ending}", scheme, concentration, bandwidth_hz
     columns = "study", "scheme", "learning.partition.concentration", "radio.bandwidth_hz"
+    blocks = re.search(r"(\d+) blocks", kind)
     return [
         row
         for row in recorded(data)
         if tuple(row[column] for column in columns) == wanted
         and row["learning.trained"] in ("", trained)
+        and (blocks is None or row["learning.trained_blocks"] == blocks[1])
         and not row.get("server.average_rounds")
         and (row["learning.trained"], row["learning.learning_rate"]) != OTHER_RATE
     ]

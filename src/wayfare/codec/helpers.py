@@ -13,6 +13,7 @@ from __future__ import annotations
 import atexit
 import mmap
 import os
+import pickle
 import socket
 import subprocess
 import sys
@@ -20,7 +21,7 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import partial
+from functools import lru_cache, partial
 from itertools import chain
 from multiprocessing.connection import Connection
 from weakref import finalize
@@ -29,7 +30,7 @@ import numpy as np
 
 from wayfare.codec.widths import profile
 from wayfare.control.rate_distortion import Profile
-from wayfare.sparsify.spectrum import Sight, Spectrum
+from wayfare.sparsify.spectrum import Layout, Sight, Spectrum
 
 # More hardly ever have work at the same time.
 _MOST = 4
@@ -48,7 +49,7 @@ class _Helper:
     def begin(self, sight: Sight, statistics: int) -> None:
         found = sight.found
         np.frombuffer(self.numbers, found.dtype, len(found))[:] = found
-        self.connection.send((sight.layout, found.dtype.str, len(found), statistics))
+        self.connection.send_bytes(_request(sight.layout, found.dtype.str, len(found), statistics))
 
 
 @dataclass(slots=True)
@@ -156,6 +157,12 @@ def begun(see: Callable[[], Spectrum], statistics: int) -> Callable[[], Profile]
     unread = finalize(read, _pool.owing.append, helper)
     unread.atexit = False
     return read
+
+
+@lru_cache
+def _request(layout: Layout, kind: str, count: int, statistics: int) -> bytes:
+    """The same for all contacts of a run."""
+    return pickle.dumps((layout, kind, count, statistics))
 
 
 def _received(helper: _Helper) -> object:

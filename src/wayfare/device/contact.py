@@ -169,10 +169,9 @@ def _offer_in_steps(
     staleness_rounds: int,
     memory_state: State | None,
 ) -> Steps[Offer]:
-    link, parameters = terms.link, update[: terms.link.parameters]
-    sums, trained = parameters[: link.sums], parameters[link.sums :]
+    link = terms.link
     # A controller weighs what was learned, and statistics are in other units.
-    parameters = trained if len(trained) else parameters
+    parameters = update[_first_trained(link) : link.parameters]
     read = (norm_and_spectrum if terms.method.upload.uses_profile else norm_alone)(parameters)
     yield
     norm_sq, see = read()
@@ -187,7 +186,7 @@ def _offer_in_steps(
         rounds=terms.rounds,
         update_norm_sq=norm_sq,
         staleness_rounds=staleness_rounds,
-        sums=_left(sums),
+        sums=_left(update[: link.sums]) if link.sums else (0, 0),
         profile=seen,
     )
     return Offer(
@@ -327,7 +326,7 @@ def _with_cost(upload: Upload, entries: int, bits: float, airtime_s: float) -> U
 
 def _selection(offer: Offer, terms: Terms) -> Callable[[int], Sparse]:
     """The compressor as a function of the number of entries. In a diverged update NaN counts as infinity."""
-    first, compressor = terms.link.sums if terms.link.sums < offer.parameters else 0, terms.method.compressor
+    first, compressor = _first_trained(terms.link), terms.method.compressor
     vector = offer.update[first : offer.parameters]
     draw = partial(generator, terms.seed, Stream.COMPRESSION, offer.encounter.device, offer.encounter.round)
 
@@ -341,10 +340,13 @@ def _selection(offer: Offer, terms: Terms) -> Callable[[int], Sparse]:
     return select
 
 
+def _first_trained(link: Link) -> int:
+    """The first entry after class statistics; the first of all if there are only statistics."""
+    return link.sums if link.sums < link.parameters else 0
+
+
 def _left(sums: Tensor) -> tuple[int, int]:
     """The number of entries that are not 0, and the bits of a message of them."""
-    if len(sums) == 0:
-        return 0, 0
     indices = sums.nonzero().view(-1)
     kept = Sparse(indices, sums.index_select(0, indices))
     return len(kept), measure(kept, len(sums), WHOLE).bits if len(kept) else 0

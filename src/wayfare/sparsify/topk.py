@@ -26,7 +26,8 @@ class Sparse:
     values: Tensor
 
     def __len__(self) -> int:
-        return len(self.indices)
+        # `len` of a tensor takes four times as long.
+        return self.indices.shape[0]
 
 
 def top_k(vector: Tensor, k: int) -> Sparse:

@@ -15,7 +15,8 @@ import torch
 from torch import Tensor
 
 from wayfare.engine.base import Burst, Idling, LocalTraining, Ready, longest_first, moved, steering_of, step_range
-from wayfare.engine.batched.lane import Group, Lane, Rows
+from wayfare.engine.batched.lane import Group, Lane
+from wayfare.engine.batched.table import Rows
 from wayfare.engine.batched.tiles import FORMATS, Format
 from wayfare.engine.captured import captured
 from wayfare.engine.compute import gpu_lock

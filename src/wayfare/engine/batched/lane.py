@@ -13,35 +13,22 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
-import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from wayfare.arrays import Ints
-from wayfare.engine.base import LocalTraining, Ready, Steering, Tensors, directed, moved
+from wayfare.engine.base import LocalTraining, Ready, Steering, Tensors, directed
 from wayfare.engine.batched.network import Network, Weights, plan_of
 from wayfare.engine.batched.sums import norms
+from wayfare.engine.batched.table import STEPS, Rows, StepTable
 from wayfare.engine.batched.tiles import Format
 from wayfare.engine.compute import gpu_lock
 from wayfare.learning.models.resnet9 import Resnet9
 from wayfare.learning.tasks.base import Labelled
 
-# The most steps of a burst that are loaded at once.
-_STEPS = 256
 # Rows per device of a step. A row takes 50 MB in TF32; copying a model in and out takes a quarter of a device's step.
 _ROWS = 2
 
 _Work: TypeAlias = Literal["load", "step", "read"]
-
-
-@dataclass(frozen=True, slots=True)
-class Rows:
-    """What the steps of one burst read."""
-
-    samples: Ints  # (steps, batch)
-    crops: Ints | None  # (steps, batch, 3)
-    rates: npt.NDArray[np.float32]  # (steps,)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,19 +63,14 @@ class Lane:
         where, batch, descent = training.compute.device, training.batches.batch_size, training.descent
         assert isinstance(task.model, Resnet9)
         self._compute, self._task, self._descent, plan = training.compute, task, descent, plan_of(task.model)
-        self._augment, self._adjusted = training.batches.augment, training.local_loss.offsets is not None
+        self._adjusted = training.local_loss.offsets is not None
         self.width = width
         # Whether the kernels for gradients of weights also take the step.
         self._fused = fused and descent.pulls_at_most and not descent.pull
         self._network = Network(plan, kind, width, batch, where, _ROWS * width)
         self._model = torch.zeros(1, task.model.parameters + task.model.statistics, device=where)
-        self._samples = torch.zeros(_STEPS, width, batch, dtype=torch.int64, device=where)
-        self._crops = torch.zeros(_STEPS, width, batch, 3, dtype=torch.int64, device=where)
-        self._rates = torch.zeros(_STEPS, width, device=where)
+        self._table = StepTable(width, batch, where, augment=training.batches.augment)
         self._offsets = torch.zeros(width, plan.classes, device=where)
-        self._step = torch.zeros(1, dtype=torch.int64, device=where)
-        # The row of each burst of the current group.
-        self._row_of = torch.zeros(width, dtype=torch.int32, device=where)
         self._residents: dict[int, Resident] = {}
         self._vectors = [
             Weights(plan, width, where) if used else None
@@ -110,9 +92,9 @@ class Lane:
         ends: list[Ready] = []
         with torch.cuda.stream(self.stream):
             rows = self._copy_in(group)
-            for first in range(0, lengths[0], _STEPS):
-                self._fill(group.rows, first)
-                for step in range(first, min(first + _STEPS, lengths[0])):
+            for first in range(0, lengths[0], STEPS):
+                self._table.fill(rows, group.rows, first)
+                for step in range(first, min(first + STEPS, lengths[0])):
                     self._do("step", active)
                     while active and lengths[active - 1] == step + 1:
                         active -= 1
@@ -135,7 +117,6 @@ class Lane:
 
     def _copy_in(self, group: Group) -> list[int]:
         """Make every model a row, unless it has one."""
-        count = len(group.models)
         rows = [
             before.row if isinstance(before, Resident) and self._residents.get(before.row) is before else -1
             for before in group.after
@@ -152,12 +133,11 @@ class Lane:
             taken.add(rows[place])
             self._model[0].copy_(model)
             self._do("load", rows[place])
-        self._row_of[:count].copy_(moved(torch.tensor(rows, dtype=torch.int32), self._row_of.device))
         for weights, flat in zip(self._vectors, _lists(group.steering), strict=True):
             if weights is not None and flat is not None:
                 weights.load(torch.stack(list(flat)))
         if group.offsets is not None:
-            self._offsets[:count].copy_(group.offsets)
+            self._offsets[: len(rows)].copy_(group.offsets)
         return rows
 
     def _free_row(self, taken: set[int]) -> int:
@@ -189,25 +169,6 @@ class Lane:
         end.record()
         return end
 
-    def _fill(self, rows: Sequence[Rows], first: int) -> None:
-        """Load minibatches and rates of the next steps of every burst."""
-        steps, batch = min(_STEPS, len(rows[0].rates) - first), self._samples.shape[2]
-        samples: Ints = np.zeros((steps, len(rows), batch), dtype=np.int64)
-        crops: Ints = np.zeros((steps, len(rows), batch, 3 if self._augment else 0), dtype=np.int64)
-        rates = np.zeros((steps, len(rows)), dtype=np.float32)
-        for place, each in enumerate(rows):
-            mine = max(min(steps, len(each.rates) - first), 0)
-            samples[:mine, place] = each.samples[first : first + mine]
-            rates[:mine, place] = each.rates[first : first + mine]
-            if each.crops is not None:
-                crops[:mine, place] = each.crops[first : first + mine]
-        where = self._samples.device
-        self._samples[:steps, : len(rows)].copy_(moved(torch.from_numpy(samples), where))
-        self._rates[:steps, : len(rows)].copy_(moved(torch.from_numpy(rates), where))
-        if self._augment:
-            self._crops[:steps, : len(rows)].copy_(moved(torch.from_numpy(crops), where))
-        self._step.zero_()
-
     def _do(self, work: _Work, number: int) -> None:
         """Step the first ``number`` devices of the group, or load or read the row with this number."""
         graph = self._graphs.get((work, number))
@@ -233,10 +194,10 @@ class Lane:
 
     @torch.no_grad()
     def _take_step(self, count: int) -> None:
-        task = self._task
-        samples = self._samples.index_select(0, self._step)[0, :count]
-        crops = self._crops.index_select(0, self._step)[0, :count] if self._augment else None
-        rates = self._rates.index_select(0, self._step)[0, :count].contiguous()
+        task, table = self._task, self._table
+        samples = table.samples.index_select(0, table.step)[0, :count]
+        crops = None if table.crops is None else table.crops.index_select(0, table.step)[0, :count]
+        rates = table.rates.index_select(0, table.step)[0, :count].contiguous()
         offsets = self._offsets[:count] if self._adjusted else None
         flat = samples.reshape(-1)
         # The kernels choose their own types.
@@ -245,13 +206,13 @@ class Lane:
             images = images.view(count, -1, *images.shape[1:])
             labels = task.train_labels.index_select(0, flat).view(count, -1)
             if self._fused:
-                self._network.step(images, labels, offsets, rates, self._row_of[:count])
+                self._network.step(images, labels, offsets, rates, table.row_of[:count])
             else:
                 gradients = self._network.gradients(images, labels, offsets)
                 steering = Steering(*(None if each is None else each.of(count) for each in self._vectors))
                 directions = directed(gradients, self._network.weights.of(count), steering, self._descent, norms)
                 self._network.update(list(directions), rates)
-        self._step.add_(1)
+        table.step.add_(1)
 
 
 def _lists(vectors: Steering) -> tuple[Tensors | None, ...]:
