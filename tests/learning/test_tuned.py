@@ -264,7 +264,7 @@ def test_a_test_set_is_scored_by_parts_too(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"trained": "adapters"}, r"trained \(adapters\) needs a backbone"),
+        ({"trained": "adapters"}, r"learning\.trained = 'adapters': needs a backbone; without one"),
         ({"trained": "some"}, "learning.trained = 'some'"),
         ({"adapter_rank": 0}, "learning.adapter_rank = 0"),
     ],

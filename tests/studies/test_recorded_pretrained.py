@@ -131,6 +131,23 @@ def test_runs_on_record_belong_to_the_presets(data: str) -> None:
         )
 
 
+def test_training_on_after_statistics_is_that_of_the_runs() -> None:
+    text = PAGE.partition("**After statistics,")[2].partition("\n\n")[0]
+    continued = [
+        row
+        for row in recorded("cifar10")
+        if row["study"] == "pretrained-cifar10-continued" and row["learning.learning_rate"] == "0.003"
+    ]
+    for bandwidth_hz in RADIOS:
+        found = [row for row in continued if row["radio.bandwidth_hz"] == bandwidth_hz]
+        assert [row["seed"] for row in found] == ["0", "1", "2"]
+        assert "{:.1f}, {:.1f} and {:.1f} % on".format(*(100 * float(row["score"]) for row in found)) in text
+        energy_joules = fmean(float(row["energy_joules"]) for row in found)
+        assert f"{energy_joules:.{1 if energy_joules > 1 else 2}f} J" in text
+    megabits = fmean(float(row["bits"]) for row in continued if row["radio.bandwidth_hz"] == RADIOS[0]) / 1e6
+    assert f"{megabits:,.0f} Mbit" in text
+
+
 @pytest.mark.parametrize("page", ["README.md", "docs/how-to/practice.md"])
 def test_other_pages_quote_the_same_numbers(page: str) -> None:
     text = (ROOT / page).read_text(encoding="utf-8")

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal, TypeAlias
 
-from pydantic import AfterValidator, BeforeValidator, Field, field_validator, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, ValidationInfo, field_validator, model_validator
 
 from wayfare.scenario.argoverse import Argoverse
 from wayfare.scenario.exchange import Contacts, Mixing, Relays
@@ -140,11 +140,12 @@ class Learning(Section):
         """The default kind is the paper's."""
         return {"kind": "dirichlet", **partition} if isinstance(partition, dict) else partition
 
-    @model_validator(mode="after")
-    def _has_what_it_trains(self) -> Learning:
-        if self.trained != "head" and self.backbone == NO_BACKBONE:
-            raise ValueError(f"trained ({self.trained}) needs a backbone; without one, all of the network is trained")
-        return self
+    @field_validator("trained")
+    @classmethod
+    def _has_what_it_trains(cls, trained: Trained, others: ValidationInfo) -> Trained:
+        if trained != "head" and others.data.get("backbone") == NO_BACKBONE:
+            raise ValueError("needs a backbone; without one, all of the network is trained")
+        return trained
 
     @model_validator(mode="after")
     def _pull_stops_short(self) -> Learning:
