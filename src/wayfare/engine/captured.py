@@ -1,8 +1,10 @@
-"""Captured graphs that several runs of one process may share."""
+"""Captured graphs, which several runs of one process may share."""
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+import gc
+from collections.abc import Hashable, Iterator
+from contextlib import contextmanager
 from dataclasses import fields, is_dataclass
 
 from wayfare.engine.base import LocalTraining
@@ -24,3 +26,18 @@ def captured(training: LocalTraining, task: Task, *others: Hashable) -> Hashable
         # A task with values that cannot be compared shares nothing.
         return object()
     return key
+
+
+@contextmanager
+def without_collection() -> Iterator[None]:
+    """Let Python collect no garbage meanwhile.
+
+    Garbage may hold graphs of an earlier run. If a thread destroys one while it captures another, the capture fails.
+    """
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()

@@ -36,7 +36,7 @@ from wayfare.engine.base import (
     split,
     steering_of,
 )
-from wayfare.engine.captured import captured
+from wayfare.engine.captured import captured, without_collection
 from wayfare.engine.compute import gpu_lock
 from wayfare.engine.unfolded import unfold_convolutions
 from wayfare.errors import ScenarioError
@@ -282,7 +282,7 @@ class _Slot:
     def _record(self, work: Callable[[], None]) -> torch.cuda.CUDAGraph:
         graph = torch.cuda.CUDAGraph()
         # Other threads may allocate memory meanwhile.
-        with torch.cuda.graph(graph, stream=self.stream, capture_error_mode="thread_local"):
+        with without_collection(), torch.cuda.graph(graph, stream=self.stream, capture_error_mode="thread_local"):
             work()
         return graph
 

@@ -21,6 +21,7 @@ from wayfare.engine.batched.network import Network, Weights, plan_of
 from wayfare.engine.batched.sums import norms
 from wayfare.engine.batched.table import STEPS, Rows, StepTable
 from wayfare.engine.batched.tiles import Format
+from wayfare.engine.captured import without_collection
 from wayfare.engine.compute import gpu_lock
 from wayfare.learning.models.resnet9 import Resnet9
 from wayfare.learning.tasks.base import Labelled
@@ -179,10 +180,14 @@ class Lane:
         with self._compute.numerics():
             self._work(work, number)
             self._graphs[work, number] = graph = torch.cuda.CUDAGraph()
-            # Other threads may allocate memory meanwhile.
-            graph.capture_begin(pool=self._pool, capture_error_mode="thread_local")
-            self._work(work, number)
-            graph.capture_end()
+            with without_collection():
+                # Other threads may allocate memory meanwhile.
+                graph.capture_begin(pool=self._pool, capture_error_mode="thread_local")
+                try:
+                    self._work(work, number)
+                finally:
+                    # Otherwise everything later in this process would fail too.
+                    graph.capture_end()
 
     def _work(self, work: _Work, number: int) -> None:
         if work == "load":

@@ -27,6 +27,7 @@ from wayfare.engine.base import (
     stacked_steps,
     steering_of,
 )
+from wayfare.engine.captured import without_collection
 from wayfare.engine.compute import gpu_lock
 from wayfare.engine.traced.engine import StackedTraced
 from wayfare.engine.traced.stepping import StackedStep
@@ -178,7 +179,10 @@ class Replayed(StackedTraced, Overlapping):
         graph = torch.cuda.CUDAGraph()
         try:
             # Other threads may allocate memory meanwhile.
-            with torch.cuda.graph(graph, pool=self._pool, stream=self._stream, capture_error_mode="thread_local"):
+            with (
+                without_collection(),
+                torch.cuda.graph(graph, pool=self._pool, stream=self._stream, capture_error_mode="thread_local"),
+            ):
                 self._take_step(memory, count, real)
         except RuntimeError as error:
             # A capture only records, so the models are as before.
