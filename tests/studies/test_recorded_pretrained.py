@@ -148,6 +148,20 @@ def test_training_on_after_statistics_is_that_of_the_runs() -> None:
     assert f"{megabits:,.0f} Mbit" in text
 
 
+def test_the_decision_page_has_the_energy_of_the_runs() -> None:
+    page = (ROOT / "docs/how-to/practice.md").read_text(encoding="utf-8")
+    lines = page.partition("| fleet of 20, rho = 0.1 | 20 kHz | 200 kHz | 1 MHz |\n")[2].splitlines()[1:]
+    table = [[cell.strip() for cell in line.split("|")[1:-1]] for line in takewhile(bool, lines)]
+    assert [row[0] for row in table] == [
+        *("statistics", "adapters in 7 blocks", "adapters in 11 blocks", "everything"),
+    ]
+    for label, *cells in table:
+        for bandwidth_hz, cell in zip(RADIOS, cells, strict=True):
+            found = runs("cifar10", label if label == "statistics" else f"{label}, MADS-RD", "0.1", bandwidth_hz)
+            energies = [float(row["energy_joules"]) for row in found]
+            assert is_rounded(cell.removesuffix(" J"), fmean(energies)) if energies else cell == "not run", label
+
+
 @pytest.mark.parametrize("page", ["README.md", "docs/how-to/practice.md"])
 def test_other_pages_quote_the_same_numbers(page: str) -> None:
     text = (ROOT / page).read_text(encoding="utf-8")
