@@ -11,7 +11,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from wayfare.control.auto_weight import NO_EXPERIENCE, Demand, Experience, demand, fitting_power_watts
-from wayfare.control.closed_form import full_update_power_watts
 from wayfare.methods import Encounter, make_method
 from wayfare.radio import Link
 from wayfare.scenario.model import Control, Scenario
@@ -198,24 +197,3 @@ def test_experience_is_a_weighted_mean_and_deviation() -> None:
 
 def _demand(level: float) -> Demand:
     return Demand(contact_s=5.0, inverse_gain_watts=1e-5, full_power_watts=0.2, level_watts=level)
-
-
-def test_full_power_of_one_contact_is_that_of_the_closed_form_in_every_bit() -> None:
-    rng, at_the_limit = np.random.default_rng(3), 0
-    for number in range(2000):
-        seconds, gain = float(10 ** rng.uniform(-6, 3)), float(10 ** rng.uniform(0, 9))
-        link = replace(LINK, bandwidth_hz=float(10 ** rng.uniform(4, 8)), statistics_bits=32.0 * number)
-        found = demand(link, contact_s=seconds, gain_per_watt=gain, staleness_rounds=3, update_norm_sq=2.0)
-        expected = full_update_power_watts(
-            contact_s=seconds,
-            gain_per_watt=gain,
-            bandwidth_hz=link.bandwidth_hz,
-            parameters=link.parameters,
-            bits_per_entry=link.bits_per_entry,
-            max_power_watts=link.max_power_watts,
-            statistics_bits=link.statistics_bits,
-        )
-        assert found is not None
-        assert found.full_power_watts == float(expected)
-        at_the_limit += found.full_power_watts == link.max_power_watts
-    assert 200 < at_the_limit < 1800

@@ -24,6 +24,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from wayfare.arrays import Floats
+from wayfare.control.closed_form import full_update_power_watts
 from wayfare.radio import Link
 
 # Safety margin in standard deviations of the energy that later contacts could use. Energy left without a contact is
@@ -32,7 +33,6 @@ CAUTION = 3.0
 
 # Bisection over log prices: this far above and below the observed ones, to twelve digits.
 _REACH, _HALVINGS = 50.0, 48
-_LN2 = math.log(2.0)
 # The largest exponent that is safe.
 _LARGEST = 700.0
 
@@ -177,22 +177,21 @@ def demand(
     # A diverged update has no finite value.
     if not (contact_s > 0 and gain_per_watt > 0 and 0 < value < math.inf):
         return None
+    full_power_watts = full_update_power_watts(
+        contact_s=contact_s,
+        gain_per_watt=gain_per_watt,
+        bandwidth_hz=link.bandwidth_hz,
+        parameters=link.parameters,
+        bits_per_entry=link.bits_per_entry,
+        max_power_watts=link.max_power_watts,
+        statistics_bits=link.statistics_bits,
+    )
     return Demand(
         contact_s=contact_s,
         inverse_gain_watts=1.0 / gain_per_watt,
-        full_power_watts=_full_power_watts(link, contact_s, gain_per_watt),
-        level_watts=value * link.bandwidth_hz / (link.parameters * link.bits_per_entry * _LN2),
+        full_power_watts=float(full_power_watts),
+        level_watts=value * link.bandwidth_hz / (link.parameters * link.bits_per_entry * math.log(2.0)),
     )
-
-
-def _full_power_watts(link: Link, contact_s: float, gain_per_watt: float) -> float:
-    """`closed_form.full_update_power_watts` of one contact, in every bit, and in a fraction of the time."""
-    bits = link.parameters * link.bits_per_entry + link.statistics_bits
-    exponent = _LN2 * (bits / (contact_s * link.bandwidth_hz))
-    # NumPy's logarithms may round differently from those of `math`.
-    if exponent >= np.log1p(link.max_power_watts * gain_per_watt):
-        return link.max_power_watts
-    return float(np.expm1(exponent)) / gain_per_watt
 
 
 def after_contact(experience: Experience, wanted: Wanted | None) -> Experience:
