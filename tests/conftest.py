@@ -5,7 +5,6 @@ import signal
 import sys
 from collections import Counter
 from collections.abc import Generator
-from itertools import islice
 
 import pytest
 import torch
@@ -66,24 +65,9 @@ def small() -> Scenario:
     return wayfare.load("fashion-small", SMALL)
 
 
-def dealt(items: list[pytest.Item], processes: int) -> list[pytest.Item]:
-    """Tests in an order in which every process of pytest-xdist begins with its share of the long ones.
-
-    With `--dist worksteal` processes get equal parts of the order at first, and later take over from the end of others.
-    """
-    long = [item for item in items if "long" in item.keywords]
-    others = iter([item for item in items if "long" not in item.keywords])
-    order: list[pytest.Item] = []
-    for number in range(processes):
-        mine = long[number::processes]
-        in_part = (len(items) - len(order)) // (processes - number)
-        order += [*mine, *islice(others, max(in_part - len(mine), 0))]
-    return [*order, *others]
-
-
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Start long tests first, so that no process ends long after the others. Skip GPU tests without a GPU."""
-    items[:] = dealt(items, int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1")))
+    items.sort(key=lambda item: "long" not in item.keywords)
     if torch.cuda.is_available():
         return
     for item in items:
