@@ -64,7 +64,7 @@ def main() -> None:
                     axes.plot(*zip(*points, strict=True), color=colour, marker="o", ms=4, lw=1.2, label=name)
                     axes.plot(*points[0], color=colour, marker="o", ms=9, mfc="none")
                 axes.set_xscale("log")
-                axes.xaxis.set_major_locator(LogLocator(numticks=4))
+                axes.xaxis.set_major_locator(LogLocator(numticks=3))
                 axes.xaxis.set_major_formatter("{x:,g}")
                 axes.set_xlabel(label)
             line_of_panels[0].set_ylabel("test accuracy (%)")
