@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from io import StringIO
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from rich.console import Console
@@ -37,7 +39,10 @@ from wayfare.studies.results import read_results
     ],
 )
 def test_the_note_names_the_backbone_and_what_is_learned(settings: list[dict[str, str]], text: str | None) -> None:
-    assert backbone_text(settings) == text
+    trains: Any = SimpleNamespace(parameters=9, sums=0)
+    sums: Any = SimpleNamespace(parameters=9, sums=9)
+    assert backbone_text(settings, [trains]) == text
+    assert text is None or backbone_text(settings, [sums]) == text.rpartition(":")[0] + ": class statistics"
 
 
 def test_tables_reports_and_pages_name_the_backbone(tmp_path: Path) -> None:
@@ -47,7 +52,7 @@ def test_tables_reports_and_pages_name_the_backbone(tmp_path: Path) -> None:
     shown = StringIO()
     Console(file=shown, width=200).print(comparison_table(compared.schemes, compared.runs))
     results = read_results(compared.folder)
-    expected = "efficientnet-lite0, trained beforehand on other data; learned here: head"
+    expected = "efficientnet-lite0, trained beforehand on other data; learned here: head, class statistics"
     assert expected in shown.getvalue()
     assert f"backbone: {expected}" in results_section(results)["notes"]
     assert f"- backbone: {expected}" in markdown(results, [])

@@ -169,7 +169,8 @@ def study_notes(results: StudyResults) -> list[Note]:
     if any("epsilon" in row.estimates for row in results.rows):
         notes += epsilon_note(results.schemes)
     notes.append(Note("assumed", ASSUMED))
-    if backbone := backbone_text(scenario["learning"] for scenario in results.manifest.scenarios):
+    sections = [scenario["learning"] for scenario in results.manifest.scenarios]
+    if backbone := backbone_text(sections, results.schemes):
         notes.append(Note("backbone", backbone))
     notes += [Note("trace", trace_text(use)) for use in distinct(result.trace for result in results.results)]
     if results.manifest.targets:

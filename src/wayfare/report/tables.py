@@ -183,7 +183,7 @@ def comparison_notes(
     learning: Mapping[str, Any],
     traces: Sequence[TraceUse | None] = (),
 ) -> list[Note]:
-    backbone = backbone_text([learning])
+    backbone = backbone_text([learning], schemes)
     several = max(scheme.seeds for scheme in schemes) > 1
     name = metric_words_and_unit(schemes[0].metric)[0]
     over = "the last evaluation" if last == 1 else f"the mean of the last {last} evaluations"
