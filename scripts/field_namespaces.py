@@ -24,6 +24,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 PAGE = Path(__file__).resolve().parents[1] / "docs/how-to/field.md"
 SOURCE = Path(__file__).resolve().parents[1] / "src"
@@ -207,8 +208,8 @@ def _exchanges(depot: Host) -> int:
     return int(found[1]) if found else 0
 
 
-def _status(depot: Host) -> dict[str, int]:
-    devices: list[dict[str, int]] = json.loads(depot.run("wayfare field status --json"))["devices"]
+def _status(depot: Host) -> dict[str, Any]:
+    devices: list[dict[str, Any]] = json.loads(depot.run("wayfare field status --json"))["devices"]
     return next(row for row in devices if row["name"] == "bus-1")
 
 
