@@ -44,6 +44,9 @@ class End:
     def wait(self) -> None:
         pass
 
+    def query(self) -> bool:
+        return True
+
 
 @dataclass
 class Modelled(Idling):

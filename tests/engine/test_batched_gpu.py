@@ -173,7 +173,7 @@ def test_bursts_end_one_by_one_and_runs_share_lanes(rows: int, monkeypatch: pyte
                 copies.append(model.clone())
             assert torch.equal(torch.stack(copies), expected)
         torch.cuda.synchronize()
-        assert all(isinstance(runner, Idling) and runner.is_idle() for runner in runners)
+        assert all(isinstance(runner, Idling) and runner.has_little_left() for runner in runners)
 
 
 def test_what_cannot_be_batched_says_so() -> None:

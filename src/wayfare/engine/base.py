@@ -79,6 +79,9 @@ class Ready(Protocol):
     def wait(self) -> None:
         """Make later work of the current stream wait for the burst. The host does not wait."""
 
+    def query(self) -> bool:
+        """Whether the burst has ended, so that nothing would wait for it."""
+
 
 @runtime_checkable
 class Overlapping(Engine, Protocol):
@@ -104,10 +107,10 @@ class Overlapping(Engine, Protocol):
 
 @runtime_checkable
 class Idling(Overlapping, Protocol):
-    """An overlapping engine that knows when its bursts have ended."""
+    """An overlapping engine that knows when it needs more bursts."""
 
-    def is_idle(self) -> bool:
-        """Whether nothing that was launched still runs. It must not wait."""
+    def has_little_left(self) -> bool:
+        """Whether all that was launched has ended or is about to end. It must not wait."""
 
 
 @runtime_checkable

@@ -81,7 +81,17 @@ class Simulation:
         )
         # With free relays, a device without energy still hands its updates to others.
         retires = self._relays is None or not self._relays.free
-        self._fleet = DeviceSide(world, initial, nothing, terms, self._trainer, shelf, retires=retires)
+        self._fleet = DeviceSide(
+            world,
+            initial,
+            nothing,
+            terms,
+            self._trainer,
+            shelf,
+            retires=retires,
+            # A meeting with another device may change what a device sends.
+            looks_ahead=self._relays is None,
+        )
         server_terms = server_terms_of(world)
         self._server = ServerSide(
             initial, method.server, server_terms, scenario.server, self._checks, self._ledger, method.guard
