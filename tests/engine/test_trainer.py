@@ -115,6 +115,8 @@ class DeferredBurst:
             return
         if self._after is not None:
             self._after.wait()
+        if self._burst.is_empty and self._burst.received is not None:
+            self._model.copy_(self._burst.received)
         self._engine.run([self._model], [self._burst])
         self._is_done = True
 

@@ -61,15 +61,15 @@ def test_later_launches_do_the_same_on_the_current_stream() -> None:
     vector, indices = torch.arange(5000.0, device="cuda"), torch.arange(0, 5000, 7, device="cuda")
     values = torch.full((len(indices),), 0.5, device="cuda")
     expected = vector.clone().index_add_(0, indices, values, alpha=-3.0)
-    subtract_at(vector, indices, values)
+    subtract_at(vector, indices, values, 1.0)
     stream = torch.cuda.Stream()
     stream.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(stream):
         torch.cuda._sleep(10_000_000)
         vector += 1
-        subtract_at(vector, indices, values)
+        subtract_at(vector, indices, values, 1.0)
         vector -= 1
-        subtract_at(vector, indices, values)
+        subtract_at(vector, indices, values, 1.0)
     stream.synchronize()
     assert torch.equal(vector, expected)
 

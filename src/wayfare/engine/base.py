@@ -39,6 +39,8 @@ class Burst:
     correction: Tensor | None = field(default=None, compare=False, repr=False)
     # The velocity of momentum, advanced in place like the model, so that a burst can be cut anywhere.
     velocity: Tensor | None = field(default=None, compare=False, repr=False)
+    # Whether the vector to advance is empty and the burst starts from ``received``. Only for an `Idling` engine.
+    is_empty: bool = field(default=False, compare=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

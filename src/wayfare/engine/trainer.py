@@ -262,10 +262,11 @@ class Trainer:
             first = self._done[device] + 1
             if first <= round_:
                 vectors = self._received[device], self._corrections[device], self._velocity(device)
-                bursts.append(Burst(device, first, round_ + 1 - first, *vectors))
+                is_empty = self._idling is not None and not (device in self._underway or device in self._stored)
+                bursts.append(Burst(device, first, round_ + 1 - first, *vectors, is_empty))
         devices = [burst.device for burst in bursts]
         # Vectors are copied before anything is launched.
-        models = [self._own(device) for device in devices]
+        models = [self._own(burst.device, is_copied=not burst.is_empty) for burst in bursts]
         if bursts and self._overlapping is not None:
             after = [self._running.get(device) for device in devices]
             ends = self._overlapping.launch(models, bursts, after, [device in staying for device in devices])
@@ -281,13 +282,15 @@ class Trainer:
         if running is not None:
             running.wait()
 
-    def _own(self, device: int) -> Tensor:
-        """The vector of a device's burst, in memory, initially the received model."""
+    def _own(self, device: int, *, is_copied: bool = True) -> Tensor:
+        """The vector of a device's burst, in memory; a new one is the received model, unless that is not copied."""
         vector = self._underway.pop(device, None)
         if vector is None:
             self._make_room()
             received = self._received[device]
-            vector = self._vector(received).copy_(self._stored.pop(device, received))
+            vector = self._vector(received)
+            if is_copied:
+                vector.copy_(self._stored.pop(device, received))
             self._shelf.rest(device)
             self._velocity(device)
         self._underway[device] = vector

@@ -60,23 +60,21 @@ def _squares(vector: Tensor) -> Tensor:
     return sums
 
 
-def joined(indices: Tensor, values: Tensor, vector: Tensor, parameters: int) -> tuple[Tensor, Tensor]:
-    """Kept indices and values, followed by those of all entries of the vector after its parameters."""
-    count = indices.numel()
-    length = count + vector.numel() - parameters
-    all_indices, all_values = indices.new_empty(length), vector.new_empty(length)
-    grid, first = (pieces(length, _BLOCK), 1, 1), parameters - count
+def extended(indices: Tensor, values: Tensor, vector: Tensor, parameters: int) -> tuple[Tensor, Tensor]:
+    """Kept indices and values, and those of all entries of the vector after its parameters in the memory after them."""
+    count, statistics = indices.numel(), vector.numel() - parameters
+    grid = pieces(statistics, _BLOCK), 1, 1
     with torch.cuda.device_of(vector):
-        key = kind(indices, values, vector)
-        _JOIN(key, grid, indices, values, vector, all_indices, all_values, count, length, first)
-    return all_indices, all_values
+        _APPEND(kind(indices, values, vector), grid, indices, values, vector, count, parameters, statistics)
+    length = (count + statistics,)
+    return indices.as_strided(length, (1,)), values.as_strided(length, (1,))
 
 
-def subtract_at(vector: Tensor, indices: Tensor, values: Tensor) -> None:
-    """vector[indices] -= values, in place; indices are distinct."""
-    count = len(indices)
+def subtract_at(vector: Tensor, indices: Tensor, values: Tensor, share: float) -> None:
+    """vector[indices] -= share * values, in place; indices are distinct."""
+    count, key = len(indices), kind(vector, indices, values)
     with torch.cuda.device_of(vector):
-        _SUBTRACT_AT(kind(vector, indices, values), (pieces(count, _BLOCK), 1, 1), vector, indices, values, count)
+        _SUBTRACT_AT(key, (pieces(count, _BLOCK), 1, 1), vector, indices, values, count, share)
 
 
 # One compilation serves all sizes.
@@ -219,35 +217,37 @@ def _magnitudes(vector: tl.tensor, place: tl.tensor, entries: tl.tensor) -> tl.t
     return tl.where(place < entries, whole & 0x7FFFFFFF, -1)
 
 
-@triton.jit(do_not_specialize=["count"])  # type: ignore[untyped-decorator]
+@triton.jit(do_not_specialize=["count", "share"])  # type: ignore[untyped-decorator]
 def _subtract_at(
-    vector: tl.tensor, indices: tl.tensor, values: tl.tensor, count: tl.tensor, block: tl.constexpr
+    vector: tl.tensor,
+    indices: tl.tensor,
+    values: tl.tensor,
+    count: tl.tensor,
+    share: tl.tensor,
+    block: tl.constexpr,
 ) -> None:
     place = tl.program_id(0) * block + tl.arange(0, block)
     inside = place < count
     at = vector + tl.load(indices + place, mask=inside, other=0)
-    tl.store(at, tl.load(at, mask=inside, other=0.0) - tl.load(values + place, mask=inside, other=0.0), mask=inside)
+    value = share * tl.load(values + place, mask=inside, other=0.0)
+    tl.store(at, tl.load(at, mask=inside, other=0.0) - value, mask=inside)
 
 
-@triton.jit(do_not_specialize=["count", "length", "first"])  # type: ignore[untyped-decorator]
-def _join(
+@triton.jit(do_not_specialize=["count", "parameters", "statistics"])  # type: ignore[untyped-decorator]
+def _append(
     indices: tl.tensor,
     values: tl.tensor,
     vector: tl.tensor,
-    all_indices: tl.tensor,
-    all_values: tl.tensor,
     count: tl.tensor,
-    length: tl.tensor,
-    first: tl.tensor,
+    parameters: tl.tensor,
+    statistics: tl.tensor,
     block: tl.constexpr,
 ) -> None:
     place = tl.program_id(0) * block + tl.arange(0, block)
-    is_kept, is_after = place < count, (place >= count) & (place < length)
-    index = tl.load(indices + place, mask=is_kept, other=0)
-    value = tl.load(values + place, mask=is_kept, other=0.0)
-    after = tl.load(vector + first + place, mask=is_after, other=0.0)
-    tl.store(all_indices + place, tl.where(is_kept, index, (first + place).to(tl.int64)), mask=place < length)
-    tl.store(all_values + place, tl.where(is_kept, value, after), mask=place < length)
+    inside = place < statistics
+    value = tl.load(vector + parameters + place, mask=inside, other=0.0)
+    tl.store(indices + count + place, (parameters + place).to(tl.int64), mask=inside)
+    tl.store(values + count + place, value, mask=inside)
 
 
 _ADD_SQUARES = Launches(_add_squares, {"block": _ADDED}, _OPTIONS)
@@ -255,5 +255,6 @@ _SORT_SAMPLES = Launches(_sort_samples, {"block": _RANKED, "at_once": _COMPARED}
 _COUNT_BEYOND = Launches(_count_beyond, {"block": _WRITTEN}, _OPTIONS)
 _WRITE_BEYOND = Launches(_write_beyond, {"block": _WRITTEN, "at_once": _BLOCK}, _OPTIONS)
 _SORT_TAILS = Launches(_sort_tails, {"block": _RANKED, "at_once": _COMPARED}, _OPTIONS)
-_JOIN = Launches(_join, {"block": _BLOCK}, _OPTIONS)
-_SUBTRACT_AT = Launches(_subtract_at, {"block": _BLOCK}, _OPTIONS)
+_APPEND = Launches(_append, {"block": _BLOCK}, _OPTIONS)
+# A fused difference would not round the product.
+_SUBTRACT_AT = Launches(_subtract_at, {"block": _BLOCK}, {**_OPTIONS, "enable_fp_fusion": False})

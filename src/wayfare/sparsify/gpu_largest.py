@@ -34,17 +34,23 @@ _ADDED = 2048
 # number of ties to keep. Counts of digits follow, then the magnitudes in the bracket, then counts of blocks.
 _STATE = tl.constexpr(8)
 _HEAD = tl.constexpr(8 + _DIGITS * _BINS)
+# Entries of memory after the kept ones, in which statistics can be added without a copy.
+ROOM_AFTER = 8192
 # Versions of Triton have different defaults. Nothing here is rounded.
 _OPTIONS = {"num_warps": 8, "enable_fp_fusion": True}
 
 
 def largest(vector: Tensor, k: int) -> tuple[Tensor, Tensor]:
-    """Indices and values of the k entries of largest magnitude, 0 < k < len(vector); ties go to the lower index."""
+    """Indices and values of the k entries of largest magnitude, 0 < k < len(vector); ties go to the lower index.
+
+    Both have room for `ROOM_AFTER` more entries.
+    """
     entries, where, key = vector.numel(), vector.device, kind(vector)
     room, blocks = _room(entries), (pieces(entries, _COPIED), 1, 1)
     counted = pieces(entries, _COUNTED * _STEPS), 1, 1
     scratch = torch.empty(_HEAD.value + room + 2 * blocks[0], dtype=torch.int32, device=where)
-    indices, values = torch.empty(k, dtype=torch.int64, device=where), vector.new_empty(k)
+    indices = torch.empty(k + ROOM_AFTER, dtype=torch.int64, device=where)[:k]
+    values = vector.new_empty(k + ROOM_AFTER)[:k]
     with torch.cuda.device_of(vector):
         _BRACKET(key, (1, 1, 1), vector, scratch, *_sample_ranks(entries, k))
         _COPY_BRACKET(key, blocks, vector, scratch, entries, room)

@@ -119,15 +119,25 @@ class Batched(Idling):
         after: Sequence[Ready | None],
         stays: Sequence[bool],
     ) -> Group:
+        starts = [_start(models[index], bursts[index]) for index in chosen]
         offsets, mine = self._training.local_loss.offsets, [bursts[index] for index in chosen]
         if offsets is not None:
             devices = torch.tensor([burst.device for burst in mine])
             offsets = offsets.index_select(0, moved(devices, offsets.device))
         return Group(
             models=[models[index] for index in chosen],
+            starts=starts,
             rows=[rows[index] for index in chosen],
             offsets=offsets,
             steering=steering_of(self._training, mine),
             after=[after[index] for index in chosen],
             stays=[bool(stays) and stays[index] for index in chosen],
         )
+
+
+def _start(model: Tensor, burst: Burst) -> Tensor:
+    """The model at the start of a burst."""
+    if not burst.is_empty:
+        return model
+    assert burst.received is not None
+    return burst.received

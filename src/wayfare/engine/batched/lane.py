@@ -38,6 +38,7 @@ class Group:
     """Bursts that step together, the longest first."""
 
     models: Sequence[Tensor]
+    starts: Sequence[Tensor]  # the models before the first step
     rows: Sequence[Rows]
     offsets: Tensor | None  # (devices, classes): added to the logits
     steering: Steering
@@ -133,7 +134,7 @@ class Lane:
             for before in group.after
         ]
         taken = set(rows)
-        for place, (model, before) in enumerate(zip(group.models, group.after, strict=True)):
+        for place, (start, before) in enumerate(zip(group.starts, group.after, strict=True)):
             if rows[place] >= 0:
                 del self._residents[rows[place]]
                 continue
@@ -142,7 +143,7 @@ class Lane:
             # Without fused kernels, devices have the first rows in order.
             rows[place] = self._free_row(taken) if self._fused else place
             taken.add(rows[place])
-            self._model[0].copy_(model)
+            self._model[0].copy_(start)
             self._do("load", rows[place])
         for weights, flat in zip(self._vectors, _lists(group.steering), strict=True):
             if weights is not None and flat is not None:
