@@ -6,6 +6,8 @@ bit.
 
 from __future__ import annotations
 
+from functools import cache
+
 import torch
 import triton
 import triton.language as tl
@@ -17,8 +19,8 @@ from wayfare.sparsify.launches import Launches, kind
 _BLOCK = 1024
 # Entries whose squares a program adds.
 _ADDED = 4096
-# Magnitudes whose ranks a program finds, and those that it compares them with at a time.
-_RANKED, _COMPARED = 64, 256
+# Magnitudes whose ranks a program finds, those that it compares them with at a time, and programs per tail.
+_RANKED, _COMPARED, _SORTING = 64, 256, 32
 # Entries per program where kept ones are written in order.
 _WRITTEN = 4096
 # Versions of Triton have different defaults. Nothing here is rounded.
@@ -43,10 +45,10 @@ def norm_and_samples(vector: Tensor, segments: int, stride: int, bound: int, roo
     scratch = torch.empty(room + segments * blocks, dtype=torch.int32, device=vector.device)
     torch.sum(_squares(vector), 0, keepdim=True, out=sent[-2:].view(torch.float64))
     with torch.cuda.device_of(vector):
-        _SORT_SAMPLES(key, (segments, pieces(count, _RANKED), 1), vector, sent, stride, length, count)
+        _sorting(1 << (count - 1).bit_length())(key, (segments, 1, 1), vector, sent, stride, length, count)
         _COUNT_BEYOND(key, (segments, blocks, 1), vector, sent, scratch, length, count, bound, room)
         _WRITE_BEYOND(key, (segments, blocks, 1), vector, sent, scratch, length, count, bound, room)
-        _SORT_TAILS(key, (pieces(room, _RANKED), segments, 1), sent, scratch, count, room)
+        _SORT_TAILS(key, (min(pieces(room, _RANKED), _SORTING), segments, 1), sent, scratch, count, room)
     return sent
 
 
@@ -130,24 +132,13 @@ def _write_beyond(
 
 @triton.jit(do_not_specialize=["stride", "length", "count"])  # type: ignore[untyped-decorator]
 def _sort_samples(
-    vector: tl.tensor,
-    sent: tl.tensor,
-    stride: tl.tensor,
-    length: tl.tensor,
-    count: tl.tensor,
-    block: tl.constexpr,
-    at_once: tl.constexpr,
+    vector: tl.tensor, sent: tl.tensor, stride: tl.tensor, length: tl.tensor, count: tl.tensor, size: tl.constexpr
 ) -> None:
-    """Write each magnitude of a sample to its rank, which is found by comparing it with all others."""
-    segment, start = tl.program_id(0), tl.program_id(1) * block
-    mine, source = start + tl.arange(0, block), vector + segment * length
-    own = _magnitudes(source, mine * stride, length)
-    smaller = tl.zeros((block, at_once), dtype=tl.int32)
-    for first in range(0, count, at_once):
-        others = _magnitudes(source, (first + tl.arange(0, at_once)) * stride, length)
-        smaller += _is_before(others, first, own, start, block, at_once)
-    rank = tl.sum(smaller, 1)
-    tl.store(sent + segment * count + rank, own.to(tl.float32, bitcast=True), mask=mine < count)
+    """Write the magnitudes of a sample in rising order. One program sorts a segment and leaves most of a GPU free."""
+    segment, place = tl.program_id(0), tl.arange(0, size)
+    magnitude = _magnitudes(vector + segment * length, place * stride, length)
+    rising = tl.sort(tl.where(place < count, magnitude, 0x7FFFFFFF))
+    tl.store(sent + segment * count + place, rising.to(tl.float32, bitcast=True), mask=place < count)
 
 
 @triton.jit(do_not_specialize=["count", "room"])  # type: ignore[untyped-decorator]
@@ -159,15 +150,15 @@ def _sort_tails(
     block: tl.constexpr,
     at_once: tl.constexpr,
 ) -> None:
-    """As `_sort_samples`, for the tail of a segment."""
+    """Write each magnitude of a tail to its rank, which is found by comparing it with all others."""
     segment, before, tails = tl.program_id(1), 0, sent + tl.num_programs(1) * count
     numbers = tails + room
     for earlier in range(0, segment):
         before += tl.load(numbers + earlier).to(tl.int32)
     in_tail = tl.minimum(tl.load(numbers + segment).to(tl.int32), room - before)
-    start, tail = tl.program_id(0) * block, scratch + before
-    mine = start + tl.arange(0, block)
-    if start < in_tail:
+    tail = scratch + before
+    for start in range(tl.program_id(0) * block, in_tail, tl.num_programs(0) * block):
+        mine = start + tl.arange(0, block)
         own = tl.load(tail + mine, mask=mine < in_tail, other=-1)
         smaller = tl.zeros((block, at_once), dtype=tl.int32)
         for first in range(0, in_tail, at_once):
@@ -196,8 +187,10 @@ def _is_before(
     if (first <= start) & (start < first + at_once):
         earlier = first + tl.arange(0, at_once)[None, :] < start + tl.arange(0, block)[:, None]
         found = (others < own[:, None] + earlier.to(tl.int32)).to(tl.int32)
+    elif first < start:
+        found = (others <= own[:, None]).to(tl.int32)
     else:
-        found = (others < own[:, None] + (first < start).to(tl.int32)).to(tl.int32)
+        found = (others < own[:, None]).to(tl.int32)
     return found
 
 
@@ -251,10 +244,14 @@ def _append(
 
 
 _ADD_SQUARES = Launches(_add_squares, {"block": _ADDED}, _OPTIONS)
-_SORT_SAMPLES = Launches(_sort_samples, {"block": _RANKED, "at_once": _COMPARED}, _OPTIONS)
 _COUNT_BEYOND = Launches(_count_beyond, {"block": _WRITTEN}, _OPTIONS)
 _WRITE_BEYOND = Launches(_write_beyond, {"block": _WRITTEN, "at_once": _BLOCK}, _OPTIONS)
 _SORT_TAILS = Launches(_sort_tails, {"block": _RANKED, "at_once": _COMPARED}, _OPTIONS)
 _APPEND = Launches(_append, {"block": _BLOCK}, _OPTIONS)
 # A fused difference would not round the product.
 _SUBTRACT_AT = Launches(_subtract_at, {"block": _BLOCK}, {**_OPTIONS, "enable_fp_fusion": False})
+
+
+@cache
+def _sorting(size: int) -> Launches:
+    return Launches(_sort_samples, {"size": size}, {**_OPTIONS, "num_warps": 16})
