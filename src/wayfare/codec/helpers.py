@@ -34,8 +34,8 @@ from wayfare.control.rate_distortion import Profile
 from wayfare.sparsify.spectrum import Layout, Sight, Spectrum
 from wayfare.waiting import Arriving
 
-# More hardly ever have work at the same time.
-_MOST = 4
+# As many as contacts that are under way at a time.
+_MOST = 8
 # Short runs do without: they would end before the helpers are ready. So do devices in the field, whose contacts are
 # rare and leave nothing to do meanwhile.
 _FIRST_PROFILES, _WITHIN_S = 64, 60.0
