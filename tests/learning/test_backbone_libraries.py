@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 import sys
 import types
 from collections import OrderedDict
@@ -13,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from wayfare.errors import UnavailableError
-from wayfare.learning.backbones import efficientnet_lite0, load_backbone
+from wayfare.learning.backbones import downloads, efficientnet_lite0, load_backbone
 
 
 @pytest.fixture
@@ -23,6 +24,7 @@ def timm(monkeypatch: pytest.MonkeyPatch) -> dict[str, object]:
 
     def create_model(name: str, *, pretrained: bool, num_classes: int) -> nn.Module:
         if pretrained:
+            settings["asked"] = not hub.__dict__["HF_HUB_OFFLINE"]
             raise ConnectionError("no such host")
         network = small_network(num_classes)
         network.pretrained_cfg = settings  # type: ignore[assignment]
@@ -33,6 +35,10 @@ def timm(monkeypatch: pytest.MonkeyPatch) -> dict[str, object]:
     data = types.SimpleNamespace(resolve_model_data_config=lambda module: config)
     library.__dict__.update(create_model=create_model, data=data)
     monkeypatch.setitem(sys.modules, "timm", library)
+    hub = types.ModuleType("huggingface_hub.constants")
+    hub.__dict__.update(HF_HUB_OFFLINE=False, ENDPOINT="https://hub.example")
+    monkeypatch.setitem(sys.modules, "huggingface_hub.constants", hub)
+    monkeypatch.setattr(downloads, "answers", lambda address: True)
     return settings
 
 
@@ -44,12 +50,63 @@ def small_network(classes: int) -> nn.Sequential:
 
 
 def test_a_library_without_the_weights_is_refused_by_name(timm: dict[str, object]) -> None:
-    rule = "its weights are not available here and cannot be downloaded .no such host.; name a file with its"
+    rule = "its weights are not on this machine, and they cannot be downloaded .no such host.; name a file with its"
     with pytest.raises(UnavailableError, match=f"learning.backbone = 'timm:small': timm cannot load it: {rule}"):
         load_backbone("timm:small")
     timm["hf_hub_id"] = None
     with pytest.raises(UnavailableError, match="timm has no weights for small; name a file"):
         load_backbone("timm:small")
+
+
+def test_a_library_is_not_asked_to_download_if_no_server_answers(
+    timm: dict[str, object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[str] = []
+    monkeypatch.setattr(downloads, "answers", lambda address: asked.append(address))
+    with pytest.raises(UnavailableError, match=r"not on this machine, and hub.example cannot be reached; name a file"):
+        load_backbone("timm:small")
+    hub = sys.modules["huggingface_hub.constants"].__dict__
+    assert (timm["asked"], hub["HF_HUB_OFFLINE"], asked) == (False, False, ["https://hub.example"])
+    hub["HF_HUB_OFFLINE"] = True
+    with pytest.raises(UnavailableError, match="not on this machine, and HF_HUB_OFFLINE is set; name a file"):
+        load_backbone("timm:small")
+    assert len(asked) == 1
+    timm |= {"hf_hub_id": None, "url": "https://files.example/small.pth"}
+    with pytest.raises(UnavailableError, match=r"not on this machine, and files.example cannot be reached; name"):
+        load_backbone("timm:small")
+
+
+def test_torchvision_is_not_asked_to_download_if_no_server_answers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def get_model(name: str, weights: object) -> nn.Module:
+        raise OSError("damaged")
+
+    models = types.ModuleType("torchvision.models")
+    entry = types.SimpleNamespace(url="https://files.example/folder/small.pth")
+    known = type("Known", (dict,), {"__members__": ["DEFAULT"]})(DEFAULT=entry)
+    models.__dict__.update(get_model_weights=lambda name: known, get_model=get_model)
+    monkeypatch.setitem(sys.modules, "torchvision", types.ModuleType("torchvision"))
+    monkeypatch.setitem(sys.modules, "torchvision.models", models)
+    monkeypatch.setattr(downloads, "answers", lambda address: False)
+    monkeypatch.setattr(torch.hub, "get_dir", lambda: str(tmp_path))
+    with pytest.raises(UnavailableError, match=r"not on this machine, and files.example cannot be reached; name"):
+        load_backbone("torchvision:small")
+    (tmp_path / "checkpoints").mkdir()
+    (tmp_path / "checkpoints/small.pth").touch()
+    with pytest.raises(UnavailableError, match=r"they cannot be downloaded .damaged."):
+        load_backbone("torchvision:small")
+
+
+def test_a_server_answers_if_it_accepts_connections(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(downloads, "getproxies", dict)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        address = f"https://127.0.0.1:{server.getsockname()[1]}/file"
+        assert downloads.answers(address)
+    assert not downloads.answers(address)
+    # Behind a proxy the server itself cannot be reached.
+    monkeypatch.setattr(downloads, "getproxies", lambda: {"https": "http://proxy.example"})
+    assert downloads.answers(address)
 
 
 @pytest.mark.usefixtures("timm")

@@ -52,7 +52,8 @@ def test_your_own_network_is_trained_in_every_way(folder: Path) -> None:
     own = [*SMALL, "learning.task=cifar10", f"learning.backbone={folder.name}.py", "learning.backbone_pixels=32"]
     found = {}
     for trained in ("head", "norms", "adapters", "last-block", "everything"):
-        settings = [*own, f"learning.trained={trained}", "learning.trained_blocks=1"]
+        blocks = [] if trained in ("head", "everything") else ["learning.trained_blocks=1"]
+        settings = [*own, f"learning.trained={trained}", *blocks]
         found[trained] = wayfare.run(wayfare.load(overrides=settings), "mads", out=folder / trained).parameters
     body = 32 * 64 * 9 + 64 + 2 * 64
     assert found["head"] == 650

@@ -29,8 +29,6 @@ SMALLER = (
     "rounds=12",
     "fleet.devices=3",
     "learning.batch_size=4",
-    "learning.backbone_pixels=32",
-    "learning.trained_blocks=1",
     "learning.partition.concentration=10",
     "mobility.width_m=150",
     "mobility.height_m=150",
@@ -52,8 +50,11 @@ def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 
 def scenario_with(file: Path, trained: str, *others: str) -> Scenario:
-    named = ["learning.task=cifar10", f"learning.backbone={file}", f"learning.trained={trained}"]
-    return wayfare.load(overrides=[*named, *SMALLER, *others])
+    named = ["learning.task=cifar10", f"learning.backbone={file}", "learning.backbone_pixels=32"]
+    kind = [f"learning.trained={trained}"]
+    if trained not in ("head", "everything"):
+        kind.append("learning.trained_blocks=1")
+    return wayfare.load(overrides=[*named, *kind, *SMALLER, *others])
 
 
 def drawn(file: Path, trained: str) -> World:

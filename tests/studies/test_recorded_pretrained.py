@@ -159,6 +159,34 @@ def test_the_decision_page_has_the_energy_of_the_runs() -> None:
             assert is_rounded(cell.removesuffix(" J"), fmean(float(row["energy_joules"]) for row in found)), label
 
 
+def test_every_page_quotes_adapters_at_1_mhz_with_all_their_seeds() -> None:
+    found = runs("cifar10", "adapters in 11 blocks, MADS-RD", "0.1", "1000000.0")
+    scores = [100 * float(row["score"]) for row in found]
+    seeds = f"seeds 0 to {len(found) - 1}"
+    energy = f"{fmean(float(row['energy_joules']) for row in found):.0f} J"
+    ends = f"from {min(scores):.2f} to {max(scores):.2f} %"
+    assert f"{fmean(scores):.1f} % on average over {seeds}, {ends}, with {energy}" in PAGE
+    assert f"adapters in 11 blocks, MADS-RD (seed 0; 1 MHz: {seeds})" in PAGE
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert f"low-rank adapters reach {fmean(scores):.1f} % with {energy} ({seeds})" in readme
+
+
+def test_the_decision_page_has_accuracy_and_energy_of_training_more() -> None:
+    page = (ROOT / "docs/how-to/practice.md").read_text(encoding="utf-8")
+    lines = page.partition("| more than statistics | set |")[2].splitlines()[2:]
+    table = [[cell.strip(" *") for cell in line.split("|")[1:-1]] for line in takewhile(bool, lines)]
+    statistics = fmean(float(row["score"]) for row in runs("cifar10", "statistics"))
+    for points, settings, accuracy, energy, _ in table:
+        kind = next(kind for kind, (_, _, trained) in KINDS.items() if trained and f'"{trained}"' in settings)
+        blocks = re.search(r"trained_blocks = (\d+)", settings)
+        label = re.sub(r"\d+ blocks", f"{blocks[1]} blocks", kind) if blocks else kind
+        found = runs("cifar10", label, "0.1", "1000000.0")
+        score = fmean(float(row["score"]) for row in found)
+        assert points == f"{100 * (score - statistics):.0f} points"
+        assert accuracy == f"{100 * score:.1f} % ({len(found)} seed{'s' if len(found) > 1 else ''})"
+        assert is_rounded(energy.removesuffix(" J"), fmean(float(row["energy_joules"]) for row in found)), label
+
+
 @pytest.mark.parametrize("page", ["README.md", "docs/how-to/practice.md"])
 def test_other_pages_quote_the_same_numbers(page: str) -> None:
     text = (ROOT / page).read_text(encoding="utf-8")

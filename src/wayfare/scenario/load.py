@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import json
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import date, time
+from functools import reduce
 from importlib.resources import files
 from pathlib import Path
 from typing import Any, get_args
@@ -18,6 +19,7 @@ from pydantic import BaseModel, ValidationError
 
 from wayfare.errors import InputError, ScenarioError
 from wayfare.scenario.model import Scenario
+from wayfare.scenario.unused import reject_unused, undecided
 
 DEFAULT_PRESET = "fashion-small"
 # For devices with their own networks and data.
@@ -34,15 +36,21 @@ def load(source: str | Path = DEFAULT_PRESET, overrides: Sequence[str] = ()) -> 
     """The scenario of a preset name or a TOML file, with overrides such as ``radio.bandwidth_hz=2e6``."""
     if isinstance(overrides, str | Mapping):
         raise ScenarioError("overrides", overrides, 'must be a list such as ["rounds=40"]')
-    data = load_table(source)
+    layers = _layers(str(source), seen=())
+    given = dict(leaves(table_of(overrides)))
+    data: dict[str, Any] = reduce(merge, layers, {})
     for override in overrides:
         _apply(data, override)
     # Make paths absolute, so that a stored scenario means the same in every folder.
     anchor_files(data, Path.cwd())
     try:
-        return parse(data)
+        scenario = parse(data)
+        reject_unused(given, [scenario])
+        if str(source) not in preset_names():
+            written = dict(leaves(layers[-1]))
+            reject_unused(undecided(written, {*written, *given}), [scenario])
+        return scenario
     except ScenarioError as error:
-        given = {override.partition("=")[0].strip() for override in overrides}
         if str(source) in preset_names() or error.field in given:
             raise
         raise ScenarioError(error.field, error.value, f"{error.rule} (in {source})") from None
@@ -50,7 +58,7 @@ def load(source: str | Path = DEFAULT_PRESET, overrides: Sequence[str] = ()) -> 
 
 def load_table(source: str | Path) -> dict[str, Any]:
     """The table of a preset or TOML file, merged with the files it extends, not validated yet."""
-    return _read(str(source), seen=())
+    return reduce(merge, _layers(str(source), seen=()), {})
 
 
 def with_overrides(scenario: Scenario, overrides: Sequence[str]) -> Scenario:
@@ -87,8 +95,8 @@ def date_as_text(value: object) -> str:
     raise TypeError(f"{value!r}")
 
 
-def _read(source: str, seen: tuple[str, ...]) -> dict[str, Any]:
-    """A table with its ``extends`` chain resolved; files override the ones they extend."""
+def _layers(source: str, seen: tuple[str, ...]) -> list[dict[str, Any]]:
+    """The tables of an ``extends`` chain; each overrides the ones before it, which it extends."""
     try:
         text, key, folder = _text(source)
     except ScenarioError as error:
@@ -103,12 +111,12 @@ def _read(source: str, seen: tuple[str, ...]) -> dict[str, Any]:
         anchor_files(data, folder)
     base = data.pop("extends", None)
     if base is None:
-        return data
+        return [data]
     if not isinstance(base, str):
         raise ScenarioError("extends", base, "must be the name of a preset or a file")
     if folder is not None and base not in preset_names():
         base = str(folder / base)
-    return merge(_read(base, (*seen, key)), data)
+    return [*_layers(base, (*seen, key)), data]
 
 
 # Fields that name a file or a folder.
@@ -164,6 +172,15 @@ def merge(base: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:
         else:
             merged[key] = value
     return merged
+
+
+def leaves(table: Mapping[str, Any], path: tuple[str, ...] = ()) -> Iterator[tuple[str, Any]]:
+    """Dotted fields and their values, for any nesting in the file."""
+    for key, value in table.items():
+        if isinstance(value, dict):
+            yield from leaves(value, (*path, key))
+        else:
+            yield ".".join((*path, key)), value
 
 
 def _changes_kind(base: dict[str, Any], over: dict[str, Any]) -> bool:

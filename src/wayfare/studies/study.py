@@ -39,8 +39,9 @@ from wayfare.learning.known import KNOWN
 from wayfare.learning.tasks import Task
 from wayfare.methods import Method, Recipe, make_method
 from wayfare.scenario import DEFAULT_PRESET, Scenario, parse, preset_names
-from wayfare.scenario.load import anchor_files, date_as_text, first_problem, load_table, merge
+from wayfare.scenario.load import anchor_files, date_as_text, first_problem, leaves, load_table, merge
 from wayfare.scenario.section import Section
+from wayfare.scenario.unused import reject_unused
 from wayfare.studies.arguments import checked_scenario, checked_schemes, checked_seeds
 from wayfare.studies.single import naming_task, scenario_name_of
 from wayfare.studies.source import study_text
@@ -161,6 +162,8 @@ def _plan(study: Study, folder: Path | None) -> Plan:
         for axis, value in values.items():
             over = merge(over, _nested(axis, value))
         points.append(Point(values=values, scenario=parse(merge(table, _anchored(over, folder))), label=label))
+    together = {field: [values[field] for values in paired] for field in (paired[0] if paired else ())}
+    reject_unused(dict(leaves(study.settings)) | grid | together, [point.scenario for point in points])
     _check_points(points)
     _check_targets(study.targets, points)
     labelled = [*paired[0]] if any(labels) else []
@@ -212,7 +215,7 @@ def _anchored(table: dict[str, Any], folder: Path | None) -> dict[str, Any]:
 
 
 def _grid(table: Mapping[str, Any]) -> dict[str, list[Any]]:
-    grid = dict(_leaves(table))
+    grid = dict(leaves(table))
     for field, values in grid.items():
         if not isinstance(values, list) or not values:
             raise ScenarioError(f"grid.{field}", values, "must be a list with at least one value")
@@ -221,7 +224,7 @@ def _grid(table: Mapping[str, Any]) -> dict[str, list[Any]]:
 
 
 def _paired(tables: Sequence[Mapping[str, Any]]) -> tuple[list[str], list[dict[str, Any]]]:
-    paired = [dict(_leaves(table)) for table in tables]
+    paired = [dict(leaves(table)) for table in tables]
     labels = [values.pop("label", "") for values in paired]
     for index, label in enumerate(labels):
         if not isinstance(label, str) or bool(label) != bool(labels[0]):
@@ -235,15 +238,6 @@ def _paired(tables: Sequence[Mapping[str, Any]]) -> tuple[list[str], list[dict[s
     _check_repeats("paired", paired)
     _check_repeats("paired.label", [label for label in labels if label])
     return labels, paired
-
-
-def _leaves(table: Mapping[str, Any], path: tuple[str, ...] = ()) -> Iterator[tuple[str, Any]]:
-    """Dotted fields and their values, for any nesting in the file."""
-    for key, value in table.items():
-        if isinstance(value, dict):
-            yield from _leaves(value, (*path, key))
-        else:
-            yield ".".join((*path, key)), value
 
 
 def _nested(field: str, value: Any) -> dict[str, Any]:

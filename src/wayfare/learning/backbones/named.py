@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from wayfare.errors import ScenarioError, UnavailableError
 from wayfare.learning.backbones.base import Backbone
 from wayfare.learning.backbones.chain import folded
+from wayfare.learning.backbones.downloads import cached_or_from_hub, check_download, no_weights
 from wayfare.methods.from_file import module_of
 from wayfare.scenario.load import names_python_file
 
@@ -79,10 +80,12 @@ def _torchvision(name: str, model: str, weights: str) -> Backbone:
     entry = known["DEFAULT"] if "DEFAULT" in known.__members__ else None
     if not weights and entry is None:
         raise ValueError(f"torchvision has no weights for {model}; {_LOCAL}")
+    if not weights and entry is not None:
+        check_download(entry.url)
     try:
         module: nn.Module = models.get_model(model, weights=None if weights else entry)
     except OSError as error:
-        raise OSError(f"its weights are not available here and cannot be downloaded ({error}); {_LOCAL}") from None
+        raise no_weights(f"they cannot be downloaded ({error})") from None
     last = next((layer for layer in _LAST_LAYERS if hasattr(module, layer)), None)
     if last is None:
         raise ValueError(f"has none of the last layers {', '.join(_LAST_LAYERS)}; give your own function")
@@ -114,11 +117,10 @@ def _timm(name: str, model: str, weights: str) -> Backbone:
     else:
         if not (settings.get("url") or settings.get("hf_hub_id") or settings.get("file")):
             raise ValueError(f"timm has no weights for {model}; {_LOCAL}")
-        try:
+        if settings.get("url") and not settings.get("hf_hub_id"):
+            check_download(settings["url"])
+        with cached_or_from_hub():
             module = timm.create_model(model, pretrained=True, num_classes=0)
-        except Exception as error:
-            # The hub raises errors of several libraries.
-            raise OSError(f"its weights are not available here and cannot be downloaded ({error}); {_LOCAL}") from None
     found = timm.data.resolve_model_data_config(module)
     return _measured(name, module, *_in_bytes(found["mean"], found["std"]), found["interpolation"])
 
