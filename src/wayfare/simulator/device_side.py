@@ -41,14 +41,14 @@ class DeviceSide:
         shelf: Shelf,
         *,
         retires: bool,
-        looks_ahead: bool = True,
+        ahead: bool,
     ) -> None:
         self._world, self._nothing, self._terms, self._trainer, self._shelf = world, nothing, terms, trainer, shelf
         self._min_upload_joules = self._lower_bound_joules() if retires else 0.0
         self._senders = senders_of(world, terms.method)
         # A CPU would only need more memory for several.
         self._at_a_time = _AT_A_TIME if initial.is_cuda else 1
-        self._looks_ahead = looks_ahead and not shelf.on_disk
+        self._looks_ahead = ahead and not shelf.on_disk
         # Contacts of later rounds that have begun, by row.
         self._begun: dict[int, Piece[Transmission]] = {}
         # Devices without a contact so far share the first model and one zero vector.
