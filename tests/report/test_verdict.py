@@ -72,7 +72,7 @@ def test_updates_of_different_sizes_are_compared_by_bits() -> None:
     columns = {column.heading: column.cells for column in comparison_columns(schemes, [statistics, mads])}
     assert columns["sent\nMbit"] == ["32", "32"]
     assert "kept\n%" not in columns
-    assert [note.term for note in comparison_notes(schemes, 1)].count("sent") == 1
+    assert [note.term for note in comparison_notes(schemes, 1, {})].count("sent") == 1
 
 
 @pytest.mark.parametrize("names", [["statistics"], ["statistics", "statistics:lda"]])
@@ -81,7 +81,7 @@ def test_class_statistics_are_sent_once_and_have_no_kept_share(names: list[str])
     assert details(verdict_of(found))[0].endswith("and sends 32 Mbit.")
     schemes = [summarise_scheme(one) for one in found]
     assert "sent\nMbit" in [column.heading for column in comparison_columns(schemes, found)]
-    (note,) = [note for note in comparison_notes(schemes, 1) if note.term in ("sent", "kept")]
+    (note,) = [note for note in comparison_notes(schemes, 1, {}) if note.term in ("sent", "kept")]
     assert str(note) == "sent: by all devices"
 
 

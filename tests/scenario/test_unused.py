@@ -19,6 +19,7 @@ HEAD = "with learning.trained = head"
         ("learning.trained_blocks=4", f"has no effect {HEAD}; it needs norms, adapters or last-block"),
         ("learning.adapter_rank=4", f"has no effect {HEAD}; it needs adapters"),
         ("learning.adapter_alpha=4.0", f"has no effect {HEAD}; it needs adapters"),
+        ("learning.normalisation=group", "has no effect with learning.backbone = efficientnet-lite0; it needs none"),
         ("learning.hidden=[32]", "has no effect with learning.network = auto on top of a backbone; it needs mlp"),
     ],
 )

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import PurePath
+from typing import Any
 
 from wayfare.contacts import TraceUse
-from wayfare.records import RunSummary
+from wayfare.records import RunSummary, SchemeSummary
+from wayfare.report.labels import backbone_label
+from wayfare.scenario.model import NO_BACKBONE
 from wayfare.studies.results import StudyResults
 
 NOTHING_LEARNED = (
@@ -30,6 +33,17 @@ def no_contact(runs: Sequence[tuple[str, RunSummary]]) -> str | None:
         return NOTHING_LEARNED
     listed = ", ".join(f"{point}, seed {seed}" if point else f"seed {seed}" for point, seed in worlds)
     return f"No device met the server ({listed}): these scores are those of the untrained model"
+
+
+def backbone_text(sections: Iterable[Mapping[str, Any]], schemes: Sequence[SchemeSummary]) -> str | None:
+    """The pre-trained networks in sections `learning` of scenarios, and what schemes learn; None without a network."""
+    on_top = [one for one in sections if one.get("backbone", NO_BACKBONE) != NO_BACKBONE]
+    if not on_top:
+        return None
+    names = dict.fromkeys(backbone_label(one["backbone"]) for one in on_top)
+    trains, sums = any(one.parameters > one.sums for one in schemes), any(one.sums for one in schemes)
+    learned = dict.fromkeys([one["trained"] for one in on_top] * trains + ["class statistics"] * sums)
+    return f"{', '.join(names)}, trained beforehand on other data; learned here: {', '.join(learned)}"
 
 
 def distinct(traces: Iterable[TraceUse | None]) -> list[TraceUse]:

@@ -108,6 +108,12 @@ def task_label(task: str) -> str:
     return PurePath(task).name if names_python_file(task) else task
 
 
+def backbone_label(backbone: str) -> str:
+    """A backbone without the folders of its files: ``mine.py:net``, ``timm:resnet18@weights.pth``."""
+    library, at, weights = backbone.partition("@")
+    return task_label(backbone) if not at else f"{library}@{PurePath(weights).name}"
+
+
 def named_with_task(name: str, task: str) -> str:
     """The name of a scenario or study with its task, unless the name contains one of Wayfare's tasks."""
     named = task in KNOWN and task.split("-")[0] in name

@@ -66,7 +66,8 @@ def results_section(results: StudyResults) -> dict[str, Any]:
         runs = [[result.summary for result in row.results] for row in results.rows]
         columns = comparison_columns(results.schemes, runs)
         traces = [result.trace for result in results.results]
-        notes = comparison_notes(results.schemes, results.results[0].averaged, traces)
+        learning = manifest.scenarios[0]["learning"]
+        notes = comparison_notes(results.schemes, results.results[0].averaged, learning, traces)
     rows = []
     for index, row in enumerate(results.rows):
         begins = index == 0 or results.rows[index - 1].point != row.point

@@ -11,7 +11,7 @@ from rich.text import Text
 
 from wayfare.methods import scheme_label
 from wayfare.records.statistics import Censored, Estimate, estimate
-from wayfare.report.caveats import caveats_of, distinct, trace_text
+from wayfare.report.caveats import backbone_text, caveats_of, distinct, trace_text
 from wayfare.report.columns import (
     BUDGET_NOTE,
     ENERGY,
@@ -169,6 +169,9 @@ def study_notes(results: StudyResults) -> list[Note]:
     if any("epsilon" in row.estimates for row in results.rows):
         notes += epsilon_note(results.schemes)
     notes.append(Note("assumed", ASSUMED))
+    sections = [scenario["learning"] for scenario in results.manifest.scenarios]
+    if backbone := backbone_text(sections, results.schemes):
+        notes.append(Note("backbone", backbone))
     notes += [Note("trace", trace_text(use)) for use in distinct(result.trace for result in results.results)]
     if results.manifest.targets:
         notes.append(Note("reached", "medians over all seeds; a missed target counts as beyond the end"))

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 from rich.console import Group
@@ -13,7 +14,7 @@ from wayfare.contacts import TraceUse
 from wayfare.learning.tasks import Metric
 from wayfare.methods import scheme_label
 from wayfare.records import RunRecord, RunSummary, SchemeSummary, final_evaluations, paired_difference, summarise_run
-from wayfare.report.caveats import distinct, no_contact, trace_text
+from wayfare.report.caveats import backbone_text, distinct, no_contact, trace_text
 from wayfare.report.columns import (
     BUDGET_NOTE,
     ENERGY,
@@ -69,7 +70,8 @@ def comparison_table(
     if curve_width >= _SHORTEST_CURVE and not left_out:
         columns.insert(3, _curves(schemes, runs, curve_width))
     tables = [rich_table(group, range(len(schemes))) for group in side_by_side(columns, width)]
-    notes = comparison_notes(schemes, final_evaluations(runs[0]), [run.trace for run in runs])
+    learning = runs[0].scenario.learning.model_dump()
+    notes = comparison_notes(schemes, final_evaluations(runs[0]), learning, [run.trace for run in runs])
     if left_out:
         notes.append(Note("omitted", f"{', '.join(reversed(left_out))}: the window is too narrow"))
     below = rich_notes(notes, list(_warnings(schemes, runs)))
@@ -175,7 +177,13 @@ def _title(schemes: Sequence[SchemeSummary], runs: Sequence[RunRecord]) -> str:
     )
 
 
-def comparison_notes(schemes: Sequence[SchemeSummary], last: int, traces: Sequence[TraceUse | None] = ()) -> list[Note]:
+def comparison_notes(
+    schemes: Sequence[SchemeSummary],
+    last: int,
+    learning: Mapping[str, Any],
+    traces: Sequence[TraceUse | None] = (),
+) -> list[Note]:
+    backbone = backbone_text([learning], schemes)
     several = max(scheme.seeds for scheme in schemes) > 1
     name = metric_words_and_unit(schemes[0].metric)[0]
     over = "the last evaluation" if last == 1 else f"the mean of the last {last} evaluations"
@@ -191,6 +199,7 @@ def comparison_notes(schemes: Sequence[SchemeSummary], last: int, traces: Sequen
         Note("age", "mean staleness: rounds since a device received its model"),
         *epsilon_note(schemes),
         Note("assumed", ASSUMED),
+        *([Note("backbone", backbone)] if backbone else []),
         *(
             [Note("device", "mean over devices, and over the worst tenth; each device is scored on its own data")]
             if any(is_of_devices(name, schemes[0].metric) for name in schemes[0].others)

@@ -33,6 +33,7 @@ _NEEDS: Mapping[str, _Need] = {
     ),
     "learning.adapter_rank": _ADAPTERS,
     "learning.adapter_alpha": _ADAPTERS,
+    "learning.normalisation": _Need(("backbone",), lambda learning: learning.backbone == NO_BACKBONE, "none"),
     "learning.hidden": _Need(
         ("network", "backbone"),
         lambda learning: learning.backbone == NO_BACKBONE or learning.network == "mlp",

@@ -98,7 +98,8 @@ class Backbone:
         content = hashlib.sha256(repr(described + others).encode())
         for name, tensor in sorted(self.module.state_dict().items()):
             content.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}\n".encode())
-            content.update(tensor.cpu().contiguous().numpy().tobytes())
+            # NumPy does not know all types of PyTorch.
+            content.update(tensor.cpu().reshape(-1).view(torch.uint8).numpy().tobytes())
         return content.hexdigest()
 
     @property

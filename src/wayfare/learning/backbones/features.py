@@ -7,6 +7,8 @@ memory: they are written piece by piece, and mapped into memory when they are us
 from __future__ import annotations
 
 import hashlib
+import math
+import time
 import zipfile
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -37,6 +39,7 @@ _AT_ONCE, _AT_ONCE_CPU = 64, 16
 # Part of the key: change it when the same images and weights give other features. Machines and sizes of a batch
 # differ in the last bit of a few values in ten thousand.
 _VERSION = 1
+_WATCH_EVERY_S = 0.2
 _PARTS = ("train", "test")
 
 
@@ -98,7 +101,8 @@ def _cached(work: _Work, name: str, images: ImageArrays, backbone: Backbone, pix
         file.parent.mkdir(parents=True, exist_ok=True)
         waiting = file.with_suffix(".lock").open("w")
     with waiting:
-        lock(waiting.fileno(), wait=True)
+        count = len(images.train_images) + len(images.test_images)
+        _lock_or_watch(waiting.fileno(), file, f"{work.what} of {name}", count)
         found = _read(file)
         if found is None:
             _remove_abandoned_drafts(file)
@@ -107,6 +111,32 @@ def _cached(work: _Work, name: str, images: ImageArrays, backbone: Backbone, pix
     if found is None:
         raise ScenarioError("learning.backbone", backbone.name, f"{file} cannot be read again")
     return found
+
+
+def _lock_or_watch(opened: int, file: Path, what: str, total: int) -> None:
+    """Lock a file. While another process holds it to compute the same values, report how far that one is."""
+    watched = False
+    while True:
+        try:
+            lock(opened)
+            break
+        except BlockingIOError:
+            watched = True
+            report_progress(what, min(_drafted(file), total - 1), total)
+            time.sleep(_WATCH_EVERY_S)
+    if watched:
+        # The end removes the bar.
+        report_progress(what, total, total)
+
+
+def _drafted(file: Path) -> int:
+    """About how many images the draft of a file holds."""
+    with suppress(OSError, ValueError, StopIteration):
+        draft = next(file.parent.glob(f".{file.name}.*{DRAFT_SUFFIX}"))
+        with draft.open("rb") as content:
+            (_, *shape), dtype = _header(content, 0)
+        return int(draft.stat().st_size // (math.prod(shape) * dtype.itemsize))
+    return 0
 
 
 def _remove_abandoned_drafts(file: Path) -> None:
@@ -230,12 +260,18 @@ def _mapped(file: Path, member: zipfile.ZipInfo) -> NDArray[np.float16]:
     if member.compress_type != zipfile.ZIP_STORED:
         raise ValueError("compressed")
     with file.open("rb") as content:
-        content.seek(member.header_offset + 26)
-        name_bytes, extra_bytes = (int.from_bytes(content.read(2), "little") for _ in range(2))
-        content.seek(name_bytes + extra_bytes, 1)
-        np.lib.format.read_magic(content)
-        shape, _, dtype = np.lib.format.read_array_header_1_0(content)
+        shape, dtype = _header(content, member.header_offset)
         return np.memmap(file, dtype, "c", content.tell(), shape)
+
+
+def _header(content: IO[bytes], offset: int) -> tuple[tuple[int, ...], np.dtype[Any]]:
+    """Shape and type of the array whose entry in an archive begins at an offset; its values come next."""
+    content.seek(offset + 26)
+    name_bytes, extra_bytes = (int.from_bytes(content.read(2), "little") for _ in range(2))
+    content.seek(name_bytes + extra_bytes, 1)
+    np.lib.format.read_magic(content)
+    shape, _, dtype = np.lib.format.read_array_header_1_0(content)
+    return shape, dtype
 
 
 @lru_cache(maxsize=2)

@@ -6,6 +6,7 @@ import hashlib
 import importlib
 from collections.abc import Callable, Mapping
 from functools import lru_cache
+from inspect import signature
 from pathlib import Path
 from typing import Any
 
@@ -56,7 +57,10 @@ def _installed(name: str, changed_ns: int) -> Backbone:
         except (ValueError, KeyError, RuntimeError, OSError) as error:
             reason = " ".join(str(error).split())
             raise UnavailableError(f"{_FIELD} = {name!r}: {library} cannot load it: {reason}") from None
-    rule = "must be none, efficientnet-lite0, torchvision:NAME, timm:NAME, or your own as FILE.py:FUNCTION"
+    rule = (
+        "must be none, efficientnet-lite0, torchvision:NAME, timm:NAME (NAME@FILE with a file of weights), "
+        "or your own as FILE.py:FUNCTION"
+    )
     raise ScenarioError(_FIELD, name, rule)
 
 
@@ -165,15 +169,35 @@ def _from_file(name: str) -> Backbone:
     found = vars(module).get(function or "backbone")
     if found is None:
         raise ScenarioError(_FIELD, name, f"the file has no {function or 'backbone'}")
-    made = found() if callable(found) and not isinstance(found, nn.Module) else found
-    if isinstance(made, nn.Module):
-        # The name of the file without its folder: the content counts.
-        code = hashlib.sha256(Path(module.__file__ or "").read_bytes()).hexdigest()
-        made = _measured(Path(name).name, made, _IMAGENET_MEAN, _IMAGENET_DEVIATION, "bicubic", code)
-    if not isinstance(made, Backbone):
-        rule = f"gave {type(made).__name__}; must be a torch module from images to features, or a wayfare Backbone"
-        raise ScenarioError(_FIELD, name, rule)
+    # The name of the file without its folder: the content counts.
+    code = hashlib.sha256(Path(module.__file__ or "").read_bytes()).hexdigest()
+    made = _made(name, found, code)
+    if (name, code) not in _STEADY:
+        if _made(name, found, code).digest != made.digest:
+            rule = "gives other weights at every call; load them from a file, or call torch.manual_seed(0) in it first"
+            raise ScenarioError(_FIELD, name, rule)
+        _STEADY.add((name, code))
     return made
+
+
+# Names and code of files whose backbone was equal at two calls. A run makes it several times, in several processes.
+_STEADY: set[tuple[str, str]] = set()
+
+
+def _made(name: str, found: Any, code: str) -> Backbone:
+    """The backbone that an object of a file is or gives."""
+    if callable(found) and not isinstance(found, nn.Module):
+        try:
+            signature(found).bind()
+        except TypeError:
+            raise ScenarioError(_FIELD, name, "must be a function without arguments, or a torch module") from None
+        found = found()
+    if isinstance(found, nn.Module):
+        found = _measured(Path(name).name, found, _IMAGENET_MEAN, _IMAGENET_DEVIATION, "bicubic", code)
+    if not isinstance(found, Backbone):
+        rule = f"gave {type(found).__name__}; must be a torch module from images to features, or a wayfare Backbone"
+        raise ScenarioError(_FIELD, name, rule)
+    return found
 
 
 def _measured(name: str, module: nn.Module, mean: Any, deviation: Any, interpolation: str, code: str = "") -> Backbone:
